@@ -1,0 +1,1 @@
+"""remat: compile an ONNX model to fit a memory budget, with the same outputs, bit for bit."""

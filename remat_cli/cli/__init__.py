@@ -1,0 +1,1 @@
+"""The command line: parsing, printing and exit codes; no logic."""

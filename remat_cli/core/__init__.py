@@ -1,0 +1,1 @@
+"""Plain data and the judge; imports nothing else of remat."""

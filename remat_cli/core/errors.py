@@ -1,0 +1,45 @@
+"""Every error remat raises on purpose.
+
+RematError
+├── InputError            the user gave something remat cannot use (exit code 2)
+│   ├── ConfigError       a flag, a YAML file or an option
+│   └── ModelError        an ONNX model, a plan, an instance or an inputs file
+├── MissingDependency     a package, provider or device is not there (exit code 1)
+├── RuntimeFailure        ONNX Runtime refused or failed to run something (exit code 1)
+├── InvalidSchedule       the judge found a schedule illegal
+└── BrokenSolver          a solver returned an illegal or over-budget schedule: a bug in remat
+
+"Infeasible" and "outputs differ" are answers, not errors.
+"""
+
+
+class RematError(Exception):
+    """Root of all errors raised on purpose; its text is one line for the user."""
+
+
+class InputError(RematError):
+    """The user's input cannot be used; the text names the thing, the value and the next step."""
+
+
+class ConfigError(InputError):
+    """A flag, a configuration file or a solver option is wrong."""
+
+
+class ModelError(InputError):
+    """A model, plan, instance or inputs file is wrong."""
+
+
+class MissingDependency(RematError):
+    """Something that must be installed or plugged in is not there."""
+
+
+class RuntimeFailure(RematError):
+    """ONNX Runtime refused to load or failed to run a model that remat gave it."""
+
+
+class InvalidSchedule(RematError):
+    """A schedule breaks a rule of the judge; the text names the step."""
+
+
+class BrokenSolver(RematError):
+    """A solver's answer did not survive the judge: a bug in remat, never the user's fault."""

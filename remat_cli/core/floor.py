@@ -1,0 +1,61 @@
+"""The least budget any schedule can meet, as far as single steps tell, and the op that causes it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from remat_cli.core.problem import OpSpec, Problem
+
+
+@dataclass(frozen=True)
+class Floor:
+    """Per memory: a proved least total budget in bytes, and the op whose step needs it (None: the fixed part)."""
+
+    bytes: tuple[int, ...]
+    ops: tuple[int | None, ...]
+
+
+def working_set_floor(problem: Problem) -> Floor:
+    """Largest working set per memory over the ops that can run nowhere else; valid in every search space."""
+    least = [memory.fixed_bytes for memory in problem.memories]
+    cause: list[int | None] = [None] * len(least)
+    for index, op in enumerate(problem.ops):
+        memories = {problem.devices[d].memory for d, time in enumerate(op.time_ns) if time is not None}
+        if len(memories) > 1:
+            continue
+        memory = memories.pop()
+        workspace = min(op.workspace_bytes[d] for d, time in enumerate(op.time_ns) if time is not None)
+        need = problem.memories[memory].fixed_bytes + working_set_bytes(problem, op) + workspace
+        if need > least[memory]:
+            least[memory], cause[memory] = need, index
+    return Floor(tuple(least), tuple(cause))
+
+
+def working_set_bytes(problem: Problem, op: OpSpec) -> int:
+    """Least bytes that the inputs and outputs of an op take while it runs, in any schedule.
+
+    Shares wherever a schedule might: a view with its base, an in-place result with its source. Only an output that is
+    kept always takes bytes of its own, in the step that makes its last instance.
+    """
+    roots = {storage_root(problem, tensor) for tensor in op.inputs}
+    total = sum(problem.tensors[root].size_bytes for root in roots)
+    taken: set[int] = set()
+    for output in op.outputs:
+        tensor = problem.tensors[output]
+        if not tensor.kept and tensor.view_of is not None:
+            continue
+        source = next((i for i, o in op.in_place if o == output and i not in taken), None)
+        if source is not None and not tensor.kept:
+            taken.add(source)
+            continue
+        total += tensor.size_bytes
+    return total
+
+
+def storage_root(problem: Problem, tensor: int) -> int:
+    """The tensor at the bottom of a chain of views."""
+    spec = problem.tensors[tensor]
+    while spec.view_of is not None:
+        tensor = spec.view_of
+        spec = problem.tensors[tensor]
+    return tensor

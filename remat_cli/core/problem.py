@@ -1,0 +1,163 @@
+"""What a solver sees: integers only, nothing of ONNX."""
+
+from __future__ import annotations
+
+import msgspec
+
+from remat_cli.core.errors import ModelError
+from remat_cli.core.graph import Graph, Phase, check_ids
+from remat_cli.core.profile import Profile
+
+
+class TensorSpec(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One value made by an op.
+
+    `size_bytes` is 0 for a view of a model input, whose storage is fixed. `view_of` is the tensor whose storage a
+    result of this op always shares (an input of its producer). `kept` tensors live to the end of the run.
+    """
+
+    size_bytes: int
+    producer: int
+    view_of: int | None = None
+    kept: bool = False
+
+
+class OpSpec(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One op: what it reads and makes, and what it costs on each device.
+
+    `time_ns[d]` is None where device d cannot run it. `workspace_bytes[d]` is held during its step only.
+    `in_place` lists (input, output) pairs that share a buffer when this op is the input's last reader.
+    """
+
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    time_ns: tuple[int | None, ...]
+    workspace_bytes: tuple[int, ...]
+    repeatable: bool = True
+    in_place: tuple[tuple[int, int], ...] = ()
+    weights: tuple[int, ...] = ()
+    phase: Phase = "none"
+
+
+class Memory(msgspec.Struct, frozen=True):
+    """A memory with a budget in bytes (total: fixed part included)."""
+
+    name: str
+    budget_bytes: int
+    fixed_bytes: int = 0
+
+    @property
+    def free_bytes(self) -> int:
+        """What activations and workspace may take."""
+        return self.budget_bytes - self.fixed_bytes
+
+
+class Device(msgspec.Struct, frozen=True):
+    """A processor that uses one memory (an index into `Problem.memories`)."""
+
+    name: str
+    memory: int
+
+
+class Problem(msgspec.Struct, frozen=True):
+    """A scheduling problem; ops are in baseline order, which is topological.
+
+    `copy_ns[s][d][x]` is the time to copy tensor x from device s to device d, None where impossible; an empty tuple
+    when there is one device.
+
+    Raises:
+        ModelError: ids, sizes or table shapes are wrong.
+    """
+
+    ops: tuple[OpSpec, ...]
+    tensors: tuple[TensorSpec, ...]
+    memories: tuple[Memory, ...]
+    devices: tuple[Device, ...]
+    copy_ns: tuple[tuple[tuple[int | None, ...], ...], ...] = ()
+    weight_bytes: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Check ids, table shapes and signs once; later stages trust them."""
+        check_ids([(op.inputs, op.outputs) for op in self.ops], [t.producer for t in self.tensors])
+        for index, op in enumerate(self.ops):
+            self._check_op(index, op)
+        for index, tensor in enumerate(self.tensors):
+            if tensor.size_bytes < 0:
+                raise ModelError(f"tensor {index}: negative size {tensor.size_bytes}")
+            if tensor.view_of is not None and tensor.view_of not in self.ops[tensor.producer].inputs:
+                raise ModelError(f"tensor {index}: is a view of {tensor.view_of}, which its op does not read")
+        if any(not 0 <= device.memory < len(self.memories) for device in self.devices):
+            raise ModelError("a device names a memory that does not exist")
+
+    def _check_op(self, index: int, op: OpSpec) -> None:
+        if len(op.time_ns) != len(self.devices) or len(op.workspace_bytes) != len(self.devices):
+            raise ModelError(f"op {index}: needs one time and one workspace per device")
+        if all(time is None for time in op.time_ns):
+            raise ModelError(f"op {index}: no device can run it")
+        if any(time is not None and time < 0 for time in op.time_ns) or min(op.workspace_bytes) < 0:
+            raise ModelError(f"op {index}: negative time or workspace")
+        if any(i not in op.inputs or o not in op.outputs for i, o in op.in_place):
+            raise ModelError(f"op {index}: in-place pair does not join one of its inputs to one of its outputs")
+
+    @property
+    def baseline_time_ns(self) -> int:
+        """Every op once, each on its fastest device."""
+        return sum(min(t for t in op.time_ns if t is not None) for op in self.ops)
+
+    def with_budget(self, budget_bytes: int, memory: int = 0) -> Problem:
+        """The same problem under another budget (total bytes) of one memory."""
+        changed = msgspec.structs.replace(self.memories[memory], budget_bytes=budget_bytes)
+        memories = (*self.memories[:memory], changed, *self.memories[memory + 1 :])
+        return msgspec.structs.replace(self, memories=memories)
+
+
+def make_problem(graph: Graph, profile: Profile, budget_bytes: int) -> Problem:
+    """Join what the model computes with what it costs, for one device.
+
+    Model inputs are fixed (the caller owns them), so they vanish here: ops read only tensors that ops make.
+    `budget_bytes` bounds the total, fixed part included.
+
+    Raises:
+        ModelError: the profile has no cost for an op of the graph.
+    """
+    new_id = {old: new for new, old in enumerate(i for i, t in enumerate(graph.tensors) if t.producer is not None)}
+    costs = {cost.name: cost for cost in profile.ops}
+    missing = [op.name for op in graph.ops if op.name not in costs]
+    if missing:
+        raise ModelError(f"the profile has no cost for op '{missing[0]}' ({len(missing)} missing): profile again")
+    ops = tuple(
+        OpSpec(
+            inputs=tuple(new_id[i] for i in op.inputs if i in new_id),
+            outputs=tuple(new_id[o] for o in op.outputs),
+            time_ns=(costs[op.name].time_ns,),
+            workspace_bytes=(costs[op.name].workspace_bytes,),
+            repeatable=op.repeatable,
+            in_place=tuple((new_id[i], new_id[o]) for i, o in op.in_place if i in new_id),
+            weights=op.weights,
+            phase=op.phase,
+        )
+        for op in graph.ops
+    )
+    tensors = tuple(_tensor_spec(graph, old, new_id) for old in new_id)
+    fixed = profile.fixed_bytes
+    return Problem(
+        ops=ops,
+        tensors=tensors,
+        memories=(Memory(profile.device, budget_bytes, fixed),),
+        devices=(Device(profile.device, 0),),
+        weight_bytes=tuple(w.size_bytes for w in graph.weights),
+    )
+
+
+def tensor_ids(graph: Graph) -> tuple[int, ...]:
+    """Graph tensor id of each problem tensor, in problem order (model inputs left out)."""
+    return tuple(i for i, t in enumerate(graph.tensors) if t.producer is not None)
+
+
+def _tensor_spec(graph: Graph, old: int, new_id: dict[int, int]) -> TensorSpec:
+    tensor = graph.tensors[old]
+    assert tensor.producer is not None
+    base = tensor.view_of
+    if base is not None and base not in new_id:
+        return TensorSpec(0, tensor.producer, None, tensor.kept)
+    return TensorSpec(tensor.size_bytes, tensor.producer, new_id[base] if base is not None else None, tensor.kept)

@@ -1,0 +1,1 @@
+"""Reports: values in, text or JSON out."""

@@ -1,0 +1,140 @@
+"""The registry of solvers and the one way to run them: `solve` runs, times and judges."""
+
+from __future__ import annotations
+
+import importlib
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import msgspec
+
+from remat_cli.core.errors import BrokenSolver, ConfigError, InvalidSchedule
+from remat_cli.core.plan import Plan
+from remat_cli.core.problem import Problem
+from remat_cli.core.schedule import Schedule
+from remat_cli.core.simulate import simulate
+from remat_cli.solvers.base import Improvement, Limits, Result, Solution, Solver, Status
+from remat_cli.core.floor import working_set_floor
+
+SOLVERS: Mapping[str, str] = {
+    "auto": "remat_cli.solvers.portfolio:Auto",
+    "keep-all": "remat_cli.solvers.keep_all:KeepAll",
+    "local-search": "remat_cli.solvers.local_search:LocalSearch",
+    "moccasin": "remat_cli.solvers.moccasin:Moccasin",
+}
+
+
+def make_solver(name: str, options: Mapping[str, Any] | None = None) -> Solver:
+    """The solver of that name with these options; text values are converted to the option's type.
+
+    Raises:
+        ConfigError: no such solver, no such option, or a value of the wrong type.
+    """
+    solver_type = solver_class(name)
+    try:
+        solver: Solver = msgspec.convert(dict(options or {}), solver_type, strict=False)
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"solver {name}: {error}; `remat solvers` lists its options") from None
+    return solver
+
+
+def solver_class(name: str) -> Any:
+    """The class of a solver, imported on demand.
+
+    Raises:
+        ConfigError: no such solver.
+    """
+    if name not in SOLVERS:
+        raise ConfigError(f"no solver named '{name}'; there are: {', '.join(SOLVERS)}")
+    module, _, attribute = SOLVERS[name].partition(":")
+    return getattr(importlib.import_module(module), attribute)
+
+
+@dataclass
+class _Recorder:
+    """Judges what a solver reports, keeps the trace, and passes improvements on."""
+
+    problem: Problem
+    name: str
+    limits: Limits
+    best: Plan | None = None
+    bound_ns: int | None = None
+    trace: list[Improvement] = field(default_factory=list)
+
+    def report(self, schedule: Schedule | None, bound_ns: int | None) -> None:
+        """Take a reported incumbent or bound; only improvements are recorded."""
+        improved = False
+        if schedule is not None:
+            plan = _judge(self.problem, schedule, self.name)
+            if self.best is None or plan.time_ns < self.best.time_ns:
+                self.best, improved = plan, True
+        if bound_ns is not None and (self.bound_ns is None or bound_ns > self.bound_ns):
+            self.bound_ns, improved = bound_ns, True
+        if improved:
+            seconds = time.monotonic() - self.limits.started
+            self.trace.append(Improvement(seconds, self.best.time_ns if self.best else None, self.bound_ns))
+            self.limits.report(self.best.schedule if self.best else None, self.bound_ns)
+
+
+def solve(
+    problem: Problem,
+    solver_name: str,
+    limits: Limits,
+    options: Mapping[str, Any] | None = None,
+    start: Schedule | None = None,
+) -> Result:
+    """Run a solver and judge what it says; the best schedule it ever reported counts.
+
+    Raises:
+        ConfigError: unknown solver or option, or the solver does not take this problem.
+        BrokenSolver: a schedule was illegal or over budget, or a bound lies above a judged schedule.
+    """
+    solver = make_solver(solver_name, options)
+    if reason := solver.supports(problem):
+        raise ConfigError(f"solver {solver_name} cannot take this problem: {reason}")
+    floor = working_set_floor(problem)
+    recorder = _Recorder(problem, solver_name, limits)
+    if any(memory.budget_bytes < floor.bytes[i] for i, memory in enumerate(problem.memories)):
+        solution = Solution(Status.INFEASIBLE, "free", facts={"reason": "working set above budget"})
+    else:
+        solution = solver.solve(problem, replace(limits, report=recorder.report), start)
+    recorder.report(solution.schedule, solution.bound_ns)
+    return _result(solver, solution, recorder, max(floor.bytes[0], solution.floor_bytes or 0))
+
+
+def _result(solver: Solver, solution: Solution, recorder: _Recorder, floor_bytes: int) -> Result:
+    plan, bound_ns = recorder.best, recorder.bound_ns
+    if plan is not None and bound_ns is not None and bound_ns > plan.time_ns:
+        raise BrokenSolver(f"{solver.name}: bound {bound_ns} ns above a judged schedule of {plan.time_ns} ns")
+    status = solution.status
+    if plan is not None and status is Status.INFEASIBLE:
+        raise BrokenSolver(f"{solver.name}: claims INFEASIBLE although it found a plan")
+    if plan is not None:
+        status = Status.OPTIMAL if status is Status.OPTIMAL or plan.time_ns == bound_ns else Status.FEASIBLE
+    best = [point.seconds for point in recorder.trace if plan and point.time_ns == plan.time_ns]
+    return Result(
+        solver=solver.name,
+        options=msgspec.to_builtins(solver),
+        status=status,
+        space=solution.space,
+        plan=plan,
+        bound_ns=plan.time_ns if plan and status is Status.OPTIMAL else bound_ns,
+        floor_bytes=floor_bytes,
+        seconds=time.monotonic() - recorder.limits.started,
+        seconds_to_best=best[0] if best else None,
+        trace=tuple(recorder.trace),
+        facts=solution.facts,
+    )
+
+
+def _judge(problem: Problem, schedule: Schedule, name: str) -> Plan:
+    try:
+        plan = simulate(problem, schedule)
+    except InvalidSchedule as error:
+        raise BrokenSolver(f"{name}: illegal schedule: {error}") from error
+    for memory, peak in zip(problem.memories, plan.peak_bytes, strict=True):
+        if peak > memory.budget_bytes:
+            raise BrokenSolver(f"{name}: peak {peak} bytes above the budget of {memory.budget_bytes} on {memory.name}")
+    return plan

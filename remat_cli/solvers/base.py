@@ -1,0 +1,125 @@
+"""The one interface of all solvers: Problem and Limits in, Solution out. The judge decides the rest."""
+
+from __future__ import annotations
+
+import enum
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal, Protocol
+
+from remat_cli.core.plan import Plan
+from remat_cli.core.problem import Problem
+from remat_cli.core.schedule import Schedule
+
+Order = Literal["free", "keep"]
+Space = Literal["free", "free_c2", "first_in_order", "staged", "staged_c2"]
+
+
+class Status(enum.Enum):
+    """What a solver knows when it stops; INFEASIBLE and OPTIMAL are proved, in the solution's space."""
+
+    OPTIMAL = "optimal"
+    FEASIBLE = "feasible"
+    INFEASIBLE = "infeasible"
+    NOT_FOUND = "not_found"
+
+
+def _ignore(schedule: Schedule | None, bound_ns: int | None) -> None:
+    """Report to nobody."""
+
+
+def _never() -> bool:
+    return False
+
+
+@dataclass(frozen=True)
+class Limits:
+    """When to stop, with what means, and whom to tell.
+
+    `seconds` is wall time from `started` (time.monotonic); `work` is a number of search steps that, with one worker,
+    gives the same plan on every machine (None: no limit). `gap` is a fraction (0.001 = 0.1 %) of the baseline time at
+    which to stop. `report(schedule, bound_ns)` takes a better schedule, a better proved bound on the total time, or
+    both (None: nothing new); it may be called from one thread at a time only. `should_stop()` is polled.
+    """
+
+    seconds: float = 30.0
+    workers: int = 1
+    seed: int = 0
+    gap: float = 0.0
+    order: Order = "free"
+    work: int | None = None
+    report: Callable[[Schedule | None, int | None], None] = _ignore
+    should_stop: Callable[[], bool] = _never
+    started: float = field(default_factory=time.monotonic)
+
+    @property
+    def seconds_left(self) -> float:
+        """Wall time left, never negative."""
+        return max(0.0, self.started + self.seconds - time.monotonic())
+
+    @property
+    def is_over(self) -> bool:
+        """Whether time is up or the user asked to stop."""
+        return self.seconds_left <= 0.0 or self.should_stop()
+
+
+@dataclass(frozen=True)
+class Solution:
+    """What a solver claims: never a peak or a time, only a schedule and a proved lower bound on the total time.
+
+    `space` is the search space in which status and bound hold. `floor_bytes` is a proved least total budget, if the
+    solver proved more than the working sets say; `facts` are figures for people (variables, iterations, ...).
+    """
+
+    status: Status
+    space: Space
+    schedule: Schedule | None = None
+    bound_ns: int | None = None
+    floor_bytes: int | None = None
+    facts: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Improvement:
+    """One point of an anytime trace."""
+
+    seconds: float
+    time_ns: int | None
+    bound_ns: int | None
+
+
+@dataclass(frozen=True)
+class Result:
+    """A judged solution: what `solve` returns.
+
+    `plan` is None when no schedule within budget was found.
+    """
+
+    solver: str
+    options: dict[str, Any]
+    status: Status
+    space: Space
+    plan: Plan | None
+    bound_ns: int | None
+    floor_bytes: int
+    seconds: float
+    seconds_to_best: float | None
+    trace: tuple[Improvement, ...]
+    facts: dict[str, Any]
+
+
+class Solver(Protocol):
+    """A frozen msgspec Struct whose fields are its options."""
+
+    name: ClassVar[str]
+    summary: ClassVar[str]
+    proves: ClassVar[str]
+
+    def supports(self, problem: Problem) -> str | None:
+        """None, or the reason why this solver cannot take the problem."""
+        ...
+
+    def solve(self, problem: Problem, limits: Limits, start: Schedule | None = None) -> Solution:
+        """Search until optimal, out of time, within the gap, or told to stop."""
+        ...
