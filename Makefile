@@ -1,0 +1,63 @@
+# `make` lists the targets. Each sets up its own virtual environment in .venv; nothing else is needed but Python and pip.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test test-slow check fmt lint types models schema wheel bench-models lock clean
+
+help:  ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "%-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[cpu,svg,dev]'
+	touch $(STAMP)
+
+setup: $(STAMP)  ## create .venv with everything installed
+
+demo: $(STAMP)  ## compile a real model to fit 80 % of its activation memory and prove it by running both
+	mkdir -p demo
+	$(BIN)/remat compile sample_models/unet.onnx --budget 80% --output demo/unet.remat.onnx --plan demo/unet.plan.json --force
+	$(BIN)/remat inspect demo/unet.plan.json --svg demo/memory.svg
+
+test: $(STAMP)  ## fast tests
+	$(BIN)/python -m pytest -m 'not slow'
+
+test-slow: $(STAMP)  ## all tests, long ones included
+	$(BIN)/python -m pytest
+
+check: lint types test wheel  ## what every change passes
+
+fmt: $(STAMP)  ## format the code
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+lint: $(STAMP)  ## style
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+
+types: $(STAMP)  ## static types
+	$(BIN)/mypy
+
+wheel: $(STAMP)  ## build the wheel, install it elsewhere, run it
+	rm -rf build/wheel && mkdir -p build/wheel
+	$(BIN)/python -m build --no-isolation --wheel --outdir build/wheel . >build/wheel/build.log
+	$(PYTHON) -m venv build/wheel/venv
+	build/wheel/venv/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt build/wheel/*.whl
+	build/wheel/venv/bin/remat --help >/dev/null
+
+models: $(STAMP)  ## rebuild the sample models (seeded, no download)
+	$(BIN)/python sample_models/make_models.py
+
+schema: $(STAMP)  ## rebuild the JSON Schema of plan files from the types
+	$(BIN)/python -m remat_cli.core.plan_schema
+
+bench-models: $(STAMP)  ## compile and verify every sample and zoo model at 90, 80, 70 % and min
+	$(BIN)/python -m bench.models
+
+lock: $(STAMP)  ## pin what is installed now
+	$(BIN)/python -m pip freeze --exclude-editable >constraints.txt
+
+clean:  ## remove everything that was built
+	rm -rf $(VENV) build dist demo .mypy_cache .ruff_cache .pytest_cache

@@ -1,0 +1,229 @@
+"""Views and in-place results, taken out of a problem before a search and put back after it.
+
+A view is an op that takes no storage; an op that works in place takes none if it is the last reader. Searches are
+simpler and faster without either, so `condense` merges such ops with the op whose storage they share. What cannot be
+merged gets storage of its own, which is more than the judge counts, never less.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import msgspec
+
+from remat_cli.core.problem import OpSpec, Problem, TensorSpec
+from remat_cli.core.schedule import Compute, Schedule
+from remat_cli.core.simulate import simulate
+
+
+@dataclass(frozen=True)
+class Condensed:
+    """A one-device problem without views and in-place pairs, and the way back.
+
+    `groups[g]` are the original ops of condensed op g, leader first; `views` are the original ops that only look at
+    storage. `exact` says that nothing changed, so that a proof about `problem` is a proof about `original`. Otherwise
+    each schedule of `problem` maps to one of `original` with no more memory and no more time, but not conversely.
+    """
+
+    original: Problem
+    problem: Problem
+    groups: tuple[tuple[int, ...], ...]
+    views: frozenset[int]
+    exact: bool
+
+    def expand(self, schedule: Schedule) -> Schedule:
+        """The schedule of the original problem: groups spelled out, views as late as possible, dead steps dropped."""
+        if self.exact:
+            return drop_dead(self.original, schedule)
+        expansion = _Expansion(self)
+        for op in schedule.op_ids():
+            expansion.run_group(op)
+        return drop_dead(self.original, Schedule.of_ops(expansion.finish()))
+
+    def contract(self, schedule: Schedule) -> Schedule:
+        """The condensed schedule nearest to an original one; it may need more memory, so judge it before use."""
+        group_of_leader = {members[0]: g for g, members in enumerate(self.groups)}
+        return Schedule.of_ops([group_of_leader[op] for op in schedule.op_ids() if op in group_of_leader])
+
+
+def condense(problem: Problem) -> Condensed:
+    """Merge views and in-place ops with the op whose storage they share; one device.
+
+    A view of one runtime input joins the producer of that input, wherever it stands. An in-place op joins when it is
+    the only reader of its source and follows the producer's group directly in baseline order, so that merging changes
+    no order. A view that is a model output, or whose shape is computed at run time, becomes an op with own storage.
+    """
+    merger = _Merger(problem)
+    for op in range(len(problem.ops)):
+        merger.place(op)
+    groups = merger.groups()
+    exact = all(len(members) == 1 for members in groups) and not any(
+        spec.in_place or any(problem.tensors[t].view_of is not None for t in spec.outputs) for spec in problem.ops
+    )
+    return Condensed(problem, _merged_problem(problem, groups, merger), groups, frozenset(merger.views), exact)
+
+
+def drop_dead(problem: Problem, schedule: Schedule) -> Schedule:
+    """Leave out recomputes whose results nobody reads, until none is left."""
+    while True:
+        plan = simulate(problem, schedule)
+        times_run: dict[int, int] = {}
+        for op in schedule.op_ids():
+            times_run[op] = times_run.get(op, 0) + 1
+        read = {instance for reads in plan.reads for instance in reads}
+        kept = _newest_kept(problem, [(i.tensor) for i in plan.instances])
+        steps = []
+        for number, step in enumerate(schedule.steps):
+            useful = any(i in read or i in kept for i in plan.makes[number])
+            if isinstance(step, Compute) and not useful and times_run[step.op] > 1:
+                times_run[step.op] -= 1
+                continue
+            steps.append(step)
+        if len(steps) == len(schedule.steps):
+            return schedule
+        schedule = Schedule(tuple(steps))
+
+
+def _newest_kept(problem: Problem, tensors: list[int]) -> set[int]:
+    newest = {tensor: instance for instance, tensor in enumerate(tensors)}
+    return {instance for tensor, instance in newest.items() if problem.tensors[tensor].kept}
+
+
+@dataclass
+class _Merger:
+    """Decides, op by op in baseline order, which group an op joins."""
+
+    problem: Problem
+    leader_of: dict[int, int] = field(default_factory=dict)
+    views: set[int] = field(default_factory=set)
+    last_group: int = -1
+
+    def __post_init__(self) -> None:
+        self.readers: list[set[int]] = [set() for _ in self.problem.tensors]
+        for op, spec in enumerate(self.problem.ops):
+            for tensor in spec.inputs:
+                self.readers[tensor].add(op)
+
+    def place(self, op: int) -> None:
+        """Put one op into the group of an earlier op, or let it lead its own."""
+        leader = self._viewed_leader(op)
+        if leader is not None:
+            self.views.add(op)
+        else:
+            leader = self._overwritten_leader(op)
+            self.last_group = op if leader is None else leader
+        self.leader_of[op] = op if leader is None else leader
+
+    def groups(self) -> tuple[tuple[int, ...], ...]:
+        """Members of each group, leader first, groups in the order of their leaders."""
+        members: dict[int, list[int]] = {}
+        for op, leader in self.leader_of.items():
+            members.setdefault(leader, []).append(op)
+        return tuple(tuple(members[leader]) for leader in sorted(members))
+
+    def _viewed_leader(self, op: int) -> int | None:
+        spec, tensors = self.problem.ops[op], self.problem.tensors
+        if len(spec.inputs) != 1 or any(tensors[t].view_of is None or tensors[t].kept for t in spec.outputs):
+            return None
+        return self.leader_of[tensors[spec.inputs[0]].producer]
+
+    def _overwritten_leader(self, op: int) -> int | None:
+        spec, tensors = self.problem.ops[op], self.problem.tensors
+        if len(spec.outputs) != 1 or tensors[spec.outputs[0]].kept:
+            return None
+        for source, _ in spec.in_place:
+            if self._only_reader(op, source) and self.leader_of[tensors[source].producer] == self.last_group:
+                return self.last_group
+        return None
+
+    def _only_reader(self, op: int, source: int) -> bool:
+        """Whether nothing but `op` reads the storage of `source`, apart from the views between."""
+        tensors = self.problem.tensors
+        while True:
+            if tensors[source].kept or self.readers[source] != {op}:
+                return False
+            producer = tensors[source].producer
+            if producer not in self.views:
+                return tensors[source].view_of is None and tensors[source].size_bytes > 0
+            op, source = producer, self.problem.ops[producer].inputs[0]
+
+
+def _merged_problem(problem: Problem, groups: tuple[tuple[int, ...], ...], merger: _Merger) -> Problem:
+    """One op per group, one tensor per storage."""
+    class_of = _storage_classes(problem, groups, merger)
+    kept = {class_of[t] for t, spec in enumerate(problem.tensors) if spec.kept}
+    ops: list[OpSpec] = []
+    tensors: list[TensorSpec] = []
+    new_id: dict[int, int] = {}
+    for index, members in enumerate(groups):
+        made = dict.fromkeys(class_of[t] for op in members for t in problem.ops[op].outputs)
+        for root in made:
+            new_id[root] = len(tensors)
+            tensors.append(TensorSpec(problem.tensors[root].size_bytes, index, kept=root in kept))
+        read = dict.fromkeys(class_of[t] for op in members for t in problem.ops[op].inputs)
+        ops.append(
+            OpSpec(
+                inputs=tuple(new_id[root] for root in read if root not in made),
+                outputs=tuple(new_id[root] for root in made),
+                time_ns=(sum(problem.ops[op].time_ns[0] or 0 for op in members),),
+                workspace_bytes=(max(problem.ops[op].workspace_bytes[0] for op in members),),
+                repeatable=all(problem.ops[op].repeatable for op in members),
+                phase=problem.ops[members[0]].phase,
+            )
+        )
+    return msgspec.structs.replace(problem, ops=tuple(ops), tensors=tuple(tensors))
+
+
+def _storage_classes(problem: Problem, groups: tuple[tuple[int, ...], ...], merger: _Merger) -> list[int]:
+    """For each tensor, the tensor whose storage it shares inside its group (itself, when it has its own)."""
+    class_of = list(range(len(problem.tensors)))
+    for members in groups:
+        for op in members[1:]:
+            spec = problem.ops[op]
+            for output in spec.outputs:
+                source = spec.inputs[0] if op in merger.views else _overwritten(problem, spec, class_of, members)
+                class_of[output] = class_of[source]
+    return class_of
+
+
+def _overwritten(problem: Problem, spec: OpSpec, class_of: list[int], members: tuple[int, ...]) -> int:
+    made = {class_of[t] for op in members for t in problem.ops[op].outputs}
+    return next(source for source, _ in spec.in_place if class_of[source] in made)
+
+
+class _Expansion:
+    """Writes out groups; a view waits until somebody reads it, or until its own place in the baseline order."""
+
+    def __init__(self, condensed: Condensed) -> None:
+        self.condensed = condensed
+        self.problem = condensed.original
+        self.steps: list[int] = []
+        self.ran: set[int] = set()
+        self.waiting: set[int] = set()
+
+    def run_group(self, group: int) -> None:
+        """Emit the ops of a group; its views start waiting anew."""
+        members = self.condensed.groups[group]
+        if members[0] not in self.ran:
+            for view in sorted(v for v in self.waiting if v not in self.ran and v < members[0]):
+                self._emit(view)
+        for op in members:
+            if op in self.condensed.views:
+                self.waiting.add(op)
+            else:
+                self._emit(op)
+
+    def finish(self) -> list[int]:
+        """Emit the views that nobody reads, and return all steps."""
+        for view in sorted(v for v in self.waiting if v not in self.ran):
+            self._emit(view)
+        return self.steps
+
+    def _emit(self, op: int) -> None:
+        for tensor in self.problem.ops[op].inputs:
+            producer = self.problem.tensors[tensor].producer
+            if producer in self.waiting:
+                self._emit(producer)
+        self.waiting.discard(op)
+        self.ran.add(op)
+        self.steps.append(op)

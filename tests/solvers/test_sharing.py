@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from remat_cli.core.problem import Device, Memory, OpSpec, Problem, TensorSpec
+from remat_cli.core.schedule import Schedule
+from remat_cli.core.simulate import baseline, simulate
+from remat_cli.solvers._sharing import condense, drop_dead
+from tests.strategies import problems, schedules
+
+
+@given(st.data())
+def test_expanding_never_costs_more_memory_or_time(data):
+    problem = data.draw(problems(max_ops=9))
+    condensed = condense(problem)
+    schedule = data.draw(schedules(condensed.problem))
+    inner = simulate(condensed.problem, schedule)
+    outer = simulate(problem, condensed.expand(schedule))
+    assert outer.peak <= inner.peak
+    assert outer.time_ns <= inner.time_ns
+
+
+@given(problems(max_ops=9))
+def test_baseline_survives_condensing(problem):
+    condensed = condense(problem)
+    order = condensed.expand(Schedule.of_ops(range(len(condensed.problem.ops))))
+    assert sorted(order.op_ids()) == list(range(len(problem.ops)))
+    assert all(not op.in_place for op in condensed.problem.ops)
+    assert all(tensor.view_of is None for tensor in condensed.problem.tensors)
+
+
+@given(problems(max_ops=9, sharing=False))
+def test_a_problem_without_sharing_is_left_as_it_is(problem):
+    condensed = condense(problem)
+    assert condensed.exact
+    assert condensed.problem == problem
+
+
+def test_conv_relu_reshape_become_one_op_with_one_storage():
+    problem = Problem(
+        ops=(
+            OpSpec((), (0,), (5,), (0,)),
+            OpSpec((0,), (1,), (7,), (3,)),
+            OpSpec((1,), (2,), (1,), (0,), in_place=((1, 2),)),
+            OpSpec((2,), (3,), (1,), (0,)),
+            OpSpec((3,), (4,), (2,), (0,)),
+        ),
+        tensors=(
+            TensorSpec(6, 0),
+            TensorSpec(8, 1),
+            TensorSpec(8, 2),
+            TensorSpec(8, 3, view_of=2),
+            TensorSpec(1, 4, kept=True),
+        ),
+        memories=(Memory("cpu", 99),),
+        devices=(Device("cpu", 0),),
+    )
+    condensed = condense(problem)
+    assert condensed.groups == ((0,), (1, 2, 3), (4,))
+    assert baseline(condensed.problem).memory_bytes[0] == (6, 17, 9)
+    assert condensed.expand(Schedule.of_ops([0, 1, 2])).op_ids() == [0, 1, 2, 3, 4]
+
+
+@given(st.data())
+def test_dropping_dead_recomputes_keeps_the_schedule_legal_and_no_dearer(data):
+    problem = data.draw(problems())
+    schedule = data.draw(schedules(problem))
+    before, after = simulate(problem, schedule), simulate(problem, drop_dead(problem, schedule))
+    assert after.time_ns <= before.time_ns
+    assert set(after.schedule.op_ids()) == set(range(len(problem.ops)))
