@@ -54,7 +54,7 @@ schema: $(STAMP)  ## rebuild the JSON Schema of plan files from the types
 	$(BIN)/python -m remat_cli.core.plan_schema
 
 bench-models: $(STAMP)  ## compile and verify every sample and zoo model at 90, 80, 70 % and min
-	$(BIN)/python -m bench.models
+	$(BIN)/python -m bench.models --write
 
 lock: $(STAMP)  ## pin what is installed now
 	$(BIN)/python -m pip freeze --exclude-editable >constraints.txt

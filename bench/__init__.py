@@ -1,0 +1,1 @@
+"""Benches that the Makefile runs; results go to bench/results."""

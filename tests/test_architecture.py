@@ -1,0 +1,100 @@
+"""The house rules that a program can check: who imports whom, and what start-up may load."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).resolve().parents[1] / "remat_cli"
+MAY_IMPORT = {
+    "core": set(),
+    "onnx_io": {"core"},
+    "solvers": {"core"},
+    "runtime": {"core"},
+    "report": {"core"},
+    "config": {"core"},
+    "pipeline": {"core", "onnx_io", "solvers", "runtime", "report", "config"},
+    "cli": {"core", "config", "pipeline", "report", "solvers"},
+}
+ONLY_IN = {
+    "onnx": {"onnx_io"},
+    "onnx_ir": {"onnx_io"},
+    "onnxruntime": {"runtime"},
+    "ortools": {"solvers"},
+    "numba": {"solvers"},
+    "click": {"cli"},
+    "rich": {"cli", "report"},
+}
+SOLVER_FILES = {"auto": "portfolio", "keep-all": "keep_all", "local-search": "local_search", "moccasin": "moccasin"}
+
+
+def imports_of(path: Path) -> set[str]:
+    """Dotted names a file imports, anywhere in it."""
+    names: set[str] = set()
+    for item in ast.walk(ast.parse(path.read_text())):
+        if isinstance(item, ast.Import):
+            names.update(alias.name for alias in item.names)
+        elif isinstance(item, ast.ImportFrom) and item.module:
+            names.add(item.module)
+            names.update(f"{item.module}.{alias.name}" for alias in item.names)
+    return names
+
+
+def room_of(path: Path) -> str:
+    """`remat_cli/core/graph.py` -> core; `remat_cli/pipeline.py` -> pipeline; `pipeline_x.py` counts as pipeline."""
+    first = path.relative_to(PACKAGE).parts[0]
+    return "pipeline" if first.startswith("pipeline") else first.removesuffix(".py")
+
+
+FILES = sorted(path for path in PACKAGE.rglob("*.py") if room_of(path) not in {"__init__", "__main__"})
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_imports_point_down_only(path):
+    room = room_of(path)
+    assert room in MAY_IMPORT, f"{path} is in no room of the house"
+    for name in imports_of(path):
+        parts = name.split(".")
+        if parts[0] == "remat_cli" and len(parts) > 1:
+            target = parts[1]
+            known = target in MAY_IMPORT or target == "__init__" or not (PACKAGE / f"{target}.py").exists()
+            assert known, f"{path} imports {name}"
+            if target in MAY_IMPORT and target != room:
+                assert target in MAY_IMPORT[room], f"{room} must not import {target} ({path.name}: {name})"
+        if parts[0] in ONLY_IN:
+            assert room in ONLY_IN[parts[0]], f"{parts[0]} may be imported in {ONLY_IN[parts[0]]} only, not {path}"
+
+
+@pytest.mark.parametrize("path", sorted((PACKAGE / "solvers").glob("*.py")), ids=lambda path: path.stem)
+def test_solver_files_never_import_each_other(path):
+    others = set(SOLVER_FILES.values()) - {path.stem}
+    imported = {name.split(".")[2] for name in imports_of(path) if name.startswith("remat_cli.solvers.")}
+    assert not imported & others
+
+
+def test_every_registered_solver_has_a_file():
+    from remat_cli.solvers import SOLVERS  # noqa: PLC0415
+
+    assert {name: target.split(":")[0].split(".")[-1] for name, target in SOLVERS.items()} == SOLVER_FILES
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_files_own_one_thing(path):
+    assert len(path.read_text().splitlines()) <= 400, f"{path} is too long: split it"
+
+
+def test_help_loads_no_heavy_library():
+    script = (
+        "import sys; sys.argv = ['remat', '--help']\n"
+        "from remat_cli.cli import main\n"
+        "try: main()\n"
+        "except SystemExit as stop: assert not stop.code\n"
+        "heavy = {'onnx', 'onnx_ir', 'onnxruntime', 'ortools', 'numba', 'numpy', 'matplotlib'} & set(sys.modules)\n"
+        "assert not heavy, heavy\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
