@@ -1,1 +1,85 @@
-"""The command line: parsing, printing and exit codes; no logic."""
+"""The command line: a table of commands, and the one place that turns errors into exit codes."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Mapping, Sequence
+
+import click
+
+from remat_cli import __version__
+from remat_cli.cli.console import complain, show_traceback
+from remat_cli.core.errors import InputError, RematError
+
+COMMANDS: Mapping[str, str] = {
+    "compile": "remat_cli.cli.compile:compile_command",
+    "profile": "remat_cli.cli.profile:profile_command",
+    "inspect": "remat_cli.cli.inspect:inspect_command",
+    "verify": "remat_cli.cli.verify:verify_command",
+    "solve": "remat_cli.cli.solve:solve_command",
+    "solvers": "remat_cli.cli.solvers:solvers_command",
+}
+
+ABOUT = """Compile an ONNX model to fit a memory budget: same outputs, bit for bit, on stock ONNX Runtime.
+
+\b
+  remat inspect model.onnx
+  remat compile model.onnx --budget 80%
+"""
+
+EXIT_ERROR = 1
+EXIT_INPUT = 2
+EXIT_INTERRUPTED = 130
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code; errors become one line on stderr."""
+    words = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
+    try:
+        return _run(words)
+    except click.ClickException as error:
+        return _complain_usage(error)
+    except (click.Abort, KeyboardInterrupt):
+        complain("interrupted")
+        return EXIT_INTERRUPTED
+    except Exception as error:
+        return _complain_failure(error, is_debug="--debug" in words)
+
+
+def _run(words: list[str]) -> int:
+    code = make_group().main(words, prog_name="remat", standalone_mode=False)
+    return int(code or 0)
+
+
+def make_group() -> click.Group:
+    """The `remat` command with all its subcommands; what they need beyond click they import when they run."""
+    commands = {name: _load(target) for name, target in COMMANDS.items()}
+    group = click.Group("remat", help=ABOUT, commands=commands, context_settings={"max_content_width": 100})
+    return click.version_option(__version__, prog_name="remat", message="%(prog)s %(version)s")(group)
+
+
+def _load(target: str) -> click.Command:
+    module, _, attribute = target.partition(":")
+    command: click.Command = getattr(importlib.import_module(module), attribute)
+    return command
+
+
+def _complain_usage(error: click.ClickException) -> int:
+    """Click's own complaint as one line, with the command whose help explains it."""
+    context = error.ctx if isinstance(error, click.UsageError) else None
+    hint = f" (see {context.command_path} --help)" if context else ""
+    complain(f"{error.format_message()}{hint}")
+    return error.exit_code
+
+
+def _complain_failure(error: Exception, *, is_debug: bool) -> int:
+    """One line for an error raised on purpose, or for a bug; the traceback only when asked for."""
+    if is_debug:
+        show_traceback(error)
+    if isinstance(error, RematError):
+        complain(str(error))
+        return EXIT_INPUT if isinstance(error, InputError) else EXIT_ERROR
+    hint = "" if is_debug else "; run again with --debug for the traceback"
+    complain(f"unexpected {type(error).__name__}: {error}{hint}")
+    return EXIT_ERROR

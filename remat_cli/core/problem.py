@@ -132,7 +132,7 @@ def make_problem(graph: Graph, profile: Profile, budget_bytes: int) -> Problem:
             time_ns=(costs[op.name].time_ns,),
             workspace_bytes=(costs[op.name].workspace_bytes,),
             repeatable=op.repeatable,
-            in_place=tuple((new_id[i], new_id[o]) for i, o in op.in_place if i in new_id),
+            in_place=tuple((new_id[i], new_id[o]) for i, o in op.in_place if not _is_callers(graph, i)),
             weights=op.weights,
             phase=op.phase,
         )
@@ -154,10 +154,19 @@ def tensor_ids(graph: Graph) -> tuple[int, ...]:
     return tuple(i for i, t in enumerate(graph.tensors) if t.producer is not None)
 
 
+def _is_callers(graph: Graph, tensor: int) -> bool:
+    """Whether a value lives in a model input's storage, which the caller owns and no op overwrites."""
+    spec = graph.tensors[tensor]
+    while spec.view_of is not None and not spec.kept:
+        spec = graph.tensors[spec.view_of]
+    return spec.producer is None
+
+
 def _tensor_spec(graph: Graph, old: int, new_id: dict[int, int]) -> TensorSpec:
     tensor = graph.tensors[old]
     assert tensor.producer is not None
     base = tensor.view_of
     if base is not None and base not in new_id:
-        return TensorSpec(0, tensor.producer, None, tensor.kept)
+        # A model output has a buffer of its own, even where its op only views an input.
+        return TensorSpec(tensor.size_bytes if tensor.kept else 0, tensor.producer, None, tensor.kept)
     return TensorSpec(tensor.size_bytes, tensor.producer, new_id[base] if base is not None else None, tensor.kept)

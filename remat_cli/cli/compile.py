@@ -1,0 +1,43 @@
+"""`remat compile`: a model and a budget in, a model that fits and its plan out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from remat_cli.cli import options
+from remat_cli.cli.session import run, settings
+
+
+@click.command(
+    "compile",
+    short_help="Rewrite a model to fit a memory budget, and prove it.",
+    epilog=options.examples(
+        "remat compile unet.onnx --budget 80%",
+        "remat compile bert.onnx --budget 512MiB --dim batch=8 -o bert-small.onnx",
+    ),
+)
+@click.argument("model", type=options.INPUT_FILE)
+@options.budget_options
+@options.max_overhead_option
+@click.option("-o", "--output", type=options.FILE, metavar="OUT.onnx", help="The new model. [MODEL.remat.onnx]")
+@click.option("--plan", type=options.FILE, metavar="PLAN.json", help="The plan. [beside the new model]")
+@options.force_option
+@options.device_option
+@options.solver_options
+@options.model_options
+@click.option("--verify/--no-verify", default=None, help="Run both models and compare. [yes]")
+@options.verify_options
+@options.common_options
+def compile_command(model: Path, **flags: Any) -> int:
+    """Rewrite MODEL so that it runs within a memory budget, at the least extra time, and prove it by running both."""
+    from remat_cli.config import output_paths, require_budget  # noqa: PLC0415  (not needed for --help)
+
+    config = settings(flags)
+    require_budget(config)
+    output_paths(model, config)
+    from remat_cli import pipeline  # noqa: PLC0415  (heavy: only once the arguments are known to be good)
+
+    return run(config, lambda config, progress: pipeline.compile_model(model, config, progress))

@@ -1,0 +1,76 @@
+"""The only file that prints: results on stdout, errors and progress on stderr."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import sys
+import traceback
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from remat_cli.cli.progress import LiveLine, PlainLines, Quiet, Stopper
+
+if TYPE_CHECKING:
+    from remat_cli.cli.progress import Watcher
+    from remat_cli.config import Config
+    from remat_cli.report.style import Style
+
+
+def emit(text: str) -> None:
+    """Write a result to stdout; characters it cannot show are escaped. A reader that went away is no error."""
+    encoding = sys.stdout.encoding or "utf-8"
+    try:
+        sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding))
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # What is left in the buffer must go nowhere, or the interpreter complains again when it exits.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def complain(text: str) -> None:
+    """Write one line about an error to stderr."""
+    line = " ".join(text.splitlines())
+    with contextlib.suppress(BrokenPipeError):  # nobody reads it any more
+        sys.stderr.write(f"error: {line}\n".encode("utf-8", "backslashreplace").decode())
+        sys.stderr.flush()
+
+
+def show_traceback(error: BaseException) -> None:
+    """Write a traceback to stderr."""
+    sys.stderr.write("".join(traceback.format_exception(error)))
+
+
+def stdout_style(config: Config) -> Style:
+    """What the reader of stdout can show."""
+    from remat_cli.report.style import Style  # noqa: PLC0415  (not needed for --help)
+
+    is_terminal = sys.stdout.isatty()
+    width = shutil.get_terminal_size().columns if is_terminal else 100
+    return Style(max(40, min(width, 160)), is_terminal and config.color, _can_encode("█▲╌┤░"))
+
+
+def _can_encode(text: str) -> bool:
+    try:
+        text.encode(sys.stdout.encoding or "utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+@contextlib.contextmanager
+def watching(config: Config) -> Iterator[Watcher]:
+    """Progress on stderr as the config asks: silent, a live line on a terminal, or plain lines. Ctrl-C is caught."""
+    stopper = Stopper()
+    if config.quiet:
+        watcher: Watcher = Quiet(stopper)
+    elif sys.stderr.isatty():
+        watcher = LiveLine(stopper, has_color=config.color, is_verbose=config.verbose)
+    else:
+        watcher = PlainLines(stopper, sys.stderr, is_verbose=config.verbose)
+    with stopper.installed():
+        try:
+            yield watcher
+        finally:
+            watcher.close()

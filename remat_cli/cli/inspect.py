@@ -1,0 +1,60 @@
+"""`remat inspect`: where the memory of a model or a plan goes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from remat_cli.cli import options
+from remat_cli.cli.session import run, settings
+
+if TYPE_CHECKING:
+    from remat_cli.config import Config
+    from remat_cli.core.progress import Progress
+    from remat_cli.report.report import InspectReport
+
+
+@click.command(
+    "inspect",
+    short_help="Show where the memory of a model or a plan goes.",
+    epilog=options.examples("remat inspect unet.onnx --budget 80%", "remat inspect unet.plan.json --svg memory.svg"),
+)
+@click.argument("file", type=options.INPUT_FILE)
+@options.budget_options
+@click.option("--svg", type=options.FILE, metavar="FILE", help="Write the picture of memory over time here too.")
+@options.force_option
+@options.device_option
+@options.model_options
+@options.common_options
+def inspect_command(file: Path, **flags: Any) -> int:
+    """Show where the memory of FILE, a model or a plan, goes: peak, what is alive there, memory over time."""
+    config = settings(flags)
+    if config.svg is not None:
+        _check_svg(config.svg, file, config)
+
+    from remat_cli import pipeline  # noqa: PLC0415  (heavy: only once the arguments are known to be good)
+
+    def work(config: Config, progress: Progress) -> InspectReport:
+        report = pipeline.inspect_file(file, config, progress)
+        if config.svg is not None:
+            _write_svg(report, config.svg)
+        return report
+
+    return run(config, work)
+
+
+def _check_svg(svg: Path, file: Path, config: Config) -> None:
+    from remat_cli.core.files import check_target  # noqa: PLC0415  (not needed for --help)
+    from remat_cli.report.svg_chart import require_matplotlib  # noqa: PLC0415
+
+    check_target(svg, sources=(file,), overwrite=config.force)
+    require_matplotlib()
+
+
+def _write_svg(report: InspectReport, svg: Path) -> None:
+    from remat_cli.core.files import atomic_write  # noqa: PLC0415  (not needed for --help)
+    from remat_cli.report.svg_chart import inspect_svg  # noqa: PLC0415
+
+    atomic_write(svg, inspect_svg(report))

@@ -1,0 +1,104 @@
+"""Options that several commands share; each group is one decorator. Names of values are the keys of `Config`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+INPUT_FILE = click.Path(exists=True, dir_okay=False, readable=True, path_type=Path)
+FILE = click.Path(path_type=Path)
+
+
+def _group(*options: Callable[[Any], Any]) -> Callable[[F], F]:
+    """Several click options as one decorator, listed in help in this order."""
+
+    def decorate(function: F) -> F:
+        for option in reversed(options):
+            function = option(function)
+        return function
+
+    return decorate
+
+
+def _option(*names: str, **settings: Any) -> Callable[[Any], Any]:
+    """An option that is None unless given, so that a configuration file can speak."""
+    return click.option(*names, default=None, **settings)
+
+
+def examples(*lines: str) -> str:
+    """Commands that work, for the end of a command's help."""
+    return "\b\n" + "\n".join(["Example:" if len(lines) == 1 else "Examples:", *(f"  {line}" for line in lines)])
+
+
+budget_options = _group(
+    _option("--budget", "budget", metavar="B", help="512MiB, 2GB, 80%, 0.8, min, or cpu=2GiB,cuda:0=512MiB."),
+    _option(
+        "--budget-scope",
+        type=click.Choice(["total", "activations"]),
+        help="What bytes bound: everything, or all but weights and inputs. [total]",
+    ),
+)
+
+model_options = _group(
+    _option("--dim", "dims", multiple=True, metavar="NAME=SIZE", help="Bind a symbolic dimension: --dim batch=8."),
+    _option(
+        "--input-shape",
+        "input_shapes",
+        multiple=True,
+        metavar="NAME:SIZES",
+        help="Bind an input's whole shape: --input-shape x:1,3,224,224.",
+    ),
+    _option("--inputs", type=FILE, metavar="FILE.npz", help="Real inputs to run with, instead of seeded random ones."),
+    _option("--portable/--no-portable", help="Optimise for any CPU, not for this one. [no]"),
+    _option(
+        "--intra-op-threads",
+        type=int,
+        metavar="N",
+        help="Threads of the runtime; 0 is its own default. [0]",
+    ),
+    _option("--work-dir", type=FILE, metavar="DIR", help="Keep intermediate files here."),
+)
+
+device_option = _option("--device", "devices", metavar="NAME", help="Where the model will run. [cpu]")
+devices_option = _option(
+    "--device", "devices", multiple=True, metavar="NAME", help="Device to measure; may be repeated. [cpu]"
+)
+
+solver_options = _group(
+    _option("--solver", metavar="NAME", help="One of `remat solvers`. [auto]"),
+    _option("--option", "options", multiple=True, metavar="K=V", help="Option of the solver; may be repeated."),
+    _option("--order", type=click.Choice(["free", "keep"]), help="May ops run in another order than now? [free]"),
+    _option("--time-limit", metavar="T", help="Stop solving after 30s, 2m or 500ms. [30s]"),
+    _option("--gap", metavar="G", help="Stop when the plan is this near the proved bound. [0.1%]"),
+)
+
+max_overhead_option = _option("--max-overhead", metavar="P", help="Most extra time that `--budget min` may cost. [20%]")
+
+verify_options = _group(
+    _option(
+        "--capped-run/--no-capped-run", help="Find the smallest hard memory cap under which each model runs. [yes]"
+    ),
+)
+
+force_option = _option("--force", is_flag=True, help="Overwrite existing outputs.")
+
+common_options = _group(
+    _option("--format", type=click.Choice(["text", "json"]), help="What stdout gets: text or one JSON object. [text]"),
+    _option("--quiet", is_flag=True, help="No progress on stderr."),
+    _option("--verbose", is_flag=True, help="Say how long each stage took."),
+    _option("--seed", type=int, metavar="N", help="Seed of everything random. [0]"),
+    _option("--threads", type=int, metavar="N", help="Threads of the solver; 0 is all cores. [0]"),
+    _option(
+        "--config",
+        "config_file",
+        type=FILE,
+        metavar="FILE.yaml",
+        help="Settings from a file; flags win over it.",
+    ),
+    click.option("--debug", is_flag=True, expose_value=False, help="Show the traceback of an error."),
+)

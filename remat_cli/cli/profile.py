@@ -1,0 +1,68 @@
+"""`remat profile`: what each op of a model costs on each device."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from remat_cli.cli import options
+from remat_cli.cli.session import run, settings
+
+if TYPE_CHECKING:
+    from remat_cli.config import Config
+    from remat_cli.core.progress import Progress
+    from remat_cli.report.report import CacheReport, ProfileReport
+
+
+@click.command(
+    "profile",
+    short_help="Measure what each op of a model costs.",
+    epilog=options.examples("remat profile unet.onnx -o unet.profile.json", "remat profile --clear-cache"),
+)
+@click.argument("model", type=options.INPUT_FILE, required=False)
+@options.devices_option
+@click.option("-o", "--output", type=options.FILE, metavar="PROFILE.json", help="Write the figures here too.")
+@options.force_option
+@options.model_options
+@click.option("--clear-cache", is_flag=True, help="Forget all cached measurements first.")
+@options.common_options
+def profile_command(model: Path | None, clear_cache: bool, **flags: Any) -> int:
+    """Measure the time, workspace and tensor sizes of each op of MODEL; results are cached for later commands."""
+    config = settings(flags)
+    if clear_cache and model is None:
+        return run(config, _clear)
+    if model is None:
+        raise click.UsageError("Missing argument 'MODEL'.", click.get_current_context())
+    from remat_cli.core.files import check_target  # noqa: PLC0415  (not needed for --help)
+
+    if config.output is not None:
+        check_target(config.output, sources=(model,), overwrite=config.force)
+    if clear_cache:
+        _clear(config)
+    return run(config, lambda config, progress: _profile(model, config, progress))
+
+
+def _clear(config: Config, progress: Progress | None = None) -> CacheReport:
+    """Empty the cache; needs no progress, it is done at once."""
+    from remat_cli import pipeline  # noqa: PLC0415  (heavy)
+    from remat_cli.report.report import CacheReport  # noqa: PLC0415
+
+    return CacheReport(str(config.cache_dir), pipeline.clear_profile_cache(config))
+
+
+def _profile(model: Path, config: Config, progress: Progress) -> ProfileReport:
+    """Measure, and write what JSON output would show to the file that was asked for."""
+    from remat_cli import pipeline  # noqa: PLC0415  (heavy)
+    from remat_cli.core.files import atomic_write  # noqa: PLC0415
+    from remat_cli.report import render  # noqa: PLC0415
+    from remat_cli.report.report import ProfileReport  # noqa: PLC0415
+    from remat_cli.report.style import Style  # noqa: PLC0415
+
+    profiles = pipeline.profile_model(model, config, progress)
+    output = str(config.output) if config.output is not None else None
+    report = ProfileReport(model=str(model), profiles=profiles, output=output)
+    if config.output is not None:
+        atomic_write(config.output, render(report, "json", Style()).encode())
+    return report

@@ -1,0 +1,42 @@
+"""What every command does around its own work: settings, progress, result, exit code."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from remat_cli.cli.console import emit, stdout_style, watching
+
+if TYPE_CHECKING:
+    from remat_cli.config import Config
+    from remat_cli.core.progress import Progress
+    from remat_cli.report.report import AnyReport
+
+
+class Interrupted(click.ClickException):
+    """Ctrl-C ended the work; raised in place of KeyboardInterrupt, for which click would print an empty line."""
+
+    exit_code = 130
+
+
+def settings(flags: Mapping[str, Any]) -> Config:
+    """The settings of a command: its flags over the file that `--config` names."""
+    from remat_cli.config import load_config  # noqa: PLC0415  (not needed for --help)
+
+    given = dict(flags)
+    return load_config(given, given.pop("config_file", None))
+
+
+def run(config: Config, work: Callable[[Config, Progress], AnyReport]) -> int:
+    """Do the work under progress and Ctrl-C, print its report on stdout, and return its exit code."""
+    from remat_cli.report import render  # noqa: PLC0415  (not needed for --help)
+
+    try:
+        with watching(config) as progress:
+            report = work(config, progress)
+    except KeyboardInterrupt:
+        raise Interrupted("interrupted") from None
+    emit(render(report, config.format, stdout_style(config)))
+    return report.exit_code

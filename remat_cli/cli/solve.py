@@ -1,0 +1,32 @@
+"""`remat solve`: an abstract benchmark instance, without ONNX."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from remat_cli.cli import options
+from remat_cli.cli.session import run, settings
+
+
+@click.command(
+    "solve",
+    short_help="Solve an abstract benchmark instance.",
+    epilog=options.examples("remat solve graph.json --budget 0.8 --solver moccasin --order keep --time-limit 2m"),
+)
+@click.argument("instance", type=options.INPUT_FILE, metavar="INSTANCE.json")
+@options.budget_options
+@options.max_overhead_option
+@options.solver_options
+@options.common_options
+def solve_command(instance: Path, **flags: Any) -> int:
+    """Solve INSTANCE.json, a graph of nodes with cost and memory and of edges, within a budget."""
+    from remat_cli.config import require_budget  # noqa: PLC0415  (not needed for --help)
+
+    config = settings(flags)
+    require_budget(config)
+    from remat_cli import pipeline  # noqa: PLC0415  (heavy: only once the arguments are known to be good)
+
+    return run(config, lambda config, progress: pipeline.solve_instance(instance, config, progress))

@@ -1,0 +1,62 @@
+"""`remat solvers`: the registry."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from remat_cli.cli import options
+from remat_cli.cli.session import run, settings
+
+if TYPE_CHECKING:
+    from remat_cli.report.report import SolverEntry, SolversReport
+
+
+@click.command(
+    "solvers",
+    short_help="List the solvers and their options.",
+    epilog=options.examples("remat solvers"),
+)
+@options.common_options
+def solvers_command(**flags: Any) -> int:
+    """List the solvers: what each takes and proves, and its options with their defaults."""
+    return run(settings(flags), lambda config, progress: list_solvers())
+
+
+def list_solvers() -> SolversReport:
+    """Every solver of the registry, described by its class."""
+    from remat_cli.report.report import SolversReport  # noqa: PLC0415  (not needed for --help)
+    from remat_cli.solvers import SOLVERS, solver_class  # noqa: PLC0415
+
+    return SolversReport(tuple(_describe(solver_class(name)) for name in SOLVERS))
+
+
+def _describe(solver: Any) -> SolverEntry:
+    """Name, sentences and options of a solver class; its fields are its options."""
+    import msgspec  # noqa: PLC0415  (not needed for --help)
+
+    from remat_cli.report.report import OptionEntry, SolverEntry  # noqa: PLC0415
+
+    entries = tuple(
+        OptionEntry(field.encode_name, _type_name(field.type), _default(field))
+        for field in msgspec.structs.fields(solver)
+    )
+    supports = (solver.supports.__doc__ or "").strip().splitlines()
+    return SolverEntry(solver.name, solver.summary, supports[0] if supports else "", solver.proves, entries)
+
+
+def _default(field: Any) -> Any:
+    """An option's default as plain data."""
+    import msgspec  # noqa: PLC0415
+
+    value = field.default if field.default is not msgspec.NODEFAULT else field.default_factory()
+    return msgspec.to_builtins(value)
+
+
+def _type_name(annotation: Any) -> str:
+    """`int`, `one of a, b` for literals, or the annotation as written."""
+    choices = getattr(annotation, "__args__", ())
+    if "Literal[" in str(annotation) and choices and all(isinstance(choice, str) for choice in choices):
+        return f"one of {', '.join(choices)}"
+    return getattr(annotation, "__name__", str(annotation)) if not choices else str(annotation)

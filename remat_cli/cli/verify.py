@@ -1,0 +1,28 @@
+"""`remat verify`: does a rewritten model keep its plan's promises?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from remat_cli.cli import options
+from remat_cli.cli.session import run, settings
+
+
+@click.command(
+    "verify",
+    short_help="Check that a rewritten model keeps its plan's promises.",
+    epilog=options.examples("remat verify unet.plan.json"),
+)
+@click.argument("plan_path", type=options.INPUT_FILE, metavar="PLAN.json")
+@options.model_options
+@options.verify_options
+@options.common_options
+def verify_command(plan_path: Path, **flags: Any) -> int:
+    """Run the original and the rewritten model of PLAN.json in fresh processes; compare outputs, order and memory."""
+    config = settings(flags)
+    from remat_cli import pipeline  # noqa: PLC0415  (heavy: only once the arguments are known to be good)
+
+    return run(config, lambda config, progress: pipeline.verify_plan(plan_path, config, progress))

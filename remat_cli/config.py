@@ -1,0 +1,336 @@
+"""Everything a user can set: a YAML file under flags, checked once; the only reader of the environment."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+from collections.abc import Callable, Mapping
+from fractions import Fraction
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from remat_cli.core.budget import Budget, Scope, parse_budget, parse_share
+from remat_cli.core.errors import ConfigError
+from remat_cli.core.files import check_target
+
+
+class Config(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    forbid_unknown_fields=True,
+    rename={"time_limit_seconds": "time_limit", "gap_share": "gap", "max_overhead_share": "max_overhead"},
+):
+    """All settings of a run. Keys of a YAML file are these names, without units (`time_limit`, `gap`, `max_overhead`).
+
+    `threads` are the solver's (0: all cores), `intra_op_threads` the profile's and the run's (0: the runtime's own
+    default). `options` are the chosen solver's, `solvers` those of any solver by name. `gap_share` and
+    `max_overhead_share` are shares of the baseline time. `work_dir` keeps intermediate files (None: a temporary
+    directory, removed afterwards). `cache_dir` holds measured profiles.
+    """
+
+    budget: Budget | None = None
+    budget_scope: Scope = "total"
+    max_overhead_share: Fraction = Fraction(1, 5)
+    devices: tuple[str, ...] = ("cpu",)
+    portable: bool = False
+    intra_op_threads: int = 0
+
+    solver: str = "auto"
+    solvers: dict[str, dict[str, Any]] = {}
+    options: dict[str, Any] = {}
+    order: Literal["free", "keep"] = "free"
+    time_limit_seconds: float = 30.0
+    gap_share: Fraction = Fraction(1, 1000)
+    seed: int = 0
+    threads: int = 0
+
+    dims: dict[str, int] = {}
+    input_shapes: dict[str, tuple[int, ...]] = {}
+    inputs: Path | None = None
+
+    verify: bool = True
+    capped_run: bool = True
+    output: Path | None = None
+    plan: Path | None = None
+    svg: Path | None = None
+    force: bool = False
+    work_dir: Path | None = None
+    cache_dir: Path = Path()
+
+    format: Literal["text", "json"] = "text"
+    quiet: bool = False
+    verbose: bool = False
+    color: bool = True
+
+    @property
+    def solver_options(self) -> dict[str, Any]:
+        """Options of the chosen solver: the file's under the command line's."""
+        return {**self.solvers.get(self.solver, {}), **self.options}
+
+    @property
+    def workers(self) -> int:
+        """Threads the solver may use: `threads`, or every core this process may run on."""
+        return self.threads or available_cores()
+
+    @property
+    def device(self) -> str:
+        """The first device, for commands that plan for one."""
+        return self.devices[0]
+
+
+class Outputs(msgspec.Struct, frozen=True):
+    """Where `compile` writes: the model, its plan, and the model if verification fails."""
+
+    model: Path
+    plan: Path
+    failed: Path
+
+
+def load_config(flags: Mapping[str, Any], file: Path | None = None) -> Config:
+    """Settings from a YAML file, if any, under the flags that were given (None and empty: not given).
+
+    Raises:
+        ConfigError: an unknown key, or a value that cannot be used; the text names key, value and a next step.
+    """
+    given = {key: value for key, value in flags.items() if value is not None and value != ()}
+    values = _parse(read_yaml(file), f"{file}: ") if file else {}
+    for key, value in _parse(given, "").items():
+        values[key] = {**values[key], **value} if isinstance(values.get(key), dict) else value
+    values.setdefault("cache_dir", default_cache_dir(os.environ))
+    if os.environ.get("NO_COLOR"):
+        values["color"] = False
+    config = _convert(values)
+    _check_values(config)
+    return config
+
+
+def default_cache_dir(environment: Mapping[str, str]) -> Path:
+    """REMAT_CACHE_DIR, else `remat` in XDG_CACHE_HOME, else in ~/.cache."""
+    if chosen := environment.get("REMAT_CACHE_DIR"):
+        return Path(chosen).expanduser()
+    base = environment.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "remat"
+
+
+def available_cores() -> int:
+    """Cores this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def read_yaml(file: Path) -> dict[str, Any]:
+    """The keys and values of a configuration file.
+
+    Raises:
+        ConfigError: the file is missing, is not YAML, or holds no mapping.
+    """
+    import yaml  # noqa: PLC0415  (keeps `remat --help` instant)
+
+    try:
+        values = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigError(f"configuration {file} does not exist") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"configuration {file} cannot be read: {error}") from None
+    except yaml.YAMLError as error:
+        raise ConfigError(f"configuration {file} is not YAML: {' '.join(str(error).split())}") from None
+    if values is None:
+        return {}
+    if not isinstance(values, dict):
+        raise ConfigError(f"configuration {file} must hold `key: value` lines, not a {type(values).__name__}")
+    return {str(key).replace("-", "_"): value for key, value in values.items()}
+
+
+def parse_seconds(value: object) -> float:
+    """Seconds from `30s`, `2m`, `500ms`, `1h` or a number of seconds.
+
+    Raises:
+        ConfigError: not a positive duration.
+    """
+    match = re.fullmatch(r"\s*([0-9]*\.?[0-9]+)\s*(ms|s|m|min|h|)\s*", str(value))
+    if match is None or float(match[1]) <= 0:
+        raise ConfigError(f"time limit '{value}' is not a duration: write 30s, 2m or 500ms")
+    return float(match[1]) * {"ms": 0.001, "": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}[match[2]]
+
+
+def parse_dims(value: object) -> dict[str, int]:
+    """Bound dimensions from `batch=8` texts, or the mapping of a YAML file.
+
+    Raises:
+        ConfigError: not NAME=SIZE with a positive size.
+    """
+    dims: dict[str, int] = {}
+    for name, size in _pairs(value, "=", "dimension", "--dim batch=8").items():
+        if not re.fullmatch(r"[0-9]+", str(size)) or int(size) < 1:
+            raise ConfigError(f"dimension {name}={size}: the size must be a positive integer, such as --dim batch=8")
+        dims[name] = int(size)
+    return dims
+
+
+def parse_input_shapes(value: object) -> dict[str, tuple[int, ...]]:
+    """Input shapes from `x:1,3,224,224` texts, or the mapping of a YAML file.
+
+    Raises:
+        ConfigError: not NAME:SIZES with sizes of at least 0.
+    """
+    shapes: dict[str, tuple[int, ...]] = {}
+    for name, sizes in _pairs(value, ":", "input shape", "--input-shape x:1,3,224,224").items():
+        texts = [str(size) for size in sizes] if isinstance(sizes, list | tuple) else str(sizes).split(",")
+        texts = [] if texts == [""] else [text.strip() for text in texts]
+        if not all(re.fullmatch(r"[0-9]+", text) for text in texts):
+            raise ConfigError(f"input shape {name}:{sizes} must be integers, such as --input-shape x:1,3,224,224")
+        shapes[name] = tuple(int(text) for text in texts)
+    return shapes
+
+
+def parse_options(value: object) -> dict[str, Any]:
+    """Solver options from `name=value` texts, or the mapping of a YAML file.
+
+    Raises:
+        ConfigError: not NAME=VALUE.
+    """
+    return {key.replace("-", "_"): v for key, v in _pairs(value, "=", "option", "--option max_copies=2").items()}
+
+
+def require_budget(config: Config) -> Budget:
+    """The budget.
+
+    Raises:
+        ConfigError: none was given.
+    """
+    if config.budget is None:
+        raise ConfigError("no budget: add --budget 512MiB, --budget 80% or --budget min")
+    return config.budget
+
+
+def output_paths(model: Path, config: Config) -> Outputs:
+    """Where `compile` writes, checked before any work; defaults stand beside the model.
+
+    Raises:
+        ConfigError: a path cannot be written, exists without --force, or is the model itself.
+    """
+    output = config.output or model.with_name(f"{model.stem}.remat.onnx")
+    name = output.name.removesuffix(".onnx")
+    plan = config.plan or output.with_name(f"{name.removesuffix('.remat')}.plan.json")
+    check_target(output, sources=(model,), overwrite=config.force)
+    check_target(plan, sources=(model, output), overwrite=config.force)
+    return Outputs(output, plan, output.with_name(f"{name}.failed.onnx"))
+
+
+def _pairs(value: object, separator: str, what: str, example: str) -> dict[str, Any]:
+    """A mapping as it is, or `name<separator>value` texts split at the last separator (names may hold colons)."""
+    if isinstance(value, dict):
+        return {str(key): item for key, item in value.items()}
+    pairs: dict[str, Any] = {}
+    for text in [value] if isinstance(value, str) else _sequence(value, what, example):
+        split = str(text).rpartition(separator) if separator == ":" else str(text).partition(separator)
+        if not split[0] or not split[1]:
+            raise ConfigError(f"{what} '{text}' is not understood: write {example}")
+        pairs[split[0].strip()] = split[2].strip()
+    return pairs
+
+
+def _sequence(value: object, what: str, example: str) -> list[Any] | tuple[Any, ...]:
+    if not isinstance(value, list | tuple):
+        raise ConfigError(f"{what} '{value}' is not understood: write {example}")
+    return value
+
+
+def _parse_gap(value: object) -> Fraction:
+    return _parse_small_share(value, "gap", 1)
+
+
+def _parse_max_overhead(value: object) -> Fraction:
+    return _parse_small_share(value, "max overhead", 100)
+
+
+def _parse_small_share(value: object, what: str, most: int) -> Fraction:
+    """A share; without a percent sign a number above 1 is refused, since 20 would hardly mean 2000 %."""
+    share = parse_share(str(value), what)
+    if share > (most if "%" in str(value) else 1):
+        raise ConfigError(f"{what} '{value}' is too large: write a percentage such as 20%, or a fraction such as 0.2")
+    return share
+
+
+def _parse_budget(value: object) -> Budget:
+    if isinstance(value, dict):
+        value = ",".join(f"{device}={amount}" for device, amount in value.items())
+    return parse_budget(str(value))
+
+
+def _parse_devices(value: object) -> tuple[str, ...]:
+    names = (value,) if isinstance(value, str) else _sequence(value, "devices", "--device cpu")
+    return tuple(str(name) for name in names) or ("cpu",)
+
+
+def _parse_solvers(value: object) -> object:
+    if not isinstance(value, dict):
+        raise ConfigError("solvers must map solver names to their options, such as `moccasin: {max_copies: 2}`")
+    return {str(name).replace("_", "-"): options or {} for name, options in value.items()}
+
+
+def _parse_path(value: object) -> Path:
+    return Path(str(value)).expanduser()
+
+
+PARSERS: Mapping[str, Callable[[object], object]] = {
+    "budget": _parse_budget,
+    "max_overhead": _parse_max_overhead,
+    "gap": _parse_gap,
+    "time_limit": parse_seconds,
+    "devices": _parse_devices,
+    "solvers": _parse_solvers,
+    "options": parse_options,
+    "dims": parse_dims,
+    "input_shapes": parse_input_shapes,
+    "inputs": _parse_path,
+    "output": _parse_path,
+    "plan": _parse_path,
+    "svg": _parse_path,
+    "work_dir": _parse_path,
+    "cache_dir": _parse_path,
+}
+
+
+def _parse(values: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """Values in the form that `Config` takes; `where` opens the messages."""
+    known = [field.encode_name for field in msgspec.structs.fields(Config)]
+    for key in values:
+        if key not in known:
+            raise ConfigError(f"{where}unknown key '{key}'{_suggest(key, known)}")
+    try:
+        return {key: PARSERS[key](value) if key in PARSERS else value for key, value in values.items()}
+    except ConfigError as error:
+        raise ConfigError(f"{where}{error}") from None
+
+
+def _suggest(key: str, known: list[str]) -> str:
+    nearest = difflib.get_close_matches(key, known, 1, 0.5)
+    return f"; did you mean '{nearest[0]}'?" if nearest else f"; known keys: {', '.join(known)}"
+
+
+def _convert(values: dict[str, Any]) -> Config:
+    try:
+        return msgspec.convert(values, Config, strict=False)
+    except msgspec.ValidationError as error:
+        message, _, path = str(error).partition(" - at `$.")
+        key = re.split(r"[.\[`]", path)[0]
+        raise ConfigError(f"{key} = {values.get(key)!r} cannot be used: {message}") from None
+
+
+def _check_values(config: Config) -> None:
+    """Check what no parser has looked at."""
+    for name in ("seed", "threads", "intra_op_threads"):
+        if getattr(config, name) < 0:
+            raise ConfigError(f"{name} = {getattr(config, name)} must not be negative")
+    if len(set(config.devices)) != len(config.devices):
+        raise ConfigError(f"devices {', '.join(config.devices)}: one is named twice")
+    if config.inputs is not None and not config.inputs.is_file():
+        raise ConfigError(f"inputs file {config.inputs} does not exist")
+    if config.work_dir is not None and not config.work_dir.is_dir():
+        raise ConfigError(f"work directory {config.work_dir} does not exist: create it")

@@ -1,0 +1,224 @@
+"""The plan as a file: everything needed to rebuild the rewritten model, draw its memory, and know what was promised."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import msgspec
+
+from remat_cli.core.errors import InvalidSchedule, ModelError
+from remat_cli.core.files import atomic_write
+from remat_cli.core.graph import Graph
+from remat_cli.core.plan import Instance, Plan
+from remat_cli.core.problem import Problem, make_problem, tensor_ids
+from remat_cli.core.profile import Profile
+from remat_cli.core.schedule import Schedule
+from remat_cli.core.simulate import simulate
+from remat_cli.core.verification import Verification
+
+FORMAT: Final = "remat-plan"
+VERSION: Final = 1
+
+
+class FileRef(msgspec.Struct, frozen=True):
+    """A file as it was when the plan was made; `path` is a hint for people, the hash decides."""
+
+    path: str
+    sha256: str
+
+
+class SessionSettings(msgspec.Struct, frozen=True):
+    """ONNX Runtime session options by their Python names; under these the predicted peak is exact, to the byte."""
+
+    graph_optimization_level: str = "ORT_DISABLE_ALL"
+    execution_order: str = "PRIORITY_BASED"
+    enable_mem_reuse: bool = False
+    enable_mem_pattern: bool = False
+    intra_op_num_threads: int = 0
+
+
+class Request(msgspec.Struct, frozen=True):
+    """What the user asked for. `budget_bytes` is the total that the text came to, fixed part included."""
+
+    budget: str
+    budget_bytes: int
+    budget_scope: Literal["total", "activations"] = "total"
+    order: Literal["free", "keep"] = "free"
+    portable: bool = False
+    dims: dict[str, int] = {}
+    input_shapes: dict[str, tuple[int, ...]] = {}
+
+
+class Solved(msgspec.Struct, frozen=True):
+    """Which solver found the schedule and what it proved, in its search space. Times are in nanoseconds."""
+
+    solver: str
+    options: dict[str, Any]
+    seed: int
+    space: str
+    status: str
+    time_ns: int
+    baseline_time_ns: int
+    bound_ns: int | None
+    overhead_percent: float | None
+    lower_bound_percent: float | None
+    floor_bytes: int
+    seconds: float
+    seconds_to_best: float | None = None
+
+
+class Promise(msgspec.Struct, frozen=True):
+    """What the written model does, gates included.
+
+    `order` are the op names in the order in which the runtime must run them, `gates` those among them that are gates.
+    `peak_bytes` is the predicted total (fixed, live tensors and workspace), `live_peak_bytes` the same without
+    workspace and fixed part, `fixed_bytes` that part with the small constants of gates, `memory_bytes`
+    the total during each op of `order`: exact under `exact_session`. A session with default options stays within the
+    budget in its first run when `holds_by_default`.
+    """
+
+    order: tuple[str, ...]
+    gates: tuple[str, ...]
+    peak_bytes: int
+    live_peak_bytes: int
+    fixed_bytes: int
+    baseline_peak_bytes: int
+    memory_bytes: tuple[int, ...]
+    baseline_memory_bytes: tuple[int, ...]
+    exact_session: SessionSettings
+    holds_by_default: bool
+
+
+class PlanFile(msgspec.Struct, frozen=True, kw_only=True):
+    """A plan with its provenance.
+
+    `graph` is the optimised model that `schedule` indexes; its hash is `optimized_sha256`. `instances` are the lives
+    of tensors in that schedule, before gates: `tensor` is an id of `graph`, `birth` and `death` are steps. `snippet`
+    is Python that runs the result.
+    """
+
+    format: Literal["remat-plan"] = FORMAT
+    version: int = VERSION
+    remat_version: str
+    source: FileRef
+    optimized_sha256: str
+    output: FileRef
+    request: Request
+    device: str
+    graph: Graph
+    profile: Profile
+    schedule: Schedule
+    instances: tuple[Instance, ...]
+    solved: Solved
+    promise: Promise
+    snippet: str
+    warnings: tuple[str, ...] = ()
+    verification: Verification | None = None
+
+    def problem(self) -> Problem:
+        """The problem that was solved."""
+        return make_problem(self.graph, self.profile, self.request.budget_bytes)
+
+    def plan(self) -> Plan:
+        """The judged schedule, worked out again from graph and profile.
+
+        Raises:
+            ModelError: the stored lives of tensors are not what the judge says; the file was changed.
+        """
+        try:
+            plan = simulate(self.problem(), self.schedule)
+        except InvalidSchedule as error:
+            raise ModelError(f"the plan's schedule is not legal: {error}; compile again") from None
+        if graph_instances(self.graph, plan) != self.instances:
+            raise ModelError("the plan's tensor lives do not follow from its schedule: compile again")
+        return plan
+
+
+class _Header(msgspec.Struct):
+    """The part of a plan that every version has."""
+
+    format: str = ""
+    version: int = 0
+
+
+def graph_instances(graph: Graph, plan: Plan) -> tuple[Instance, ...]:
+    """The instances of a plan with tensor ids of the graph in place of the problem's."""
+    ids = tensor_ids(graph)
+    return tuple(msgspec.structs.replace(instance, tensor=ids[instance.tensor]) for instance in plan.instances)
+
+
+def write_plan(path: Path, plan: PlanFile) -> None:
+    """Write a plan atomically, as JSON of one top-level key per line.
+
+    Raises:
+        ConfigError: the path cannot be written.
+        RematError: the disk is full or failed.
+    """
+    items = msgspec.to_builtins(plan).items()
+    lines = ",\n".join(f"{_json(key)}: {_json(value)}" for key, value in items)
+    atomic_write(path, f"{{\n{lines}\n}}\n".encode())
+
+
+def _json(value: object) -> str:
+    return msgspec.json.encode(value).decode()
+
+
+def read_plan(path: Path) -> PlanFile:
+    """Read a plan.
+
+    Raises:
+        ModelError: the file is missing, truncated, no plan, of a newer version, or damaged.
+    """
+    data = _read(path)
+    header = _read_header(path, data)
+    if header.format != FORMAT:
+        raise ModelError(f"{path} is not a remat plan: its format is '{header.format}', not '{FORMAT}'")
+    if header.version > VERSION:
+        raise ModelError(
+            f"plan {path} was made by a newer remat (plan version {header.version}, this one reads up to {VERSION}): "
+            "upgrade remat"
+        )
+    try:
+        return msgspec.json.decode(data, type=PlanFile)
+    except (msgspec.ValidationError, ModelError) as error:
+        raise ModelError(f"plan {path} is damaged: {error}; compile again") from None
+
+
+def is_plan(path: Path) -> bool:
+    """Whether a file looks like JSON rather than an ONNX model; reads its first bytes only."""
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return file.read(64).lstrip()[:1] == b"{"
+
+
+def check_belongs(plan: PlanFile, source_sha256: str) -> None:
+    """Check that a plan was made for the model with this hash.
+
+    Raises:
+        ModelError: it was made for another one.
+    """
+    if plan.source.sha256 != source_sha256:
+        raise ModelError(
+            f"the plan belongs to another model: made for {plan.source.path} with hash {plan.source.sha256[:12]}, "
+            f"this one has {source_sha256[:12]}; compile it again"
+        )
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        raise ModelError(f"plan {path} does not exist") from None
+    except OSError as error:
+        raise ModelError(f"plan {path} cannot be read: {error.strerror}") from None
+
+
+def _read_header(path: Path, data: bytes) -> _Header:
+    try:
+        return msgspec.json.decode(data, type=_Header)
+    except msgspec.ValidationError:
+        raise ModelError(f"{path} is not a remat plan: it has no readable format and version") from None
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise ModelError(f"plan {path} is truncated or not JSON: {error}") from None

@@ -1,0 +1,57 @@
+"""How a long run tells somebody how far it is, and learns that it should stop."""
+
+from __future__ import annotations
+
+from typing import Final, Protocol
+
+READING: Final = "reading the model"
+OPTIMISING: Final = "optimising"
+PROFILING: Final = "profiling"
+COMPILING_KERNELS: Final = "compiling kernels (once per machine)"
+SOLVING: Final = "solving"
+REWRITING: Final = "rewriting"
+VERIFYING: Final = "verifying"
+
+
+class Progress(Protocol):
+    """Listener of a run. Calls may come from any thread, and cost next to nothing."""
+
+    def stage(self, text: str) -> None:
+        """A stage begins; the constants of this module are the usual ones. SOLVING may be stopped early."""
+        ...
+
+    def advance(self, done: int, total: int) -> None:
+        """So many of so many units of the current stage are done."""
+        ...
+
+    def incumbent(self, overhead_percent: float | None, bound_percent: float | None) -> None:
+        """A better plan or a better proved bound; None for what is not known yet."""
+        ...
+
+    def note(self, text: str) -> None:
+        """One line the user should read, such as a warning."""
+        ...
+
+    def should_stop(self) -> bool:
+        """Whether the user asked to stop solving and go on with the best plan so far."""
+        ...
+
+
+class SilentProgress:
+    """Tells nobody and never stops: for scripts and tests."""
+
+    def stage(self, text: str) -> None:
+        """Ignore."""
+
+    def advance(self, done: int, total: int) -> None:
+        """Ignore."""
+
+    def incumbent(self, overhead_percent: float | None, bound_percent: float | None) -> None:
+        """Ignore."""
+
+    def note(self, text: str) -> None:
+        """Ignore."""
+
+    def should_stop(self) -> bool:
+        """Never."""
+        return False

@@ -1,0 +1,88 @@
+"""What `inspect` reports of a model or of a plan file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from remat_cli.core.floor import working_set_floor
+from remat_cli.core.graph import Graph
+from remat_cli.core.plan_file import PlanFile
+from remat_cli.core.problem import Problem
+from remat_cli.core.profile import Profile
+from remat_cli.core.simulate import baseline
+from remat_cli.report.explain import alive_at, peak_step, recomputes, step_name
+from remat_cli.report.report import InspectReport, difference
+
+
+def inspect_model(
+    path: Path, graph: Graph, profile: Profile, problem: Problem, budget: str | None = None
+) -> InspectReport:
+    """Where the memory of a model goes as it is; a budget of 0 in the problem is none."""
+    plan = baseline(problem)
+    step = peak_step(plan)
+    floor = working_set_floor(problem)
+    return InspectReport(
+        path=str(path),
+        kind="model",
+        device=profile.device,
+        ops=len(graph.ops),
+        fixed_bytes=profile.fixed_bytes,
+        floor_bytes=floor.bytes[0],
+        blocking_op=None if floor.ops[0] is None else graph.ops[floor.ops[0]].name,
+        peak_bytes=plan.peak,
+        peak_step=step,
+        peak_op=step_name(graph, plan, step),
+        memory_bytes=plan.memory_bytes[0],
+        alive=alive_at(graph, plan, step),
+        workspace_bytes=plan.memory_bytes[0][step] - plan.live_bytes[0][step],
+        time=plan.time_ns,
+        budget=budget,
+        budget_bytes=problem.memories[0].budget_bytes or None,
+    )
+
+
+def inspect_plan(path: Path, file: PlanFile, warnings: tuple[str, ...] = ()) -> InspectReport:
+    """Where the memory of a written model goes, beside its original's, and what its recomputes buy.
+
+    The figures are those of the written model, gates included; who is alive is worked out from the schedule.
+
+    Raises:
+        ModelError: the plan contradicts itself.
+    """
+    problem, plan, promise = file.problem(), file.plan(), file.promise
+    floor = working_set_floor(problem)
+    is_blocking = floor.ops[0] is not None and floor.bytes[0] == file.solved.floor_bytes
+    peak_at = promise.memory_bytes.index(max(promise.memory_bytes))
+    gates = set(promise.gates)
+    step = max(0, sum(name not in gates for name in promise.order[: peak_at + 1]) - 1)
+    is_gate = promise.order[peak_at] in gates
+    workspace = 0 if is_gate else plan.memory_bytes[0][step] - plan.live_bytes[0][step]
+    alive = alive_at(file.graph, plan, step)
+    overhead, bound = file.solved.overhead_percent, file.solved.lower_bound_percent
+    return InspectReport(
+        path=str(path),
+        kind="plan",
+        device=file.device,
+        ops=len(file.graph.ops),
+        fixed_bytes=promise.fixed_bytes,
+        floor_bytes=file.solved.floor_bytes,
+        blocking_op=file.graph.ops[floor.ops[0]].name if is_blocking and floor.ops[0] is not None else None,
+        peak_bytes=promise.peak_bytes,
+        peak_step=peak_at,
+        peak_op=promise.order[peak_at],
+        memory_bytes=promise.memory_bytes,
+        alive=alive,
+        workspace_bytes=workspace,
+        gate_bytes=max(0, promise.peak_bytes - promise.fixed_bytes - workspace - sum(t.bytes for t in alive)),
+        time=file.solved.time_ns,
+        budget=file.request.budget,
+        budget_bytes=file.request.budget_bytes,
+        baseline_memory_bytes=promise.baseline_memory_bytes,
+        baseline_peak_bytes=promise.baseline_peak_bytes,
+        recomputes=recomputes(file.graph, problem, plan),
+        overhead_percent=overhead,
+        lower_bound_percent=bound,
+        gap_percent=difference(overhead, bound),
+        space=file.solved.space,
+        warnings=warnings,
+    )

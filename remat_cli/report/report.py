@@ -1,0 +1,301 @@
+"""What each command found out: everything a reader or a script may want, as plain values that become JSON.
+
+Bytes are totals, fixed part included, unless a name says otherwise. Times are integers in nanoseconds, or in cost units
+for abstract instances. None means not known.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+from remat_cli.core.plan import Plan
+from remat_cli.core.problem import Problem
+from remat_cli.core.profile import Profile
+from remat_cli.core.verification import Verification
+
+StatusName = Literal["optimal", "feasible", "infeasible", "not_found"]
+
+EXIT_DONE = 0
+EXIT_IMPOSSIBLE = 3
+EXIT_NOT_FOUND = 4
+EXIT_UNVERIFIED = 5
+
+
+class SolverRun(msgspec.Struct, frozen=True, kw_only=True):
+    """What a solver run said, in plain values; status and bound hold in `space` only."""
+
+    solver: str
+    status: StatusName
+    space: str
+    floor_bytes: int
+    seed: int
+    seconds: float
+    seconds_to_best: float | None = None
+    bound: int | None = None
+    options: dict[str, Any] = {}
+    facts: dict[str, Any] = {}
+
+
+class SolutionReport(msgspec.Struct, frozen=True, kw_only=True):
+    """The outcome of solving, judged; `lower_bound_percent` is the proved least overhead in `space`."""
+
+    solver: str
+    status: StatusName
+    space: str
+    budget_bytes: int
+    fixed_bytes: int
+    floor_bytes: int
+    baseline_peak_bytes: int
+    peak_bytes: int | None
+    baseline_time: int
+    time: int | None
+    overhead_percent: float | None
+    lower_bound_percent: float | None
+    gap_percent: float | None
+    recomputed_ops: int | None
+    seconds: float
+    seconds_to_best: float | None
+    seed: int
+    options: dict[str, Any] = {}
+    facts: dict[str, Any] = {}
+
+    @property
+    def exit_code(self) -> int:
+        """0 with a plan, 3 when proved impossible, 4 when the time was not enough."""
+        return {"infeasible": EXIT_IMPOSSIBLE, "not_found": EXIT_NOT_FOUND}.get(self.status, EXIT_DONE)
+
+
+class LiveTensor(msgspec.Struct, frozen=True, kw_only=True):
+    """A tensor that is held at some step. `shares_with` names the tensor whose storage it uses (bytes then 0)."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    bytes: int
+    producer: str | None
+    shares_with: str | None = None
+
+
+class Recompute(msgspec.Struct, frozen=True, kw_only=True):
+    """An op that runs more than once, and why.
+
+    `runs` is how often it runs in all, `time` what the repeats add. `tensor` is the largest result whose life was cut:
+    absent from step `dropped_after` + 1 to `made_again_at` - 1. `freed_bytes` is what that frees there, and
+    `peak_without_bytes` what the fullest of these steps would hold if the tensor had stayed.
+    """
+
+    op: str
+    op_type: str
+    runs: int
+    time: int
+    tensor: str
+    freed_bytes: int
+    dropped_after: int
+    made_again_at: int
+    peak_without_bytes: int
+
+
+class CompileReport(msgspec.Struct, frozen=True, kw_only=True):
+    """One compilation. `output` and `plan` are None when nothing was written.
+
+    `blockers` and `blocking_workspace_bytes` are what `blocking_op` holds while it runs: together the floor's cause.
+    """
+
+    model: str
+    device: str
+    budget: str
+    solution: SolutionReport
+    ops: int
+    output: str | None = None
+    plan: str | None = None
+    failed_output: str | None = None
+    verification: Verification | None = None
+    recomputes: tuple[Recompute, ...] = ()
+    blocking_op: str | None = None
+    blockers: tuple[LiveTensor, ...] = ()
+    blocking_workspace_bytes: int = 0
+    gates: int = 0
+    snippet: str = ""
+    warnings: tuple[str, ...] = ()
+    seconds: float = 0.0
+
+    @property
+    def exit_code(self) -> int:
+        """The solution's, or 5 when the model does not keep its promises."""
+        if self.solution.exit_code == EXIT_DONE and self.verification is not None and not self.verification.passed:
+            return EXIT_UNVERIFIED
+        return self.solution.exit_code
+
+
+class VerifyReport(msgspec.Struct, frozen=True, kw_only=True):
+    """One verification of a plan's model against the original."""
+
+    plan: str
+    model: str
+    source: str
+    budget_bytes: int
+    verification: Verification
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def exit_code(self) -> int:
+        """0 when every promise holds, else 5."""
+        return EXIT_DONE if self.verification.passed else EXIT_UNVERIFIED
+
+
+class SolveReport(msgspec.Struct, frozen=True, kw_only=True):
+    """An abstract instance solved. Its JSON is the solution's fields with `instance`, `ops` and `budget` in front."""
+
+    instance: str
+    ops: int
+    budget: str
+    solution: SolutionReport
+
+    @property
+    def exit_code(self) -> int:
+        """The solution's."""
+        return self.solution.exit_code
+
+
+class InspectReport(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the memory of a model or a plan goes.
+
+    `memory_bytes` is the total during each step, `baseline_memory_bytes` the original's (plans only). `alive` are the
+    tensors held at `peak_step`, largest first; `workspace_bytes` is what the op there takes for itself, `gate_bytes`
+    what gates hold then.
+    """
+
+    path: str
+    kind: Literal["model", "plan"]
+    device: str
+    ops: int
+    fixed_bytes: int
+    floor_bytes: int
+    peak_bytes: int
+    peak_step: int
+    peak_op: str
+    memory_bytes: tuple[int, ...]
+    alive: tuple[LiveTensor, ...]
+    workspace_bytes: int = 0
+    gate_bytes: int = 0
+    time: int | None = None
+    budget: str | None = None
+    budget_bytes: int | None = None
+    baseline_memory_bytes: tuple[int, ...] = ()
+    baseline_peak_bytes: int | None = None
+    blocking_op: str | None = None
+    recomputes: tuple[Recompute, ...] = ()
+    overhead_percent: float | None = None
+    lower_bound_percent: float | None = None
+    gap_percent: float | None = None
+    space: str | None = None
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def fits(self) -> bool | None:
+        """Whether the peak is within the budget; None without a budget."""
+        return None if self.budget_bytes is None else self.peak_bytes <= self.budget_bytes
+
+    @property
+    def exit_code(self) -> int:
+        """Always 0: inspecting is a question."""
+        return EXIT_DONE
+
+
+class ProfileReport(msgspec.Struct, frozen=True, kw_only=True):
+    """One model's costs on each device asked for."""
+
+    model: str
+    profiles: tuple[Profile, ...]
+    output: str | None = None
+
+    @property
+    def exit_code(self) -> int:
+        """Always 0: it measured or raised."""
+        return EXIT_DONE
+
+
+class CacheReport(msgspec.Struct, frozen=True):
+    """How many cached measurements were removed, and from where."""
+
+    cache_dir: str
+    removed: int
+
+    @property
+    def exit_code(self) -> int:
+        """Always 0."""
+        return EXIT_DONE
+
+
+class OptionEntry(msgspec.Struct, frozen=True):
+    """One option of a solver: name, type as text, and default."""
+
+    name: str
+    type: str
+    default: Any
+
+
+class SolverEntry(msgspec.Struct, frozen=True):
+    """One solver of the registry. `supports` and `proves` are sentences."""
+
+    name: str
+    summary: str
+    supports: str
+    proves: str
+    options: tuple[OptionEntry, ...]
+
+
+class SolversReport(msgspec.Struct, frozen=True):
+    """The registry of solvers."""
+
+    solvers: tuple[SolverEntry, ...]
+
+    @property
+    def exit_code(self) -> int:
+        """Always 0."""
+        return EXIT_DONE
+
+
+AnyReport = CompileReport | VerifyReport | SolveReport | InspectReport | ProfileReport | CacheReport | SolversReport
+
+
+def solution_report(run: SolverRun, problem: Problem, baseline: Plan, plan: Plan | None) -> SolutionReport:
+    """Join what the solver says with what the judge says, for the first memory of the problem."""
+    memory = problem.memories[0]
+    base = problem.baseline_time_ns
+    overhead = overhead_percent(plan.time_ns, base) if plan else None
+    # Every op runs at least once, so a weaker bound than the baseline time says nothing.
+    bound = overhead_percent(max(run.bound, base), base) if run.bound is not None else None
+    return SolutionReport(
+        solver=run.solver,
+        status=run.status,
+        space=run.space,
+        budget_bytes=memory.budget_bytes,
+        fixed_bytes=memory.fixed_bytes,
+        floor_bytes=run.floor_bytes,
+        baseline_peak_bytes=baseline.peak,
+        peak_bytes=plan.peak if plan else None,
+        baseline_time=base,
+        time=plan.time_ns if plan else None,
+        overhead_percent=overhead,
+        lower_bound_percent=bound,
+        gap_percent=difference(overhead, bound),
+        recomputed_ops=plan.recomputed_ops if plan else None,
+        seconds=run.seconds,
+        seconds_to_best=run.seconds_to_best,
+        seed=run.seed,
+        options=run.options,
+        facts=run.facts,
+    )
+
+
+def overhead_percent(time: int, baseline_time: int) -> float | None:
+    """How much longer than the baseline, in percent; None when the baseline takes no time."""
+    return None if baseline_time == 0 else 100 * (time - baseline_time) / baseline_time
+
+
+def difference(overhead: float | None, bound: float | None) -> float | None:
+    """How far an overhead may be from the best, in percent; never negative, None when either is not known."""
+    return None if overhead is None or bound is None else max(0.0, overhead - bound)

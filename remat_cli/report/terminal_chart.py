@@ -1,0 +1,160 @@
+"""Memory over time as lines of text: bars of block characters, the budget as a rule, the peak marked."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import msgspec
+
+from remat_cli.core.units import format_bytes
+from remat_cli.report.style import Role, Style
+
+EIGHTHS = " ▁▂▃▄▅▆▇█"
+MIB = 2**20
+
+
+class Rule(msgspec.Struct, frozen=True):
+    """A horizontal line across the chart at some number of bytes; bars above one of role `warn` are drawn as bad."""
+
+    label: str
+    bytes: int
+    role: Role = "warn"
+
+
+class _Frame(msgspec.Struct, frozen=True):
+    """The visible part: `rows` of text between `low` and `high` bytes."""
+
+    low: float
+    high: float
+    rows: int
+
+    def level(self, count: float) -> float:
+        """Height of a number of bytes, in rows from the bottom, cut to the frame."""
+        span = self.high - self.low
+        return min(max((count - self.low) / span, 0.0), 1.0) * self.rows if span > 0 else 0.0
+
+    def row_of(self, count: float) -> int:
+        """The row, from the bottom, that shows a number of bytes."""
+        return min(self.rows - 1, int(self.level(count)))
+
+
+def memory_chart(
+    memory_bytes: Sequence[int],
+    *,
+    fixed_bytes: int = 0,
+    rules: Sequence[Rule] = (),
+    rows: int = 10,
+    style: Style | None = None,
+) -> list[str]:
+    """Draw bytes held during each step, as wide as the style says; the vertical axis is in MiB.
+
+    More steps than columns: each column shows the largest of its steps, so that no peak is lost. The fixed part is
+    shaded. Where it is more than half of everything, the axis starts at it, as its labels say. Only rules near enough
+    to what is drawn are shown.
+    """
+    style = style or Style()
+    if not memory_bytes:
+        return ["  (no steps)"]
+    peak = max(memory_bytes)
+    rules = [rule for rule in rules if rule.bytes <= 1.6 * peak]
+    top = max([peak, *(rule.bytes for rule in rules)])
+    frame = _Frame(float(fixed_bytes if fixed_bytes > top / 2 else 0), float(top), rows)
+    labels = _axis_labels(frame)
+    margin = max(len(label) for label in labels.values())
+    values = resample(memory_bytes, max(10, style.width - margin - 6))
+    limit = min((rule.bytes for rule in rules if rule.role == "warn"), default=None)
+    lines = []
+    for row in reversed(range(rows)):
+        bars = _row(values, row, frame, (fixed_bytes, limit, rules), style)
+        lines.append(f"  {labels.get(row, ''):>{margin}} {_axis(row in labels, style)}{bars}")
+    lines.append(f"  {labels[-1]:>{margin}} {_floor_line(len(values), style)}")
+    lines += [f"  {'':>{margin}}  {line}" for line in _peak_lines(memory_bytes, len(values), style)]
+    lines += [f"  {'':>{margin}}  {_rule_line(rule, style)}" for rule in rules]
+    return lines
+
+
+def resample(values: Sequence[int], width: int) -> list[int]:
+    """As many values as columns: the largest of each column's steps; few steps are widened evenly."""
+    count = len(values)
+    if count >= width:
+        return [max(values[column * count // width : (column + 1) * count // width]) for column in range(width)]
+    return [values[column * count // width] for column in range(width)]
+
+
+def _axis_labels(frame: _Frame) -> dict[int, str]:
+    """MiB at the upper edge of the top and the middle row, and at the bottom line (row -1)."""
+    span = frame.high - frame.low
+    decimals = max(0, min(3, 2 - math.floor(math.log10(span / MIB)))) if span > 0 else 0
+    rows = (-1, (frame.rows - 1) // 2, frame.rows - 1)
+    return {row: f"{(frame.low + span * (row + 1) / frame.rows) / MIB:.{decimals}f} MiB" for row in rows}
+
+
+def _row(
+    values: list[int], row: int, frame: _Frame, marks: tuple[int, int | None, Sequence[Rule]], style: Style
+) -> str:
+    """One line of bars; equal neighbours are painted together."""
+    fixed, limit, rules = marks
+    rule = next((rule for rule in rules if frame.row_of(rule.bytes) == row), None)
+    cells = [_cell(value, row, frame, (fixed, limit, rule), style) for value in values]
+    text, start = "", 0
+    for column in range(1, len(cells) + 1):
+        if column == len(cells) or cells[column][1] != cells[start][1]:
+            piece, role = "".join(cell for cell, _ in cells[start:column]), cells[start][1]
+            text += style.paint(piece, role) if role else piece
+            start = column
+    return text.rstrip()
+
+
+def _cell(
+    value: int, row: int, frame: _Frame, marks: tuple[int, int | None, Rule | None], style: Style
+) -> tuple[str, Role | None]:
+    """The character at a column and row, and its colour: fixed part, bar, rule, or nothing."""
+    fixed, limit, rule = marks
+    fill = frame.level(value) - row
+    if rule and (fill <= 0.06 or fill >= 1):  # the rule cuts through bars that go beyond its row
+        return ("╌" if style.has_unicode else "-"), rule.role
+    if fill <= 0.06:
+        return " ", None
+    if row + 1 <= frame.level(fixed):
+        return ("░" if style.has_unicode else ":"), "faint"
+    role: Role = "bad" if limit is not None and value > limit else "accent"
+    if not style.has_unicode:
+        return ("#" if fill >= 0.5 else "."), role
+    return EIGHTHS[max(1, min(8, round(fill * 8)))], role
+
+
+def _axis(is_labelled: bool, style: Style) -> str:
+    if not style.has_unicode:
+        return "+" if is_labelled else "|"
+    return "┤" if is_labelled else "│"
+
+
+def _floor_line(width: int, style: Style) -> str:
+    return f"└{'─' * width}" if style.has_unicode else f"+{'-' * width}"
+
+
+def _peak_lines(memory_bytes: Sequence[int], width: int, style: Style) -> list[str]:
+    """A mark under the first peak's column; its label on the side with room, or else below."""
+    peak = max(memory_bytes)
+    step = memory_bytes.index(peak)
+    column = _column(step, len(memory_bytes), width)
+    mark = "▲" if style.has_unicode else "^"
+    label = f"peak {format_bytes(peak)} at step {step}"
+    if column + 2 + len(label) <= width:
+        return [" " * column + style.paint(f"{mark} {label}", "strong")]
+    if column > len(label):
+        return [" " * (column - len(label) - 1) + style.paint(f"{label} {mark}", "strong")]
+    return [" " * column + style.paint(mark, "strong"), style.paint(label, "strong")]
+
+
+def _column(step: int, count: int, width: int) -> int:
+    """The first column that shows a step, the inverse of `resample`."""
+    if count >= width:
+        return next(column for column in range(width) if step < (column + 1) * count // width)
+    return next(column for column in range(width) if column * count // width == step)
+
+
+def _rule_line(rule: Rule, style: Style) -> str:
+    dashes = ("╌" if style.has_unicode else "-") * 2
+    return style.paint(f"{dashes} {rule.label} {format_bytes(rule.bytes)}", rule.role)

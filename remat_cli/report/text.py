@@ -1,0 +1,271 @@
+"""Reports as short, aligned text for people."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from remat_cli.core.budget import describe_bytes
+from remat_cli.core.profile import Profile
+from remat_cli.core.units import format_bytes
+from remat_cli.core.verification import Verification
+from remat_cli.report.report import (
+    AnyReport,
+    CacheReport,
+    CompileReport,
+    InspectReport,
+    ProfileReport,
+    SolutionReport,
+    SolveReport,
+    SolversReport,
+    VerifyReport,
+)
+from remat_cli.report.style import Style, columns, duration, percent, plural, shorten
+from remat_cli.report.text_inspect import inspect_lines, live_tensor_lines
+
+
+def render_text(report: AnyReport, style: Style) -> str:
+    """The report for people, with a newline at the end."""
+    writers: dict[type, Callable[[Any, Style], list[str]]] = {
+        CompileReport: compile_lines,
+        VerifyReport: verify_lines,
+        SolveReport: solve_lines,
+        InspectReport: inspect_lines,
+        ProfileReport: profile_lines,
+        CacheReport: cache_lines,
+        SolversReport: solvers_lines,
+    }
+    return "\n".join(writers[type(report)](report, style)) + "\n"
+
+
+def compile_lines(report: CompileReport, style: Style) -> list[str]:
+    """What was compiled to what, before and after, the proof, and the snippet that runs it."""
+    solution = report.solution
+    lines = [_compile_heading(report, style), _budget_line(report.budget, solution), ""]
+    if solution.peak_bytes is None or solution.time is None:
+        lines += _no_plan_lines(report, style)
+    else:
+        lines += [*_before_after(report, solution.peak_bytes, solution.time), ""]
+        lines += [_solver_line(solution), _recompute_line(report)]
+    if report.verification is not None:
+        lines += ["", *verification_lines(report.verification, style)]
+    lines += _warning_lines(report.warnings, report.verification, style)
+    if report.output is not None and report.plan is not None:
+        lines += ["", f"model {report.output}", f"plan  {report.plan}"]
+    if report.failed_output is not None:
+        lines += ["", style.paint(f"nothing was delivered; the failed model is kept as {report.failed_output}", "bad")]
+    if report.snippet and report.exit_code == 0:
+        lines += ["", "Run it:", "", *(f"    {line}".rstrip() for line in report.snippet.rstrip().splitlines())]
+    return lines
+
+
+def _compile_heading(report: CompileReport, style: Style) -> str:
+    target = f" -> {report.output}" if report.output else ""
+    return style.paint(f"{report.model}{target}", "strong") + f"  ({plural(report.ops, 'op')} on {report.device})"
+
+
+def _budget_line(text: str, solution: SolutionReport) -> str:
+    fixed = f", of which {format_bytes(solution.fixed_bytes)} fixed" if solution.fixed_bytes else ""
+    return f"budget {text} = {describe_bytes(solution.budget_bytes)}{fixed}"
+
+
+def _before_after(report: CompileReport, peak_bytes: int, time: int) -> list[str]:
+    """Peak and time, predicted and measured, before and after."""
+    solution, seen = report.solution, report.verification
+    saved = percent(_change(peak_bytes, solution.baseline_peak_bytes))
+    rows = [["", "before", "after", "change"]]
+    rows += [["peak, predicted", format_bytes(solution.baseline_peak_bytes), format_bytes(peak_bytes), saved]]
+    if seen is not None:
+        before, after = seen.original_default_session_peak_bytes, seen.measured_peak_default_session_bytes
+        name = "live tensors, measured (default session)"
+        rows += [[name, format_bytes(before), format_bytes(after), percent(_change(after, before))]]
+    rows += [["time, predicted", duration(solution.baseline_time), duration(time), percent(solution.overhead_percent)]]
+    if seen is not None and seen.measured_overhead_percent is not None:
+        rows += [["time, measured", "", "", percent(seen.measured_overhead_percent)]]
+    return columns(rows, "<>>>")
+
+
+def _change(after: int, before: int) -> float | None:
+    return 100 * (after - before) / before if before else None
+
+
+def _solver_line(solution: SolutionReport) -> str:
+    """Who found the plan, what is proved in which space, and how long it took."""
+    if solution.status == "optimal":
+        proof = "proved optimal"
+    elif solution.lower_bound_percent is None:
+        proof = "no bound proved"
+    else:
+        proof = f"proved least {percent(solution.lower_bound_percent)}, gap {solution.gap_percent or 0:.2f} %"
+    found = f"{percent(solution.overhead_percent)} time, {proof} (space {solution.space})"
+    return f"{solution.solver}: {found}, {solution.seconds:.1f} s, seed {solution.seed}"
+
+
+def _recompute_line(report: CompileReport) -> str:
+    count = report.solution.recomputed_ops or 0
+    if count == 0:
+        peak_bytes = report.solution.peak_bytes or 0
+        is_reordered = peak_bytes < report.solution.baseline_peak_bytes
+        return "nothing is recomputed: another order is enough" if is_reordered else "nothing is recomputed"
+    names = ", ".join(shorten(r.op, 32) for r in report.recomputes[:3])
+    more = f" and {len(report.recomputes) - 3} more" if len(report.recomputes) > 3 else ""
+    listed = f": {names}{more}" if names else ""
+    return f"{plural(count, 'recomputed op')}{listed}; {plural(report.gates, 'gate')}"
+
+
+def _no_plan_lines(report: CompileReport, style: Style) -> list[str]:
+    """Why there is no plan: the floor and who causes it, or the time limit."""
+    solution = report.solution
+    floor = describe_bytes(solution.floor_bytes)
+    if solution.status == "infeasible":
+        lines = [style.paint(f"impossible: no schedule needs less than {floor}", "bad") + f" (space {solution.space})"]
+    else:
+        lines = [
+            style.paint(f"no plan within budget was found in {solution.seconds:.1f} s", "bad"),
+            f"the proved least is {floor}: try a longer --time-limit or a larger --budget",
+        ]
+    if report.blocking_op is not None:
+        lines += [
+            "",
+            f"op {report.blocking_op} needs these at once, besides {format_bytes(solution.fixed_bytes)} fixed:",
+        ]
+        lines += live_tensor_lines(report.blockers, style)
+        if report.blocking_workspace_bytes:
+            lines += [f"  and {format_bytes(report.blocking_workspace_bytes)} of workspace inside the op"]
+    lines += ["", f"without a plan the model needs {describe_bytes(solution.baseline_peak_bytes)}"]
+    return lines
+
+
+def verify_lines(report: VerifyReport, style: Style) -> list[str]:
+    """The verdict, and the figures behind it."""
+    seen = report.verification
+    heading = style.paint(report.model, "strong") + f"  against {report.source}"
+    lines = [heading, f"budget {describe_bytes(report.budget_bytes)}", "", *verification_lines(seen, style)]
+    return [*lines, *_warning_lines(report.warnings, seen, style)]
+
+
+def verification_lines(seen: Verification, style: Style) -> list[str]:
+    """One line of verdict, broken promises if any, then the measurements."""
+    if seen.passed:
+        lines = [style.paint("verified", "good") + f" on ONNX Runtime {seen.runtime_version}"]
+    else:
+        lines = [style.paint("VERIFICATION FAILED", "bad") + f" on ONNX Runtime {seen.runtime_version}"]
+        lines += [style.paint(f"  {failure}", "bad") for failure in seen.failures]
+    yes = {True: "yes", False: "no", None: "not measured"}
+    rows = [
+        ["outputs identical", yes[seen.outputs_identical]],
+        ["order honoured", yes[seen.order_honoured]],
+        ["live tensors, predicted", describe_bytes(seen.predicted_peak_bytes)],
+        ["live tensors, measured", describe_bytes(seen.measured_peak_bytes)],
+        ["default session, original", describe_bytes(seen.original_default_session_peak_bytes)],
+        ["default session, this model", describe_bytes(seen.measured_peak_default_session_bytes)],
+        *_optional("block of later default runs", seen.later_runs_block_bytes),
+        *_optional("smallest cap, original", seen.original_smallest_cap_bytes),
+        *_optional("smallest cap, this model", seen.smallest_cap_bytes),
+        ["runs where the original fails", yes[seen.capped_run_ok]],
+        ["time, predicted", percent(seen.predicted_overhead_percent)],
+        ["time, measured", percent(seen.measured_overhead_percent)],
+    ]
+    return lines + columns(rows, "<<") + [f"  note: {note}" for note in seen.notes]
+
+
+def _optional(label: str, count: int | None) -> list[list[str]]:
+    return [] if count is None else [[label, describe_bytes(count)]]
+
+
+def solve_lines(report: SolveReport, style: Style) -> list[str]:
+    """The answer to an abstract instance."""
+    solution = report.solution
+    status = style.paint(solution.status.replace("_", " "), "good" if solution.exit_code == 0 else "bad")
+    rows = [
+        ["status", f"{status} (space {solution.space})"],
+        ["peak", _bytes_or_unknown(solution.peak_bytes)],
+        ["baseline peak", describe_bytes(solution.baseline_peak_bytes)],
+        ["floor", describe_bytes(solution.floor_bytes)],
+        ["time", f"{_count_or_unknown(solution.time)} (baseline {solution.baseline_time:,})"],
+        ["overhead", percent(solution.overhead_percent)],
+        ["proved least overhead", percent(solution.lower_bound_percent)],
+        ["gap", percent(solution.gap_percent)],
+        ["recomputed ops", _count_or_unknown(solution.recomputed_ops)],
+        ["seconds", f"{solution.seconds:.2f}{_to_best(solution)}"],
+        ["solver", f"{solution.solver}{_options(solution)}, seed {solution.seed}"],
+    ]
+    heading = style.paint(report.instance, "strong") + f"  ({plural(report.ops, 'op')})"
+    return [heading, _budget_line(report.budget, solution), *columns(rows, "<<")]
+
+
+def _bytes_or_unknown(count: int | None) -> str:
+    return "unknown" if count is None else describe_bytes(count)
+
+
+def _count_or_unknown(count: int | None) -> str:
+    return "unknown" if count is None else f"{count:,}"
+
+
+def _to_best(solution: SolutionReport) -> str:
+    return "" if solution.seconds_to_best is None else f" (best after {solution.seconds_to_best:.2f})"
+
+
+def _options(solution: SolutionReport) -> str:
+    return "".join(f" {name}={value}" for name, value in solution.options.items())
+
+
+def profile_lines(report: ProfileReport, style: Style) -> list[str]:
+    """The costliest ops per device, and where the figures come from."""
+    lines = [style.paint(report.model, "strong")]
+    for profile in report.profiles:
+        lines += ["", *_provenance_lines(profile), *_costly_lines(profile, style)]
+    return lines + (["", f"profile {report.output}"] if report.output else [])
+
+
+def _provenance_lines(profile: Profile) -> list[str]:
+    """On what, how often and how noisily a profile was measured."""
+    came = profile.provenance
+    noise = sorted(cost.noise_percent for cost in profile.ops)
+    threads = came.intra_op_threads or "default"
+    median = f"; median noise {noise[len(noise) // 2]:.1f} %" if noise else ""
+    return [
+        f"{profile.device}: {plural(len(profile.ops), 'op')}, {duration(_total_ns(profile))} in all",
+        f"  {came.cpu}, {came.runtime} {came.runtime_version}, {came.provider}, intra-op threads: {threads}",
+        f"  fixed {describe_bytes(profile.fixed_bytes)}: weights {format_bytes(profile.weight_bytes)}, "
+        f"inputs {format_bytes(profile.input_bytes)}",
+        f"  least of {plural(came.runs, 'run')} after {plural(came.warmups, 'warm-up')}{median}",
+    ]
+
+
+def _costly_lines(profile: Profile, style: Style) -> list[str]:
+    """The ten ops that take longest."""
+    total = _total_ns(profile)
+    rows = [["op", "time", "share", "workspace"]]
+    for cost in sorted(profile.ops, key=lambda cost: -cost.time_ns)[:10]:
+        name = shorten(cost.name, max(20, style.width - 50))
+        share = f"{100 * cost.time_ns / total:.1f} %" if total else ""
+        rows.append([name, duration(cost.time_ns), share, format_bytes(cost.workspace_bytes)])
+    return columns(rows, "<>>>")
+
+
+def _total_ns(profile: Profile) -> int:
+    return sum(cost.time_ns for cost in profile.ops)
+
+
+def cache_lines(report: CacheReport, style: Style) -> list[str]:
+    """How much was forgotten."""
+    return [f"removed {plural(report.removed, 'cached measurement')} from {report.cache_dir}"]
+
+
+def solvers_lines(report: SolversReport, style: Style) -> list[str]:
+    """Each solver with what it takes, what it proves and its options."""
+    lines: list[str] = []
+    for entry in report.solvers:
+        lines += [style.paint(entry.name, "strong") + f"  {entry.summary}"]
+        lines += [f"  supports: {entry.supports}", f"  proves: {entry.proves}"]
+        rows = [[f"--option {option.name}={option.default}", option.type] for option in entry.options]
+        lines += [*columns(rows, "<<"), ""]
+    return lines[:-1]
+
+
+def _warning_lines(warnings: tuple[str, ...], seen: Verification | None, style: Style) -> list[str]:
+    """Warnings that the verification's notes do not say already."""
+    said = seen.notes if seen is not None else ()
+    lines = [style.paint(f"warning: {warning}", "warn") for warning in warnings if warning not in said]
+    return ["", *lines] if lines else []

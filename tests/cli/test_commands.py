@@ -1,0 +1,277 @@
+"""Exit codes, stdout and stderr apart, and what reaches the pipeline."""
+
+from __future__ import annotations
+
+import json
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+
+from remat_cli.core.errors import BrokenSolver, ConfigError, MissingDependency, ModelError, RuntimeFailure
+from remat_cli.core.progress import OPTIMISING, PROFILING, SOLVING
+from tests.report import samples
+
+COMPILE = ("compile", "net.onnx", "--budget", "80%")
+COMMANDS = {
+    "compile": COMPILE,
+    "profile": ("profile", "net.onnx"),
+    "inspect": ("inspect", "net.onnx"),
+    "verify": ("verify", "old.plan.json"),
+    "solve": ("solve", "graph.json", "--budget", "0.9"),
+}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_text_goes_to_stdout_alone(remat, command):
+    outcome = remat(*COMMANDS[command])
+    assert outcome.code == 0
+    assert outcome.out
+    assert outcome.err == ""
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_json_is_the_only_thing_on_stdout(remat, pipeline, command):
+    pipeline.during = lambda progress: (progress.stage(SOLVING), progress.note("careful"))
+    outcome = remat(*COMMANDS[command], "--format", "json")
+    assert outcome.code == 0
+    assert isinstance(json.loads(outcome.out), dict)
+    assert outcome.err == "solving\nnote: careful\n"
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_quiet_leaves_stderr_empty(remat, pipeline, command):
+    pipeline.during = lambda progress: (progress.stage(SOLVING), progress.incumbent(1.0, None), progress.note("x"))
+    outcome = remat(*COMMANDS[command], "--quiet")
+    assert (outcome.code, outcome.err) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("report", "code"),
+    [(samples.impossible_report(), 3), (samples.compile_report(samples.verification(outputs_identical=False)), 5)],
+)
+def test_compile_answers_with_its_exit_code(remat, pipeline, report, code):
+    pipeline.reports["compile_model"] = report
+    outcome = remat(*COMPILE)
+    assert outcome.code == code
+    assert outcome.out
+    assert outcome.err == ""
+
+
+@pytest.mark.parametrize(("status", "code"), [("infeasible", 3), ("not_found", 4), ("feasible", 0)])
+def test_solve_answers_with_its_exit_code(remat, pipeline, status, code):
+    pipeline.reports["solve_instance"] = samples.solve_report(status)
+    assert remat(*COMMANDS["solve"]).code == code
+    assert remat(*COMMANDS["solve"], "--format", "json").code == code
+
+
+def test_verify_answers_with_its_exit_code(remat, pipeline):
+    pipeline.reports["verify_plan"] = samples.verify_report(samples.verification(outputs_identical=False))
+    assert remat(*COMMANDS["verify"]).code == 5
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (ModelError("model net.onnx is truncated"), 2),
+        (ConfigError("no solver named 'x'"), 2),
+        (MissingDependency("no GPU"), 1),
+        (RuntimeFailure("the runtime refused"), 1),
+        (BrokenSolver("auto: illegal schedule"), 1),
+    ],
+)
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_errors_are_one_line_on_stderr(remat, pipeline, error, code, form):
+    pipeline.error = error
+    outcome = remat(*COMPILE, "--format", form)
+    assert (outcome.code, outcome.out, outcome.err) == (code, "", f"error: {error}\n")
+
+
+def test_a_bug_is_one_line_unless_debugging(remat, pipeline):
+    pipeline.error = ZeroDivisionError("division\nby zero")
+    outcome = remat(*COMPILE)
+    assert outcome.code == 1
+    assert outcome.err == (
+        "error: unexpected ZeroDivisionError: division by zero; run again with --debug for the traceback\n"
+    )
+    outcome = remat(*COMPILE, "--debug")
+    assert outcome.code == 1
+    assert outcome.err.startswith("Traceback (most recent call last):")
+    assert outcome.err.endswith("error: unexpected ZeroDivisionError: division by zero\n")
+
+
+def test_interrupt_outside_solving_is_130(remat, pipeline):
+    pipeline.error = KeyboardInterrupt()
+    outcome = remat(*COMPILE)
+    assert (outcome.code, outcome.out, outcome.err) == (130, "", "error: interrupted\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("compile", "no.onnx", "--budget", "80%"), "File 'no.onnx' does not exist"),
+        (("compile", ".", "--budget", "80%"), "is a directory"),
+        (("compile", "net.onnx"), "no budget: add --budget"),
+        (("compile",), "Missing argument 'MODEL'"),
+        (("compile", "net.onnx", "--budget"), "requires an argument"),
+        (("compile", "net.onnx", "--budget", "0"), "budget '0'"),
+        (("compile", "net.onnx", "--budget", "-1"), "budget '-1'"),
+        (("compile", "net.onnx", "--budget=-1"), "budget '-1'"),
+        (("compile", "net.onnx", "--budget", "120%"), "budget '120%'"),
+        (("compile", "net.onnx", "--budget", "abc"), "budget 'abc'"),
+        (("compile", "net.onnx", "--budget", ""), "budget ''"),
+        ((*COMPILE, "-o", "net.onnx"), "would overwrite net.onnx"),
+        ((*COMPILE, "-o", "graph.json"), "graph.json exists: add --force"),
+        ((*COMPILE, "-o", "no/out.onnx"), "directory no does not exist"),
+        ((*COMPILE, "--plan", "graph.json"), "graph.json exists: add --force"),
+        ((*COMPILE, "--dim", "batch"), "dimension 'batch' is not understood"),
+        ((*COMPILE, "--dim", "batch=x"), "dimension batch=x"),
+        ((*COMPILE, "--input-shape", "x"), "input shape 'x'"),
+        ((*COMPILE, "--option", "x"), "option 'x'"),
+        ((*COMPILE, "--inputs", "no.npz"), "inputs file no.npz does not exist"),
+        ((*COMPILE, "--time-limit", "soon"), "time limit 'soon'"),
+        ((*COMPILE, "--gap", "big"), "gap 'big'"),
+        ((*COMPILE, "--order", "sideways"), "'sideways' is not one of 'free', 'keep'"),
+        ((*COMPILE, "--format", "xml"), "'xml' is not one of"),
+        ((*COMPILE, "--seed", "x"), "'x' is not a valid integer"),
+        ((*COMPILE, "--threads", "-1"), "threads = -1 must not be negative"),
+        ((*COMPILE, "--frobnicate"), "No such option"),
+        ((*COMPILE, "--config", "no.yaml"), "configuration no.yaml does not exist"),
+        ((*COMPILE, "surplus"), "unexpected extra argument"),
+        (("solve", "graph.json"), "no budget"),
+        (("profile",), "Missing argument 'MODEL'"),
+        (("profile", "net.onnx", "-o", "net.onnx"), "would overwrite net.onnx"),
+        (("profile", "net.onnx", "-o", "graph.json"), "exists: add --force"),
+        (("inspect", "net.onnx", "--svg", "graph.json"), "exists: add --force"),
+        (("inspect", "net.onnx", "--budget", "0%"), "budget '0%'"),
+        (("verify", "no.json"), "does not exist"),
+        (("frobnicate",), "No such command 'frobnicate'"),
+    ],
+)
+def test_bad_usage_is_one_line_and_nothing_is_done(remat, pipeline, folder, arguments, words):
+    before = {path: path.read_bytes() for path in folder.iterdir()}
+    outcome = remat(*arguments)
+    assert outcome.code == 2
+    assert outcome.out == ""
+    assert len(outcome.err.splitlines()) == 1
+    assert outcome.err.startswith("error: ")
+    assert words in outcome.err
+    assert pipeline.calls == []
+    assert {path: path.read_bytes() for path in folder.iterdir()} == before
+
+
+def test_flags_reach_the_pipeline(remat, pipeline):
+    remat(
+        *COMPILE, "--solver", "moccasin", "--option", "max_copies=2", "--order", "keep", "--time-limit", "2m",
+        "--gap", "0", "--seed", "3", "--threads", "2", "--intra-op-threads", "1", "--portable", "--no-verify",
+        "--no-capped-run", "--dim", "batch=8", "--dim", "len=4", "--input-shape", "x:1,3", "--max-overhead", "10%",
+        "--budget-scope", "activations", "--device", "cpu", "--plan", "p.json", "-o", "o.onnx", "--verbose",
+    )  # fmt: skip
+    name, path, config = pipeline.calls[0]
+    assert (name, path) == ("compile_model", Path("net.onnx"))
+    assert (config.solver, config.solver_options, config.order) == ("moccasin", {"max_copies": "2"}, "keep")
+    assert (config.time_limit_seconds, config.gap_share, config.max_overhead_share) == (120, 0, Fraction(1, 10))
+    assert (config.seed, config.threads, config.intra_op_threads) == (3, 2, 1)
+    assert (config.portable, config.verify, config.capped_run, config.budget_scope) == (
+        True,
+        False,
+        False,
+        "activations",
+    )
+    assert (config.dims, config.input_shapes) == ({"batch": 8, "len": 4}, {"x": (1, 3)})
+    assert (config.output, config.plan) == (Path("o.onnx"), Path("p.json"))
+    assert config.verbose
+
+
+def test_a_file_speaks_where_flags_are_silent(remat, pipeline):
+    Path("c.yaml").write_text("budget: 70%\nverify: false\nportable: true\nquiet: true\nseed: 4\nforce: true\n")
+    remat("compile", "net.onnx", "--config", "c.yaml", "--seed", "5", "--no-portable")
+    config = pipeline.config
+    assert config.budget.fraction == Fraction(7, 10)
+    assert (config.verify, config.portable, config.quiet, config.seed, config.force) == (False, False, True, 5, True)
+
+
+def test_profile_devices_and_file(remat, pipeline):
+    outcome = remat("profile", "net.onnx", "--device", "cpu", "--device", "cuda:0", "-o", "p.json", "--format", "json")
+    assert pipeline.config.devices == ("cpu", "cuda:0")
+    assert json.loads(Path("p.json").read_text()) == json.loads(outcome.out)
+
+
+def test_profile_clears_the_cache(remat, pipeline, folder, monkeypatch):
+    monkeypatch.setenv("REMAT_CACHE_DIR", "cache")
+    outcome = remat("profile", "--clear-cache")
+    assert (outcome.code, outcome.out) == (0, "removed 3 cached measurements from cache\n")
+    assert json.loads(remat("profile", "--clear-cache", "--format", "json").out) == {"cache_dir": "cache", "removed": 3}
+    remat("profile", "net.onnx", "--clear-cache")
+    assert [call[0] for call in pipeline.calls[-2:]] == ["clear_profile_cache", "profile_model"]
+
+
+def test_inspect_writes_a_picture(remat, folder):
+    pytest.importorskip("matplotlib")
+    assert remat("inspect", "net.onnx", "--svg", "memory.svg").code == 0
+    first = Path("memory.svg").read_bytes()
+    assert b"<svg" in first
+    assert remat("inspect", "net.onnx", "--svg", "memory.svg").code == 2
+    assert remat("inspect", "net.onnx", "--svg", "memory.svg", "--force").code == 0
+    assert Path("memory.svg").read_bytes() == first
+
+
+def test_plain_progress_is_a_line_per_stage_and_improvement(remat, pipeline):
+    def during(progress):
+        progress.stage(OPTIMISING)
+        progress.stage(PROFILING)
+        progress.advance(1, 2)
+        progress.stage(SOLVING)
+        progress.incumbent(None, 1.0)
+        progress.incumbent(4.0, 1.0)
+        progress.incumbent(4.0, 1.0)
+        progress.incumbent(2.756, 1.9)
+
+    pipeline.during = during
+    assert remat(*COMPILE).err.splitlines() == [
+        "optimising",
+        "profiling",
+        "solving",
+        "incumbent none  bound +1.00%  0 s",
+        "incumbent +4.00%  bound +1.00%  gap 3.00%  0 s",
+        "incumbent +2.76%  bound +1.90%  gap 0.86%  0 s",
+    ]
+
+
+def test_verbose_says_how_long_stages_took(remat, pipeline):
+    pipeline.during = lambda progress: (progress.stage(PROFILING), progress.stage(SOLVING))
+    lines = remat(*COMPILE, "--verbose").err.splitlines()
+    assert [line.split(":")[0] for line in lines] == ["profiling", "profiling", "solving", "solving"]
+    assert lines[1].endswith(" s")
+
+
+@pytest.mark.parametrize("command", [*COMMANDS, "solvers"])
+def test_help_shows_a_working_example(remat, command):
+    outcome = remat(command, "--help")
+    assert outcome.code == 0
+    assert f"\n    remat {command}" in outcome.out.partition("Example")[2]
+    assert outcome.err == ""
+
+
+def test_examples_parse(remat, pipeline, folder):
+    for name in ("unet.onnx", "bert.onnx", "unet.plan.json"):
+        Path(name).write_bytes(b"{}")
+    for command in COMMANDS:
+        examples = remat(command, "--help").out.partition("Example")[2].splitlines()[1:]
+        for example in examples:
+            if example.strip():
+                words = example.split()
+                assert words[0] == "remat"
+                outcome = remat(*words[1:], *(["--force"] if command == "compile" else []))
+                assert (outcome.code, outcome.err) == (0, ""), example
+
+
+def test_bare_remat_is_help(remat):
+    assert remat().out == remat("--help").out
+    assert "compile" in remat().out
+
+
+def test_version(remat):
+    outcome = remat("--version")
+    assert (outcome.code, outcome.err) == (0, "")
+    assert outcome.out.startswith("remat ")

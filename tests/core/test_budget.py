@@ -1,0 +1,147 @@
+from __future__ import annotations
+
+import contextlib
+from fractions import Fraction
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from remat_cli.core.budget import Budget, describe_bytes, parse_budget, parse_share, resolve
+from remat_cli.core.errors import ConfigError
+
+SIZES = {"": 1, "MiB": 2**20, "GB": 10**9, "K": 2**10, "kb": 10**3, "B": 1}
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("512MiB", 2**29), ("2GB", 2 * 10**9), ("1.5G", 3 * 2**29), ("4096", 4096), ("1", 1), (" 7 B ", 7)],
+)
+def test_sizes(text, size):
+    budget = parse_budget(text)
+    assert (budget.kind, budget.bytes) == ("bytes", size)
+
+
+@pytest.mark.parametrize(
+    ("text", "share"),
+    [
+        ("80%", Fraction(4, 5)),
+        ("0.8", Fraction(4, 5)),
+        ("1.0", 1),
+        ("100%", 1),
+        ("33.3 %", Fraction(333, 1000)),
+        (".5", Fraction(1, 2)),
+    ],
+)
+def test_fractions_are_exact(text, share):
+    budget = parse_budget(text)
+    assert (budget.kind, budget.fraction) == ("fraction", share)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "0",
+        "-1",
+        "120%",
+        "abc",
+        "0%",
+        "0.0",
+        "1.5",
+        "",
+        " ",
+        "0MiB",
+        "1e9",
+        "5 parsecs",
+        "80%%",
+        "-80%",
+        "nan",
+        "inf",
+        "%",
+        ".",
+    ],
+)
+def test_what_is_no_budget_is_refused_in_one_line(text):
+    with pytest.raises(ConfigError) as caught:
+        parse_budget(text)
+    assert f"budget '{text.strip()}'" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_min():
+    assert parse_budget("min").kind == parse_budget("MIN").kind == "min"
+
+
+def test_per_device():
+    budget = parse_budget("cpu=2GiB, cuda:0=512MiB")
+    assert budget.kind == "per_device"
+    assert budget.for_device("cpu").bytes == 2**31
+    assert budget.for_device("cuda:0").bytes == 2**29
+    with pytest.raises(ConfigError, match="names no device 'npu': add npu=SIZE"):
+        budget.for_device("npu")
+
+
+@pytest.mark.parametrize("text", ["cpu=", "=2GiB", "cpu=2GiB,", "cpu=1,cpu=2", "cpu=a=b", "cpu=0"])
+def test_bad_per_device(text):
+    with pytest.raises(ConfigError, match="budget"):
+        parse_budget(text)
+
+
+def test_a_plain_budget_is_every_devices():
+    budget = parse_budget("80%")
+    assert budget.for_device("anything") is budget
+
+
+@pytest.mark.parametrize(
+    ("text", "scope", "total"),
+    [
+        ("80%", "total", 100 + 721),  # 0.8 x 901 = 720.8, rounded up
+        ("80%", "activations", 100 + 721),
+        ("100%", "total", 1001),
+        ("500", "total", 500),
+        ("500", "activations", 600),
+    ],
+)
+def test_resolve(text, scope, total):
+    assert resolve(parse_budget(text), 100, 1001, scope) == total
+
+
+def test_resolve_is_exact_where_floats_are_not():
+    peak = 10**17 + 1
+    assert resolve(parse_budget("10%"), 0, peak) == 10**16 + 1
+    assert resolve(parse_budget("70%"), 0, 10) == 7  # 0.7 x 10 in floats is 7.000000000000001 on some routes
+
+
+def test_min_and_per_device_have_no_single_number():
+    for text in ("min", "cpu=1"):
+        with pytest.raises(ConfigError):
+            resolve(parse_budget(text), 0, 10)
+
+
+@given(st.integers(1, 10**15), st.sampled_from(sorted(SIZES)), st.sampled_from(["", " "]))
+def test_sizes_round_trip(count, unit, blank):
+    assert parse_budget(f"{count}{blank}{unit}").bytes == count * SIZES[unit]
+
+
+@given(st.integers(1, 10_000), st.integers(0, 10**12), st.integers(0, 10**12))
+def test_a_percentage_lies_between_fixed_and_baseline(hundredths, fixed, above):
+    budget = parse_budget(f"{hundredths // 100}.{hundredths % 100:02d}%")
+    total = resolve(budget, fixed, fixed + above)
+    assert fixed <= total <= fixed + above
+    assert total - fixed == -(-hundredths * above // 10_000)
+
+
+@given(st.text(max_size=12))
+def test_any_text_is_a_budget_or_a_clear_error(text):
+    with contextlib.suppress(ConfigError):
+        assert isinstance(parse_budget(text), Budget)
+
+
+def test_share():
+    assert parse_share("20%", "x") == parse_share("0.2", "x") == Fraction(1, 5)
+    with pytest.raises(ConfigError, match="gap 'much' is not a share"):
+        parse_share("much", "gap")
+
+
+def test_bytes_are_shown_exactly_and_readably():
+    assert describe_bytes(41943040) == "41,943,040 bytes (40.00 MiB)"

@@ -1,0 +1,225 @@
+"""Small reports and plans with figures that are easy to recognise."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from remat_cli.core.graph import Graph, Op, Tensor, Weight
+from remat_cli.core.plan import Plan
+from remat_cli.core.plan_file import (
+    FileRef,
+    PlanFile,
+    Promise,
+    Request,
+    SessionSettings,
+    Solved,
+    graph_instances,
+)
+from remat_cli.core.problem import Problem, make_problem
+from remat_cli.core.profile import OpCost, Profile, Provenance
+from remat_cli.core.schedule import Schedule
+from remat_cli.core.simulate import baseline, simulate
+from remat_cli.core.verification import Verification
+from remat_cli.report.explain import alive_at, recomputes
+from remat_cli.report.inspection import inspect_plan
+from remat_cli.report.report import (
+    CompileReport,
+    InspectReport,
+    ProfileReport,
+    SolutionReport,
+    SolveReport,
+    SolverRun,
+    StatusName,
+    VerifyReport,
+    solution_report,
+)
+
+MIB = 2**20
+SKIP_STEPS = (0, 1, 2, 0, 3)  # `make_skip` runs again just before its reader
+
+
+def graph() -> Graph:
+    """input x -> make_skip -> s (8 MiB); s -> grow -> g (16 MiB); g -> shrink -> h (1 MiB); s, h -> join -> y."""
+    size = 2 * MIB  # elements of 4 bytes
+
+    def tensor(name: str, elements: int, producer: int | None, kept: bool = False) -> Tensor:
+        return Tensor(name, "float", (1, elements), 4 * elements, producer, kept=kept)
+
+    return Graph(
+        ops=(
+            Op("make_skip", "Conv", (0,), (1,), weights=(0,)),
+            Op("grow", "Conv", (1,), (2,)),
+            Op("shrink", "MaxPool", (2,), (3,)),
+            Op("join", "Concat", (1, 3), (4,)),
+        ),
+        tensors=(
+            tensor("x", MIB // 4, None),
+            tensor("s", size, 0),
+            tensor("g", 2 * size, 1),
+            tensor("h", MIB // 4, 2),
+            tensor("y", MIB // 4, 3, kept=True),
+        ),
+        weights=(Weight("w", 1024),),
+    )
+
+
+def profile() -> Profile:
+    came = Provenance("Test CPU", "TestOS", "onnxruntime", "1.31.1", "CPUExecutionProvider", 2, "all", 10, 2)
+    costs = (("make_skip", 1_000_000, 0), ("grow", 6_000_000, 65536), ("shrink", 2_000_000, 0), ("join", 1_000_000, 0))
+    ops = tuple(OpCost(name, time, workspace, 1.5) for name, time, workspace in costs)
+    return Profile("cpu", "b" * 64, came, ops, weight_bytes=1024, input_bytes=MIB)
+
+
+def problem(budget_bytes: int = 26 * MIB) -> Problem:
+    return make_problem(graph(), profile(), budget_bytes)
+
+
+def plan() -> Plan:
+    return simulate(problem(), Schedule.of_ops(SKIP_STEPS))
+
+
+def run(status: StatusName = "feasible", bound: int | None = 10_500_000) -> SolverRun:
+    return SolverRun(
+        solver="local-search",
+        status=status,
+        space="free",
+        floor_bytes=25 * MIB,
+        seed=7,
+        seconds=1.25,
+        seconds_to_best=0.5,
+        bound=bound,
+        options={"restarts": 4},
+        facts={"moves": 1000},
+    )
+
+
+def solution() -> SolutionReport:
+    return solution_report(run(), problem(), baseline(problem()), plan())
+
+
+def no_solution(status: StatusName) -> SolutionReport:
+    return solution_report(run(status, None), problem(2 * MIB), baseline(problem()), None)
+
+
+def verification(*, outputs_identical: bool = True) -> Verification:
+    return Verification(
+        outputs_identical=outputs_identical,
+        order_honoured=True,
+        predicted_peak_bytes=24 * MIB,
+        measured_peak_bytes=24 * MIB,
+        measured_peak_default_session_bytes=24 * MIB,
+        original_default_session_peak_bytes=28 * MIB,
+        runtime_version="1.31.1",
+        within_budget=True,
+        smallest_cap_bytes=25 * MIB,
+        original_smallest_cap_bytes=33 * MIB,
+        capped_run_ok=True,
+        later_runs_block_bytes=24 * MIB,
+        predicted_overhead_percent=10.0,
+        measured_overhead_percent=9.25,
+        notes=("slack between live bytes and smallest cap: 1.00 MiB",),
+    )
+
+
+def compile_report(seen: Verification | None = None) -> CompileReport:
+    return CompileReport(
+        model="net.onnx",
+        device="cpu",
+        budget="80%",
+        solution=solution(),
+        ops=4,
+        output="net.remat.onnx",
+        plan="net.plan.json",
+        verification=seen or verification(),
+        recomputes=recomputes(graph(), problem(), plan()),
+        gates=1,
+        snippet='import onnxruntime as ort\n\nsession = ort.InferenceSession("net.remat.onnx")\n',
+        warnings=("later runs of a default session allocate one block of 24.00 MiB",),
+        seconds=3.5,
+    )
+
+
+def failed_report() -> CompileReport:
+    report = compile_report(verification(outputs_identical=False))
+    return msgspec.structs.replace(report, output=None, plan=None, failed_output="net.remat.failed.onnx")
+
+
+def impossible_report() -> CompileReport:
+    return CompileReport(
+        model="net.onnx",
+        device="cpu",
+        budget="2MiB",
+        solution=no_solution("infeasible"),
+        ops=4,
+        blocking_op="grow",
+        blockers=alive_at(graph(), plan(), 1),
+    )
+
+
+def inspect_report() -> InspectReport:
+    return inspect_plan(Path("net.plan.json"), plan_file())
+
+
+def solve_report(status: StatusName = "feasible") -> SolveReport:
+    found = solution() if status in ("feasible", "optimal") else no_solution(status)
+    return SolveReport(instance="rl.json", ops=4, budget="0.9", solution=found)
+
+
+def verify_report(seen: Verification | None = None) -> VerifyReport:
+    return VerifyReport(
+        plan="net.plan.json",
+        model="net.remat.onnx",
+        source="net.onnx",
+        budget_bytes=26 * MIB,
+        verification=seen or verification(),
+    )
+
+
+def profile_report() -> ProfileReport:
+    return ProfileReport(model="net.onnx", profiles=(profile(),))
+
+
+def plan_file() -> PlanFile:
+    judged, first = plan(), baseline(problem())
+    return PlanFile(
+        remat_version="0.1.0",
+        source=FileRef("net.onnx", "a" * 64),
+        optimized_sha256="b" * 64,
+        output=FileRef("net.remat.onnx", "c" * 64),
+        request=Request("80%", 26 * MIB, dims={"batch": 8}, input_shapes={"x": (1, 3)}),
+        device="cpu",
+        graph=graph(),
+        profile=profile(),
+        schedule=judged.schedule,
+        instances=graph_instances(graph(), judged),
+        solved=Solved(
+            solver="local-search",
+            options={"restarts": 4},
+            seed=7,
+            space="free",
+            status="feasible",
+            time_ns=judged.time_ns,
+            baseline_time_ns=first.time_ns,
+            bound_ns=None,
+            overhead_percent=10.0,
+            lower_bound_percent=5.0,
+            floor_bytes=25 * MIB + 66560,
+            seconds=1.25,
+        ),
+        promise=Promise(
+            order=("make_skip", "grow", "shrink", "make_skip/remat_1", "join"),
+            gates=(),
+            peak_bytes=judged.peak,
+            live_peak_bytes=judged.live_peak - MIB - 1024,
+            fixed_bytes=MIB + 1024,
+            baseline_peak_bytes=first.peak,
+            memory_bytes=judged.memory_bytes[0],
+            baseline_memory_bytes=first.memory_bytes[0],
+            exact_session=SessionSettings(),
+            holds_by_default=True,
+        ),
+        snippet="import onnxruntime as ort\n",
+        verification=verification(),
+    )

@@ -1,0 +1,52 @@
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from remat_cli.core.simulate import baseline
+from remat_cli.report.report import overhead_percent, solution_report
+from tests.report import samples
+
+
+@pytest.mark.parametrize(("status", "code"), [("infeasible", 3), ("not_found", 4), ("feasible", 0), ("optimal", 0)])
+def test_exit_code_follows_the_status(status, code):
+    assert samples.solve_report(status).exit_code == code
+
+
+def test_failed_verification_is_5():
+    failed = samples.verification(outputs_identical=False)
+    assert samples.compile_report(failed).exit_code == 5
+    assert samples.verify_report(failed).exit_code == 5
+    assert samples.compile_report().exit_code == samples.verify_report().exit_code == 0
+
+
+def test_impossible_beats_verification():
+    assert samples.impossible_report().exit_code == 3
+
+
+def test_compile_without_verification_is_done():
+    assert msgspec.structs.replace(samples.compile_report(), verification=None).exit_code == 0
+
+
+def test_bound_below_the_baseline_time_counts_as_no_overhead():
+    report = solution_report(samples.run(bound=3), samples.problem(), baseline(samples.problem()), samples.plan())
+    assert (report.lower_bound_percent, report.gap_percent) == (0.0, report.overhead_percent)
+
+
+def test_unknown_bound_leaves_the_gap_unknown():
+    run = samples.run(bound=None)
+    report = solution_report(run, samples.problem(), baseline(samples.problem()), samples.plan())
+    assert report.lower_bound_percent is None
+    assert report.gap_percent is None
+    assert report.overhead_percent == pytest.approx(10.0)
+
+
+def test_no_time_has_no_overhead():
+    assert overhead_percent(0, 0) is None
+
+
+def test_inspect_knows_whether_it_fits():
+    report = samples.inspect_report()
+    assert report.fits is True
+    assert msgspec.structs.replace(report, budget_bytes=report.peak_bytes - 1).fits is False
+    assert msgspec.structs.replace(report, budget_bytes=None).fits is None

@@ -1,0 +1,85 @@
+"""Golden texts: what people see, character by character. `UPDATE` shows how to renew them after a wanted change."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from remat_cli.report import RENDERERS, render
+from remat_cli.report.report import CacheReport, OptionEntry, SolverEntry, SolversReport
+from remat_cli.report.style import Style, columns, duration, percent, shorten
+from tests.report import samples
+
+GOLDEN = Path(__file__).parent / "golden"
+
+UPDATE = "python -m tests.report.test_text"
+
+REPORTS = {
+    "compile": samples.compile_report,
+    "compile_impossible": samples.impossible_report,
+    "compile_failed": samples.failed_report,
+    "inspect_plan": samples.inspect_report,
+    "solve": samples.solve_report,
+    "solve_not_found": lambda: samples.solve_report("not_found"),
+    "verify": samples.verify_report,
+    "profile": samples.profile_report,
+    "cache": lambda: CacheReport("/home/me/.cache/remat", 1),
+    "solvers": lambda: SolversReport(
+        (
+            SolverEntry("keep-all", "every op once", "One device.", "optimal when it fits", ()),
+            SolverEntry("fast", "quick", "Always.", "nothing", (OptionEntry("restarts", "int", 4),)),
+        )
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REPORTS)
+def test_text_is_golden(name):
+    assert render(REPORTS[name](), "text", Style(90)) == (GOLDEN / f"{name}.txt").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", REPORTS)
+def test_lines_fit_and_do_not_end_in_blanks(name):
+    for line in render(REPORTS[name](), "text", Style(90)).splitlines():
+        assert line == line.rstrip()
+        assert len(line) <= 120
+
+
+@pytest.mark.parametrize("name", REPORTS)
+def test_color_adds_only_escape_codes(name):
+    colored = render(REPORTS[name](), "text", Style(90, has_color=True))
+    assert re.sub(r"\x1b\[\d+m", "", colored) == re.sub(
+        r" +$", "", render(REPORTS[name](), "text", Style(90)), flags=re.M
+    )
+
+
+def test_ascii_style_needs_only_ascii():
+    assert render(samples.inspect_report(), "text", Style(90, has_unicode=False)).isascii()
+
+
+def test_every_renderer_renders():
+    for renderer in RENDERERS:
+        assert render(samples.solve_report(), renderer, Style()).endswith("\n")
+
+
+def test_columns_line_up():
+    assert columns([["a", "1"], ["bbb", "22"]], "<>") == ["  a     1", "  bbb  22"]
+    assert columns([], "<>") == []
+
+
+def test_shorten_keeps_both_ends():
+    assert shorten("abcdefghij", 10) == "abcdefghij"
+    assert shorten("abcdefghijk", 9) == "abc...ijk"
+    assert len(shorten("x" * 500, 20)) == 20
+
+
+def test_numbers_read_well():
+    assert [duration(t) for t in (999, 1500, 2_500_000, 3e9)] == ["999 ns", "1.50 us", "2.50 ms", "3.00 s"]
+    assert (percent(2.756), percent(None), percent(-1)) == ("+2.76 %", "unknown", "-1.00 %")
+
+
+if __name__ == "__main__":
+    for key, report in REPORTS.items():
+        (GOLDEN / f"{key}.txt").write_text(render(report(), "text", Style(90)), encoding="utf-8")
