@@ -1,0 +1,114 @@
+"""What one profiled run of a session says: which ops ran, in which order, for how long, and with what in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from remat_cli.core.errors import RuntimeFailure
+from remat_cli.core.graph import TensorType
+
+SUFFIX = "_kernel_time"
+
+
+class Event(msgspec.Struct, frozen=True):
+    """One kernel that ran. Bytes are the runtime's exact counters when the kernel ended, before it freed anything.
+
+    `requested_bytes` is what is in use, `growth_bytes` how much more than when the kernel began, `in_use_bytes` the
+    same as `requested_bytes` but with the allocator's rounding, `peak_bytes` the most (rounded) in use since the
+    session was made, workspace inside kernels included, `held_bytes` what the allocator holds. `nested_bytes` is the
+    most in use (exact) when a kernel of a subgraph that this op ran ended, 0 without a subgraph.
+    """
+
+    name: str
+    op_type: str
+    start_us: int
+    duration_us: int
+    requested_bytes: int
+    growth_bytes: int
+    in_use_bytes: int
+    peak_bytes: int
+    held_bytes: int
+    types: tuple[TensorType, ...]
+    nested_bytes: int = 0
+
+
+class Run(msgspec.Struct, frozen=True):
+    """One run of the model: its kernels in execution order (those of subgraphs left out) and its wall time."""
+
+    events: tuple[Event, ...]
+    duration_us: int
+
+
+class _RawEvent(msgspec.Struct, frozen=True):
+    """An event of the profile, as far as remat reads it."""
+
+    name: str
+    cat: str = ""
+    ts: int = 0
+    dur: int = 0
+    args: dict[str, Any] = {}
+
+
+def read_runs(path: Path) -> tuple[Run, ...]:
+    """The runs recorded in a profile file, oldest first.
+
+    Raises:
+        RuntimeFailure: the file is not such a profile, or the runtime wrote no memory counters into it.
+    """
+    try:
+        raw = msgspec.json.decode(path.read_bytes(), type=list[_RawEvent])
+    except (OSError, msgspec.MsgspecError) as error:
+        raise RuntimeFailure(f"the runtime's profile cannot be read: {error}") from None
+    runs: list[Run] = []
+    events: list[Event] = []
+    for event in raw:
+        if event.cat == "Node" and event.name.endswith(SUFFIX):
+            events.append(_event(event))
+        elif event.cat == "Session" and event.name == "model_run":
+            runs.append(Run(_without_nested(events), event.dur))
+            events = []
+    return tuple(runs)
+
+
+def _event(raw: _RawEvent) -> Event:
+    args = raw.args
+    try:
+        return Event(
+            name=raw.name.removesuffix(SUFFIX),
+            op_type=str(args["op_name"]),
+            start_us=raw.ts,
+            duration_us=raw.dur,
+            requested_bytes=int(args["mem_bytes_requested_in_use"]),
+            growth_bytes=int(args["mem_requested_in_use_delta"]),
+            in_use_bytes=int(args["mem_bytes_in_use"]),
+            peak_bytes=int(args["mem_in_use_peak"]),
+            held_bytes=int(args["mem_arena_held"]),
+            types=tuple(_tensor_type(entry) for entry in args.get("output_type_shape", ())),
+        )
+    except KeyError as error:
+        raise RuntimeFailure(
+            f"the profile of op '{raw.name.removesuffix(SUFFIX)}' has no {error}: this version of ONNX Runtime or this "
+            "device reports no memory counters; install onnxruntime 1.31 or newer"
+        ) from None
+
+
+def _tensor_type(entry: dict[str, Sequence[int]]) -> TensorType:
+    """From `{"float": [1, 3]}`."""
+    ((dtype, shape),) = entry.items()
+    return TensorType(dtype, tuple(int(size) for size in shape))
+
+
+def _without_nested(events: Sequence[Event]) -> tuple[Event, ...]:
+    """Drop the kernels of subgraphs: they are listed before the control-flow op that ran them, but began after it."""
+    kept: list[Event] = []
+    for event in events:
+        nested_bytes = 0
+        while kept and kept[-1].start_us > event.start_us:
+            nested = kept.pop()
+            nested_bytes = max(nested_bytes, nested.requested_bytes, nested.nested_bytes)
+        kept.append(msgspec.structs.replace(event, nested_bytes=nested_bytes) if nested_bytes else event)
+    return tuple(kept)

@@ -1,0 +1,176 @@
+"""The smallest arena under which a model runs: proof that needs no counter, only success and failure."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, NoReturn
+
+import msgspec
+
+from remat_cli.core.errors import RematError, RuntimeFailure
+from remat_cli.runtime._arena import share_arena
+from remat_cli.runtime._arrays import PackedArray, run_session, unpack
+from remat_cli.runtime._ort import import_ort, runtime_errors
+from remat_cli.runtime._process import Advance, ignore_progress, run_fresh
+from remat_cli.runtime.session import SessionSettings, open_session, session_options, wait_without_spinning
+
+RUNS: Final = 3
+GROWTH: Final = (1.0, 1.06, 1.13, 1.27, 1.6, 2.1, 3.0, 5.0)
+"""Caps that are tried first, as multiples of the live bytes: fragmentation rarely needs more than a quarter."""
+OUT_OF_MEMORY: Final = ("Available memory of", "Failed to allocate memory", "bad_alloc", "bad allocation")
+"""Parts of what the runtime says when an allocation fails."""
+
+
+class Trial(msgspec.Struct, frozen=True):
+    """One model under one cap, run so many times."""
+
+    model: str
+    feeds: tuple[PackedArray, ...]
+    settings: SessionSettings
+    cap_bytes: int
+    runs: int = RUNS
+
+
+class CapJob(msgspec.Struct, frozen=True):
+    """A search for the smallest cap.
+
+    `fixed_bytes` is what the session holds in its arena before the first op, `live_bytes` the most that the ops hold
+    beyond: less than their sum cannot suffice. The answer is exact to `tolerance_bytes`.
+    """
+
+    model: str
+    feeds: tuple[PackedArray, ...]
+    settings: SessionSettings
+    fixed_bytes: int
+    live_bytes: int
+    tolerance_bytes: int
+
+    def trial(self, cap_bytes: int, runs: int = RUNS) -> Trial:
+        """The trial of one cap."""
+        return Trial(self.model, self.feeds, self.settings, cap_bytes, runs)
+
+
+class CapAnswer(msgspec.Struct, frozen=True):
+    """The smallest cap that was found to suffice, and the largest that was found not to (None: none found)."""
+
+    smallest_bytes: int | None
+    failed_bytes: int | None
+    trials: int
+
+
+def find_smallest_cap(job: CapJob, advance: Advance) -> CapAnswer:
+    """Find the smallest cap under which three runs succeed, each cap in a process of its own, by bisection.
+
+    Caps start at fixed + live bytes and grow until one suffices; a cap below the packed weights is not enforced by
+    the runtime, and one that suffices although the live bytes do not fit shows that caps are not enforced at all.
+    The search looks at the first run, which nearly always decides; only its answer is tried with three, and the
+    search repeated with three if that fails.
+    """
+    answer = _search(job, 1, advance)
+    if answer.smallest_bytes is None or runs_under(job.trial(answer.smallest_bytes)):
+        return answer
+    return _search(job, RUNS, advance)
+
+
+def _search(job: CapJob, runs: int, advance: Advance) -> CapAnswer:
+    """Bisection between a cap that suffices and one that does not."""
+    trials: list[int] = []
+
+    def suffices(cap_bytes: int) -> bool:
+        trials.append(cap_bytes)
+        advance(len(trials), len(trials) + 1)
+        return runs_under(job.trial(cap_bytes, runs))
+
+    smallest, failed = _bracket(job, suffices)
+    if smallest is None or failed is None:
+        return CapAnswer(None, failed, len(trials))
+    while smallest - failed > job.tolerance_bytes:
+        middle = (smallest + failed) // 2
+        if suffices(middle):
+            smallest = middle
+        else:
+            failed = middle
+    return CapAnswer(smallest, failed, len(trials))
+
+
+def _bracket(job: CapJob, suffices: Callable[[int], bool]) -> tuple[int | None, int | None]:
+    """A cap that suffices and one below it that does not; the latter is the control that must fail."""
+    failed = None
+    for factor in GROWTH:
+        cap_bytes = job.fixed_bytes + int(job.live_bytes * factor)
+        if suffices(cap_bytes):
+            break
+        failed = cap_bytes
+    else:
+        return None, failed
+    if failed is None:
+        control = job.fixed_bytes + job.live_bytes - job.tolerance_bytes
+        failed = None if control <= job.fixed_bytes or suffices(control) else control
+    return cap_bytes, failed
+
+
+def runs_under(trial: Trial) -> bool:
+    """Whether a model runs under a cap as often as asked, tried in a process of its own.
+
+    Where the system can fork, the process starts with the runtime loaded already, but without any session.
+    """
+    if hasattr(os, "fork"):
+        import_ort()
+        return _in_fork(trial)
+    return run_fresh(try_cap, trial)
+
+
+def _in_fork(trial: Trial) -> bool:
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        _answer_and_exit(trial, writer)
+    os.close(writer)
+    with os.fdopen(reader, encoding="utf-8") as stream:
+        answer = stream.read()
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    if answer not in {str(True), str(False)}:
+        raise RuntimeFailure(f"a capped run of {Path(trial.model).name} crashed: {answer or f'exit code {code}'}")
+    return answer == str(True)
+
+
+def _answer_and_exit(trial: Trial, writer: int) -> NoReturn:
+    """Write the answer, or the error, and end without the clean-up of what belongs to the parent process."""
+    answer = ""
+    try:
+        answer = str(try_cap(trial, ignore_progress))
+    except RematError as error:
+        answer = str(error)
+    finally:
+        os.write(writer, answer.encode())
+        os._exit(0)
+
+
+def try_cap(job: Trial, advance: Advance) -> bool:
+    """Whether the model runs under the cap as often as asked; the process is spoilt for other sessions afterwards.
+
+    Raises:
+        RuntimeFailure: it failed for another reason than memory.
+    """
+    path = Path(job.model)
+    feeds = {packed.name: unpack(packed) for packed in job.feeds}
+    options = session_options(job.settings)
+    wait_without_spinning(options)
+    share_arena(options, job.cap_bytes)
+    try:
+        session = open_session(path, job.settings, options)
+        with runtime_errors(f"{path.name} under a cap of {job.cap_bytes} bytes"):
+            for _ in range(job.runs):
+                run_session(session, feeds)
+    except RuntimeFailure as error:
+        if not _is_out_of_memory(error):
+            raise
+        return False  # the answer to the question
+    return True
+
+
+def _is_out_of_memory(error: RuntimeFailure) -> bool:
+    text = str(error.__cause__)
+    return any(sign in text for sign in OUT_OF_MEMORY)

@@ -1,0 +1,95 @@
+"""What is fed to a model: seeded random values that are valid for the type, or the user's own from a file."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from remat_cli.core.errors import ModelError
+from remat_cli.core.interface import InputSpec
+from remat_cli.runtime._arrays import EXTENDED_NAMES, Array, numpy_dtype, runtime_dtype
+
+
+def make_feeds(inputs: Sequence[InputSpec], seed: int) -> dict[str, Array]:
+    """Seeded random values for every input.
+
+    Floats are normal. Integers are 0 or 1, since most are indices, token ids, masks or lengths, for which larger
+    ones may be out of range; a single integer is 1, so that a length or a count is not zero. Strings are digits.
+
+    Raises:
+        ModelError: an input's element type cannot be fed.
+    """
+    generator = np.random.default_rng(seed)
+    return {spec.name: _random(spec, generator) for spec in inputs}
+
+
+def _random(spec: InputSpec, generator: np.random.Generator) -> Array:
+    dtype = numpy_dtype(spec.dtype)
+    if dtype.kind == "f" or spec.dtype in EXTENDED_NAMES:
+        return np.asarray(generator.standard_normal(spec.shape)).astype(dtype)
+    bits = generator.integers(0, 2, spec.shape)
+    if spec.dtype not in {"bool", "string"} and bits.size == 1:
+        bits = np.ones(spec.shape, np.int64)
+    return np.asarray(bits).astype(str).astype(object) if spec.dtype == "string" else np.asarray(bits).astype(dtype)
+
+
+def load_feeds(path: Path, inputs: Sequence[InputSpec]) -> dict[str, Array]:
+    """The user's inputs from an .npz file, checked against the model's.
+
+    Arrays are named after the inputs. Types numpy lacks (bfloat16, ...) may also come as unsigned integers of the
+    same size, which is how .npz files hold them.
+
+    Raises:
+        ModelError: the file is missing or no .npz, or a name, element type or shape does not fit; one line.
+    """
+    arrays = _read_npz(path)
+    wanted = {spec.name: spec for spec in inputs}
+    for name in wanted:
+        if name not in arrays:
+            raise ModelError(f"inputs file {path} lacks input '{name}'; it holds: {_listed(arrays)}")
+    for name in arrays:
+        if name not in wanted:
+            raise ModelError(
+                f"inputs file {path} holds '{name}', which is no input; the model's are: {_listed(wanted)}"
+            )
+    return {name: _checked(path, spec, arrays[name]) for name, spec in wanted.items()}
+
+
+def _read_npz(path: Path) -> dict[str, Array]:
+    try:
+        with path.open("rb") as stream:
+            loaded: Any = np.load(stream, allow_pickle=False)
+            if not isinstance(loaded, np.lib.npyio.NpzFile):
+                raise ModelError(f"inputs file {path} holds one array; save all inputs by name with numpy.savez")
+            with loaded:
+                return {name: loaded[name] for name in loaded.files}
+    except FileNotFoundError:
+        raise ModelError(f"inputs file {path} does not exist") from None
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        line = next(iter(str(error).splitlines()), "it is empty")
+        raise ModelError(f"inputs file {path} is not an .npz of plain arrays: {line}") from None
+
+
+def _checked(path: Path, spec: InputSpec, array: Array) -> Array:
+    dtype = numpy_dtype(spec.dtype)
+    if tuple(array.shape) != spec.shape:
+        raise ModelError(
+            f"inputs file {path}: '{spec.name}' has shape {list(array.shape)}, the model takes {list(spec.shape)}"
+        )
+    if spec.dtype in EXTENDED_NAMES and array.dtype.kind in "uV" and array.itemsize == dtype.itemsize:
+        return array.view(dtype)
+    if spec.dtype == "string" and array.dtype.kind == "U":
+        return array.astype(object)
+    if array.dtype != dtype:
+        raise ModelError(
+            f"inputs file {path}: '{spec.name}' is of type {runtime_dtype(array)}, the model takes {spec.dtype}"
+        )
+    return np.ascontiguousarray(array).reshape(spec.shape)
+
+
+def _listed(names: Sequence[str] | dict[str, Any]) -> str:
+    return ", ".join(f"'{name}'" for name in names) or "nothing"

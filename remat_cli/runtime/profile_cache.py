@@ -1,0 +1,174 @@
+"""Measured costs kept between runs: one SQLite file per user. Losing it costs a second measurement, nothing else."""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Self
+
+from remat_cli.core.errors import ConfigError
+from remat_cli.core.profile import OpCost, Provenance
+
+FILE_NAME: Final = "profiles.sqlite3"
+VERSION: Final = 1
+"""Of the tables; a file of another version is replaced."""
+BUSY_SECONDS: Final = 10.0
+TABLES: Final = """
+CREATE TABLE IF NOT EXISTS costs (
+    signature TEXT NOT NULL, scope TEXT NOT NULL,
+    time_ns INTEGER NOT NULL, workspace_bytes INTEGER NOT NULL, noise_percent REAL NOT NULL,
+    PRIMARY KEY (signature, scope)
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS models (
+    sha256 TEXT NOT NULL, scope TEXT NOT NULL, facts BLOB NOT NULL,
+    PRIMARY KEY (sha256, scope)
+) WITHOUT ROWID;
+"""
+NOT_A_DATABASE: Final = frozenset({sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT})
+
+
+class DamagedCache(sqlite3.DatabaseError):
+    """The file is a database, but not a sound one."""
+
+
+@dataclass(frozen=True)
+class CacheScope:
+    """What decides a cost besides the op: device, CPU kind, runtime and its version, threads, optimisation level."""
+
+    device: str
+    provenance: Provenance
+
+    @property
+    def key(self) -> str:
+        """The scope as text; runs and warm-ups do not matter."""
+        source = self.provenance
+        fields = (
+            self.device,
+            source.cpu,
+            source.runtime,
+            source.runtime_version,
+            source.provider,
+            str(source.intra_op_threads),
+            source.optimization,
+        )
+        return "|".join(fields)
+
+
+class ProfileCache:
+    """Two tables in a file: op costs by (signature, scope), and what was seen of whole models by (hash, scope).
+
+    A context manager, open for the time of the block. Several processes may use the file at the same time. A file
+    that is damaged or of another version is replaced by an empty one; the directory is made when needed.
+
+    Raises:
+        ConfigError: the directory or the file cannot be used; from any method.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / FILE_NAME
+        self._database: sqlite3.Connection | None = None
+
+    def __enter__(self) -> Self:
+        """Open the file."""
+        with self._errors():
+            self._database = _connect(self.path)
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        """Close the file; every change was written when it was made."""
+        if self._database is not None:
+            self._database.close()
+            self._database = None
+
+    def op_costs(self, scope: CacheScope, signatures: Iterable[str]) -> dict[str, OpCost]:
+        """Known costs by signature, each named after it; unknown signatures are left out."""
+        query = "SELECT time_ns, workspace_bytes, noise_percent FROM costs WHERE signature = ? AND scope = ?"
+        with self._changes() as database:
+            found = {key: database.execute(query, (key, scope.key)).fetchone() for key in dict.fromkeys(signatures)}
+        return {key: OpCost(key, *row) for key, row in found.items() if row is not None}
+
+    def store_ops(self, scope: CacheScope, costs: Mapping[str, OpCost]) -> None:
+        """Keep costs by signature; where one is known already, the lower time stays, since noise only adds."""
+        query = (
+            "INSERT INTO costs VALUES (?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET time_ns = excluded.time_ns, "
+            "workspace_bytes = excluded.workspace_bytes, noise_percent = excluded.noise_percent "
+            "WHERE excluded.time_ns < time_ns"
+        )
+        rows = [(key, scope.key, c.time_ns, c.workspace_bytes, c.noise_percent) for key, c in costs.items()]
+        with self._changes() as database:
+            database.executemany(query, rows)
+
+    def model(self, scope: CacheScope, sha256: str) -> bytes | None:
+        """What was stored about a model, or None."""
+        query = "SELECT facts FROM models WHERE sha256 = ? AND scope = ?"
+        with self._changes() as database:
+            row = database.execute(query, (sha256, scope.key)).fetchone()
+        return None if row is None else bytes(row[0])
+
+    def store_model(self, scope: CacheScope, sha256: str, facts: bytes) -> None:
+        """Keep what is known about a model (JSON of the caller's own), in place of what was known."""
+        with self._changes() as database:
+            database.execute("INSERT OR REPLACE INTO models VALUES (?, ?, ?)", (sha256, scope.key, facts))
+
+    def clear(self) -> int:
+        """Forget everything; returns how many op costs and models were known."""
+        with self._changes() as database:
+            return sum(database.execute(f"DELETE FROM {table}").rowcount for table in ("costs", "models"))
+
+    @contextlib.contextmanager
+    def _changes(self) -> Iterator[sqlite3.Connection]:
+        """One transaction, written when the block ends well."""
+        if self._database is None:
+            raise RuntimeError("the profile cache is used outside its `with` block")
+        with self._errors(), self._database:
+            yield self._database
+
+    @contextlib.contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            yield
+        except (sqlite3.Error, OSError) as error:
+            raise ConfigError(
+                f"the profile cache {self.path} cannot be used ({error}): set REMAT_CACHE_DIR to another directory, "
+                "or delete the file"
+            ) from None
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    """A connection to the file, made anew if it is no database any more."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        return _open(path)
+    except sqlite3.DatabaseError as error:
+        if not isinstance(error, DamagedCache) and getattr(error, "sqlite_errorcode", None) not in NOT_A_DATABASE:
+            raise
+        _remove(path)
+        return _open(path)
+
+
+def _open(path: Path) -> sqlite3.Connection:
+    """A connection to a database that has our tables."""
+    database = sqlite3.connect(path, timeout=BUSY_SECONDS)
+    try:
+        database.execute("PRAGMA journal_mode = WAL")
+        if database.execute("PRAGMA quick_check(1)").fetchone()[0] != "ok":
+            raise DamagedCache
+        version = database.execute("PRAGMA user_version").fetchone()[0]
+        if version not in (0, VERSION):
+            database.executescript("DROP TABLE IF EXISTS costs; DROP TABLE IF EXISTS models;")
+        if version != VERSION:
+            database.executescript(TABLES)
+            database.execute(f"PRAGMA user_version = {VERSION}")
+            database.commit()
+    except sqlite3.Error:
+        database.close()
+        raise
+    return database
+
+
+def _remove(path: Path) -> None:
+    for name in (path.name, f"{path.name}-wal", f"{path.name}-shm"):
+        path.with_name(name).unlink(missing_ok=True)

@@ -1,0 +1,173 @@
+"""Open a session, run it, and read from the runtime's own profile what ran and what was in memory."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from remat_cli.core.errors import RuntimeFailure
+from remat_cli.core.graph import TensorType
+from remat_cli.runtime._arrays import Array, run_session
+from remat_cli.runtime._events import Event, Run, read_runs
+from remat_cli.runtime._ort import import_ort, new_options, runtime_errors
+from remat_cli.runtime.providers import check_session, parse_device, require
+
+
+class SessionSettings(msgspec.Struct, frozen=True):
+    """How a session is opened.
+
+    `exact` sets the options under which the runtime runs exactly the file: its order, its ops, and every buffer
+    freed at its last use. Otherwise the options are the runtime's default ones. `intra_op_threads` is 0 for the
+    runtime's own default. `custom_ops` are shared libraries with custom operators.
+    """
+
+    exact: bool = True
+    intra_op_threads: int = 0
+    device: str = "cpu"
+    profiling: bool = False
+    custom_ops: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Observation:
+    """What one run showed; bytes are the runtime's counters at the end of each op, before it frees its inputs.
+
+    `executed` are op names in execution order, ops inside subgraphs left out; `types` are, per op, the types of its
+    outputs in the order of those that are named (an omitted optional output has no entry, neither has a sequence or
+    an empty optional). `live_bytes` is, per executed op, what it holds beyond the baseline: live tensors.
+    `nested_bytes` is, by control-flow op, how much more its subgraph held at most. `baseline_bytes` is what the
+    session holds in its arena before the first op: packed weights, and weights of at most 127 bytes.
+    `in_use_peak_bytes` is the most in use, workspace included, rounded by the allocator, baseline included.
+    """
+
+    executed: tuple[str, ...]
+    outputs: dict[str, Array]
+    types: dict[str, tuple[TensorType, ...]]
+    live_bytes: tuple[int, ...]
+    baseline_bytes: int
+    in_use_peak_bytes: int
+    arena_held_bytes: int
+    runtime_version: str
+    nested_bytes: dict[str, int]
+
+    @property
+    def op_live(self) -> dict[str, int]:
+        """Live bytes at the end of each op, by name."""
+        return dict(zip(self.executed, self.live_bytes, strict=True))
+
+    @property
+    def peak_live_bytes(self) -> int:
+        """Most bytes of live tensors at the end of any op."""
+        return max(self.live_bytes, default=0)
+
+    def peak_with_workspace(self, workspace: Mapping[str, int]) -> int:
+        """Most bytes of live tensors and workspace together during any op; ops not named need no workspace."""
+        return max((live + workspace.get(name, 0) for name, live in self.op_live.items()), default=0)
+
+
+def runtime_version() -> str:
+    """Version of the installed ONNX Runtime."""
+    return str(import_ort().__version__)
+
+
+def session_options(settings: SessionSettings) -> Any:
+    """The runtime's options object for these settings."""
+    ort = import_ort()
+    options = new_options(ort)
+    if settings.exact:
+        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+        options.execution_order = ort.ExecutionOrder.PRIORITY_BASED
+        options.enable_mem_reuse = False
+        options.enable_mem_pattern = False
+    if settings.intra_op_threads:
+        options.intra_op_num_threads = settings.intra_op_threads
+    options.enable_profiling = settings.profiling
+    for library in settings.custom_ops:
+        with runtime_errors(f"custom operators {library} do not load"):
+            options.register_custom_ops_library(library)
+    return options
+
+
+def wait_without_spinning(options: Any) -> None:
+    """Let idle threads sleep, for sessions that run beside others and are not timed; nothing else changes."""
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+
+
+def open_session(path: Path, settings: SessionSettings, options: Any = None) -> Any:
+    """An InferenceSession on a model file; `options` replaces the options that `settings` stand for.
+
+    Raises:
+        RuntimeFailure: the runtime refuses the model.
+        MissingDependency: the device cannot be used.
+    """
+    device = parse_device(settings.device)
+    require(device.provider)
+    options = session_options(settings) if options is None else options
+    with runtime_errors(f"ONNX Runtime refuses {path.name}"):
+        session = import_ort().InferenceSession(str(path), options, providers=device.session_providers)
+    check_session(session, device)
+    return session
+
+
+@contextlib.contextmanager
+def profiled_session(path: Path, settings: SessionSettings, options: Any = None) -> Iterator[tuple[Any, list[Run]]]:
+    """A session that is being profiled and an empty list that holds its runs when the block has ended well."""
+    options = session_options(settings) if options is None else options
+    with tempfile.TemporaryDirectory(prefix="remat_") as folder:
+        options.enable_profiling = True
+        options.profile_file_prefix = str(Path(folder) / "profile")
+        session = open_session(path, settings, options)
+        runs: list[Run] = []
+        try:
+            yield session, runs
+        finally:
+            profile = Path(session.end_profiling())
+        runs.extend(read_runs(profile))
+
+
+def run_profiled(path: Path, feeds: Mapping[str, Array], settings: SessionSettings) -> Observation:
+    """Open a session, run it once, and report what happened; nothing is left on disk.
+
+    Raises:
+        RuntimeFailure: the runtime refuses or fails to run the model.
+        MissingDependency: the device cannot be used.
+    """
+    with profiled_session(path, settings) as (session, runs), runtime_errors(f"ONNX Runtime fails to run {path.name}"):
+        outputs = run_session(session, feeds)
+    return observation(runs[0], outputs, path.name)
+
+
+def observation(run: Run, outputs: dict[str, Array], name: str) -> Observation:
+    """What the first run of a session says.
+
+    Raises:
+        RuntimeFailure: two ops of the model have the same name, so that figures cannot be told apart.
+    """
+    events = run.events
+    baseline = baseline_bytes(events)
+    names = [event.name for event in events]
+    if twice := sorted(op for op, count in Counter(names).items() if count > 1):
+        raise RuntimeFailure(f"{name}: two ops are named '{twice[0]}'; give every op a name of its own")
+    return Observation(
+        executed=tuple(names),
+        outputs=outputs,
+        types={event.name: event.types for event in events},
+        live_bytes=tuple(event.requested_bytes - baseline for event in events),
+        baseline_bytes=baseline,
+        in_use_peak_bytes=events[-1].peak_bytes if events else 0,
+        arena_held_bytes=events[-1].held_bytes if events else 0,
+        runtime_version=runtime_version(),
+        nested_bytes={e.name: max(0, e.nested_bytes - e.requested_bytes) for e in events if e.nested_bytes},
+    )
+
+
+def baseline_bytes(events: tuple[Event, ...]) -> int:
+    """What was in use before the first op of a first run began."""
+    return events[0].requested_bytes - events[0].growth_bytes if events else 0

@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from remat_cli.core.errors import RuntimeFailure
+from remat_cli.runtime._arrays import pack_all
+from remat_cli.runtime._process import run_fresh
+from remat_cli.runtime.caps import CapJob, Trial, find_smallest_cap, try_cap
+from remat_cli.runtime.feeds import make_feeds
+from remat_cli.runtime.session import SessionSettings
+from tests.runtime.models import MIB, X, skip_model
+
+FEEDS = pack_all(make_feeds([X], 0))
+EXACT, DEFAULT = SessionSettings(exact=True), SessionSettings(exact=False)
+
+
+@pytest.fixture
+def model(tmp_path):
+    return str(skip_model(tmp_path / "m.onnx"))
+
+
+@pytest.mark.parametrize(("cap_bytes", "suffices"), [(9 * MIB, True), (7 * MIB - 4096, False)])
+def test_arena_is_really_capped(model, cap_bytes, suffices):
+    assert run_fresh(try_cap, Trial(model, FEEDS, EXACT, cap_bytes)) is suffices
+
+
+@pytest.mark.parametrize("settings", [EXACT, DEFAULT])
+def test_smallest_cap_lies_just_above_what_is_live(model, settings):
+    tolerance = 64 * 1024
+    answer = run_fresh(find_smallest_cap, CapJob(model, FEEDS, settings, 0, 7 * MIB, tolerance))
+    assert answer.smallest_bytes is not None
+    assert answer.failed_bytes is not None
+    assert 7 * MIB <= answer.smallest_bytes < 11 * MIB
+    assert 0 < answer.smallest_bytes - answer.failed_bytes <= tolerance
+
+
+def test_starting_far_too_low_still_finds_it(model):
+    answer = run_fresh(find_smallest_cap, CapJob(model, FEEDS, EXACT, 0, 2 * MIB, 64 * 1024))
+    assert answer.smallest_bytes is not None
+    assert answer.smallest_bytes >= 7 * MIB
+
+
+def test_starting_too_high_proves_nothing(model):
+    answer = run_fresh(find_smallest_cap, CapJob(model, FEEDS, EXACT, 0, 32 * MIB, 64 * 1024))
+    assert answer.smallest_bytes is None
+    assert answer.trials == 2
+
+
+def test_failure_for_another_reason_than_memory_is_no_answer(model):
+    wrong = pack_all({"x": np.zeros((3, 3), np.float32)})
+    with pytest.raises(RuntimeFailure, match="Got invalid dimensions"):
+        run_fresh(try_cap, Trial(model, wrong, EXACT, 9 * MIB))
+    with pytest.raises(RuntimeFailure, match=r"a capped run of m\.onnx crashed: .*Got invalid dimensions"):
+        run_fresh(find_smallest_cap, CapJob(model, wrong, EXACT, 0, 7 * MIB, 64 * 1024))
