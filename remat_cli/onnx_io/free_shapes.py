@@ -1,0 +1,172 @@
+"""Shapes to declare so that a default session frees every buffer when its last reader is done.
+
+ONNX Runtime keeps a dead buffer for a later tensor of the same declared shape, which raises the peak. Two shapes with
+differently named dimensions are never the same, so every buffer gets names of its own. Tensors that share a buffer by
+working in place must agree in all dimensions, so they share the names. A dimension that shape inference proves
+(channels, mostly, which come from weights) cannot be hidden, and is declared as the number it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import onnx
+import onnx_ir as ir
+from onnx import helper
+
+from remat_cli.core.graph import TensorType
+from remat_cli.onnx_io.draft import Draft
+from remat_cli.onnx_io.element_types import DATA_TYPES, dims_of
+from remat_cli.onnx_io.op_facts import CONTRIB, NCHWC
+
+Dims = tuple[int | str | None, ...]
+VISIBLE_ELEMENTS = 64  # constants up to this size may steer shape inference (shapes, axes, scales)
+UNKNOWN_DOMAIN = "remat.unknown"
+
+# Ops outside the ONNX domain whose shapes follow the rule of an ONNX op.
+STAND_INS: Mapping[tuple[str, str], str] = {
+    (NCHWC, "Conv"): "Conv",
+    (NCHWC, "MaxPool"): "MaxPool",
+    (NCHWC, "AveragePool"): "AveragePool",
+    (NCHWC, "GlobalMaxPool"): "GlobalMaxPool",
+    (NCHWC, "GlobalAveragePool"): "GlobalAveragePool",
+    (CONTRIB, "FusedConv"): "Conv",
+    (CONTRIB, "FusedGemm"): "Gemm",
+    (CONTRIB, "Gelu"): "Relu",
+    (CONTRIB, "BiasGelu"): "Relu",
+    (CONTRIB, "FastGelu"): "Relu",
+    (CONTRIB, "QuickGelu"): "Relu",
+    (CONTRIB, "SkipLayerNormalization"): "Relu",
+    ("", "SimplifiedLayerNormalization"): "Relu",
+    (CONTRIB, "SkipSimplifiedLayerNormalization"): "Relu",
+}
+
+
+@dataclass(frozen=True)
+class Canvas:
+    """What shape inference needs to know of the rewritten model.
+
+    `fixed` are shapes that are not ours to choose (inputs and outputs of the model); `weights` are the constants;
+    `groups` numbers the values made by ops such that those in one group share a buffer and a shape.
+    """
+
+    drafts: Sequence[Draft]
+    types: Mapping[str, TensorType]
+    fixed: Mapping[str, Dims | None]
+    weights: Mapping[str, ir.TensorProtocol]
+    groups: Mapping[str, int]
+    opset_imports: Mapping[str, int]
+
+
+def free_shapes(canvas: Canvas) -> dict[str, Dims]:
+    """Shape to declare for each value in `groups`: numbers where inference proves them, else names of the group."""
+    proved: dict[int, frozenset[int]] = {}
+    skeleton = _skeleton(canvas)
+    while True:
+        shapes = _declare(canvas, proved)
+        del skeleton.graph.value_info[:]
+        skeleton.graph.value_info.extend(_info(name, canvas, dims) for name, dims in shapes.items())
+        found = _proved(canvas, onnx.shape_inference.infer_shapes(skeleton).graph.value_info)
+        grown = {group: axes | proved.get(group, frozenset()) for group, axes in found.items()}
+        if all(axes == proved.get(group, frozenset()) for group, axes in grown.items()):
+            return shapes
+        proved = {**proved, **grown}
+
+
+def known_shapes(
+    drafts: Sequence[Draft], shapes: Mapping[str, Dims], least_bytes: int, sizes: Mapping[str, int]
+) -> list[str]:
+    """Values whose readers should not see their shape, because it makes the shape of a large tensor known.
+
+    They are the values of known shape that the maker of such a tensor reads, or the tensor itself if there are none.
+    """
+    known = {name for name, dims in shapes.items() if dims and all(isinstance(dim, int) for dim in dims)}
+    targets: dict[str, None] = {}
+    for draft in drafts:
+        if any(name in known and sizes.get(name, 0) >= least_bytes for name in draft.makes):
+            sources = [name for name in draft.all_reads if name in known]
+            targets.update(dict.fromkeys(sources or [name for name in draft.makes if name in known]))
+    return list(targets)
+
+
+def _declare(canvas: Canvas, proved: Mapping[int, frozenset[int]]) -> dict[str, Dims]:
+    return {
+        name: tuple(
+            dim if axis in proved.get(group, ()) else f"r{group}d{axis}"
+            for axis, dim in enumerate(canvas.types[name].shape)
+        )
+        for name, group in canvas.groups.items()
+    }
+
+
+def _proved(canvas: Canvas, inferred: Iterable[onnx.ValueInfoProto]) -> dict[int, frozenset[int]]:
+    """Axes of each group that inference knows of one of its members."""
+    axes: dict[int, frozenset[int]] = {}
+    for info in inferred:
+        group = canvas.groups.get(info.name)
+        dims = info.type.tensor_type.shape.dim
+        if group is not None and len(dims) == len(canvas.types[info.name].shape):
+            known = frozenset(axis for axis, dim in enumerate(dims) if dim.HasField("dim_value"))
+            axes[group] = axes.get(group, frozenset()) | known
+    return axes
+
+
+def _skeleton(canvas: Canvas) -> onnx.ModelProto:
+    """The graph without large weights, for ONNX shape inference."""
+    visible = {name: tensor for name, tensor in canvas.weights.items() if tensor.size <= VISIBLE_ELEMENTS}
+    hidden = {name: tensor for name, tensor in canvas.weights.items() if name not in visible}
+    made = {name for draft in canvas.drafts for name in draft.makes}
+    inputs = [_info(name, canvas, dims) for name, dims in canvas.fixed.items() if name not in made]
+    inputs += [
+        helper.make_tensor_value_info(name, int(tensor.dtype), dims_of(tensor)) for name, tensor in hidden.items()
+    ]
+    graph = helper.make_graph(
+        [_stand_in(draft) for draft in canvas.drafts],
+        "shapes",
+        inputs,
+        [_info(name, canvas, dims) for name, dims in canvas.fixed.items() if name in made],
+        [ir.to_proto(_renamed(tensor, name)) for name, tensor in visible.items()],
+    )
+    imports = [helper.make_opsetid(domain, version) for domain, version in canvas.opset_imports.items()]
+    imports.append(helper.make_opsetid(UNKNOWN_DOMAIN, 1))
+    return helper.make_model(graph, opset_imports=imports)
+
+
+def _renamed(tensor: ir.TensorProtocol, name: str) -> ir.TensorProtocol:
+    return ir.tensor(tensor.numpy(), dtype=tensor.dtype, name=name)
+
+
+def _info(name: str, canvas: Canvas, dims: Dims | None) -> onnx.ValueInfoProto:
+    return helper.make_tensor_value_info(name, int(DATA_TYPES[canvas.types[name].dtype]), dims)
+
+
+def _stand_in(draft: Draft) -> onnx.NodeProto:
+    """The node that shape inference sees: the op itself, one with the same rule, or one without any rule."""
+    if draft.source is None:
+        node = helper.make_node(draft.op_type, draft.reads, draft.makes, draft.name)
+        node.attribute.extend(helper.make_attribute(name, value) for name, value in draft.attributes)
+        return node
+    key = ("" if draft.domain == "ai.onnx" else draft.domain, draft.op_type)
+    if key[0] == "" and key not in STAND_INS and not draft.captured:
+        node = onnx.NodeProto()
+        node.CopyFrom(ir.to_proto(draft.source))
+        node.op_type = draft.op_type
+        node.ClearField("input")
+        node.ClearField("output")
+        node.input.extend(draft.reads)
+        node.output.extend(draft.makes)
+        return node
+    like = STAND_INS.get(key)
+    if like is None:
+        return helper.make_node(draft.op_type, draft.reads, draft.makes, draft.name, domain=UNKNOWN_DOMAIN)
+    reads = draft.reads[:1] if like == "Relu" else draft.reads[:3]
+    node = helper.make_node(like, reads, draft.makes[:1], draft.name)
+    node.attribute.extend(_shape_attributes(draft.source, like))
+    return node
+
+
+def _shape_attributes(source: ir.Node, like: str) -> list[onnx.AttributeProto]:
+    """Attributes of an op that the stand-in has too."""
+    allowed = onnx.defs.get_schema(like).attributes
+    return [ir.to_proto(attribute) for name, attribute in source.attributes.items() if name in allowed]

@@ -1,0 +1,129 @@
+"""What ONNX Runtime does with each kind of op: shares storage, works in place, or must never run twice.
+
+Storage facts were measured on the CPU execution provider, one row at a time; `tests/onnx_io/test_op_facts.py` measures
+them again on the installed runtime. An op of the ONNX domain without a row is plain: it makes new buffers and may be
+repeated. In any other domain only ops with a row may be repeated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import onnx_ir as ir
+
+ONNX = ""
+CONTRIB = "com.microsoft"
+NCHWC = "com.microsoft.nchwc"
+
+
+@dataclass(frozen=True)
+class OpFacts:
+    """Nature of one op.
+
+    `view`: output 0 always shares the storage of input 0. `in_place`: (input, output) positions that share a buffer
+    when the op is the last reader and both have the same shape and element size. `why_not_repeatable` is empty when
+    the op may run more than once.
+    """
+
+    view: bool = False
+    in_place: tuple[tuple[int, int], ...] = ()
+    why_not_repeatable: str = ""
+
+
+PLAIN = OpFacts()
+VIEW = OpFacts(view=True)
+IN_PLACE = OpFacts(in_place=((0, 0),))
+SUM_IN_PLACE = OpFacts(in_place=((3, 0),))  # the tensor added to the result of a convolution
+RANDOM = OpFacts(why_not_repeatable="random: two runs give different values")
+CONTROL_FLOW = OpFacts(why_not_repeatable="control flow: its body is opaque")
+SEQUENCE = OpFacts(why_not_repeatable="reads or makes a sequence or an optional value")
+TRAINING_DROPOUT = OpFacts(why_not_repeatable="Dropout in training mode: random")
+TRAINING_NORM = OpFacts(why_not_repeatable="BatchNormalization in training mode overwrites its running statistics")
+
+_SPECIAL: Mapping[OpFacts, Mapping[str, str]] = {
+    VIEW: {ONNX: "Reshape Flatten Squeeze Unsqueeze Identity"},
+    IN_PLACE: {
+        ONNX: "Relu Sigmoid Tanh LeakyRelu Elu Selu Celu ThresholdedRelu Softplus Softsign HardSigmoid Softmax "
+        "LogSoftmax Clip Trilu Shrink Cast ScatterElements Scatter TensorScatter ParametricSoftplus",
+        CONTRIB: "Trilu",
+    },
+    SUM_IN_PLACE: {CONTRIB: "FusedConv", NCHWC: "Conv"},
+    RANDOM: {
+        ONNX: "RandomNormal RandomNormalLike RandomUniform RandomUniformLike Multinomial Bernoulli",
+        CONTRIB: "BitmaskDropout Sampling",
+    },
+    CONTROL_FLOW: {ONNX: "If Loop Scan", CONTRIB: "BeamSearch GreedySearch"},
+    SEQUENCE: {
+        ONNX: "SequenceAt SequenceConstruct SequenceEmpty SequenceErase SequenceInsert SequenceLength SequenceMap "
+        "ConcatFromSequence SplitToSequence Optional OptionalGetElement OptionalHasElement"
+    },
+    # Deterministic ops that the runtime's own optimiser writes, and those that exporters for it use.
+    PLAIN: {
+        NCHWC: "MaxPool AveragePool GlobalMaxPool GlobalAveragePool ReorderInput ReorderOutput Upsample",
+        CONTRIB: "FusedGemm FusedMatMul FusedMatMulActivation TransposeMatMul Gelu BiasGelu FastGelu QuickGelu "
+        "LayerNormalization SimplifiedLayerNormalization SkipLayerNormalization SkipSimplifiedLayerNormalization "
+        "EmbedLayerNormalization GroupNorm SkipGroupNorm Attention MultiHeadAttention PackedAttention QAttention "
+        "RotaryEmbedding BiasSoftmax BiasSplitGelu BiasAdd MatMulNBits MatMulBnb4 MatMulFpQ4 MatMulInteger16 "
+        "MatMulIntegerToFloat DynamicQuantizeMatMul DynamicQuantizeLSTM QLinearAdd QLinearMul QLinearSigmoid "
+        "QLinearLeakyRelu QLinearSoftmax QLinearConcat QLinearConv QLinearGlobalAveragePool QLinearAveragePool "
+        "QLinearReduceMean QLinearWhere QGemm QMoE MoE QuantizeLinear DequantizeLinear NhwcMaxPool NhwcConv "
+        "NhwcFusedConv GatherND GatherBlockQuantized ExpandDims Pad Unique Inverse Irfft Rfft CropAndResize "
+        "ConvTransposeWithDynamicPads GridSample MaxpoolWithMask MulInteger ReduceSumInteger Range",
+    },
+}
+
+
+def _table() -> dict[tuple[str, str], OpFacts]:
+    """One row per (domain, op type)."""
+    return {
+        (domain, op_type): facts
+        for facts, domains in _SPECIAL.items()
+        for domain, op_types in domains.items()
+        for op_type in op_types.split()
+    }
+
+
+FACTS: Mapping[tuple[str, str], OpFacts] = _table()
+SPECIAL_ROWS = frozenset(row for row, facts in FACTS.items() if facts.view or facts.in_place)
+
+
+def facts_of(node: ir.Node) -> OpFacts:
+    """Nature of a node: its row, or what its attributes and types say where they matter."""
+    domain = ONNX if node.domain == "ai.onnx" else node.domain
+    if domain == ONNX and node.op_type == "Dropout" and _may_train(node):
+        return TRAINING_DROPOUT
+    if domain == ONNX and node.op_type == "BatchNormalization" and _is_training_norm(node):
+        return TRAINING_NORM
+    facts = FACTS.get((domain, node.op_type))
+    if facts is None and domain not in (ONNX, "ai.onnx.ml"):
+        reason = f"{domain}.{node.op_type} is not known to be free of side effects"
+        return replace(PLAIN, why_not_repeatable=reason)
+    facts = facts or PLAIN
+    if not facts.why_not_repeatable and _has_body(node):
+        return CONTROL_FLOW
+    if not facts.why_not_repeatable and any(_is_not_tensor(value) for value in (*node.inputs, *node.outputs)):
+        return SEQUENCE
+    return facts
+
+
+def _has_body(node: ir.Node) -> bool:
+    return any(a.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS) for a in node.attributes.values())
+
+
+def _is_not_tensor(value: ir.Value | None) -> bool:
+    return value is not None and isinstance(value.type, (ir.SequenceType, ir.OptionalType))
+
+
+def _may_train(node: ir.Node) -> bool:
+    """Whether Dropout may drop: its third input is there and not a constant False."""
+    mode = node.inputs[2] if len(node.inputs) > 2 else None
+    if mode is None:
+        return False
+    return mode.const_value is None or bool(mode.const_value.numpy().any())
+
+
+def _is_training_norm(node: ir.Node) -> bool:
+    """Whether BatchNormalization updates its statistics: by attribute, or before opset 14 by having more outputs."""
+    attribute = node.attributes.get("training_mode")
+    return (attribute is not None and attribute.as_int() == 1) or sum(bool(o.name) for o in node.outputs) > 1

@@ -1,0 +1,196 @@
+"""From a judged plan to a model that stock ONNX Runtime runs exactly so, whatever its session options."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from remat_cli.core.errors import RematError
+from remat_cli.core.graph import Graph, Tensor, TensorType
+from remat_cli.core.plan import Plan
+from remat_cli.core.problem import tensor_ids
+from remat_cli.core.schedule import Compute
+from remat_cli.onnx_io.assemble import Parts, check_rewritten, element_types
+from remat_cli.onnx_io.default_order import captured_values
+from remat_cli.onnx_io.draft import Draft
+from remat_cli.onnx_io.element_types import type_of
+from remat_cli.onnx_io.gates import Scene
+from remat_cli.onnx_io.interface import Interface
+from remat_cli.onnx_io.lone_reads import newly_lone_reads
+from remat_cli.onnx_io.normalise import fresh_name, names_in
+from remat_cli.onnx_io.release import release_buffers
+from remat_cli.onnx_io.reshapes import free_reshapes
+
+
+@dataclass(frozen=True)
+class RewriteInfo:
+    """What the rewritten model says about itself, and the interface it must keep."""
+
+    budget_bytes: int
+    source_sha256: str
+    remat_version: str
+    bound_dims: Mapping[str, int]
+    interface: Interface
+
+
+@dataclass(frozen=True)
+class Rewritten:
+    """The rewritten model and what is needed to judge and verify it.
+
+    `step_ops` is the node of each plan step, in order; `gate_ops` are the gate helpers' names; `clones` counts
+    repeated ops; `observed` are the types of all nodes' results, as `to_graph` wants them.
+    """
+
+    model: ir.Model
+    step_ops: tuple[str, ...]
+    gate_ops: frozenset[str]
+    clones: int
+    gates: int
+    observed: dict[str, tuple[TensorType, ...]]
+
+
+def rewrite(model: ir.Model, graph: Graph, plan: Plan, info: RewriteInfo) -> Rewritten:
+    """Write the plan as a model: its ops in the plan's order, repeated ones as copies, held in place by gates.
+
+    `graph` must be that of `model`, and `plan` a one-device plan of it. Weights are shared, never copied.
+
+    Raises:
+        RematError: the plan spans devices, repeats an op for nobody, or cannot be written down faithfully.
+    """
+    taken = names_in(model)
+    steps, types = _steps(model, graph, plan, taken)
+    _refuse_dead_clones(steps, {port.name for port in info.interface.outputs})
+    steps, weights = free_reshapes(steps, _weights(model), taken)
+    parts = Parts(model, info.interface, weights, _value_types(steps, types))
+    released = release_buffers(parts, _scene(graph, steps, types, parts, taken))
+    drafts = released.woven.drafts
+    _describe(released.model, info)
+    check_rewritten(released.model, info.interface)
+    return Rewritten(
+        model=released.model,
+        step_ops=tuple(draft.name for draft in drafts if draft.step >= 0),
+        gate_ops=frozenset(draft.name for draft in drafts if draft.step < 0),
+        clones=sum(draft.clone > 0 for draft in drafts),
+        gates=released.woven.gates,
+        observed=released.observed,
+    )
+
+
+def set_model_metadata(model: ir.Model, key: str, value: str) -> None:
+    """Write one entry of the model's metadata, in place."""
+    model.metadata_props[key] = value
+
+
+def _describe(model: ir.Model, info: RewriteInfo) -> None:
+    """What the rewritten model says about itself; its peak is added once the finished file has been judged."""
+    set_model_metadata(model, "remat.version", info.remat_version)
+    set_model_metadata(model, "remat.budget_bytes", str(info.budget_bytes))
+    set_model_metadata(model, "remat.source_sha256", info.source_sha256)
+    if info.bound_dims:
+        bound = ",".join(f"{name}={number}" for name, number in sorted(info.bound_dims.items()))
+        set_model_metadata(model, "remat.bound_dims", bound)
+
+
+def _steps(
+    model: ir.Model, graph: Graph, plan: Plan, taken: set[str]
+) -> tuple[tuple[Draft, ...], dict[str, TensorType]]:
+    """One draft per step of the plan, and the type of each instance by its name."""
+    nodes = {node.name: node for node in model.graph}
+    names = _instance_names(graph, plan, taken)
+    ids = tensor_ids(graph)
+    runs: Counter[int] = Counter()
+    steps: list[Draft] = []
+    for number, step in enumerate(plan.schedule.steps):
+        if not isinstance(step, Compute) or step.device != 0:
+            raise RematError(f"step {number} is not on the first device: only plans for one device can be written")
+        op = graph.ops[step.op]
+        new = {_tensor(graph, ids, plan, i).name: names[i] for i in (*plan.reads[number], *plan.makes[number])}
+        steps.append(_step(nodes[op.name], new, number, runs[step.op], taken))
+        runs[step.op] += 1
+    kinds = {name: _tensor(graph, ids, plan, i) for i, name in enumerate(names)}
+    return tuple(steps), {name: TensorType(t.dtype, t.shape) for name, t in kinds.items()}
+
+
+def _tensor(graph: Graph, ids: tuple[int, ...], plan: Plan, instance: int) -> Tensor:
+    return graph.tensors[ids[plan.instances[instance].tensor]]
+
+
+def _step(node: ir.Node, new: Mapping[str, str], number: int, clone: int, taken: set[str]) -> Draft:
+    """A draft of one run of an op; `new` maps tensor names to the instances that this run reads and makes."""
+    reads = [value.name or "" if value is not None else "" for value in node.inputs]
+    outer = [value.name or "" for value in captured_values(node)]
+    return Draft(
+        name=fresh_name(f"{node.name}/remat_{clone}", taken) if clone else node.name or "",
+        op_type=node.op_type,
+        domain=node.domain,
+        reads=tuple(new.get(name, name) for name in reads),
+        makes=tuple(new.get(value.name or "", "") for value in node.outputs),
+        captured=tuple((name, new.get(name, name)) for name in outer),
+        source=node,
+        clone=clone,
+        step=number,
+    )
+
+
+def _instance_names(graph: Graph, plan: Plan, taken: set[str]) -> list[str]:
+    """Name of each instance; the first has the tensor's own, but for a model output the newest has it."""
+    ids = tensor_ids(graph)
+    of_tensor: dict[int, list[int]] = {}
+    for number, instance in enumerate(plan.instances):
+        of_tensor.setdefault(ids[instance.tensor], []).append(number)
+    names = [""] * len(plan.instances)
+    for tensor, numbers in of_tensor.items():
+        own = graph.tensors[tensor].name
+        bearer = numbers[-1] if graph.tensors[tensor].kept else numbers[0]
+        for count, number in enumerate(numbers):
+            names[number] = own if number == bearer else fresh_name(f"{own}/remat_{count}", taken)
+    return names
+
+
+def _refuse_dead_clones(steps: tuple[Draft, ...], outputs: set[str]) -> None:
+    """An op that is repeated must be read each time, or the runtime would drop a run and with it the plan's order."""
+    read = {name for step in steps for name in step.all_reads} | outputs
+    runs = Counter(step.source.name for step in steps if step.source is not None)
+    for step in steps:
+        repeated = step.source is not None and runs[step.source.name] > 1
+        if repeated and not any(name in read for name in step.makes):
+            raise RematError(
+                f"step {step.step} computes '{step.name}', which nobody reads: the plan wastes a recompute"
+            )
+
+
+def _scene(
+    graph: Graph, steps: tuple[Draft, ...], types: Mapping[str, TensorType], parts: Parts, taken: set[str]
+) -> Scene:
+    """What gates are written into, before any is."""
+    inputs = {t.name: TensorType(t.dtype, t.shape) for t in graph.tensors if t.producer is None}
+    constants = {name: type_of(tensor) for name, tensor in parts.weights.items()}
+    imports = parts.model.graph.opset_imports
+    return Scene(
+        steps=steps,
+        types={**constants, **inputs, **types},
+        weights=frozenset(constants),
+        opaque=frozenset(name for name, kind in parts.types.items() if not isinstance(kind, ir.TensorType)),
+        barriers=frozenset(),
+        apart=newly_lone_reads(parts.model, steps),
+        opset=imports.get("", imports.get("ai.onnx", 0)),
+        taken=frozenset(taken),
+    )
+
+
+def _value_types(steps: tuple[Draft, ...], types: Mapping[str, TensorType]) -> dict[str, ir.TypeProtocol]:
+    """The onnx-ir type of each value that a step makes; sequences and optional values keep theirs."""
+    found = element_types(types)
+    for step in steps:
+        for name, value in zip(step.makes, step.source.outputs if step.source else (), strict=True):
+            if name and value.type is not None and not isinstance(value.type, ir.TensorType):
+                found[name] = value.type
+    return found
+
+
+def _weights(model: ir.Model) -> dict[str, ir.TensorProtocol]:
+    initializers = model.graph.initializers.items()
+    return {name: value.const_value for name, value in initializers if value.const_value is not None}
