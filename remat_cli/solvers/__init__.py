@@ -11,12 +11,12 @@ from typing import Any
 import msgspec
 
 from remat_cli.core.errors import BrokenSolver, ConfigError, InvalidSchedule
+from remat_cli.core.floor import working_set_floor
 from remat_cli.core.plan import Plan
 from remat_cli.core.problem import Problem
 from remat_cli.core.schedule import Schedule
 from remat_cli.core.simulate import simulate
 from remat_cli.solvers.base import Improvement, Limits, Result, Solution, Solver, Status
-from remat_cli.core.floor import working_set_floor
 
 SOLVERS: Mapping[str, str] = {
     "auto": "remat_cli.solvers.portfolio:Auto",

@@ -64,20 +64,23 @@ def condense(problem: Problem) -> Condensed:
 
 
 def drop_dead(problem: Problem, schedule: Schedule) -> Schedule:
-    """Leave out recomputes whose results nobody reads, until none is left."""
+    """Leave out recomputes whose results nobody reads, until none is left.
+
+    A first computation stays even when nobody reads it: without it the next one would be first, and first
+    computations would no longer be in the order that the space (`first_in_order`, `staged`) asks for.
+    """
     while True:
         plan = simulate(problem, schedule)
-        times_run: dict[int, int] = {}
-        for op in schedule.op_ids():
-            times_run[op] = times_run.get(op, 0) + 1
+        ran: set[int] = set()
         read = {instance for reads in plan.reads for instance in reads}
         kept = _newest_kept(problem, [(i.tensor) for i in plan.instances])
         steps = []
         for number, step in enumerate(schedule.steps):
             useful = any(i in read or i in kept for i in plan.makes[number])
-            if isinstance(step, Compute) and not useful and times_run[step.op] > 1:
-                times_run[step.op] -= 1
+            if isinstance(step, Compute) and not useful and step.op in ran:
                 continue
+            if isinstance(step, Compute):
+                ran.add(step.op)
             steps.append(step)
         if len(steps) == len(schedule.steps):
             return schedule

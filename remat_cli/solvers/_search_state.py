@@ -1,0 +1,132 @@
+"""What the search kernels work on: a problem and a schedule as two tables of integers.
+
+A table is a two-dimensional array whose rows are named by the constants below: `net[SIZE, x]`, `s[POS, step]`. Two
+plain arrays instead of some thirty keep compilation short. `net` never changes; the state `s` is one schedule with its
+memory profile, changed in place by the kernels only. A last, empty *end op* reads every kept tensor, so that "lives
+to the end" needs no special case anywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar, cast
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+from remat_cli.core.problem import Problem
+
+Ints = NDArray[np.int64]
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+# Rows of a net. Tensors are renumbered so that those of op v are OUT_PTR[v] .. OUT_PTR[v+1]-1.
+IN_PTR = 0  # per op: where its INPUTS begin
+INPUTS = 1
+OUT_PTR = 2  # per op: its first output
+PRODUCER = 3  # per tensor
+SIZE = 4  # per tensor: bytes
+RANK = 5  # per tensor: its number among the outputs of its op
+READ_PTR = 6  # per tensor: where its READERS begin
+READERS = 7
+TIME = 8  # per op
+WORKSPACE = 9  # per op: bytes
+OWN = 10  # per op: bytes of its outputs and workspace
+REPEATABLE = 11  # per op: 0 or 1
+OPS = 12  # one entry: number of ops, the end op included
+
+# Rows of a state. Steps have numbers that stay while their positions shift.
+SEQ = 0  # per position: the step there
+OP = 1  # per step
+POS = 2  # per step
+NXT = 3  # per step: next step of the same op, -1 if none
+HEAD = 4  # per op: its first step
+MEM = 5  # per position: bytes
+SPARE = 6  # stack of unused step numbers
+DIFF = 7  # scratch: differences of bytes per position, all zero between moves
+MARK = 8  # scratch per op: stamps
+USE = 9  # scratch per tensor: where in a bundle it is read last
+FATE = 10  # scratch per tensor: stamps
+BUNDLE = 11  # scratch: ops or steps of the move being looked at
+NUM = 12  # the single numbers below
+LAST = 13  # rows from here on, per step: the last step that reads output k, the step itself when unread
+
+# Entries of row NUM.
+LENGTH = 0  # steps of the schedule, the end op included
+COST = 1  # total time of all steps
+BUDGET = 2  # bytes that activations and workspace may take
+STAMP = 3  # counter that makes marks of earlier moves void
+WORK = 4  # candidate moves looked at so far
+FREE = 5  # entries on the stack SPARE
+RANGES = 6  # ranges collected for the move being looked at, from LOW to HIGH
+LOW = 7
+HIGH = 8
+PINNED = 9  # 1: first computations stay in their order
+RANDOM = 10  # state of the random numbers
+BEST = 11  # score of the best bundle found by the scan under way, its op, position, and how it was gathered
+BEST_OP = 12
+BEST_AT = 13
+BEST_LIMIT = 14
+BEST_LEAST = 15
+
+
+def kernel(function: Function) -> Function:
+    """Compile with numba, once per machine, running without the interpreter's lock.
+
+    Kernels allocate nothing, so reference counting is off, which with the other switches halves compilation.
+    """
+    return cast(
+        Function, numba.njit(cache=True, nogil=True, no_cfunc_wrapper=True, error_model="numpy", _nrt=False)(function)
+    )
+
+
+def make_net(problem: Problem) -> Ints:
+    """Table of a problem that has one device, no views and no in-place pairs; the end op is appended."""
+    ops, tensors = problem.ops, problem.tensors
+    order = [tensor for op in ops for tensor in op.outputs]
+    number = {tensor: rank for rank, tensor in enumerate(order)}
+    kept = [number[t] for t in order if tensors[t].kept]
+    reads = [[number[t] for t in op.inputs] for op in ops] + [kept]
+    readers: list[list[int]] = [[] for _ in order]
+    for op_number, wanted in enumerate(reads):
+        for tensor in wanted:
+            readers[tensor].append(op_number)
+    workspace = [op.workspace_bytes[0] for op in ops]
+    outputs = [sum(tensors[t].size_bytes for t in op.outputs) for op in ops]
+    rows: dict[int, Sequence[int]] = {
+        IN_PTR: _starts(reads),
+        INPUTS: [entry for row in reads for entry in row],
+        OUT_PTR: [*_starts([op.outputs for op in ops]), len(order)],
+        PRODUCER: [tensors[t].producer for t in order],
+        SIZE: [tensors[t].size_bytes for t in order],
+        RANK: [rank for op in ops for rank in range(len(op.outputs))],
+        READ_PTR: _starts(readers),
+        READERS: [entry for row in readers for entry in row],
+        TIME: [*(op.time_ns[0] or 0 for op in ops), 0],
+        WORKSPACE: [*workspace, 0],
+        OWN: [*(w + o for w, o in zip(workspace, outputs, strict=True)), 0],
+        REPEATABLE: [*(int(op.repeatable) for op in ops), 0],
+        OPS: [len(ops) + 1],
+    }
+    net = np.zeros((len(rows), max(len(row) for row in rows.values())), np.int64)
+    for name, row in rows.items():
+        net[name, : len(row)] = row
+    return net
+
+
+def make_state(net: Ints, budget_bytes: int, seed: int) -> Ints:
+    """An empty schedule with room for every op three times and some; `budget_bytes` is without the fixed part."""
+    ops = int(net[OPS, 0])
+    tensors = int(net[OUT_PTR, ops])
+    widest = int(np.diff(net[OUT_PTR, : ops + 1]).max(initial=1))
+    state = np.zeros((LAST + widest, max(3 * ops, tensors) + 256), np.int64)
+    state[NUM, BUDGET] = budget_bytes
+    state[NUM, RANDOM] = seed
+    return state
+
+
+def _starts(rows: Sequence[Sequence[int]]) -> list[int]:
+    starts = [0]
+    for row in rows:
+        starts.append(starts[-1] + len(row))
+    return starts

@@ -1,0 +1,48 @@
+"""Compiling the search kernels ahead of need, so that a caller can say what it waits for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from remat_cli.core.problem import Device, Memory, OpSpec, Problem, TensorSpec
+from remat_cli.solvers import _search_kernels, _search_orders, _search_profile, _search_records
+from remat_cli.solvers._search_state import make_net
+from remat_cli.solvers._search_tracks import make_track
+
+# The kernels that Python calls; all others are compiled into them.
+_ENTRIES = (
+    _search_kernels.improve,
+    _search_orders.greedy_order,
+    _search_orders.reorder,
+    _search_profile.build,
+    _search_profile.peak,
+    _search_profile.uniform,
+    _search_records.load,
+    _search_records.save,
+)
+
+
+def is_compiled() -> bool:
+    """Whether this machine's cache holds every kernel as the source now stands."""
+    return all(_is_cached(entry) for entry in _ENTRIES)
+
+
+def warm_up() -> None:
+    """Load all kernels from the cache, or compile them into it: some ten seconds, once per machine and version."""
+    ops = tuple(OpSpec(tuple(range(v)), (v,), (1,), (0,)) for v in range(3))
+    tensors = tuple(TensorSpec(1, v) for v in range(3))
+    net = make_net(Problem(ops, tensors, (Memory("cpu", 3),), (Device("cpu", 0),)))
+    track = make_track(net, 2, 0, is_pinned=False)
+    track.begin_greedy(0.0, 0.0)
+    track.reorder(5, 0.01)
+    track.improve(5)
+    track.peak_bytes()
+    track.random()
+
+
+def _is_cached(entry: object) -> bool:
+    """Whether numba's cache has an index of this kernel that is not older than its source file."""
+    source = Path(entry.py_func.__code__.co_filename)  # type: ignore[attr-defined]
+    name = f"{source.stem}.{entry.py_func.__name__}-*.nbi"  # type: ignore[attr-defined]
+    found = Path(entry.stats.cache_path).glob(name)  # type: ignore[attr-defined]
+    return any(index.stat().st_mtime >= source.stat().st_mtime for index in found)

@@ -1,0 +1,103 @@
+"""The least budget that a given overhead buys: what `--budget min` means."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from remat_cli.core.floor import working_set_floor
+from remat_cli.core.plan import Plan
+from remat_cli.core.problem import Problem
+from remat_cli.core.schedule import Schedule
+from remat_cli.core.simulate import baseline, simulate
+from remat_cli.solvers._order import least_peak_order
+from remat_cli.solvers._search_state import make_net
+from remat_cli.solvers._search_tracks import Clock, Track, chunk_work, make_track
+from remat_cli.solvers._sharing import condense
+from remat_cli.solvers.base import Limits
+
+PATIENCE = 6  # chunks without improvement after which a target counts as out of reach
+ATTEMPTS = 3
+HEAT = 0.05  # of the mean op time: how much slower a step of the search may make the schedule
+FINEST = 1000  # the search ends when targets differ by less than this fraction of the peak
+
+
+def find_least_budget(problem: Problem, limits: Limits, max_overhead: float) -> Schedule | None:
+    """The schedule of least peak found whose time is at most (1 + max_overhead) times the baseline's.
+
+    Starts from the baseline (in free order also from an order of low peak), then searches for plans under falling
+    targets, each from the last plan found: a bisection between the peak reached and the floor, whose lower end rises
+    when a target is not met. Any peak it returns is one that the judge confirmed; nothing is proved about smaller
+    ones. The budget in `problem` is not used. None if there are several devices, or the overhead is negative.
+    """
+    if len(problem.devices) != 1 or max_overhead < 0:
+        return None
+    return _Descent(problem, limits, max_overhead).run()
+
+
+@dataclass
+class _Descent:
+    problem: Problem
+    limits: Limits
+    max_overhead: float
+
+    def __post_init__(self) -> None:
+        self.clock = Clock(self.limits)
+        self.condensed = condense(self.problem)
+        self.fixed_bytes = self.problem.memories[0].fixed_bytes
+        self.most_ns = int(self.problem.baseline_time_ns * (1 + self.max_overhead))
+        self.best: Plan = baseline(self.problem)
+        # Where the search stands: it may count more memory than the judge, so it keeps steps of its own.
+        self.ops: list[int] = list(range(len(self.condensed.problem.ops)))
+
+    def run(self) -> Schedule:
+        floor = working_set_floor(self.problem).bytes[0]
+        if self.limits.order == "free" and self.best.peak > floor:
+            self._take(least_peak_order(self.condensed.problem, self.limits.seed, self._has_no_time_for_orders))
+        if self.max_overhead > 0:
+            self._descend(floor)
+        return self.best.schedule
+
+    def _has_no_time_for_orders(self) -> bool:
+        return self.limits.is_over or self.clock.share_used() > 0.3
+
+    def _take(self, ops: list[int]) -> bool:
+        """Judge a schedule of the search; keep it if it is within the overhead and needs less."""
+        plan = simulate(self.problem, self.condensed.expand(Schedule.of_ops(ops)))
+        if plan.time_ns > self.most_ns or plan.peak >= self.best.peak:
+            return False
+        self.best, self.ops = plan, ops
+        return True
+
+    def _descend(self, floor: int) -> None:
+        """Bisect from the best schedule, then from the baseline, then from the best with other random numbers."""
+        net = make_net(self.condensed.problem)
+        is_pinned = self.limits.order == "keep"
+        mean_ns = self.condensed.problem.baseline_time_ns / max(1, len(self.condensed.problem.ops))
+        baseline_ops = list(range(len(self.condensed.problem.ops)))
+        for attempt in range(ATTEMPTS):
+            track = make_track(net, 0, self.limits.seed + attempt, is_pinned, HEAT * mean_ns)
+            self._bisect(track, floor, baseline_ops if attempt == 1 else self.ops)
+
+    def _bisect(self, track: Track, floor: int, ops: list[int]) -> None:
+        """Lower the peak reached towards the floor, or the highest target missed, starting from `ops`."""
+        low = floor
+        while self.best.peak - low > self.best.peak // FINEST and not self.clock.is_over:
+            target = low + (self.best.peak - low) // 2
+            track.begin(ops)
+            if self._reach(track, target):
+                ops = self.ops
+            else:
+                low = target
+
+    def _reach(self, track: Track, target: int) -> bool:
+        """Search until a plan within the target (total bytes) and the overhead is found; False if none is."""
+        track.set_budget(target - self.fixed_bytes)
+        idle = 0
+        while idle < PATIENCE and not self.clock.is_over:
+            before, work = track.rank, track.work
+            track.improve(self.clock.chunk(chunk_work(track.net), 1))
+            self.clock.work += track.work - work
+            idle = 0 if track.rank < before else idle + 1
+            if track.excess == 0 and track.time <= self.most_ns:
+                return self._take(track.ops)
+        return False

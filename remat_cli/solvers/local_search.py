@@ -1,0 +1,167 @@
+"""Anytime local search over schedules: reorder, then recompute, with moves of whole chains of ops."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import msgspec
+
+from remat_cli.core.problem import Problem
+from remat_cli.core.schedule import Schedule
+from remat_cli.core.simulate import baseline
+from remat_cli.solvers._order import greedy_starts, search_order
+from remat_cli.solvers._search_state import make_net
+from remat_cli.solvers._search_tracks import Clock, Incumbent, Track, chunk_work, is_roomy, make_track
+from remat_cli.solvers._sharing import Condensed, condense
+from remat_cli.solvers.base import Limits, Solution, Space, Status
+
+HEATS = (0.02, 0.1, 0.5)  # of the mean op time
+
+
+class LocalSearch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Large-neighbourhood search over schedules; no limit on recomputes per op; proves nothing but zero overhead.
+
+    Repair inserts recomputes, alone or in bundles with the dead ancestors they need, by excess bytes removed per time;
+    the search removes some, repairs with noise, prunes what is idle and shifts steps in time. In free order it first
+    looks for an order that fits without recomputing, and then searches from the best order and from the baseline's.
+    Linear time per move, about 0.2 to 1 million moves per second.
+
+    `tracks` is the number of searches that share the time (in free order one stays at the baseline order), `restart`
+    after how many chunks without improvement (some 50 ms each) a track starts again, `patience` the seconds without
+    improvement after which the search ends (0: it uses all its time), `orders` the number of greedy orders tried.
+    """
+
+    name: ClassVar[str] = "local-search"
+    summary: ClassVar[str] = "reorders and recomputes by local search; good plans in seconds"
+    proves: ClassVar[str] = "optimal when nothing needs recomputing"
+
+    tracks: int = 3
+    restart: int = 20
+    patience: float = 0.0
+    orders: int = 60
+
+    def supports(self, problem: Problem) -> str | None:
+        """One device."""
+        return None if len(problem.devices) == 1 else "it places every op on one device"
+
+    def solve(self, problem: Problem, limits: Limits, start: Schedule | None = None) -> Solution:
+        """Search until out of time or work, told to stop, within the gap of the baseline time, or out of patience."""
+        return _Search(self, problem, limits, start).run()
+
+
+@dataclass
+class _Search:
+    options: LocalSearch
+    problem: Problem
+    limits: Limits
+    start: Schedule | None
+    tracks: list[Track] = field(default_factory=list)
+    rounds: int = 0
+
+    def __post_init__(self) -> None:
+        self.clock = Clock(self.limits)
+        self.incumbent = Incumbent(self.problem, self.limits)
+        self.is_pinned = self.limits.order == "keep"
+        self.condensed: Condensed = condense(self.problem)
+        self.net = make_net(self.condensed.problem)
+        self.free_bytes = self.problem.memories[0].free_bytes
+
+    def run(self) -> Solution:
+        self.incumbent.offer(baseline(self.problem).schedule)
+        starts = self._take_start()
+        if not self._is_done():
+            self._make_tracks(starts)
+        while not self._is_done():
+            self._round()
+        return self._solution()
+
+    def _is_done(self) -> bool:
+        patience = self.options.patience
+        if self.incumbent.is_good_enough or self.clock.is_over:
+            return True
+        return patience > 0 and self.incumbent.plan is not None and self.incumbent.is_stale(patience)
+
+    def _take_start(self) -> list[list[int]]:
+        """Offer the given schedule, and bring it into the form the search works on, unless it is too long for that."""
+        if self.start is None or (self.is_pinned and not _keeps_order(self.start)):
+            return []
+        self.incumbent.offer(self.start)
+        ops = self.condensed.contract(self.start).op_ids()
+        return [ops] if is_roomy(self.net, ops) else []
+
+    def _make_tracks(self, starts: list[list[int]]) -> None:
+        mean_ns = self.condensed.problem.baseline_time_ns / max(1, len(self.condensed.problem.ops))
+        for number in range(max(1, self.options.tracks)):
+            pinned = self.is_pinned or number == 0
+            seed = self.limits.seed * 1_000_003 + number
+            heat = mean_ns * HEATS[number % len(HEATS)]
+            self.tracks.append(make_track(self.net, self.free_bytes, seed, pinned, heat))
+        for track, ops in zip(self.tracks, starts, strict=False):
+            track.begin(ops)
+        if not self.is_pinned:
+            self._reorder()
+
+    def _reorder(self) -> None:
+        """Give all tracks but the first the best order found; stop early when it fits as it is."""
+        track = make_track(self.net, self.free_bytes, self.limits.seed, is_pinned=False)
+        greedy_starts(track, (), self.options.orders)
+        work = self.clock.chunk(chunk_work(self.net), 40)
+        search_order(track, work, 6, lambda: self._order_share(track) > 0.2 or self.limits.is_over)
+        self.clock.work += track.work
+        self.incumbent.offer(self.condensed.expand(Schedule.of_ops(track.ops)))
+        for other in self.tracks[1:] or self.tracks:
+            other.begin(track.ops)
+
+    def _order_share(self, track: Track) -> float:
+        if self.limits.work is not None:
+            return (self.clock.work + track.work) / max(1, self.limits.work)
+        return self.clock.share_used()
+
+    def _round(self) -> None:
+        """A chunk of search on each track, in parallel when there are workers; then compare."""
+        before = sum(track.work for track in self.tracks)
+        work = self.clock.chunk(chunk_work(self.net), len(self.tracks))
+        if self.limits.workers > 1 and len(self.tracks) > 1:
+            with ThreadPoolExecutor(self.limits.workers) as pool:
+                list(pool.map(lambda track: track.improve(work), self.tracks))
+        else:
+            for track in self.tracks:
+                track.improve(work)
+        self.clock.work += sum(track.work for track in self.tracks) - before
+        self.rounds += 1
+        self._offer_best()
+        self._restart_idle()
+
+    def _offer_best(self) -> None:
+        best = min(self.tracks, key=lambda track: track.rank)
+        if best.excess == 0 and (self.incumbent.plan is None or best.time < self.incumbent.plan.time_ns):
+            self.incumbent.offer(self.condensed.expand(Schedule.of_ops(best.ops)))
+
+    def _restart_idle(self) -> None:
+        """A track that found nothing for long continues from the best of all, or from a fresh start."""
+        best = min(self.tracks, key=lambda track: track.rank)
+        for track in self.tracks:
+            if track.idle_chunks < self.options.restart:
+                continue
+            if track is best or (track.state is self.tracks[0].state and not self.is_pinned):
+                track.begin(track.ops)
+            else:
+                track.begin(best.ops)
+
+    def _solution(self) -> Solution:
+        space: Space = "first_in_order" if self.is_pinned else "free"
+        bound_ns = self.problem.baseline_time_ns
+        facts = {"moves": self.clock.work, "rounds": self.rounds}
+        plan = self.incumbent.plan
+        if plan is None:
+            return Solution(Status.NOT_FOUND, space, None, bound_ns, facts=facts)
+        status = Status.OPTIMAL if plan.time_ns == bound_ns else Status.FEASIBLE
+        return Solution(status, space, plan.schedule, bound_ns, facts=facts)
+
+
+def _keeps_order(schedule: Schedule) -> bool:
+    """Whether first computations come in baseline order."""
+    firsts = list(dict.fromkeys(schedule.op_ids()))
+    return firsts == sorted(firsts)
