@@ -1,0 +1,210 @@
+"""The compiler on one page: load, optimise, profile, plan, rewrite, verify. Values in, reports out."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import msgspec
+
+from remat_cli.config import Config, output_paths, require_budget
+from remat_cli.core import progress as stages
+from remat_cli.core.errors import ModelError
+from remat_cli.core.floor import working_set_floor
+from remat_cli.core.instance import instance_problem, load_instance
+from remat_cli.core.plan_file import PlanFile, check_belongs, is_plan, read_plan, write_plan
+from remat_cli.core.problem import make_problem
+from remat_cli.core.profile import Profile
+from remat_cli.core.progress import Progress
+from remat_cli.core.verification import Verification
+from remat_cli.onnx_io.load import save
+from remat_cli.pipeline_plan import (
+    Outcome,
+    elsewhere,
+    find_file,
+    plan_file,
+    request_of,
+    snippet,
+    verify_request,
+    warnings,
+)
+from remat_cli.pipeline_prepare import Prepared, only_device, prepare, profile_prepared, sha256, work_folder
+from remat_cli.pipeline_solve import Answer, answer, ask, prepare_kernels
+from remat_cli.pipeline_write import Written, write_within_budget
+from remat_cli.report.explain import recomputes, working_set
+from remat_cli.report.inspection import inspect_model, inspect_plan
+from remat_cli.report.report import (
+    CompileReport,
+    InspectReport,
+    SolutionReport,
+    SolveReport,
+    VerifyReport,
+    solution_report,
+)
+from remat_cli.runtime.profile_cache import ProfileCache
+from remat_cli.runtime.verify import verify
+
+
+def compile_model(model: Path, config: Config, progress: Progress) -> CompileReport:
+    """Rewrite a model so that it runs within a budget; the output is written only once it is verified.
+
+    Raises:
+        InputError: the model, the inputs or the settings cannot be used.
+        RuntimeFailure: ONNX Runtime refuses the model.
+    """
+    started = time.monotonic()
+    device = only_device(config)
+    require_budget(config)
+    targets = output_paths(model, config)
+    prepare_kernels(config.solver, progress)
+    with work_folder(config) as work:
+        prepared = prepare(model, config, work, progress)
+        profile = profile_prepared(prepared, config, device, progress)
+        first = answer(ask(make_problem(prepared.graph, profile, 0), config), config, progress)
+        final, written = write_within_budget(prepared, profile, first, config, progress)
+        solution = _solution(final, written)
+        report = _report(model, config, prepared, final, solution)
+        if written is None:
+            return msgspec.structs.replace(report, seconds=time.monotonic() - started)
+        outcome = Outcome(prepared, profile, final, written, solution)
+        verification = _verify_fresh(outcome, config, work, progress) if config.verify else None
+        report = msgspec.structs.replace(
+            report,
+            verification=verification,
+            warnings=warnings(verification),
+            gates=written.rewritten.gates,
+            snippet=snippet(targets.model, config),
+        )
+        if verification is not None and not verification.passed:
+            save(written.rewritten.model, targets.failed)
+            report = msgspec.structs.replace(report, failed_output=str(targets.failed))
+        else:
+            save(written.rewritten.model, targets.model)
+            write_plan(targets.plan, plan_file(outcome, config, targets.model, targets.plan, verification))
+            report = msgspec.structs.replace(report, output=str(targets.model), plan=str(targets.plan))
+        return msgspec.structs.replace(report, seconds=time.monotonic() - started)
+
+
+def profile_model(model: Path, config: Config, progress: Progress) -> tuple[Profile, ...]:
+    """Measure every op of a model on each device; what was measured before comes from the cache."""
+    with work_folder(config) as work:
+        prepared = prepare(model, config, work, progress)
+        return tuple(profile_prepared(prepared, config, device, progress) for device in config.devices)
+
+
+def verify_plan(plan: Path, config: Config, progress: Progress) -> VerifyReport:
+    """Run the original and the rewritten model of a plan and compare them with what the plan promises.
+
+    Raises:
+        ModelError: the plan cannot be read, or the models it speaks of are gone, changed, or optimised differently.
+    """
+    read = read_plan(plan)
+    rewritten = find_file(read.output, plan, "model")
+    source = find_file(read.source, plan, "source")
+    if sha256(rewritten) != read.output.sha256:
+        raise ModelError(f"{rewritten} is not the model that the plan was written with: compile again")
+    with work_folder(config) as work:
+        prepared = prepare(source, _as_requested(read, config), work, progress)
+        check_belongs(read, prepared.source.sha256)
+        if prepared.reference_sha256 != read.optimized_sha256:
+            raise ModelError(
+                f"ONNX Runtime optimises {source} differently here than where the plan was made: compile it again here"
+            )
+        progress.stage(stages.VERIFYING)
+        found = verify(request_of(read, prepared, rewritten, config), progress.advance)
+    notes = (*elsewhere(read), *found.notes)
+    return VerifyReport(
+        plan=str(plan),
+        model=str(rewritten),
+        source=str(source),
+        budget_bytes=read.request.budget_bytes,
+        verification=found,
+        warnings=notes,
+    )
+
+
+def solve_instance(instance: Path, config: Config, progress: Progress) -> SolveReport:
+    """Solve an abstract benchmark instance.
+
+    Raises:
+        InputError: the instance or the settings cannot be used.
+    """
+    question = ask(instance_problem(load_instance(instance)), config)
+    prepare_kernels(config.solver, progress)
+    solved = answer(question, config, progress)
+    return SolveReport(
+        instance=str(instance),
+        ops=len(question.problem.ops),
+        budget=question.text,
+        solution=_solution(solved, None),
+    )
+
+
+def inspect_file(path: Path, config: Config, progress: Progress) -> InspectReport:
+    """Where the memory of a model or a plan goes.
+
+    Raises:
+        ModelError: the file is neither, or cannot be used.
+    """
+    if is_plan(path):
+        read = read_plan(path)
+        return inspect_plan(path, read, elsewhere(read))
+    device = only_device(config)
+    with work_folder(config) as work:
+        prepared = prepare(path, config, work, progress)
+        profile = profile_prepared(prepared, config, device, progress)
+    problem = make_problem(prepared.graph, profile, 0)
+    if config.budget is None or config.budget.kind == "min":
+        return inspect_model(path, prepared.graph, profile, problem, None)
+    question = ask(problem, config)
+    return inspect_model(path, prepared.graph, profile, question.problem, question.text)
+
+
+def clear_profile_cache(config: Config) -> int:
+    """Forget all measured costs; returns how many entries there were."""
+    return ProfileCache(config.cache_dir).clear()
+
+
+def _as_requested(plan: PlanFile, config: Config) -> Config:
+    """The settings under which the plan's model was prepared."""
+    request = plan.request
+    return msgspec.structs.replace(
+        config,
+        devices=(plan.device,),
+        portable=request.portable,
+        intra_op_threads=plan.profile.provenance.intra_op_threads,
+        dims=request.dims,
+        input_shapes=request.input_shapes,
+    )
+
+
+def _verify_fresh(outcome: Outcome, config: Config, work: Path, progress: Progress) -> Verification:
+    """Verify the rewritten model before anything is written where the user will look."""
+    progress.stage(stages.VERIFYING)
+    path = work / "rewritten.onnx"
+    save(outcome.written.rewritten.model, path)
+    return verify(verify_request(outcome, path, config), progress.advance)
+
+
+def _solution(solved: Answer, written: Written | None) -> SolutionReport:
+    """The solver's claims beside the judge's figures; once written, the peak is that of the written model."""
+    question = solved.question
+    solution = solution_report(solved.run, question.problem, question.baseline, solved.plan)
+    return solution if written is None else msgspec.structs.replace(solution, peak_bytes=written.plan.peak)
+
+
+def _report(model: Path, config: Config, prepared: Prepared, solved: Answer, solution: SolutionReport) -> CompileReport:
+    """What is known before anything is written; `blockers` only where the budget is out of reach."""
+    problem = solved.question.problem
+    blocking = working_set_floor(problem).ops[0] if solved.plan is None else None
+    return CompileReport(
+        model=str(model),
+        device=problem.devices[0].name,
+        budget=solved.question.text,
+        solution=solution,
+        ops=len(prepared.graph.ops),
+        recomputes=recomputes(prepared.graph, problem, solved.plan) if solved.plan else (),
+        blocking_op=prepared.graph.ops[blocking].name if blocking is not None else None,
+        blockers=working_set(prepared.graph, blocking) if blocking is not None else (),
+        blocking_workspace_bytes=problem.ops[blocking].workspace_bytes[0] if blocking is not None else 0,
+    )

@@ -1,0 +1,213 @@
+"""The plan as a file, and a file's promises as a verification."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from remat_cli import __version__
+from remat_cli.config import Config
+from remat_cli.core.errors import ModelError
+from remat_cli.core.plan_file import (
+    FileRef,
+    PlanFile,
+    Promise,
+    Request,
+    SessionSettings,
+    Solved,
+    graph_instances,
+)
+from remat_cli.core.profile import Profile
+from remat_cli.core.verification import Verification
+from remat_cli.pipeline_prepare import Prepared, sha256
+from remat_cli.pipeline_solve import Answer
+from remat_cli.pipeline_write import Written
+from remat_cli.report.report import SolutionReport
+from remat_cli.runtime.provenance import provenance
+from remat_cli.runtime.verify import VerifyRequest
+
+PROVIDER_NAMES: Mapping[str, str] = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """All that a finished compilation knows."""
+
+    prepared: Prepared
+    profile: Profile
+    answer: Answer
+    written: Written
+    solution: SolutionReport
+
+
+def verify_request(outcome: Outcome, rewritten: Path, config: Config) -> VerifyRequest:
+    """What verification must find for a freshly rewritten model."""
+    graph, profile = outcome.prepared.graph, outcome.profile
+    step_ops, gates = outcome.written.rewritten.step_ops, outcome.written.rewritten.gate_ops
+    assert outcome.answer.plan is not None
+    workspace = {cost.name: cost.workspace_bytes for cost in profile.ops}
+    for name, op in zip(step_ops, outcome.answer.plan.schedule.op_ids(), strict=True):
+        workspace[name] = workspace[graph.ops[op].name]
+    return VerifyRequest(
+        reference=outcome.prepared.reference_path,
+        rewritten=rewritten,
+        feeds=outcome.prepared.feeds,
+        more_feeds=outcome.prepared.more_feeds,
+        expected_order=step_ops,
+        predicted_live_peak_bytes=outcome.written.plan.live_peak - outcome.written.fixed_bytes,
+        fixed_bytes=outcome.written.fixed_bytes,
+        reference_fixed_bytes=profile.fixed_bytes,
+        budget_bytes=outcome.answer.question.budget_bytes,
+        gate_ops=gates,
+        workspace=workspace,
+        predicted_overhead_percent=outcome.solution.overhead_percent,
+        capped=config.capped_run,
+        portable=config.portable,
+        intra_op_threads=config.intra_op_threads,
+        device=profile.device,
+    )
+
+
+def plan_file(
+    outcome: Outcome, config: Config, output: Path, plan: Path, verification: Verification | None
+) -> PlanFile:
+    """Everything needed to rebuild, draw and verify the model at `output`; paths are relative to the plan."""
+    answer, solution = outcome.answer, outcome.solution
+    assert answer.plan is not None
+    assert solution.time is not None
+    return PlanFile(
+        remat_version=__version__,
+        source=FileRef(_relative(outcome.prepared.source.path, plan), outcome.prepared.source.sha256),
+        optimized_sha256=outcome.prepared.reference_sha256,
+        output=FileRef(_relative(output, plan), sha256(output)),
+        request=Request(
+            budget=answer.question.text,
+            budget_bytes=answer.question.budget_bytes,
+            budget_scope=config.budget_scope,
+            order=config.order,
+            portable=config.portable,
+            dims=config.dims,
+            input_shapes=config.input_shapes,
+        ),
+        device=outcome.profile.device,
+        graph=outcome.prepared.graph,
+        profile=outcome.profile,
+        schedule=answer.plan.schedule,
+        instances=graph_instances(outcome.prepared.graph, answer.plan),
+        solved=Solved(
+            solver=solution.solver,
+            options=solution.options,
+            seed=solution.seed,
+            space=solution.space,
+            status=solution.status,
+            time_ns=solution.time,
+            baseline_time_ns=solution.baseline_time,
+            bound_ns=answer.run.bound,
+            overhead_percent=solution.overhead_percent,
+            lower_bound_percent=solution.lower_bound_percent,
+            floor_bytes=solution.floor_bytes,
+            seconds=solution.seconds,
+            seconds_to_best=solution.seconds_to_best,
+        ),
+        promise=_promise(outcome, config, verification),
+        snippet=snippet(output, config),
+        warnings=warnings(verification),
+        verification=verification,
+    )
+
+
+def request_of(plan: PlanFile, prepared: Prepared, rewritten: Path, config: Config) -> VerifyRequest:
+    """What verification must find for a plan read from a file."""
+    profile, promise = plan.profile, plan.promise
+    order = tuple(name for name in promise.order if name not in set(promise.gates))
+    workspace = {cost.name: cost.workspace_bytes for cost in profile.ops}
+    for name, op in zip(order, plan.schedule.op_ids(), strict=True):
+        workspace[name] = workspace[plan.graph.ops[op].name]
+    return VerifyRequest(
+        reference=prepared.reference_path,
+        rewritten=rewritten,
+        feeds=prepared.feeds,
+        more_feeds=prepared.more_feeds,
+        expected_order=order,
+        predicted_live_peak_bytes=promise.live_peak_bytes,
+        fixed_bytes=promise.fixed_bytes,
+        reference_fixed_bytes=profile.fixed_bytes,
+        budget_bytes=plan.request.budget_bytes,
+        gate_ops=frozenset(promise.gates),
+        workspace=workspace,
+        predicted_overhead_percent=plan.solved.overhead_percent,
+        capped=config.capped_run,
+        portable=plan.request.portable,
+        intra_op_threads=profile.provenance.intra_op_threads,
+        device=plan.device,
+    )
+
+
+def find_file(reference: FileRef, plan: Path, what: str) -> Path:
+    """The file that a plan speaks of, beside the plan or where it was, unchanged.
+
+    Raises:
+        ModelError: it is gone or was changed since.
+    """
+    for path in (plan.parent / reference.path, Path(reference.path)):
+        if path.is_file():
+            return path
+    raise ModelError(f"the plan's {what} {reference.path} is not beside {plan}: put it back or compile again")
+
+
+def elsewhere(plan: PlanFile) -> tuple[str, ...]:
+    """What is different here from where the plan was made, and what therefore no longer holds."""
+    made = plan.profile.provenance
+    here = provenance(plan.device, made.intra_op_threads, made.optimization, made.runs, made.warmups)
+    changed = [
+        f"{what} {getattr(here, field)} here, {getattr(made, field)} there"
+        for field, what in (("cpu", "CPU"), ("runtime", "runtime"), ("runtime_version", "runtime version"))
+        if getattr(here, field) != getattr(made, field)
+    ]
+    if not changed:
+        return ()
+    return (f"the plan was made elsewhere ({'; '.join(changed)}): its times, and perhaps its peak, do not hold here",)
+
+
+def snippet(output: Path, config: Config) -> str:
+    """Python that runs the result, ready to paste."""
+    provider = PROVIDER_NAMES[config.device.partition(":")[0]]
+    threads = f"options.intra_op_num_threads = {config.intra_op_threads}\n" if config.intra_op_threads else ""
+    return (
+        "import onnxruntime as ort\n\n"
+        "options = ort.SessionOptions()\n"
+        f"{threads}"
+        "options.enable_mem_pattern = False  # else later runs take one block for all tensors\n"
+        f'session = ort.InferenceSession("{output.as_posix()}", options, providers=["{provider}"])\n'
+        "outputs = session.run(None, inputs)  # inputs: a dict of numpy arrays by name\n"
+    )
+
+
+def warnings(verification: Verification | None) -> tuple[str, ...]:
+    """What the user should know besides the figures."""
+    if verification is None:
+        return ("not verified: run `remat verify` on the plan",)
+    return verification.notes
+
+
+def _promise(outcome: Outcome, config: Config, verification: Verification | None) -> Promise:
+    written, baseline = outcome.written, outcome.answer.question.baseline
+    gates = outcome.written.rewritten.gate_ops
+    return Promise(
+        order=written.order,
+        gates=tuple(name for name in written.order if name in gates),
+        peak_bytes=written.plan.peak,
+        live_peak_bytes=written.plan.live_peak - written.fixed_bytes,
+        fixed_bytes=written.fixed_bytes,
+        baseline_peak_bytes=baseline.peak,
+        memory_bytes=written.plan.memory_bytes[0],
+        baseline_memory_bytes=baseline.memory_bytes[0],
+        exact_session=SessionSettings(intra_op_num_threads=config.intra_op_threads),
+        holds_by_default=not config.portable and (verification is None or verification.within_budget),
+    )
+
+
+def _relative(path: Path, plan: Path) -> str:
+    return Path(os.path.relpath(path.resolve(), plan.resolve().parent)).as_posix()

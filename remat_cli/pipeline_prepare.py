@@ -1,0 +1,199 @@
+"""From a model file to what planning needs: load, optimise, look at one run, measure."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from remat_cli.config import Config
+from remat_cli.core import progress as stages
+from remat_cli.core.errors import ConfigError
+from remat_cli.core.graph import Graph, TensorType
+from remat_cli.core.profile import OpCost, Profile
+from remat_cli.core.progress import Progress
+from remat_cli.onnx_io.load import DimBindings, SourceModel, inputs_of, load, prepare_optimized, save
+from remat_cli.onnx_io.to_graph import op_signatures, to_graph
+from remat_cli.onnx_io.weights import weight_uses
+from remat_cli.runtime.feeds import load_feeds, make_feeds
+from remat_cli.runtime.optimize import optimize
+from remat_cli.runtime.profile_cache import CacheScope, ProfileCache
+from remat_cli.runtime.profilers import Measured, ProfileRequest, measure
+from remat_cli.runtime.provenance import provenance
+from remat_cli.runtime.session import SessionSettings, run_profiled
+from remat_cli.runtime.weights import kept_weight_bytes
+
+RUNS, WARMUPS = 10, 2
+
+
+class Sight(msgspec.Struct, frozen=True):
+    """What one run of the optimised model showed; with `measured` it is kept in the profile cache."""
+
+    types: dict[str, tuple[TensorType, ...]]
+    packed_bytes: int
+    measured: Measured | None = None
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A model ready to be planned. `reference` is the optimised model that a Graph and all plans index.
+
+    `more_feeds` are other inputs, on which outputs are compared too.
+    """
+
+    source: SourceModel
+    reference: Any
+    reference_path: Path
+    reference_sha256: str
+    graph: Graph
+    signatures: tuple[str, ...]
+    feeds: Mapping[str, Any]
+    more_feeds: tuple[Mapping[str, Any], ...]
+    sight: Sight
+
+
+@contextlib.contextmanager
+def work_folder(config: Config) -> Iterator[Path]:
+    """A folder for intermediate files: the user's, which stays, or a temporary one."""
+    if config.work_dir is not None:
+        config.work_dir.mkdir(parents=True, exist_ok=True)
+        yield config.work_dir
+        return
+    with tempfile.TemporaryDirectory(prefix="remat_") as folder:
+        yield Path(folder)
+
+
+def optimization_level(config: Config) -> Literal["all", "extended"]:
+    """How far ONNX Runtime optimises before planning."""
+    return "extended" if config.portable else "all"
+
+
+def only_device(config: Config) -> str:
+    """The one device a plan is for.
+
+    Raises:
+        ConfigError: several devices were named.
+    """
+    if len(config.devices) != 1:
+        raise ConfigError(f"devices {', '.join(config.devices)}: plans for several devices are not supported yet")
+    return config.device
+
+
+def prepare(path: Path, config: Config, work: Path, progress: Progress) -> Prepared:
+    """Load a model, let ONNX Runtime optimise it, and see which tensors exist in one run.
+
+    Raises:
+        ModelError: the model or the inputs file cannot be used.
+        RuntimeFailure: ONNX Runtime refuses the model.
+    """
+    progress.stage(stages.READING)
+    source = load(path, DimBindings(config.dims, config.input_shapes))
+    inputs = inputs_of(source.ir)
+    feeds = load_feeds(config.inputs, inputs) if config.inputs else make_feeds(inputs, config.seed)
+    more_feeds = () if config.inputs else (make_feeds(inputs, config.seed + 1),)
+    progress.stage(stages.OPTIMISING)
+    reference_path = _optimise(source, config, work)
+    reference = prepare_optimized(reference_path)
+    digest = sha256(reference_path)
+    sight = _look(reference_path, digest, feeds, config)
+    graph = to_graph(reference, sight.types)
+    return Prepared(
+        source=source,
+        reference=reference,
+        reference_path=reference_path,
+        reference_sha256=digest,
+        graph=graph,
+        signatures=op_signatures(reference, graph),
+        feeds=feeds,
+        more_feeds=more_feeds,
+        sight=sight,
+    )
+
+
+def profile_prepared(prepared: Prepared, config: Config, device: str, progress: Progress) -> Profile:
+    """The cost of every op on a device; only what the cache does not know is measured.
+
+    Raises:
+        RuntimeFailure: the model fails to run.
+        MissingDependency: the device cannot be used.
+    """
+    progress.stage(stages.PROFILING)
+    scope, measured = _scope(device, config), prepared.sight.measured
+    with ProfileCache(config.cache_dir) as cache:
+        known = cache.op_costs(scope, prepared.signatures)
+        if len(known) < len(set(prepared.signatures)):
+            measured = _measure(prepared, config, device, progress)
+            _remember(prepared, measured, cache, scope)
+            known = cache.op_costs(scope, prepared.signatures)
+    ops = zip(prepared.graph.ops, prepared.signatures, strict=True)
+    packed = measured.packed_bytes if measured else prepared.sight.packed_bytes
+    return Profile(
+        device=device,
+        model_sha256=prepared.reference_sha256,
+        provenance=scope.provenance,
+        ops=tuple(msgspec.structs.replace(known[signature], name=op.name) for op, signature in ops),
+        weight_bytes=kept_weight_bytes(weight_uses(prepared.reference), packed),
+        input_bytes=prepared.graph.input_bytes,
+        packed_bytes=packed,
+        run_ns=measured.run_ns if measured else None,
+        loading_peak_bytes=measured.loading_peak_bytes if measured else None,
+    )
+
+
+def sha256(path: Path) -> str:
+    """Hash of a file's contents."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _scope(device: str, config: Config) -> CacheScope:
+    source = provenance(device, config.intra_op_threads, optimization_level(config), RUNS, WARMUPS)
+    return CacheScope(device, source)
+
+
+def _optimise(source: SourceModel, config: Config, work: Path) -> Path:
+    """The reference model on disk: optimised by the runtime, then in canonical form."""
+    normalised, raw, reference = work / "normalised.onnx", work / "optimised.onnx", work / "reference.onnx"
+    save(source.ir, normalised)
+    optimize(normalised, raw, optimization_level(config), config.intra_op_threads)
+    save(prepare_optimized(raw), reference)
+    return reference
+
+
+def _look(reference: Path, digest: str, feeds: Mapping[str, Any], config: Config) -> Sight:
+    """What the cache knows of the optimised model, or else what one run of it shows."""
+    with ProfileCache(config.cache_dir) as cache:
+        stored = cache.model(_scope(config.device, config), digest)
+    if stored is not None:
+        return msgspec.json.decode(stored, type=Sight)
+    seen = run_profiled(reference, feeds, SessionSettings(exact=True, intra_op_threads=config.intra_op_threads))
+    return Sight(seen.types, seen.baseline_bytes)
+
+
+def _measure(prepared: Prepared, config: Config, device: str, progress: Progress) -> Measured:
+    request = ProfileRequest(
+        device=device,
+        runs=RUNS,
+        warmups=WARMUPS,
+        intra_op_threads=config.intra_op_threads,
+        optimization=optimization_level(config),
+    )
+    names = [op.name for op in prepared.graph.ops]
+    return measure(prepared.reference_path, prepared.feeds, names, request, progress.advance)
+
+
+def _remember(prepared: Prepared, measured: Measured, cache: ProfileCache, scope: CacheScope) -> None:
+    """Keep costs by signature (the least time of equal ops) and the model's own figures by hash."""
+    least: dict[str, OpCost] = {}
+    for signature, cost in zip(prepared.signatures, measured.ops, strict=True):
+        if signature not in least or cost.time_ns < least[signature].time_ns:
+            least[signature] = cost
+    cache.store_ops(scope, least)
+    sight = msgspec.structs.replace(prepared.sight, measured=measured)
+    cache.store_model(scope, prepared.reference_sha256, msgspec.json.encode(sight))

@@ -1,0 +1,184 @@
+"""From a problem and a budget to a judged plan, with the solver's claims beside it."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from remat_cli.config import Config
+from remat_cli.core import progress as stages
+from remat_cli.core.budget import resolve
+from remat_cli.core.errors import ConfigError
+from remat_cli.core.plan import Plan
+from remat_cli.core.problem import Problem
+from remat_cli.core.progress import Progress
+from remat_cli.core.schedule import Compute, Schedule
+from remat_cli.core.simulate import baseline, simulate
+from remat_cli.core.tidy import tidy
+from remat_cli.report.report import SolverRun, overhead_percent
+from remat_cli.solvers import solve
+from remat_cli.solvers.base import Limits, Result
+from remat_cli.solvers.least_budget import find_least_budget
+
+NUMBA_SOLVERS = frozenset({"auto", "local-search"})
+LEAST_SECONDS = 1.0  # a repeated search always gets this much
+
+
+@dataclass(frozen=True)
+class Question:
+    """A problem under the budget in force, and the baseline's plan, which `min` and percentages refer to."""
+
+    problem: Problem
+    baseline: Plan
+    text: str
+    least: bool = False
+
+    @property
+    def budget_bytes(self) -> int:
+        """The budget of the first memory, fixed part included."""
+        return self.problem.memories[0].budget_bytes
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What the solver said, the judged plan (None: not found), and the question it answers."""
+
+    question: Question
+    run: SolverRun
+    plan: Plan | None
+
+
+def ask(problem: Problem, config: Config) -> Question:
+    """Put the user's budget on a problem; `min` starts at the baseline's peak.
+
+    Raises:
+        ConfigError: there is no budget, or it does not name the device.
+    """
+    if config.budget is None:
+        raise ConfigError("no budget: write --budget 512MiB, --budget 80% or --budget min")
+    budget = config.budget.for_device(problem.devices[0].name)
+    plan = baseline(problem)
+    fixed = problem.memories[0].fixed_bytes
+    least = budget.kind == "min"
+    bytes_ = plan.peak if least else resolve(budget, fixed, plan.peak, config.budget_scope)
+    return Question(problem.with_budget(bytes_), plan, budget.text, least)
+
+
+def prepare_kernels(solver: str, progress: Progress) -> None:
+    """Load the compiled search kernels, or compile them once per machine, before anything is measured or timed."""
+    if solver not in NUMBA_SOLVERS:
+        return
+    from remat_cli.solvers._search_warmup import is_compiled, warm_up  # noqa: PLC0415  (imports numba)
+
+    if not is_compiled():
+        progress.stage(stages.COMPILING_KERNELS)
+    warm_up()
+
+
+def tidied(found: Answer) -> Answer:
+    """The answer without computations for nobody; a bound that was proved for a smaller space may then not hold."""
+    if found.plan is None:
+        return found
+    plan = tidy(found.question.problem, found.plan)
+    run = found.run
+    if run.bound is not None and plan.time_ns < run.bound:
+        run = msgspec.structs.replace(run, bound=None, status="feasible", space="free")
+    return Answer(found.question, run, plan)
+
+
+def answer(question: Question, config: Config, progress: Progress) -> Answer:
+    """Solve within the budget and the time limit, telling `progress` of every improvement."""
+    progress.stage(stages.SOLVING)
+    limits = _limits(question.problem, config, progress, config.time_limit_seconds)
+    if not question.least:
+        return _answer(question, solve(question.problem, config.solver, limits, config.solver_options), config)
+    return _least(question, limits, config, progress)
+
+
+def answer_again(first: Answer, slack_bytes: int, config: Config, progress: Progress) -> Answer:
+    """Solve for a budget smaller by what the written model needs beyond its plan; bound and floor stay the first's.
+
+    A bound under a smaller budget says nothing about the user's, so the first search's bound is kept.
+    """
+    question = first.question
+    tight = question.problem.with_budget(question.budget_bytes - slack_bytes)
+    seconds = max(LEAST_SECONDS, config.time_limit_seconds - first.run.seconds)
+    result = solve(tight, config.solver, _limits(tight, config, progress, seconds), config.solver_options)
+    spent = first.run.seconds + result.seconds
+    if result.plan is None:
+        return Answer(question, msgspec.structs.replace(first.run, status="not_found", seconds=spent), None)
+    proved = first.run.bound is not None and result.plan.time_ns <= first.run.bound
+    run = msgspec.structs.replace(
+        _run(result, config),
+        status="optimal" if proved else "feasible",
+        bound=first.run.bound,
+        space=first.run.space,
+        floor_bytes=first.run.floor_bytes,
+        seconds=spent,
+    )
+    return Answer(question, run, simulate(question.problem, result.plan.schedule))
+
+
+def _least(question: Question, limits: Limits, config: Config, progress: Progress) -> Answer:
+    """The least budget within the allowed overhead, then the least time under that budget."""
+    halved = dataclasses.replace(limits, seconds=limits.seconds / 2)
+    schedule = find_least_budget(question.problem, halved, float(config.max_overhead_share))
+    start = simulate(question.problem, schedule) if schedule is not None else question.baseline
+    problem = question.problem.with_budget(start.peak)
+    rest = max(LEAST_SECONDS, limits.seconds_left)
+    result = solve(
+        problem, config.solver, _limits(problem, config, progress, rest), config.solver_options, start.schedule
+    )
+    found = Question(problem, question.baseline, question.text, least=True)
+    if result.plan is None or result.plan.time_ns > start.time_ns:
+        run = msgspec.structs.replace(_run(result, config), status="feasible")
+        return Answer(found, run, start)
+    return _answer(found, result, config)
+
+
+def _limits(problem: Problem, config: Config, progress: Progress, seconds: float) -> Limits:
+    base = problem.baseline_time_ns
+
+    def report(schedule: Schedule | None, bound_ns: int | None) -> None:
+        spent = None if schedule is None else overhead_percent(_time_ns(problem, schedule), base)
+        progress.incumbent(spent, None if bound_ns is None else overhead_percent(max(bound_ns, base), base))
+
+    return Limits(
+        seconds=seconds,
+        workers=config.workers,
+        seed=config.seed,
+        gap=float(config.gap_share),
+        order=config.order,
+        report=report,
+        should_stop=progress.should_stop,
+        started=time.monotonic(),
+    )
+
+
+def _time_ns(problem: Problem, schedule: Schedule) -> int:
+    return sum(problem.ops[s.op].time_ns[s.device] or 0 for s in schedule.steps if isinstance(s, Compute))
+
+
+def _answer(question: Question, result: Result, config: Config) -> Answer:
+    return Answer(question, _run(result, config), result.plan)
+
+
+def _run(result: Result, config: Config) -> SolverRun:
+    options: Mapping[str, Any] = result.options
+    return SolverRun(
+        solver=result.solver,
+        status=result.status.value,
+        space=result.space,
+        floor_bytes=result.floor_bytes,
+        seed=config.seed,
+        seconds=result.seconds,
+        seconds_to_best=result.seconds_to_best,
+        bound=result.bound_ns,
+        options=dict(options),
+        facts=result.facts,
+    )

@@ -1,0 +1,133 @@
+"""The whole product on real models: compile, verify, and be honest where a budget is impossible."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import onnx
+import pytest
+
+from remat_cli.cli import main
+
+SAMPLES = Path(__file__).resolve().parents[1] / "sample_models"
+
+
+@pytest.fixture(autouse=True, scope="module")
+def cache(tmp_path_factory):
+    """One profile cache for all runs of this file."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("REMAT_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+def compile_model(capsys, model, budget, folder, *more):
+    """Exit code, JSON report, stderr of `remat compile`."""
+    output = ["-o", str(folder / "out.onnx"), "--plan", str(folder / "out.json")]
+    code = main(["compile", str(model), "--budget", budget, "--format", "json", "--time-limit", "10s", *output, *more])
+    captured = capsys.readouterr()
+    return code, json.loads(captured.out) if captured.out else None, captured.err
+
+
+def check_promises(report, folder):
+    solution, seen = report["solution"], report["verification"]
+    assert seen["outputs_identical"]
+    assert seen["order_honoured"]
+    assert seen["measured_peak_bytes"] == seen["predicted_peak_bytes"]
+    assert seen["measured_peak_default_session_bytes"] <= solution["budget_bytes"]
+    assert solution["peak_bytes"] <= solution["budget_bytes"]
+    assert solution["time"] >= solution["baseline_time"]
+    assert solution["floor_bytes"] <= solution["peak_bytes"]
+    model = onnx.load(folder / "out.onnx")
+    onnx.checker.check_model(model)
+    told = {entry.key: entry.value for entry in model.metadata_props}
+    assert int(told["remat.predicted_peak_bytes"]) == solution["peak_bytes"]
+    assert int(told["remat.budget_bytes"]) == solution["budget_bytes"]
+
+
+@pytest.mark.parametrize(("name", "budget"), [("unet", "80%"), ("densenet", "90%"), ("detector", "80%")])
+def test_a_sample_fits_the_budget_and_every_promise_is_measured(capsys, tmp_path, name, budget):
+    code, report, _ = compile_model(capsys, SAMPLES / f"{name}.onnx", budget, tmp_path)
+    assert code == 0
+    check_promises(report, tmp_path)
+    assert report["verification"]["capped_run_ok"]
+
+
+def test_an_impossible_budget_is_an_answer_with_the_tensors_that_cause_it(capsys, tmp_path):
+    code, report, _ = compile_model(capsys, SAMPLES / "chain.onnx", "50%", tmp_path)
+    assert code == 3
+    assert report["solution"]["status"] == "infeasible"
+    assert report["solution"]["floor_bytes"] > report["solution"]["budget_bytes"]
+    assert report["blockers"]
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_least_budget_of_a_chain_is_its_baseline(capsys, tmp_path):
+    code, report, _ = compile_model(capsys, SAMPLES / "chain.onnx", "min", tmp_path)
+    assert code == 0
+    check_promises(report, tmp_path)
+    assert report["solution"]["recomputed_ops"] == 0
+
+
+def test_a_plan_is_verified_again_and_inspected(capsys, tmp_path):
+    code, report, _ = compile_model(capsys, SAMPLES / "unet.onnx", "85%", tmp_path, "--no-verify")
+    assert code == 0
+    assert report["verification"] is None
+    assert main(["verify", str(tmp_path / "out.json"), "--format", "json"]) == 0
+    seen = json.loads(capsys.readouterr().out)["verification"]
+    assert seen["measured_peak_bytes"] == seen["predicted_peak_bytes"]
+    assert main(["inspect", str(tmp_path / "out.json"), "--svg", str(tmp_path / "memory.svg"), "--format", "json"]) == 0
+    picture = json.loads(capsys.readouterr().out)
+    assert picture["peak_bytes"] == max(picture["memory_bytes"]) == report["solution"]["peak_bytes"]
+    assert (tmp_path / "memory.svg").read_text().startswith("<?xml")
+
+
+def test_verification_catches_a_model_that_was_changed(capsys, tmp_path):
+    compile_model(capsys, SAMPLES / "unet.onnx", "85%", tmp_path, "--no-verify")
+    model = onnx.load(tmp_path / "out.onnx")
+    model.doc_string = "changed"
+    onnx.save(model, tmp_path / "out.onnx")
+    assert main(["verify", str(tmp_path / "out.json")]) == 2
+    assert "compile again" in capsys.readouterr().err
+
+
+def test_keep_order_and_named_solvers(capsys, tmp_path):
+    for solver in ("local-search", "moccasin"):
+        code, report, _ = compile_model(
+            capsys, SAMPLES / "unet.onnx", "90%", tmp_path, "--order", "keep", "--solver", solver, "--force"
+        )
+        assert code == 0
+        check_promises(report, tmp_path)
+
+
+def test_portable_models_hold_under_exact_options(capsys, tmp_path):
+    code, report, _ = compile_model(capsys, SAMPLES / "unet.onnx", "90%", tmp_path, "--portable")
+    assert code == 0
+    seen = report["verification"]
+    assert seen["outputs_identical"]
+    assert seen["measured_peak_bytes"] == seen["predicted_peak_bytes"]
+
+
+def test_same_seed_one_thread_and_cached_profile_give_byte_identical_models(capsys, tmp_path):
+    files = []
+    for name in ("one", "two"):
+        folder = tmp_path / name
+        folder.mkdir()
+        code, _, _ = compile_model(
+            capsys, SAMPLES / "resnet.onnx", "100%", folder, "--threads", "1", "--seed", "3", "--no-verify"
+        )
+        assert code == 0
+        files.append((folder / "out.onnx").read_bytes())
+    assert files[0] == files[1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(path.stem for path in SAMPLES.glob("*.onnx")))
+@pytest.mark.parametrize("budget", ["90%", "80%", "70%", "min"])
+def test_every_sample_at_every_budget(capsys, tmp_path, name, budget):
+    code, report, _ = compile_model(capsys, SAMPLES / f"{name}.onnx", budget, tmp_path)
+    assert code in (0, 3, 4)
+    if code == 0:
+        check_promises(report, tmp_path)
+    else:
+        assert not list(tmp_path.iterdir())

@@ -1,0 +1,57 @@
+"""Every command of the README does what it says."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+from pathlib import Path
+
+from remat_cli.cli import main
+
+ROOT = Path(__file__).resolve().parents[1]
+README = (ROOT / "README.md").read_text()
+
+
+def commands() -> list[str]:
+    """Lines of the README's shell blocks, comments cut off."""
+    blocks = re.findall(r"```sh\n(.*?)```", README, flags=re.DOTALL)
+    return [line.split("#")[0].strip() for block in blocks for line in block.splitlines() if line.split("#")[0].strip()]
+
+
+def test_there_are_commands():
+    assert {line.split()[0] for line in commands()} == {"make", "pip", "remat"}
+
+
+def test_make_targets_exist():
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE))
+    named = set(re.findall(r"make ([a-z]+(?:-[a-z]+)*)`?", README)) - {"it"}
+    assert {"demo", "test"} <= named
+    assert named - {"is"} <= targets | {"anew"}
+
+
+def test_files_that_the_readme_names_exist():
+    for path in re.findall(r"\]\(([^)]+)\)|`(bench/[^`]+)`", README):
+        assert (ROOT / (path[0] or path[1])).is_file(), path
+
+
+def test_the_remat_commands_run_in_the_order_of_the_readme(tmp_path, monkeypatch, capsys):
+    shutil.copytree(ROOT / "sample_models", tmp_path / "sample_models")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("REMAT_CACHE_DIR", str(tmp_path / "cache"))
+    for line in commands():
+        if line.startswith("remat "):
+            words = shlex.split(line)[1:]
+            try:
+                code = main(words)
+            except SystemExit as stop:
+                code = stop.code
+            captured = capsys.readouterr()
+            assert not code, f"{line}: exit {code}: {captured.err}"
+            assert captured.out, line
+    assert (tmp_path / "memory.svg").is_file()
+
+
+def test_the_exit_codes_are_those_of_the_command_line():
+    for code, word in ((0, "done"), (2, "usage"), (3, "proved impossible"), (4, "no plan found"), (5, "verification")):
+        assert re.search(rf"{code} {word}", README), word
