@@ -17,40 +17,41 @@ from remat_cli.onnx_io.op_facts import NCHWC
 
 
 def newly_lone_reads(model: ir.Model, steps: tuple[Draft, ...]) -> dict[int, tuple[str, ...]]:
-    """For each step, by position, the values that it alone reads although their tensor had several readers before.
+    """For each step, by position, the values from which a gate must separate it.
 
-    Ops in the blocked layout are left out: they are written by the last fusion there is.
+    Those are values that it alone reads although their tensor had several readers before, and results of Transpose
+    that lost a reader: the runtime weighs all readers when it decides where to move a Transpose. Ops in the blocked
+    layout are left out: they are written by the last fusion there is.
     """
-    before = _uses_before(model)
-    maker: dict[str, Draft] = {}
-    uses: Counter[str] = Counter()
-    for step in steps:
-        maker.update(dict.fromkeys(step.makes, step))
-        uses.update(step.reads)
-        uses.update(name for _, name in step.captured)
+    before = _readers_before(model)
+    maker = {name: step for step in steps for name in step.makes if name}
+    now: Counter[str] = Counter(name for step in steps for name in step.all_reads)
     outputs = {value.name for value in model.graph.outputs}
     found: dict[int, tuple[str, ...]] = {}
     for number, step in enumerate(steps):
-        names = [n for n in dict.fromkeys(step.reads) if n in maker and uses[n] == 1 and n not in outputs]
-        lone = tuple(name for name in names if before[_tensor(maker[name], name)] > 1 and _may_fuse(maker[name], step))
-        if lone:
-            found[number] = lone
+        names = [name for name in step.all_reads if name in maker and name not in outputs and name in step.reads]
+        apart = tuple(name for name in names if _may_fuse(maker[name], step, now[name], before[_tensor(maker, name)]))
+        if apart:
+            found[number] = apart
     return found
 
 
-def _uses_before(model: ir.Model) -> Counter[str]:
-    """How often each tensor is read in the reference model; being a model output counts as well."""
-    uses: Counter[str] = Counter(value.name or "" for value in model.graph.outputs)
+def _readers_before(model: ir.Model) -> Counter[str]:
+    """How many ops read each tensor in the reference model; being a model output counts as one more."""
+    readers: Counter[str] = Counter(value.name or "" for value in model.graph.outputs)
     for node in model.graph:
-        uses.update(v.name or "" for v in (*node.inputs, *captured_values(node)) if v is not None)
-    return uses
+        readers.update({v.name or "" for v in (*node.inputs, *captured_values(node)) if v is not None})
+    return readers
 
 
-def _tensor(maker: Draft, name: str) -> str:
+def _tensor(maker: dict[str, Draft], name: str) -> str:
     """The tensor of which a value is an instance."""
-    assert maker.source is not None
-    return maker.source.outputs[maker.makes.index(name)].name or ""
+    draft = maker[name]
+    assert draft.source is not None
+    return draft.source.outputs[draft.makes.index(name)].name or ""
 
 
-def _may_fuse(maker: Draft, reader: Draft) -> bool:
-    return NCHWC not in (maker.domain, reader.domain)
+def _may_fuse(maker: Draft, reader: Draft, now: int, before: int) -> bool:
+    if NCHWC in (maker.domain, reader.domain) or now >= before:
+        return False
+    return now == 1 or maker.op_type == "Transpose"

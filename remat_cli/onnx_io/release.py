@@ -15,9 +15,10 @@ from remat_cli.core.simulate import baseline
 from remat_cli.onnx_io.assemble import Parts, assemble, declare, element_types
 from remat_cli.onnx_io.element_types import size_bytes
 from remat_cli.onnx_io.free_shapes import Canvas, Dims, free_shapes, known_shapes
-from remat_cli.onnx_io.gates import Scene, Woven, add_gates
+from remat_cli.onnx_io.gates import add_gates
 from remat_cli.onnx_io.interface import Port, fed_inputs
 from remat_cli.onnx_io.to_graph import INPUTS, to_graph
+from remat_cli.onnx_io.weave import Scene, Woven
 
 LEAST_BYTES = 1024  # a gate is not worth it to free smaller buffers in time
 MOST_ROUNDS = 8  # barriers move towards the source of a known shape, one op per round

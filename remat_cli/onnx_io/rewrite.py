@@ -17,12 +17,12 @@ from remat_cli.onnx_io.assemble import Parts, check_rewritten, element_types
 from remat_cli.onnx_io.default_order import captured_values
 from remat_cli.onnx_io.draft import Draft
 from remat_cli.onnx_io.element_types import type_of
-from remat_cli.onnx_io.gates import Scene
 from remat_cli.onnx_io.interface import Interface
 from remat_cli.onnx_io.lone_reads import newly_lone_reads
 from remat_cli.onnx_io.normalise import fresh_name, names_in
 from remat_cli.onnx_io.release import release_buffers
 from remat_cli.onnx_io.reshapes import free_reshapes
+from remat_cli.onnx_io.weave import Scene
 
 
 @dataclass(frozen=True)
@@ -176,6 +176,8 @@ def _scene(
         opaque=frozenset(name for name, kind in parts.types.items() if not isinstance(kind, ir.TensorType)),
         barriers=frozenset(),
         apart=newly_lone_reads(parts.model, steps),
+        inputs=tuple(inputs),
+        outputs=frozenset(port.name for port in parts.interface.outputs),
         opset=imports.get("", imports.get("ai.onnx", 0)),
         taken=frozenset(taken),
     )

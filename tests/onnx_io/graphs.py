@@ -62,7 +62,7 @@ class RandomModel:
         return self.rng.choice(names[-6:] if self.rng.random() < 0.7 else names)
 
     def grow(self) -> None:
-        kind = self.rng.randrange(9)
+        kind = self.rng.randrange(10)
         full = (ROWS, COLUMNS)
         if kind <= 2:
             source = self.pick()
@@ -79,10 +79,20 @@ class RandomModel:
         elif kind == 7:
             flat = self.add("Reshape", [self.pick(full), "flat"], (ROWS * COLUMNS,))
             self.add("Reshape", [self.add("Tanh", [flat], (ROWS * COLUMNS,)), "full"], full)
+        elif kind == 8:
+            name = f"split{len(self.nodes)}"
+            self.nodes.append(self._split(name, self.pick(full)))
+            self.shapes[name] = (ROWS // 2, COLUMNS)
+            self.add("Concat", [name, name], full, axis=0)
         else:
             turned = self.add("Transpose", [self.pick(full)], (COLUMNS, ROWS), perm=[1, 0])
             both = self.add("Concat", [turned, self.pick((COLUMNS, ROWS))], (COLUMNS, 2 * ROWS), axis=1)
             self.add("Reshape", [self.add("Abs", [both], self.shapes[both]), "flat"], (2 * ROWS * COLUMNS,))
+
+    def _split(self, name: str, source: str) -> onnx.NodeProto:
+        """Two halves, the second of which nobody reads."""
+        counted = {"num_outputs": 2} if self.opset >= 18 else {}
+        return helper.make_node("Split", [source], [name, f"{name}_unread"], name, axis=0, **counted)
 
     def finish(self) -> onnx.ModelProto:
         read = {name for node in self.nodes for name in node.input}

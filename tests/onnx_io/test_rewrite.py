@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -305,3 +305,113 @@ def test_weights_are_shared_and_saved_outside(tmp_path: Path) -> None:
     _, outputs, _ = run_profiled(tmp_path / "out.onnx", reference.feeds, exact=False)
     assert np.array_equal(outputs[0], reference.run()[0])
     assert interface_of(rewritten.model).inputs[0].name == "x"
+
+
+def small(*shape: int) -> np.ndarray:
+    return (np.random.default_rng(0).standard_normal(shape) / 6).astype(np.float32)
+
+
+def cache_model() -> onnx.ModelProto:
+    """One attention step whose grown cache is an output that is read inside."""
+    nodes = [
+        helper.make_node("MatMul", ["x", "wk"], ["k"], "K"),
+        helper.make_node("Concat", ["past", "k"], ["present"], "P", axis=1),
+        helper.make_node("MatMul", ["x", "wq"], ["q"], "Q"),
+        helper.make_node("Transpose", ["present"], ["turned"], "T", perm=[0, 2, 1]),
+        helper.make_node("MatMul", ["q", "turned"], ["scores"], "S"),
+        helper.make_node("Softmax", ["scores"], ["shares"], "SM", axis=-1),
+        helper.make_node("MatMul", ["shares", "present"], ["y"], "Y"),
+        helper.make_node("Erf", ["q"], ["e"], "E"),
+        helper.make_node("Add", ["e", "k"], ["z"], "Z"),
+    ]
+    ports = {"x": (1, 16, 32), "past": (1, 48, 32)}
+    return model_of(nodes, dict(ports), ["y", "present", "z"], {"wk": small(32, 32), "wq": small(32, 32)})
+
+
+def quantized_model() -> onnx.ModelProto:
+    """Convolutions between QuantizeLinear and DequantizeLinear; the skip keeps some of them from being fused away."""
+    weights: dict[str, np.ndarray] = {"s": np.array(0.05, np.float32), "z": np.array(0, np.int8)}
+    weights |= {name: (small(16, 16, 3, 3) * 300).astype(np.int8) for name in ("w1", "w2")}
+    nodes: list[onnx.NodeProto] = []
+
+    def through_int8(name: str) -> str:
+        nodes.append(helper.make_node("QuantizeLinear", [name, "s", "z"], [f"{name}_q"], f"{name}_quantize"))
+        nodes.append(helper.make_node("DequantizeLinear", [f"{name}_q", "s", "z"], [f"{name}_d"], f"{name}_back"))
+        return f"{name}_d"
+
+    def convolve(source: str, weight: str, name: str) -> str:
+        nodes.append(helper.make_node("DequantizeLinear", [weight, "s", "z"], [f"{weight}_d"], f"{weight}_back"))
+        nodes.append(helper.make_node("Conv", [source, f"{weight}_d"], [name], name, pads=[1] * 4))
+        return through_int8(name)
+
+    skip = convolve(through_int8("x"), "w1", "a")
+    nodes.append(helper.make_node("Relu", [skip], ["r"], "R"))
+    deep = convolve(through_int8("r"), "w2", "c")
+    nodes.append(helper.make_node("Add", [deep, skip], ["y"], "A"))
+    return model_of(nodes, {"x": (1, 16, 16, 16)}, ["y"], weights)
+
+
+def data_dependent_model() -> onnx.ModelProto:
+    """Shapes that depend on values, and an output that is a Shape."""
+    nodes = [
+        helper.make_node("Relu", ["x"], ["a"], "A"),
+        helper.make_node("NonZero", ["a"], ["places"], "N"),
+        helper.make_node("Transpose", ["places"], ["turned"], "T"),
+        helper.make_node("GatherND", ["a", "turned"], ["found"], "G"),
+        helper.make_node("Exp", ["found"], ["e"], "E"),
+        helper.make_node("Mul", ["e", "found"], ["y"], "M"),
+        helper.make_node("Shape", ["places"], ["shape"], "S"),
+        helper.make_node("Cast", ["shape"], ["count"], "C", to=TensorProto.FLOAT),
+    ]
+    return model_of(nodes, {"x": (16, 32)}, ["y", "count"])
+
+
+def image_model() -> onnx.ModelProto:
+    """Resize, Split with results that a repeat leaves unread, pooling, ConvTranspose."""
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["a"], "A", pads=[1] * 4),
+        helper.make_node("Resize", ["a", "", "scales"], ["b"], "B", mode="nearest"),
+        helper.make_node("Split", ["b"], ["s1", "s2"], "S", axis=1),
+        helper.make_node("MaxPool", ["s1"], ["p"], "P", kernel_shape=[2, 2], strides=[2, 2]),
+        helper.make_node("Concat", ["s2", "s1"], ["c"], "C", axis=1),
+        helper.make_node("ConvTranspose", ["p", "t"], ["u"], "U", strides=[2, 2]),
+        helper.make_node("Add", ["c", "u"], ["d"], "D"),
+        helper.make_node("Relu", ["d"], ["y"], "Y"),
+    ]
+    weights = {"w": small(6, 3, 3, 3), "t": small(3, 6, 2, 2), "scales": np.array([1, 1, 2, 2], np.float32)}
+    return model_of(nodes, {"x": (1, 3, 16, 16)}, ["y"], weights)
+
+
+@pytest.mark.parametrize("make", [cache_model, quantized_model, data_dependent_model, image_model])
+@pytest.mark.parametrize("seed", range(3))
+def test_special_models(make: Callable[[], onnx.ModelProto], seed: int, tmp_path: Path) -> None:
+    reference = refer_to(make(), tmp_path)
+    problem = free_problem(reference.graph)
+    check_promises(reference, reference.rewrite(random_schedule(problem, random.Random(seed), 4)))
+
+
+def test_declared_shapes_hold_for_other_data(tmp_path: Path) -> None:
+    """The shapes seen in one run are not written down as facts."""
+    reference = refer_to(data_dependent_model(), tmp_path)
+    rewritten = reference.rewrite(random_schedule(free_problem(reference.graph), random.Random(2), 3))
+    feeds = random_feeds(inputs_of(reference.model), seed=7)
+    expected = run_profiled(to_bytes(reference.model), feeds, exact=False)[1]
+    actual = run_profiled(to_bytes(rewritten.model), feeds, exact=False)[1]
+    assert expected[0].shape != reference.run()[0].shape
+    assert all(np.array_equal(a, b) for a, b in zip(expected, actual, strict=True))
+
+
+def test_portable_reference_under_exact_options(tmp_path: Path) -> None:
+    path = SAMPLES / "resnet.onnx"
+    if not path.exists():
+        pytest.skip("run `make models` first")
+    source = load(path, DimBindings())
+    model = optimise(source.ir, tmp_path, extended=True)
+    feeds = random_feeds(inputs_of(model))
+    reference = Reference(source, model, to_graph(model, observe(model, feeds)), feeds)
+    rewritten = reference.rewrite(random_schedule(free_problem(reference.graph), random.Random(1), 5))
+    graph = to_graph(rewritten.model, rewritten.observed)
+    executed, outputs, peak = run_profiled(to_bytes(rewritten.model), feeds, exact=True)
+    assert executed == [op.name for op in graph.ops]
+    assert peak == baseline(free_problem(graph)).live_peak
+    assert np.array_equal(outputs[0], reference.run(exact=True)[0])
