@@ -28,7 +28,15 @@ from remat_cli.pipeline_plan import (
     verify_request,
     warnings,
 )
-from remat_cli.pipeline_prepare import Prepared, only_device, prepare, profile_prepared, sha256, work_folder
+from remat_cli.pipeline_prepare import (
+    Prepared,
+    only_device,
+    prepare,
+    profile_prepared,
+    remember_cap,
+    sha256,
+    work_folder,
+)
 from remat_cli.pipeline_solve import Answer, answer, ask, prepare_kernels
 from remat_cli.pipeline_write import Written, write_within_budget
 from remat_cli.report.explain import recomputes, working_set
@@ -183,7 +191,9 @@ def _verify_fresh(outcome: Outcome, config: Config, work: Path, progress: Progre
     progress.stage(stages.VERIFYING)
     path = work / "rewritten.onnx"
     save(outcome.written.rewritten.model, path)
-    return verify(verify_request(outcome, path, config), progress.advance)
+    found = verify(verify_request(outcome, path, config), progress.advance)
+    remember_cap(outcome.prepared, found, config, outcome.profile.device)
+    return found
 
 
 def _solution(solved: Answer, written: Written | None) -> SolutionReport:

@@ -67,6 +67,7 @@ def verify_request(outcome: Outcome, rewritten: Path, config: Config) -> VerifyR
         portable=config.portable,
         intra_op_threads=config.intra_op_threads,
         device=profile.device,
+        original_cap_bytes=outcome.prepared.sight.smallest_cap_bytes,
     )
 
 
@@ -142,6 +143,7 @@ def request_of(plan: PlanFile, prepared: Prepared, rewritten: Path, config: Conf
         portable=plan.request.portable,
         intra_op_threads=profile.provenance.intra_op_threads,
         device=plan.device,
+        original_cap_bytes=prepared.sight.smallest_cap_bytes,
     )
 
 

@@ -18,6 +18,7 @@ from remat_cli.core.errors import ConfigError
 from remat_cli.core.graph import Graph, TensorType
 from remat_cli.core.profile import OpCost, Profile
 from remat_cli.core.progress import Progress
+from remat_cli.core.verification import Verification
 from remat_cli.onnx_io.load import DimBindings, SourceModel, inputs_of, load, prepare_optimized, save
 from remat_cli.onnx_io.to_graph import op_signatures, to_graph
 from remat_cli.onnx_io.weights import weight_uses
@@ -34,11 +35,15 @@ MOST_PASSES = 6
 
 
 class Sight(msgspec.Struct, frozen=True):
-    """What one run of the optimised model showed; with `measured` it is kept in the profile cache."""
+    """What runs of the optimised model showed; with `measured` it is kept in the profile cache.
+
+    `smallest_cap_bytes` is the least arena under which a default session runs it, once a verification has found it.
+    """
 
     types: dict[str, tuple[TensorType, ...]]
     packed_bytes: int
     measured: Measured | None = None
+    smallest_cap_bytes: int | None = None
 
 
 @dataclass(frozen=True)
@@ -145,6 +150,20 @@ def profile_prepared(prepared: Prepared, config: Config, device: str, progress: 
         run_ns=measured.run_ns if measured else None,
         loading_peak_bytes=measured.loading_peak_bytes if measured else None,
     )
+
+
+def remember_cap(prepared: Prepared, verification: Verification, config: Config, device: str) -> None:
+    """Keep the original's smallest cap, which takes long to find and depends on nothing that a plan changes."""
+    found, sight = verification.original_smallest_cap_bytes, prepared.sight
+    if found is None or verification.cap_options != "default" or sight.smallest_cap_bytes is not None:
+        return
+    scope = _scope(device, config)
+    with ProfileCache(config.cache_dir) as cache:
+        stored = cache.model(scope, prepared.reference_sha256)
+        if stored is not None:
+            known = msgspec.json.decode(stored, type=Sight)
+            fresh = msgspec.structs.replace(known, smallest_cap_bytes=found)
+            cache.store_model(scope, prepared.reference_sha256, msgspec.json.encode(fresh))
 
 
 def sha256(path: Path) -> str:

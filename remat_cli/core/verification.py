@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 
 
@@ -11,7 +13,8 @@ class Verification(msgspec.Struct, frozen=True, kw_only=True):
     `predicted_peak_bytes` and `measured_peak_bytes` count live tensors under the exact options, so that they can be
     compared to the byte. The two default-session peaks come from one counter, first run, default options.
     `later_runs_block_bytes` is the block that later runs of a default session allocate. A cap is a limit on the
-    runtime's arena in bytes; the smallest is the least under which three runs in a fresh process succeed.
+    runtime's arena in bytes; the smallest is the least under which three runs in a fresh process succeed, with the
+    session options that `cap_options` names.
     `within_budget` says whether the default session's first run stays within the budget, fixed part included.
     `notes` are lines for people: what was not checked and why, slack between live bytes and the smallest cap.
     """
@@ -27,6 +30,7 @@ class Verification(msgspec.Struct, frozen=True, kw_only=True):
     smallest_cap_bytes: int | None = None
     original_smallest_cap_bytes: int | None = None
     capped_run_ok: bool | None = None
+    cap_options: Literal["default", "exact"] | None = None
     later_runs_block_bytes: int | None = None
     measured_workspace_bytes: int | None = None
     predicted_workspace_bytes: int | None = None

@@ -24,7 +24,7 @@ from remat_cli.runtime.session import (
     wait_without_spinning,
 )
 
-LEAST_SECONDS = 0.8
+LEAST_SECONDS = 0.5
 """Timing goes on beyond the runs asked for while it took less than this, since short runs are noisy."""
 MOST_ROUNDS = 100
 

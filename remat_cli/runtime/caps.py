@@ -17,7 +17,7 @@ from remat_cli.runtime._process import Advance, ignore_progress, run_fresh
 from remat_cli.runtime.session import SessionSettings, open_session, session_options, wait_without_spinning
 
 RUNS: Final = 3
-GROWTH: Final = (1.0, 1.06, 1.13, 1.27, 1.6, 2.1, 3.0, 5.0)
+GROWTH: Final = (1.0, 1.1, 1.25, 1.6, 2.1, 3.0, 5.0)
 """Caps that are tried first, as multiples of the live bytes: fragmentation rarely needs more than a quarter."""
 OUT_OF_MEMORY: Final = ("Available memory of", "Failed to allocate memory", "bad_alloc", "bad allocation")
 """Parts of what the runtime says when an allocation fails."""

@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 from remat_cli.core.units import format_bytes
 from remat_cli.core.verification import Verification
@@ -18,7 +19,7 @@ from remat_cli.runtime.session import SessionSettings
 PROGRESS_UNITS = 100
 RUNS_DONE, CAPS_DONE = 25, 70
 SMALLEST_TOLERANCE_BYTES = 64 * 1024
-TOLERANCE_SHARE = 64
+TOLERANCE_SHARE = 32
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,8 @@ class VerifyRequest:
     is the fixed part (weights as kept, and inputs) predicted for the rewritten model, gate constants included, and
     `reference_fixed_bytes` that of the original; `workspace` is by op name, of both models; `budget_bytes` is a total.
     `more_feeds` are further inputs on which the outputs are compared. A `portable` model is optimised again when a
-    default session loads it, so only exact sessions are held to the promise.
+    default session loads it, so only exact sessions are held to the promise. `original_cap_bytes` is the smallest cap
+    of `reference` with default options where an earlier verification found it; it is then not searched again.
     """
 
     reference: Path
@@ -52,6 +54,7 @@ class VerifyRequest:
     device: str = "cpu"
     rounds: int = 10
     custom_ops: tuple[str, ...] = ()
+    original_cap_bytes: int | None = None
 
     def settings(self, *, exact: bool) -> SessionSettings:
         """Settings of a session on either model."""
@@ -87,6 +90,7 @@ class _Caps:
     rewritten: CapAnswer
     original: CapAnswer
     separated: bool
+    options: Literal["default", "exact"]
     notes: tuple[str, ...] = ()
 
 
@@ -123,6 +127,7 @@ def verify(request: VerifyRequest, advance: Advance = ignore_progress) -> Verifi
         smallest_cap_bytes=caps.rewritten.smallest_bytes if caps else None,
         original_smallest_cap_bytes=caps.original.smallest_bytes if caps else None,
         capped_run_ok=caps.separated if caps else None,
+        cap_options=caps.options if caps else None,
         later_runs_block_bytes=rewritten.default.later_bytes,
         measured_workspace_bytes=rewritten.exact.peak_workspace_bytes,
         predicted_workspace_bytes=workspace.get(rewritten.exact.peak_op, 0),
@@ -237,12 +242,17 @@ def _smallest_caps(request: VerifyRequest, original: _Sessions, rewritten: _Sess
         _cap_job(request, request.rewritten, rewritten.of_kind(exact), settings),
         _cap_job(request, request.reference, original.of_kind(exact), settings),
     )
+    known = None if exact else request.original_cap_bytes
+    wanted = jobs[:1] if known else jobs
     with contextlib.ExitStack() as stack:
-        pending = [stack.enter_context(started(find_smallest_cap, job)) for job in jobs]
+        pending = [stack.enter_context(started(find_smallest_cap, job)) for job in wanted]
         answers = [worker.answer() for worker in pending]
+    if known:
+        answers.append(CapAnswer(known, None, 0))
     cap_bytes = answers[0].smallest_bytes
     separated = cap_bytes is not None and not run_fresh(try_cap, jobs[1].trial(cap_bytes))
-    return _Caps(answers[0], answers[1], separated, _cap_notes(jobs[0], answers[0], exact))
+    options: Literal["default", "exact"] = "exact" if exact else "default"
+    return _Caps(answers[0], answers[1], separated, options, _cap_notes(jobs[0], answers[0], exact))
 
 
 def _cap_job(request: VerifyRequest, model: Path, figures: RunFigures, settings: SessionSettings) -> CapJob:
