@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow check fmt lint types models schema wheel bench-models lock clean
+.PHONY: help setup demo picture test test-slow check fmt lint types models schema wheel bench-models lock clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "%-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -20,6 +20,9 @@ demo: $(STAMP)  ## compile a real model to fit 80 % of its activation memory and
 	mkdir -p demo
 	$(BIN)/remat compile sample_models/unet.onnx --budget 80% --output demo/unet.remat.onnx --plan demo/unet.plan.json --force
 	$(BIN)/remat inspect demo/unet.plan.json --svg demo/memory.svg
+
+picture: demo  ## redraw the picture of the README
+	cp demo/memory.svg docs/memory.svg
 
 test: $(STAMP)  ## fast tests
 	$(BIN)/python -m pytest -m 'not slow'

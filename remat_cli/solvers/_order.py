@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from remat_cli.core.problem import Problem
 from remat_cli.solvers._search_state import Ints, make_net
 from remat_cli.solvers._search_tracks import Track, chunk_work, make_track
+from remat_cli.solvers._sharing import Condensed
 
 HEATS = (0.0005, 0.01, 0.002, 0.05)  # of the excess; no single one is best on all graphs
 
@@ -43,14 +43,14 @@ def search_order(track: Track, work: int, patience: int, is_over: Callable[[], b
         chunks += 1
 
 
-def least_peak_order(problem: Problem, seed: int, is_over: Callable[[], bool], patience: int = 6) -> list[int]:
+def least_peak_order(condensed: Condensed, seed: int, is_over: Callable[[], bool], patience: int = 6) -> list[int]:
     """An order of all ops once whose peak is as low as the search gets it.
 
-    The problem has one device and neither views nor in-place pairs; the budget in it is not used. Targets lie an eighth
-    below the peak reached, and nearer each time one is missed: a search towards a low target sees more of the steps
-    that matter than one that only has to shave off the highest.
+    Ids and peak are those of the condensed problem; its budget is not used. Targets lie an eighth below the peak
+    reached, and nearer each time one is missed: a search towards a low target sees more of the steps that matter than
+    one that only has to shave off the highest.
     """
-    net: Ints = make_net(problem)
+    net: Ints = make_net(condensed.problem, condensed.in_place)
     track = make_track(net, 0, seed, is_pinned=False)
     best, least = track.ops, track.peak_bytes()
     step = least // 8

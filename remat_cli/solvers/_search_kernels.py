@@ -54,6 +54,7 @@ from remat_cli.solvers._search_state import (
     TIME,
     WORK,
     Ints,
+    fragment,
     kernel,
 )
 
@@ -61,7 +62,7 @@ WIDEST_BUNDLE = 24  # ops; longer chains of ancestors hardly ever pay
 SCALE = 2.0**40  # keeps logarithms apart when they are stored as integers
 
 
-@kernel
+@fragment
 def _reads(net: Ints, v: int, x: int) -> bool:
     found = False
     for k in range(net[IN_PTR, v], net[IN_PTR, v + 1]):
@@ -69,7 +70,7 @@ def _reads(net: Ints, v: int, x: int) -> bool:
     return found
 
 
-@kernel
+@fragment
 def _inputs_end(net: Ints, s: Ints, v: int, t: int) -> int:
     """First position after t at which an input of op v that lives across t is read for the last time."""
     first = s[NUM, LENGTH]
@@ -98,7 +99,7 @@ def _try_bundles(net: Ints, s: Ints, v: int, p: int, least: float, bonus: float)
             s[NUM, BEST_LIMIT], s[NUM, BEST_LEAST] = limit, int(least)
 
 
-@kernel
+@fragment
 def _try_lives(net: Ints, s: Ints, t: int, noise: float, share: float) -> None:
     """Score bundles for each tensor that lives across position t unused by the op there."""
     user = s[OP, s[SEQ, t]]
@@ -112,9 +113,8 @@ def _try_lives(net: Ints, s: Ints, t: int, noise: float, share: float) -> None:
                 continue
             bonus = noise * (uniform(s) - 0.5)
             p, other = next_read(net, s, x, t), _inputs_end(net, s, v, t)
-            _try_bundles(net, s, v, p, share * net[SIZE, x], bonus)
-            if other < p:
-                _try_bundles(net, s, v, other, share * net[SIZE, x], bonus)
+            for turn in range(2 if other < p else 1):
+                _try_bundles(net, s, v, p if turn == 0 else other, share * net[SIZE, x], bonus)
 
 
 @kernel
@@ -135,18 +135,14 @@ def relieve(net: Ints, s: Ints, t: int, noise: float, share: float) -> bool:
     return True
 
 
-@kernel
+@fragment
 def repair(net: Ints, s: Ints, noise: float, share: float, most_time: int) -> None:
     """Insert bundles until the schedule fits, costs more than `most_time`, or nothing helps any more."""
-    failures = 0
-    while failures < 4 and s[NUM, COST] <= most_time:
-        t = pick_over(s)
-        if t < 0:
-            return
-        if relieve(net, s, t, noise, share):
-            failures = 0
-        else:
-            failures += 1
+    failures, over = 0, excess(s)
+    while over > 0 and failures < 4 and s[NUM, COST] <= most_time:
+        relieve(net, s, pick_over(s), noise, share)
+        before, over = over, excess(s)
+        failures = 0 if over < before else failures + 1
 
 
 @kernel
@@ -162,13 +158,7 @@ def list_repeated(s: Ints) -> int:
     return count
 
 
-@kernel
-def _remove_if_legal(net: Ints, s: Ints, step: int) -> None:
-    if is_removable(net, s, step):
-        remove(net, s, step)
-
-
-@kernel
+@fragment
 def prune(net: Ints, s: Ints) -> None:
     """Remove recomputes that can go without raising the excess, expensive ones first."""
     count = list_repeated(s)
@@ -183,26 +173,26 @@ def prune(net: Ints, s: Ints) -> None:
             remove(net, s, s[BUNDLE, i])
 
 
-@kernel
+@fragment
 def destroy(net: Ints, s: Ints) -> None:
     """Remove 1 to 8 recomputes: half the time neighbours in the sequence, half the time any."""
     count = list_repeated(s)
     if count == 0:
         return
     wanted = min(count, 1 + int(uniform(s) * 8))
-    if uniform(s) < 0.5:
-        start = int(uniform(s) * (count - wanted + 1))
-        for i in range(start, start + wanted):
-            _remove_if_legal(net, s, s[BUNDLE, i])
-        return
-    for _ in range(wanted):
-        i = int(uniform(s) * count)
-        _remove_if_legal(net, s, s[BUNDLE, i])
-        count -= 1
-        s[BUNDLE, i] = s[BUNDLE, count]
+    are_neighbours = uniform(s) < 0.5
+    start = int(uniform(s) * (count - wanted + 1))
+    for k in range(wanted):
+        i = start + k if are_neighbours else int(uniform(s) * count)
+        step = s[BUNDLE, i]
+        if not are_neighbours:
+            count -= 1
+            s[BUNDLE, i] = s[BUNDLE, count]
+        if is_removable(net, s, step):
+            remove(net, s, step)
 
 
-@kernel
+@fragment
 def kick(net: Ints, s: Ints) -> None:
     """Insert a recompute of a random op at a random later position, alone or with the ancestors it needs."""
     v = int(uniform(s) * (net[OPS, 0] - 1))
@@ -215,7 +205,7 @@ def kick(net: Ints, s: Ints) -> None:
         insert_bundle(net, s, p, count)
 
 
-@kernel
+@fragment
 def jiggle(net: Ints, s: Ints, moves: int) -> None:
     """Shift random steps in time where that does not raise the excess; pinned first computations stay."""
     for _ in range(moves):
@@ -228,7 +218,7 @@ def jiggle(net: Ints, s: Ints, moves: int) -> None:
             shift(net, s, step, q)
 
 
-@kernel
+@fragment
 def _is_accepted(s: Ints, current: Ints, heat: float) -> bool:
     over = excess(s)
     if over > 0 or current[2] > 0:
@@ -236,7 +226,7 @@ def _is_accepted(s: Ints, current: Ints, heat: float) -> bool:
     return bool(s[NUM, COST] <= current[1] - heat * math.log(1.0 - uniform(s)))
 
 
-@kernel
+@fragment
 def _is_better(current: Ints, best: Ints) -> bool:
     return bool(current[2] < best[2] or (current[2] == best[2] and current[1] < best[1]))
 

@@ -9,15 +9,20 @@ from __future__ import annotations
 from remat_cli.solvers._search_profile import (
     collect,
     excess_change,
+    gained,
+    held_before,
     insert,
+    lost,
     most_in,
     newest,
     next_read,
     previous_read,
+    refresh,
 )
 from remat_cli.solvers._search_state import (
     BUDGET,
     BUNDLE,
+    CREDIT,
     DIFF,
     FATE,
     HIGH,
@@ -33,6 +38,8 @@ from remat_cli.solvers._search_state import (
     OP,
     OUT_PTR,
     OWN,
+    PAIR_PTR,
+    PAIRS,
     POS,
     PRODUCER,
     RANGES,
@@ -44,6 +51,7 @@ from remat_cli.solvers._search_state import (
     TIME,
     USE,
     Ints,
+    fragment,
     kernel,
 )
 
@@ -73,7 +81,7 @@ def gather(net: Ints, s: Ints, v: int, p: int, limit: int, least_bytes: float) -
     return count
 
 
-@kernel
+@fragment
 def _must_join(net: Ints, s: Ints, x: int, p: int, least_bytes: float) -> bool:
     u = net[PRODUCER, x]
     if net[REPEATABLE, u] == 0 or net[SIZE, x] <= least_bytes:
@@ -82,7 +90,7 @@ def _must_join(net: Ints, s: Ints, x: int, p: int, least_bytes: float) -> bool:
     return bool(end < p and most_in(s, end + 1, p - 1) + net[SIZE, x] > s[NUM, BUDGET])
 
 
-@kernel
+@fragment
 def _sort_bundle(s: Ints, count: int) -> None:
     for i in range(1, count):
         op, j = s[BUNDLE, i], i
@@ -95,19 +103,19 @@ def _sort_bundle(s: Ints, count: int) -> None:
 @kernel
 def bundle_change(net: Ints, s: Ints, p: int, count: int) -> int:
     """Change of the excess if the gathered bundle were inserted before position p."""
-    held = s[MEM, p] - net[OWN, s[OP, s[SEQ, p]]]
+    held = held_before(net, s, p)
     for j in range(count):
         held += _outputs_fate(net, s, p, j)
         held += _inputs_fate(net, s, p, j)
     over = 0
     for j in range(count):
         v = s[BUNDLE, j]
-        over += max(0, held + net[OWN, v] - s[NUM, BUDGET])
+        over += max(0, held + net[OWN, v] - _saved_in_bundle(net, s, j) - s[NUM, BUDGET])
         held += _held_after(net, s, j)
     return over + excess_change(s)
 
 
-@kernel
+@fragment
 def _outputs_fate(net: Ints, s: Ints, p: int, j: int) -> int:
     """Outputs of the j-th op either take over later reads (the old instance ends earlier) or die in the bundle."""
     v, held = s[BUNDLE, j], 0
@@ -117,12 +125,14 @@ def _outputs_fate(net: Ints, s: Ints, p: int, j: int) -> int:
         s[FATE, x] = 4 * s[NUM, STAMP] + INTERNAL
         if before >= 0 and s[POS, s[LAST + net[RANK, x], before]] >= p:
             s[FATE, x] = 4 * s[NUM, STAMP] + HANDED
-            collect(s, s[POS, previous_read(net, s, x, before, p)] + 1, p - 1, -net[SIZE, x])
+            reader = previous_read(net, s, x, before, p)
+            collect(s, s[POS, reader] + 1, p - 1, -net[SIZE, x])
+            collect(s, s[POS, reader], s[POS, reader], -gained(net, s, reader, x))
             held -= net[SIZE, x]
     return held
 
 
-@kernel
+@fragment
 def _inputs_fate(net: Ints, s: Ints, p: int, j: int) -> int:
     """Dead inputs that are not recomputed stay alive until the bundle has read them."""
     v, held, stamp = s[BUNDLE, j], 0, s[NUM, STAMP]
@@ -132,15 +142,27 @@ def _inputs_fate(net: Ints, s: Ints, p: int, j: int) -> int:
         s[USE, x] = j
         if s[MARK, u] == stamp or s[FATE, x] == 4 * stamp + EXTENDED:
             continue
-        end = s[POS, s[LAST + net[RANK, x], newest(s, u, p)]]
-        if end < p:
+        reader = s[LAST + net[RANK, x], newest(s, u, p)]
+        if s[POS, reader] < p:
             s[FATE, x] = 4 * stamp + EXTENDED
-            collect(s, end + 1, p - 1, net[SIZE, x])
+            collect(s, s[POS, reader] + 1, p - 1, net[SIZE, x])
+            collect(s, s[POS, reader], s[POS, reader], lost(net, s, reader, x))
             held += net[SIZE, x]
     return held
 
 
-@kernel
+@fragment
+def _saved_in_bundle(net: Ints, s: Ints, j: int) -> int:
+    """Bytes the j-th op of the bundle saves by overwriting an input that ends with it."""
+    v, stamp = s[BUNDLE, j], 4 * s[NUM, STAMP]
+    for k in range(net[PAIR_PTR, v], net[PAIR_PTR, v + 1]):
+        x = net[PAIRS, k]
+        if s[USE, x] == j and (s[FATE, x] == stamp + EXTENDED or s[FATE, x] == stamp + INTERNAL):
+            return int(net[SIZE, x])
+    return 0
+
+
+@fragment
 def _held_after(net: Ints, s: Ints, j: int) -> int:
     """Bytes that stay after the j-th op of the bundle has run: its outputs come, what nobody reads later goes."""
     v, change, stamp = s[BUNDLE, j], 0, 4 * s[NUM, STAMP]
@@ -161,7 +183,7 @@ def insert_bundle(net: Ints, s: Ints, p: int, count: int) -> None:
         insert(net, s, s[BUNDLE, j], p + j)
 
 
-@kernel
+@fragment
 def bundle_time(net: Ints, s: Ints, count: int) -> int:
     """Time of all ops of the gathered bundle."""
     total = 0
@@ -206,6 +228,7 @@ def latest(net: Ints, s: Ints, step: int) -> int:
 def shift_change(net: Ints, s: Ints, step: int, q: int) -> int:
     """Change of the excess if `step` shifted to position q, between `earliest` and `latest`."""
     own = _collect_later(net, s, step, q) if q > s[POS, step] else _collect_earlier(net, s, step, q)
+    own -= _collect_savings(net, s, step, q)
     budget = s[NUM, BUDGET]
     return int(excess_change(s) + max(0, own - budget) - max(0, s[MEM, s[POS, step]] - budget))
 
@@ -214,7 +237,7 @@ def shift_change(net: Ints, s: Ints, step: int, q: int) -> int:
 def _collect_later(net: Ints, s: Ints, step: int, q: int) -> int:
     """Collect what shifting later does to the steps passed; returns the bytes of the shifted step at q."""
     v, p = s[OP, step], s[POS, step]
-    own = s[MEM, q + 1] - net[OWN, s[OP, s[SEQ, q + 1]]] + net[OWN, v]
+    own = held_before(net, s, q + 1) + net[OWN, v]
     for x in range(net[OUT_PTR, v], net[OUT_PTR, v + 1]):
         if s[LAST + net[RANK, x], step] != step:
             collect(s, p + 1, q, -net[SIZE, x])
@@ -243,7 +266,38 @@ def _collect_earlier(net: Ints, s: Ints, step: int, q: int) -> int:
         if s[LAST + net[RANK, x], made] == step:
             end = s[POS, previous_read(net, s, x, made, p)]
             collect(s, max(end, q - 1) + 1, p - 1, -net[SIZE, x])
-    return int(s[MEM, q] - net[OWN, s[OP, s[SEQ, q]]] + net[OWN, v])
+    return int(held_before(net, s, q) + net[OWN, v])
+
+
+@fragment
+def _collect_savings(net: Ints, s: Ints, step: int, q: int) -> int:
+    """Collect what other steps save more or less by a shift; returns what the shifted step will save."""
+    v, p, saved = s[OP, step], s[POS, step], 0
+    for k in range(net[IN_PTR, v], net[IN_PTR, v + 1]):
+        x = net[INPUTS, k]
+        made = newest(s, net[PRODUCER, x], p)
+        reader = s[LAST + net[RANK, x], made]
+        is_last = s[POS, reader] <= q
+        if q > p and is_last and reader != step:
+            collect(s, s[POS, reader], s[POS, reader], lost(net, s, reader, x))
+        if q < p and reader == step:
+            other = previous_read(net, s, x, made, p)
+            is_last = s[POS, other] < q
+            if not is_last:
+                collect(s, s[POS, other], s[POS, other], -gained(net, s, other, x))
+        elif q < p:
+            is_last = False
+        if is_last and _is_pair(net, v, x):
+            saved = net[SIZE, x]
+    return saved
+
+
+@fragment
+def _is_pair(net: Ints, v: int, x: int) -> bool:
+    found = False
+    for k in range(net[PAIR_PTR, v], net[PAIR_PTR, v + 1]):
+        found = found or net[PAIRS, k] == x
+    return found
 
 
 @kernel
@@ -260,10 +314,11 @@ def shift(net: Ints, s: Ints, step: int, q: int) -> None:
         s[SEQ, r] = s[SEQ, r + direction]
         s[POS, s[SEQ, r]] = r
         s[MEM, r] = s[MEM, r + direction]
-    s[SEQ, q], s[POS, step], s[MEM, q] = step, q, own
+    s[SEQ, q], s[POS, step], s[MEM, q], s[CREDIT, step] = step, q, own, 0
+    refresh(net, s, step)
 
 
-@kernel
+@fragment
 def _apply_ranges(s: Ints) -> None:
     if s[NUM, RANGES] == 0:
         return
@@ -276,7 +331,7 @@ def _apply_ranges(s: Ints) -> None:
     s[NUM, RANGES] = 0
 
 
-@kernel
+@fragment
 def _end_inputs(net: Ints, s: Ints, step: int, q: int) -> None:
     """Who reads each input last once `step` stands at q."""
     v, p = s[OP, step], s[POS, step]
@@ -284,9 +339,13 @@ def _end_inputs(net: Ints, s: Ints, step: int, q: int) -> None:
         x = net[INPUTS, k]
         u = net[PRODUCER, x]
         made = newest(s, u, p)
-        if q > p and s[POS, s[LAST + net[RANK, x], made]] <= q:
+        reader = s[LAST + net[RANK, x], made]
+        if q > p and s[POS, reader] <= q:
             s[LAST + net[RANK, x], made] = step
+            if reader != step:
+                refresh(net, s, reader)
         elif q < p and s[LAST + net[RANK, x], made] == step:
             before = previous_read(net, s, x, made, p)
             if s[POS, before] >= q:
                 s[LAST + net[RANK, x], made] = before
+                refresh(net, s, before)

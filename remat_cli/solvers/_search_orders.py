@@ -29,6 +29,7 @@ from remat_cli.solvers._search_state import (
     USE,
     WORK,
     Ints,
+    fragment,
     kernel,
 )
 
@@ -65,7 +66,7 @@ def greedy_order(net: Ints, s: Ints, ops: Ints, noise: float, recency: float) ->
     ops[count - 1] = count - 1
 
 
-@kernel
+@fragment
 def _growth(net: Ints, s: Ints, v: int) -> int:
     """Bytes that stay because op v runs now, less bytes that go."""
     growth = 0
@@ -78,7 +79,7 @@ def _growth(net: Ints, s: Ints, v: int) -> int:
     return growth
 
 
-@kernel
+@fragment
 def _run(net: Ints, s: Ints, v: int, ready: int) -> int:
     """Count op v as run; readers that miss nothing any more become ready. Returns how many are."""
     for k in range(net[IN_PTR, v], net[IN_PTR, v + 1]):
@@ -105,16 +106,14 @@ def move_branch(net: Ints, s: Ints, current: Ints, over: int, slack: float) -> i
     length = s[NUM, LENGTH]
     if t <= 0 or t >= length - 2:
         return over
-    if uniform(s) < 0.5:
-        a = _live_producer(net, s, t)
-        b = min(length - 2, t + int(uniform(s) * 6))
+    goes_later = uniform(s) < 0.5
+    a, b = t, t + 1 + int(uniform(s) * uniform(s) * (length - 2 - t))
+    if goes_later:
+        a, b = _live_producer(net, s, t), min(length - 2, t + int(uniform(s) * 6))
         _mark_dependants(net, s, a, b)
-        _draft(s, a, b, True)
     else:
-        a = t
-        b = t + 1 + int(uniform(s) * uniform(s) * (length - 2 - t))
         _mark_needs(net, s, a, b)
-        _draft(s, a, b, False)
+    _draft(s, a, b, goes_later)
     build(net, s, s[BUNDLE], length)
     after = excess(s)
     if after <= over + slack:
@@ -124,7 +123,7 @@ def move_branch(net: Ints, s: Ints, current: Ints, over: int, slack: float) -> i
     return over
 
 
-@kernel
+@fragment
 def _live_producer(net: Ints, s: Ints, t: int) -> int:
     """Position of a random step before t whose output lives across t (after a few tries: of any step)."""
     p = 0
@@ -137,7 +136,7 @@ def _live_producer(net: Ints, s: Ints, t: int) -> int:
     return p
 
 
-@kernel
+@fragment
 def _mark_dependants(net: Ints, s: Ints, a: int, b: int) -> None:
     """Stamp the step at a and the steps up to b that read from it, directly or not."""
     s[NUM, STAMP] += 1
@@ -150,7 +149,7 @@ def _mark_dependants(net: Ints, s: Ints, a: int, b: int) -> None:
                 s[MARK, s[SEQ, p]] = stamp
 
 
-@kernel
+@fragment
 def _mark_needs(net: Ints, s: Ints, a: int, b: int) -> None:
     """Stamp the step at b and the steps from a on that it reads from, directly or not."""
     s[NUM, STAMP] += 1
@@ -200,7 +199,7 @@ def reorder(net: Ints, s: Ints, current: Ints, best: Ints, heat: float, work: in
     save(s, current)
 
 
-@kernel
+@fragment
 def _try_shift(net: Ints, s: Ints, slack: float) -> int:
     """Shift a random step if that costs at most `slack`; returns the change of the excess."""
     step = s[SEQ, int(uniform(s) * (s[NUM, LENGTH] - 1))]

@@ -12,6 +12,7 @@ import numpy as np
 from remat_cli.solvers._search_state import (
     BUDGET,
     COST,
+    CREDIT,
     DIFF,
     FATE,
     FREE,
@@ -30,6 +31,8 @@ from remat_cli.solvers._search_state import (
     OPS,
     OUT_PTR,
     OWN,
+    PAIR_PTR,
+    PAIRS,
     POS,
     PRODUCER,
     RANDOM,
@@ -46,6 +49,7 @@ from remat_cli.solvers._search_state import (
     WORK,
     WORKSPACE,
     Ints,
+    fragment,
     kernel,
 )
 
@@ -88,7 +92,7 @@ def build(net: Ints, s: Ints, ops: Ints, length: int) -> None:
     _reset_scratch(s)
 
 
-@kernel
+@fragment
 def _fill_memory(net: Ints, s: Ints) -> None:
     length = s[NUM, LENGTH]
     for p in range(length):
@@ -100,11 +104,12 @@ def _fill_memory(net: Ints, s: Ints) -> None:
     for p in range(length):
         held += s[DIFF, p]
         s[DIFF, p] = 0
-        s[MEM, p] = held + net[WORKSPACE, s[OP, p]]
+        s[CREDIT, p] = _saving(net, s, p)
+        s[MEM, p] = held + net[WORKSPACE, s[OP, p]] - s[CREDIT, p]
     s[DIFF, length] = 0
 
 
-@kernel
+@fragment
 def _reset_scratch(s: Ints) -> None:
     length, room = s[NUM, LENGTH], s.shape[1]
     s[NUM, FREE] = room - 2 - length
@@ -216,11 +221,60 @@ def _add(s: Ints, low: int, high: int, size: int) -> None:
 
 
 @kernel
+def _saving(net: Ints, s: Ints, step: int) -> int:
+    """Bytes a step saves because its output overwrites an input that it reads last."""
+    v = s[OP, step]
+    for k in range(net[PAIR_PTR, v], net[PAIR_PTR, v + 1]):
+        x = net[PAIRS, k]
+        if s[LAST + net[RANK, x], newest(s, net[PRODUCER, x], s[POS, step])] == step:
+            return int(net[SIZE, x])
+    return 0
+
+
+@kernel
+def refresh(net: Ints, s: Ints, step: int) -> None:
+    """Set right what a step saves, after what it reads last has changed."""
+    saved = _saving(net, s, step)
+    s[MEM, s[POS, step]] += s[CREDIT, step] - saved
+    s[CREDIT, step] = saved
+
+
+@kernel
+def lost(net: Ints, s: Ints, step: int, x: int) -> int:
+    """Bytes a step would save less if it no longer were the last reader of tensor x."""
+    v, is_pair = s[OP, step], False
+    for k in range(net[PAIR_PTR, v], net[PAIR_PTR, v + 1]):
+        y = net[PAIRS, k]
+        is_pair = is_pair or y == x
+        if y != x and s[LAST + net[RANK, y], newest(s, net[PRODUCER, y], s[POS, step])] == step:
+            return 0
+    return int(s[CREDIT, step]) if is_pair else 0
+
+
+@kernel
+def gained(net: Ints, s: Ints, step: int, x: int) -> int:
+    """Bytes a step would save more if it became the last reader of tensor x."""
+    v = s[OP, step]
+    if s[CREDIT, step] == 0:
+        for k in range(net[PAIR_PTR, v], net[PAIR_PTR, v + 1]):
+            if net[PAIRS, k] == x:
+                return int(net[SIZE, x])
+    return 0
+
+
+@kernel
+def held_before(net: Ints, s: Ints, p: int) -> int:
+    """Bytes alive both before and at position p."""
+    step = s[SEQ, p]
+    return int(s[MEM, p] - net[OWN, s[OP, step]] + s[CREDIT, step])
+
+
+@kernel
 def insert(net: Ints, s: Ints, v: int, p: int) -> int:
     """Put a step of op v before position p (its inputs were made before, a step number is free); returns it."""
     s[NUM, FREE] -= 1
     step = s[SPARE, s[NUM, FREE]]
-    held = s[MEM, p] - net[OWN, s[OP, s[SEQ, p]]]
+    held = held_before(net, s, p)
     for q in range(s[NUM, LENGTH], p, -1):
         s[SEQ, q] = s[SEQ, q - 1]
         s[POS, s[SEQ, q]] = q
@@ -237,10 +291,12 @@ def insert(net: Ints, s: Ints, v: int, p: int) -> int:
     else:
         s[NXT, step] = s[HEAD, v]
         s[HEAD, v] = step
+    s[CREDIT, step] = 0
+    refresh(net, s, step)
     return int(step)
 
 
-@kernel
+@fragment
 def _take_inputs(net: Ints, s: Ints, step: int) -> None:
     """A new step reads its inputs: lives that ended before it grow up to it."""
     v, p = s[OP, step], s[POS, step]
@@ -248,13 +304,14 @@ def _take_inputs(net: Ints, s: Ints, step: int) -> None:
         x = net[INPUTS, k]
         u = net[PRODUCER, x]
         made = newest(s, u, p)
-        end = s[POS, s[LAST + net[RANK, x], made]]
-        if end < p:
-            _add(s, end + 1, p, net[SIZE, x])
+        reader = s[LAST + net[RANK, x], made]
+        if s[POS, reader] < p:
+            _add(s, s[POS, reader] + 1, p, net[SIZE, x])
             s[LAST + net[RANK, x], made] = step
+            refresh(net, s, reader)
 
 
-@kernel
+@fragment
 def _take_readers(net: Ints, s: Ints, step: int, before: int) -> None:
     """Reads after a new step take its outputs; the older instances end at their last read before it."""
     v, p = s[OP, step], s[POS, step]
@@ -265,6 +322,7 @@ def _take_readers(net: Ints, s: Ints, step: int, before: int) -> None:
             s[row, step] = s[row, before]
             s[row, before] = previous_read(net, s, x, before, p)
             _add(s, s[POS, s[row, before]] + 1, p, -net[SIZE, x])
+            refresh(net, s, s[row, before])
 
 
 @kernel
@@ -275,19 +333,23 @@ def remove(net: Ints, s: Ints, step: int) -> None:
     for x in range(net[OUT_PTR, v], net[OUT_PTR, v + 1]):
         row = LAST + net[RANK, x]
         if s[row, step] != step:
-            _add(s, s[POS, s[row, before]] + 1, p, net[SIZE, x])
+            reader = s[row, before]
+            _add(s, s[POS, reader] + 1, p, net[SIZE, x])
             s[row, before] = s[row, step]
+            refresh(net, s, reader)
     for k in range(net[IN_PTR, v], net[IN_PTR, v + 1]):
         x = net[INPUTS, k]
         u = net[PRODUCER, x]
         made = newest(s, u, p)
         if s[LAST + net[RANK, x], made] == step:
-            s[LAST + net[RANK, x], made] = previous_read(net, s, x, made, p)
-            _add(s, s[POS, s[LAST + net[RANK, x], made]] + 1, p, -net[SIZE, x])
+            reader = previous_read(net, s, x, made, p)
+            s[LAST + net[RANK, x], made] = reader
+            _add(s, s[POS, reader] + 1, p, -net[SIZE, x])
+            refresh(net, s, reader)
     _unlink(net, s, step, before)
 
 
-@kernel
+@fragment
 def _unlink(net: Ints, s: Ints, step: int, before: int) -> None:
     v, p = s[OP, step], s[POS, step]
     if before >= 0:
@@ -316,18 +378,22 @@ def is_removable(net: Ints, s: Ints, step: int) -> bool:
     return not is_read
 
 
-@kernel
+@fragment
 def removal_change(net: Ints, s: Ints, step: int) -> int:
     """Change of the excess if a removable step were removed."""
     v, p = s[OP, step], s[POS, step]
     before = newest(s, v, p)
     for x in range(net[OUT_PTR, v], net[OUT_PTR, v + 1]):
         if s[LAST + net[RANK, x], step] != step:
-            collect(s, s[POS, s[LAST + net[RANK, x], before]] + 1, p - 1, net[SIZE, x])
+            reader = s[LAST + net[RANK, x], before]
+            collect(s, s[POS, reader] + 1, p - 1, net[SIZE, x])
+            collect(s, s[POS, reader], s[POS, reader], lost(net, s, reader, x))
     for k in range(net[IN_PTR, v], net[IN_PTR, v + 1]):
         x = net[INPUTS, k]
         u = net[PRODUCER, x]
         made = newest(s, u, p)
         if s[LAST + net[RANK, x], made] == step:
-            collect(s, s[POS, previous_read(net, s, x, made, p)] + 1, p - 1, -net[SIZE, x])
+            reader = previous_read(net, s, x, made, p)
+            collect(s, s[POS, reader] + 1, p - 1, -net[SIZE, x])
+            collect(s, s[POS, reader], s[POS, reader], -gained(net, s, reader, x))
     return int(excess_change(s) - max(0, s[MEM, p] - s[NUM, BUDGET]))

@@ -9,7 +9,8 @@ to the end" needs no special case anywhere.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar, cast
+from types import MappingProxyType
+from typing import Any, Final, TypeVar, cast
 
 import numba
 import numpy as np
@@ -33,7 +34,9 @@ TIME = 8  # per op
 WORKSPACE = 9  # per op: bytes
 OWN = 10  # per op: bytes of its outputs and workspace
 REPEATABLE = 11  # per op: 0 or 1
-OPS = 12  # one entry: number of ops, the end op included
+PAIR_PTR = 12  # per op: where its PAIRS begin
+PAIRS = 13  # inputs, any one of which the op's only output overwrites when the op reads it last
+OPS = 14  # one entry: number of ops, the end op included
 
 # Rows of a state. Steps have numbers that stay while their positions shift.
 SEQ = 0  # per position: the step there
@@ -48,8 +51,9 @@ MARK = 8  # scratch per op: stamps
 USE = 9  # scratch per tensor: where in a bundle it is read last
 FATE = 10  # scratch per tensor: stamps
 BUNDLE = 11  # scratch: ops or steps of the move being looked at
-NUM = 12  # the single numbers below
-LAST = 13  # rows from here on, per step: the last step that reads output k, the step itself when unread
+CREDIT = 12  # per step: bytes it saves now by working in place, already taken off MEM
+NUM = 13  # the single numbers below
+LAST = 14  # rows from here on, per step: the last step that reads output k, the step itself when unread
 
 # Entries of row NUM.
 LENGTH = 0  # steps of the schedule, the end op included
@@ -69,19 +73,32 @@ BEST_AT = 13
 BEST_LIMIT = 14
 BEST_LEAST = 15
 
+_OPTIONS: Final = MappingProxyType(
+    {"cache": True, "nogil": True, "no_cfunc_wrapper": True, "error_model": "numpy", "_nrt": False}
+)
+
 
 def kernel(function: Function) -> Function:
     """Compile with numba, once per machine, running without the interpreter's lock.
 
-    Kernels allocate nothing, so reference counting is off, which with the other switches halves compilation.
+    Kernels allocate nothing, so reference counting is off, which with the other switches shortens compilation.
     """
-    return cast(
-        Function, numba.njit(cache=True, nogil=True, no_cfunc_wrapper=True, error_model="numpy", _nrt=False)(function)
-    )
+    return cast(Function, numba.njit(**_OPTIONS)(function))
 
 
-def make_net(problem: Problem) -> Ints:
-    """Table of a problem that has one device, no views and no in-place pairs; the end op is appended."""
+def fragment(function: Function) -> Function:
+    """A kernel that other kernels call in one place only: it is copied there instead of compiled on its own.
+
+    Numba optimises a kernel anew inside each of its callers, and theirs, so every level of calls saved counts.
+    """
+    return cast(Function, numba.njit(inline="always", **_OPTIONS)(function))
+
+
+def make_net(problem: Problem, in_place: Sequence[Sequence[int]] = ()) -> Ints:
+    """Table of a problem that has one device and no views; the end op is appended.
+
+    `in_place` are, per op, the inputs that its only output may overwrite; pairs in the problem itself are ignored.
+    """
     ops, tensors = problem.ops, problem.tensors
     order = [tensor for op in ops for tensor in op.outputs]
     number = {tensor: rank for rank, tensor in enumerate(order)}
@@ -91,6 +108,7 @@ def make_net(problem: Problem) -> Ints:
     for op_number, wanted in enumerate(reads):
         for tensor in wanted:
             readers[tensor].append(op_number)
+    pairs = [[number[t] for t in row] for row in in_place] or [[] for _ in ops]
     workspace = [op.workspace_bytes[0] for op in ops]
     outputs = [sum(tensors[t].size_bytes for t in op.outputs) for op in ops]
     rows: dict[int, Sequence[int]] = {
@@ -106,6 +124,8 @@ def make_net(problem: Problem) -> Ints:
         WORKSPACE: [*workspace, 0],
         OWN: [*(w + o for w, o in zip(workspace, outputs, strict=True)), 0],
         REPEATABLE: [*(int(op.repeatable) for op in ops), 0],
+        PAIR_PTR: [*_starts(pairs), sum(len(row) for row in pairs)],
+        PAIRS: [entry for row in pairs for entry in row],
         OPS: [len(ops) + 1],
     }
     net = np.zeros((len(rows), max(len(row) for row in rows.values())), np.int64)

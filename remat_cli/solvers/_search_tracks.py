@@ -150,8 +150,9 @@ def is_roomy(net: Ints, ops: Sequence[int]) -> bool:
 
 
 def chunk_work(net: Ints) -> int:
-    """Moves between two looks at the clock: some 50 to 100 ms."""
-    return min(50_000, max(500, 10_000_000 // int(net[OPS, 0])))
+    """Moves between two looks at the clock: at most some 50 to 100 ms, less for tiny problems."""
+    ops = int(net[OPS, 0])
+    return min(1_000 * ops, 50_000, max(500, 10_000_000 // ops))
 
 
 @dataclass

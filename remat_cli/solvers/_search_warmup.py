@@ -28,7 +28,7 @@ def is_compiled() -> bool:
 
 
 def warm_up() -> None:
-    """Load all kernels from the cache, or compile them into it: some ten seconds, once per machine and version."""
+    """Load all kernels from the cache, or compile them into it: some fifteen seconds, once per machine and version."""
     ops = tuple(OpSpec(tuple(range(v)), (v,), (1,), (0,)) for v in range(3))
     tensors = tuple(TensorSpec(1, v) for v in range(3))
     net = make_net(Problem(ops, tensors, (Memory("cpu", 3),), (Device("cpu", 0),)))

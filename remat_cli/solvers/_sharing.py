@@ -23,6 +23,8 @@ class Condensed:
     `groups[g]` are the original ops of condensed op g, leader first; `views` are the original ops that only look at
     storage. `exact` says that nothing changed, so that a proof about `problem` is a proof about `original`. Otherwise
     each schedule of `problem` maps to one of `original` with no more memory and no more time, but not conversely.
+    `in_place[g]` are the inputs of condensed op g, any one of which its only output overwrites when g reads it last:
+    what `problem` leaves out, for those who can follow who reads last.
     """
 
     original: Problem
@@ -30,15 +32,21 @@ class Condensed:
     groups: tuple[tuple[int, ...], ...]
     views: frozenset[int]
     exact: bool
+    in_place: tuple[tuple[int, ...], ...] = ()
 
     def expand(self, schedule: Schedule) -> Schedule:
-        """The schedule of the original problem: groups spelled out, views as late as possible, dead steps dropped."""
+        """The schedule of the original problem: groups spelled out, dead steps dropped.
+
+        Views run at their place in the baseline order, or where that would take more memory, elsewhere.
+        """
         if self.exact:
             return drop_dead(self.original, schedule)
-        expansion = _Expansion(self)
-        for op in schedule.op_ids():
-            expansion.run_group(op)
-        return drop_dead(self.original, Schedule.of_ops(expansion.finish()))
+        groups = schedule.op_ids()
+        limit = simulate(self.problem, schedule).peak
+        spelled = _Expansion(self, punctual=self.views).run(groups)
+        if simulate(self.original, spelled).peak > limit:
+            spelled = _Expansion(self, punctual=frozenset()).run(groups)
+        return drop_dead(self.original, spelled)
 
     def contract(self, schedule: Schedule) -> Schedule:
         """The condensed schedule nearest to an original one; it may need more memory, so judge it before use."""
@@ -51,7 +59,8 @@ def condense(problem: Problem) -> Condensed:
 
     A view of one runtime input joins the producer of that input, wherever it stands. An in-place op joins when it is
     the only reader of its source and follows the producer's group directly in baseline order, so that merging changes
-    no order. A view that is a model output, or whose shape is computed at run time, becomes an op with own storage.
+    no order. A view that is a model output, needs workspace, or whose shape is computed at run time, becomes an op
+    with storage of its own.
     """
     merger = _Merger(problem)
     for op in range(len(problem.ops)):
@@ -60,7 +69,9 @@ def condense(problem: Problem) -> Condensed:
     exact = all(len(members) == 1 for members in groups) and not any(
         spec.in_place or any(problem.tensors[t].view_of is not None for t in spec.outputs) for spec in problem.ops
     )
-    return Condensed(problem, _merged_problem(problem, groups, merger), groups, frozenset(merger.views), exact)
+    merged = _merged_problem(problem, groups, merger)
+    in_place = _sources_left(problem, merged, groups, merger)
+    return Condensed(problem, merged, groups, frozenset(merger.views), exact, in_place)
 
 
 def drop_dead(problem: Problem, schedule: Schedule) -> Schedule:
@@ -126,7 +137,9 @@ class _Merger:
 
     def _viewed_leader(self, op: int) -> int | None:
         spec, tensors = self.problem.ops[op], self.problem.tensors
-        if len(spec.inputs) != 1 or any(tensors[t].view_of is None or tensors[t].kept for t in spec.outputs):
+        if len(spec.inputs) != 1 or spec.workspace_bytes[0] > 0:
+            return None
+        if any(tensors[t].view_of is None or tensors[t].kept for t in spec.outputs):
             return None
         return self.leader_of[tensors[spec.inputs[0]].producer]
 
@@ -177,6 +190,33 @@ def _merged_problem(problem: Problem, groups: tuple[tuple[int, ...], ...], merge
     return msgspec.structs.replace(problem, ops=tuple(ops), tensors=tuple(tensors))
 
 
+def _sources_left(
+    problem: Problem, merged: Problem, groups: tuple[tuple[int, ...], ...], merger: _Merger
+) -> tuple[tuple[int, ...], ...]:
+    """Per group the inputs that its leader may overwrite and that nothing else in the group reads."""
+    class_of = _storage_classes(problem, groups, merger)
+    made = [
+        root for ops in groups for root in dict.fromkeys(class_of[t] for op in ops for t in problem.ops[op].outputs)
+    ]
+    new_id = {root: number for number, root in enumerate(made)}
+    found = []
+    for group, members in zip(merged.ops, groups, strict=True):
+        sources = [new_id[class_of[source]] for source, _ in problem.ops[members[0]].in_place]
+        reads = [new_id[class_of[t]] for op in members for t in problem.ops[op].inputs]
+        result = merged.tensors[group.outputs[0]] if len(group.outputs) == 1 else None
+        found.append(
+            tuple(
+                source
+                for source in dict.fromkeys(sources)
+                if result is not None
+                and not result.kept
+                and reads.count(source) == 1
+                and merged.tensors[source].size_bytes == result.size_bytes
+            )
+        )
+    return tuple(found)
+
+
 def _storage_classes(problem: Problem, groups: tuple[tuple[int, ...], ...], merger: _Merger) -> list[int]:
     """For each tensor, the tensor whose storage it shares inside its group (itself, when it has its own)."""
     class_of = list(range(len(problem.tensors)))
@@ -195,32 +235,44 @@ def _overwritten(problem: Problem, spec: OpSpec, class_of: list[int], members: t
 
 
 class _Expansion:
-    """Writes out groups; a view waits until somebody reads it, or until its own place in the baseline order."""
+    """Writes out groups. Views, unlike other ops, may leave their place in the baseline order to save memory.
 
-    def __init__(self, condensed: Condensed) -> None:
+    A punctual view runs at its own place at the latest; another just before it is read. One that nobody reads runs
+    directly behind its group, when it is not punctual.
+    """
+
+    def __init__(self, condensed: Condensed, punctual: frozenset[int]) -> None:
         self.condensed = condensed
         self.problem = condensed.original
+        self.punctual = punctual
+        self.read = _read_views(condensed)
         self.steps: list[int] = []
         self.ran: set[int] = set()
         self.waiting: set[int] = set()
 
-    def run_group(self, group: int) -> None:
+    def run(self, groups: list[int]) -> Schedule:
+        """The steps of these condensed ops, one after the other."""
+        for group in groups:
+            self._run_group(group)
+        self._emit_new(self.waiting)
+        return Schedule.of_ops(self.steps)
+
+    def _run_group(self, group: int) -> None:
         """Emit the ops of a group; its views start waiting anew."""
         members = self.condensed.groups[group]
         if members[0] not in self.ran:
-            for view in sorted(v for v in self.waiting if v not in self.ran and v < members[0]):
-                self._emit(view)
+            self._emit_new({view for view in self.waiting & self.punctual if view < members[0]})
         for op in members:
             if op in self.condensed.views:
                 self.waiting.add(op)
             else:
                 self._emit(op)
+        self._emit_new(self.waiting.intersection(members) - self.read - self.punctual)
 
-    def finish(self) -> list[int]:
-        """Emit the views that nobody reads, and return all steps."""
-        for view in sorted(v for v in self.waiting if v not in self.ran):
-            self._emit(view)
-        return self.steps
+    def _emit_new(self, views: set[int]) -> None:
+        for view in sorted(views - self.ran):
+            if view not in self.ran:
+                self._emit(view)
 
     def _emit(self, op: int) -> None:
         for tensor in self.problem.ops[op].inputs:
@@ -230,3 +282,16 @@ class _Expansion:
         self.waiting.discard(op)
         self.ran.add(op)
         self.steps.append(op)
+
+
+def _read_views(condensed: Condensed) -> frozenset[int]:
+    """Views that some op other than a view reads, directly or through further views."""
+    problem = condensed.original
+    wanted = [t for op, spec in enumerate(problem.ops) if op not in condensed.views for t in spec.inputs]
+    found: set[int] = set()
+    while wanted:
+        producer = problem.tensors[wanted.pop()].producer
+        if producer in condensed.views and producer not in found:
+            found.add(producer)
+            wanted += problem.ops[producer].inputs
+    return frozenset(found)

@@ -52,7 +52,7 @@ class _Descent:
     def run(self) -> Schedule:
         floor = working_set_floor(self.problem).bytes[0]
         if self.limits.order == "free" and self.best.peak > floor:
-            self._take(least_peak_order(self.condensed.problem, self.limits.seed, self._has_no_time_for_orders))
+            self._take(least_peak_order(self.condensed, self.limits.seed, self._has_no_time_for_orders))
         if self.max_overhead > 0:
             self._descend(floor)
         return self.best.schedule
@@ -70,7 +70,7 @@ class _Descent:
 
     def _descend(self, floor: int) -> None:
         """Bisect from the best schedule, then from the baseline, then from the best with other random numbers."""
-        net = make_net(self.condensed.problem)
+        net = make_net(self.condensed.problem, self.condensed.in_place)
         is_pinned = self.limits.order == "keep"
         mean_ns = self.condensed.problem.baseline_time_ns / max(1, len(self.condensed.problem.ops))
         baseline_ops = list(range(len(self.condensed.problem.ops)))

@@ -65,7 +65,7 @@ class _Search:
         self.incumbent = Incumbent(self.problem, self.limits)
         self.is_pinned = self.limits.order == "keep"
         self.condensed: Condensed = condense(self.problem)
-        self.net = make_net(self.condensed.problem)
+        self.net = make_net(self.condensed.problem, self.condensed.in_place)
         self.free_bytes = self.problem.memories[0].free_bytes
 
     def run(self) -> Solution:
@@ -100,8 +100,16 @@ class _Search:
             self.tracks.append(make_track(self.net, self.free_bytes, seed, pinned, heat))
         for track, ops in zip(self.tracks, starts, strict=False):
             track.begin(ops)
-        if not self.is_pinned:
+        self._find_first()
+        if not self.is_pinned and not self._is_done():
             self._reorder()
+
+    def _find_first(self) -> None:
+        """One repair of the first track's order, so that there is a plan as soon as can be."""
+        first = self.tracks[0]
+        first.improve(1)
+        self.clock.work += first.work
+        self._offer_best()
 
     def _reorder(self) -> None:
         """Give all tracks but the first the best order found; stop early when it fits as it is."""

@@ -36,6 +36,22 @@ def random_problem(seed: int, count: int = 40) -> Problem:
     return Problem(tuple(ops), tuple(tensors), (Memory("cpu", 2**40, 11),), (Device("cpu", 0),))
 
 
+def in_place_problem(seed: int, count: int = 40) -> Problem:
+    """One output each; some ops may work in place on one of two inputs, which often have other readers too."""
+    rng = random.Random(seed)
+    ops: list[OpSpec] = []
+    tensors: list[TensorSpec] = []
+    for op in range(count):
+        near = list(range(max(0, op - 6), op))
+        inputs = rng.sample(near, min(len(near), rng.choice([0, 1, 2, 2, 3])))
+        sources = inputs[: rng.choice([0, 1, 2])]
+        size = tensors[sources[0]].size_bytes if sources else rng.choice([4, 8, 12])
+        pairs = tuple((source, op) for source in sources if tensors[source].size_bytes == size)
+        tensors.append(TensorSpec(size, op))
+        ops.append(OpSpec(tuple(inputs), (op,), (rng.randint(1, 50),), (0,), in_place=pairs))
+    return Problem(tuple(ops), tuple(tensors), (Memory("cpu", 2**40),), (Device("cpu", 0),))
+
+
 def at_fraction(problem: Problem, fraction: float) -> Problem:
     """The problem under that fraction of its baseline peak."""
     fixed = problem.memories[0].fixed_bytes

@@ -7,11 +7,18 @@ from hypothesis import strategies as st
 from remat_cli.core.floor import working_set_floor
 from remat_cli.core.problem import Device, OpSpec, Problem
 from remat_cli.core.simulate import baseline, simulate
+from remat_cli.solvers._search_warmup import warm_up
 from remat_cli.solvers.base import Limits
 from remat_cli.solvers.least_budget import find_least_budget
 from tests.solvers.brute_force import optimum
 from tests.solvers.random_graphs import fusion_net, one_device, random_problem
 from tests.strategies import problems
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _kernels():
+    """Compiled before any test that has a time limit."""
+    warm_up()
 
 
 @settings(max_examples=25, deadline=None)

@@ -27,7 +27,15 @@ from remat_cli.solvers._search_state import (
     make_net,
 )
 from remat_cli.solvers._search_tracks import make_track
-from tests.solvers.random_graphs import random_problem
+from remat_cli.solvers._search_warmup import warm_up
+from remat_cli.solvers._sharing import condense
+from tests.solvers.random_graphs import in_place_problem, random_problem
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _kernels():
+    """Compiled before any test that has a time limit."""
+    warm_up()
 
 
 def current_ops(state):
@@ -141,3 +149,35 @@ def test_reordering_never_adds_or_drops_a_step():
     assert sorted(track.ops) == list(range(len(problem.ops)))
     assert track.excess <= before
     assert track.state[NUM, BUDGET] == problem.memories[0].free_bytes
+
+
+def shake(track):
+    """One round of every kind of move."""
+    kernels.kick(track.net, track.state)
+    kernels.destroy(track.net, track.state)
+    kernels.jiggle(track.net, track.state, 9)
+    save(track.state, track.records[0])
+    orders.move_branch(track.net, track.state, track.records[0], track.records[0][2], 1e18)
+    kernels.repair(track.net, track.state, 1.0, 0.3, 2**40)
+    kernels.prune(track.net, track.state)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_in_place_savings_follow_who_reads_last(seed):
+    problem = in_place_problem(seed)
+    problem = problem.with_budget(int(baseline(problem).peak * 0.8))
+    condensed = condense(problem)
+    track = make_track(make_net(condensed.problem, condensed.in_place), problem.memories[0].free_bytes, seed, False)
+    nothing_merged = all(len(group) == 1 for group in condensed.groups)
+    for _ in range(60):
+        shake(track)
+        ops = current_ops(track.state)
+        again = make_track(track.net, problem.memories[0].free_bytes, 0, False)
+        again.begin(ops)
+        length = track.state[NUM, LENGTH]
+        assert (again.state[MEM, :length] == track.state[MEM, :length]).all()
+        plan = simulate(problem, condensed.expand(Schedule.of_ops(ops)))
+        assert plan.peak <= profile.peak(track.state)
+        if nothing_merged:
+            judged = simulate(problem, Schedule.of_ops(ops))
+            assert list(judged.memory_bytes[0]) == [int(held) for held in track.state[MEM, : length - 1]]
