@@ -143,7 +143,7 @@ class TimeJob(msgspec.Struct, frozen=True):
     feeds: tuple[PackedArray, ...]
     settings: SessionSettings
     rounds: int
-    warmups: int = 2
+    warmups: int = 1
 
 
 def time_models(job: TimeJob, advance: Advance) -> tuple[int, int]:

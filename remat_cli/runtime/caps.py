@@ -60,6 +60,28 @@ class CapAnswer(msgspec.Struct, frozen=True):
     trials: int
 
 
+class SeparationJob(msgspec.Struct, frozen=True):
+    """A search on the rewritten model, and the original that must fail under what it finds."""
+
+    rewritten: CapJob
+    original: CapJob
+
+
+class Separation(msgspec.Struct, frozen=True):
+    """The rewritten model's smallest cap, and whether the original fails under it."""
+
+    answer: CapAnswer
+    original_fails: bool
+
+
+def separate(job: SeparationJob, advance: Advance) -> Separation:
+    """Find the rewritten model's smallest cap, then try the original under it: the control that must fail."""
+    answer = find_smallest_cap(job.rewritten, advance)
+    cap_bytes = answer.smallest_bytes
+    fails = cap_bytes is not None and not runs_under(job.original.trial(cap_bytes))
+    return Separation(answer, fails)
+
+
 def find_smallest_cap(job: CapJob, advance: Advance) -> CapAnswer:
     """Find the smallest cap under which three runs succeed, each cap in a process of its own, by bisection.
 

@@ -13,7 +13,7 @@ from remat_cli.core.verification import Verification
 from remat_cli.runtime._arrays import Array, PackedArray, pack_all
 from remat_cli.runtime._process import Advance, ignore_progress, run_fresh, started
 from remat_cli.runtime._trials import RunFigures, RunJob, TimeJob, run_model, time_models
-from remat_cli.runtime.caps import CapAnswer, CapJob, find_smallest_cap, try_cap
+from remat_cli.runtime.caps import CapAnswer, CapJob, SeparationJob, find_smallest_cap, separate
 from remat_cli.runtime.session import SessionSettings
 
 PROGRESS_UNITS = 100
@@ -52,7 +52,7 @@ class VerifyRequest:
     portable: bool = False
     intra_op_threads: int = 0
     device: str = "cpu"
-    rounds: int = 10
+    rounds: int = 5
     custom_ops: tuple[str, ...] = ()
     original_cap_bytes: int | None = None
 
@@ -236,23 +236,18 @@ def _kinds_that_differ(request: VerifyRequest, original: _Sessions, rewritten: _
 
 
 def _smallest_caps(request: VerifyRequest, original: _Sessions, rewritten: _Sessions, *, exact: bool) -> _Caps:
-    """Both searches at the same time, then the control: the original under the rewritten model's smallest cap."""
+    """Both searches at the same time; the original's is left out where its answer is known."""
     settings = request.settings(exact=exact)
-    jobs = (
-        _cap_job(request, request.rewritten, rewritten.of_kind(exact), settings),
-        _cap_job(request, request.reference, original.of_kind(exact), settings),
-    )
+    job = _cap_job(request, request.rewritten, rewritten.exact, settings)
+    other = _cap_job(request, request.reference, original.exact, settings)
     known = None if exact else request.original_cap_bytes
-    wanted = jobs[:1] if known else jobs
     with contextlib.ExitStack() as stack:
-        pending = [stack.enter_context(started(find_smallest_cap, job)) for job in wanted]
-        answers = [worker.answer() for worker in pending]
-    if known:
-        answers.append(CapAnswer(known, None, 0))
-    cap_bytes = answers[0].smallest_bytes
-    separated = cap_bytes is not None and not run_fresh(try_cap, jobs[1].trial(cap_bytes))
+        first = stack.enter_context(started(separate, SeparationJob(job, other)))
+        second = None if known else stack.enter_context(started(find_smallest_cap, other))
+        found = first.answer()
+        reference = second.answer() if second else CapAnswer(known, None, 0)
     options: Literal["default", "exact"] = "exact" if exact else "default"
-    return _Caps(answers[0], answers[1], separated, options, _cap_notes(jobs[0], answers[0], exact))
+    return _Caps(found.answer, reference, found.original_fails, options, _cap_notes(job, found.answer, exact))
 
 
 def _cap_job(request: VerifyRequest, model: Path, figures: RunFigures, settings: SessionSettings) -> CapJob:
