@@ -129,7 +129,7 @@ def read_yaml(file: Path) -> dict[str, Any]:
     Raises:
         ConfigError: the file is missing, is not YAML, or holds no mapping.
     """
-    import yaml  # noqa: PLC0415  (keeps `remat --help` instant)
+    import yaml
 
     try:
         values = yaml.safe_load(file.read_text(encoding="utf-8"))

@@ -73,7 +73,7 @@ def prepare_kernels(solver: str, progress: Progress) -> None:
     """Load the compiled search kernels, or compile them once per machine, before anything is measured or timed."""
     if solver not in NUMBA_SOLVERS:
         return
-    from remat_cli.solvers._search_warmup import is_compiled, warm_up  # noqa: PLC0415  (imports numba)
+    from remat_cli.solvers._search_warmup import is_compiled, warm_up
 
     if not is_compiled():
         progress.stage(stages.COMPILING_KERNELS)

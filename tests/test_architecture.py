@@ -76,7 +76,7 @@ def test_solver_files_never_import_each_other(path):
 
 
 def test_every_registered_solver_has_a_file():
-    from remat_cli.solvers import SOLVERS  # noqa: PLC0415
+    from remat_cli.solvers import SOLVERS
 
     assert {name: target.split(":")[0].split(".")[-1] for name, target in SOLVERS.items()} == SOLVER_FILES
 

@@ -24,7 +24,7 @@ def cache(tmp_path_factory):
 def compile_model(capsys, model, budget, folder, *more):
     """Exit code, JSON report, stderr of `remat compile`."""
     output = ["-o", str(folder / "out.onnx"), "--plan", str(folder / "out.json")]
-    code = main(["compile", str(model), "--budget", budget, "--format", "json", "--time-limit", "10s", *output, *more])
+    code = main(["compile", str(model), "--budget", budget, "--format", "json", "--time-limit", "5s", *output, *more])
     captured = capsys.readouterr()
     return code, json.loads(captured.out) if captured.out else None, captured.err
 
@@ -45,7 +45,7 @@ def check_promises(report, folder):
     assert int(told["remat.budget_bytes"]) == solution["budget_bytes"]
 
 
-@pytest.mark.parametrize(("name", "budget"), [("unet", "80%"), ("densenet", "90%"), ("detector", "80%")])
+@pytest.mark.parametrize(("name", "budget"), [("unet", "80%"), ("densenet", "90%"), ("inception", "85%")])
 def test_a_sample_fits_the_budget_and_every_promise_is_measured(capsys, tmp_path, name, budget):
     code, report, _ = compile_model(capsys, SAMPLES / f"{name}.onnx", budget, tmp_path)
     assert code == 0
@@ -94,7 +94,16 @@ def test_verification_catches_a_model_that_was_changed(capsys, tmp_path):
 def test_keep_order_and_named_solvers(capsys, tmp_path):
     for solver in ("local-search", "moccasin"):
         code, report, _ = compile_model(
-            capsys, SAMPLES / "unet.onnx", "90%", tmp_path, "--order", "keep", "--solver", solver, "--force"
+            capsys,
+            SAMPLES / "unet.onnx",
+            "90%",
+            tmp_path,
+            "--order",
+            "keep",
+            "--solver",
+            solver,
+            "--force",
+            "--no-capped-run",
         )
         assert code == 0
         check_promises(report, tmp_path)

@@ -33,11 +33,11 @@ from remat_cli.cli.session import run, settings
 @options.common_options
 def compile_command(model: Path, **flags: Any) -> int:
     """Rewrite MODEL so that it runs within a memory budget, at the least extra time, and prove it by running both."""
-    from remat_cli.config import output_paths, require_budget  # noqa: PLC0415  (not needed for --help)
+    from remat_cli.config import output_paths, require_budget
 
     config = settings(flags)
     require_budget(config)
     output_paths(model, config)
-    from remat_cli import pipeline  # noqa: PLC0415  (heavy: only once the arguments are known to be good)
+    from remat_cli import pipeline
 
     return run(config, lambda config, progress: pipeline.compile_model(model, config, progress))

@@ -44,7 +44,7 @@ def show_traceback(error: BaseException) -> None:
 
 def stdout_style(config: Config) -> Style:
     """What the reader of stdout can show."""
-    from remat_cli.report.style import Style  # noqa: PLC0415  (not needed for --help)
+    from remat_cli.report.style import Style
 
     is_terminal = sys.stdout.isatty()
     width = shutil.get_terminal_size().columns if is_terminal else 100

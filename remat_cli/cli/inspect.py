@@ -34,7 +34,7 @@ def inspect_command(file: Path, **flags: Any) -> int:
     if config.svg is not None:
         _check_svg(config.svg, file, config)
 
-    from remat_cli import pipeline  # noqa: PLC0415  (heavy: only once the arguments are known to be good)
+    from remat_cli import pipeline
 
     def work(config: Config, progress: Progress) -> InspectReport:
         report = pipeline.inspect_file(file, config, progress)
@@ -46,15 +46,15 @@ def inspect_command(file: Path, **flags: Any) -> int:
 
 
 def _check_svg(svg: Path, file: Path, config: Config) -> None:
-    from remat_cli.core.files import check_target  # noqa: PLC0415  (not needed for --help)
-    from remat_cli.report.svg_chart import require_matplotlib  # noqa: PLC0415
+    from remat_cli.core.files import check_target
+    from remat_cli.report.svg_chart import require_matplotlib
 
     check_target(svg, sources=(file,), overwrite=config.force)
     require_matplotlib()
 
 
 def _write_svg(report: InspectReport, svg: Path) -> None:
-    from remat_cli.core.files import atomic_write  # noqa: PLC0415  (not needed for --help)
-    from remat_cli.report.svg_chart import inspect_svg  # noqa: PLC0415
+    from remat_cli.core.files import atomic_write
+    from remat_cli.report.svg_chart import inspect_svg
 
     atomic_write(svg, inspect_svg(report))

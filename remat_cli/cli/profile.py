@@ -35,7 +35,7 @@ def profile_command(model: Path | None, clear_cache: bool, **flags: Any) -> int:
         return run(config, _clear)
     if model is None:
         raise click.UsageError("Missing argument 'MODEL'.", click.get_current_context())
-    from remat_cli.core.files import check_target  # noqa: PLC0415  (not needed for --help)
+    from remat_cli.core.files import check_target
 
     if config.output is not None:
         check_target(config.output, sources=(model,), overwrite=config.force)
@@ -46,19 +46,19 @@ def profile_command(model: Path | None, clear_cache: bool, **flags: Any) -> int:
 
 def _clear(config: Config, progress: Progress | None = None) -> CacheReport:
     """Empty the cache; needs no progress, it is done at once."""
-    from remat_cli import pipeline  # noqa: PLC0415  (heavy)
-    from remat_cli.report.report import CacheReport  # noqa: PLC0415
+    from remat_cli import pipeline
+    from remat_cli.report.report import CacheReport
 
     return CacheReport(str(config.cache_dir), pipeline.clear_profile_cache(config))
 
 
 def _profile(model: Path, config: Config, progress: Progress) -> ProfileReport:
     """Measure, and write what JSON output would show to the file that was asked for."""
-    from remat_cli import pipeline  # noqa: PLC0415  (heavy)
-    from remat_cli.core.files import atomic_write  # noqa: PLC0415
-    from remat_cli.report import render  # noqa: PLC0415
-    from remat_cli.report.report import ProfileReport  # noqa: PLC0415
-    from remat_cli.report.style import Style  # noqa: PLC0415
+    from remat_cli import pipeline
+    from remat_cli.core.files import atomic_write
+    from remat_cli.report import render
+    from remat_cli.report.report import ProfileReport
+    from remat_cli.report.style import Style
 
     profiles = pipeline.profile_model(model, config, progress)
     output = str(config.output) if config.output is not None else None

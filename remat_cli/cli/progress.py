@@ -136,8 +136,8 @@ class LiveLine:
     """One line on a terminal, redrawn in place; notes, and with `is_verbose` finished stages, stay above it."""
 
     def __init__(self, stopper: Stopper, *, has_color: bool, is_verbose: bool) -> None:
-        from rich.console import Console  # noqa: PLC0415  (not needed for --help)
-        from rich.live import Live  # noqa: PLC0415
+        from rich.console import Console
+        from rich.live import Live
 
         self._stopper = stopper
         self._is_verbose = is_verbose
@@ -205,7 +205,7 @@ class LiveLine:
 
 def _plain(text: str) -> Any:
     """Text for rich in which brackets are just brackets."""
-    from rich.text import Text  # noqa: PLC0415  (not needed for --help)
+    from rich.text import Text
 
     return Text(text, no_wrap=True, overflow="ellipsis")
 

@@ -23,7 +23,7 @@ class Interrupted(click.ClickException):
 
 def settings(flags: Mapping[str, Any]) -> Config:
     """The settings of a command: its flags over the file that `--config` names."""
-    from remat_cli.config import load_config  # noqa: PLC0415  (not needed for --help)
+    from remat_cli.config import load_config
 
     given = dict(flags)
     return load_config(given, given.pop("config_file", None))
@@ -31,7 +31,7 @@ def settings(flags: Mapping[str, Any]) -> Config:
 
 def run(config: Config, work: Callable[[Config, Progress], AnyReport]) -> int:
     """Do the work under progress and Ctrl-C, print its report on stdout, and return its exit code."""
-    from remat_cli.report import render  # noqa: PLC0415  (not needed for --help)
+    from remat_cli.report import render
 
     try:
         with watching(config) as progress:

@@ -26,17 +26,17 @@ def solvers_command(**flags: Any) -> int:
 
 def list_solvers() -> SolversReport:
     """Every solver of the registry, described by its class."""
-    from remat_cli.report.report import SolversReport  # noqa: PLC0415  (not needed for --help)
-    from remat_cli.solvers import SOLVERS, solver_class  # noqa: PLC0415
+    from remat_cli.report.report import SolversReport
+    from remat_cli.solvers import SOLVERS, solver_class
 
     return SolversReport(tuple(_describe(solver_class(name)) for name in SOLVERS))
 
 
 def _describe(solver: Any) -> SolverEntry:
     """Name, sentences and options of a solver class; its fields are its options."""
-    import msgspec  # noqa: PLC0415  (not needed for --help)
+    import msgspec
 
-    from remat_cli.report.report import OptionEntry, SolverEntry  # noqa: PLC0415
+    from remat_cli.report.report import OptionEntry, SolverEntry
 
     entries = tuple(
         OptionEntry(field.encode_name, _type_name(field.type), _default(field))
@@ -48,7 +48,7 @@ def _describe(solver: Any) -> SolverEntry:
 
 def _default(field: Any) -> Any:
     """An option's default as plain data."""
-    import msgspec  # noqa: PLC0415
+    import msgspec
 
     value = field.default if field.default is not msgspec.NODEFAULT else field.default_factory()
     return msgspec.to_builtins(value)

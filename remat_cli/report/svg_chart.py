@@ -61,8 +61,8 @@ def memory_svg(curves: Sequence[tuple[str, Sequence[int]]], budget_bytes: int | 
         MissingDependency: matplotlib is not installed.
     """
     require_matplotlib()
-    import matplotlib  # noqa: PLC0415  (an extra)
-    from matplotlib.figure import Figure  # noqa: PLC0415
+    import matplotlib
+    from matplotlib.figure import Figure
 
     buffer = io.BytesIO()
     with matplotlib.rc_context(SETTINGS):

@@ -58,7 +58,7 @@ def numpy_dtype(dtype: str) -> np.dtype[Any]:
     if dtype in NUMPY_NAMES:
         return np.dtype(NUMPY_NAMES[dtype])
     if dtype in EXTENDED_NAMES:
-        import ml_dtypes  # noqa: PLC0415  (rarely needed)
+        import ml_dtypes
 
         extended: np.dtype[Any] = np.dtype(getattr(ml_dtypes, EXTENDED_NAMES[dtype][0]))
         return extended

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
@@ -179,8 +179,7 @@ class _Session:
     def _run(self, model: Model, phase: Literal["peak", "time"], share: float, watch: Watch, gap: float) -> Outcome:
         work = None if self.work_left is None else self.work_left * share
         run = Run(self.limits.seconds_left * share, work, gap)
-        read: Callable[[Callable[[Any], int]], list[int]] = lambda value: read_ops(model, value)  # noqa: E731
-        outcome = search(model.cp, read, run, self.limits, watch)
+        outcome = search(model.cp, partial(read_ops, model), run, self.limits, watch)
         if self.work_left is not None:
             self.work_left = max(0.0, self.work_left - outcome.deterministic_seconds)
         self.facts |= {f"{phase}_{key}": value for key, value in outcome.facts.items()}

@@ -110,7 +110,7 @@ class _Session:
             self._run_member("moccasin", options, limits, self.best if self.best is not None else start)
 
     def _run_member(self, name: str, options: dict[str, Any], limits: Limits, start: Schedule | None) -> None:
-        from remat_cli.solvers import make_solver  # noqa: PLC0415  (the registry names this module)
+        from remat_cli.solvers import make_solver
 
         began = time.monotonic()
         solution = make_solver(name, options).solve(self.problem, limits, start)
