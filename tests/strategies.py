@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from fractions import Fraction
+
 from hypothesis import strategies as st
 
 from remat_cli.core.problem import Device, Memory, OpSpec, Problem, TensorSpec
@@ -60,3 +63,8 @@ def schedules(draw: st.DrawFn, problem: Problem, max_repeats: int = 6) -> Schedu
         made.update(problem.ops[op].outputs)
         steps.append(op)
     return Schedule.of_ops(steps)
+
+
+def fraction_of(peak_bytes: int, fraction: float, fixed_bytes: int = 0) -> int:
+    """`fixed + fraction x (peak - fixed)`, rounded up: a percentage budget in bytes."""
+    return fixed_bytes + math.ceil(Fraction(str(fraction)) * (peak_bytes - fixed_bytes))

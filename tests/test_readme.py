@@ -53,5 +53,6 @@ def test_the_remat_commands_run_in_the_order_of_the_readme(tmp_path, monkeypatch
 
 
 def test_the_exit_codes_are_those_of_the_command_line():
-    for code, word in ((0, "done"), (2, "usage"), (3, "budget proved impossible"), (4, "no plan found"), (5, "verification")):
+    words = {0: "done", 2: "usage", 3: "budget proved impossible", 4: "no plan found", 5: "verification"}
+    for code, word in words.items():
         assert re.search(rf"{code} {word}", README), word

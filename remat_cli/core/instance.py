@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 
 import msgspec
@@ -74,9 +73,3 @@ def instance_problem(instance: Instance) -> Problem:
         memories=(Memory("cpu", 2**62),),
         devices=(Device("cpu", 0),),
     )
-
-
-def fraction_of(peak_bytes: int, fraction: float, fixed_bytes: int = 0) -> int:
-    """`fixed + fraction x (peak - fixed)`, rounded up: what a percentage budget means, in bytes."""
-    share = fraction * (peak_bytes - fixed_bytes)
-    return fixed_bytes + math.ceil(round(share, 6))

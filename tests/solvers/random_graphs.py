@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import random
 
-from remat_cli.core.instance import fraction_of
 from remat_cli.core.problem import Device, Memory, OpSpec, Problem, TensorSpec
 from remat_cli.core.simulate import baseline
+from tests.strategies import fraction_of
 
 
 def one_device(

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from remat_cli.core.instance import fraction_of, instance_problem, load_instance
+from remat_cli.core.instance import instance_problem, load_instance
 from remat_cli.core.problem import Device, Memory, OpSpec, Problem, TensorSpec
 from remat_cli.core.simulate import baseline, simulate
 from remat_cli.solvers._bounds import Bound, free_order_bound, frontier, gap_cover, improving_bounds
@@ -18,7 +18,7 @@ from remat_cli.solvers._bounds_pressure import make_pressure
 from remat_cli.solvers.base import Limits
 from tests.solvers.brute_force import optimum
 from tests.solvers.vectors import INSTANCES, load_cases
-from tests.strategies import problems, schedules
+from tests.strategies import fraction_of, problems, schedules
 
 
 def quick() -> Limits:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from remat_cli.core.instance import fraction_of, instance_problem, load_instance
+from remat_cli.core.instance import instance_problem, load_instance
 from remat_cli.core.schedule import Schedule
 from remat_cli.core.simulate import baseline, simulate
 from remat_cli.solvers import solve
@@ -14,7 +14,7 @@ from remat_cli.solvers._search_warmup import warm_up
 from remat_cli.solvers.base import Limits, Status
 from tests.solvers.random_graphs import at_fraction, fusion_net, nested_unet, one_device, random_problem
 from tests.solvers.vectors import INSTANCES, load_cases
-from tests.strategies import problems
+from tests.strategies import fraction_of, problems
 
 
 @pytest.fixture(autouse=True, scope="module")

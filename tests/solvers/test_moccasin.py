@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from ortools.sat.python import cp_model
 
 from remat_cli.core.errors import ConfigError
-from remat_cli.core.instance import fraction_of, instance_problem, load_instance
+from remat_cli.core.instance import instance_problem, load_instance
 from remat_cli.core.problem import Device, Memory, OpSpec, Problem, TensorSpec
 from remat_cli.core.schedule import Schedule
 from remat_cli.core.simulate import baseline, simulate
@@ -23,7 +23,7 @@ from remat_cli.solvers._moccasin_units import make_units
 from remat_cli.solvers.base import Limits, Status
 from tests.solvers.brute_force import optimum
 from tests.solvers.vectors import INSTANCES, load_cases
-from tests.strategies import problems
+from tests.strategies import fraction_of, problems
 
 STAGED = [("keep", copies, domain) for copies in (2, 9) for domain in ("uniform", "triangular")]
 FORMS = [*STAGED, ("free", 2, "uniform")]

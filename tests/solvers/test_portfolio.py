@@ -4,14 +4,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from remat_cli.core.instance import fraction_of, instance_problem, load_instance
+from remat_cli.core.instance import instance_problem, load_instance
 from remat_cli.core.simulate import baseline
 from remat_cli.solvers import solve
 from remat_cli.solvers._search_warmup import warm_up
 from remat_cli.solvers.base import Limits, Status
 from tests.solvers.random_graphs import at_fraction, fusion_net, nested_unet, one_device, random_problem
 from tests.solvers.vectors import INSTANCES, load_cases
-from tests.strategies import problems
+from tests.strategies import fraction_of, problems
 
 QUICK = {"patience": 0.05, "proof": 0.2, "exact_ops": 0}
 
