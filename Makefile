@@ -19,7 +19,7 @@ setup: $(STAMP)  ## create .venv with everything installed
 demo: $(STAMP)  ## compile a real model to 60 % of its activation memory and prove it by running both
 	mkdir -p demo
 	$(BIN)/remat compile sample_models/unet.onnx --budget 60% --output demo/unet.remat.onnx --plan demo/unet.plan.json --force
-	$(BIN)/remat inspect demo/unet.plan.json --svg demo/memory.svg
+	$(BIN)/remat inspect demo/unet.plan.json --svg demo/memory.svg --force
 
 picture: demo  ## redraw the picture of the README
 	cp demo/memory.svg docs/memory.svg
