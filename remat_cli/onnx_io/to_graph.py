@@ -98,8 +98,10 @@ class _Builder:
         positions = [position for position, value in enumerate(node.outputs) if value.name]
         types = self.observed.get(node.name or "")
         if types is None or len(types) != len(positions):
-            seen = "no" if types is None else str(len(types))
-            raise ModelError(f"op '{node.name}': {seen} output types were observed, {len(positions)} needed")
+            raise ModelError(
+                f"op '{node.name}' ({node.op_type}) did not run, or makes a sequence or an optional: "
+                "remat plans tensors only; rewrite that part of the model without it"
+            )
         return dict(zip(positions, types, strict=True))
 
     def _make(self, node: ir.Node, position: int, kind: TensorType, view: bool, kept: set[str | None]) -> int:
