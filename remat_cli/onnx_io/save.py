@@ -31,6 +31,8 @@ def save(model: ir.Model, path: Path, external: bool | None = None) -> None:
     if external is None:
         external = _weight_bytes(model) > INLINE_LIMIT_BYTES
     path = path.resolve()
+    staying = [value for value in _weights(model) if not (external and _is_movable(value))]
+    model = _inlined(model, {value.name for value in staying if isinstance(value.const_value, ir.ExternalTensor)})
     data = _write_data(model, path) if external else None
     atomic_write(path, _serialise(model if data is None else _with_external(model, *data)))
     _remove_old_data(path, data[0] if data else None)
@@ -79,6 +81,17 @@ def _offsets(tensors: list[ir.TensorProtocol]) -> list[int]:
     """Where each tensor starts in the data file."""
     sizes = [tensor.nbytes + -tensor.nbytes % ALIGNMENT for tensor in tensors]
     return list(itertools.accumulate(sizes, initial=0))[:-1]
+
+
+def _inlined(model: ir.Model, names: set[str | None]) -> ir.Model:
+    """A model with these weights in memory, since the data file they came from does not go along."""
+    if not names:
+        return model
+    copy = model.clone()
+    for value in _weights(copy):
+        if value.name in names and value.const_value is not None:
+            value.const_value = ir.external_data.convert_tensors_from_external([value.const_value])[0]
+    return copy
 
 
 def _with_external(model: ir.Model, data: Path, offsets: list[int]) -> ir.Model:

@@ -170,6 +170,20 @@ def test_external_data(tmp_path: Path) -> None:
         load(tmp_path / "model.onnx", DimBindings())
 
 
+def test_small_external_weights_go_along_when_the_model_is_saved_elsewhere(tmp_path: Path) -> None:
+    weights = {"w": np.ones((600, 4), np.float32), "b": np.arange(4, dtype=np.float32)}
+    model = model_of([helper.make_node("Gemm", ["x", "w", "b"], ["y"], "G")], {"x": (2, 600)}, ["y"], weights)
+    onnx.save(model, tmp_path / "model.onnx", save_as_external_data=True, location="weights.bin", size_threshold=0)
+    (tmp_path / "elsewhere").mkdir()
+    for external in (None, True):
+        target = tmp_path / "elsewhere" / "copy.onnx"
+        save(load(tmp_path / "model.onnx", DimBindings()).ir, target, external=external)
+        again = onnx.load(target)
+        assert {w.name for w in again.graph.initializer} == set(weights)
+        for weight in again.graph.initializer:
+            assert np.array_equal(numpy_helper.to_array(weight), weights[weight.name])
+
+
 def test_external_data_and_ports_without_shape(tmp_path: Path) -> None:
     model = simple()
     model.graph.output[0].type.tensor_type.ClearField("shape")

@@ -90,7 +90,7 @@ def test_phase_marks() -> None:
 def test_unobserved_op() -> None:
     nodes = [helper.make_node("Neg", ["x"], ["y"], "A")]
     model, _ = graph_of(model_of(nodes, {"x": (2, 2)}, ["y"]))
-    with pytest.raises(ModelError, match="op 'A' .Neg. did not run, or makes a sequence"):
+    with pytest.raises(ModelError, match=r"op 'A' .Neg. did not run, or makes a sequence"):
         to_graph(model, {})
 
 
