@@ -159,9 +159,8 @@ def remember_cap(prepared: Prepared, verification: Verification, config: Config,
         return
     scope = _scope(device, config)
     with ProfileCache(config.cache_dir) as cache:
-        stored = cache.model(scope, prepared.reference_sha256)
-        if stored is not None:
-            known = msgspec.json.decode(stored, type=Sight)
+        known = _known_sight(cache, scope, prepared.reference_sha256)
+        if known is not None:
             fresh = msgspec.structs.replace(known, smallest_cap_bytes=found)
             cache.store_model(scope, prepared.reference_sha256, msgspec.json.encode(fresh))
 
@@ -197,11 +196,20 @@ def _optimise(source: SourceModel, config: Config, work: Path) -> Path:
 def _look(reference: Path, digest: str, feeds: Mapping[str, Any], config: Config) -> Sight:
     """What the cache knows of the optimised model, or else what one run of it shows."""
     with ProfileCache(config.cache_dir) as cache:
-        stored = cache.model(_scope(config.device, config), digest)
-    if stored is not None:
-        return msgspec.json.decode(stored, type=Sight)
+        known = _known_sight(cache, _scope(config.device, config), digest)
+    if known is not None:
+        return known
     seen = run_profiled(reference, feeds, SessionSettings(exact=True, intra_op_threads=config.intra_op_threads))
     return Sight(seen.types, seen.baseline_bytes)
+
+
+def _known_sight(cache: ProfileCache, scope: CacheScope, digest: str) -> Sight | None:
+    """What the cache holds about a model; None also for what another version of remat wrote in another form."""
+    stored = cache.model(scope, digest)
+    try:
+        return None if stored is None else msgspec.json.decode(stored, type=Sight)
+    except msgspec.MsgspecError:
+        return None
 
 
 def _measure(prepared: Prepared, config: Config, device: str, progress: Progress) -> Measured:
