@@ -135,7 +135,9 @@ def profile_prepared(prepared: Prepared, config: Config, device: str, progress: 
         known = cache.op_costs(scope, prepared.signatures)
         if len(known) < len(set(prepared.signatures)):
             measured = _measure(prepared, config, device, progress)
-            _remember(prepared, measured, cache, scope)
+            _remember_ops(prepared, measured, cache, scope)
+            if config.inputs is None:
+                _remember_model(prepared, measured, cache, scope)
             known = cache.op_costs(scope, prepared.signatures)
     ops = zip(prepared.graph.ops, prepared.signatures, strict=True)
     packed = measured.packed_bytes if measured else prepared.sight.packed_bytes
@@ -194,10 +196,13 @@ def _optimise(source: SourceModel, config: Config, work: Path) -> Path:
 
 
 def _look(reference: Path, digest: str, feeds: Mapping[str, Any], config: Config) -> Sight:
-    """What the cache knows of the optimised model, or else what one run of it shows."""
+    """What the cache knows of the optimised model, or else what one run of it shows.
+
+    The user's own inputs always get a run: shapes may depend on them.
+    """
     with ProfileCache(config.cache_dir) as cache:
         known = _known_sight(cache, _scope(config.device, config), digest)
-    if known is not None:
+    if known is not None and config.inputs is None:
         return known
     seen = run_profiled(reference, feeds, SessionSettings(exact=True, intra_op_threads=config.intra_op_threads))
     return Sight(seen.types, seen.baseline_bytes)
@@ -224,12 +229,16 @@ def _measure(prepared: Prepared, config: Config, device: str, progress: Progress
     return measure(prepared.reference_path, prepared.feeds, names, request, progress.advance)
 
 
-def _remember(prepared: Prepared, measured: Measured, cache: ProfileCache, scope: CacheScope) -> None:
-    """Keep costs by signature (the least time of equal ops) and the model's own figures by hash."""
+def _remember_ops(prepared: Prepared, measured: Measured, cache: ProfileCache, scope: CacheScope) -> None:
+    """Keep costs by signature; of equal ops the least time counts."""
     least: dict[str, OpCost] = {}
     for signature, cost in zip(prepared.signatures, measured.ops, strict=True):
         if signature not in least or cost.time_ns < least[signature].time_ns:
             least[signature] = cost
     cache.store_ops(scope, least)
+
+
+def _remember_model(prepared: Prepared, measured: Measured, cache: ProfileCache, scope: CacheScope) -> None:
+    """Keep the model's own figures by its hash."""
     sight = msgspec.structs.replace(prepared.sight, measured=measured)
     cache.store_model(scope, prepared.reference_sha256, msgspec.json.encode(sight))
