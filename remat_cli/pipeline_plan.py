@@ -10,6 +10,7 @@ from pathlib import Path
 from remat_cli import __version__
 from remat_cli.config import Config
 from remat_cli.core.errors import ModelError
+from remat_cli.core.graph import Graph
 from remat_cli.core.plan_file import (
     FileRef,
     PlanFile,
@@ -20,6 +21,7 @@ from remat_cli.core.plan_file import (
     graph_instances,
 )
 from remat_cli.core.profile import Profile
+from remat_cli.core.schedule import Schedule
 from remat_cli.core.verification import Verification
 from remat_cli.pipeline_prepare import Prepared, sha256
 from remat_cli.pipeline_solve import Answer
@@ -44,12 +46,9 @@ class Outcome:
 
 def verify_request(outcome: Outcome, rewritten: Path, config: Config) -> VerifyRequest:
     """What verification must find for a freshly rewritten model."""
-    graph, profile = outcome.prepared.graph, outcome.profile
+    profile = outcome.profile
     step_ops, gates = outcome.written.rewritten.step_ops, outcome.written.rewritten.gate_ops
     assert outcome.answer.plan is not None
-    workspace = {cost.name: cost.workspace_bytes for cost in profile.ops}
-    for name, op in zip(step_ops, outcome.answer.plan.schedule.op_ids(), strict=True):
-        workspace[name] = workspace[graph.ops[op].name]
     return VerifyRequest(
         reference=outcome.prepared.reference_path,
         rewritten=rewritten,
@@ -61,7 +60,7 @@ def verify_request(outcome: Outcome, rewritten: Path, config: Config) -> VerifyR
         reference_fixed_bytes=profile.fixed_bytes,
         budget_bytes=outcome.answer.question.budget_bytes,
         gate_ops=gates,
-        workspace=workspace,
+        workspace=_workspace_by_name(profile, outcome.prepared.graph, step_ops, outcome.answer.plan.schedule),
         predicted_overhead_percent=outcome.solution.overhead_percent,
         capped=config.capped_run,
         portable=config.portable,
@@ -123,9 +122,6 @@ def request_of(plan: PlanFile, prepared: Prepared, rewritten: Path, config: Conf
     """What verification must find for a plan read from a file."""
     profile, promise = plan.profile, plan.promise
     order = tuple(name for name in promise.order if name not in set(promise.gates))
-    workspace = {cost.name: cost.workspace_bytes for cost in profile.ops}
-    for name, op in zip(order, plan.schedule.op_ids(), strict=True):
-        workspace[name] = workspace[plan.graph.ops[op].name]
     return VerifyRequest(
         reference=prepared.reference_path,
         rewritten=rewritten,
@@ -137,7 +133,7 @@ def request_of(plan: PlanFile, prepared: Prepared, rewritten: Path, config: Conf
         reference_fixed_bytes=profile.fixed_bytes,
         budget_bytes=plan.request.budget_bytes,
         gate_ops=frozenset(promise.gates),
-        workspace=workspace,
+        workspace=_workspace_by_name(profile, plan.graph, order, plan.schedule),
         predicted_overhead_percent=plan.solved.overhead_percent,
         capped=config.capped_run,
         portable=plan.request.portable,
@@ -147,11 +143,19 @@ def request_of(plan: PlanFile, prepared: Prepared, rewritten: Path, config: Conf
     )
 
 
+def _workspace_by_name(profile: Profile, graph: Graph, step_ops: tuple[str, ...], schedule: Schedule) -> dict[str, int]:
+    """Workspace in bytes of every op of the original, and of every step of the rewritten model by its op's name."""
+    workspace = {cost.name: cost.workspace_bytes for cost in profile.ops}
+    return workspace | {
+        name: workspace[graph.ops[op].name] for name, op in zip(step_ops, schedule.op_ids(), strict=True)
+    }
+
+
 def find_file(reference: FileRef, plan: Path, what: str) -> Path:
-    """The file that a plan speaks of, beside the plan or where it was, unchanged.
+    """The file that a plan speaks of, beside the plan or where it was; its hash is for the caller to check.
 
     Raises:
-        ModelError: it is gone or was changed since.
+        ModelError: it is gone.
     """
     for path in (plan.parent / reference.path, Path(reference.path)):
         if path.is_file():

@@ -22,14 +22,20 @@ def tidy(problem: Problem, plan: Plan) -> Plan:
         plan = simulate(problem, schedule)
 
 
-def _without_unread(problem: Problem, plan: Plan) -> Schedule:
-    read = {instance for reads in plan.reads for instance in reads}
+def wanted_instances(problem: Problem, plan: Plan) -> set[int]:
+    """Instances that some step reads, and the newest of each model output."""
+    wanted = {instance for reads in plan.reads for instance in reads}
     newest = {instance.tensor: number for number, instance in enumerate(plan.instances)}
-    read.update(number for tensor, number in newest.items() if problem.tensors[tensor].kept)
+    wanted.update(number for tensor, number in newest.items() if problem.tensors[tensor].kept)
+    return wanted
+
+
+def _without_unread(problem: Problem, plan: Plan) -> Schedule:
+    wanted = wanted_instances(problem, plan)
     runs = Counter(plan.schedule.op_ids())
     steps = []
     for step, made in zip(plan.schedule.steps, plan.makes, strict=True):
-        if isinstance(step, Compute) and runs[step.op] > 1 and not read.intersection(made):
+        if isinstance(step, Compute) and runs[step.op] > 1 and not wanted.intersection(made):
             runs[step.op] -= 1
             continue
         steps.append(step)

@@ -14,6 +14,7 @@ import msgspec
 from remat_cli.core.problem import OpSpec, Problem, TensorSpec
 from remat_cli.core.schedule import Compute, Schedule
 from remat_cli.core.simulate import simulate
+from remat_cli.core.tidy import wanted_instances
 
 
 @dataclass(frozen=True)
@@ -82,25 +83,18 @@ def drop_dead(problem: Problem, schedule: Schedule) -> Schedule:
     """
     while True:
         plan = simulate(problem, schedule)
+        wanted = wanted_instances(problem, plan)
         ran: set[int] = set()
-        read = {instance for reads in plan.reads for instance in reads}
-        kept = _newest_kept(problem, [(i.tensor) for i in plan.instances])
         steps = []
-        for number, step in enumerate(schedule.steps):
-            useful = any(i in read or i in kept for i in plan.makes[number])
-            if isinstance(step, Compute) and not useful and step.op in ran:
-                continue
+        for step, made in zip(schedule.steps, plan.makes, strict=True):
             if isinstance(step, Compute):
+                if step.op in ran and not wanted.intersection(made):
+                    continue
                 ran.add(step.op)
             steps.append(step)
         if len(steps) == len(schedule.steps):
             return schedule
         schedule = Schedule(tuple(steps))
-
-
-def _newest_kept(problem: Problem, tensors: list[int]) -> set[int]:
-    newest = {tensor: instance for instance, tensor in enumerate(tensors)}
-    return {instance for tensor, instance in newest.items() if problem.tensors[tensor].kept}
 
 
 @dataclass
