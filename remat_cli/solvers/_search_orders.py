@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import math
 
-from remat_cli.solvers._search_moves import earliest, latest, shift, shift_change
-from remat_cli.solvers._search_profile import build, excess, newest, uniform
-from remat_cli.solvers._search_records import load, pick_over, save
+from remat_cli.solvers._search_changes import move, undo
+from remat_cli.solvers._search_profile import log_is_full, newest, uniform
+from remat_cli.solvers._search_records import pick_over, save
+from remat_cli.solvers._search_shifts import earliest, latest, random_place, shift_change
+from remat_cli.solvers._search_slots import excess, occupied
 from remat_cli.solvers._search_state import (
     BUNDLE,
     IN_PTR,
     INPUTS,
     LAST,
-    LENGTH,
+    LOGGED,
     MARK,
     NUM,
     OP,
     OPS,
     OUT_PTR,
+    OVER,
     OWN,
     POS,
     PRODUCER,
@@ -25,6 +28,7 @@ from remat_cli.solvers._search_state import (
     READERS,
     SEQ,
     SIZE,
+    SLOTS,
     STAMP,
     USE,
     WORK,
@@ -32,6 +36,8 @@ from remat_cli.solvers._search_state import (
     fragment,
     kernel,
 )
+
+WIDEST_BRANCH = 64  # steps that move together at most
 
 
 @kernel
@@ -95,120 +101,140 @@ def _run(net: Ints, s: Ints, v: int, ready: int) -> int:
 
 
 @kernel
-def move_branch(net: Ints, s: Ints, current: Ints, over: int, slack: float) -> int:
+def move_branch(net: Ints, s: Ints, over: int, slack: float) -> int:
     """Move one step with all that depends on it past an over-budget step, or one with all it needs before it.
 
-    `current` must be the record of the state, whose excess is `over`. Kept if the excess does not grow by more than
-    `slack`. Returns the excess.
+    `over` is the excess now. Taken back if the excess grows by more than `slack`. Returns the excess.
     """
     s[NUM, WORK] += 1
-    t = pick_over(s)
-    length = s[NUM, LENGTH]
-    if t <= 0 or t >= length - 2:
+    t, mark = pick_over(s), s[NUM, LOGGED]
+    last = s[NUM, SLOTS] - 1
+    if t <= 0 or t >= last:
         return over
-    goes_later = uniform(s) < 0.5
-    a, b = t, t + 1 + int(uniform(s) * uniform(s) * (length - 2 - t))
-    if goes_later:
-        a, b = _live_producer(net, s, t), min(length - 2, t + int(uniform(s) * 6))
-        _mark_dependants(net, s, a, b)
+    if uniform(s) < 0.5:
+        end = occupied(s, min(last, t + 1 + int(uniform(s) * 12)))
+        count = _list_dependants(net, s, _live_producer(net, s, t), end)
+        is_done = _move_later(net, s, count, s[SEQ, end])
     else:
-        _mark_needs(net, s, a, b)
-    _draft(s, a, b, goes_later)
-    build(net, s, s[BUNDLE], length)
+        begin = occupied(s, t + 1 + int(uniform(s) * uniform(s) * min(last - t - 1, 8 * WIDEST_BRANCH)))
+        count = _list_needs(net, s, t, begin)
+        is_done = begin < last and _move_earlier(net, s, count, s[SEQ, t])
+    if not is_done:
+        undo(net, s, mark)
+        return over
     after = excess(s)
     if after <= over + slack:
-        save(s, current)
         return after
-    load(net, s, current)
+    undo(net, s, mark)
     return over
 
 
 @fragment
 def _live_producer(net: Ints, s: Ints, t: int) -> int:
-    """Position of a random step before t whose output lives across t (after a few tries: of any step)."""
-    p = 0
-    for _ in range(10):
-        p = int(uniform(s) * t)
+    """Slot of a random step before t whose output lives across t (after a few tries: of any step)."""
+    p = t
+    for _ in range(16):
+        p = occupied(s, int(uniform(s) * t))
         step = s[SEQ, p]
         for k in range(net[OUT_PTR, s[OP, step] + 1] - net[OUT_PTR, s[OP, step]]):
-            if s[POS, s[LAST + k, step]] > t:
+            if p < t and s[POS, s[LAST + k, step]] > t:
                 return p
     return p
 
 
 @fragment
-def _mark_dependants(net: Ints, s: Ints, a: int, b: int) -> None:
-    """Stamp the step at a and the steps up to b that read from it, directly or not."""
+def _list_dependants(net: Ints, s: Ints, a: int, end: int) -> int:
+    """Write to BUNDLE the step in slot a and those before slot `end` that read from it, directly or not."""
     s[NUM, STAMP] += 1
     stamp = s[NUM, STAMP]
-    s[MARK, s[SEQ, a]] = stamp
-    for p in range(a + 1, b + 1):
-        v = s[OP, s[SEQ, p]]
+    s[MARK, s[SEQ, a]], s[BUNDLE, 0] = stamp, s[SEQ, a]
+    count = 1
+    for p in range(a + 1, end):
+        step = s[SEQ, p]
+        if step < 0 or count > WIDEST_BRANCH:
+            continue
+        v = s[OP, step]
         for k in range(net[IN_PTR, v], net[IN_PTR, v + 1]):
-            if s[MARK, newest(s, net[PRODUCER, net[INPUTS, k]], p)] == stamp:
-                s[MARK, s[SEQ, p]] = stamp
+            if s[MARK, step] != stamp and s[MARK, newest(s, net[PRODUCER, net[INPUTS, k]], p)] == stamp:
+                s[MARK, step], s[BUNDLE, count] = stamp, step
+                count += 1
+    return count
 
 
 @fragment
-def _mark_needs(net: Ints, s: Ints, a: int, b: int) -> None:
-    """Stamp the step at b and the steps from a on that it reads from, directly or not."""
+def _list_needs(net: Ints, s: Ints, t: int, b: int) -> int:
+    """Write to BUNDLE, last first, the step in slot b and those after slot t that it reads from, directly or not."""
     s[NUM, STAMP] += 1
     stamp = s[NUM, STAMP]
     s[MARK, s[SEQ, b]] = stamp
-    for p in range(b, a - 1, -1):
-        if s[MARK, s[SEQ, p]] != stamp:
+    count = 0
+    for p in range(b, t - 1, -1):
+        step = s[SEQ, p]
+        if step < 0 or s[MARK, step] != stamp or count > WIDEST_BRANCH:
             continue
-        v = s[OP, s[SEQ, p]]
+        s[BUNDLE, count] = step
+        count += 1
+        v = s[OP, step]
         for k in range(net[IN_PTR, v], net[IN_PTR, v + 1]):
             s[MARK, newest(s, net[PRODUCER, net[INPUTS, k]], p)] = stamp
+    return count
 
 
-@kernel
-def _draft(s: Ints, a: int, b: int, marked_last: bool) -> None:
-    """Write to BUNDLE the ops in order, those at a..b split: stamped ones after (or before) the others."""
-    stamp = s[NUM, STAMP]
-    for p in range(s[NUM, LENGTH]):
-        s[BUNDLE, p] = s[OP, s[SEQ, p]]
-    w = a
-    for turn in range(2):
-        for p in range(a, b + 1):
-            marked = s[MARK, s[SEQ, p]] == stamp
-            if marked == (marked_last == (turn == 1)):
-                s[BUNDLE, w] = s[OP, s[SEQ, p]]
-                w += 1
+@fragment
+def _move_later(net: Ints, s: Ints, count: int, anchor: int) -> bool:
+    """Move the listed steps, the last one first, to directly before `anchor`; False if one cannot."""
+    if count > WIDEST_BRANCH or log_is_full(s):
+        return False
+    for j in range(count - 1, -1, -1):
+        step = s[BUNDLE, j]
+        if s[POS, step] >= s[POS, anchor] or latest(net, s, step) < s[POS, anchor]:
+            return False
+        move(net, s, step, anchor)
+        anchor = step
+    return True
 
 
-@kernel
-def reorder(net: Ints, s: Ints, current: Ints, best: Ints, heat: float, work: int) -> None:
-    """Search orders of `current` (no recompute is added or removed) for the least excess, until `work` or none.
+@fragment
+def _move_earlier(net: Ints, s: Ints, count: int, anchor: int) -> bool:
+    """Move the listed steps (they stand last first) to directly before `anchor`; False if one cannot."""
+    if count > WIDEST_BRANCH or log_is_full(s):
+        return False
+    for j in range(count - 1, -1, -1):
+        step = s[BUNDLE, j]
+        if step == anchor or earliest(net, s, step) > s[POS, anchor]:
+            return False
+        move(net, s, step, anchor)
+    return True
 
-    A threshold search: a move may raise the excess by about `heat` times itself. The state must be that of `current`;
-    the best schedule goes to `best`.
+
+@fragment
+def change_order(net: Ints, s: Ints, best: Ints, heat: float) -> None:
+    """One move of a search for the order with the least excess; no recompute is added or removed.
+
+    A threshold search: the move may raise the excess by about `heat` times itself. A better schedule goes to `best`.
     """
-    over = current[2]
-    while s[NUM, WORK] < work and over > 0:
-        s[NUM, WORK] += 1
-        slack = -heat * over * math.log(1.0 - uniform(s))
-        if uniform(s) < 0.05:
-            save(s, current)
-            over = move_branch(net, s, current, over, slack)
-        else:
-            over += _try_shift(net, s, slack)
-        if over < best[2]:
-            save(s, best)
-    save(s, current)
+    over = s[NUM, OVER]
+    slack = -heat * over * math.log(1.0 - uniform(s))
+    if uniform(s) < 0.05:
+        s[NUM, OVER] = move_branch(net, s, over, slack)
+    else:
+        s[NUM, OVER] += _try_shift(net, s, slack)
+    over = s[NUM, OVER]
+    if over < best[2] and (over == 0 or over < 0.998 * best[2]):
+        save(s, best)
 
 
 @fragment
 def _try_shift(net: Ints, s: Ints, slack: float) -> int:
     """Shift a random step if that costs at most `slack`; returns the change of the excess."""
-    step = s[SEQ, int(uniform(s) * (s[NUM, LENGTH] - 1))]
-    low = earliest(net, s, step)
-    q = low + int(uniform(s) * (latest(net, s, step) - low + 1))
-    if q == s[POS, step]:
+    step = s[SEQ, occupied(s, int(uniform(s) * (s[NUM, SLOTS] - 1)))]
+    if s[OP, step] == net[OPS, 0] - 1:
         return 0
-    change = shift_change(net, s, step, q)
+    anchor = random_place(net, s, step)
+    if anchor == step:
+        return 0
+    change = shift_change(net, s, step, anchor)
     if change > slack:
         return 0
-    shift(net, s, step, q)
+    move(net, s, step, anchor)
     return change

@@ -1,28 +1,34 @@
-"""Kernels that keep a schedule's memory profile exact while steps come, go and shift.
-
-All changes of memory are ranges of positions; `collect` gathers those of a move in a difference array, and
-`excess_change` says what the move does to the *excess*, the bytes above the budget summed over all steps. A move
-costs time linear in the positions it touches.
-"""
+"""Kernels that keep a schedule's memory profile exact while steps come, go and shift, and can take it all back."""
 
 from __future__ import annotations
 
 import numpy as np
 
+from remat_cli.solvers._search_slots import (
+    add,
+    bytes_at,
+    clear,
+    clear_slots,
+    collect,
+    measure_block,
+    open_slot,
+    put,
+    set_bytes,
+    slot_of,
+)
 from remat_cli.solvers._search_state import (
-    BUDGET,
+    BLOCKER,
+    CHANGES,
     COST,
     CREDIT,
-    DIFF,
     FATE,
     FREE,
     HEAD,
-    HIGH,
     IN_PTR,
     INPUTS,
     LAST,
     LENGTH,
-    LOW,
+    LOGGED,
     MARK,
     MEM,
     NUM,
@@ -30,23 +36,28 @@ from remat_cli.solvers._search_state import (
     OP,
     OPS,
     OUT_PTR,
+    OVER,
     OWN,
     PAIR_PTR,
     PAIRS,
+    PLACE,
     POS,
     PRODUCER,
     RANDOM,
-    RANGES,
     RANK,
     READ_PTR,
     READERS,
+    REPEATED,
+    REPEATS,
+    ROUNDS,
     SEQ,
+    SHIFT,
     SIZE,
+    SLOTS,
     SPARE,
     STAMP,
     TIME,
     USE,
-    WORK,
     WORKSPACE,
     Ints,
     fragment,
@@ -66,81 +77,78 @@ def uniform(s: Ints) -> float:
 
 @kernel
 def build(net: Ints, s: Ints, ops: Ints, length: int) -> None:
-    """Make the state the schedule `ops[:length]` (end op included, legal); linear time."""
-    for v in range(net[OPS, 0]):
-        s[HEAD, v] = -1
-    for p in range(length):
-        s[DIFF, p] = 0
-    s[DIFF, length] = 0
+    """Make the state the schedule `ops[:length]` (end op included, legal), with an empty log; linear time.
+
+    Steps are numbered in their order.
+    """
+    _reset(net, s, length)
+    clear_slots(s, length)
     cost = 0
-    for p in range(length):
-        v = ops[p]
-        s[SEQ, p], s[OP, p], s[POS, p], s[NXT, p] = p, v, p, -1
+    for step in range(length):
+        v, p = ops[step], slot_of(s, step, length)
+        s[SEQ, p], s[OP, step], s[POS, step], s[NXT, step], s[BLOCKER, step] = step, v, p, -1, -1
         for k in range(net[IN_PTR, v], net[IN_PTR, v + 1]):
             x = net[INPUTS, k]
-            s[LAST + net[RANK, x], s[MARK, net[PRODUCER, x]]] = p
+            s[LAST + net[RANK, x], s[MARK, net[PRODUCER, x]]] = step
         for k in range(net[OUT_PTR, v + 1] - net[OUT_PTR, v]):
-            s[LAST + k, p] = p
+            s[LAST + k, step] = step
         if s[HEAD, v] >= 0:
-            s[NXT, s[MARK, v]] = p
+            s[NXT, s[MARK, v]] = step
+            _list_op(s, v)
         else:
-            s[HEAD, v] = p
-        s[MARK, v] = p
+            s[HEAD, v] = step
+        s[MARK, v] = step
         cost += net[TIME, v]
-    s[NUM, LENGTH], s[NUM, COST], s[NUM, RANGES] = length, cost, 0
+    s[NUM, LENGTH], s[NUM, COST] = length, cost
     _fill_memory(net, s)
-    _reset_scratch(s)
+    for k in range(s.shape[1]):
+        s[MARK, k], s[USE, k], s[FATE, k] = 0, 0, 0
+
+
+@fragment
+def _reset(net: Ints, s: Ints, length: int) -> None:
+    for v in range(net[OPS, 0]):
+        s[HEAD, v], s[PLACE, v] = -1, -1
+    most = 3 * net[OPS, 0] + 256
+    s[NUM, FREE] = most - length
+    for k in range(s[NUM, FREE]):
+        s[SPARE, k] = most - 1 - k
+    s[NUM, STAMP], s[NUM, CHANGES], s[NUM, LOGGED], s[NUM, REPEATED], s[NUM, OVER] = 1, 0, 0, 0, 0
+    s[NUM, ROUNDS] = 0
 
 
 @fragment
 def _fill_memory(net: Ints, s: Ints) -> None:
+    """MEM of all slots; USE serves for the differences from one step to the next, all zero before."""
     length = s[NUM, LENGTH]
-    for p in range(length):
-        v = s[OP, p]
+    for k in range(length + 1):
+        s[USE, k] = 0
+    for step in range(length):
+        v = s[OP, step]
         for x in range(net[OUT_PTR, v], net[OUT_PTR, v + 1]):
-            s[DIFF, p] += net[SIZE, x]
-            s[DIFF, s[LAST + net[RANK, x], p] + 1] -= net[SIZE, x]
+            s[USE, step] += net[SIZE, x]
+            s[USE, s[LAST + net[RANK, x], step] + 1] -= net[SIZE, x]
     held = 0
-    for p in range(length):
-        held += s[DIFF, p]
-        s[DIFF, p] = 0
-        s[CREDIT, p] = _saving(net, s, p)
-        s[MEM, p] = held + net[WORKSPACE, s[OP, p]] - s[CREDIT, p]
-    s[DIFF, length] = 0
-
-
-@fragment
-def _reset_scratch(s: Ints) -> None:
-    length, room = s[NUM, LENGTH], s.shape[1]
-    s[NUM, FREE] = room - 2 - length
-    for k in range(s[NUM, FREE]):
-        s[SPARE, k] = room - 3 - k
-    for k in range(room):
-        s[MARK, k], s[USE, k], s[FATE, k] = 0, 0, 0
-    s[NUM, STAMP] = 1
+    for step in range(length):
+        held += s[USE, step]
+        s[CREDIT, step] = _saving(net, s, step)
+        s[MEM, s[POS, step]] = held + net[WORKSPACE, s[OP, step]] - s[CREDIT, step]
+    for block in range(((s[NUM, SLOTS] - 1) >> s[NUM, SHIFT]) + 1):
+        measure_block(s, block)
 
 
 @kernel
-def excess(s: Ints) -> int:
-    """Bytes above the budget, summed over all steps; 0 when the schedule fits."""
-    total = 0
-    for p in range(s[NUM, LENGTH]):
-        total += max(0, s[MEM, p] - s[NUM, BUDGET])
-    return total
-
-
-@kernel
-def peak(s: Ints) -> int:
-    """Most bytes of any step."""
-    most = 0
-    for p in range(s[NUM, LENGTH]):
-        most = max(most, s[MEM, p])
-    return most
+def _list_op(s: Ints, v: int) -> None:
+    """Put an op that has more than one step on the list of those."""
+    if s[PLACE, v] < 0:
+        s[PLACE, v] = s[NUM, REPEATED]
+        s[REPEATS, s[NUM, REPEATED]] = v
+        s[NUM, REPEATED] += 1
 
 
 @kernel
 def newest(s: Ints, v: int, p: int) -> int:
-    """Last step of op v before position p, -1 if there is none."""
+    """Last step of op v before slot p, -1 if there is none."""
     found = -1
     step = s[HEAD, v]
     while step >= 0 and s[POS, step] < p:
@@ -151,7 +159,7 @@ def newest(s: Ints, v: int, p: int) -> int:
 
 @kernel
 def previous_read(net: Ints, s: Ints, x: int, made: int, p: int) -> int:
-    """Last step before position p that reads tensor x of step `made` (its newest before p); `made` if none."""
+    """Last step before slot p that reads tensor x of step `made` (its newest before p); `made` if none."""
     best, at = made, s[POS, made]
     for k in range(net[READ_PTR, x], net[READ_PTR, x + 1]):
         step = newest(s, net[READERS, k], p)
@@ -162,62 +170,15 @@ def previous_read(net: Ints, s: Ints, x: int, made: int, p: int) -> int:
 
 @kernel
 def next_read(net: Ints, s: Ints, x: int, p: int) -> int:
-    """First position after p at which tensor x is read; the length if none."""
-    best = s[NUM, LENGTH]
+    """First step after slot p that reads tensor x; -1 if none."""
+    best, at = -1, s[NUM, SLOTS]
     for k in range(net[READ_PTR, x], net[READ_PTR, x + 1]):
         step = s[HEAD, net[READERS, k]]
         while step >= 0 and s[POS, step] <= p:
             step = s[NXT, step]
-        if step >= 0 and s[POS, step] < best:
-            best = s[POS, step]
-    return int(best)
-
-
-@kernel
-def collect(s: Ints, low: int, high: int, size: int) -> None:
-    """Note that a move adds `size` bytes at positions low..high (nothing if empty)."""
-    if low > high:
-        return
-    s[DIFF, low] += size
-    s[DIFF, high + 1] -= size
-    if s[NUM, RANGES] == 0:
-        s[NUM, LOW], s[NUM, HIGH] = low, high
-    else:
-        s[NUM, LOW], s[NUM, HIGH] = min(low, s[NUM, LOW]), max(high, s[NUM, HIGH])
-    s[NUM, RANGES] += 1
-
-
-@kernel
-def excess_change(s: Ints) -> int:
-    """Change of the excess by the collected ranges; forgets them."""
-    s[NUM, WORK] += 1
-    if s[NUM, RANGES] == 0:
-        return 0
-    budget = s[NUM, BUDGET]
-    run, total = 0, 0
-    for p in range(s[NUM, LOW], s[NUM, HIGH] + 1):
-        run += s[DIFF, p]
-        s[DIFF, p] = 0
-        before = s[MEM, p] - budget
-        total += max(0, before + run) - max(0, before)
-    s[DIFF, s[NUM, HIGH] + 1] = 0
-    s[NUM, RANGES] = 0
-    return total
-
-
-@kernel
-def most_in(s: Ints, low: int, high: int) -> int:
-    """Most bytes at positions low..high."""
-    most = 0
-    for p in range(low, high + 1):
-        most = max(most, s[MEM, p])
-    return most
-
-
-@kernel
-def _add(s: Ints, low: int, high: int, size: int) -> None:
-    for p in range(low, high + 1):
-        s[MEM, p] += size
+        if step >= 0 and s[POS, step] < at:
+            best, at = step, s[POS, step]
+    return best
 
 
 @kernel
@@ -235,8 +196,10 @@ def _saving(net: Ints, s: Ints, step: int) -> int:
 def refresh(net: Ints, s: Ints, step: int) -> None:
     """Set right what a step saves, after what it reads last has changed."""
     saved = _saving(net, s, step)
-    s[MEM, s[POS, step]] += s[CREDIT, step] - saved
-    s[CREDIT, step] = saved
+    if saved != s[CREDIT, step]:
+        p = s[POS, step]
+        set_bytes(s, p, bytes_at(s, p) + s[CREDIT, step] - saved)
+        s[CREDIT, step] = saved
 
 
 @kernel
@@ -263,35 +226,48 @@ def gained(net: Ints, s: Ints, step: int, x: int) -> int:
 
 
 @kernel
-def held_before(net: Ints, s: Ints, p: int) -> int:
-    """Bytes alive both before and at position p."""
-    step = s[SEQ, p]
-    return int(s[MEM, p] - net[OWN, s[OP, step]] + s[CREDIT, step])
+def held_before(net: Ints, s: Ints, step: int) -> int:
+    """Bytes alive both before a step and at it."""
+    return int(bytes_at(s, s[POS, step]) - net[OWN, s[OP, step]] + s[CREDIT, step])
 
 
-@kernel
-def insert(net: Ints, s: Ints, v: int, p: int) -> int:
-    """Put a step of op v before position p (its inputs were made before, a step number is free); returns it."""
+@fragment
+def log_is_full(s: Ints) -> bool:
+    """Whether the log has little room left; whoever changes a schedule must stop then."""
+    return bool(s[NUM, LOGGED] > s.shape[1] - 128)
+
+
+@fragment
+def follower(s: Ints, step: int) -> int:
+    """The step after a step."""
+    p = s[POS, step] + 1
+    while s[SEQ, p] < 0:
+        p += 1
+    return int(s[SEQ, p])
+
+
+@fragment
+def insert(net: Ints, s: Ints, v: int, anchor: int) -> int:
+    """Put a step of op v before step `anchor` (its inputs were made before, a step number is free); returns it."""
     s[NUM, FREE] -= 1
     step = s[SPARE, s[NUM, FREE]]
-    held = held_before(net, s, p)
-    for q in range(s[NUM, LENGTH], p, -1):
-        s[SEQ, q] = s[SEQ, q - 1]
-        s[POS, s[SEQ, q]] = q
-        s[MEM, q] = s[MEM, q - 1]
+    p = open_slot(s, anchor)
+    held = held_before(net, s, anchor)
+    s[OP, step], s[CREDIT, step], s[BLOCKER, step] = v, 0, -1
+    put(s, p, step, held + net[OWN, v])
     s[NUM, LENGTH] += 1
     s[NUM, COST] += net[TIME, v]
-    s[SEQ, p], s[OP, step], s[POS, step], s[MEM, p] = step, v, p, held + net[OWN, v]
     _take_inputs(net, s, step)
     before = newest(s, v, p)
     _take_readers(net, s, step, before)
+    if s[HEAD, v] >= 0:
+        _list_op(s, v)
     if before >= 0:
         s[NXT, step] = s[NXT, before]
         s[NXT, before] = step
     else:
         s[NXT, step] = s[HEAD, v]
         s[HEAD, v] = step
-    s[CREDIT, step] = 0
     refresh(net, s, step)
     return int(step)
 
@@ -306,7 +282,7 @@ def _take_inputs(net: Ints, s: Ints, step: int) -> None:
         made = newest(s, u, p)
         reader = s[LAST + net[RANK, x], made]
         if s[POS, reader] < p:
-            _add(s, s[POS, reader] + 1, p, net[SIZE, x])
+            add(s, s[POS, reader] + 1, p, net[SIZE, x])
             s[LAST + net[RANK, x], made] = step
             refresh(net, s, reader)
 
@@ -321,11 +297,11 @@ def _take_readers(net: Ints, s: Ints, step: int, before: int) -> None:
         if before >= 0 and s[POS, s[row, before]] > p:
             s[row, step] = s[row, before]
             s[row, before] = previous_read(net, s, x, before, p)
-            _add(s, s[POS, s[row, before]] + 1, p, -net[SIZE, x])
+            add(s, s[POS, s[row, before]] + 1, p, -net[SIZE, x])
             refresh(net, s, s[row, before])
 
 
-@kernel
+@fragment
 def remove(net: Ints, s: Ints, step: int) -> None:
     """Take out a step whose readers (if any) have an older step of the same op to read from."""
     v, p = s[OP, step], s[POS, step]
@@ -334,7 +310,7 @@ def remove(net: Ints, s: Ints, step: int) -> None:
         row = LAST + net[RANK, x]
         if s[row, step] != step:
             reader = s[row, before]
-            _add(s, s[POS, reader] + 1, p, net[SIZE, x])
+            add(s, s[POS, reader] + 1, p, net[SIZE, x])
             s[row, before] = s[row, step]
             refresh(net, s, reader)
     for k in range(net[IN_PTR, v], net[IN_PTR, v + 1]):
@@ -344,24 +320,25 @@ def remove(net: Ints, s: Ints, step: int) -> None:
         if s[LAST + net[RANK, x], made] == step:
             reader = previous_read(net, s, x, made, p)
             s[LAST + net[RANK, x], made] = reader
-            _add(s, s[POS, reader] + 1, p, -net[SIZE, x])
+            add(s, s[POS, reader] + 1, p, -net[SIZE, x])
             refresh(net, s, reader)
+    clear(s, p)
     _unlink(net, s, step, before)
 
 
 @fragment
 def _unlink(net: Ints, s: Ints, step: int, before: int) -> None:
-    v, p = s[OP, step], s[POS, step]
+    v = s[OP, step]
     if before >= 0:
         s[NXT, before] = s[NXT, step]
     else:
         s[HEAD, v] = s[NXT, step]
+    if s[NXT, s[HEAD, v]] < 0:
+        place, other = s[PLACE, v], s[REPEATS, s[NUM, REPEATED] - 1]
+        s[REPEATS, place], s[PLACE, other], s[PLACE, v] = other, place, -1
+        s[NUM, REPEATED] -= 1
     s[NUM, LENGTH] -= 1
     s[NUM, COST] -= net[TIME, v]
-    for q in range(p, s[NUM, LENGTH]):
-        s[SEQ, q] = s[SEQ, q + 1]
-        s[POS, s[SEQ, q]] = q
-        s[MEM, q] = s[MEM, q + 1]
     s[SPARE, s[NUM, FREE]] = step
     s[NUM, FREE] += 1
 
@@ -379,8 +356,8 @@ def is_removable(net: Ints, s: Ints, step: int) -> bool:
 
 
 @fragment
-def removal_change(net: Ints, s: Ints, step: int) -> int:
-    """Change of the excess if a removable step were removed."""
+def collect_removal(net: Ints, s: Ints, step: int) -> None:
+    """Collect what removing a removable step does to the others."""
     v, p = s[OP, step], s[POS, step]
     before = newest(s, v, p)
     for x in range(net[OUT_PTR, v], net[OUT_PTR, v + 1]):
@@ -396,4 +373,3 @@ def removal_change(net: Ints, s: Ints, step: int) -> int:
             reader = previous_read(net, s, x, made, p)
             collect(s, s[POS, reader] + 1, p - 1, -net[SIZE, x])
             collect(s, s[POS, reader], s[POS, reader], -gained(net, s, reader, x))
-    return int(excess_change(s) - max(0, s[MEM, p] - s[NUM, BUDGET]))

@@ -1,9 +1,12 @@
 """What the search kernels work on: a problem and a schedule as two tables of integers.
 
 A table is a two-dimensional array whose rows are named by the constants below: `net[SIZE, x]`, `s[POS, step]`. Two
-plain arrays instead of some thirty keep compilation short. `net` never changes; the state `s` is one schedule with its
+plain arrays instead of some forty keep compilation short. `net` never changes; the state `s` is one schedule with its
 memory profile, changed in place by the kernels only. A last, empty *end op* reads every kept tensor, so that "lives
 to the end" needs no special case anywhere.
+
+Steps stand in *slots*, with empty slots between them, so that a step comes or goes without moving the others. Slots
+are grouped in blocks of a power of two; a block knows its highest slot, and what was added to all of its slots.
 """
 
 from __future__ import annotations
@@ -38,22 +41,32 @@ PAIR_PTR = 12  # per op: where its PAIRS begin
 PAIRS = 13  # inputs, any one of which the op's only output overwrites when the op reads it last
 OPS = 14  # one entry: number of ops, the end op included
 
-# Rows of a state. Steps have numbers that stay while their positions shift.
-SEQ = 0  # per position: the step there
+# Rows of a state. Steps have numbers that stay while their slots change.
+SEQ = 0  # per slot: the step there, -1 if it is empty
 OP = 1  # per step
-POS = 2  # per step
+POS = 2  # per step: its slot
 NXT = 3  # per step: next step of the same op, -1 if none
 HEAD = 4  # per op: its first step
-MEM = 5  # per position: bytes
-SPARE = 6  # stack of unused step numbers
-DIFF = 7  # scratch: differences of bytes per position, all zero between moves
-MARK = 8  # scratch per op: stamps
-USE = 9  # scratch per tensor: where in a bundle it is read last
-FATE = 10  # scratch per tensor: stamps
-BUNDLE = 11  # scratch: ops or steps of the move being looked at
-CREDIT = 12  # per step: bytes it saves now by working in place, already taken off MEM
-NUM = 13  # the single numbers below
-LAST = 14  # rows from here on, per step: the last step that reads output k, the step itself when unread
+MEM = 5  # per slot: bytes, what its block has PENDING left out; far below zero if it is empty
+MOST = 6  # per block: most bytes of any slot
+PENDING = 7  # per block: bytes to be added to every slot
+SPARE = 8  # stack of unused step numbers
+MARK = 9  # scratch per op or step: stamps
+USE = 10  # scratch per tensor: where in a bundle it is read last
+FATE = 11  # scratch per tensor: stamps
+BUNDLE = 12  # scratch: ops or steps of the move being looked at
+CREDIT = 13  # per step: bytes it saves now by working in place, already taken off MEM
+CUTS = 14  # scratch: slots from which on the move being looked at changes memory, in rising order ...
+RISES = 15  # ... and by how many bytes more
+REPEATS = 16  # list of the ops that have more than one step
+PLACE = 17  # per op: where in that list, -1 if it is not
+BLOCKER = 18  # per step: a step that kept it from being removed when that was last tried, -1 if unknown
+BLOCK = 19  # ... and the bytes that the removal would have added there
+LOG = 20  # what has been done to the schedule since the log began: the kind of change,
+LOG_WHAT = 21  # the step, or its op once it is removed,
+LOG_AT = 22  # and the step before which it was put, or stood before
+NUM = 23  # the single numbers below
+LAST = 24  # rows from here on, per step: the last step that reads output k, the step itself when unread
 
 # Entries of row NUM.
 LENGTH = 0  # steps of the schedule, the end op included
@@ -62,16 +75,28 @@ BUDGET = 2  # bytes that activations and workspace may take
 STAMP = 3  # counter that makes marks of earlier moves void
 WORK = 4  # candidate moves looked at so far
 FREE = 5  # entries on the stack SPARE
-RANGES = 6  # ranges collected for the move being looked at, from LOW to HIGH
-LOW = 7
-HIGH = 8
+CHANGES = 6  # entries of CUTS
+SLOTS = 7  # slots in use, the last one holds the end op
+SHIFT = 8  # a block has 2**SHIFT slots
 PINNED = 9  # 1: first computations stay in their order
 RANDOM = 10  # state of the random numbers
-BEST = 11  # score of the best bundle found by the scan under way, its op, position, and how it was gathered
+BEST = 11  # score of the best bundle found by the scan under way, its op, step to stand before, and how it was gathered
 BEST_OP = 12
 BEST_AT = 13
 BEST_LIMIT = 14
 BEST_LEAST = 15
+REPEATED = 16  # entries of the list REPEATS
+LOGGED = 17  # entries of the log
+OVER = 18  # excess of the schedule the search stands at
+LIVES = 19  # tensors looked at by the last scan for lives across a slot
+BLOCK_AT = 20  # slot where the move looked at last does not fit, and the bytes it adds there
+BLOCK_BY = 21
+WHOLE = 22  # excess when the scan under way began
+WIDTH = 23  # ops that a bundle may have
+ROUNDS = 25  # rounds of search done since the schedule was built
+ORDERING = 24  # 1: search orders only, no step is added or removed
+
+EMPTY = -(2**60)  # bytes of an empty slot: nothing that is added ever brings it above a budget
 
 _OPTIONS: Final = MappingProxyType(
     {"cache": True, "nogil": True, "no_cfunc_wrapper": True, "error_model": "numpy", "_nrt": False}
@@ -139,9 +164,10 @@ def make_state(net: Ints, budget_bytes: int, seed: int) -> Ints:
     ops = int(net[OPS, 0])
     tensors = int(net[OUT_PTR, ops])
     widest = int(np.diff(net[OUT_PTR, : ops + 1]).max(initial=1))
-    state = np.zeros((LAST + widest, max(3 * ops, tensors) + 256), np.int64)
+    state = np.zeros((LAST + widest, max(4 * ops, tensors) + 512), np.int64)
     state[NUM, BUDGET] = budget_bytes
     state[NUM, RANDOM] = seed
+    state[NUM, SHIFT] = 5 if ops < 4_000 else 6 if ops < 20_000 else 7
     return state
 
 

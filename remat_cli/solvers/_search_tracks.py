@@ -12,14 +12,15 @@ from remat_cli.core.plan import Plan
 from remat_cli.core.problem import Problem
 from remat_cli.core.schedule import Schedule
 from remat_cli.core.simulate import simulate
-from remat_cli.solvers._search_kernels import improve
-from remat_cli.solvers._search_orders import greedy_order, reorder
-from remat_cli.solvers._search_profile import build, peak, uniform
+from remat_cli.solvers._search_kernels import search
+from remat_cli.solvers._search_orders import greedy_order
+from remat_cli.solvers._search_profile import build, uniform
 from remat_cli.solvers._search_records import HEADER, load, save
-from remat_cli.solvers._search_state import BUDGET, NUM, OPS, PINNED, WORK, Ints, make_state
+from remat_cli.solvers._search_slots import peak
+from remat_cli.solvers._search_state import BUDGET, NUM, OPS, ORDERING, PINNED, WORK, Ints, make_state
 from remat_cli.solvers.base import Limits
 
-CURRENT, BEST, TRIAL = 0, 1, 2
+BEST, CURRENT = 0, 1
 
 
 @dataclass
@@ -96,8 +97,7 @@ class Track:
         """Start again from a legal schedule, forgetting the best."""
         steps = np.array([*ops, self.net[OPS, 0] - 1], np.int64)
         build(self.net, self.state, steps, len(steps))
-        save(self.state, self.records[CURRENT])
-        self.records[BEST] = self.records[CURRENT]
+        save(self.state, self.records[BEST])
         self.idle_chunks = 0
 
     def set_budget(self, budget_bytes: int) -> None:
@@ -107,14 +107,17 @@ class Track:
 
     def improve(self, work: int) -> None:
         """Large-neighbourhood search for about `work` more moves."""
-        before = self.rank
-        improve(self.net, self.state, self.records, self.heat, self.work + work)
-        self.idle_chunks = 0 if self.rank < before else self.idle_chunks + 1
+        self.state[NUM, ORDERING] = 0
+        self._search(self.heat, work)
 
     def reorder(self, work: int, heat: float) -> None:
         """Search for an order with less excess for about `work` more moves; `heat` is relative to the excess."""
+        self.state[NUM, ORDERING] = 1
+        self._search(heat, work)
+
+    def _search(self, heat: float, work: int) -> None:
         before = self.rank
-        reorder(self.net, self.state, self.records[CURRENT], self.records[BEST], heat, self.work + work)
+        search(self.net, self.state, self.records[BEST], heat, self.work + work)
         self.idle_chunks = 0 if self.rank < before else self.idle_chunks + 1
 
     def begin_greedy(self, noise: float, recency: float) -> None:
@@ -125,6 +128,7 @@ class Track:
 
     def peak_bytes(self) -> int:
         """Peak of the best schedule as the search counts it (fixed part left out)."""
+        save(self.state, self.records[CURRENT])
         load(self.net, self.state, self.records[BEST])
         found = int(peak(self.state))
         load(self.net, self.state, self.records[CURRENT])
@@ -139,14 +143,14 @@ def make_track(net: Ints, budget_bytes: int, seed: int, is_pinned: bool, heat: f
     """A track at the baseline order."""
     state = make_state(net, budget_bytes, seed)
     state[NUM, PINNED] = int(is_pinned)
-    track = Track(net, state, np.zeros((3, HEADER + state.shape[1]), np.int64), heat)
+    track = Track(net, state, np.zeros((2, HEADER + state.shape[1]), np.int64), heat)
     track.begin(range(int(net[OPS, 0]) - 1))
     return track
 
 
 def is_roomy(net: Ints, ops: Sequence[int]) -> bool:
     """Whether a state has room for this schedule and some recomputes more."""
-    return len(ops) <= 3 * int(net[OPS, 0])
+    return len(ops) <= 2 * int(net[OPS, 0]) + 200
 
 
 def chunk_work(net: Ints) -> int:

@@ -5,20 +5,19 @@ from __future__ import annotations
 from pathlib import Path
 
 from remat_cli.core.problem import Device, Memory, OpSpec, Problem, TensorSpec
-from remat_cli.solvers import _search_kernels, _search_orders, _search_profile, _search_records
+from remat_cli.solvers import _search_kernels, _search_orders, _search_profile, _search_records, _search_slots
 from remat_cli.solvers._search_state import make_net
 from remat_cli.solvers._search_tracks import make_track
 
 # The kernels that Python calls; all others are compiled into them.
 _ENTRIES = (
-    _search_kernels.improve,
+    _search_kernels.search,
     _search_orders.greedy_order,
-    _search_orders.reorder,
     _search_profile.build,
-    _search_profile.peak,
     _search_profile.uniform,
     _search_records.load,
     _search_records.save,
+    _search_slots.peak,
 )
 
 

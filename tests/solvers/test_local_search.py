@@ -140,7 +140,7 @@ def test_a_start_out_of_order_is_no_answer_when_the_order_is_kept():
 @pytest.mark.parametrize(("build", "fraction"), [(nested_unet, 0.95), (nested_unet, 0.9), (fusion_net, 0.95)])
 def test_model_like_graphs_need_chains_and_get_them(build, fraction, order):
     problem = at_fraction(build(), fraction)
-    result = solve(problem, "local-search", Limits(seconds=20.0, work=150_000, order=order))
+    result = solve(problem, "local-search", Limits(seconds=20.0, work=1_000_000, order=order))
     assert result.plan is not None
 
 

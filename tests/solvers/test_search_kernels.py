@@ -5,28 +5,41 @@ import pytest
 
 from remat_cli.core.schedule import Schedule
 from remat_cli.core.simulate import baseline, simulate
+from remat_cli.solvers import _search_changes as changes
+from remat_cli.solvers import _search_destroy as destroying
 from remat_cli.solvers import _search_kernels as kernels
 from remat_cli.solvers import _search_moves as moves
 from remat_cli.solvers import _search_orders as orders
 from remat_cli.solvers import _search_profile as profile
-from remat_cli.solvers._search_records import save
+from remat_cli.solvers import _search_shifts as shifts
+from remat_cli.solvers import _search_slots as slots
+from remat_cli.solvers._search_records import load, pick_over, save
 from remat_cli.solvers._search_state import (
     BUDGET,
     BUNDLE,
     COST,
     HEAD,
     LENGTH,
+    LOGGED,
     MEM,
+    MOST,
     NUM,
     OP,
     OPS,
+    PENDING,
+    PINNED,
     POS,
     REPEATABLE,
+    REPEATED,
+    REPEATS,
     SEQ,
+    SHIFT,
+    SLOTS,
+    WIDTH,
     WORK,
     make_net,
 )
-from remat_cli.solvers._search_tracks import make_track
+from remat_cli.solvers._search_tracks import CURRENT, make_track
 from remat_cli.solvers._search_warmup import warm_up
 from remat_cli.solvers._sharing import condense
 from tests.solvers.random_graphs import in_place_problem, random_problem
@@ -38,22 +51,54 @@ def _kernels():
     warm_up()
 
 
+def taken_slots(state):
+    return [p for p in range(state[NUM, SLOTS]) if state[SEQ, p] >= 0]
+
+
+def current_steps(state):
+    return [int(state[SEQ, p]) for p in taken_slots(state)]
+
+
 def current_ops(state):
-    return [int(state[OP, state[SEQ, p]]) for p in range(state[NUM, LENGTH] - 1)]
+    return [int(state[OP, step]) for step in current_steps(state)][:-1]
+
+
+def current_bytes(state):
+    return [int(slots.bytes_at(state, p)) for p in taken_slots(state)]
 
 
 def check_against_judge(problem, track):
-    plan = simulate(problem, Schedule.of_ops(current_ops(track.state)))
-    length = track.state[NUM, LENGTH]
+    state = track.state
+    plan = simulate(problem, Schedule.of_ops(current_ops(state)))
     fixed = problem.memories[0].fixed_bytes
-    assert [int(held) + fixed for held in track.state[MEM, : length - 1]] == list(plan.memory_bytes[0])
-    assert track.state[NUM, COST] == plan.time_ns
+    assert [held + fixed for held in current_bytes(state)[:-1]] == list(plan.memory_bytes[0])
+    assert state[NUM, COST] == plan.time_ns
     budget = problem.memories[0].budget_bytes
-    assert profile.excess(track.state) == sum(max(0, held - budget) for held in plan.memory_bytes[0])
+    assert slots.excess(state) == sum(max(0, held - budget) for held in plan.memory_bytes[0])
+    check_blocks(state)
+    check_repeats(state)
 
 
-def make(seed, pinned, fraction=0.7):
-    problem = random_problem(seed)
+def check_blocks(state):
+    """Blocks know their highest slot, steps their slots."""
+    steps, size = current_steps(state), 1 << state[NUM, SHIFT]
+    assert len(steps) == state[NUM, LENGTH]
+    assert [int(state[POS, step]) for step in steps] == taken_slots(state)
+    for begin in range(0, state[NUM, SLOTS], size):
+        block = begin // size
+        assert state[MOST, block] == state[MEM, begin : begin + size].max() + state[PENDING, block]
+
+
+def check_repeats(state):
+    """The list of repeated ops is that."""
+    ops = [*current_ops(state)]
+    repeated = {op for op in ops if ops.count(op) > 1}
+    listed = [int(op) for op in state[REPEATS, : state[NUM, REPEATED]]]
+    assert sorted(listed) == sorted(repeated)
+
+
+def make(seed, pinned, fraction=0.7, count=40):
+    problem = random_problem(seed, count)
     plan = baseline(problem)
     problem = problem.with_budget(int(plan.peak * fraction))
     net = make_net(problem)
@@ -62,17 +107,18 @@ def make(seed, pinned, fraction=0.7):
 
 @pytest.mark.parametrize("pinned", [True, False])
 @pytest.mark.parametrize("seed", range(4))
-def test_memory_profile_equals_the_judge_after_hundreds_of_random_moves(seed, pinned):
-    problem, track = make(seed, pinned)
+def test_memory_profile_equals_the_judge_after_thousands_of_random_moves(seed, pinned):
+    problem, track = make(seed, pinned, count=40 + 60 * (seed % 2))
     net, state = track.net, track.state
     for round_number in range(80):
+        state[NUM, LOGGED] = 0
         kernels.kick(net, state)
-        kernels.destroy(net, state)
+        destroying.destroy(net, state)
         kernels.jiggle(net, state, 5)
         check_against_judge(problem, track)
         if not pinned:
-            save(state, track.records[0])
-            orders.move_branch(net, state, track.records[0], track.records[0][2], 1e18)
+            after = orders.move_branch(net, state, slots.excess(state), 1e18)
+            assert after == slots.excess(state)
             check_against_judge(problem, track)
         kernels.repair(net, state, 1.0, 0.3, 2**40)
         check_against_judge(problem, track)
@@ -83,40 +129,113 @@ def test_memory_profile_equals_the_judge_after_hundreds_of_random_moves(seed, pi
         assert not pinned or firsts == sorted(firsts)
 
 
+@pytest.mark.parametrize("pinned", [True, False])
+@pytest.mark.parametrize("seed", range(4))
+def test_all_changes_since_the_log_began_can_be_taken_back(seed, pinned):
+    problem, track = make(seed, pinned)
+    net, state = track.net, track.state
+    for _ in range(60):
+        before = current_ops(state), current_bytes(state)
+        state[NUM, LOGGED] = 0
+        shake(track)
+        changes.undo(net, state, 0)
+        assert (current_ops(state), current_bytes(state)) == before
+        check_against_judge(problem, track)
+        shake(track)
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_predicted_changes_of_excess_are_what_the_moves_do(seed):
     problem, track = make(seed, pinned=False)
     net, state = track.net, track.state
     rng = np.random.default_rng(seed)
     for _ in range(300):
-        before = profile.excess(state)
-        v = int(rng.integers(net[OPS, 0] - 1))
-        p = int(rng.integers(state[POS, state[HEAD, v]] + 1, state[NUM, LENGTH]))
-        kind = rng.integers(4)
-        if kind <= 1 and net[REPEATABLE, v] == 1 and state[NUM, LENGTH] < 80:
-            count = moves.gather(net, state, v, p, 1 if kind == 0 else 24, 0.0)
-            change = moves.bundle_change(net, state, p, count)
-            moves.insert_bundle(net, state, p, count)
-        elif kind == 2:
-            step = state[SEQ, rng.integers(state[NUM, LENGTH] - 1)]
-            low, high = moves.earliest(net, state, step), moves.latest(net, state, step)
-            assert low <= state[POS, step] <= high
-            q = int(rng.integers(low, high + 1))
-            if q == state[POS, step]:
-                continue
-            change = moves.shift_change(net, state, step, q)
-            moves.shift(net, state, step, q)
-        else:
-            count = kernels.list_repeated(state)
-            if count == 0:
-                continue
-            step = state[BUNDLE, rng.integers(count)]
-            if not profile.is_removable(net, state, step):
-                continue
-            change = profile.removal_change(net, state, step)
-            profile.remove(net, state, step)
-        assert profile.excess(state) - before == change
+        state[NUM, LOGGED] = 0
+        before = slots.excess(state)
+        change = make_move(net, state, rng)
+        if change is not None:
+            assert slots.excess(state) - before == change
         check_against_judge(problem, track)
+
+
+def make_move(net, state, rng):
+    """A random insertion, shift or removal; its predicted change of the excess, None if it was not possible."""
+    v = int(rng.integers(net[OPS, 0] - 1))
+    kind = rng.integers(4)
+    if kind <= 1 and net[REPEATABLE, v] == 1 and state[NUM, LENGTH] < 80:
+        p = slots.occupied(state, rng.integers(state[POS, state[HEAD, v]] + 1, state[NUM, SLOTS]))
+        state[NUM, WIDTH] = 1 if kind == 0 else 24
+        count = moves.gather(net, state, v, state[SEQ, p], 0.0, 2.0**62)
+        change = moves.bundle_change(net, state, state[SEQ, p], count, 2**60)
+        changes.insert_bundle(net, state, state[SEQ, p], count)
+        return change
+    if kind == 2:
+        return make_shift(net, state, rng)
+    if state[NUM, REPEATED] == 0:
+        return None
+    step = destroying.random_repeat(net, state)
+    if not profile.is_removable(net, state, step):
+        return None
+    profile.collect_removal(net, state, step)
+    own = slots.bytes_at(state, state[POS, step]) - state[NUM, BUDGET]
+    change = slots.excess_change(state) - max(0, own)
+    changes.take_out(net, state, step)
+    return change
+
+
+def make_shift(net, state, rng):
+    step = current_steps(state)[rng.integers(state[NUM, LENGTH] - 1)]
+    low, high = shifts.earliest(net, state, step), shifts.latest(net, state, step)
+    assert low <= state[POS, step] < high
+    p = slots.occupied(state, rng.integers(low, high + 1))
+    anchor = state[SEQ, p]
+    if anchor in (step, profile.follower(state, step)):
+        return None
+    change = shifts.shift_change(net, state, step, anchor)
+    changes.move(net, state, step, anchor)
+    return change
+
+
+def test_what_blocks_a_move_is_over_budget_with_it():
+    _, track = make(2, pinned=True, fraction=0.9)
+    net, state = track.net, track.state
+    kernels.repair(net, state, 1.0, 0.3, 2**40)
+    assert slots.excess(state) == 0
+    seen = set()
+    for step in current_steps(state):
+        if state[HEAD, state[OP, step]] == step:
+            continue
+        profile.collect_removal(net, state, step)
+        change = slots.excess_change(state)
+        profile.collect_removal(net, state, step)
+        blocked = slots.is_blocked(state)
+        seen.add(bool(blocked))
+        assert blocked == (change > 0)
+    assert seen
+
+
+def test_steps_find_room_however_many_crowd_in_one_place():
+    problem, track = make(4, pinned=True, count=60)
+    net, state = track.net, track.state
+    v = next(v for v in range(int(net[OPS, 0])) if net[REPEATABLE, v] == 1)
+    anchor = profile.follower(state, state[HEAD, v])
+    state[BUNDLE, 0] = v
+    for _ in range(150):
+        changes.insert_bundle(net, state, anchor, 1)
+    check_against_judge(problem, track)
+    record = track.records[CURRENT]
+    save(state, record)
+    load(net, state, record)
+    check_against_judge(problem, track)
+
+
+def test_picked_steps_are_over_budget_and_vary():
+    _, track = make(7, pinned=True, fraction=0.5)
+    found = {int(pick_over(track.state)) for _ in range(60)}
+    assert len(found) > 1
+    assert all(slots.bytes_at(track.state, p) > track.state[NUM, BUDGET] for p in found)
+    track.set_budget(2**40)
+    assert pick_over(track.state) == -1
 
 
 def test_greedy_orders_are_legal_and_differ():
@@ -153,13 +272,14 @@ def test_reordering_never_adds_or_drops_a_step():
 
 def shake(track):
     """One round of every kind of move."""
-    kernels.kick(track.net, track.state)
-    kernels.destroy(track.net, track.state)
-    kernels.jiggle(track.net, track.state, 9)
-    save(track.state, track.records[0])
-    orders.move_branch(track.net, track.state, track.records[0], track.records[0][2], 1e18)
-    kernels.repair(track.net, track.state, 1.0, 0.3, 2**40)
-    kernels.prune(track.net, track.state)
+    state = track.state
+    kernels.kick(track.net, state)
+    destroying.destroy(track.net, state)
+    kernels.jiggle(track.net, state, 9)
+    if state[NUM, PINNED] == 0:
+        orders.move_branch(track.net, state, slots.excess(state), 1e18)
+    kernels.repair(track.net, state, 1.0, 0.3, 2**40)
+    kernels.prune(track.net, state)
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -170,14 +290,14 @@ def test_in_place_savings_follow_who_reads_last(seed):
     track = make_track(make_net(condensed.problem, condensed.in_place), problem.memories[0].free_bytes, seed, False)
     nothing_merged = all(len(group) == 1 for group in condensed.groups)
     for _ in range(60):
+        track.state[NUM, LOGGED] = 0
         shake(track)
         ops = current_ops(track.state)
         again = make_track(track.net, problem.memories[0].free_bytes, 0, False)
         again.begin(ops)
-        length = track.state[NUM, LENGTH]
-        assert (again.state[MEM, :length] == track.state[MEM, :length]).all()
+        assert current_bytes(again.state) == current_bytes(track.state)
         plan = simulate(problem, condensed.expand(Schedule.of_ops(ops)))
-        assert plan.peak <= profile.peak(track.state)
+        assert plan.peak <= slots.peak(track.state)
         if nothing_merged:
             judged = simulate(problem, Schedule.of_ops(ops))
-            assert list(judged.memory_bytes[0]) == [int(held) for held in track.state[MEM, : length - 1]]
+            assert list(judged.memory_bytes[0]) == current_bytes(track.state)[:-1]
