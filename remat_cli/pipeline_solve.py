@@ -17,8 +17,8 @@ from remat_cli.core.errors import ConfigError
 from remat_cli.core.plan import Plan
 from remat_cli.core.problem import Problem
 from remat_cli.core.progress import Progress
-from remat_cli.core.schedule import Compute, Schedule
-from remat_cli.core.simulate import baseline, simulate
+from remat_cli.core.schedule import Schedule
+from remat_cli.core.simulate import baseline, simulate, time_of
 from remat_cli.core.tidy import tidy
 from remat_cli.report.report import SolverRun, overhead_percent
 from remat_cli.solvers import solve
@@ -145,7 +145,7 @@ def _limits(problem: Problem, config: Config, progress: Progress, seconds: float
     base = problem.baseline_time_ns
 
     def report(schedule: Schedule | None, bound_ns: int | None) -> None:
-        spent = None if schedule is None else overhead_percent(_time_ns(problem, schedule), base)
+        spent = None if schedule is None else overhead_percent(time_of(problem, schedule), base)
         progress.incumbent(spent, None if bound_ns is None else overhead_percent(max(bound_ns, base), base))
 
     return Limits(
@@ -158,10 +158,6 @@ def _limits(problem: Problem, config: Config, progress: Progress, seconds: float
         should_stop=progress.should_stop,
         started=time.monotonic(),
     )
-
-
-def _time_ns(problem: Problem, schedule: Schedule) -> int:
-    return sum(problem.ops[s.op].time_ns[s.device] or 0 for s in schedule.steps if isinstance(s, Compute))
 
 
 def _answer(question: Question, result: Result, config: Config) -> Answer:

@@ -9,7 +9,10 @@ gives every model output a buffer of its own.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import accumulate
+from operator import add
 
 from remat_cli.core.errors import InvalidSchedule
 from remat_cli.core.plan import Instance, Plan
@@ -18,60 +21,72 @@ from remat_cli.core.schedule import Compute, Copy, Schedule, Step
 
 
 @dataclass
-class _Value:
-    """An instance while the judge follows it: `last_read` is its birth until somebody reads it."""
+class _Trace:
+    """Who reads and makes what: a list entry per instance, then per step.
 
-    tensor: int
-    memory: int
-    birth: int
-    last_read: int
-    kept: bool = False
-    storage: int = -1
+    `last_use` is the last step that reads an instance, its birth if none does, and one past the last step of all for
+    what is kept.
+    """
+
+    tensor: list[int] = field(default_factory=list)
+    memory: list[int] = field(default_factory=list)
+    birth: list[int] = field(default_factory=list)
+    last_use: list[int] = field(default_factory=list)
+    storage: list[int] = field(default_factory=list)
+    reads: list[tuple[int, ...]] = field(default_factory=list)
+    makes: list[tuple[int, ...]] = field(default_factory=list)
 
 
 @dataclass
-class _Trace:
-    """Who reads and makes what, before storage is known."""
+class _Storages:
+    """A list entry per storage: what the instances in it amount to, together.
 
-    values: list[_Value] = field(default_factory=list)
-    reads: list[tuple[int, ...]] = field(default_factory=list)
-    makes: list[tuple[int, ...]] = field(default_factory=list)
+    `first_birth` and `newest_birth` are steps; `last_use` is as in the trace.
+    """
+
+    size_bytes: list[int] = field(default_factory=list)
+    memory: list[int] = field(default_factory=list)
+    first_birth: list[int] = field(default_factory=list)
+    newest_birth: list[int] = field(default_factory=list)
+    last_use: list[int] = field(default_factory=list)
 
 
 def simulate(problem: Problem, schedule: Schedule) -> Plan:
     """Judge a schedule: every instance with birth and death, memory over time, peaks and time.
 
-    Linear in the number of steps and instances. A budget is not checked here; compare `peak_bytes` with it.
+    Linear in the number of steps, instances and reads. A budget is not checked here; compare `peak_bytes` with it.
 
     Raises:
         InvalidSchedule: a step reads a value that is not there, runs where it cannot, repeats what must not be
             repeated, or an op never runs.
     """
     trace = _follow(problem, schedule)
-    sizes = _assign_storage(problem, schedule, trace)
-    deaths, births = _storage_lives(trace, len(sizes), len(schedule.steps))
-    live = _memory_curves(problem, trace, sizes, births, deaths, len(schedule.steps))
-    total = tuple(
-        tuple(held + _workspace(problem, step, memory) for held, step in zip(curve, schedule.steps, strict=True))
-        for memory, curve in enumerate(live)
-    )
+    _keep(problem, trace, len(schedule.steps))
+    storages = _assign_storage(problem, schedule, trace)
+    live = _live_curves(problem, storages, len(schedule.steps))
+    total = tuple(tuple(map(add, curve, _workspaces(problem, schedule, memory))) for memory, curve in enumerate(live))
+    last = len(schedule.steps) - 1
+    deaths = [min(use, last) for use in trace.last_use]
     return Plan(
         schedule=schedule,
-        instances=tuple(
-            Instance(v.tensor, v.memory, v.birth, _death(v, len(schedule.steps)), v.storage) for v in trace.values
-        ),
+        instances=tuple(map(Instance, trace.tensor, trace.memory, trace.birth, deaths, trace.storage)),
         reads=tuple(trace.reads),
         makes=tuple(trace.makes),
         memory_bytes=total,
         live_bytes=live,
         peak_bytes=tuple(max(c, default=m.fixed_bytes) for c, m in zip(total, problem.memories, strict=True)),
-        time_ns=sum(_step_ns(problem, step) for step in schedule.steps),
+        time_ns=time_of(problem, schedule),
     )
 
 
 def baseline(problem: Problem) -> Plan:
     """Every op once in baseline order on the first device: what everything is compared with."""
     return simulate(problem, Schedule.of_ops(range(len(problem.ops))))  # type: ignore[arg-type]
+
+
+def time_of(problem: Problem, schedule: Schedule) -> int:
+    """Time of all steps, legal or not: what `simulate` says of a legal schedule, without judging it."""
+    return sum(_step_ns(problem, step) for step in schedule.steps)
 
 
 def _follow(problem: Problem, schedule: Schedule) -> _Trace:
@@ -81,21 +96,24 @@ def _follow(problem: Problem, schedule: Schedule) -> _Trace:
     ran: set[int] = set()
     for number, step in enumerate(schedule.steps):
         wanted, made, source, target = _step_values(problem, step, number, ran)
-        found = tuple(newest[source].get(tensor, -1) for tensor in wanted)
-        for tensor, value in zip(wanted, found, strict=True):
-            if value < 0:
-                raise InvalidSchedule(f"step {number} ({_name(step)}) reads tensor {tensor}, which is not there")
-            trace.values[value].last_read = number
+        try:
+            found = tuple(map(newest[source].__getitem__, wanted))
+        except KeyError as absent:
+            raise InvalidSchedule(f"step {number} ({_name(step)}) reads tensor {absent}, which is not there") from None
+        for value in found:
+            trace.last_use[value] = number
         trace.reads.append(found)
-        first = len(trace.values)
-        for tensor in made:
-            newest[target][tensor] = len(trace.values)
-            trace.values.append(_Value(tensor, target, number, number))
-        trace.makes.append(tuple(range(first, len(trace.values))))
+        first = len(trace.tensor)
+        for value, tensor in enumerate(made, first):
+            newest[target][tensor] = value
+            trace.tensor.append(tensor)
+            trace.memory.append(target)
+            trace.birth.append(number)
+            trace.last_use.append(number)
+        trace.makes.append(tuple(range(first, len(trace.tensor))))
     missing = [op for op in range(len(problem.ops)) if op not in ran]
     if missing:
         raise InvalidSchedule(f"op {missing[0]} never runs ({len(missing)} such ops)")
-    _mark_kept(problem, trace)
     return trace
 
 
@@ -120,94 +138,83 @@ def _step_values(
     return op.inputs, op.outputs, memory, memory
 
 
-def _mark_kept(problem: Problem, trace: _Trace) -> None:
-    """A kept tensor's newest instance, wherever it is, lives to the end."""
-    newest = {value.tensor: value for value in trace.values}
+def _keep(problem: Problem, trace: _Trace, steps: int) -> None:
+    """A kept tensor's newest instance, wherever it is, is in use when all steps are over."""
+    newest = {tensor: value for value, tensor in enumerate(trace.tensor)}
     for tensor, value in newest.items():
-        value.kept = problem.tensors[tensor].kept
+        if problem.tensors[tensor].kept:
+            trace.last_use[value] = steps
 
 
-def _assign_storage(problem: Problem, schedule: Schedule, trace: _Trace) -> list[int]:
-    """Give each instance its storage; returns the bytes of each storage."""
-    sizes: list[int] = []
-    members: list[list[_Value]] = []
+def _assign_storage(problem: Problem, schedule: Schedule, trace: _Trace) -> _Storages:
+    """Give each instance its storage, its own or one that it shares."""
+    storages = _Storages()
     for number, step in enumerate(schedule.steps):
-        for made in trace.makes[number]:
-            value = trace.values[made]
-            value.storage = _shared_storage(problem, step, number, value, trace, members)
-            if value.storage < 0:
-                value.storage = len(sizes)
-                sizes.append(problem.tensors[value.tensor].size_bytes)
-                members.append([])
-            members[value.storage].append(value)
-    return sizes
+        for value in trace.makes[number]:
+            shared = _shared_storage(problem, step, value, trace, storages)
+            if shared < 0:
+                trace.storage.append(len(storages.size_bytes))
+                storages.size_bytes.append(problem.tensors[trace.tensor[value]].size_bytes)
+                storages.memory.append(trace.memory[value])
+                storages.first_birth.append(number)
+                storages.newest_birth.append(number)
+                storages.last_use.append(trace.last_use[value])
+            else:
+                trace.storage.append(shared)
+                storages.newest_birth[shared] = number
+                storages.last_use[shared] = max(storages.last_use[shared], trace.last_use[value])
+    return storages
 
 
-def _shared_storage(
-    problem: Problem, step: Step, number: int, value: _Value, trace: _Trace, members: list[list[_Value]]
-) -> int:
+def _shared_storage(problem: Problem, step: Step, value: int, trace: _Trace, storages: _Storages) -> int:
     """Storage of an input that this result shares, or -1: its own. Model outputs never share."""
-    if isinstance(step, Copy) or value.kept:
+    is_kept = trace.last_use[value] == len(trace.reads)
+    if isinstance(step, Copy) or is_kept:
         return -1
-    op = problem.ops[step.op]
-    read = dict(zip(op.inputs, trace.reads[number], strict=True))
-    base = problem.tensors[value.tensor].view_of
+    op, tensor, number = problem.ops[step.op], trace.tensor[value], trace.birth[value]
+    base = problem.tensors[tensor].view_of
     if base is not None:
-        return trace.values[read[base]].storage
+        return _read_storage(op.inputs, base, number, trace)
     for source, result in op.in_place:
-        storage = trace.values[read[source]].storage
-        if result == value.tensor and _is_last_reader(number, trace, members[storage], storage):
-            return storage
+        if result == tensor:
+            storage = _read_storage(op.inputs, source, number, trace)
+            if _is_last_reader(number, trace, storage, storages):
+                return storage
     return -1
 
 
-def _is_last_reader(number: int, trace: _Trace, members: list[_Value], storage: int) -> bool:
+def _read_storage(inputs: tuple[int, ...], tensor: int, number: int, trace: _Trace) -> int:
+    """Storage of the instance that step `number` reads of a tensor."""
+    return trace.storage[trace.reads[number][inputs.index(tensor)]]
+
+
+def _is_last_reader(number: int, trace: _Trace, storage: int, storages: _Storages) -> bool:
     """Whether step `number` is the only use left of a storage, and reads it once."""
-    used_later = any(v.kept or v.last_read > number for v in members)
-    born_here = any(v.birth == number for v in members)
-    times_read = sum(trace.values[i].storage == storage for i in trace.reads[number])
-    return not used_later and not born_here and times_read == 1
+    is_used_later = storages.last_use[storage] > number
+    is_born_here = storages.newest_birth[storage] == number
+    times_read = sum(trace.storage[value] == storage for value in trace.reads[number])
+    return not is_used_later and not is_born_here and times_read == 1
 
 
-def _death(value: _Value, steps: int) -> int:
-    return steps - 1 if value.kept else value.last_read
-
-
-def _storage_lives(trace: _Trace, count: int, steps: int) -> tuple[list[int], list[int]]:
-    """Last and first step of each storage: those of the instances that share it, together."""
-    deaths, births = [-1] * count, [steps] * count
-    for value in trace.values:
-        births[value.storage] = min(births[value.storage], value.birth)
-        deaths[value.storage] = max(deaths[value.storage], _death(value, steps))
-    return deaths, births
-
-
-def _memory_curves(
-    problem: Problem, trace: _Trace, sizes: list[int], births: list[int], deaths: list[int], steps: int
-) -> tuple[tuple[int, ...], ...]:
+def _live_curves(problem: Problem, storages: _Storages, steps: int) -> tuple[tuple[int, ...], ...]:
     """Fixed and live bytes of each memory during each step."""
-    change = [[0] * (steps + 1) for _ in problem.memories]
-    memory_of = {value.storage: value.memory for value in trace.values}
-    for storage, size in enumerate(sizes):
-        change[memory_of[storage]][births[storage]] += size
-        change[memory_of[storage]][deaths[storage] + 1] -= size
-    return tuple(
-        _running_sum(memory.fixed_bytes, deltas[:-1]) for memory, deltas in zip(problem.memories, change, strict=True)
-    )
+    change = [[memory.fixed_bytes] + [0] * steps for memory in problem.memories]
+    for size, memory, birth, last_use in zip(
+        storages.size_bytes, storages.memory, storages.first_birth, storages.last_use, strict=True
+    ):
+        change[memory][birth] += size
+        if last_use < steps:
+            change[memory][last_use + 1] -= size
+    return tuple(tuple(accumulate(deltas[:-1])) for deltas in change)
 
 
-def _running_sum(start: int, deltas: list[int]) -> tuple[int, ...]:
-    total, sums = start, []
-    for delta in deltas:
-        total += delta
-        sums.append(total)
-    return tuple(sums)
-
-
-def _workspace(problem: Problem, step: Step, memory: int) -> int:
-    if isinstance(step, Copy) or problem.devices[step.device].memory != memory:
-        return 0
-    return problem.ops[step.op].workspace_bytes[step.device]
+def _workspaces(problem: Problem, schedule: Schedule, memory: int) -> Iterator[int]:
+    """Bytes of workspace held in a memory during each step."""
+    for step in schedule.steps:
+        if isinstance(step, Copy) or problem.devices[step.device].memory != memory:
+            yield 0
+        else:
+            yield problem.ops[step.op].workspace_bytes[step.device]
 
 
 def _step_ns(problem: Problem, step: Step) -> int:

@@ -13,30 +13,45 @@ from remat_cli.core.simulate import simulate
 def tidy(problem: Problem, plan: Plan) -> Plan:
     """The plan without computations that nobody reads and whose op runs elsewhere; never slower, never larger.
 
-    A first computation may go too, so first computations may then come in another order than before.
+    A first computation may go too, so first computations may then come in another order than before. Linear in the
+    number of steps and reads: what a step read goes on to be looked at when the step goes.
     """
-    while True:
-        schedule = _without_unread(problem, plan)
-        if schedule == plan.schedule:
-            return plan
-        plan = simulate(problem, schedule)
-
-
-def wanted_instances(problem: Problem, plan: Plan) -> set[int]:
-    """Instances that some step reads, and the newest of each model output."""
-    wanted = {instance for reads in plan.reads for instance in reads}
-    newest = {instance.tensor: number for number, instance in enumerate(plan.instances)}
-    wanted.update(number for tensor, number in newest.items() if problem.tensors[tensor].kept)
-    return wanted
-
-
-def _without_unread(problem: Problem, plan: Plan) -> Schedule:
-    wanted = wanted_instances(problem, plan)
+    steps = plan.schedule.steps
+    uses = _uses(problem, plan)
     runs = Counter(plan.schedule.op_ids())
-    steps = []
-    for step, made in zip(plan.schedule.steps, plan.makes, strict=True):
-        if isinstance(step, Compute) and runs[step.op] > 1 and not wanted.intersection(made):
-            runs[step.op] -= 1
-            continue
-        steps.append(step)
-    return Schedule(tuple(steps))
+    dropped: set[int] = set()
+    unread = [number for number, made in enumerate(plan.makes) if not any(uses[instance] for instance in made)]
+    while unread:
+        gone = []
+        for number in unread:
+            step = steps[number]
+            if isinstance(step, Compute) and runs[step.op] > 1:
+                runs[step.op] -= 1
+                gone.append(number)
+        dropped.update(gone)
+        unread = _newly_unread(plan, gone, uses)
+    if not dropped:
+        return plan
+    return simulate(problem, Schedule(tuple(step for number, step in enumerate(steps) if number not in dropped)))
+
+
+def _uses(problem: Problem, plan: Plan) -> list[int]:
+    """How many reads each instance has; the newest of a model output has one more, the caller's."""
+    uses = [0] * len(plan.instances)
+    for reads in plan.reads:
+        for instance in reads:
+            uses[instance] += 1
+    newest = {instance.tensor: number for number, instance in enumerate(plan.instances)}
+    for tensor, number in newest.items():
+        uses[number] += problem.tensors[tensor].kept
+    return uses
+
+
+def _newly_unread(plan: Plan, gone: list[int], uses: list[int]) -> list[int]:
+    """Take the reads of these steps off `uses`; the steps whose results nobody reads any more, in order."""
+    touched = set()
+    for number in gone:
+        for instance in plan.reads[number]:
+            uses[instance] -= 1
+            touched.add(plan.instances[instance].birth)
+    return [number for number in sorted(touched) if not any(uses[instance] for instance in plan.makes[number])]

@@ -62,12 +62,22 @@ class _Recorder:
     best: Plan | None = None
     bound_ns: int | None = None
     trace: list[Improvement] = field(default_factory=list)
+    last: tuple[Problem, Plan] | None = None
+
+    def judge(self, problem: Problem, schedule: Schedule) -> Plan:
+        """The judge, who remembers the last answer: solvers ask before they report the same schedule."""
+        last = self.last
+        if last is not None and last[0] is problem and last[1].schedule is schedule:
+            return last[1]
+        plan = simulate(problem, schedule)
+        self.last = (problem, plan)
+        return plan
 
     def report(self, schedule: Schedule | None, bound_ns: int | None) -> None:
         """Take a reported incumbent or bound; only improvements are recorded."""
         improved = False
         if schedule is not None:
-            plan = _judge(self.problem, schedule, self.name)
+            plan = self._checked(schedule)
             if self.best is None or plan.time_ns < self.best.time_ns:
                 self.best, improved = plan, True
         if bound_ns is not None and (self.bound_ns is None or bound_ns > self.bound_ns):
@@ -76,6 +86,19 @@ class _Recorder:
             seconds = time.monotonic() - self.limits.started
             self.trace.append(Improvement(seconds, self.best.time_ns if self.best else None, self.bound_ns))
             self.limits.report(self.best.schedule if self.best else None, self.bound_ns)
+
+    def _checked(self, schedule: Schedule) -> Plan:
+        if self.best is not None and schedule is self.best.schedule:
+            return self.best
+        try:
+            plan = self.judge(self.problem, schedule)
+        except InvalidSchedule as error:
+            raise BrokenSolver(f"{self.name}: illegal schedule: {error}") from error
+        for memory, peak in zip(self.problem.memories, plan.peak_bytes, strict=True):
+            if peak > memory.budget_bytes:
+                above = f"above the budget of {memory.budget_bytes} on {memory.name}"
+                raise BrokenSolver(f"{self.name}: peak {peak} bytes {above}")
+        return plan
 
 
 def solve(
@@ -99,7 +122,7 @@ def solve(
     if any(memory.budget_bytes < floor.bytes[i] for i, memory in enumerate(problem.memories)):
         solution = Solution(Status.INFEASIBLE, "free", facts={"reason": "working set above budget"})
     else:
-        solution = solver.solve(problem, replace(limits, report=recorder.report), start)
+        solution = solver.solve(problem, replace(limits, report=recorder.report, judge=recorder.judge), start)
     recorder.report(solution.schedule, solution.bound_ns)
     return _result(solver, solution, recorder, max(floor.bytes[0], solution.floor_bytes or 0))
 
@@ -127,14 +150,3 @@ def _result(solver: Solver, solution: Solution, recorder: _Recorder, floor_bytes
         trace=tuple(recorder.trace),
         facts=solution.facts,
     )
-
-
-def _judge(problem: Problem, schedule: Schedule, name: str) -> Plan:
-    try:
-        plan = simulate(problem, schedule)
-    except InvalidSchedule as error:
-        raise BrokenSolver(f"{name}: illegal schedule: {error}") from error
-    for memory, peak in zip(problem.memories, plan.peak_bytes, strict=True):
-        if peak > memory.budget_bytes:
-            raise BrokenSolver(f"{name}: peak {peak} bytes above the budget of {memory.budget_bytes} on {memory.name}")
-    return plan

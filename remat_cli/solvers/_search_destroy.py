@@ -23,6 +23,8 @@ from remat_cli.solvers._search_state import (
     kernel,
 )
 
+MOST_DESTROYED = 100  # recomputes at once
+
 
 @kernel
 def random_repeat(net: Ints, s: Ints) -> int:
@@ -98,12 +100,12 @@ def _gap_begin(net: Ints, s: Ints, step: int) -> int:
 
 @fragment
 def destroy(net: Ints, s: Ints) -> None:
-    """Remove 1 to 8 recomputes, rarely up to all: neighbours in the sequence, such as relieve the same step, or any."""
+    """Remove 1 to 8 recomputes, rarely many: neighbours in the sequence, such as relieve the same step, or any."""
     wanted, kind = 1 + int(uniform(s) * 8), uniform(s)
     if s[NUM, REPEATED] == 0:
         return
     if uniform(s) < 0.03:
-        wanted = 1 + int(uniform(s) * s[NUM, REPEATED])
+        wanted = 1 + int(uniform(s) * min(s[NUM, REPEATED], MOST_DESTROYED))
     if kind < 0.4:
         _destroy_near(net, s, wanted)
     elif kind < 0.7:

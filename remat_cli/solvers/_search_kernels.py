@@ -6,25 +6,19 @@ import math
 
 from remat_cli.solvers._search_changes import INSERT, insert_bundle, move, take_out, undo
 from remat_cli.solvers._search_destroy import destroy, random_repeat
-from remat_cli.solvers._search_moves import bundle_change, bundle_time, gather
+from remat_cli.solvers._search_moves import gather
 from remat_cli.solvers._search_orders import change_order, move_branch
 from remat_cli.solvers._search_profile import (
     collect_removal,
     is_removable,
     log_is_full,
-    newest,
-    next_read,
     uniform,
 )
-from remat_cli.solvers._search_records import pick_over, save
+from remat_cli.solvers._search_records import save
+from remat_cli.solvers._search_repair import WIDEST_BUNDLE, repair
 from remat_cli.solvers._search_shifts import random_place, shift_change
 from remat_cli.solvers._search_slots import bytes_at, excess, excess_change, is_blocked, occupied
 from remat_cli.solvers._search_state import (
-    BEST,
-    BEST_AT,
-    BEST_LEAST,
-    BEST_LIMIT,
-    BEST_OP,
     BLOCK,
     BLOCK_AT,
     BLOCK_BY,
@@ -32,35 +26,33 @@ from remat_cli.solvers._search_state import (
     BUDGET,
     BUNDLE,
     COST,
+    COST_BEFORE,
+    FAILURES,
     FREE,
     HEAD,
-    IN_PTR,
-    INPUTS,
-    LAST,
-    LIVES,
     LOG,
     LOG_WHAT,
     LOGGED,
+    MOST_COST,
+    NOISE,
     NUM,
     NXT,
     OP,
     OPS,
     ORDERING,
-    OUT_PTR,
     OVER,
     PINNED,
     POS,
-    PRODUCER,
-    RANK,
+    REPAIRING,
     REPEATABLE,
     REPEATED,
     REPEATS,
     ROUNDS,
+    SCALE,
     SEQ,
-    SIZE,
+    SHARE,
     SLOTS,
     TIME,
-    WHOLE,
     WIDTH,
     WORK,
     Ints,
@@ -68,108 +60,7 @@ from remat_cli.solvers._search_state import (
     kernel,
 )
 
-WIDEST_BUNDLE = 24  # ops; longer chains of ancestors hardly ever pay
-MOST_LIVES = 512  # tensors to look at in one scan; a random part of them where there are more
 MOST_PRUNED = 256  # recomputes to look at when pruning
-SCALE = 2.0**40  # keeps logarithms apart when they are stored as integers
-
-
-@fragment
-def _reads(net: Ints, v: int, x: int) -> bool:
-    found = False
-    for k in range(net[IN_PTR, v], net[IN_PTR, v + 1]):
-        found = found or net[INPUTS, k] == x
-    return found
-
-
-@fragment
-def _inputs_end(net: Ints, s: Ints, v: int, t: int) -> int:
-    """First slot after t at which an input of op v that lives across t is read for the last time."""
-    first = s[NUM, SLOTS]
-    for k in range(net[IN_PTR, v], net[IN_PTR, v + 1]):
-        x = net[INPUTS, k]
-        u = net[PRODUCER, x]
-        end = s[POS, s[LAST + net[RANK, x], newest(s, u, t + 1)]]
-        if end > t:
-            first = min(first, end)
-    return int(first)
-
-
-@fragment
-def _try_bundle(net: Ints, s: Ints, v: int, anchor: int, least: float, bonus: float) -> None:
-    """Score op v before step `anchor` with the ancestors that join it; remember the best so far."""
-    drop_per_time = 0.0 if s[NUM, BEST_OP] < 0 else math.exp(s[NUM, BEST] / SCALE - bonus)
-    most_time = s[NUM, WHOLE] / drop_per_time if drop_per_time > 0.0 else 2.0**62
-    if net[TIME, v] + 1.0 > most_time:
-        return
-    count = gather(net, s, v, anchor, least, most_time)
-    if count == 0 or (count == 1 and s[NUM, WIDTH] > 1):
-        return
-    time = bundle_time(net, s, count) + 1.0
-    change = bundle_change(net, s, anchor, count, -int(time * drop_per_time))
-    if change >= 0:
-        return
-    score = int(SCALE * (math.log(-change / time) + bonus))
-    if s[NUM, BEST_OP] < 0 or score > s[NUM, BEST]:
-        s[NUM, BEST], s[NUM, BEST_OP], s[NUM, BEST_AT] = score, v, anchor
-        s[NUM, BEST_LIMIT], s[NUM, BEST_LEAST] = s[NUM, WIDTH], int(least)
-
-
-@fragment
-def _try_lives(net: Ints, s: Ints, t: int, noise: float, share: float) -> None:
-    """Score bundles for each tensor that lives across slot t unused by the op there."""
-    user = s[OP, s[SEQ, t]]
-    chance, lives = MOST_LIVES / max(MOST_LIVES, s[NUM, LIVES]), 0
-    for q in range(t):
-        step = s[SEQ, q]
-        if step < 0:
-            continue
-        v = s[OP, step]
-        if net[REPEATABLE, v] == 0:
-            continue
-        for x in range(net[OUT_PTR, v], net[OUT_PTR, v + 1]):
-            if s[POS, s[LAST + net[RANK, x], step]] <= t or net[SIZE, x] == 0 or _reads(net, user, x):
-                continue
-            lives += 1
-            bonus = uniform(s)
-            if chance < 1.0 and bonus >= chance:
-                continue
-            bonus = noise * (bonus / chance - 0.5)
-            anchor, other = next_read(net, s, x, t), _inputs_end(net, s, v, t)
-            for turn in range(2 if other < s[POS, anchor] else 1):
-                _try_bundle(net, s, v, anchor if turn == 0 else s[SEQ, other], share * net[SIZE, x], bonus)
-    s[NUM, LIVES] = lives
-
-
-@kernel
-def relieve(net: Ints, s: Ints, t: int, noise: float, share: float) -> bool:
-    """Insert the best bundle that shortens a life across slot t; False if none lowers the excess.
-
-    Best is excess removed per time, times noise. Places tried: before the next read, and earlier, where an input of
-    the op is read for the last time. Single ops first: what they reach lets most wider bundles be passed over.
-    """
-    s[NUM, BEST_OP], s[NUM, WHOLE] = -1, excess(s)
-    for turn in range(2):
-        s[NUM, WIDTH] = 1 if turn == 0 else WIDEST_BUNDLE
-        _try_lives(net, s, t, noise, share)
-    if s[NUM, BEST_OP] < 0:
-        return False
-    s[NUM, WIDTH] = s[NUM, BEST_LIMIT]
-    count = gather(net, s, s[NUM, BEST_OP], s[NUM, BEST_AT], float(s[NUM, BEST_LEAST]), 2.0**62)
-    if count > s[NUM, FREE]:
-        return False
-    insert_bundle(net, s, s[NUM, BEST_AT], count)
-    return True
-
-
-@fragment
-def repair(net: Ints, s: Ints, noise: float, share: float, most_time: int) -> None:
-    """Insert bundles until the schedule fits, costs more than `most_time`, or nothing helps any more."""
-    failures, over = 0, excess(s)
-    while over > 0 and failures < 4 and s[NUM, COST] <= most_time and not log_is_full(s):
-        relieve(net, s, pick_over(s), noise, share)
-        before, over = over, excess(s)
-        failures = 0 if over < before else failures + 1
 
 
 @fragment
@@ -283,30 +174,42 @@ def _is_better(s: Ints, best: Ints) -> bool:
 
 
 @fragment
-def change_recomputes(net: Ints, s: Ints, best: Ints, heat: float) -> None:
+def change_recomputes(net: Ints, s: Ints, best: Ints, heat: float, work: int) -> None:
     """One round of large-neighbourhood search: destroy, repair with noise, prune; a better schedule goes to `best`.
 
     The first round is one without noise, so that the first plan is a good one; if none comes of it, it does not count.
-    The search goes on from there if it is not worse by more than about `heat` time units, else all is taken back.
+    The search goes on from there if it is not worse by more than about `heat` time units, else all is taken back. A
+    repair that reaches `work` moves goes on in the next round.
     """
-    cost, over, begin = s[NUM, COST], s[NUM, OVER], s[NUM, LOGGED]
-    noise = 0.0 if s[NUM, ROUNDS] == 0 else 1.5 * uniform(s)
-    s[NUM, ROUNDS] += 1
-    destroy(net, s)
-    while noise > 0.0 and uniform(s) < (0.1 if over == 0 else 0.6):
-        kick(net, s)
-    if s[NUM, PINNED] == 0 and uniform(s) < 0.5:
-        move_branch(net, s, excess(s), 0.0)
-    jiggle(net, s, 4 if s[NUM, PINNED] == 1 else 16)
-    repair(net, s, noise, uniform(s), cost + int(8 * heat) + (2**62 if over > 0 else 0))
+    if s[NUM, REPAIRING] == 0:
+        _begin_round(net, s, heat)
+    s[NUM, REPAIRING] = 0 if repair(net, s, work) else 1
+    if s[NUM, REPAIRING] == 1:
+        return
     prune(net, s)
     after = excess(s)
-    if (noise > 0.0 or after == 0) and _is_accepted(s, after, cost, heat):
+    if (s[NUM, NOISE] > 0 or after == 0) and _is_accepted(s, after, s[NUM, COST_BEFORE], heat):
         s[NUM, OVER] = after
         if _is_better(s, best):
             save(s, best)
     else:
-        undo(net, s, begin)
+        undo(net, s, 0)
+
+
+@fragment
+def _begin_round(net: Ints, s: Ints, heat: float) -> None:
+    is_first, over = s[NUM, ROUNDS] == 0, s[NUM, OVER]
+    s[NUM, WORK] += 1
+    s[NUM, LOGGED], s[NUM, ROUNDS], s[NUM, COST_BEFORE] = 0, s[NUM, ROUNDS] + 1, s[NUM, COST]
+    s[NUM, NOISE] = 0 if is_first else 1 + int(SCALE * 1.5 * uniform(s))
+    destroy(net, s)
+    while not is_first and uniform(s) < (0.1 if over == 0 else 0.6):
+        kick(net, s)
+    if s[NUM, PINNED] == 0 and uniform(s) < 0.5:
+        move_branch(net, s, excess(s), 0.0)
+    jiggle(net, s, 4 if s[NUM, PINNED] == 1 else 16)
+    s[NUM, FAILURES], s[NUM, SHARE] = 0, int(SCALE * uniform(s))
+    s[NUM, MOST_COST] = 2**62 if over > 0 else s[NUM, COST_BEFORE] + int(8 * heat)
 
 
 @kernel
@@ -315,12 +218,13 @@ def search(net: Ints, s: Ints, best: Ints, heat: float, work: int) -> None:
 
     Where it stops does not change what it does, so chunks of any length give the same search.
     """
-    s[NUM, OVER] = excess(s)
+    if s[NUM, REPAIRING] == 0:
+        s[NUM, OVER] = excess(s)
     while s[NUM, WORK] < work and (s[NUM, ORDERING] == 0 or s[NUM, OVER] > 0):
-        s[NUM, LOGGED], s[NUM, WORK] = 0, s[NUM, WORK] + 1
         if s[NUM, ORDERING] == 1:
+            s[NUM, LOGGED], s[NUM, WORK] = 0, s[NUM, WORK] + 1
             change_order(net, s, best, heat)
         else:
-            change_recomputes(net, s, best, heat)
+            change_recomputes(net, s, best, heat, work)
     if s[NUM, ORDERING] == 1 and s[NUM, OVER] < best[2]:
         save(s, best)

@@ -47,6 +47,7 @@ from remat_cli.solvers._search_state import (
     RANK,
     READ_PTR,
     READERS,
+    REPAIRING,
     REPEATED,
     REPEATS,
     ROUNDS,
@@ -114,7 +115,7 @@ def _reset(net: Ints, s: Ints, length: int) -> None:
     for k in range(s[NUM, FREE]):
         s[SPARE, k] = most - 1 - k
     s[NUM, STAMP], s[NUM, CHANGES], s[NUM, LOGGED], s[NUM, REPEATED], s[NUM, OVER] = 1, 0, 0, 0, 0
-    s[NUM, ROUNDS] = 0
+    s[NUM, ROUNDS], s[NUM, REPAIRING] = 0, 0
 
 
 @fragment

@@ -93,9 +93,16 @@ BLOCK_AT = 20  # slot where the move looked at last does not fit, and the bytes 
 BLOCK_BY = 21
 WHOLE = 22  # excess when the scan under way began
 WIDTH = 23  # ops that a bundle may have
-ROUNDS = 25  # rounds of search done since the schedule was built
 ORDERING = 24  # 1: search orders only, no step is added or removed
+ROUNDS = 25  # rounds of search begun since the schedule was built
+REPAIRING = 26  # 1: the last round stopped in its repair, which goes on with what follows
+NOISE = 27  # of the repair, times SCALE
+SHARE = 28  # of a tensor's bytes below which its ancestors do not join a bundle, times SCALE
+MOST_COST = 29  # time at which the repair gives up
+FAILURES = 30  # tries in a row that did not lower the excess
+COST_BEFORE = 31  # time when the round began
 
+SCALE = 2.0**40  # keeps fractions and logarithms apart when they are stored as integers
 EMPTY = -(2**60)  # bytes of an empty slot: nothing that is added ever brings it above a budget
 
 _OPTIONS: Final = MappingProxyType(

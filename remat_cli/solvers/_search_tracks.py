@@ -11,13 +11,24 @@ import numpy as np
 from remat_cli.core.plan import Plan
 from remat_cli.core.problem import Problem
 from remat_cli.core.schedule import Schedule
-from remat_cli.core.simulate import simulate
+from remat_cli.core.simulate import time_of
 from remat_cli.solvers._search_kernels import search
 from remat_cli.solvers._search_orders import greedy_order
 from remat_cli.solvers._search_profile import build, uniform
 from remat_cli.solvers._search_records import HEADER, load, save
 from remat_cli.solvers._search_slots import peak
-from remat_cli.solvers._search_state import BUDGET, NUM, OPS, ORDERING, PINNED, WORK, Ints, make_state
+from remat_cli.solvers._search_state import (
+    BUDGET,
+    NUM,
+    OPS,
+    ORDERING,
+    PINNED,
+    REPAIRING,
+    ROUNDS,
+    WORK,
+    Ints,
+    make_state,
+)
 from remat_cli.solvers.base import Limits
 
 BEST, CURRENT = 0, 1
@@ -89,6 +100,11 @@ class Track:
         return self.excess, self.time
 
     @property
+    def has_begun(self) -> bool:
+        """Whether the first round of search since the start has ended."""
+        return bool(self.state[NUM, ROUNDS] > 0 and (self.state[NUM, ROUNDS] > 1 or self.state[NUM, REPAIRING] == 0))
+
+    @property
     def work(self) -> int:
         """Moves looked at so far."""
         return int(self.state[NUM, WORK])
@@ -116,9 +132,12 @@ class Track:
         self._search(heat, work)
 
     def _search(self, heat: float, work: int) -> None:
-        before = self.rank
+        before, rounds = self.rank, self.state[NUM, ROUNDS]
         search(self.net, self.state, self.records[BEST], heat, self.work + work)
-        self.idle_chunks = 0 if self.rank < before else self.idle_chunks + 1
+        if self.rank < before:
+            self.idle_chunks = 0
+        elif self.state[NUM, ORDERING] == 1 or self.state[NUM, ROUNDS] > rounds:
+            self.idle_chunks += 1
 
     def begin_greedy(self, noise: float, recency: float) -> None:
         """Start again from a greedy order."""
@@ -156,7 +175,7 @@ def is_roomy(net: Ints, ops: Sequence[int]) -> bool:
 def chunk_work(net: Ints) -> int:
     """Moves between two looks at the clock: at most some 50 to 100 ms, less for tiny problems."""
     ops = int(net[OPS, 0])
-    return min(1_000 * ops, 50_000, max(500, 10_000_000 // ops))
+    return min(1_000 * ops, 100_000, max(1_000, 50_000_000 // ops))
 
 
 @dataclass
@@ -168,15 +187,16 @@ class Incumbent:
     plan: Plan | None = None
     found_at: float = 0.0
 
-    def offer(self, schedule: Schedule) -> Plan:
-        """Judge a schedule; keep and report it if it is within budget and faster than the best so far."""
-        plan = simulate(self.problem, schedule)
+    def offer(self, schedule: Schedule) -> None:
+        """Judge a schedule if it is faster than the best so far; keep and report it if it is within budget."""
+        if self.plan is not None and time_of(self.problem, schedule) >= self.plan.time_ns:
+            return
+        plan = self.limits.judge(self.problem, schedule)
         fits = plan.peak <= self.problem.memories[0].budget_bytes
         if fits and (self.plan is None or plan.time_ns < self.plan.time_ns):
             self.plan = plan
             self.found_at = time.monotonic()
             self.limits.report(schedule, None)
-        return plan
 
     def is_stale(self, patience_seconds: float) -> bool:
         """Whether the best plan has stood for so long."""

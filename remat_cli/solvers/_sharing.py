@@ -7,14 +7,18 @@ merged gets storage of its own, which is more than the judge counts, never less.
 
 from __future__ import annotations
 
+import heapq
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 import msgspec
 
 from remat_cli.core.problem import OpSpec, Problem, TensorSpec
-from remat_cli.core.schedule import Compute, Schedule
+from remat_cli.core.schedule import Schedule
 from remat_cli.core.simulate import simulate
-from remat_cli.core.tidy import wanted_instances
+from remat_cli.solvers.base import Judge
+
+Groups: TypeAlias = tuple[tuple[int, ...], ...]
 
 
 @dataclass(frozen=True)
@@ -30,24 +34,27 @@ class Condensed:
 
     original: Problem
     problem: Problem
-    groups: tuple[tuple[int, ...], ...]
+    groups: Groups
     views: frozenset[int]
     exact: bool
     in_place: tuple[tuple[int, ...], ...] = ()
 
-    def expand(self, schedule: Schedule) -> Schedule:
+    def expand(self, schedule: Schedule, limit_bytes: int | None = None, judge: Judge = simulate) -> Schedule:
         """The schedule of the original problem: groups spelled out, dead steps dropped.
 
-        Views run at their place in the baseline order, or where that would take more memory, elsewhere.
+        Views run at their place in the baseline order, or where that would take more memory than `limit_bytes` (None:
+        than the condensed schedule takes), elsewhere: then it takes no more than the condensed schedule.
         """
         if self.exact:
             return drop_dead(self.original, schedule)
         groups = schedule.op_ids()
-        limit = simulate(self.problem, schedule).peak
-        spelled = _Expansion(self, punctual=self.views).run(groups)
-        if simulate(self.original, spelled).peak > limit:
-            spelled = _Expansion(self, punctual=frozenset()).run(groups)
-        return drop_dead(self.original, spelled)
+        spelled = drop_dead(self.original, _Expansion(self, punctual=self.views).run(groups))
+        if not self.views:
+            return spelled
+        limit = judge(self.problem, schedule).peak if limit_bytes is None else limit_bytes
+        if judge(self.original, spelled).peak <= limit:
+            return spelled
+        return drop_dead(self.original, _Expansion(self, punctual=frozenset()).run(groups))
 
     def contract(self, schedule: Schedule) -> Schedule:
         """The condensed schedule nearest to an original one; it may need more memory, so judge it before use."""
@@ -63,38 +70,45 @@ def condense(problem: Problem) -> Condensed:
     no order. A view that is a model output, needs workspace, or whose shape is computed at run time, becomes an op
     with storage of its own.
     """
+    if not any(spec.in_place for spec in problem.ops) and all(spec.view_of is None for spec in problem.tensors):
+        return _as_it_is(problem)
     merger = _Merger(problem)
     for op in range(len(problem.ops)):
         merger.place(op)
     groups = merger.groups()
-    exact = all(len(members) == 1 for members in groups) and not any(
-        spec.in_place or any(problem.tensors[t].view_of is not None for t in spec.outputs) for spec in problem.ops
-    )
-    merged = _merged_problem(problem, groups, merger)
-    in_place = _sources_left(problem, merged, groups, merger)
-    return Condensed(problem, merged, groups, frozenset(merger.views), exact, in_place)
+    class_of = _storage_classes(problem, groups, merger.views)
+    merged = _merged_problem(problem, groups, class_of)
+    in_place = _sources_left(problem, merged, groups, class_of)
+    return Condensed(problem, merged, groups, frozenset(merger.views), False, in_place)
+
+
+def _as_it_is(problem: Problem) -> Condensed:
+    """A problem in which nothing shares storage, each op on its own."""
+    groups = tuple((op,) for op in range(len(problem.ops)))
+    return Condensed(problem, problem, groups, frozenset(), True, ((),) * len(groups))
 
 
 def drop_dead(problem: Problem, schedule: Schedule) -> Schedule:
-    """Leave out recomputes whose results nobody reads, until none is left.
+    """Leave out recomputes whose results nobody reads, nor would after the others have gone; one device.
 
-    A first computation stays even when nobody reads it: without it the next one would be first, and first
-    computations would no longer be in the order that the space (`first_in_order`, `staged`) asks for.
+    One pass from the end: a recompute stays when a later step that stays reads what it makes. A first computation
+    stays even when nobody reads it: without it the next one would be first, and first computations would no longer be
+    in the order that the space (`first_in_order`, `staged`) asks for.
     """
-    while True:
-        plan = simulate(problem, schedule)
-        wanted = wanted_instances(problem, plan)
-        ran: set[int] = set()
-        steps = []
-        for step, made in zip(schedule.steps, plan.makes, strict=True):
-            if isinstance(step, Compute):
-                if step.op in ran and not wanted.intersection(made):
-                    continue
-                ran.add(step.op)
-            steps.append(step)
-        if len(steps) == len(schedule.steps):
-            return schedule
-        schedule = Schedule(tuple(steps))
+    ops = schedule.op_ids()
+    first = {op: place for place, op in reversed(list(enumerate(ops)))}
+    wanted = {tensor for tensor, spec in enumerate(problem.tensors) if spec.kept}
+    dead = set()
+    for place in range(len(ops) - 1, -1, -1):
+        spec = problem.ops[ops[place]]
+        if first[ops[place]] != place and wanted.isdisjoint(spec.outputs):
+            dead.add(place)
+            continue
+        wanted.difference_update(spec.outputs)
+        wanted.update(spec.inputs)
+    if not dead:
+        return schedule
+    return Schedule(tuple(step for place, step in enumerate(schedule.steps) if place not in dead))
 
 
 @dataclass
@@ -122,7 +136,7 @@ class _Merger:
             self.last_group = op if leader is None else leader
         self.leader_of[op] = op if leader is None else leader
 
-    def groups(self) -> tuple[tuple[int, ...], ...]:
+    def groups(self) -> Groups:
         """Members of each group, leader first, groups in the order of their leaders."""
         members: dict[int, list[int]] = {}
         for op, leader in self.leader_of.items():
@@ -158,9 +172,8 @@ class _Merger:
             op, source = producer, self.problem.ops[producer].inputs[0]
 
 
-def _merged_problem(problem: Problem, groups: tuple[tuple[int, ...], ...], merger: _Merger) -> Problem:
+def _merged_problem(problem: Problem, groups: Groups, class_of: list[int]) -> Problem:
     """One op per group, one tensor per storage."""
-    class_of = _storage_classes(problem, groups, merger)
     kept = {class_of[t] for t, spec in enumerate(problem.tensors) if spec.kept}
     ops: list[OpSpec] = []
     tensors: list[TensorSpec] = []
@@ -185,10 +198,9 @@ def _merged_problem(problem: Problem, groups: tuple[tuple[int, ...], ...], merge
 
 
 def _sources_left(
-    problem: Problem, merged: Problem, groups: tuple[tuple[int, ...], ...], merger: _Merger
+    problem: Problem, merged: Problem, groups: Groups, class_of: list[int]
 ) -> tuple[tuple[int, ...], ...]:
     """Per group the inputs that its leader may overwrite and that nothing else in the group reads."""
-    class_of = _storage_classes(problem, groups, merger)
     made = [
         root for ops in groups for root in dict.fromkeys(class_of[t] for op in ops for t in problem.ops[op].outputs)
     ]
@@ -211,21 +223,18 @@ def _sources_left(
     return tuple(found)
 
 
-def _storage_classes(problem: Problem, groups: tuple[tuple[int, ...], ...], merger: _Merger) -> list[int]:
+def _storage_classes(problem: Problem, groups: Groups, views: set[int]) -> list[int]:
     """For each tensor, the tensor whose storage it shares inside its group (itself, when it has its own)."""
     class_of = list(range(len(problem.tensors)))
-    for members in groups:
-        for op in members[1:]:
+    for leader, *others in groups:
+        made = set(problem.ops[leader].outputs)
+        for op in others:
             spec = problem.ops[op]
+            sources = spec.inputs[:1] if op in views else [source for source, _ in spec.in_place]
+            shared = next(class_of[source] for source in sources if class_of[source] in made)
             for output in spec.outputs:
-                source = spec.inputs[0] if op in merger.views else _overwritten(problem, spec, class_of, members)
-                class_of[output] = class_of[source]
+                class_of[output] = shared
     return class_of
-
-
-def _overwritten(problem: Problem, spec: OpSpec, class_of: list[int], members: tuple[int, ...]) -> int:
-    made = {class_of[t] for op in members for t in problem.ops[op].outputs}
-    return next(source for source, _ in spec.in_place if class_of[source] in made)
 
 
 class _Expansion:
@@ -243,6 +252,7 @@ class _Expansion:
         self.steps: list[int] = []
         self.ran: set[int] = set()
         self.waiting: set[int] = set()
+        self.due: list[int] = []
 
     def run(self, groups: list[int]) -> Schedule:
         """The steps of these condensed ops, one after the other."""
@@ -255,13 +265,20 @@ class _Expansion:
         """Emit the ops of a group; its views start waiting anew."""
         members = self.condensed.groups[group]
         if members[0] not in self.ran:
-            self._emit_new({view for view in self.waiting & self.punctual if view < members[0]})
+            while self.due and self.due[0] < members[0]:
+                self._emit_new({heapq.heappop(self.due)})
         for op in members:
             if op in self.condensed.views:
-                self.waiting.add(op)
+                self._let_wait(op)
             else:
                 self._emit(op)
         self._emit_new(self.waiting.intersection(members) - self.read - self.punctual)
+
+    def _let_wait(self, view: int) -> None:
+        """Hold a view back until it is read, or until its place if it is punctual and has not run before."""
+        self.waiting.add(view)
+        if view in self.punctual and view not in self.ran:
+            heapq.heappush(self.due, view)
 
     def _emit_new(self, views: set[int]) -> None:
         for view in sorted(views - self.ran):

@@ -6,13 +6,15 @@ import enum
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Literal, Protocol, TypeAlias
 
 from remat_cli.core.plan import Plan
 from remat_cli.core.problem import Problem
 from remat_cli.core.schedule import Schedule
+from remat_cli.core.simulate import simulate
 
 Order = Literal["free", "keep"]
+Judge: TypeAlias = Callable[[Problem, Schedule], Plan]
 Space = Literal["free", "free_c2", "first_in_order", "staged", "staged_c2"]
 
 
@@ -41,6 +43,7 @@ class Limits:
     gives the same plan on every machine (None: no limit). `gap` is a fraction (0.001 = 0.1 %) of the baseline time at
     which to stop. `report(schedule, bound_ns)` takes a better schedule, a better proved bound on the total time, or
     both (None: nothing new); it may be called from one thread at a time only. `should_stop()` is polled.
+    `judge` is `simulate`: a solver that judges a schedule before it reports it asks here, so that it is judged once.
     """
 
     seconds: float = 30.0
@@ -50,6 +53,7 @@ class Limits:
     order: Order = "free"
     work: int | None = None
     report: Callable[[Schedule | None, int | None], None] = _ignore
+    judge: Judge = simulate
     should_stop: Callable[[], bool] = _never
     started: float = field(default_factory=time.monotonic)
 

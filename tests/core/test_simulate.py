@@ -10,7 +10,8 @@ from remat_cli.core.errors import InvalidSchedule
 from remat_cli.core.floor import working_set_floor
 from remat_cli.core.problem import Device, Memory, OpSpec, Problem, TensorSpec
 from remat_cli.core.schedule import Compute, Copy, Schedule
-from remat_cli.core.simulate import baseline, simulate
+from remat_cli.core.simulate import baseline, simulate, time_of
+from tests.core.naive_judge import judge
 from tests.strategies import problems, schedules
 
 
@@ -170,30 +171,12 @@ def test_repeating_an_unrepeatable_op_is_refused():
         simulate(problem, Schedule.of_ops([0, 0]))
 
 
-def naive_memory(problem, plan):
-    """Memory straight from the definition: at each step, every storage with an instance alive, once."""
-    curve = []
-    for number in range(len(plan.schedule.steps)):
-        alive = [i for i in plan.instances if i.birth <= number <= i.death]
-        first = {}
-        for index, instance in enumerate(plan.instances):
-            first.setdefault(instance.storage, problem.tensors[plan.instances[index].tensor].size_bytes)
-        births = {s: min(i.birth for i in plan.instances if i.storage == s) for s in first}
-        deaths = {s: max(i.death for i in plan.instances if i.storage == s) for s in first}
-        held = {s for s in first if births[s] <= number <= deaths[s]}
-        assert {i.storage for i in alive} <= held
-        op_id = plan.schedule.steps[number].op
-        curve.append(
-            problem.memories[0].fixed_bytes + sum(first[s] for s in held) + problem.ops[op_id].workspace_bytes[0]
-        )
-    return tuple(curve)
-
-
 @given(st.data())
-def test_memory_follows_the_definition_and_never_goes_below_the_floor(data):
+def test_a_plan_follows_the_definition_and_never_goes_below_the_floor(data):
     problem = data.draw(problems())
     plan = simulate(problem, data.draw(schedules(problem)))
-    assert plan.memory_bytes[0] == naive_memory(problem, plan)
+    assert plan == judge(problem, plan.schedule)
+    assert plan.time_ns == time_of(problem, plan.schedule)
     assert plan.peak >= working_set_floor(problem).bytes[0]
     assert plan.time_ns >= problem.baseline_time_ns
 

@@ -11,6 +11,7 @@ from remat_cli.solvers import _search_kernels as kernels
 from remat_cli.solvers import _search_moves as moves
 from remat_cli.solvers import _search_orders as orders
 from remat_cli.solvers import _search_profile as profile
+from remat_cli.solvers import _search_repair as repairing
 from remat_cli.solvers import _search_shifts as shifts
 from remat_cli.solvers import _search_slots as slots
 from remat_cli.solvers._search_records import load, pick_over, save
@@ -18,11 +19,14 @@ from remat_cli.solvers._search_state import (
     BUDGET,
     BUNDLE,
     COST,
+    FAILURES,
     HEAD,
     LENGTH,
     LOGGED,
     MEM,
     MOST,
+    MOST_COST,
+    NOISE,
     NUM,
     OP,
     OPS,
@@ -32,7 +36,9 @@ from remat_cli.solvers._search_state import (
     REPEATABLE,
     REPEATED,
     REPEATS,
+    SCALE,
     SEQ,
+    SHARE,
     SHIFT,
     SLOTS,
     WIDTH,
@@ -120,7 +126,7 @@ def test_memory_profile_equals_the_judge_after_thousands_of_random_moves(seed, p
             after = orders.move_branch(net, state, slots.excess(state), 1e18)
             assert after == slots.excess(state)
             check_against_judge(problem, track)
-        kernels.repair(net, state, 1.0, 0.3, 2**40)
+        repair(net, state)
         check_against_judge(problem, track)
         if round_number % 3 == 0:
             kernels.prune(net, state)
@@ -199,7 +205,7 @@ def make_shift(net, state, rng):
 def test_what_blocks_a_move_is_over_budget_with_it():
     _, track = make(2, pinned=True, fraction=0.9)
     net, state = track.net, track.state
-    kernels.repair(net, state, 1.0, 0.3, 2**40)
+    repair(net, state)
     assert slots.excess(state) == 0
     seen = set()
     for step in current_steps(state):
@@ -270,6 +276,12 @@ def test_reordering_never_adds_or_drops_a_step():
     assert track.state[NUM, BUDGET] == problem.memories[0].free_bytes
 
 
+def repair(net, state):
+    """Bring the schedule under its budget if that can be done, with noise and bundles."""
+    state[NUM, NOISE], state[NUM, SHARE], state[NUM, FAILURES], state[NUM, MOST_COST] = SCALE, 0.3 * SCALE, 0, 2**40
+    repairing.repair(net, state, 2**60)
+
+
 def shake(track):
     """One round of every kind of move."""
     state = track.state
@@ -278,7 +290,7 @@ def shake(track):
     kernels.jiggle(track.net, state, 9)
     if state[NUM, PINNED] == 0:
         orders.move_branch(track.net, state, slots.excess(state), 1e18)
-    kernels.repair(track.net, state, 1.0, 0.3, 2**40)
+    repair(track.net, state)
     kernels.prune(track.net, state)
 
 

@@ -65,6 +65,28 @@ def test_conv_relu_reshape_become_one_op_with_one_storage():
 
 
 @given(st.data())
+def test_dropping_dead_recomputes_leaves_none_that_nobody_reads(data):
+    problem = data.draw(problems())
+    plan = simulate(problem, drop_dead(problem, data.draw(schedules(problem))))
+    read = {instance for reads in plan.reads for instance in reads}
+    newest = {instance.tensor: number for number, instance in enumerate(plan.instances)}
+    read |= {number for tensor, number in newest.items() if problem.tensors[tensor].kept}
+    ops = plan.schedule.op_ids()
+    assert all(op not in ops[:place] or read.intersection(plan.makes[place]) for place, op in enumerate(ops))
+
+
+@given(st.data())
+def test_views_leave_their_place_only_where_the_limit_asks_for_it(data):
+    problem = data.draw(problems(max_ops=9))
+    condensed = condense(problem)
+    schedule = data.draw(schedules(condensed.problem))
+    in_place = condensed.expand(schedule, 2**60)
+    tight = simulate(problem, condensed.expand(schedule, 0))
+    assert tight.peak <= simulate(condensed.problem, schedule).peak
+    assert condensed.expand(schedule, simulate(problem, in_place).peak) == in_place
+
+
+@given(st.data())
 def test_dropping_dead_recomputes_keeps_the_schedule_legal_and_no_dearer(data):
     problem = data.draw(problems())
     schedule = data.draw(schedules(problem))
