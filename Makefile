@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 .DEFAULT_GOAL := help
-.PHONY: help setup demo picture test test-slow check fmt lint types models schema wheel bench-models lock clean
+.PHONY: help setup demo picture test test-slow check fmt lint types models schema wheel bench-models bench-instances bench-quick bench-solvers bench-scale lock clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "%-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -58,6 +58,28 @@ schema: $(STAMP)  ## rebuild the JSON Schema of plan files from the types
 
 bench-models: $(STAMP)  ## compile and verify every sample and zoo model at 90, 80, 70 % and min
 	$(BIN)/python -m bench.models --write
+
+# What `remat bench` is told: --force begins anew, --resume goes on; --only SUITE runs a part and leaves the rest.
+BENCH ?= --force
+RESULTS := bench/results
+
+bench-quick: $(STAMP)  ## compare solvers on small graphs, in a minute
+	mkdir -p build/bench
+	$(BIN)/remat bench configs/bench/quick.yaml -o build/bench/quick.jsonl --markdown build/bench/quick.md --svg build/bench --force
+
+bench-solvers: $(STAMP)  ## compare solvers on all graphs, about an hour (BENCH="--resume --only published")
+	mkdir -p $(RESULTS)
+	$(BIN)/remat bench configs/bench/solvers.yaml -o $(RESULTS)/solvers.jsonl $(BENCH)
+	$(BIN)/remat bench $(RESULTS)/solvers.jsonl --markdown $(RESULTS)/solvers.md --force --quiet
+	-$(BIN)/remat bench $(RESULTS)/solvers.jsonl --only published --svg $(RESULTS)/solvers --quiet
+
+bench-instances: $(STAMP)  ## generate the graphs of 1,000 to 50,000 ops
+	$(BIN)/python -m bench.instances layered training
+
+bench-scale: bench-instances  ## 10,000 and 50,000 ops, most of an hour
+	mkdir -p $(RESULTS)
+	$(BIN)/remat bench configs/bench/scale.yaml -o $(RESULTS)/scale.jsonl $(BENCH)
+	$(BIN)/remat bench $(RESULTS)/scale.jsonl --markdown $(RESULTS)/scale.md --force --quiet
 
 lock: $(STAMP)  ## pin what is installed now
 	$(BIN)/python -m pip freeze --exclude-editable >constraints.txt

@@ -19,6 +19,7 @@ COMMANDS: Mapping[str, str] = {
     "verify": "remat_cli.cli.verify:verify_command",
     "solve": "remat_cli.cli.solve:solve_command",
     "solvers": "remat_cli.cli.solvers:solvers_command",
+    "bench": "remat_cli.cli.bench:bench_command",
 }
 
 ABOUT = """Compile an ONNX model to fit a memory budget: same outputs, bit for bit, on stock ONNX Runtime.

@@ -14,6 +14,7 @@ from remat_cli.core.plan import Plan
 from remat_cli.core.problem import Problem
 from remat_cli.core.profile import Profile
 from remat_cli.core.verification import Verification
+from remat_cli.report.bench_run import BenchReport
 
 StatusName = Literal["optimal", "feasible", "infeasible", "not_found"]
 
@@ -258,7 +259,16 @@ class SolversReport(msgspec.Struct, frozen=True):
         return EXIT_DONE
 
 
-AnyReport = CompileReport | VerifyReport | SolveReport | InspectReport | ProfileReport | CacheReport | SolversReport
+AnyReport = (
+    CompileReport
+    | VerifyReport
+    | SolveReport
+    | InspectReport
+    | ProfileReport
+    | CacheReport
+    | SolversReport
+    | BenchReport
+)
 
 
 def solution_report(run: SolverRun, problem: Problem, baseline: Plan, plan: Plan | None) -> SolutionReport:

@@ -9,6 +9,8 @@ from remat_cli.core.budget import describe_bytes
 from remat_cli.core.profile import Profile
 from remat_cli.core.units import format_bytes
 from remat_cli.core.verification import Verification
+from remat_cli.report.bench_run import BenchReport
+from remat_cli.report.bench_table import bench_lines
 from remat_cli.report.report import (
     AnyReport,
     CacheReport,
@@ -34,6 +36,7 @@ def render_text(report: AnyReport, style: Style) -> str:
         ProfileReport: profile_lines,
         CacheReport: cache_lines,
         SolversReport: solvers_lines,
+        BenchReport: bench_lines,
     }
     return "\n".join(writers[type(report)](report, style)) + "\n"
 

@@ -115,3 +115,24 @@ def fusion_net(branches: int = 4, stages: int = 4, size: int = 64) -> Problem:
     parts = [live[0]] + [add([other], 4, sizes[0]) for other in live[1:]]
     final = add([add(parts, 8, sizes[0] // 2)], 30, sizes[0] // 4)
     return one_device(ops, kept=(final,))
+
+
+def skip_net(seed: int, count: int = 7) -> Problem:
+    """Nearly a chain, with skips over it, views, in-place results, kept tensors and an op that may not be repeated."""
+    rng = random.Random(seed)
+    ops: list[OpSpec] = []
+    tensors: list[TensorSpec] = []
+    for op in range(count):
+        near = [rng.randrange(max(0, len(tensors) - 2), len(tensors))] if tensors and rng.random() < 0.85 else []
+        far = [rng.randrange(len(tensors)) for _ in range(rng.choice([0, 0, 1, 1, 2]))] if tensors else []
+        inputs = tuple(dict.fromkeys(near + far))
+        nature = rng.choice(["plain"] * 4 + ["view", "in_place"]) if inputs else "plain"
+        outputs = tuple(range(len(tensors), len(tensors) + (rng.choice([1, 1, 1, 1, 2]) if nature == "plain" else 1)))
+        for _ in outputs:
+            size = rng.choice([0, 1, 2, 3, 4, 6, 9]) if nature == "plain" else tensors[inputs[0]].size_bytes
+            base = inputs[0] if nature == "view" else None
+            tensors.append(TensorSpec(size, op, view_of=base, kept=rng.random() < 0.06 or op == count - 1))
+        pairs = ((inputs[0], outputs[0]),) if nature == "in_place" else ()
+        workspace = rng.choice([0, 0, 0, 0, 2])
+        ops.append(OpSpec(inputs, outputs, (rng.randint(1, 9),), (workspace,), rng.random() < 0.95, pairs))
+    return Problem(tuple(ops), tuple(tensors), (Memory("cpu", 2**40, rng.choice([0, 100])),), (Device("cpu", 0),))

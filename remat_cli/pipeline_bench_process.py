@@ -1,0 +1,132 @@
+"""The outside of a bench run: a process per run, so that runs cannot disturb each other and one that dies is a line."""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO, Any, TypeAlias
+
+import msgspec
+
+from remat_cli.pipeline_bench_family import SAMPLE_SECONDS, Sampler, kill_family
+from remat_cli.pipeline_bench_worker import Job, Message, versions
+from remat_cli.report.bench_run import BenchCase, BenchRun, BenchStatus, TracePoint
+
+BOOT = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from remat_cli.pipeline_bench_family import SAMPLE_SECONDS, Sampler, kill_family
+from remat_cli.pipeline_bench_worker import main
+main()
+"""
+PACKAGE_ROOT = Path(__file__).resolve().parents[1]
+LOADING_SECONDS = 900.0  # on a machine where the search kernels must be compiled first
+GRACE_SECONDS = 60.0  # beyond twice the time limit, before a run is killed
+
+Watch: TypeAlias = Callable[[TracePoint], None]
+
+
+def run_case(case: BenchCase, path: Path, watch: Watch) -> BenchRun:
+    """Run one case in a fresh process; whatever happens to that process becomes a run.
+
+    A KeyboardInterrupt kills the process and goes on to the caller.
+    """
+    trace: list[TracePoint] = []
+    with tempfile.TemporaryFile() as stderr, _worker(stderr) as process:
+        lines, sampler = _lines(process), Sampler(process.pid)
+        _send(process, Job(case, str(path.resolve())))
+        deadline = time.monotonic() + LOADING_SECONDS
+        while time.monotonic() < deadline:
+            sampler.look()
+            try:
+                line = lines.get(timeout=SAMPLE_SECONDS)
+            except queue.Empty:
+                continue
+            if line is None:
+                return _failed(case, "crashed", _last_words(process, stderr), trace)
+            message = msgspec.json.decode(line, type=Message)
+            if message.run is not None:
+                return _with_peak(message.run, sampler.peak_mib)
+            if message.started:
+                deadline = time.monotonic() + 2 * case.time_limit_seconds + GRACE_SECONDS
+            if message.point is not None:
+                trace.append(message.point)
+                watch(message.point)
+    return _failed(case, "overran", f"killed {GRACE_SECONDS:.0f} s after twice its time limit", trace)
+
+
+def _with_peak(run: BenchRun, seen_mib: float) -> BenchRun:
+    """The run with the peak of all its processes, where that is more than what the first of them knows of itself."""
+    return msgspec.structs.replace(run, peak_rss_mib=max(run.peak_rss_mib or 0.0, seen_mib) or None)
+
+
+@contextlib.contextmanager
+def _worker(stderr: IO[bytes]) -> Iterator[subprocess.Popen[bytes]]:
+    """A worker process, ended with the block, in a session of its own so that Ctrl-C reaches only us."""
+    process = subprocess.Popen(
+        [sys.executable, "-P", "-W", "ignore", "-c", BOOT, str(PACKAGE_ROOT)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=stderr,
+        start_new_session=True,
+    )
+    try:
+        yield process
+    finally:
+        _end(process)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Kill a worker with what it started, and reap it."""
+    if process.poll() is None:
+        kill_family(process.pid)
+        process.wait()
+    for stream in (process.stdin, process.stdout):
+        if stream is not None:
+            with contextlib.suppress(BrokenPipeError):
+                stream.close()
+
+
+def _send(process: subprocess.Popen[bytes], job: Job) -> None:
+    """Hand over the job; standard input stays open, as a sign that somebody waits for the answer."""
+    assert process.stdin is not None
+    with contextlib.suppress(BrokenPipeError):  # it died: its end of output will say so
+        process.stdin.write(msgspec.json.encode(job) + b"\n")
+        process.stdin.flush()
+
+
+def _lines(process: subprocess.Popen[bytes]) -> queue.Queue[bytes | None]:
+    """The lines that a worker writes, as they come, then None."""
+    lines: queue.Queue[bytes | None] = queue.Queue()
+
+    def read() -> None:
+        assert process.stdout is not None
+        with contextlib.suppress(ValueError):  # closed under us, when the run is over
+            for line in process.stdout:
+                lines.put(line)
+        lines.put(None)
+
+    threading.Thread(target=read, daemon=True).start()
+    return lines
+
+
+def _last_words(process: subprocess.Popen[bytes], stderr: IO[bytes]) -> str:
+    """How a worker died, and the last line of its stderr."""
+    code = process.wait()
+    stderr.seek(0)
+    lines = [line for line in stderr.read().decode(errors="replace").splitlines() if line.strip()]
+    how = f"killed by signal {-code}" if code < 0 else f"ended with code {code}"
+    return f"{how}: {lines[-1].strip()[:300]}" if lines else how
+
+
+def _failed(case: BenchCase, status: BenchStatus, message: str, trace: list[TracePoint]) -> BenchRun:
+    """A run without an answer; what it had reported is kept, but is no result."""
+    asked: dict[str, Any] = {item.name: getattr(case, item.name) for item in msgspec.structs.fields(BenchCase)}
+    return BenchRun(**asked, status=status, message=message, trace=tuple(trace), versions=versions())
