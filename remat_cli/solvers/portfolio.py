@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
@@ -13,34 +13,39 @@ import msgspec
 from remat_cli.core.problem import Problem
 from remat_cli.core.schedule import Schedule
 from remat_cli.core.simulate import baseline
-from remat_cli.solvers._bounds import improving_bounds
-from remat_cli.solvers.base import Limits, Solution, Space, Status
+from remat_cli.solvers._bounds import Bound, improving_bounds
+from remat_cli.solvers._portfolio_exact import Finisher
+from remat_cli.solvers.base import Limits, Order, Solution, Space, Status
 
-SEARCH_SHARE = 0.6  # of the time, for local search, where CP-SAT or bounds come after it
+SEARCH_SHARE = 0.6  # of the time left, for local search; CP-SAT or bounds come after it
+EXACT_SHARE = 0.3  # of the time left, for CP-SAT
+EXACT_WORK_SHARE = 0.01  # of the work: a unit takes CP-SAT some 50 times as long as local search
+NO_PLAN_SHARE = 0.15  # of the time left, for a turn while there is no plan
+MIN_TURN_SECONDS = 1.0
 
 
 class Auto(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A portfolio: local search (which reorders before it recomputes), then CP-SAT from its plan, bounds beside them.
+    """A portfolio: local search and CP-SAT on parts of the schedule take turns, bounds rise beside them.
 
     Bounds are proved for the space of the asked order: `free`, or `first_in_order` when the order is kept. CP-SAT only
-    contributes plans, because what it proves holds in smaller spaces. With one worker the bounds come after the
-    search. With a work limit only the searches run, since bounds are limited by time.
+    contributes plans, because what it proves holds in smaller spaces. In free order the first turns go to free order
+    and to the baseline order, so that keeping the order is never better. With one worker the bounds come after most of
+    the search. With a work limit only local search and CP-SAT run, since bounds are limited by time.
 
-    It ends when the best plan is proved optimal or within the asked gap, when time is up, and when nothing improves:
-    a search ends after `patience` seconds without a better plan or bound (and at least twice the time it took to find
-    the best plan), the bounds `proof` seconds after the last improvement, if they have not said all they can before.
-    Both are for up to 100 ops, and in proportion more for more. `patience` 0: use all the time. CP-SAT runs on
-    problems of up to `exact_ops` ops, with at most `exact_copies` computations of each.
+    It ends when the best plan is proved optimal or within the asked gap, when time is up, and when nothing improves: a
+    turn ends after `patience` seconds without a better plan or bound, everything `proof` seconds after the last
+    improvement (and at least twice the time it took to find the best plan). Both are for up to 100 ops, and in
+    proportion more for more. `patience` 0: use all the time. The whole problem goes to CP-SAT once for each best plan
+    on problems of up to `exact_ops` ops, parts of it (large-neighbourhood search) on any; 0: never either.
     """
 
     name: ClassVar[str] = "auto"
-    summary: ClassVar[str] = "local search, then CP-SAT, with a proved bound; the default"
+    summary: ClassVar[str] = "local search and CP-SAT in turns, with a proved bound; the default"
     proves: ClassVar[str] = "optimal, infeasible, bound"
 
     patience: float = 0.75
     proof: float = 10.0
     exact_ops: int = 300
-    exact_copies: int = 3
 
     def supports(self, problem: Problem) -> str | None:
         """One device."""
@@ -51,63 +56,119 @@ class Auto(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         plan = baseline(problem)
         if plan.peak <= problem.memories[0].budget_bytes:
             return Solution(Status.OPTIMAL, "free", plan.schedule, problem.baseline_time_ns)
-        return _Session(self, problem, limits).run(start)
+        return _Session(self, problem, limits, start).run()
 
 
 @dataclass
 class _Session:
-    """What the members share: the best plan and bound, and when each last improved."""
+    """What the members share: the best plan and bound, and when each last improved.
+
+    `next_start` is where the next local search begins: the caller's start, a plan rounded from a bound, or what CP-SAT
+    found above the budget. Without one it begins at the best plan.
+    """
 
     options: Auto
     problem: Problem
     limits: Limits
+    next_start: Schedule | None = None
     best: Schedule | None = None
     best_ns: int | None = None
     is_impossible: bool = False
     facts: dict[str, Any] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)
     finished: threading.Event = field(default_factory=threading.Event)
+    bounds_done: threading.Event = field(default_factory=threading.Event)
 
     def __post_init__(self) -> None:
         self.bound_ns = self.problem.baseline_time_ns
-        self.improved_at = self.began = time.monotonic()
+        self.improved_at = self.began = self.turn_began = time.monotonic()
         self.found_after = 0.0
+        self.has_news = False
+        self.finisher: Finisher | None = None
 
-    def run(self, start: Schedule | None) -> Solution:
+    def run(self) -> Solution:
         if self.limits.work is not None:
-            self._search(start)
+            self._search_by_work()
         elif self.limits.workers > 1:
             with ThreadPoolExecutor(1) as pool:
                 bounds = pool.submit(self._raise_bounds)
-                self._search_beside(bounds, start)
+                try:
+                    self._search(1.0)
+                finally:
+                    self.finished.set()
+                bounds.result()
         else:
-            self._search(start)
+            self.bounds_done.set()
+            self._search_one_round(SEARCH_SHARE)
             self._raise_bounds()
+            self._search(1.0)
         return self._solution()
 
-    def _search_beside(self, bounds: Future[None], start: Schedule | None) -> None:
-        """Search while bounds rise in another thread, and on with other seeds for as long as they do."""
-        try:
-            self._search(start)
-            seed = self.limits.seed
-            while not (bounds.done() or self._should_end()):
-                seed += 1
-                limits = replace(self._member_limits(), seed=seed)
-                limits = replace(limits, should_stop=lambda: bounds.done() or self._should_end())
-                self._run_member("local-search", {}, limits, self.best)
-        finally:
-            self.finished.set()
-        bounds.result()
+    def _search_by_work(self) -> None:
+        """Local search, in free order also from the baseline order alone, then CP-SAT; the same on every machine."""
+        order = self.limits.order
+        self._improve(order, 0.5 if order == "free" else 0.7)
+        if order == "free" and not self._should_end():
+            self._improve("keep", 0.2)
+        if self.options.exact_ops > 0 and not self._should_end():
+            self._finish(EXACT_WORK_SHARE)
 
-    def _search(self, start: Schedule | None) -> None:
-        is_small = len(self.problem.ops) <= self.options.exact_ops
-        is_alone = self.limits.workers == 1 and self.limits.work is None
-        self._run_member("local-search", {}, self._member_limits(SEARCH_SHARE if is_small or is_alone else 1.0), start)
-        self._wait_anew()
-        if is_small and not self._should_end():
-            options = {"max_copies": self.options.exact_copies}
-            limits = self._member_limits(0.5 if is_alone or self.limits.work is not None else 1.0)
-            self._run_member("moccasin", options, limits, self.best if self.best is not None else start)
+    def _search(self, share: float) -> None:
+        """Members in turns until this share of the time left is used or nothing improves."""
+        end = time.monotonic() + self.limits.seconds_left * share
+        turn = 0
+        while not self._should_end() and time.monotonic() < end:
+            self._take_turn(turn, end - time.monotonic())
+            turn += 1
+
+    def _search_one_round(self, share: float) -> None:
+        """As `_search`, but only until every member had a turn in which nothing improved."""
+        end = time.monotonic() + self.limits.seconds_left * share
+        turn, before, idle = 0, None, 0
+        while not self._should_end() and time.monotonic() < end and idle <= len(self._orders):
+            self._take_turn(turn, end - time.monotonic())
+            idle = idle + 1 if self.best_ns == before and before is not None else 0
+            turn, before = turn + 1, self.best_ns
+
+    @property
+    def _orders(self) -> list[Order]:
+        """Orders in which local search takes turns: in free order also the baseline order alone."""
+        return ["free", "keep"] if self.limits.order == "free" else ["keep"]
+
+    def _take_turn(self, turn: int, seconds: float) -> None:
+        """One member's turn: free order, baseline order, CP-SAT, and round again."""
+        orders = self._orders
+        part = turn % (len(orders) + 1)
+        if part < len(orders):
+            self._improve(orders[part], self._share_of(seconds, SEARCH_SHARE / len(orders)), turn)
+        elif self.options.exact_ops > 0:
+            self._finish(self._share_of(seconds, EXACT_SHARE))
+
+    def _share_of(self, seconds: float, share: float) -> float:
+        """A share of these seconds as a share of all that is left; short turns while no plan is known."""
+        share = share if self.best is not None else min(share, NO_PLAN_SHARE)
+        return min(1.0, max(share * seconds, MIN_TURN_SECONDS) / max(1e-9, self.limits.seconds_left))
+
+    def _improve(self, order: Order, share: float, turn: int = 0) -> None:
+        """Local search in this order, from `next_start` or the best plan, with a new seed each turn."""
+        self._begin_turn()
+        start, self.next_start = self.next_start, None
+        limits = self._member_limits(share)
+        limits = replace(limits, seed=self.limits.seed + turn, order=order)
+        self._run_member("local-search", {}, limits, self.best if start is None else start)
+
+    def _finish(self, share: float) -> None:
+        """CP-SAT on parts of the best plan, or of the one nearest to the budget."""
+        self._begin_turn()
+        if self.finisher is None:
+            self.finisher = Finisher(self.problem, self.limits, self._take, self.options.exact_ops)
+        limits = self._member_limits(share)
+        with self.lock:
+            best, bound_ns = self.best, self.bound_ns
+        near = self.finisher.run(limits, best, bound_ns)
+        if near is not None:
+            self.next_start = near
+        self.facts["windows"] = self.finisher.facts
 
     def _run_member(self, name: str, options: dict[str, Any], limits: Limits, start: Schedule | None) -> None:
         from remat_cli.solvers import make_solver
@@ -120,7 +181,7 @@ class _Session:
 
     def _member_limits(self, share: float = 1.0) -> Limits:
         """A share of what is left, with reports and stops by way of the session."""
-        beside = self.limits.workers > 1 and self.limits.work is None
+        beside = not (self.bounds_done.is_set() or self.limits.work is not None)
         return replace(
             self.limits,
             seconds=self.limits.seconds_left * share,
@@ -146,22 +207,33 @@ class _Session:
 
     def _raise_bounds(self) -> None:
         """Report better and better bounds until told to stop."""
-        self._wait_anew()
+        self.improved_at = time.monotonic()
         limits = replace(self.limits, should_stop=self._should_end)
-        for bound in improving_bounds(self.problem, limits, lambda: self.best_ns):
-            with self.lock:
-                self.facts["bound"] = {"method": bound.method, "seconds": bound.seconds}
-                if bound.time_ns is None:
-                    self.is_impossible = True
+        try:
+            for bound in improving_bounds(self.problem, limits, lambda: self.best_ns):
+                self._take_bound(bound)
+                if self.is_impossible:
                     return
-                if bound.time_ns > self.bound_ns:
-                    self.bound_ns = bound.time_ns
-                    self.improved_at = time.monotonic()
-                    self.limits.report(None, bound.time_ns)
+        finally:
+            self.bounds_done.set()
+
+    def _take_bound(self, bound: Bound) -> None:
+        with self.lock:
+            self.facts["bound"] = {"method": bound.method, "seconds": bound.seconds}
+            if bound.start is not None:
+                self.next_start, self.has_news = bound.start, True
+            if bound.time_ns is None:
+                self.is_impossible = True
+            elif bound.time_ns > self.bound_ns:
+                self.bound_ns = bound.time_ns
+                self.improved_at = time.monotonic()
+                self.limits.report(None, bound.time_ns)
 
     def _should_stop(self) -> bool:
-        """Whether a search should stop."""
-        return self._should_end() or self._is_stale(self.options.patience)
+        """Whether a member's turn should end."""
+        if self._should_end() or self._is_stale(self.options.patience, self.turn_began):
+            return True
+        return self.has_news and time.monotonic() - self.turn_began > MIN_TURN_SECONDS
 
     def _should_end(self) -> bool:
         """Whether all should end."""
@@ -174,16 +246,17 @@ class _Session:
             return self.is_impossible
         return self.best_ns - self.bound_ns <= self.limits.gap * self.problem.baseline_time_ns
 
-    def _is_stale(self, patience: float) -> bool:
-        """Whether nothing has improved for so long that more time is unlikely to pay."""
+    def _is_stale(self, patience: float, since: float = 0.0) -> bool:
+        """Whether nothing has improved, nor since then, for so long that more of the same is unlikely to pay."""
         if self.options.patience <= 0 or self.limits.work is not None or self.best_ns is None:
             return False
         patience *= max(1.0, len(self.problem.ops) / 100)
-        return time.monotonic() - self.improved_at > max(patience, 2 * self.found_after)
+        waited = time.monotonic() - max(self.improved_at, since)
+        return waited > (patience if since else max(patience, 2 * self.found_after))
 
-    def _wait_anew(self) -> None:
+    def _begin_turn(self) -> None:
         """Give the next member its own share of patience."""
-        self.improved_at = time.monotonic()
+        self.turn_began, self.has_news = time.monotonic(), False
 
     def _solution(self) -> Solution:
         space: Space = "first_in_order" if self.limits.order == "keep" else "free"

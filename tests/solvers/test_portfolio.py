@@ -1,12 +1,16 @@
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from remat_cli.core.instance import instance_problem, load_instance
-from remat_cli.core.simulate import baseline
-from remat_cli.solvers import solve
+from remat_cli.core.schedule import Schedule
+from remat_cli.core.simulate import baseline, simulate
+from remat_cli.solvers import portfolio, solve
+from remat_cli.solvers._portfolio_exact import Finisher
 from remat_cli.solvers._search_warmup import warm_up
 from remat_cli.solvers.base import Limits, Status
 from tests.solvers.random_graphs import at_fraction, fusion_net, nested_unet, one_device, random_problem
@@ -83,18 +87,47 @@ def test_it_ends_early_when_nothing_improves():
     assert result.seconds < 15.0
 
 
-def test_exact_solving_is_tried_on_small_problems_only():
+def test_the_whole_is_solved_on_small_problems_only():
     problem = at_fraction(fusion_net(), 0.95)
-    options = {"patience": 0.1, "proof": 0.2}
-    small = solve(problem, "auto", Limits(seconds=5.0), options)
-    large = solve(problem, "auto", Limits(seconds=5.0), options | {"exact_ops": 10})
-    assert "moccasin" in small.facts
-    assert "moccasin" not in large.facts
+    options = {"patience": 0.1, "proof": 1.0}
+    small = solve(problem, "auto", Limits(seconds=8.0, order="keep"), options)
+    large = solve(problem, "auto", Limits(seconds=8.0, order="keep"), options | {"exact_ops": 10})
+    assert small.facts["windows"]["whole"]["tried"] > 0
+    assert large.facts["windows"]["whole"]["tried"] == 0
+    assert sum(kind["tried"] for kind in large.facts["windows"].values()) > 0
+
+
+def test_cp_sat_finds_a_plan_where_the_search_starts_above_budget():
+    problem = at_fraction(nested_unet(), 0.95)
+    taken = []
+    finisher = Finisher(problem, Limits(order="keep"), lambda schedule, bound: taken.append(schedule), 0)
+    limits = Limits(order="keep", seconds=60.0, should_stop=lambda: bool(taken))
+    assert finisher.run(limits, None, 0) is not None
+    assert simulate(problem, taken[-1]).peak <= problem.memories[0].budget_bytes
+
+
+def test_a_schedule_that_comes_with_a_bound_starts_the_next_search(monkeypatch):
+    problem = at_fraction(fusion_net(), 0.95)
+    plan = solve(problem, "local-search", Limits(seconds=30.0, work=300_000, order="keep")).plan
+    bound = Offer(problem.baseline_time_ns, plan.schedule)
+    monkeypatch.setattr(portfolio, "improving_bounds", lambda *given: iter([bound]))
+    result = solve(problem, "auto", Limits(seconds=3.0, order="keep", workers=2), QUICK)
+    assert result.plan.time_ns <= plan.time_ns
+
+
+@dataclass(frozen=True)
+class Offer:
+    """A bound with a schedule rounded from it."""
+
+    time_ns: int
+    start: Schedule
+    method: str = "frontier"
+    seconds: float = 0.0
 
 
 def test_same_seed_and_work_give_the_same_schedule():
     problem = at_fraction(random_problem(3, 60), 0.75)
-    results = [solve(problem, "auto", Limits(work=30_000, seed=2), {"exact_ops": 0}) for _ in range(2)]
+    results = [solve(problem, "auto", Limits(seconds=300.0, work=30_000, seed=2)) for _ in range(2)]
     assert results[0].plan.schedule == results[1].plan.schedule
 
 

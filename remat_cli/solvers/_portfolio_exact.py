@@ -1,0 +1,73 @@
+"""CP-SAT's part in the portfolio: windows of the best plan, or of what is nearest to the budget, in turns."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from remat_cli.core.problem import Problem
+from remat_cli.core.schedule import Schedule
+from remat_cli.core.simulate import simulate
+from remat_cli.solvers._sharing import condense
+from remat_cli.solvers._windows import Windows
+from remat_cli.solvers.base import Limits
+
+WHOLE_SHARE = 0.5  # of a turn, for the whole problem at once
+
+
+@dataclass
+class Finisher:
+    """Keeps the windows, with the sizes they have learned, from turn to turn.
+
+    `take` hears of each schedule within budget. Problems of up to `whole_ops` ops are also solved as a whole, once for
+    each best plan, for at most half a turn.
+    """
+
+    problem: Problem
+    limits: Limits
+    take: Callable[[Schedule | None, int | None], None]
+    whole_ops: int
+    tried: Schedule | None = None
+    whole: list[bool] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.condensed = condense(self.problem)
+        baseline_ops = list(range(len(self.condensed.problem.ops)))
+        self.windows = Windows(self.condensed, self.limits, baseline_ops, self._found)
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What the windows say of themselves, and how often the whole problem was tried and solved to its end."""
+        return self.windows.facts | {"whole": {"tried": len(self.whole), "solved": sum(self.whole)}}
+
+    def run(self, limits: Limits, best: Schedule | None, bound_ns: int) -> Schedule | None:
+        """One turn from the best plan; without one, from the last turn's, which is returned to start a search from."""
+        if best is not None and (best is not self.tried or self.windows.is_above_budget):
+            self.windows.begin(self.condensed.contract(best).op_ids())
+        if best is not None and best is not self.tried and self._is_small():
+            self.tried = best
+            self._solve_whole(limits, bound_ns)
+        self.windows.run(replace(limits, work=self._work_left(limits)))
+        if best is not None:
+            return None
+        return self.condensed.expand(Schedule.of_ops(self.windows.ops))
+
+    def _is_small(self) -> bool:
+        return len(self.condensed.problem.ops) <= self.whole_ops
+
+    def _solve_whole(self, limits: Limits, bound_ns: int) -> None:
+        part = replace(limits, seconds=limits.seconds_left * WHOLE_SHARE, started=time.monotonic())
+        if limits.work is not None:
+            part = replace(part, work=max(1, int(limits.work * WHOLE_SHARE)))
+        self.whole.append(self.windows.solve_whole(part, bound_ns))
+
+    def _work_left(self, limits: Limits) -> int | None:
+        return None if limits.work is None else max(1, limits.work - self.windows.work)
+
+    def _found(self, ops: list[int]) -> None:
+        """Judge what a window gives; within budget or not, the judge decides."""
+        schedule = self.condensed.expand(Schedule.of_ops(ops))
+        if simulate(self.problem, schedule).peak <= self.problem.memories[0].budget_bytes:
+            self.take(schedule, None)
