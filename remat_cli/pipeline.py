@@ -10,10 +10,9 @@ import msgspec
 from remat_cli.config import Config, output_paths, require_budget
 from remat_cli.core import progress as stages
 from remat_cli.core.errors import ModelError
-from remat_cli.core.floor import working_set_floor
 from remat_cli.core.instance import instance_problem, load_instance
 from remat_cli.core.plan_file import PlanFile, check_belongs, is_plan, read_plan, write_plan
-from remat_cli.core.problem import make_problem
+from remat_cli.core.problem import make_problem, tensor_ids
 from remat_cli.core.profile import Profile
 from remat_cli.core.progress import Progress
 from remat_cli.core.verification import Verification
@@ -44,8 +43,10 @@ from remat_cli.report.inspection import inspect_model, inspect_plan
 from remat_cli.report.report import (
     CompileReport,
     InspectReport,
+    LiveTensor,
     SolutionReport,
     SolveReport,
+    SolverRun,
     VerifyReport,
     solution_report,
 )
@@ -206,7 +207,7 @@ def _solution(solved: Answer, written: Written | None) -> SolutionReport:
 def _report(model: Path, config: Config, prepared: Prepared, solved: Answer, solution: SolutionReport) -> CompileReport:
     """What is known before anything is written; `blockers` only where the budget is out of reach."""
     problem = solved.question.problem
-    blocking = working_set_floor(problem).ops[0] if solved.plan is None else None
+    blocking = solved.run.floor_op if solved.plan is None else None
     return CompileReport(
         model=str(model),
         device=problem.devices[0].name,
@@ -215,6 +216,12 @@ def _report(model: Path, config: Config, prepared: Prepared, solved: Answer, sol
         ops=len(prepared.graph.ops),
         recomputes=recomputes(prepared.graph, problem, solved.plan) if solved.plan else (),
         blocking_op=prepared.graph.ops[blocking].name if blocking is not None else None,
-        blockers=working_set(prepared.graph, blocking) if blocking is not None else (),
+        blockers=_blockers(prepared, solved.run, blocking) if blocking is not None else (),
         blocking_workspace_bytes=problem.ops[blocking].workspace_bytes[0] if blocking is not None else 0,
     )
+
+
+def _blockers(prepared: Prepared, run: SolverRun, op: int) -> tuple[LiveTensor, ...]:
+    """What stands in the way of a smaller budget: what `op` works on, and what must be held meanwhile."""
+    number = tensor_ids(prepared.graph)
+    return working_set(prepared.graph, op, tuple(number[tensor] for tensor in run.floor_held))

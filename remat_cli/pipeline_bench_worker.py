@@ -172,7 +172,7 @@ def _figures(problem: Problem, base: Plan, result: Result, seed: int) -> dict[st
         solver=result.solver,
         status=result.status.value,
         space=result.space,
-        floor_bytes=result.floor_bytes,
+        floor_bytes=result.floor.bytes,
         seed=seed,
         seconds=result.seconds,
         seconds_to_best=result.seconds_to_best,

@@ -119,6 +119,8 @@ def answer_again(first: Answer, slack_bytes: int, config: Config, progress: Prog
         bound=first.run.bound,
         space=first.run.space,
         floor_bytes=first.run.floor_bytes,
+        floor_op=first.run.floor_op,
+        floor_held=first.run.floor_held,
         seconds=spent,
     )
     return Answer(question, run, simulate(question.problem, result.plan.schedule))
@@ -170,7 +172,9 @@ def _run(result: Result, config: Config) -> SolverRun:
         solver=result.solver,
         status=result.status.value,
         space=result.space,
-        floor_bytes=result.floor_bytes,
+        floor_bytes=result.floor.bytes,
+        floor_op=result.floor.ops[-1] if result.floor.ops else None,
+        floor_held=result.floor.held,
         seed=config.seed,
         seconds=result.seconds,
         seconds_to_best=result.seconds_to_best,

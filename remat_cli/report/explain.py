@@ -68,10 +68,10 @@ def _live_tensor(graph: Graph, ids: tuple[int, ...], instance: Instance, owner: 
     )
 
 
-def working_set(graph: Graph, op: int) -> tuple[LiveTensor, ...]:
-    """Inputs and outputs of an op, largest first: what any schedule holds while it runs (model inputs are fixed)."""
+def working_set(graph: Graph, op: int, held: tuple[int, ...] = ()) -> tuple[LiveTensor, ...]:
+    """Inputs and outputs of an op and what else is held then, largest first (model inputs are fixed)."""
     spec = graph.ops[op]
-    tensors = [graph.tensors[t] for t in (*spec.inputs, *spec.outputs)]
+    tensors = [graph.tensors[t] for t in dict.fromkeys((*spec.inputs, *spec.outputs, *held))]
     live = [
         LiveTensor(
             name=t.name,

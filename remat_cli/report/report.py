@@ -25,7 +25,10 @@ EXIT_UNVERIFIED = 5
 
 
 class SolverRun(msgspec.Struct, frozen=True, kw_only=True):
-    """What a solver run said, in plain values; status and bound hold in `space` only."""
+    """What a solver run said, in plain values; status and bound hold in `space` only.
+
+    `floor_op` is the op whose step needs `floor_bytes`, while `floor_held` (ids in the problem) are in memory besides.
+    """
 
     solver: str
     status: StatusName
@@ -33,6 +36,8 @@ class SolverRun(msgspec.Struct, frozen=True, kw_only=True):
     floor_bytes: int
     seed: int
     seconds: float
+    floor_op: int | None = None
+    floor_held: tuple[int, ...] = ()
     seconds_to_best: float | None = None
     bound: int | None = None
     options: dict[str, Any] = {}

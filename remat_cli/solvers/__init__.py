@@ -16,7 +16,9 @@ from remat_cli.core.plan import Plan
 from remat_cli.core.problem import Problem
 from remat_cli.core.schedule import Schedule
 from remat_cli.core.simulate import simulate
-from remat_cli.solvers.base import Improvement, Limits, Result, Solution, Solver, Status
+from remat_cli.solvers.base import Improvement, Limits, ProvedFloor, Result, Solution, Solver, Status
+
+PROOF_SECONDS = 1.0  # to prove that there is no plan, after a solver has found none
 
 SOLVERS: Mapping[str, str] = {
     "auto": "remat_cli.solvers.portfolio:Auto",
@@ -124,10 +126,24 @@ def solve(
     else:
         solution = solver.solve(problem, replace(limits, report=recorder.report, judge=recorder.judge), start)
     recorder.report(solution.schedule, solution.bound_ns)
-    return _result(solver, solution, recorder, max(floor.bytes[0], solution.floor_bytes or 0))
+    if recorder.best is None and solution.status is Status.NOT_FOUND:
+        solution = _without_plan(problem, solution, limits)
+    known = ProvedFloor(floor.bytes[0], () if floor.ops[0] is None else (floor.ops[0],))
+    is_raised = solution.floor is not None and solution.floor.bytes > known.bytes
+    return _result(solver, solution, recorder, solution.floor if solution.floor and is_raised else known)
 
 
-def _result(solver: Solver, solution: Solution, recorder: _Recorder, floor_bytes: int) -> Result:
+def _without_plan(problem: Problem, solution: Solution, limits: Limits) -> Solution:
+    """What a solver says that found no plan; INFEASIBLE if a moment's proof shows that there is none."""
+    from remat_cli.solvers._floor import impossible
+
+    proof = impossible(problem, Limits(seconds=PROOF_SECONDS, should_stop=limits.should_stop))
+    if proof is None:
+        return solution
+    return replace(solution, status=Status.INFEASIBLE, space="free", bound_ns=None, floor=proof)
+
+
+def _result(solver: Solver, solution: Solution, recorder: _Recorder, floor: ProvedFloor) -> Result:
     plan, bound_ns = recorder.best, recorder.bound_ns
     if plan is not None and bound_ns is not None and bound_ns > plan.time_ns:
         raise BrokenSolver(f"{solver.name}: bound {bound_ns} ns above a judged schedule of {plan.time_ns} ns")
@@ -144,7 +160,7 @@ def _result(solver: Solver, solution: Solution, recorder: _Recorder, floor_bytes
         space=solution.space,
         plan=plan,
         bound_ns=plan.time_ns if plan and status is Status.OPTIMAL else bound_ns,
-        floor_bytes=floor_bytes,
+        floor=floor,
         seconds=time.monotonic() - recorder.limits.started,
         seconds_to_best=best[0] if best else None,
         trace=tuple(recorder.trace),

@@ -7,11 +7,15 @@ one tensor do not overlap in time.
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, field
 from itertools import pairwise
 
 from remat_cli.solvers._bounds_milp import Milp
 from remat_cli.solvers._bounds_pressure import Pressure
+
+# In all rows together, about; enough for each critical event of a problem of 1,000 ops.
+_ROW_TERMS = 200_000
 
 
 @dataclass(frozen=True, order=True)
@@ -24,12 +28,13 @@ class Gap:
 
 
 def gap_cover_milp(pressure: Pressure) -> Milp:
-    """Cost in time units; one row per first computation that is over budget when nothing is recomputed."""
-    builder = _Builder(pressure)
-    live = pressure.live()
-    for event, need in enumerate(live):
-        if need > pressure.capacity:
-            builder.cover(event)
+    """Cost in time units; one row per first computation that is over budget when nothing is recomputed.
+
+    Of very many only the worst of each of some blocks get a row.
+    """
+    builder = _Builder(pressure, pressure.worst_events(1.0, pressure.events_within(_ROW_TERMS)))
+    for event in builder.events:
+        builder.cover(event)
     return builder.milp
 
 
@@ -38,16 +43,17 @@ class _Builder:
     """Creates a literal "recomputed in this gap" when a row first asks for it."""
 
     pressure: Pressure
+    events: list[int]
     milp: Milp = field(default_factory=Milp)
     recomputed: dict[Gap, int | None] = field(default_factory=dict)
     slots: dict[tuple[int, int], int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.gaps: list[list[Gap]] = [[] for _ in self.pressure.problem.ops]
+        self.gaps: dict[int, list[Gap]] = {event: [] for event in self.events}
         for tensor, root in enumerate(self.pressure.class_of):
             uses = self.pressure.uses(tensor)
             for first, last in pairwise(uses):
-                for event in range(first + 1, last):
+                for event in self.events[bisect_right(self.events, first) : bisect_left(self.events, last)]:
                     if self.pressure.weight[root] > 0 and root not in self.pressure.own[event]:
                         self.gaps[event].append(Gap(tensor, first, last))
 

@@ -1,31 +1,30 @@
-"""Small integer programs for bounds, and two ways to solve them that can be interrupted.
+"""Small integer programs for bounds, and how they are bounded: exactly by CP-SAT, or in steps by HiGHS.
 
-CP-SAT is exact and stops when told. HiGHS proves far more on large models, but ignores interruption and works in
-floating point: it runs in a process of its own, which is killed to stop it, and its bound is rounded with a margin.
+In steps: first without integers; then with those variables fixed whose reduced cost says that another value costs more
+than the best schedule known. See `_with_target` for why that is a proof.
 """
 
 from __future__ import annotations
 
 import math
-import subprocess
-import sys
-import tempfile
-from dataclasses import dataclass, field
-from pathlib import Path
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
 import msgspec
 from ortools.sat.python import cp_model
 
-from remat_cli.core.errors import RuntimeFailure
+from remat_cli.solvers._bounds_process import Reply, ask_highs, safe_units
 from remat_cli.solvers._cp_sat import Run, Watch, search
 from remat_cli.solvers.base import Limits
 
 Terms: TypeAlias = list[tuple[int, int]]
 """(coefficient, variable) pairs."""
 
-_POLL_SECONDS = 0.05
-_WORKER = Path(__file__).with_name("_bounds_highs.py")
+Known: TypeAlias = Callable[[], int | None]
+"""The least cost known so far; a bound above it is of no use."""
+
+_CERTAIN = 1e-6
 
 
 class Milp(msgspec.Struct):
@@ -57,30 +56,48 @@ class Milp(msgspec.Struct):
 
 @dataclass(frozen=True)
 class Answer:
-    """A proved lower bound on the cost; None: proved infeasible. `is_tight` says that it is the optimum."""
+    """A proved lower bound on the cost; None: proved infeasible. `is_tight` says that it is the optimum.
+
+    `values` is a solution of the program, if one was found; not always a best one.
+    """
 
     bound: int | None
     is_tight: bool
+    values: tuple[int, ...] | None = None
     facts: dict[str, Any] = field(default_factory=dict)
 
 
-def solve_milp(milp: Milp, engine: Literal["cp-sat", "highs"], limits: Limits) -> Answer:
-    """Bound the optimum within the limits."""
+def solve_milp(milp: Milp, engine: Literal["cp-sat", "highs"], limits: Limits, known: Known = lambda: None) -> Answer:
+    """Bound the optimum within the limits; `known()` is a cost that is known to be in reach."""
+    *_, last = [Answer(0, False), *rising_answers(milp, engine, limits, known)]
+    return last
+
+
+def rising_answers(
+    milp: Milp, engine: Literal["cp-sat", "highs"], limits: Limits, known: Known = lambda: None
+) -> Iterator[Answer]:
+    """Answers of which each says at least as much as those before it."""
     facts = {"variables": len(milp.upper), "rows": len(milp.rows), "engine": engine}
-    answer = _solve_exactly(milp, limits) if engine == "cp-sat" else _solve_in_process(milp, limits)
-    return Answer(answer.bound, answer.is_tight, facts)
+    if not milp.rows:  # nothing forces any cost; HiGHS gives no duals for such a program
+        yield Answer(0, True, (0,) * len(milp.upper), facts)
+        return
+    answers = iter([_solve_exactly(milp, limits)]) if engine == "cp-sat" else _solve_in_steps(milp, limits, known)
+    for answer in answers:
+        yield replace(answer, facts=facts)
 
 
 def _solve_exactly(milp: Milp, limits: Limits) -> Answer:
     """With CP-SAT, in integers."""
     run = Run(limits.seconds_left, None, 0.0, linearization_level=2)
-    outcome = search(_cp_model(milp), lambda value: [], run, limits, Watch(_ignore_ops, _ignore_bound))
+    found: list[list[int]] = []
+    cp, variables = _cp_model(milp)
+    outcome = search(cp, lambda value: [value(v) for v in variables], run, limits, Watch(found.append, _ignore_bound))
     if outcome.is_infeasible:
         return Answer(None, True)
-    return Answer(max(0, outcome.bound), outcome.is_optimal)
+    return Answer(max(0, outcome.bound), outcome.is_optimal, tuple(found[-1]) if found else None)
 
 
-def _cp_model(milp: Milp) -> Any:
+def _cp_model(milp: Milp) -> tuple[Any, list[Any]]:
     cp = cp_model.CpModel()
     variables = [cp.new_int_var(0, upper, "") for upper in milp.upper]
     for terms, least, most in milp.rows:
@@ -89,84 +106,92 @@ def _cp_model(milp: Milp) -> Any:
             total, cp_model.INT_MIN if least is None else least, cp_model.INT_MAX if most is None else most
         )
     cp.minimize(cp_model.LinearExpr.weighted_sum(variables, milp.cost))
-    return cp
-
-
-def _ignore_ops(ops: list[int]) -> None:
-    """A solution of a relaxation is not a schedule."""
+    return cp, variables
 
 
 def _ignore_bound(bound: int) -> None:
     """The last bound counts."""
 
 
-def _solve_in_process(milp: Milp, limits: Limits) -> Answer:
+def relaxed_answer(milp: Milp, limits: Limits) -> Answer:
+    """Bound from the program without integers."""
+    return _relaxed(milp, limits)[0]
+
+
+def _relaxed(milp: Milp, limits: Limits) -> tuple[Answer, Reply | None]:
     """With HiGHS; an answer "infeasible" is believed only if CP-SAT proves it too."""
-    answer = _ask_worker(milp, limits)
-    if answer is None:
-        return Answer(0, False)
-    if answer.status == "infeasible":
-        exact = _solve_exactly(milp, limits)
-        return exact if exact.bound is None else Answer(max(0, exact.bound), False)
-    bound = _round_up(answer.bound)
-    return Answer(bound, answer.status == "optimal")
+    program = msgspec.to_builtins(milp)
+    program |= {"integral": [False] * len(milp.upper), "lower": [0] * len(milp.upper)}
+    replies = [item for item in ask_highs(program, limits) if isinstance(item, Reply)]
+    if not replies or replies[0].status == "unknown":
+        return Answer(0, False), None
+    if replies[0].status == "infeasible":
+        return _checked(milp, limits), None
+    return Answer(safe_units(replies[0].bound), False), replies[0]
 
 
-def _round_up(bound: float | None) -> int:
-    """The least integer a bound leaves open, after a margin of 1e-6 of it for the solver's tolerances."""
-    if bound is None or not math.isfinite(bound):
-        return 0
-    return max(0, math.ceil(bound - 1e-6 * max(1.0, abs(bound))))
+def _checked(milp: Milp, limits: Limits) -> Answer:
+    exact = _solve_exactly(milp, limits)
+    return exact if exact.bound is None else Answer(exact.bound, False, exact.values)
 
 
-class _Request(msgspec.Struct):
-    milp: Milp
-    seconds: float
+def _solve_in_steps(milp: Milp, limits: Limits, known: Known) -> Iterator[Answer]:
+    """Without integers, then with them, up to what is known."""
+    best, relaxed = _relaxed(milp, limits)
+    yield best
+    if relaxed is None or relaxed.bound is None or limits.is_over:
+        return
+    cost = known()
+    # A cost equal to the one known needs no proof that it cannot be had; a target lies between integers.
+    target = None if cost is None else max(math.floor(relaxed.bound), cost - 1) + 0.5
+    for answer in _with_target(milp, relaxed, target, limits):
+        best = _better(answer, best)
+        if best is answer or answer.values:
+            yield replace(best, values=answer.values)
 
 
-class _Reply(msgspec.Struct):
-    status: str
-    bound: float | None
+def _better(answer: Answer, best: Answer) -> Answer:
+    if answer.is_tight or answer.bound is None or best.bound is None:
+        return answer
+    return answer if answer.bound > best.bound else best
 
 
-def _ask_worker(milp: Milp, limits: Limits) -> _Reply | None:
-    """The worker's reply; None when the search was stopped or ran out of time.
+def _with_target(milp: Milp, relaxed: Reply, target: float | None, limits: Limits) -> Iterator[Answer]:
+    """Bounds up to the target, and the optimum if it is below the target.
 
-    Raises:
-        RuntimeFailure: the worker failed.
+    With x a best solution without integers and c its reduced costs, any solution y costs at least
+    bound + sum over j of c[j] (y[j] - x[j]), all terms of the sum >= 0. So in solutions up to the target an integer
+    variable with |c[j]| > target - bound stays where it is in x. What is then proved of the others holds up to the
+    target, beyond which the proof says nothing.
     """
-    with tempfile.TemporaryFile() as request:
-        request.write(msgspec.json.encode(_Request(milp, limits.seconds_left)))
-        request.seek(0)
-        with subprocess.Popen(
-            [sys.executable, str(_WORKER)],
-            stdin=request,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            start_new_session=True,  # Ctrl-C is for remat, which then stops the worker
-        ) as process:
-            try:
-                output = _wait(process, limits)
-            finally:
-                process.kill()
-    if output is None:
-        return None
-    if process.returncode != 0:
-        raise RuntimeFailure(f"the bound worker {_WORKER.name} failed: {output[1].decode(errors='replace').strip()}")
-    return msgspec.json.decode(output[0], type=_Reply)
+    program = _fixed(milp, relaxed, target)
+    for item in ask_highs(program, limits):
+        bound = item.bound if isinstance(item, Reply) else item
+        if isinstance(item, Reply) and item.status == "infeasible":
+            yield _checked(milp, limits) if target is None else Answer(safe_units(target), False)
+            return
+        reached = target is not None and bound is not None and bound >= target
+        units = safe_units(target if reached else bound)
+        values = _integers(item.values) if isinstance(item, Reply) else None
+        is_tight = isinstance(item, Reply) and item.status == "optimal" and not reached
+        yield Answer(units, is_tight, values)
+        if reached:
+            return
 
 
-def _wait(process: subprocess.Popen[bytes], limits: Limits) -> tuple[bytes, bytes] | None:
-    """What the worker writes to its two outputs; None if it is time to stop."""
-    while True:
-        try:
-            return process.communicate(timeout=_POLL_SECONDS)
-        except subprocess.TimeoutExpired:
-            if limits.should_stop() or _is_overdue(limits):
-                return None
+def _fixed(milp: Milp, relaxed: Reply, target: float | None) -> dict[str, Any]:
+    """The program with limits of variables as `_with_target` says."""
+    program: dict[str, Any] = msgspec.to_builtins(milp)
+    lower, upper = [0] * len(milp.upper), list(milp.upper)
+    if target is not None and relaxed.reduced and relaxed.values and relaxed.bound is not None:
+        room = target - relaxed.bound + 2 * _CERTAIN * max(1.0, abs(relaxed.bound))
+        for variable, (cost, value) in enumerate(zip(relaxed.reduced, relaxed.values, strict=True)):
+            if milp.integral[variable] and cost > room and value < _CERTAIN:
+                upper[variable] = 0
+            elif milp.integral[variable] and cost < -room and value > upper[variable] - _CERTAIN:
+                lower[variable] = upper[variable]
+    return program | {"lower": lower, "upper": upper}
 
 
-def _is_overdue(limits: Limits) -> bool:
-    """HiGHS notices its time limit late at times; the bound it then returns is worth a short wait."""
-    late = min(10.0, 0.1 * limits.seconds + 1.0)
-    return limits.seconds_left <= 0.0 and Limits(limits.seconds + late, started=limits.started).seconds_left <= 0.0
+def _integers(values: list[float] | None) -> tuple[int, ...] | None:
+    return None if values is None else tuple(map(round, values))

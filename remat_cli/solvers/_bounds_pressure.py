@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from itertools import accumulate
 
 from remat_cli.core.floor import storage_root
 from remat_cli.core.problem import OpSpec, Problem
@@ -28,7 +29,7 @@ _FLOAT_CAPACITY = 1_000_000
 
 @dataclass(frozen=True)
 class Pressure:
-    """Weights, working sets and the budget in one byte unit, times in units of `time_unit` ns.
+    """Weights, working sets and the budget in units of `byte_unit` bytes, times in units of `time_unit` ns.
 
     `class_of[x]` is the root of tensor x; `weight[x]` is meant for roots. `own[v]` are the classes that op v reads or
     makes, `working[v]` the least they take while it runs, workspace included.
@@ -43,6 +44,7 @@ class Pressure:
     times: tuple[int, ...]
     time_unit: int
     readers: tuple[tuple[int, ...], ...]
+    byte_unit: int = 1
 
     @property
     def kept(self) -> list[int]:
@@ -68,13 +70,43 @@ class Pressure:
     def live(self) -> list[int]:
         """For each op, the least memory at its first computation if nothing is ever recomputed."""
         count = len(self.problem.ops)
-        live = list(self.working)
-        for root, spans in self._spans().items():
-            held = {event for first, last in spans for event in range(first + 1, last)}
-            for event in held:
-                if event < count and root not in self.own[event]:
-                    live[event] += self.weight[root]
-        return live
+        change = [0] * (count + 1)
+        all_spans = self._spans()
+        for root, spans in all_spans.items():
+            end = -1
+            for first, last in sorted(spans):
+                start, stop = max(first + 1, end), max(last, end)  # events covered before count once
+                change[start] += self.weight[root]
+                change[min(stop, count)] -= self.weight[root]
+                end = stop
+        beside = accumulate(change[:-1])
+        return [
+            working + around - inside
+            for working, around, inside in zip(self.working, beside, self._own_spans(all_spans), strict=True)
+        ]
+
+    def worst_events(self, share: float, count: int) -> list[int]:
+        """The worst of each of `count` blocks of the events that need more than this share of the capacity."""
+        live = self.live()
+        critical = [event for event, need in enumerate(live) if need > share * self.capacity]
+        count = min(count, len(critical))
+        blocks = [critical[i * len(critical) // count : (i + 1) * len(critical) // count] for i in range(count)]
+        return [max(block, key=live.__getitem__) for block in blocks]
+
+    def events_within(self, terms: int) -> int:
+        """How many events have rows of about so many terms together, one for each tensor that lives across; not 0."""
+        ops = max(1, len(self.problem.ops))
+        across = sum(uses[-1] - uses[0] for uses in map(self.uses, range(len(self.class_of)))) // ops
+        return max(8, terms // max(1, across))
+
+    def _own_spans(self, spans: dict[int, list[tuple[int, int]]]) -> list[int]:
+        """For each op the weight of the classes that it touches itself and that live across it."""
+        inside = [0] * len(self.problem.ops)
+        for op, roots in enumerate(self.own):
+            for root in roots:
+                if any(first < op < last for first, last in spans.get(root, ())):
+                    inside[op] += self.weight[root]
+        return inside
 
     def _spans(self) -> dict[int, list[tuple[int, int]]]:
         """Per class with weight, (producer, last use) of its tensors; kept tensors are used after the last op."""
@@ -117,6 +149,7 @@ def make_pressure(problem: Problem) -> Pressure:
         times=tuple(time // time_unit for time in times),
         time_unit=time_unit,
         readers=tuple(map(tuple, readers)),
+        byte_unit=unit,
     )
 
 

@@ -70,7 +70,7 @@ class Clock:
 class Track:
     """One search with its own state, records and random numbers.
 
-    `heat` is in time units: how much worse a step of the search may be. `first` is the order it started from.
+    `heat` is in time units: how much worse a step of the search may be. `seconds` are spent in kernels.
     """
 
     net: Ints
@@ -78,6 +78,7 @@ class Track:
     records: Ints
     heat: float = 0.0
     idle_chunks: int = 0
+    seconds: float = 0.0
 
     @property
     def excess(self) -> int:
@@ -132,8 +133,9 @@ class Track:
         self._search(heat, work)
 
     def _search(self, heat: float, work: int) -> None:
-        before, rounds = self.rank, self.state[NUM, ROUNDS]
+        before, rounds, began = self.rank, self.state[NUM, ROUNDS], time.perf_counter()
         search(self.net, self.state, self.records[BEST], heat, self.work + work)
+        self.seconds += time.perf_counter() - began
         if self.rank < before:
             self.idle_chunks = 0
         elif self.state[NUM, ORDERING] == 1 or self.state[NUM, ROUNDS] > rounds:

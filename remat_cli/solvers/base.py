@@ -69,10 +69,25 @@ class Limits:
 
 
 @dataclass(frozen=True)
+class ProvedFloor:
+    """No schedule of any kind meets a total budget of less than `bytes`.
+
+    `ops` are the op that cannot be reached with less and the op whose step needs `bytes` on the way there, which are
+    the same if one step alone says so (none: the fixed part, or the model's outputs together); `held` are the storages
+    (their first tensors) that are in memory at that step besides its own. `facts` are figures for people.
+    """
+
+    bytes: int
+    ops: tuple[int, ...] = ()
+    held: tuple[int, ...] = ()
+    facts: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class Solution:
     """What a solver claims: never a peak or a time, only a schedule and a proved lower bound on the total time.
 
-    `space` is the search space in which status and bound hold. `floor_bytes` is a proved least total budget, if the
+    `space` is the search space in which status and bound hold. `floor` is a proved least total budget, if the
     solver proved more than the working sets say; `facts` are figures for people (variables, iterations, ...).
     """
 
@@ -80,7 +95,7 @@ class Solution:
     space: Space
     schedule: Schedule | None = None
     bound_ns: int | None = None
-    floor_bytes: int | None = None
+    floor: ProvedFloor | None = None
     facts: dict[str, Any] = field(default_factory=dict)
 
 
@@ -106,7 +121,7 @@ class Result:
     space: Space
     plan: Plan | None
     bound_ns: int | None
-    floor_bytes: int
+    floor: ProvedFloor
     seconds: float
     seconds_to_best: float | None
     trace: tuple[Improvement, ...]

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import time
+from dataclasses import dataclass, replace
 
 from remat_cli.core.floor import working_set_floor
 from remat_cli.core.plan import Plan
 from remat_cli.core.problem import Problem
 from remat_cli.core.schedule import Schedule
 from remat_cli.core.simulate import baseline, simulate
+from remat_cli.solvers._floor import proved_floor
 from remat_cli.solvers._order import least_peak_order
 from remat_cli.solvers._search_state import make_net
 from remat_cli.solvers._search_tracks import Clock, Track, chunk_work, make_track
@@ -18,6 +20,7 @@ from remat_cli.solvers.base import Limits
 PATIENCE = 6  # chunks without improvement after which a target counts as out of reach
 ATTEMPTS = 3
 HEAT = 0.05  # of the mean op time: how much slower a step of the search may make the schedule
+FLOOR_SECONDS = 2.0  # for a proved floor, below which it is not worth searching
 FINEST = 1000  # the search ends when targets differ by less than this fraction of the peak
 
 
@@ -50,12 +53,19 @@ class _Descent:
         self.ops: list[int] = list(range(len(self.condensed.problem.ops)))
 
     def run(self) -> Schedule:
-        floor = working_set_floor(self.problem).bytes[0]
+        floor = self._floor_bytes()
         if self.limits.order == "free" and self.best.peak > floor:
             self._take(least_peak_order(self.condensed, self.limits.seed, self._has_no_time_for_orders))
         if self.max_overhead > 0:
             self._descend(floor)
         return self.best.schedule
+
+    def _floor_bytes(self) -> int:
+        """The best floor that a little of the time proves; that of single steps where only work counts."""
+        if self.limits.work is not None:
+            return working_set_floor(self.problem).bytes[0]
+        seconds = min(FLOOR_SECONDS, self.limits.seconds_left / 10)
+        return proved_floor(self.problem, replace(self.limits, seconds=seconds, started=time.monotonic())).bytes
 
     def _has_no_time_for_orders(self) -> bool:
         return self.limits.is_over or self.clock.share_used() > 0.3

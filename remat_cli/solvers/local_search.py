@@ -184,6 +184,8 @@ class _Search:
         space: Space = "first_in_order" if self.is_pinned else "free"
         bound_ns = self.problem.baseline_time_ns
         facts = {"moves": self.clock.work, "rounds": self.rounds}
+        if seconds := sum(track.seconds for track in self.tracks):
+            facts["moves_per_second_per_core"] = int(sum(track.work for track in self.tracks) / seconds)
         plan = self.incumbent.plan
         if plan is None:
             return Solution(Status.NOT_FOUND, space, None, bound_ns, facts=facts)

@@ -14,14 +14,16 @@ from remat_cli.core.problem import Problem
 from remat_cli.core.schedule import Schedule
 from remat_cli.core.simulate import baseline
 from remat_cli.solvers._bounds import Bound, improving_bounds
+from remat_cli.solvers._floor import impossible
 from remat_cli.solvers._portfolio_exact import Finisher
-from remat_cli.solvers.base import Limits, Order, Solution, Space, Status
+from remat_cli.solvers.base import Limits, Order, ProvedFloor, Solution, Space, Status
 
 SEARCH_SHARE = 0.6  # of the time left, for local search; CP-SAT or bounds come after it
 EXACT_SHARE = 0.3  # of the time left, for CP-SAT
 EXACT_WORK_SHARE = 0.01  # of the work: a unit takes CP-SAT some 50 times as long as local search
 NO_PLAN_SHARE = 0.15  # of the time left, for a turn while there is no plan
 MIN_TURN_SECONDS = 1.0
+PROOF_SECONDS = 1.0  # to prove that there is no plan, before the first bound
 
 
 class Auto(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -74,6 +76,7 @@ class _Session:
     best: Schedule | None = None
     best_ns: int | None = None
     is_impossible: bool = False
+    floor: ProvedFloor | None = None
     facts: dict[str, Any] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)
     finished: threading.Event = field(default_factory=threading.Event)
@@ -210,12 +213,20 @@ class _Session:
         self.improved_at = time.monotonic()
         limits = replace(self.limits, should_stop=self._should_end)
         try:
+            self._prove_impossible(limits)
             for bound in improving_bounds(self.problem, limits, lambda: self.best_ns):
                 self._take_bound(bound)
                 if self.is_impossible:
                     return
         finally:
             self.bounds_done.set()
+
+    def _prove_impossible(self, limits: Limits) -> None:
+        """Look for a floor above the budget, as long as there is no plan and it takes but a moment."""
+        if self.best is None and not self._should_end():
+            moment = replace(limits, seconds=min(PROOF_SECONDS, limits.seconds_left), started=time.monotonic())
+            self.floor = impossible(self.problem, moment)
+            self.is_impossible = self.floor is not None
 
     def _take_bound(self, bound: Bound) -> None:
         with self.lock:
@@ -262,6 +273,8 @@ class _Session:
         space: Space = "first_in_order" if self.limits.order == "keep" else "free"
         if self.best is None:
             status = Status.INFEASIBLE if self.is_impossible else Status.NOT_FOUND
-            return Solution(status, space, None, None if self.is_impossible else self.bound_ns, facts=self.facts)
+            space = "free" if self.floor is not None else space
+            bound_ns = None if self.is_impossible else self.bound_ns
+            return Solution(status, space, None, bound_ns, self.floor, self.facts)
         status = Status.OPTIMAL if self.best_ns == self.bound_ns else Status.FEASIBLE
         return Solution(status, space, self.best, self.bound_ns, facts=self.facts)

@@ -12,7 +12,7 @@ from remat_cli.core.instance import instance_problem, load_instance
 from remat_cli.core.problem import Device, Memory, OpSpec, Problem, TensorSpec
 from remat_cli.core.simulate import baseline, simulate
 from remat_cli.solvers._bounds import Bound, free_order_bound, frontier, gap_cover, improving_bounds
-from remat_cli.solvers._bounds_frontier import choose_boundaries, frontier_milp
+from remat_cli.solvers._bounds_frontier import choose_boundaries, make_frontier
 from remat_cli.solvers._bounds_milp import Milp, solve_milp
 from remat_cli.solvers._bounds_pressure import make_pressure
 from remat_cli.solvers.base import Limits
@@ -199,7 +199,7 @@ def test_boundaries_are_few_critical_and_end_with_the_last_op():
     assert chosen[-1] == 99
     assert len(chosen) == 9
     assert all(pressure.live()[event] > 0.9 * pressure.capacity for event in chosen[:-1])
-    assert frontier_milp(pressure, chosen).cost.count(0) < len(frontier_milp(pressure, chosen).cost)
+    assert any(make_frontier(pressure, [chosen]).milp.cost)
 
 
 @pytest.mark.slow

@@ -134,7 +134,7 @@ def check_proofs(problem: Problem, result: Result) -> None:
         assert result.plan is None
     if result.bound_ns is not None and best is not None:
         assert result.bound_ns <= best[0]
-    assert result.floor_bytes <= problem.memories[0].budget_bytes or optimum(problem, "free") is None
+    assert result.floor.bytes <= problem.memories[0].budget_bytes or optimum(problem, "free") is None
 
 
 @pytest.mark.parametrize("solver", SOLVERS)
