@@ -67,7 +67,7 @@ bench-quick: $(STAMP)  ## compare solvers on small graphs, in a minute
 	mkdir -p build/bench
 	$(BIN)/remat bench configs/bench/quick.yaml -o build/bench/quick.jsonl --markdown build/bench/quick.md --svg build/bench --force
 
-bench-solvers: $(STAMP)  ## compare solvers on all graphs, about an hour (BENCH="--resume --only published")
+bench-solvers: $(STAMP)  ## compare solvers on all graphs, about half an hour (BENCH="--resume --only published")
 	mkdir -p $(RESULTS)
 	$(BIN)/remat bench configs/bench/solvers.yaml -o $(RESULTS)/solvers.jsonl $(BENCH)
 	$(BIN)/remat bench $(RESULTS)/solvers.jsonl --markdown $(RESULTS)/solvers.md --force --quiet
@@ -76,7 +76,7 @@ bench-solvers: $(STAMP)  ## compare solvers on all graphs, about an hour (BENCH=
 bench-instances: $(STAMP)  ## generate the graphs of 1,000 to 50,000 ops
 	$(BIN)/python -m bench.instances layered training
 
-bench-scale: bench-instances  ## 10,000 and 50,000 ops, most of an hour
+bench-scale: bench-instances  ## 1,000 to 50,000 ops, a quarter of an hour
 	mkdir -p $(RESULTS)
 	$(BIN)/remat bench configs/bench/scale.yaml -o $(RESULTS)/scale.jsonl $(BENCH)
 	$(BIN)/remat bench $(RESULTS)/scale.jsonl --markdown $(RESULTS)/scale.md --force --quiet

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
-from typing import TypeAlias
+from typing import BinaryIO, TypeAlias
 
 import msgspec
 
@@ -57,10 +58,12 @@ def run_bench(file: Path, results: Path, overrides: Overrides, progress: Progres
 
     Raises:
         InputError: the bench file, or what is in the results file, cannot be used.
+        RematError: the results file cannot be written.
         KeyboardInterrupt: Ctrl-C; every run that had ended is in the file.
     """
     bench = load_bench(file, overrides)
-    known = read_runs(results) if results.exists() else ()
+    known = _runs_so_far(results)
+    _check_writable(results)
     _cut_broken_line(results)
     session = _Session(bench, results, {case_key(run): run for run in known}, progress)
     try:
@@ -70,7 +73,7 @@ def run_bench(file: Path, results: Path, overrides: Overrides, progress: Progres
         raise
     return BenchReport(
         results=str(results),
-        runs=of_suites(read_runs(results), overrides.only),
+        runs=of_suites(_runs_so_far(results), overrides.only),
         new_runs=session.new_runs,
         skipped=bench.skipped,
     )
@@ -108,11 +111,41 @@ def write_bench(report: BenchReport, markdown: Path | None, svg: Path | None) ->
     if svg is not None:
         from remat_cli.report.bench_plot import bench_pictures
 
-        svg.mkdir(parents=True, exist_ok=True)
+        _make_folder(svg)
         for name, picture in bench_pictures(report.runs):
             atomic_write(svg / name, picture)
             written.append(str(svg / name))
     return msgspec.structs.replace(report, written=tuple(written))
+
+
+def _make_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"folder {folder} cannot be made: {error.strerror or error}") from None
+
+
+def _runs_so_far(results: Path) -> tuple[BenchRun, ...]:
+    """The runs of a results file; none if it is not there yet, or when all suites are skipped."""
+    return read_runs(results) if results.exists() else ()
+
+
+def _check_writable(results: Path) -> None:
+    """Find out before the first run, which may take minutes, and leave no empty file behind."""
+    was_there = results.exists()
+    with _append_to(results):
+        pass
+    if not was_there:
+        results.unlink()
+
+
+@contextlib.contextmanager
+def _append_to(results: Path) -> Iterator[BinaryIO]:
+    try:
+        with results.open("ab") as file:
+            yield file
+    except OSError as error:
+        raise RematError(f"{results} cannot be written: {error.strerror or error}") from None
 
 
 def _forget(results: Path, only: tuple[str, ...]) -> None:
@@ -161,13 +194,10 @@ class _Session:
 
     def _append(self, run: BenchRun) -> None:
         """One more line, on the disk before the next run begins."""
-        try:
-            with self.results.open("ab") as file:
-                file.write(encode_run(run))
-                file.flush()
-                os.fsync(file.fileno())
-        except OSError as error:
-            raise RematError(f"{self.results} cannot be written: {error.strerror or error}") from None
+        with _append_to(self.results) as file:
+            file.write(encode_run(run))
+            file.flush()
+            os.fsync(file.fileno())
         self.new_runs += 1
 
     def _tell(self, run: BenchRun) -> None:

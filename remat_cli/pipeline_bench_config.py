@@ -199,12 +199,13 @@ def _check_budgets(suite: Suite, instances: tuple[InstanceEntry, ...]) -> None:
     for entry in instances:
         budgets = [_budget(value) for value in suite.budgets if entry.budgets is None]
         budgets += [_budget(value) for value in entry.budgets or ()]
-        for value in entry.targets:
-            _budget(value)
         if suite.kind == "runs" and not budgets:
             raise ConfigError(f"{entry.path} has no budgets: add `budgets: [0.9, 0.8]`")
         if suite.kind == "tight" and budgets:
             raise ConfigError("a tight suite looks for the budget itself: leave out `budgets`")
+        for value in entry.targets:
+            if not any(_is_same(_budget(value), budget) for budget in budgets):
+                raise ConfigError(f"{entry.path} has a target for budget {value}, which is none of its budgets")
 
 
 def _check_numbers(suite: Suite, solvers: tuple[SolverEntry, ...]) -> None:
@@ -273,13 +274,16 @@ def _find_instances(suite: Suite, file: Path) -> tuple[list[tuple[InstanceEntry,
     for entry in _instances(suite):
         paths = _match(entry.path, file.parent) or _match(entry.path, Path())
         if not paths and not suite.optional:
-            raise ConfigError(
-                f"{file}: suite {suite.name}: instance {entry.path} does not exist, neither from {file.parent} nor from"
-                " here; `optional: true` would skip it"
-            )
+            raise ConfigError(f"{file}: suite {suite.name}: {_why_missing(entry.path, file.parent)}")
         found += [(entry, path, _shown(entry.path, path)) for path in paths]
         missing += [] if paths else [f"{suite.name}: {entry.path}"]
     return found, missing
+
+
+def _why_missing(pattern: str, folder: Path) -> str:
+    if (folder / pattern).is_dir() or Path(pattern).is_dir():
+        return f"instance {pattern} is a folder: write {pattern.rstrip('/')}/*.json for the files in it"
+    return f"instance {pattern} does not exist, neither from {folder} nor from here; `optional: true` would skip it"
 
 
 def _shown(pattern: str, path: Path) -> str:

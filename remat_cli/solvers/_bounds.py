@@ -34,6 +34,8 @@ _BOUNDARIES_RELAXED = (12,)
 # Beyond so many ops programs are solved without integers only.
 _LARGE = 3_000
 _BOUNDARIES_LARGE = (1, 2, 4)
+# Ops times stages that fit into 4 GiB.
+_MOST = 160_000
 # Of the time left, for one relaxation.
 _SHARE = 0.75
 # Ops times boundaries up to which a frontier program for any order is written: twice as many take 3 s and 0.4 GiB.
@@ -150,7 +152,9 @@ def _tasks(pressure: Pressure, order: Order) -> Iterator[_Task]:
     yield _gap_cover(problem)
     is_large = len(problem.ops) > _LARGE
     for count in _BOUNDARIES_LARGE if is_large else _BOUNDARIES_RELAXED:
-        yield _relaxed_frontier(pressure, count)
+        task = _relaxed_frontier(pressure, count)
+        if task.size <= _MOST:
+            yield task
     tried: list[list[int]] = []
     for count in () if is_large else _BOUNDARIES:
         chosen = choose_boundaries(pressure, count)

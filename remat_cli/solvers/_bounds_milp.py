@@ -83,7 +83,11 @@ def rising_answers(
         return
     answers = iter([_solve_exactly(milp, limits)]) if engine == "cp-sat" else _solve_in_steps(milp, limits, known)
     for answer in answers:
-        yield replace(answer, facts=facts)
+        yield replace(answer, facts=_facts(milp, engine))
+
+
+def _facts(milp: Milp, engine: str) -> dict[str, Any]:
+    return {"variables": len(milp.upper), "rows": len(milp.rows), "engine": engine}
 
 
 def _solve_exactly(milp: Milp, limits: Limits) -> Answer:
@@ -115,7 +119,7 @@ def _ignore_bound(bound: int) -> None:
 
 def relaxed_answer(milp: Milp, limits: Limits) -> Answer:
     """Bound from the program without integers."""
-    return _relaxed(milp, limits)[0]
+    return replace(_relaxed(milp, limits)[0], facts=_facts(milp, "highs"))
 
 
 def _relaxed(milp: Milp, limits: Limits) -> tuple[Answer, Reply | None]:

@@ -39,7 +39,7 @@ class LocalSearch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     proves: ClassVar[str] = "optimal when nothing needs recomputing"
 
     tracks: int = 3
-    restart: int = 20
+    restart: int = 100
     patience: float = 0.0
     orders: int = 60
 

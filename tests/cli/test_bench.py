@@ -193,6 +193,30 @@ def test_optional_suites_skip_what_is_not_there(remat, asked):
     assert {case.instance for case in asked} == {"two"}
 
 
+def test_nothing_to_run_is_no_error(remat, asked):
+    Path("bench.yaml").write_text(BENCH.replace("[one.json, two.json]", "[no.json]\n    optional: true"))
+    outcome = remat("bench", "bench.yaml")
+    assert (outcome.code, asked) == (0, [])
+    assert "skipped small: no.json: it is not there" in outcome.out
+    assert "0 runs in bench.jsonl" in outcome.out
+    assert not Path("bench.jsonl").exists()
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs a folder in which nobody can make files")
+def test_an_unwritable_results_file_costs_no_run(remat, asked):
+    outcome = remat("bench", "bench.yaml", "-o", "/proc/bench.jsonl")
+    assert (outcome.code, outcome.out, asked) == (1, "", [])
+    assert outcome.err.startswith("error: ")
+    assert "bench.jsonl cannot be written" in outcome.err or "/proc cannot be written to" in outcome.err
+
+
+def test_a_folder_for_pictures_that_cannot_be_made(remat, asked):
+    outcome = remat("bench", "bench.yaml", "--svg", "one.json/plots")
+    assert outcome.code == 2
+    assert "folder one.json/plots cannot be made" in outcome.err
+    assert len(lines()) == 4  # the runs are kept
+
+
 def test_settings_per_solver_and_instance(remat, asked):
     text = """
     seeds: [0, 1]
@@ -240,6 +264,11 @@ SUITE = "suites: [{name: s, instances: [one.json], solvers: [auto], budgets: [0.
         (SUITE.replace("budgets", "reference: x, budgets"), "reference 'x' is none of its solvers: auto"),
         (SUITE.replace("budgets", "threads: -1, budgets"), "threads must not be negative"),
         (SUITE.replace("one.json", "no.json"), "instance no.json does not exist"),
+        (SUITE.replace("one.json", "."), "instance . is a folder: write ./*.json"),
+        (
+            SUITE.replace("one.json", "{path: one.json, targets: {0.8: 1}}"),
+            "one.json has a target for budget 0.8, which is none of its budgets",
+        ),
         (SUITE.replace("}]", "}, {name: s, instances: [one.json], solvers: [auto], budgets: [1]}]"), "named 's'"),
     ],
 )

@@ -9,7 +9,7 @@ import pytest
 
 from remat_cli.core.problem import Device, Memory, OpSpec, Problem, TensorSpec
 from remat_cli.core.simulate import baseline, simulate
-from remat_cli.solvers._bounds import improving_bounds
+from remat_cli.solvers._bounds import gap_cover, improving_bounds, relaxed_frontier
 from remat_cli.solvers._bounds_frontier import Frontier, make_frontier
 from remat_cli.solvers._bounds_milp import Milp, relaxed_answer, rising_answers, solve_milp
 from remat_cli.solvers._bounds_pressure import make_pressure
@@ -17,7 +17,7 @@ from remat_cli.solvers._bounds_process import ask_highs, safe_units
 from remat_cli.solvers._bounds_start import rounded_schedule
 from remat_cli.solvers.base import Limits
 from tests.solvers.brute_force import optimum
-from tests.solvers.random_graphs import at_fraction, random_problem
+from tests.solvers.random_graphs import at_fraction, one_device, random_problem
 
 
 def small_problem(rng: random.Random) -> Problem:
@@ -88,9 +88,9 @@ def check_start(problem: Problem, frontier: Frontier, values: tuple[int, ...], b
 
 
 def test_frontier_with_any_layers_is_valid_and_its_starts_are_legal():
-    found = [check(seed) for seed in range(120)]
+    found = [check(seed) for seed in range(90)]
     needed = [is_best for is_needed, is_best in found if is_needed]
-    assert len(needed) > 20
+    assert len(needed) > 15
     assert sum(needed) > 0.6 * len(needed)
 
 
@@ -123,16 +123,16 @@ def test_coarse_layers_say_more_without_integers():
 
 def cover(rng: random.Random) -> Milp:
     milp = Milp()
-    variables = [milp.add(cost=rng.randint(20, 90)) for _ in range(30)]
-    for _ in range(20):
-        milp.at_least([(rng.randint(1, 30), variable) for variable in variables], 180)
+    variables = [milp.add(cost=rng.randint(20, 90)) for _ in range(20)]
+    for _ in range(12):
+        milp.at_least([(rng.randint(1, 30), variable) for variable in variables], 120)
     return milp
 
 
-@pytest.mark.parametrize("distance", [None, 0, 1, 40])
+@pytest.mark.parametrize("distance", [None, 0, 40])
 def test_bounds_in_steps_rise_to_the_optimum_or_to_what_is_known(distance):
     """A target fixes variables; what it proves must never pass the optimum."""
-    for seed in range(3):
+    for seed in range(2):
         milp = cover(random.Random(seed))
         best = solve_milp(milp, "cp-sat", Limits()).bound
         assert best is not None
@@ -151,16 +151,32 @@ def test_bounds_stop_at_what_is_known_though_the_optimum_is_higher():
 
 
 def test_bounds_are_heard_while_the_solver_works():
-    program = msgspec.to_builtins(cover(random.Random(1))) | {"lower": [0] * 30}
+    program = msgspec.to_builtins(cover(random.Random(1))) | {"lower": [0] * 20}
     *heard, reply = ask_highs(program, Limits())
     assert heard
     assert max(heard) <= reply.bound + 1e-6
     assert safe_units(max(heard)) <= safe_units(reply.bound)
 
 
+def long_problem(count: int) -> Problem:
+    """Each op reads the one before and one of the last hundred."""
+    rng = random.Random(4)
+    reads = [sorted({max(0, op - 1), rng.randrange(max(0, op - 100), op)} if op else set()) for op in range(count)]
+    return one_device([(inputs, rng.randint(1, 50), rng.randint(1, 20)) for inputs in reads])
+
+
+def test_the_relaxed_frontier_of_a_problem_of_thousands_of_ops_says_more_than_the_gap_cover():
+    problem = at_fraction(long_problem(3_100), 0.95)
+    quick, strong = gap_cover(problem, Limits()), relaxed_frontier(problem, Limits(), 2)
+    assert strong.time_ns > quick.time_ns > problem.baseline_time_ns
+    methods = [bound.method for bound in improving_bounds(problem, Limits(seconds=3, order="keep"))]
+    assert methods[0] == "gap cover"
+    assert set(methods) <= {"gap cover", "frontier"}
+
+
 def test_improving_bounds_bring_starts():
     problem = at_fraction(random_problem(5, count=60), 0.75)
-    found = list(improving_bounds(problem, Limits(seconds=5, order="keep")))
+    found = list(improving_bounds(problem, Limits(seconds=3, order="keep")))
     times = [bound.time_ns for bound in found]
     assert times == sorted(times)
     starts = [bound.start for bound in found if bound.start is not None]

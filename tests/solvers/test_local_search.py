@@ -12,6 +12,7 @@ from remat_cli.core.simulate import baseline, simulate
 from remat_cli.solvers import solve
 from remat_cli.solvers._search_warmup import warm_up
 from remat_cli.solvers.base import Limits, Status
+from tests.solvers.brute_force import optimum
 from tests.solvers.random_graphs import at_fraction, fusion_net, nested_unet, one_device, random_problem
 from tests.solvers.vectors import INSTANCES, load_cases
 from tests.strategies import fraction_of, problems
@@ -84,11 +85,14 @@ def test_time_limit_and_stop_are_respected():
     assert stopped.seconds < 5.0
 
 
-def test_out_of_reach_is_not_found_and_below_the_floor_infeasible():
+def test_below_a_proved_floor_is_infeasible():
     chain = one_device([([], 1, 8), ([0], 1, 8), ([0], 1, 8), ([1, 2], 1, 8)])
     assert solve(chain.with_budget(23), "local-search", quick()).status is Status.INFEASIBLE
     crossed = one_device([([], 5, 4), ([], 5, 4), ([0, 1], 1, 4), ([0, 1], 1, 4), ([2, 3], 1, 1)])
-    assert solve(crossed.with_budget(12), "local-search", quick()).status is Status.NOT_FOUND
+    result = solve(crossed.with_budget(12), "local-search", quick())
+    assert (result.status, result.space) == (Status.INFEASIBLE, "free")
+    assert 12 < result.floor.bytes <= baseline(crossed).peak
+    assert optimum(crossed.with_budget(12), "free") is None
 
 
 def test_a_budget_that_only_another_order_meets_costs_nothing_in_free_order():
