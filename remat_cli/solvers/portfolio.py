@@ -23,6 +23,7 @@ EXACT_SHARE = 0.3  # of the time left, for CP-SAT
 EXACT_WORK_SHARE = 0.01  # of the work: a unit takes CP-SAT some 50 times as long as local search
 NO_PLAN_SHARE = 0.15  # of the time left, for a turn while there is no plan
 MIN_TURN_SECONDS = 1.0
+LEAD_SECONDS = 0.3  # for a first plan, before bounds take a part of the processor
 PROOF_SECONDS = 1.0  # to prove that there is no plan, before the first bound
 
 
@@ -81,6 +82,7 @@ class _Session:
     lock: threading.Lock = field(default_factory=threading.Lock)
     finished: threading.Event = field(default_factory=threading.Event)
     bounds_done: threading.Event = field(default_factory=threading.Event)
+    has_plan: threading.Event = field(default_factory=threading.Event)
 
     def __post_init__(self) -> None:
         self.bound_ns = self.problem.baseline_time_ns
@@ -204,12 +206,14 @@ class _Session:
         with self.lock:
             if self.best_ns is None or time_ns < self.best_ns:
                 self.best, self.best_ns = schedule, time_ns
+                self.has_plan.set()
                 self.improved_at = time.monotonic()
                 self.found_after = self.improved_at - self.began
                 self.limits.report(schedule, None)
 
     def _raise_bounds(self) -> None:
-        """Report better and better bounds until told to stop."""
+        """Report better and better bounds until told to stop; the search gets a moment's lead for a first plan."""
+        self.has_plan.wait(min(LEAD_SECONDS, self.limits.seconds_left / 4))
         self.improved_at = time.monotonic()
         limits = replace(self.limits, should_stop=self._should_end)
         try:
