@@ -216,6 +216,7 @@ def _report(model: Path, config: Config, prepared: Prepared, solved: Answer, sol
         ops=len(prepared.graph.ops),
         recomputes=recomputes(prepared.graph, problem, solved.plan) if solved.plan else (),
         blocking_op=prepared.graph.ops[blocking].name if blocking is not None else None,
+        is_blocked_by_many=blocking is not None and bool(solved.run.floor_held),
         blockers=_blockers(prepared, solved.run, blocking) if blocking is not None else (),
         blocking_workspace_bytes=problem.ops[blocking].workspace_bytes[0] if blocking is not None else 0,
     )

@@ -106,7 +106,8 @@ class Recompute(msgspec.Struct, frozen=True, kw_only=True):
 class CompileReport(msgspec.Struct, frozen=True, kw_only=True):
     """One compilation. `output` and `plan` are None when nothing was written.
 
-    `blockers` and `blocking_workspace_bytes` are what `blocking_op` holds while it runs: together the floor's cause.
+    `blockers` and `blocking_workspace_bytes` are what is held while `blocking_op` runs: together the floor's cause.
+    `is_blocked_by_many`: the op alone would fit, other tensors must be held meanwhile.
     """
 
     model: str
@@ -120,6 +121,7 @@ class CompileReport(msgspec.Struct, frozen=True, kw_only=True):
     verification: Verification | None = None
     recomputes: tuple[Recompute, ...] = ()
     blocking_op: str | None = None
+    is_blocked_by_many: bool = False
     blockers: tuple[LiveTensor, ...] = ()
     blocking_workspace_bytes: int = 0
     gates: int = 0

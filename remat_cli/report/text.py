@@ -128,10 +128,10 @@ def _no_plan_lines(report: CompileReport, style: Style) -> list[str]:
             f"the proved least is {floor}: try a longer --time-limit or a larger --budget",
         ]
     if report.blocking_op is not None:
-        lines += [
-            "",
-            f"op {report.blocking_op} needs these at once, besides {format_bytes(solution.fixed_bytes)} fixed:",
-        ]
+        cause = f"op {report.blocking_op} needs these at once"
+        if report.is_blocked_by_many:
+            cause = f"in every order comes a moment like this one: while {report.blocking_op} runs, these are held"
+        lines += ["", f"{cause}, besides {format_bytes(solution.fixed_bytes)} fixed:"]
         lines += live_tensor_lines(report.blockers, style)
         if report.blocking_workspace_bytes:
             lines += [f"  and {format_bytes(report.blocking_workspace_bytes)} of workspace inside the op"]

@@ -8,6 +8,7 @@ shifted by one event, without which a reader could not start at the end of an in
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -82,11 +83,28 @@ class Model:
     pairs: tuple[Pair, ...]
 
 
+class OutOfTime(Exception):
+    """Time was up, or the user asked to stop, before a model was complete."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """What a model is of: a problem, when its ops may run, and the units of its numbers."""
+
+    problem: Problem
+    clock: Clock
+    units: Units
+
+
 def build_model(
-    problem: Problem, clock: Clock, units: Units, precedence: Precedence, capacity: tuple[int, int]
+    question: Question, precedence: Precedence, capacity: tuple[int, int], is_over: Callable[[], bool]
 ) -> Model:
-    """All variables and constraints but the objective; `capacity` is the range of the peak in byte units."""
-    builder = _Builder(problem, clock, units)
+    """All variables and constraints but the objective; `capacity` is the range of the peak in byte units.
+
+    Raises:
+        OutOfTime: `is_over` says so before the model is complete.
+    """
+    builder = _Builder(question.problem, question.clock, question.units, is_over)
     builder.add_computations()
     builder.add_retentions()
     builder.separate_instances()
@@ -95,7 +113,7 @@ def build_model(
         builder.pair_readers()
     else:
         builder.level_readers()
-    if clock.stage_base is None:
+    if question.clock.stage_base is None:
         builder.run_one_at_a_time()
     return builder.model()
 
@@ -120,6 +138,7 @@ class _Builder:
     problem: Problem
     clock: Clock
     units: Units
+    is_over: Callable[[], bool]
     cp: Any = field(default_factory=cp_model.CpModel)
     capacity: Any = None
     computations: list[tuple[Computation, ...]] = field(default_factory=list)
@@ -137,9 +156,15 @@ class _Builder:
         families = tuple(self.computations), tuple(self.retentions), tuple(self.pairs)
         return Model(self.problem, self.clock, self.units, self.cp, self.capacity, *families)
 
+    def check_time(self) -> None:
+        """Stop building when time is up."""
+        if self.is_over():
+            raise OutOfTime
+
     def add_computations(self) -> None:
         """a[v,i] and s[v,i]; a later copy is used only after an earlier one."""
         for op, copies in enumerate(self.clock.copies):
+            self.check_time()
             family = [Computation(op, self._start(self.clock.first[op]), None)]
             later = self.clock.later[op]
             for _ in range(1, copies):
@@ -161,6 +186,7 @@ class _Builder:
     def add_retentions(self) -> None:
         """e[x,i] and the interval [s, e] of each instance; one interval of a kept tensor lasts to the horizon."""
         for tensor, spec in enumerate(self.problem.tensors):
+            self.check_time()
             latest = self._latest_end(tensor)
             family = tuple(self._retention(c, latest, spec.kept) for c in self.computations[spec.producer])
             if spec.kept:
@@ -225,6 +251,7 @@ class _Builder:
     def pair_readers(self) -> None:
         """Each computation reads each input from one instance that covers its start, named by a literal."""
         for op, spec in enumerate(self.problem.ops):
+            self.check_time()
             for tensor in spec.inputs:
                 for copy, reader in enumerate(self.computations[op]):
                     found = self._possible_pairs(tensor, copy, reader)
@@ -250,6 +277,7 @@ class _Builder:
     def level_readers(self) -> None:
         """Each computation finds at least one live instance of each input: a reservoir that never runs below zero."""
         for op, spec in enumerate(self.problem.ops):
+            self.check_time()
             for tensor in spec.inputs:
                 for reader in self.computations[op]:
                     self._add_reservoir(tensor, reader)

@@ -15,7 +15,15 @@ from remat_cli.core.schedule import Schedule
 from remat_cli.core.simulate import baseline, simulate
 from remat_cli.solvers._cp_sat import WORK_PER_DETERMINISTIC_SECOND, Outcome, Run, Watch, search
 from remat_cli.solvers._moccasin_hints import add_hint, read_ops
-from remat_cli.solvers._moccasin_model import Model, Precedence, build_model, minimise_peak, minimise_time
+from remat_cli.solvers._moccasin_model import (
+    Model,
+    OutOfTime,
+    Precedence,
+    Question,
+    build_model,
+    minimise_peak,
+    minimise_time,
+)
 from remat_cli.solvers._moccasin_time import Clock, Domain, make_clock
 from remat_cli.solvers._moccasin_units import Units, make_units
 from remat_cli.solvers._sharing import Condensed, condense
@@ -106,7 +114,13 @@ class _Session:
         hint = self._first_hint()
         if hint.peak <= self.units.capacity:
             self._report(hint.ops)
-        elif self.options.two_phase:
+        try:
+            return self._solve_from(hint)
+        except OutOfTime:
+            return self._solution(Status.NOT_FOUND if self.best is None else Status.FEASIBLE)
+
+    def _solve_from(self, hint: _Incumbent) -> Solution:
+        if hint.peak > self.units.capacity and self.options.two_phase:
             hint, is_infeasible = self._squeeze(hint)
             if is_infeasible:
                 return self._solution(Status.INFEASIBLE if self.is_exact else Status.NOT_FOUND)
@@ -171,7 +185,8 @@ class _Session:
         return outcome
 
     def _model(self, capacity: tuple[int, int], hint: _Incumbent) -> Model:
-        model = build_model(self.problem, self.clock, self.units, self.options.precedence, capacity)
+        question = Question(self.problem, self.clock, self.units)
+        model = build_model(question, self.options.precedence, capacity, lambda: self.limits.is_over)
         if hint.events is not None:
             add_hint(model, hint.ops, hint.events, max(hint.peak, capacity[0]))
         return model

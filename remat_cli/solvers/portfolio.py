@@ -22,7 +22,8 @@ SEARCH_SHARE = 0.6  # of the time left, for local search; CP-SAT or bounds come 
 EXACT_SHARE = 0.3  # of the time left, for CP-SAT
 EXACT_WORK_SHARE = 0.01  # of the work: a unit takes CP-SAT some 50 times as long as local search
 NO_PLAN_SHARE = 0.15  # of the time left, for a turn while there is no plan
-MIN_TURN_SECONDS = 1.0
+MIN_TURN_SECONDS = 1.0  # for up to 300 ops, in proportion more for more
+MOST_TURN_OPS = 3_000  # above, CP-SAT has nothing to say, and local search in free order also looks at the other
 LEAD_SECONDS = 0.3  # for a first plan, before bounds take a part of the processor
 PROOF_SECONDS = 1.0  # to prove that there is no plan, before the first bound
 
@@ -136,15 +137,23 @@ class _Session:
             turn, before = turn + 1, self.best_ns
 
     @property
+    def _is_large(self) -> bool:
+        """Whether starting a turn takes so long that local search had better have one turn for all the time."""
+        return len(self.problem.ops) > MOST_TURN_OPS
+
+    @property
     def _orders(self) -> list[Order]:
         """Orders in which local search takes turns: in free order also the baseline order alone."""
-        return ["free", "keep"] if self.limits.order == "free" else ["keep"]
+        is_both = self.limits.order == "free" and not self._is_large
+        return ["free", "keep"] if is_both else [self.limits.order]
 
     def _take_turn(self, turn: int, seconds: float) -> None:
         """One member's turn: free order, baseline order, CP-SAT, and round again."""
         orders = self._orders
         part = turn % (len(orders) + 1)
-        if part < len(orders):
+        if self._is_large:
+            self._improve(orders[0], min(1.0, seconds / max(1e-9, self.limits.seconds_left)), turn)
+        elif part < len(orders):
             self._improve(orders[part], self._share_of(seconds, SEARCH_SHARE / len(orders)), turn)
         elif self.options.exact_ops > 0:
             self._finish(self._share_of(seconds, EXACT_SHARE))
@@ -152,7 +161,8 @@ class _Session:
     def _share_of(self, seconds: float, share: float) -> float:
         """A share of these seconds as a share of all that is left; short turns while no plan is known."""
         share = share if self.best is not None else min(share, NO_PLAN_SHARE)
-        return min(1.0, max(share * seconds, MIN_TURN_SECONDS) / max(1e-9, self.limits.seconds_left))
+        least = MIN_TURN_SECONDS * max(1.0, len(self.problem.ops) / 300)
+        return min(1.0, max(share * seconds, least) / max(1e-9, self.limits.seconds_left))
 
     def _improve(self, order: Order, share: float, turn: int = 0) -> None:
         """Local search in this order, from `next_start` or the best plan, with a new seed each turn."""

@@ -17,7 +17,7 @@ from remat_cli.core.schedule import Schedule
 from remat_cli.core.simulate import baseline, simulate
 from remat_cli.solvers import make_solver, solve
 from remat_cli.solvers._moccasin_hints import add_hint, read_ops
-from remat_cli.solvers._moccasin_model import build_model
+from remat_cli.solvers._moccasin_model import OutOfTime, Question, build_model
 from remat_cli.solvers._moccasin_time import last_useful_stages, make_clock
 from remat_cli.solvers._moccasin_units import make_units
 from remat_cli.solvers.base import Limits, Status
@@ -218,7 +218,10 @@ def test_a_hint_is_complete_and_feasible(order, copies, domain, precedence):
         units = make_units(problem, clock.horizon)
         events = clock.events(ops)
         assert events is not None
-        model = build_model(problem, clock, units, precedence, (units.capacity, units.capacity))
+        question = Question(problem, clock, units)
+        model = build_model(question, precedence, (units.capacity, units.capacity), lambda: False)
+        with pytest.raises(OutOfTime):
+            build_model(question, precedence, (units.capacity, units.capacity), lambda: True)
         add_hint(model, ops, events, units.capacity)
         hinted = list(model.cp.proto.solution_hint.vars)
         open_variables = [i for i, v in enumerate(model.cp.proto.variables) if len(set(v.domain)) > 1]
