@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -141,12 +142,24 @@ def _connect(path: Path) -> sqlite3.Connection:
     """A connection to the file, made anew if it is no database any more."""
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
-        return _open(path)
+        return _open_in_turn(path)
     except sqlite3.DatabaseError as error:
         if not isinstance(error, DamagedCache) and getattr(error, "sqlite_errorcode", None) not in NOT_A_DATABASE:
             raise
         _remove(path)
-        return _open(path)
+        return _open_in_turn(path)
+
+
+def _open_in_turn(path: Path) -> sqlite3.Connection:
+    """Open, and again while another process is opening: changing the journal does not wait for locks by itself."""
+    end = time.monotonic() + BUSY_SECONDS
+    while True:
+        try:
+            return _open(path)
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > end:
+                raise
+            time.sleep(0.01)
 
 
 def _open(path: Path) -> sqlite3.Connection:
