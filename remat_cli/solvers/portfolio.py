@@ -21,7 +21,7 @@ from remat_cli.solvers.base import Limits, Order, ProvedFloor, Solution, Space, 
 SEARCH_SHARE = 0.6  # of the time left, for local search; CP-SAT or bounds come after it
 EXACT_SHARE = 0.3  # of the time left, for CP-SAT
 EXACT_WORK_SHARE = 0.01  # of the work: a unit takes CP-SAT some 50 times as long as local search
-NO_PLAN_SHARE = 0.15  # of the time left, for a turn while there is no plan
+NO_PLAN_SHARE = 0.4  # of the time left, for a turn while there is no plan
 MIN_TURN_SECONDS = 1.0  # for up to 300 ops, in proportion more for more
 MOST_TURN_OPS = 3_000  # above, CP-SAT has nothing to say, and local search in free order also looks at the other
 LEAD_SECONDS = 0.3  # for a first plan, before bounds take a part of the processor
