@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
+import numba
+
 from remat_cli.core.problem import Device, Memory, OpSpec, Problem, TensorSpec
-from remat_cli.solvers import _search_kernels, _search_orders, _search_profile, _search_records, _search_slots
+from remat_cli.solvers import (
+    _search_kernels,
+    _search_orders,
+    _search_profile,
+    _search_records,
+    _search_repair,
+    _search_slots,
+)
 from remat_cli.solvers._search_state import make_net
-from remat_cli.solvers._search_tracks import make_track
+from remat_cli.solvers._search_tracks import Track, make_track
 
 # The kernels that Python calls; all others are compiled into them.
 _ENTRIES = (
@@ -27,16 +38,45 @@ def is_compiled() -> bool:
 
 
 def warm_up() -> None:
-    """Load all kernels from the cache, or compile them into it: some fifteen seconds, once per machine and version."""
+    """Load all kernels from the cache, or compile them into it: half a minute, once per machine and version.
+
+    Compiling goes on in two processes: another fills the cache with kernels that this one comes to late.
+    """
+    if is_compiled():
+        _run_all()
+        return
+    command = [sys.executable, "-c", f"from {__name__} import compile_some; compile_some()"]
+    helper = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        _run_all()
+    finally:
+        helper.kill()
+        helper.wait()
+
+
+def compile_some() -> None:
+    """Compile the kernels that `search` calls last, and those that it does not call."""
+    table, number = numba.int64[:, ::1], numba.int64
+    _search_repair.relieve.compile((table, table, number))  # type: ignore[attr-defined]
+    track = _make_track()
+    track.begin_greedy(0.0, 0.0)
+    track.peak_bytes()
+
+
+def _run_all() -> None:
+    track = _make_track()
+    track.improve(5)
+    track.reorder(5, 0.01)
+    track.begin_greedy(0.0, 0.0)
+    track.peak_bytes()
+    track.random()
+
+
+def _make_track() -> Track:
     ops = tuple(OpSpec(tuple(range(v)), (v,), (1,), (0,)) for v in range(3))
     tensors = tuple(TensorSpec(1, v) for v in range(3))
     net = make_net(Problem(ops, tensors, (Memory("cpu", 3),), (Device("cpu", 0),)))
-    track = make_track(net, 2, 0, is_pinned=False)
-    track.begin_greedy(0.0, 0.0)
-    track.reorder(5, 0.01)
-    track.improve(5)
-    track.peak_bytes()
-    track.random()
+    return make_track(net, 2, 0, is_pinned=False)
 
 
 def _is_cached(entry: object) -> bool:
