@@ -155,24 +155,30 @@ def collect(s: Ints, low: int, high: int, size: int) -> None:
 
 
 @kernel
+def _range_change(s: Ints, low: int, high: int, run: int) -> int:
+    """Change of the excess if slots low..high had `run` bytes more (or less)."""
+    budget, shift, total = s[NUM, BUDGET], s[NUM, SHIFT], 0
+    for block in range(low >> shift, (high >> shift) + 1):
+        if s[MOST, block] + max(run, 0) <= budget:
+            continue
+        above = s[PENDING, block] - budget
+        for p in range(max(low, block << shift), min(high + 1, (block + 1) << shift)):
+            before = s[MEM, p] + above
+            total += max(0, before + run) - max(0, before)
+    return total
+
+
+@kernel
 def excess_change(s: Ints) -> int:
     """Change of the excess by the collected ranges; forgets them."""
     s[NUM, WORK] += 1
-    budget, shift = s[NUM, BUDGET], s[NUM, SHIFT]
     run, total = 0, 0
     for k in range(s[NUM, CHANGES] - 1):
         run += s[RISES, k]
         low, high = s[CUTS, k], s[CUTS, k + 1] - 1
         if run == 0 or low > high:
             continue
-        rise = max(run, 0)
-        for block in range(low >> shift, (high >> shift) + 1):
-            if s[MOST, block] + rise <= budget:
-                continue
-            above = s[PENDING, block] - budget
-            for p in range(max(low, block << shift), min(high + 1, (block + 1) << shift)):
-                before = s[MEM, p] + above
-                total += max(0, before + run) - max(0, before)
+        total += _range_change(s, low, high, run)
     s[NUM, CHANGES] = 0
     return total
 
@@ -196,19 +202,13 @@ def excess_change_below(s: Ints, most: int) -> int:
 @fragment
 def _fallen(s: Ints, changes: int) -> int:
     """Sum, not positive, over the ranges that take bytes away."""
-    budget, shift = s[NUM, BUDGET], s[NUM, SHIFT]
     run, total = 0, 0
     for k in range(changes - 1):
         run += s[RISES, k]
         low, high = s[CUTS, k], s[CUTS, k + 1] - 1
         if run >= 0 or low > high:
             continue
-        for block in range(low >> shift, (high >> shift) + 1):
-            if s[MOST, block] <= budget:
-                continue
-            above = s[PENDING, block] - budget
-            for p in range(max(low, block << shift), min(high + 1, (block + 1) << shift)):
-                total += max(0, s[MEM, p] + above + run) - max(0, s[MEM, p] + above)
+        total += _range_change(s, low, high, run)
     return total
 
 
@@ -230,20 +230,13 @@ def _least_risen(s: Ints, changes: int, enough: int) -> int:
 @fragment
 def _risen(s: Ints, changes: int) -> int:
     """Sum over the ranges that add bytes."""
-    budget, shift = s[NUM, BUDGET], s[NUM, SHIFT]
     run, total = 0, 0
     for k in range(changes - 1):
         run += s[RISES, k]
         low, high = s[CUTS, k], s[CUTS, k + 1] - 1
         if run <= 0 or low > high:
             continue
-        for block in range(low >> shift, (high >> shift) + 1):
-            if s[MOST, block] + run <= budget:
-                continue
-            above = s[PENDING, block] - budget
-            for p in range(max(low, block << shift), min(high + 1, (block + 1) << shift)):
-                before = s[MEM, p] + above
-                total += max(0, before + run) - max(0, before)
+        total += _range_change(s, low, high, run)
     return total
 
 

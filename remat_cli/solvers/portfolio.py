@@ -12,7 +12,7 @@ import msgspec
 
 from remat_cli.core.problem import Problem
 from remat_cli.core.schedule import Schedule
-from remat_cli.core.simulate import baseline
+from remat_cli.core.simulate import baseline, time_of
 from remat_cli.solvers._bounds import Bound, improving_bounds
 from remat_cli.solvers._floor import impossible
 from remat_cli.solvers._portfolio_exact import Finisher
@@ -211,8 +211,7 @@ class _Session:
         """A member reports a plan within budget; its bound, if any, holds in another space and is dropped."""
         if schedule is None:
             return
-        ops = self.problem.ops
-        time_ns = sum(ops[op].time_ns[0] or 0 for op in schedule.op_ids())
+        time_ns = time_of(self.problem, schedule)
         with self.lock:
             if self.best_ns is None or time_ns < self.best_ns:
                 self.best, self.best_ns = schedule, time_ns
