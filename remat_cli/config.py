@@ -8,13 +8,14 @@ import re
 from collections.abc import Callable, Mapping
 from fractions import Fraction
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import msgspec
 
 from remat_cli.core.budget import Budget, Scope, parse_budget, parse_share
 from remat_cli.core.errors import ConfigError
 from remat_cli.core.files import check_target
+from remat_cli.core.splits import SplitAxis, SplitMode, parse_split_axis
 
 
 class Config(
@@ -27,9 +28,10 @@ class Config(
     """All settings of a run. Keys of a YAML file are these names, without units (`time_limit`, `gap`, `max_overhead`).
 
     `threads` are the solver's (0: all cores), `intra_op_threads` the profile's and the run's (0: the runtime's own
-    default). `options` are the chosen solver's, `solvers` those of any solver by name. `gap_share` and
-    `max_overhead_share` are shares of the baseline time. `work_dir` keeps intermediate files (None: a temporary
-    directory, removed afterwards). `cache_dir` holds measured profiles.
+    default). `max_tiles` is the most tiles of one region; `allow_reassociation` admits splits that add in another
+    order, which changes the last bits of outputs. `options` are the chosen solver's, `solvers` those of any solver by
+    name. `gap_share` and `max_overhead_share` are shares of the baseline time. `work_dir` keeps intermediate files
+    (None: a temporary directory, removed afterwards). `cache_dir` holds measured profiles.
     """
 
     budget: Budget | None = None
@@ -38,6 +40,11 @@ class Config(
     devices: tuple[str, ...] = ("cpu",)
     portable: bool = False
     intra_op_threads: int = 0
+
+    split: SplitMode = "auto"
+    max_tiles: int = 32
+    split_axis: SplitAxis = SplitAxis()
+    allow_reassociation: bool = False
 
     solver: str = "auto"
     solvers: dict[str, dict[str, Any]] = {}
@@ -263,6 +270,18 @@ def _parse_budget(value: object) -> Budget:
     return parse_budget(str(value))
 
 
+def _parse_split(value: object) -> str:
+    """A mode; YAML reads a bare `off` as false."""
+    word = "off" if value is False else "on" if value is True else str(value)
+    if word not in get_args(SplitMode):
+        raise ConfigError(f"split '{word}' is not a mode: write auto, off or max")
+    return word
+
+
+def _parse_axis(value: object) -> SplitAxis:
+    return parse_split_axis(str(value))
+
+
 def _parse_devices(value: object) -> tuple[str, ...]:
     names = (value,) if isinstance(value, str) else _sequence(value, "devices", "--device cpu")
     return tuple(str(name) for name in names) or ("cpu",)
@@ -282,6 +301,8 @@ PARSERS: Mapping[str, Callable[[object], object]] = {
     "budget": _parse_budget,
     "max_overhead": _parse_max_overhead,
     "gap": _parse_gap,
+    "split": _parse_split,
+    "split_axis": _parse_axis,
     "time_limit": parse_seconds,
     "devices": _parse_devices,
     "solvers": _parse_solvers,
@@ -328,6 +349,8 @@ def _check_values(config: Config) -> None:
     for name in ("seed", "threads", "intra_op_threads"):
         if getattr(config, name) < 0:
             raise ConfigError(f"{name} = {getattr(config, name)} must not be negative")
+    if config.max_tiles < 2:
+        raise ConfigError(f"max_tiles = {config.max_tiles} must be at least 2; to keep ops whole write --split off")
     if len(set(config.devices)) != len(config.devices):
         raise ConfigError(f"devices {', '.join(config.devices)}: one is named twice")
     if config.inputs is not None and not config.inputs.is_file():

@@ -22,10 +22,12 @@ from remat_cli.pipeline_plan import (
     elsewhere,
     find_file,
     plan_file,
+    planned_solution,
     request_of,
     snippet,
     verify_request,
     warnings,
+    whole_sha256,
 )
 from remat_cli.pipeline_prepare import (
     Prepared,
@@ -36,15 +38,15 @@ from remat_cli.pipeline_prepare import (
     sha256,
     work_folder,
 )
-from remat_cli.pipeline_solve import Answer, answer, ask, prepare_kernels
-from remat_cli.pipeline_write import Written, write_within_budget
+from remat_cli.pipeline_solve import answer, ask, prepare_kernels
+from remat_cli.pipeline_split import Planned, plan_model, propose_regions
 from remat_cli.report.explain import recomputes, working_set
 from remat_cli.report.inspection import inspect_model, inspect_plan
+from remat_cli.report.regions import estimated_regions, region_reports
 from remat_cli.report.report import (
     CompileReport,
     InspectReport,
     LiveTensor,
-    SolutionReport,
     SolveReport,
     SolverRun,
     VerifyReport,
@@ -69,26 +71,23 @@ def compile_model(model: Path, config: Config, progress: Progress) -> CompileRep
     with work_folder(config) as work:
         prepared = prepare(model, config, work, progress)
         profile = profile_prepared(prepared, config, device, progress)
-        first = answer(ask(make_problem(prepared.graph, profile, 0), config), config, progress)
-        final, written = write_within_budget(prepared, profile, first, config, progress)
-        solution = _solution(final, written)
-        report = _report(model, config, prepared, final, solution)
-        if written is None:
+        planned = plan_model(prepared, profile, config, work, progress)
+        if planned.written is None:
+            report = _report(model, prepared, planned)
             return msgspec.structs.replace(report, seconds=time.monotonic() - started)
-        outcome = Outcome(prepared, profile, final, written, solution)
-        verification = _verify_fresh(outcome, config, work, progress) if config.verify else None
+        outcome, verification = _verified(Outcome.of(prepared, profile, planned), config, work, progress)
         report = msgspec.structs.replace(
-            report,
+            _report(model, prepared, outcome.planned),
             verification=verification,
             warnings=warnings(verification),
-            gates=written.rewritten.gates,
+            gates=outcome.written.rewritten.gates,
             snippet=snippet(targets.model, config),
         )
         if verification is not None and not verification.passed:
-            save(written.rewritten.model, targets.failed)
+            save(outcome.written.rewritten.model, targets.failed)
             report = msgspec.structs.replace(report, failed_output=str(targets.failed))
         else:
-            save(written.rewritten.model, targets.model)
+            save(outcome.written.rewritten.model, targets.model)
             write_plan(targets.plan, plan_file(outcome, config, targets.model, targets.plan, verification))
             report = msgspec.structs.replace(report, output=str(targets.model), plan=str(targets.plan))
         return msgspec.structs.replace(report, seconds=time.monotonic() - started)
@@ -115,7 +114,7 @@ def verify_plan(plan: Path, config: Config, progress: Progress) -> VerifyReport:
     with work_folder(config) as work:
         prepared = prepare(source, _as_requested(read, config), work, progress)
         check_belongs(read, prepared.source.sha256)
-        if prepared.reference_sha256 != read.optimized_sha256:
+        if prepared.reference_sha256 != whole_sha256(read):
             raise ModelError(
                 f"ONNX Runtime optimises {source} differently here than where the plan was made: compile it again here"
             )
@@ -145,7 +144,7 @@ def solve_instance(instance: Path, config: Config, progress: Progress) -> SolveR
         instance=str(instance),
         ops=len(question.problem.ops),
         budget=question.text,
-        solution=_solution(solved, None),
+        solution=solution_report(solved.run, solved.question.problem, solved.question.baseline, solved.plan),
     )
 
 
@@ -162,11 +161,17 @@ def inspect_file(path: Path, config: Config, progress: Progress) -> InspectRepor
     with work_folder(config) as work:
         prepared = prepare(path, config, work, progress)
         profile = profile_prepared(prepared, config, device, progress)
-    problem = make_problem(prepared.graph, profile, 0)
-    if config.budget is None or config.budget.kind == "min":
-        return inspect_model(path, prepared.graph, profile, problem, None)
-    question = ask(problem, config)
-    return inspect_model(path, prepared.graph, profile, question.problem, question.text)
+        problem = make_problem(prepared.graph, profile, 0)
+        if config.budget is None:
+            return inspect_model(path, prepared.graph, profile, problem, None)
+        question = ask(problem, config)
+        text = None if question.least else question.text
+        report = inspect_model(path, prepared.graph, profile, problem if question.least else question.problem, text)
+        if config.split == "off":
+            return report
+        regions, facts, obstacle = propose_regions(prepared, profile, config, work)
+    reports = estimated_regions(regions, facts, prepared.graph)
+    return msgspec.structs.replace(report, regions=reports, split_obstacle=obstacle)
 
 
 def clear_profile_cache(config: Config) -> int:
@@ -187,34 +192,47 @@ def _as_requested(plan: PlanFile, config: Config) -> Config:
     )
 
 
+def _verified(outcome: Outcome, config: Config, work: Path, progress: Progress) -> tuple[Outcome, Verification | None]:
+    """Verify the rewritten model before anything is written where the user will look.
+
+    Where all holds but the runtime's arena leaves such gaps that no cap tells the models apart, a plan with splits
+    is made tighter, once.
+    """
+    if not config.verify:
+        return outcome, None
+    found = _verify_fresh(outcome, config, work, progress)
+    if found.passed or not found.lacks_only_cap:
+        return outcome, found
+    tighter = outcome.planned.tighter()
+    if tighter is None or tighter.written is None:
+        return outcome, found
+    again = Outcome.of(outcome.whole, outcome.whole_profile, tighter)
+    return again, _verify_fresh(again, config, work, progress)
+
+
 def _verify_fresh(outcome: Outcome, config: Config, work: Path, progress: Progress) -> Verification:
-    """Verify the rewritten model before anything is written where the user will look."""
     progress.stage(stages.VERIFYING)
     path = work / "rewritten.onnx"
     save(outcome.written.rewritten.model, path)
     found = verify(verify_request(outcome, path, config), progress.advance)
-    remember_cap(outcome.prepared, found, config, outcome.profile.device)
+    remember_cap(outcome.whole, found, config, outcome.profile.device)
     return found
 
 
-def _solution(solved: Answer, written: Written | None) -> SolutionReport:
-    """The solver's claims beside the judge's figures; once written, the peak is that of the written model."""
-    question = solved.question
-    solution = solution_report(solved.run, question.problem, question.baseline, solved.plan)
-    return solution if written is None else msgspec.structs.replace(solution, peak_bytes=written.plan.peak)
-
-
-def _report(model: Path, config: Config, prepared: Prepared, solved: Answer, solution: SolutionReport) -> CompileReport:
+def _report(model: Path, whole: Prepared, planned: Planned) -> CompileReport:
     """What is known before anything is written; `blockers` only where the budget is out of reach."""
+    solved, prepared = planned.answer, planned.prepared
     problem = solved.question.problem
     blocking = solved.run.floor_op if solved.plan is None else None
     return CompileReport(
         model=str(model),
         device=problem.devices[0].name,
         budget=solved.question.text,
-        solution=solution,
-        ops=len(prepared.graph.ops),
+        solution=planned_solution(planned),
+        ops=len(whole.graph.ops),
         recomputes=recomputes(prepared.graph, problem, solved.plan) if solved.plan else (),
+        regions=region_reports(planned.splitting) if planned.splitting else (),
+        split_obstacle=planned.obstacle,
         blocking_op=prepared.graph.ops[blocking].name if blocking is not None else None,
         is_blocked_by_many=blocking is not None and bool(solved.run.floor_held),
         blockers=_blockers(prepared, solved.run, blocking) if blocking is not None else (),

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
+
 from remat_cli import __version__
 from remat_cli.config import Config
 from remat_cli.core.errors import ModelError
@@ -25,8 +27,9 @@ from remat_cli.core.schedule import Schedule
 from remat_cli.core.verification import Verification
 from remat_cli.pipeline_prepare import Prepared, sha256
 from remat_cli.pipeline_solve import Answer
+from remat_cli.pipeline_split import Planned
 from remat_cli.pipeline_write import Written
-from remat_cli.report.report import SolutionReport
+from remat_cli.report.report import SolutionReport, solution_report
 from remat_cli.runtime.provenance import provenance
 from remat_cli.runtime.verify import VerifyRequest
 
@@ -35,13 +38,47 @@ PROVIDER_NAMES: Mapping[str, str] = {"cpu": "CPUExecutionProvider", "cuda": "CUD
 
 @dataclass(frozen=True)
 class Outcome:
-    """All that a finished compilation knows."""
+    """All that a finished compilation knows: the whole model and its profile, and what was planned instead of it."""
 
-    prepared: Prepared
-    profile: Profile
-    answer: Answer
+    whole: Prepared
+    whole_profile: Profile
+    planned: Planned
     written: Written
     solution: SolutionReport
+
+    @classmethod
+    def of(cls, whole: Prepared, profile: Profile, planned: Planned) -> Outcome:
+        """What is known once a plan is written."""
+        assert planned.written is not None
+        return cls(whole, profile, planned, planned.written, planned_solution(planned))
+
+    @property
+    def prepared(self) -> Prepared:
+        """The model that was planned, split or not."""
+        return self.planned.prepared
+
+    @property
+    def profile(self) -> Profile:
+        """The profile of the model that was planned."""
+        return self.planned.profile
+
+    @property
+    def answer(self) -> Answer:
+        """What the solver said."""
+        return self.planned.answer
+
+
+def planned_solution(planned: Planned) -> SolutionReport:
+    """The solver's claims beside the judge's figures; once written, the peak is that of the written model."""
+    solved, written = planned.answer, planned.written
+    solution = solution_report(solved.run, solved.question.problem, solved.question.baseline, solved.plan)
+    if planned.splitting is not None:
+        solution = msgspec.structs.replace(
+            solution,
+            floor_bytes=planned.splitting.whole_floor_bytes,
+            floor_with_splitting_bytes=solution.floor_bytes,
+        )
+    return solution if written is None else msgspec.structs.replace(solution, peak_bytes=written.plan.peak)
 
 
 def verify_request(outcome: Outcome, rewritten: Path, config: Config) -> VerifyRequest:
@@ -50,23 +87,24 @@ def verify_request(outcome: Outcome, rewritten: Path, config: Config) -> VerifyR
     step_ops, gates = outcome.written.rewritten.step_ops, outcome.written.rewritten.gate_ops
     assert outcome.answer.plan is not None
     return VerifyRequest(
-        reference=outcome.prepared.reference_path,
+        reference=outcome.whole.reference_path,
         rewritten=rewritten,
-        feeds=outcome.prepared.feeds,
-        more_feeds=outcome.prepared.more_feeds,
+        feeds=outcome.whole.feeds,
+        more_feeds=outcome.whole.more_feeds,
         expected_order=step_ops,
         predicted_live_peak_bytes=outcome.written.plan.live_peak - outcome.written.fixed_bytes,
         fixed_bytes=outcome.written.fixed_bytes,
-        reference_fixed_bytes=profile.fixed_bytes,
+        reference_fixed_bytes=outcome.whole_profile.fixed_bytes,
         budget_bytes=outcome.answer.question.budget_bytes,
         gate_ops=gates,
-        workspace=_workspace_by_name(profile, outcome.prepared.graph, step_ops, outcome.answer.plan.schedule),
+        workspace=_workspace(outcome.whole_profile)
+        | _workspace_by_name(profile, outcome.prepared.graph, step_ops, outcome.answer.plan.schedule),
         predicted_overhead_percent=outcome.solution.overhead_percent,
         capped=config.capped_run,
         portable=config.portable,
         intra_op_threads=config.intra_op_threads,
         device=profile.device,
-        original_cap_bytes=outcome.prepared.sight.smallest_cap_bytes,
+        original_cap_bytes=outcome.whole.sight.smallest_cap_bytes,
     )
 
 
@@ -90,7 +128,12 @@ def plan_file(
             portable=config.portable,
             dims=config.dims,
             input_shapes=config.input_shapes,
+            split=config.split,
+            max_tiles=config.max_tiles,
+            split_axis=config.split_axis.text,
+            allow_reassociation=config.allow_reassociation,
         ),
+        splitting=outcome.planned.splitting,
         device=outcome.profile.device,
         graph=outcome.prepared.graph,
         profile=outcome.profile,
@@ -108,6 +151,7 @@ def plan_file(
             overhead_percent=solution.overhead_percent,
             lower_bound_percent=solution.lower_bound_percent,
             floor_bytes=solution.floor_bytes,
+            floor_with_splitting_bytes=solution.floor_with_splitting_bytes,
             seconds=solution.seconds,
             seconds_to_best=solution.seconds_to_best,
         ),
@@ -130,10 +174,10 @@ def request_of(plan: PlanFile, prepared: Prepared, rewritten: Path, config: Conf
         expected_order=order,
         predicted_live_peak_bytes=promise.live_peak_bytes,
         fixed_bytes=promise.fixed_bytes,
-        reference_fixed_bytes=profile.fixed_bytes,
+        reference_fixed_bytes=_whole_profile(plan).fixed_bytes,
         budget_bytes=plan.request.budget_bytes,
         gate_ops=frozenset(promise.gates),
-        workspace=_workspace_by_name(profile, plan.graph, order, plan.schedule),
+        workspace=_workspace(_whole_profile(plan)) | _workspace_by_name(profile, plan.graph, order, plan.schedule),
         predicted_overhead_percent=plan.solved.overhead_percent,
         capped=config.capped_run,
         portable=plan.request.portable,
@@ -145,10 +189,25 @@ def request_of(plan: PlanFile, prepared: Prepared, rewritten: Path, config: Conf
 
 def _workspace_by_name(profile: Profile, graph: Graph, step_ops: tuple[str, ...], schedule: Schedule) -> dict[str, int]:
     """Workspace in bytes of every op of the original, and of every step of the rewritten model by its op's name."""
-    workspace = {cost.name: cost.workspace_bytes for cost in profile.ops}
+    workspace = _workspace(profile)
     return workspace | {
         name: workspace[graph.ops[op].name] for name, op in zip(step_ops, schedule.op_ids(), strict=True)
     }
+
+
+def _workspace(profile: Profile) -> dict[str, int]:
+    """Workspace in bytes of every op of a profiled model."""
+    return {cost.name: cost.workspace_bytes for cost in profile.ops}
+
+
+def _whole_profile(plan: PlanFile) -> Profile:
+    """The profile of the model before splitting."""
+    return plan.profile if plan.splitting is None else plan.splitting.whole_profile
+
+
+def whole_sha256(plan: PlanFile) -> str:
+    """Hash of the optimised model before splitting."""
+    return plan.optimized_sha256 if plan.splitting is None else plan.splitting.whole_sha256
 
 
 def find_file(reference: FileRef, plan: Path, what: str) -> Path:

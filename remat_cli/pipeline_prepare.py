@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import tempfile
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,6 +19,7 @@ from remat_cli.core.graph import Graph, TensorType
 from remat_cli.core.profile import OpCost, Profile
 from remat_cli.core.progress import Progress
 from remat_cli.core.verification import Verification
+from remat_cli.onnx_io.layout import block_of_probe, layout_probe, uses_blocks
 from remat_cli.onnx_io.load import DimBindings, SourceModel, inputs_of, load, prepare_optimized, save
 from remat_cli.onnx_io.to_graph import op_signatures, to_graph
 from remat_cli.onnx_io.weights import weight_uses
@@ -27,8 +28,11 @@ from remat_cli.runtime.optimize import optimize
 from remat_cli.runtime.profile_cache import CacheScope, ProfileCache
 from remat_cli.runtime.profilers import Measured, ProfileRequest, measure
 from remat_cli.runtime.provenance import provenance
-from remat_cli.runtime.session import SessionSettings, run_profiled
+from remat_cli.runtime.session import Observation, SessionSettings, run_profiled
 from remat_cli.runtime.weights import kept_weight_bytes
+from remat_cli.splitting.build import TiledRegion
+from remat_cli.splitting.differences import compared_pieces, first_difference, with_outputs
+from remat_cli.splitting.view import ModelView
 
 RUNS, WARMUPS = 10, 2
 MOST_PASSES = 6
@@ -104,10 +108,10 @@ def prepare(path: Path, config: Config, work: Path, progress: Progress) -> Prepa
     feeds = load_feeds(config.inputs, inputs) if config.inputs else make_feeds(inputs, config.seed)
     more_feeds = () if config.inputs else (make_feeds(inputs, config.seed + 1),)
     progress.stage(stages.OPTIMISING)
-    reference_path = _optimise(source, config, work)
+    reference_path = _optimise(source.ir, config, work)
     reference = prepare_optimized(reference_path)
     digest = sha256(reference_path)
-    sight = _look(reference_path, digest, feeds, config)
+    sight = _look(digest, config) or _seen(_observe(reference_path, feeds, config))
     graph = to_graph(reference, sight.types)
     return Prepared(
         source=source,
@@ -120,6 +124,58 @@ def prepare(path: Path, config: Config, work: Path, progress: Progress) -> Prepa
         more_feeds=more_feeds,
         sight=sight,
     )
+
+
+def prepare_split(whole: Prepared, model: Any, config: Config, work: Path) -> Prepared | None:
+    """A split model, optimised like the whole one; None where its outputs differ in any bit.
+
+    Raises:
+        RuntimeFailure: ONNX Runtime refuses the model.
+    """
+    work.mkdir(exist_ok=True)
+    path = _optimise(model, config, work)
+    reference = prepare_optimized(path)
+    digest = sha256(path)
+    sight = _look(digest, config)
+    if sight is None:
+        seen = _observe(path, whole.feeds, config)
+        if not _same(seen.outputs, _observe(whole.reference_path, whole.feeds, config).outputs):
+            return None
+        sight = _seen(seen)
+    graph = to_graph(reference, sight.types)
+    return replace(
+        whole,
+        reference=reference,
+        reference_path=path,
+        reference_sha256=digest,
+        graph=graph,
+        signatures=op_signatures(reference, graph),
+        sight=sight,
+    )
+
+
+def find_culprit(
+    view: ModelView, model: Any, regions: Sequence[TiledRegion], whole: Prepared, config: Config, work: Path
+) -> int | None:
+    """The first op whose tiles have other bits than the whole op; None where no single op is to blame."""
+    pieces = compared_pieces(regions)
+    whole_names = {piece.tensor: piece.tensor for _, piece in pieces}
+    split_names = {piece.name: piece.tensor for _, piece in pieces}
+    save(with_outputs(whole.reference, view, whole_names), work / "whole_exposed.onnx")
+    save(with_outputs(model, view, split_names), work / "split_exposed.onnx")
+    ours = _observe(work / "whole_exposed.onnx", whole.feeds, config).outputs
+    theirs = _observe(work / "split_exposed.onnx", whole.feeds, config).outputs
+    return first_difference(view, pieces, ours, theirs)
+
+
+def channel_block(prepared: Prepared, config: Config, work: Path) -> int:
+    """How many channels the CPU's blocked layout keeps together; 1 where the model has no such layout."""
+    if not uses_blocks(prepared.reference):
+        return 1
+    probe, optimised = work / "probe.onnx", work / "probe.optimised.onnx"
+    save(layout_probe(), probe)
+    optimize(probe, optimised, "all", config.intra_op_threads)
+    return block_of_probe(prepare_optimized(optimised))
 
 
 def profile_prepared(prepared: Prepared, config: Config, device: str, progress: Progress) -> Profile:
@@ -178,14 +234,14 @@ def _scope(device: str, config: Config) -> CacheScope:
     return CacheScope(device, source)
 
 
-def _optimise(source: SourceModel, config: Config, work: Path) -> Path:
+def _optimise(model: Any, config: Config, work: Path) -> Path:
     """The reference model on disk, in canonical form: optimised until the runtime finds nothing more to change.
 
     One pass may leave something for the next, and a default session would do that to the rewritten model, plan or not.
     """
     current, raw, reference = work / "normalised.onnx", work / "optimised.onnx", work / "reference.onnx"
-    save(source.ir, current)
-    known = ""
+    save(model, current)
+    known = sha256(current)
     for _ in range(MOST_PASSES):
         optimize(current, raw, optimization_level(config), config.intra_op_threads)
         save(prepare_optimized(raw), reference)
@@ -195,17 +251,27 @@ def _optimise(source: SourceModel, config: Config, work: Path) -> Path:
     return reference
 
 
-def _look(reference: Path, digest: str, feeds: Mapping[str, Any], config: Config) -> Sight:
-    """What the cache knows of the optimised model, or else what one run of it shows.
+def _look(digest: str, config: Config) -> Sight | None:
+    """What the cache knows of the optimised model.
 
     The user's own inputs always get a run: shapes may depend on them.
     """
     with ProfileCache(config.cache_dir) as cache:
         known = _known_sight(cache, _scope(config.device, config), digest)
-    if known is not None and config.inputs is None:
-        return known
-    seen = run_profiled(reference, feeds, SessionSettings(exact=True, intra_op_threads=config.intra_op_threads))
+    return known if config.inputs is None else None
+
+
+def _observe(model: Path, feeds: Mapping[str, Any], config: Config) -> Observation:
+    return run_profiled(model, feeds, SessionSettings(exact=True, intra_op_threads=config.intra_op_threads))
+
+
+def _seen(seen: Observation) -> Sight:
     return Sight(seen.types, seen.baseline_bytes)
+
+
+def _same(ones: Mapping[str, Any], others: Mapping[str, Any]) -> bool:
+    """Whether two sets of outputs are equal bit for bit."""
+    return ones.keys() == others.keys() and all(ones[name].tobytes() == others[name].tobytes() for name in ones)
 
 
 def _known_sight(cache: ProfileCache, scope: CacheScope, digest: str) -> Sight | None:

@@ -14,6 +14,7 @@ from remat_cli.config import Config
 from remat_cli.core import progress as stages
 from remat_cli.core.budget import resolve
 from remat_cli.core.errors import ConfigError
+from remat_cli.core.floor import working_set_floor
 from remat_cli.core.plan import Plan
 from remat_cli.core.problem import Problem
 from remat_cli.core.progress import Progress
@@ -31,12 +32,16 @@ LEAST_SECONDS = 1.0  # a repeated search always gets this much
 
 @dataclass(frozen=True)
 class Question:
-    """A problem under the budget in force, and the baseline's plan, which `min` and percentages refer to."""
+    """A problem under the budget in force, and the baseline's plan, which `min` and percentages refer to.
+
+    Of a split model the baseline is that of the whole one, and `start` a schedule to begin with.
+    """
 
     problem: Problem
     baseline: Plan
     text: str
     least: bool = False
+    start: Schedule | None = None
 
     @property
     def budget_bytes(self) -> int:
@@ -94,10 +99,26 @@ def tidied(found: Answer) -> Answer:
 def answer(question: Question, config: Config, progress: Progress) -> Answer:
     """Solve within the budget and the time limit, telling `progress` of every improvement."""
     progress.stage(stages.SOLVING)
-    limits = _limits(question.problem, config, progress, config.time_limit_seconds)
-    if not question.least:
-        return _answer(question, solve(question.problem, config.solver, limits, config.solver_options), config)
-    return _least(question, limits, config, progress)
+    limits = _limits(question, config, progress, config.time_limit_seconds)
+    if question.least:
+        return _least(question, limits, config, progress)
+    result = solve(question.problem, config.solver, limits, config.solver_options, question.start)
+    return _answer(question, result, config)
+
+
+def unsolved(question: Question, config: Config) -> Answer:
+    """What is known of a question before any solver has looked at it: the floor of single ops."""
+    floor = working_set_floor(question.problem)
+    run = SolverRun(
+        solver=config.solver,
+        status="not_found",
+        space="free",
+        floor_bytes=floor.bytes[0],
+        floor_op=floor.ops[0],
+        seed=config.seed,
+        seconds=0.0,
+    )
+    return Answer(question, run, None)
 
 
 def answer_again(first: Answer, slack_bytes: int, config: Config, progress: Progress) -> Answer:
@@ -108,7 +129,8 @@ def answer_again(first: Answer, slack_bytes: int, config: Config, progress: Prog
     question = first.question
     tight = question.problem.with_budget(question.budget_bytes - slack_bytes)
     seconds = max(LEAST_SECONDS, config.time_limit_seconds - first.run.seconds)
-    result = solve(tight, config.solver, _limits(tight, config, progress, seconds), config.solver_options)
+    limits = _limits(question, config, progress, seconds)
+    result = solve(tight, config.solver, limits, config.solver_options, question.start)
     spent = first.run.seconds + result.seconds
     if result.plan is None:
         return Answer(question, msgspec.structs.replace(first.run, status="not_found", seconds=spent), None)
@@ -129,26 +151,33 @@ def answer_again(first: Answer, slack_bytes: int, config: Config, progress: Prog
 def _least(question: Question, limits: Limits, config: Config, progress: Progress) -> Answer:
     """The least budget within the allowed overhead, then the least time under that budget."""
     halved = dataclasses.replace(limits, seconds=limits.seconds / 2)
-    schedule = find_least_budget(question.problem, halved, float(config.max_overhead_share))
-    start = simulate(question.problem, schedule) if schedule is not None else question.baseline
-    problem = question.problem.with_budget(start.peak)
-    rest = max(LEAST_SECONDS, limits.seconds_left)
-    result = solve(
-        problem, config.solver, _limits(problem, config, progress, rest), config.solver_options, start.schedule
-    )
-    found = Question(problem, question.baseline, question.text, least=True)
+    schedule = find_least_budget(question.problem, halved, allowed_share(question, config))
+    known = baseline(question.problem) if question.start is None else simulate(question.problem, question.start)
+    start = simulate(question.problem, schedule) if schedule is not None else known
+    start = min(start, known, key=lambda plan: plan.peak)
+    found = dataclasses.replace(question, problem=question.problem.with_budget(start.peak))
+    rest = _limits(question, config, progress, max(LEAST_SECONDS, limits.seconds_left))
+    result = solve(found.problem, config.solver, rest, config.solver_options, start.schedule)
     if result.plan is None or result.plan.time_ns > start.time_ns:
         run = msgspec.structs.replace(_run(result, config), status="feasible")
         return Answer(found, run, start)
     return _answer(found, result, config)
 
 
-def _limits(problem: Problem, config: Config, progress: Progress, seconds: float) -> Limits:
-    base = problem.baseline_time_ns
+def allowed_share(question: Question, config: Config) -> float:
+    """How much longer than its ops once each a plan of this problem may take, by the overhead allowed of the whole."""
+    most_ns = question.baseline.time_ns * (1 + config.max_overhead_share)
+    own_ns = question.problem.baseline_time_ns
+    return float(most_ns / own_ns - 1) if own_ns else 0.0
+
+
+def _limits(question: Question, config: Config, progress: Progress, seconds: float) -> Limits:
+    problem, base = question.problem, question.baseline.time_ns
 
     def report(schedule: Schedule | None, bound_ns: int | None) -> None:
         spent = None if schedule is None else overhead_percent(time_of(problem, schedule), base)
-        progress.incumbent(spent, None if bound_ns is None else overhead_percent(max(bound_ns, base), base))
+        least = problem.baseline_time_ns
+        progress.incumbent(spent, None if bound_ns is None else overhead_percent(max(bound_ns, least), base))
 
     return Limits(
         seconds=seconds,

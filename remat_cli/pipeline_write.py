@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 
 import msgspec
@@ -104,9 +105,5 @@ def _added_weight_bytes(prepared: Prepared, rewritten: Rewritten) -> int:
 
 def _with_budget(answer: Answer, budget_bytes: int) -> Answer:
     """The same answer to a question with another budget."""
-    question = answer.question
-    return Answer(
-        type(question)(question.problem.with_budget(budget_bytes), question.baseline, question.text, question.least),
-        answer.run,
-        answer.plan,
-    )
+    question = dataclasses.replace(answer.question, problem=answer.question.problem.with_budget(budget_bytes))
+    return Answer(question, answer.run, answer.plan)

@@ -13,16 +13,17 @@ PACKAGE = Path(__file__).resolve().parents[1] / "remat_cli"
 MAY_IMPORT = {
     "core": set(),
     "onnx_io": {"core"},
+    "splitting": {"core", "onnx_io"},
     "solvers": {"core"},
     "runtime": {"core"},
     "report": {"core"},
     "config": {"core"},
-    "pipeline": {"core", "onnx_io", "solvers", "runtime", "report", "config"},
+    "pipeline": {"core", "onnx_io", "splitting", "solvers", "runtime", "report", "config"},
     "cli": {"core", "config", "pipeline", "report", "solvers"},
 }
 ONLY_IN = {
-    "onnx": {"onnx_io"},
-    "onnx_ir": {"onnx_io"},
+    "onnx": {"onnx_io", "splitting"},
+    "onnx_ir": {"onnx_io", "splitting"},
     "onnxruntime": {"runtime"},
     "ortools": {"solvers"},
     "numba": {"solvers"},

@@ -43,6 +43,24 @@ def test_defaults():
     assert config.capped_run
     assert not config.force
     assert config.budget is None
+    assert (config.split, config.max_tiles, config.split_axis.kind) == ("auto", 32, "auto")
+    assert not config.allow_reassociation
+
+
+@pytest.mark.parametrize(
+    ("text", "mode"), [("split: off", "off"), ("split: 'off'", "off"), ("split: max", "max"), ("split: auto", "auto")]
+)
+def test_split_modes_of_a_file(tmp_path, text, mode):
+    file = yaml_file(tmp_path, text)
+    assert load_config({}, file).split == mode
+    assert load_config({"split": "max"}, file).split == "max"
+
+
+def test_split_settings_of_a_file(tmp_path):
+    file = yaml_file(tmp_path, "max-tiles: 8\nsplit-axis: 2\nallow_reassociation: yes\n")
+    config = load_config({}, file)
+    assert (config.max_tiles, config.split_axis.axes(4), config.allow_reassociation) == (8, (2,), True)
+    assert load_config({"split_axis": "auto"}, file).split_axis.kind == "auto"
 
 
 def test_flags_of_every_kind():
@@ -131,6 +149,13 @@ def test_options_of_other_solvers_stay_out():
         ("a: [", "is not YAML"),
         ("a: 1\n\tb: 2", "is not YAML"),
         ("format: xml", "format = 'xml'"),
+        ("split: on", "split 'on' is not a mode: write auto, off or max"),
+        ("split: 3", "split '3' is not a mode"),
+        ("max_tiles: 1", "max_tiles = 1 must be at least 2"),
+        ("max_tiles: few", "max_tiles = 'few' cannot be used"),
+        ("split_axis: up", "split axis 'up' is not an axis"),
+        ("split_axis: [2, 3]", "split axis '[2, 3]' is not an axis"),
+        ("allow_reassociation: 3", "allow_reassociation = 3 cannot be used"),
     ],
 )
 def test_bad_files_get_one_clear_line(tmp_path, text, words):

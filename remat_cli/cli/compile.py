@@ -16,12 +16,14 @@ from remat_cli.cli.session import run, settings
     short_help="Rewrite a model to fit a memory budget, and prove it.",
     epilog=options.examples(
         "remat compile unet.onnx --budget 80%",
+        "remat compile unet.onnx --budget min --max-overhead 10% --split max -o unet-least.onnx",
         "remat compile bert.onnx --budget 512MiB --dim batch=8 -o bert-small.onnx",
     ),
 )
 @click.argument("model", type=options.INPUT_FILE)
 @options.budget_options
 @options.max_overhead_option
+@options.split_options
 @click.option("-o", "--output", type=options.FILE, metavar="OUT.onnx", help="The new model. [MODEL.remat.onnx]")
 @click.option("--plan", type=options.FILE, metavar="PLAN.json", help="The plan. [beside the new model]")
 @options.force_option

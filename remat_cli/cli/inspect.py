@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 )
 @click.argument("file", type=options.INPUT_FILE)
 @options.budget_options
+@options.max_overhead_option
+@options.split_options
 @click.option("--svg", type=options.FILE, metavar="FILE", help="Write the picture of memory over time here too.")
 @options.force_option
 @options.device_option

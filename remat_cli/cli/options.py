@@ -77,6 +77,26 @@ solver_options = _group(
     _option("--gap", metavar="G", help="Stop when the plan is this near the proved bound. [0.1%]"),
 )
 
+split_options = _group(
+    _option(
+        "--split",
+        type=click.Choice(["auto", "off", "max"]),
+        help="Run large ops in tiles, one after the other: where the budget needs it, never, or wherever it saves "
+        "memory. [auto]",
+    ),
+    _option("--max-tiles", type=int, metavar="N", help="Most tiles that ops are cut into; at least 2. [32]"),
+    _option(
+        "--split-axis",
+        metavar="AXIS",
+        help="Cut along this axis only: auto, a number (2 is height in NCHW), or batch, height, width, sequence, "
+        "heads. [auto]",
+    ),
+    _option(
+        "--allow-reassociation/--no-allow-reassociation",
+        help="Also split sums, which are then added in another order: outputs differ in their last bits. [no]",
+    ),
+)
+
 max_overhead_option = _option("--max-overhead", metavar="P", help="Most extra time that `--budget min` may cost. [20%]")
 
 verify_options = _group(

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from types import FrameType
 from typing import Any, Protocol, TextIO
 
-from remat_cli.core.progress import SOLVING, Progress
+from remat_cli.core.progress import SOLVING, STOPPABLE, Progress
 
 REFRESH_SECONDS = 0.2
 
@@ -24,10 +24,10 @@ class Watcher(Progress, Protocol):
 
 
 class Stopper:
-    """Remembers Ctrl-C: while solving, the first one asks for an early end; any other one aborts."""
+    """Remembers Ctrl-C: while searching, the first one asks for an early end; any other one aborts."""
 
     def __init__(self) -> None:
-        self.is_solving = False
+        self.is_searching = False
         self.is_asked = False
 
     @contextlib.contextmanager
@@ -43,7 +43,7 @@ class Stopper:
             signal.signal(signal.SIGINT, before)
 
     def _interrupt(self, number: int, frame: FrameType | None) -> None:
-        if not self.is_solving or self.is_asked:
+        if not self.is_searching or self.is_asked:
             raise KeyboardInterrupt
         self.is_asked = True
 
@@ -56,7 +56,7 @@ class Quiet:
 
     def stage(self, text: str) -> None:
         """Only remember whether it can be stopped early."""
-        self._stopper.is_solving = text == SOLVING
+        self._stopper.is_searching = text in STOPPABLE
 
     def advance(self, done: int, total: int) -> None:
         """Ignore."""
@@ -68,7 +68,7 @@ class Quiet:
         """Ignore: what matters is in the report too."""
 
     def should_stop(self) -> bool:
-        """Whether Ctrl-C was pressed while solving."""
+        """Whether Ctrl-C was pressed while searching."""
         return self._stopper.is_asked
 
     def close(self) -> None:
@@ -92,7 +92,7 @@ class PlainLines:
             return
         self._end_stage()
         self._stage, self._started = text, time.monotonic()
-        self._stopper.is_solving = text == SOLVING
+        self._stopper.is_searching = text in STOPPABLE
         self._write(text)
 
     def advance(self, done: int, total: int) -> None:
@@ -110,7 +110,7 @@ class PlainLines:
         self._write(f"note: {text}")
 
     def should_stop(self) -> bool:
-        """Whether Ctrl-C was pressed while solving."""
+        """Whether Ctrl-C was pressed while searching."""
         return self._stopper.is_asked
 
     def close(self) -> None:
@@ -156,7 +156,7 @@ class LiveLine:
             return
         self._end_stage()
         self._stage, self._detail, self._started = text, "", time.monotonic()
-        self._stopper.is_solving = text == SOLVING
+        self._stopper.is_searching = text in STOPPABLE
         self._draw()
 
     def advance(self, done: int, total: int) -> None:
@@ -175,7 +175,7 @@ class LiveLine:
         self._print(f"note: {text}", "yellow")
 
     def should_stop(self) -> bool:
-        """Whether Ctrl-C was pressed while solving; being polled also keeps the clock running."""
+        """Whether Ctrl-C was pressed while searching; being polled also keeps the clock running."""
         if time.monotonic() - self._drawn > REFRESH_SECONDS:
             self._draw()
         return self._stopper.is_asked
@@ -195,7 +195,7 @@ class LiveLine:
             self._console.print(_plain(text), style=style)
 
     def _draw(self) -> None:
-        stopping = "stopping, Ctrl-C again aborts" if self._stopper.is_asked and self._stopper.is_solving else ""
+        stopping = "stopping, Ctrl-C again aborts" if self._stopper.is_asked and self._stopper.is_searching else ""
         name = "" if self._detail and self._stage == SOLVING else self._stage
         parts = [part for part in (name, self._detail, _elapsed(self._started), stopping) if part]
         with self._lock:

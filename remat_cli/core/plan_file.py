@@ -15,6 +15,7 @@ from remat_cli.core.problem import Problem, make_problem, tensor_ids
 from remat_cli.core.profile import Profile
 from remat_cli.core.schedule import Schedule
 from remat_cli.core.simulate import simulate
+from remat_cli.core.splits import SplitMode, Splitting
 from remat_cli.core.verification import Verification
 
 FORMAT: Final = "remat-plan"
@@ -39,7 +40,11 @@ class SessionSettings(msgspec.Struct, frozen=True):
 
 
 class Request(msgspec.Struct, frozen=True):
-    """What the user asked for. `budget_bytes` is the total that the text came to, fixed part included."""
+    """What the user asked for. `budget_bytes` is the total that the text came to, fixed part included.
+
+    `split`, `max_tiles`, `split_axis` and `allow_reassociation` say which splits were looked for; plans of versions
+    that knew none have `off`.
+    """
 
     budget: str
     budget_bytes: int
@@ -48,10 +53,17 @@ class Request(msgspec.Struct, frozen=True):
     portable: bool = False
     dims: dict[str, int] = {}
     input_shapes: dict[str, tuple[int, ...]] = {}
+    split: SplitMode = "off"
+    max_tiles: int = 32
+    split_axis: str = "auto"
+    allow_reassociation: bool = False
 
 
 class Solved(msgspec.Struct, frozen=True):
-    """Which solver found the schedule and what it proved, in its search space. Times are in nanoseconds."""
+    """Which solver found the schedule and what it proved, in its search space. Times are in nanoseconds.
+
+    `floor_bytes` is the floor of whole ops, `floor_with_splitting_bytes` that of the split model (None: not known).
+    """
 
     solver: str
     options: dict[str, Any]
@@ -66,6 +78,7 @@ class Solved(msgspec.Struct, frozen=True):
     floor_bytes: int
     seconds: float
     seconds_to_best: float | None = None
+    floor_with_splitting_bytes: int | None = None
 
 
 class Promise(msgspec.Struct, frozen=True):
@@ -75,7 +88,8 @@ class Promise(msgspec.Struct, frozen=True):
     `peak_bytes` is the predicted total (fixed, live tensors and workspace), `live_peak_bytes` the same without
     workspace and fixed part, `fixed_bytes` that part with the small constants of gates, `memory_bytes`
     the total during each op of `order`: exact under `exact_session`. A session with default options stays within the
-    budget in its first run when `holds_by_default`.
+    budget in its first run when `holds_by_default`. The baseline is that of the whole optimised model, one entry of
+    `baseline_memory_bytes` per op of it.
     """
 
     order: tuple[str, ...]
@@ -95,7 +109,8 @@ class PlanFile(msgspec.Struct, frozen=True, kw_only=True):
 
     `graph` is the optimised model that `schedule` indexes; its hash is `optimized_sha256`. `instances` are the lives
     of tensors in that schedule, before gates: `tensor` is an id of `graph`, `birth` and `death` are steps. `snippet`
-    is Python that runs the result.
+    is Python that runs the result. With `splitting`, `graph`, `schedule`, `profile` and `optimized_sha256` are those of
+    the split model, and the whole one is told of there.
     """
 
     format: Literal["remat-plan"] = FORMAT
@@ -115,6 +130,7 @@ class PlanFile(msgspec.Struct, frozen=True, kw_only=True):
     snippet: str
     warnings: tuple[str, ...] = ()
     verification: Verification | None = None
+    splitting: Splitting | None = None
 
     def problem(self) -> Problem:
         """The problem that was solved."""

@@ -8,16 +8,19 @@ READING: Final = "reading the model"
 OPTIMISING: Final = "optimising"
 PROFILING: Final = "profiling"
 COMPILING_KERNELS: Final = "compiling kernels (once per machine)"
+SPLITTING: Final = "searching for splits"
 SOLVING: Final = "solving"
 REWRITING: Final = "rewriting"
 VERIFYING: Final = "verifying"
+
+STOPPABLE: Final = frozenset({SPLITTING, SOLVING})  # stages that keep what they have when asked to stop
 
 
 class Progress(Protocol):
     """Listener of a run. Calls may come from any thread, and cost next to nothing."""
 
     def stage(self, text: str) -> None:
-        """A stage begins; the constants of this module are the usual ones. SOLVING may be stopped early."""
+        """A stage begins; the constants of this module are the usual ones. STOPPABLE ones may be stopped early."""
         ...
 
     def advance(self, done: int, total: int) -> None:
@@ -33,7 +36,7 @@ class Progress(Protocol):
         ...
 
     def should_stop(self) -> bool:
-        """Whether the user asked to stop solving and go on with the best plan so far."""
+        """Whether the user asked to stop searching and go on with the best so far."""
         ...
 
 

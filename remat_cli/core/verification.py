@@ -70,6 +70,11 @@ class Verification(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(line for is_kept, line in checks if not is_kept)
 
     @property
+    def lacks_only_cap(self) -> bool:
+        """Whether all promises hold but that of the capped runs."""
+        return len(self.failures) == 1 and self.capped_run_ok is False
+
+    @property
     def passed(self) -> bool:
         """Whether every promise that was checked holds."""
         return not self.failures

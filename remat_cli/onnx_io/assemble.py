@@ -105,8 +105,8 @@ def _made(name: str, parts: Parts, port: Port | None) -> ir.Value:
 def _metadata(draft: Draft) -> dict[str, str]:
     """What a node says about itself; copies name the op they repeat and their step."""
     if draft.source is None:
-        return {}
-    kept = dict(draft.source.metadata_props)
+        return dict(draft.notes)
+    kept = dict(draft.source.metadata_props) | dict(draft.notes)
     if draft.clone:
         kept |= {"remat.clone_of": draft.source.name or "", "remat.step": str(draft.step), "remat.device": "0"}
     return kept
@@ -114,8 +114,10 @@ def _metadata(draft: Draft) -> dict[str, str]:
 
 def _attributes(draft: Draft, inner: Mapping[str, ir.Value]) -> list[ir.Attr]:
     if draft.source is None:
-        return [ir.AttrInt64(name, value) for name, value in draft.attributes]
-    return [_attribute(attribute, inner) for attribute in draft.source.attributes.values()]
+        return [*(ir.AttrInt64(name, value) for name, value in draft.attributes), *draft.changed]
+    replaced = {attribute.name for attribute in draft.changed}
+    kept = [attribute for attribute in draft.source.attributes.values() if attribute.name not in replaced]
+    return [*(_attribute(attribute, inner) for attribute in kept), *draft.changed]
 
 
 def _attribute(attribute: ir.Attr, inner: Mapping[str, ir.Value]) -> ir.Attr:

@@ -17,7 +17,8 @@ class Draft:
     `reads` and `makes` are value names by position, "" where an optional one is left out. `captured` maps names that
     the subgraphs of the op read to the values they get. `source` is the node of the reference model that it copies,
     None for a gate helper. `clone` counts the earlier runs of the same op; `step` is the plan's step, -1 for a helper.
-    `attributes` are those of a helper; other nodes have those of their source.
+    `attributes` are those of a helper; other nodes have those of their source, `changed` ones replaced. `notes` are
+    added to the metadata of the node.
     """
 
     name: str
@@ -30,6 +31,8 @@ class Draft:
     clone: int = 0
     step: int = -1
     attributes: tuple[tuple[str, int], ...] = ()
+    changed: tuple[ir.Attr, ...] = ()
+    notes: tuple[tuple[str, str], ...] = ()
 
     @property
     def all_reads(self) -> tuple[str, ...]:

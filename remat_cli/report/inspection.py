@@ -11,6 +11,7 @@ from remat_cli.core.problem import Problem
 from remat_cli.core.profile import Profile
 from remat_cli.core.simulate import baseline
 from remat_cli.report.explain import alive_at, peak_step, recomputes, step_name
+from remat_cli.report.regions import planned_regions, step_times_ns
 from remat_cli.report.report import InspectReport, difference
 
 
@@ -42,16 +43,18 @@ def inspect_model(
 
 
 def inspect_plan(path: Path, file: PlanFile, warnings: tuple[str, ...] = ()) -> InspectReport:
-    """Where the memory of a written model goes, beside its original's, and what its recomputes buy.
+    """Where the memory of a written model goes, beside its original's, and what its splits and recomputes buy.
 
-    The figures are those of the written model, gates included; who is alive is worked out from the schedule.
+    The figures are those of the written model, gates included; who is alive is worked out from the schedule. The
+    original is the whole model, and so is the floor's.
 
     Raises:
         ModelError: the plan contradicts itself.
     """
-    problem, plan, promise = file.problem(), file.plan(), file.promise
+    problem, plan, promise, splitting = file.problem(), file.plan(), file.promise, file.splitting
     floor = working_set_floor(problem)
-    is_blocking = floor.ops[0] is not None and floor.bytes[0] == file.solved.floor_bytes
+    whole_floor = splitting.whole_floor_bytes if splitting else file.solved.floor_bytes
+    is_blocking = splitting is None and floor.ops[0] is not None and floor.bytes[0] == whole_floor
     peak_at = promise.memory_bytes.index(max(promise.memory_bytes))
     gates = set(promise.gates)
     step = max(0, sum(name not in gates for name in promise.order[: peak_at + 1]) - 1)
@@ -65,7 +68,8 @@ def inspect_plan(path: Path, file: PlanFile, warnings: tuple[str, ...] = ()) -> 
         device=file.device,
         ops=len(file.graph.ops),
         fixed_bytes=promise.fixed_bytes,
-        floor_bytes=file.solved.floor_bytes,
+        floor_bytes=whole_floor,
+        floor_with_splitting_bytes=file.solved.floor_with_splitting_bytes,
         blocking_op=file.graph.ops[floor.ops[0]].name if is_blocking and floor.ops[0] is not None else None,
         peak_bytes=promise.peak_bytes,
         peak_step=peak_at,
@@ -84,5 +88,8 @@ def inspect_plan(path: Path, file: PlanFile, warnings: tuple[str, ...] = ()) -> 
         lower_bound_percent=bound,
         gap_percent=difference(overhead, bound),
         space=file.solved.space,
+        regions=planned_regions(file),
+        step_times_ns=step_times_ns(file) if splitting else (),
+        baseline_step_times_ns=tuple(cost.time_ns for cost in splitting.whole_profile.ops) if splitting else (),
         warnings=warnings,
     )

@@ -15,6 +15,7 @@ from remat_cli.core.problem import Problem
 from remat_cli.core.profile import Profile
 from remat_cli.core.verification import Verification
 from remat_cli.report.bench_run import BenchReport
+from remat_cli.report.regions import RegionReport
 
 StatusName = Literal["optimal", "feasible", "infeasible", "not_found"]
 
@@ -45,7 +46,11 @@ class SolverRun(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SolutionReport(msgspec.Struct, frozen=True, kw_only=True):
-    """The outcome of solving, judged; `lower_bound_percent` is the proved least overhead in `space`."""
+    """The outcome of solving, judged; `lower_bound_percent` is the proved least overhead in `space`.
+
+    The baseline is that of the unsplit model. `floor_bytes` is the floor of whole ops, `floor_with_splitting_bytes`
+    what any schedule of the split model needs. With splits, bound and status hold for these splits.
+    """
 
     solver: str
     status: StatusName
@@ -64,6 +69,7 @@ class SolutionReport(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float
     seconds_to_best: float | None
     seed: int
+    floor_with_splitting_bytes: int | None = None
     options: dict[str, Any] = {}
     facts: dict[str, Any] = {}
 
@@ -107,7 +113,8 @@ class CompileReport(msgspec.Struct, frozen=True, kw_only=True):
     """One compilation. `output` and `plan` are None when nothing was written.
 
     `blockers` and `blocking_workspace_bytes` are what is held while `blocking_op` runs: together the floor's cause.
-    `is_blocked_by_many`: the op alone would fit, other tensors must be held meanwhile.
+    `is_blocked_by_many`: the op alone would fit, other tensors must be held meanwhile. `regions` run in tiles;
+    `split_obstacle` says in one line why splitting cannot help.
     """
 
     model: str
@@ -124,6 +131,8 @@ class CompileReport(msgspec.Struct, frozen=True, kw_only=True):
     is_blocked_by_many: bool = False
     blockers: tuple[LiveTensor, ...] = ()
     blocking_workspace_bytes: int = 0
+    regions: tuple[RegionReport, ...] = ()
+    split_obstacle: str | None = None
     gates: int = 0
     snippet: str = ""
     warnings: tuple[str, ...] = ()
@@ -172,7 +181,9 @@ class InspectReport(msgspec.Struct, frozen=True, kw_only=True):
 
     `memory_bytes` is the total during each step, `baseline_memory_bytes` the original's (plans only). `alive` are the
     tensors held at `peak_step`, largest first; `workspace_bytes` is what the op there takes for itself, `gate_bytes`
-    what gates hold then.
+    what gates hold then. `floor_bytes` is the floor of whole ops. `regions` run in tiles, or would (`is_estimate`);
+    `split_obstacle` says in one line why splitting cannot help. `step_times_ns` and `baseline_step_times_ns` are how
+    long each step takes (plans with splits only, where steps before and after cannot be compared by number).
     """
 
     path: str
@@ -199,6 +210,11 @@ class InspectReport(msgspec.Struct, frozen=True, kw_only=True):
     lower_bound_percent: float | None = None
     gap_percent: float | None = None
     space: str | None = None
+    floor_with_splitting_bytes: int | None = None
+    regions: tuple[RegionReport, ...] = ()
+    split_obstacle: str | None = None
+    step_times_ns: tuple[int, ...] = ()
+    baseline_step_times_ns: tuple[int, ...] = ()
     warnings: tuple[str, ...] = ()
 
     @property
@@ -279,12 +295,16 @@ AnyReport = (
 
 
 def solution_report(run: SolverRun, problem: Problem, baseline: Plan, plan: Plan | None) -> SolutionReport:
-    """Join what the solver says with what the judge says, for the first memory of the problem."""
+    """Join what the solver says with what the judge says, for the first memory of the problem.
+
+    With splits, problem, run and plan are those of the split model, the baseline that of the whole one.
+    """
     memory = problem.memories[0]
-    base = problem.baseline_time_ns
+    base = baseline.time_ns
     overhead = overhead_percent(plan.time_ns, base) if plan else None
-    # Every op runs at least once, so a weaker bound than the baseline time says nothing.
-    bound = overhead_percent(max(run.bound, base), base) if run.bound is not None else None
+    # Every op runs at least once, so a bound below the time of running each once says nothing.
+    least = problem.baseline_time_ns
+    bound = overhead_percent(max(run.bound, least), base) if run.bound is not None else None
     return SolutionReport(
         solver=run.solver,
         status=run.status,

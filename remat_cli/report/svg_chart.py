@@ -5,7 +5,10 @@ from __future__ import annotations
 import importlib.util
 import io
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any
+
+import msgspec
 
 from remat_cli.core.errors import MissingDependency
 from remat_cli.core.units import format_bytes
@@ -18,6 +21,7 @@ INK = "#8b949e"
 BEFORE = "#8b949e"
 AFTER = "#2f81f7"
 BUDGET = "#e5534b"
+BAND = "#d29922"
 
 SETTINGS: dict[str, Any] = {
     "svg.hashsalt": "remat",
@@ -32,6 +36,28 @@ SETTINGS: dict[str, Any] = {
 }
 
 
+class Curve(msgspec.Struct, frozen=True):
+    """Bytes held during each step; `times_ns` is how long each takes, empty where steps are drawn equally wide."""
+
+    label: str
+    values: Sequence[int]
+    times_ns: Sequence[int] = ()
+
+    @property
+    def edges(self) -> list[float]:
+        """Where steps begin, and the end of the last: in milliseconds, or step numbers."""
+        if not self.times_ns:
+            return [float(edge) for edge in range(len(self.values) + 1)]
+        return [edge / 1e6 for edge in accumulate(self.times_ns, initial=0)]
+
+
+class Shading(msgspec.Struct, frozen=True):
+    """Stretches of steps of the last curve: a mark, first and last step of each; `label` says what they are."""
+
+    label: str
+    runs: Sequence[tuple[str, int, int]]
+
+
 def require_matplotlib() -> None:
     """Check that pictures can be drawn, before any work.
 
@@ -43,18 +69,26 @@ def require_matplotlib() -> None:
 
 
 def inspect_svg(report: InspectReport) -> bytes:
-    """The picture of an inspected model, or of a plan beside its original.
+    """The picture of an inspected model, or of a plan beside its original; regions that run in tiles are shaded.
+
+    With splits the horizontal axis is time: before and after have steps of their own.
 
     Raises:
         MissingDependency: matplotlib is not installed.
     """
     name = report.path.replace("\\", "/").rpartition("/")[2]
-    curves = [("before", report.baseline_memory_bytes)] if report.baseline_memory_bytes else []
-    curves.append(("after" if curves else "memory", report.memory_bytes))
-    return memory_svg(curves, report.budget_bytes, f"Memory over time: {name}")
+    curves = []
+    if report.baseline_memory_bytes:
+        curves.append(Curve("before", report.baseline_memory_bytes, report.baseline_step_times_ns))
+    curves.append(Curve("after" if curves else "memory", report.memory_bytes, report.step_times_ns))
+    runs = [(str(number), *run) for number, region in enumerate(report.regions, 1) for run in region.steps]
+    label = "would be in tiles" if any(region.is_estimate for region in report.regions) else "in tiles"
+    return memory_svg(curves, report.budget_bytes, f"Memory over time: {name}", Shading(label, runs) if runs else None)
 
 
-def memory_svg(curves: Sequence[tuple[str, Sequence[int]]], budget_bytes: int | None = None, title: str = "") -> bytes:
+def memory_svg(
+    curves: Sequence[Curve], budget_bytes: int | None = None, title: str = "", shading: Shading | None = None
+) -> bytes:
     """Draw one or two labelled curves of bytes per step: the last in colour, what comes before it in grey.
 
     Raises:
@@ -68,23 +102,36 @@ def memory_svg(curves: Sequence[tuple[str, Sequence[int]]], budget_bytes: int | 
     with matplotlib.rc_context(SETTINGS):
         figure = Figure(figsize=(8.4, 3.6), layout="constrained")
         axes = figure.add_subplot()
-        for number, (label, values) in enumerate(curves):
-            _draw_curve(axes, f"{label}: peak {format_bytes(max(values))}", values, number == len(curves) - 1)
+        for curve in curves:
+            _draw_curve(axes, curve, AFTER if curve is curves[-1] else BEFORE)
         if budget_bytes is not None:
             _draw_budget(axes, budget_bytes)
-        _dress(axes, title)
+        if shading is not None:
+            _draw_shading(axes, shading, curves[-1].edges)
+        _dress(axes, title, "time, ms (predicted)" if curves[-1].times_ns else "step (one op each)")
         figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None, "Creator": "remat"})
     return buffer.getvalue()
 
 
-def _draw_curve(axes: Any, label: str, values: Sequence[int], is_last: bool) -> None:
-    """A step line over a light fill; the value of step s spans from s to s + 1."""
-    color = AFTER if is_last else BEFORE
-    edges = list(range(len(values) + 1))
-    heights = [value / MIB for value in values]
+def _draw_curve(axes: Any, curve: Curve, color: str) -> None:
+    """A step line over a light fill; the value of a step spans from its own edge to the next."""
+    heights = [value / MIB for value in curve.values]
     heights.append(heights[-1])
-    axes.fill_between(edges, heights, step="post", color=color, alpha=0.28 if is_last else 0.18, linewidth=0)
-    axes.step(edges, heights, where="post", color=color, linewidth=1.6, label=label)
+    label = f"{curve.label}: peak {format_bytes(max(curve.values))}"
+    alpha = 0.28 if color == AFTER else 0.18
+    axes.fill_between(curve.edges, heights, step="post", color=color, alpha=alpha, linewidth=0)
+    axes.step(curve.edges, heights, where="post", color=color, linewidth=1.6, label=label)
+
+
+def _draw_shading(axes: Any, shading: Shading, edges: Sequence[float]) -> None:
+    """A band from top to bottom behind each stretch, its mark above it; one entry in the legend for all."""
+    for number, (mark, first, last) in enumerate(shading.runs):
+        start, stop = edges[first], edges[last + 1]
+        axes.axvspan(
+            start, stop, color=BAND, alpha=0.16, linewidth=0, zorder=0, label=None if number else shading.label
+        )
+        place = {"transform": axes.get_xaxis_transform(), "ha": "center", "va": "bottom", "fontsize": 9}
+        axes.text((start + stop) / 2, 1.005, mark, color=BAND, **place)
 
 
 def _draw_budget(axes: Any, budget_bytes: int) -> None:
@@ -92,15 +139,16 @@ def _draw_budget(axes: Any, budget_bytes: int) -> None:
     axes.axhline(budget_bytes / MIB, color=BUDGET, linewidth=1.4, linestyle=(0, (5, 3)), label=label)
 
 
-def _dress(axes: Any, title: str) -> None:
+def _dress(axes: Any, title: str, across: str) -> None:
     """Axes, legend and title, without anything that needs no ink."""
-    axes.set_xlabel("step (one op each)")
+    axes.set_xlabel(across)
     axes.set_ylabel("memory held, MiB")
     axes.set_ylim(0, axes.get_ylim()[1] * 1.02)
     axes.margins(x=0)
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(axis="y", color=INK, alpha=0.25, linewidth=0.6)
     axes.set_axisbelow(True)
-    axes.legend(loc="upper left", bbox_to_anchor=(0, 1.16), ncols=3, frameon=False, fontsize=10, borderaxespad=0)
+    place = {"loc": "upper left", "bbox_to_anchor": (0, 1.16), "borderaxespad": 0}
+    axes.legend(**place, ncols=4, columnspacing=1.4, handlelength=1.6, frameon=False, fontsize=10)
     if title:
         axes.set_title(title, loc="left", pad=32, fontsize=12, fontweight="bold")

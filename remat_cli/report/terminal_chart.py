@@ -22,6 +22,18 @@ class Rule(msgspec.Struct, frozen=True):
     role: Role = "warn"
 
 
+class Band(msgspec.Struct, frozen=True):
+    """A stretch of steps, first and last inclusive, that is marked under the chart with a label.
+
+    What `meaning` says of the marks is written once for all bands that share it.
+    """
+
+    label: str
+    first: int
+    last: int
+    meaning: str = ""
+
+
 class _Frame(msgspec.Struct, frozen=True):
     """The visible part: `rows` of text between `low` and `high` bytes."""
 
@@ -44,6 +56,7 @@ def memory_chart(
     *,
     fixed_bytes: int = 0,
     rules: Sequence[Rule] = (),
+    bands: Sequence[Band] = (),
     rows: int = 10,
     style: Style | None = None,
 ) -> list[str]:
@@ -51,7 +64,7 @@ def memory_chart(
 
     More steps than columns: each column shows the largest of its steps, so that no peak is lost. The fixed part is
     shaded. Where it is more than half of everything, the axis starts at it, as its labels say. Only rules near enough
-    to what is drawn are shown.
+    to what is drawn are shown. Bands are a line of marks below the axis.
     """
     style = style or Style()
     if not memory_bytes:
@@ -69,9 +82,12 @@ def memory_chart(
         bars = _row(values, row, frame, (fixed_bytes, limit, rules), style)
         lines.append(f"  {labels.get(row, ''):>{margin}} {_axis(row in labels, style)}{bars}")
     lines.append(f"  {labels[-1]:>{margin}} {_floor_line(len(values), style)}")
-    lines += [f"  {'':>{margin}}  {line}" for line in _peak_lines(memory_bytes, len(values), style)]
-    lines += [f"  {'':>{margin}}  {_rule_line(rule, style)}" for rule in rules]
-    return lines
+    below = _band_lines(bands, len(memory_bytes), len(values), style)
+    below += _peak_lines(memory_bytes, len(values), style)
+    below += [_rule_line(rule, style) for rule in rules]
+    meanings = dict.fromkeys(band.meaning for band in bands if band.meaning)
+    below += [style.paint(f"{_line(2, style)} {meaning}", "good") for meaning in meanings]
+    return lines + [f"  {'':>{margin}}  {line}" for line in below]
 
 
 def resample(values: Sequence[int], width: int) -> list[int]:
@@ -132,6 +148,21 @@ def _axis(is_labelled: bool, style: Style) -> str:
 
 def _floor_line(width: int, style: Style) -> str:
     return f"└{'─' * width}" if style.has_unicode else f"+{'-' * width}"
+
+
+def _band_lines(bands: Sequence[Band], count: int, width: int, style: Style) -> list[str]:
+    """One line of marks, each band's label at its start; where bands meet in one column the later one shows."""
+    cells = [" "] * width
+    for band in sorted(bands, key=lambda band: band.first):
+        first = _column(band.first, count, width)
+        last = max(first, (_column(band.last + 1, count, width) if band.last + 1 < count else width) - 1)
+        cells[first : last + 1] = [*(band.label + _line(width, style))[: last + 1 - first]]
+    text = "".join(cells).rstrip()
+    return [style.paint(text, "good")] if text else []
+
+
+def _line(width: int, style: Style) -> str:
+    return ("━" if style.has_unicode else "=") * width
 
 
 def _peak_lines(memory_bytes: Sequence[int], width: int, style: Style) -> list[str]:

@@ -24,6 +24,7 @@ from remat_cli.report.report import (
 )
 from remat_cli.report.style import Style, columns, duration, percent, plural, shorten
 from remat_cli.report.text_inspect import inspect_lines, live_tensor_lines
+from remat_cli.report.text_regions import floor_lines, obstacle_lines, split_lines
 
 
 def render_text(report: AnyReport, style: Style) -> str:
@@ -49,7 +50,9 @@ def compile_lines(report: CompileReport, style: Style) -> list[str]:
         lines += _no_plan_lines(report, style)
     else:
         lines += [*_before_after(report, solution.peak_bytes, solution.time), ""]
-        lines += [_solver_line(solution), _recompute_line(report)]
+        lines += [_solver_line(report), _recompute_line(report), *split_lines(report.regions)]
+        lines += floor_lines(report.regions, solution)
+        lines += obstacle_lines(report.split_obstacle, report.regions)
     if report.verification is not None:
         lines += ["", *verification_lines(report.verification, style)]
     lines += _warning_lines(report.warnings, report.verification, style)
@@ -92,15 +95,17 @@ def _change(after: int, before: int) -> float | None:
     return 100 * (after - before) / before if before else None
 
 
-def _solver_line(solution: SolutionReport) -> str:
+def _solver_line(report: CompileReport) -> str:
     """Who found the plan, what is proved in which space, and how long it took."""
+    solution = report.solution
     if solution.status == "optimal":
         proof = "proved optimal"
     elif solution.lower_bound_percent is None:
         proof = "no bound proved"
     else:
         proof = f"proved least {percent(solution.lower_bound_percent)}, gap {solution.gap_percent or 0:.2f} %"
-    found = f"{percent(solution.overhead_percent)} time, {proof} (space {solution.space})"
+    with_splits = ", with these splits" if report.regions else ""
+    found = f"{percent(solution.overhead_percent)} time, {proof} (space {solution.space}{with_splits})"
     return f"{solution.solver}: {found}, {solution.seconds:.1f} s, seed {solution.seed}"
 
 
@@ -108,8 +113,9 @@ def _recompute_line(report: CompileReport) -> str:
     count = report.solution.recomputed_ops or 0
     if count == 0:
         peak_bytes = report.solution.peak_bytes or 0
-        is_reordered = peak_bytes < report.solution.baseline_peak_bytes
-        return "nothing is recomputed: another order is enough" if is_reordered else "nothing is recomputed"
+        if peak_bytes >= report.solution.baseline_peak_bytes:
+            return "nothing is recomputed"
+        return f"nothing is recomputed: {'splitting' if report.regions else 'another order'} is enough"
     names = ", ".join(shorten(r.op, 32) for r in report.recomputes[:3])
     more = f" and {len(report.recomputes) - 3} more" if len(report.recomputes) > 3 else ""
     listed = f": {names}{more}" if names else ""
@@ -119,14 +125,8 @@ def _recompute_line(report: CompileReport) -> str:
 def _no_plan_lines(report: CompileReport, style: Style) -> list[str]:
     """Why there is no plan: the floor and who causes it, or the time limit."""
     solution = report.solution
-    floor = describe_bytes(solution.floor_bytes)
-    if solution.status == "infeasible":
-        lines = [style.paint(f"impossible: no schedule needs less than {floor}", "bad") + f" (space {solution.space})"]
-    else:
-        lines = [
-            style.paint(f"no plan within budget was found in {solution.seconds:.1f} s", "bad"),
-            f"the proved least is {floor}: try a longer --time-limit or a larger --budget",
-        ]
+    lines = _impossible_lines(solution, style) if solution.status == "infeasible" else _not_found_lines(solution, style)
+    lines += [*split_lines(report.regions), *obstacle_lines(report.split_obstacle, report.regions)]
     if report.blocking_op is not None:
         cause = f"op {report.blocking_op} needs these at once"
         if report.is_blocked_by_many:
@@ -137,6 +137,28 @@ def _no_plan_lines(report: CompileReport, style: Style) -> list[str]:
             lines += [f"  and {format_bytes(report.blocking_workspace_bytes)} of workspace inside the op"]
     lines += ["", f"without a plan the model needs {describe_bytes(solution.baseline_peak_bytes)}"]
     return lines
+
+
+def _impossible_lines(solution: SolutionReport, style: Style) -> list[str]:
+    """What was proved to be too little."""
+    floor, split_floor = describe_bytes(solution.floor_bytes), solution.floor_with_splitting_bytes
+    verdict = f"impossible: no schedule of whole ops needs less than {floor}"
+    lines = [style.paint(verdict, "bad") + f" (space {solution.space})"]
+    if split_floor is not None:
+        lines.append(f"with the best splits found, none needs less than {describe_bytes(split_floor)}")
+    return lines
+
+
+def _not_found_lines(solution: SolutionReport, style: Style) -> list[str]:
+    """What is proved, and what may help."""
+    split_floor = solution.floor_with_splitting_bytes
+    least = f"{describe_bytes(solution.floor_bytes)} for whole ops"
+    if split_floor is not None:
+        least += f", {describe_bytes(split_floor)} with the best splits found"
+    return [
+        style.paint(f"no plan within budget was found in {solution.seconds:.1f} s", "bad"),
+        f"the proved least is {least}: try a longer --time-limit or a larger --budget",
+    ]
 
 
 def verify_lines(report: VerifyReport, style: Style) -> list[str]:

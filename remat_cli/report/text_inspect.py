@@ -8,7 +8,8 @@ from remat_cli.core.budget import describe_bytes
 from remat_cli.core.units import format_bytes
 from remat_cli.report.report import InspectReport, LiveTensor, Recompute
 from remat_cli.report.style import Style, columns, duration, percent, plural, shorten
-from remat_cli.report.terminal_chart import Rule, memory_chart
+from remat_cli.report.terminal_chart import Band, Rule, memory_chart
+from remat_cli.report.text_regions import obstacle_lines, region_lines
 
 MOST_ROWS = 12
 
@@ -17,13 +18,17 @@ def inspect_lines(report: InspectReport, style: Style) -> list[str]:
     """Everything about one model or plan, the verdict first."""
     where = f"{plural(report.ops, 'op')} on {report.device}"
     lines = [style.paint(report.path, "strong") + f"  ({report.kind}, {where})", *_figures(report, style), ""]
-    lines += memory_chart(report.memory_bytes, fixed_bytes=report.fixed_bytes, rules=_rules(report), style=style)
+    lines += memory_chart(
+        report.memory_bytes, fixed_bytes=report.fixed_bytes, rules=_rules(report), bands=_bands(report), style=style
+    )
     lines += ["", f"alive at the peak, step {report.peak_step} ({report.peak_op}):"]
     lines += live_tensor_lines(report.alive, style)
     if report.workspace_bytes:
         lines += [f"  and {format_bytes(report.workspace_bytes)} of workspace inside {report.peak_op}"]
     if report.gate_bytes:
         lines += [f"  and {format_bytes(report.gate_bytes)} held by gates"]
+    if report.regions or report.split_obstacle:
+        lines += ["", *region_lines(report.regions), *obstacle_lines(report.split_obstacle, report.regions)]
     if report.recomputes:
         lines += ["", "recomputes, the costliest first:", *recompute_lines(report.recomputes, style)]
     if report.warnings:
@@ -33,9 +38,8 @@ def inspect_lines(report: InspectReport, style: Style) -> list[str]:
 
 def _figures(report: InspectReport, style: Style) -> list[str]:
     """Peak, floor, budget and bound, each in bytes and a readable unit."""
-    cause = f", caused by {report.blocking_op}" if report.blocking_op else ""
     rows = [["peak", describe_bytes(report.peak_bytes)], ["fixed", describe_bytes(report.fixed_bytes)]]
-    rows += [["floor", describe_bytes(report.floor_bytes) + cause]]
+    rows += _floor_rows(report)
     if report.baseline_peak_bytes is not None:
         rows += [["original peak", describe_bytes(report.baseline_peak_bytes)]]
     if report.time is not None:
@@ -52,12 +56,23 @@ def _figures(report: InspectReport, style: Style) -> list[str]:
     return lines
 
 
+def _floor_rows(report: InspectReport) -> list[list[str]]:
+    """The floor of whole ops and, where it is known, that with splitting."""
+    cause = f", caused by {report.blocking_op}" if report.blocking_op else ""
+    whole = describe_bytes(report.floor_bytes) + cause
+    if report.floor_with_splitting_bytes is None:
+        return [["floor of whole ops" if report.regions else "floor", whole]]
+    return [["floor of whole ops", whole], ["floor with splitting", describe_bytes(report.floor_with_splitting_bytes)]]
+
+
 def _verdict(report: InspectReport) -> str:
     """Whether it fits and, if not, whether a plan could make it."""
     if report.fits:
         return "fits"
     if report.budget_bytes is not None and report.budget_bytes < report.floor_bytes:
-        return "impossible, below the floor"
+        if report.regions:
+            return "does not fit with whole ops; `remat compile` may split them"
+        return "impossible with whole ops, below the floor"
     return "does not fit as it is; `remat compile` may find a plan"
 
 
@@ -66,6 +81,15 @@ def _rules(report: InspectReport) -> list[Rule]:
     if report.baseline_peak_bytes is not None:
         rules.append(Rule("original peak", report.baseline_peak_bytes, "faint"))
     return rules
+
+
+def _bands(report: InspectReport) -> list[Band]:
+    """Where each region runs, under its number in the table."""
+    return [
+        Band(str(number), *run, f"{'would run' if region.is_estimate else 'runs'} in tiles, numbered as below")
+        for number, region in enumerate(report.regions, 1)
+        for run in region.steps
+    ]
 
 
 def live_tensor_lines(tensors: Sequence[LiveTensor], style: Style) -> list[str]:

@@ -132,6 +132,11 @@ def test_interrupt_outside_solving_is_130(remat, pipeline):
         ((*COMPILE, "--time-limit", "soon"), "time limit 'soon'"),
         ((*COMPILE, "--gap", "big"), "gap 'big'"),
         ((*COMPILE, "--order", "sideways"), "'sideways' is not one of 'free', 'keep'"),
+        ((*COMPILE, "--split", "sideways"), "'sideways' is not one of 'auto', 'off', 'max'"),
+        ((*COMPILE, "--max-tiles", "1"), "max_tiles = 1 must be at least 2"),
+        ((*COMPILE, "--max-tiles", "many"), "'many' is not a valid integer"),
+        ((*COMPILE, "--split-axis", "up"), "split axis 'up' is not an axis"),
+        (("inspect", "net.onnx", "--split-axis", "99"), "split axis '99' is not an axis"),
         ((*COMPILE, "--format", "xml"), "'xml' is not one of"),
         ((*COMPILE, "--seed", "x"), "'x' is not a valid integer"),
         ((*COMPILE, "--threads", "-1"), "threads = -1 must not be negative"),
@@ -181,6 +186,23 @@ def test_flags_reach_the_pipeline(remat, pipeline):
     assert (config.dims, config.input_shapes) == ({"batch": 8, "len": 4}, {"x": (1, 3)})
     assert (config.output, config.plan) == (Path("o.onnx"), Path("p.json"))
     assert config.verbose
+
+
+@pytest.mark.parametrize("command", [COMPILE, ("inspect", "net.onnx", "--budget", "min")])
+def test_split_flags_reach_the_pipeline(remat, pipeline, command):
+    remat(*command)
+    config = pipeline.config
+    assert (config.split, config.max_tiles, config.split_axis.kind) == ("auto", 32, "auto")
+    assert not config.allow_reassociation
+    outcome = remat(
+        *command, "--split", "max", "--max-tiles", "16", "--split-axis", "-2", "--allow-reassociation",
+        "--max-overhead", "10%",
+    )  # fmt: skip
+    assert (outcome.code, outcome.err) == (0, "")
+    config = pipeline.config
+    assert (config.split, config.max_tiles, config.split_axis.axes(4)) == ("max", 16, (2,))
+    assert config.allow_reassociation
+    assert config.max_overhead_share == Fraction(1, 10)
 
 
 def test_a_file_speaks_where_flags_are_silent(remat, pipeline):

@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
 FAKE = """
 import sys, types, threading, time
 import remat_cli
-from remat_cli.core.progress import OPTIMISING, SOLVING, VERIFYING
+from remat_cli.core.progress import OPTIMISING, SOLVING, SPLITTING, VERIFYING
 from tests.report import samples
 
 def compile_model(model, config, progress):
@@ -74,6 +74,16 @@ def interrupt_after(process, line):
 def test_ctrl_c_while_solving_goes_on_with_the_best_plan(tmp_path):
     with start(tmp_path, WAIT_FOR_STOP) as process:
         interrupt_after(process, "incumbent")
+        out, err = process.communicate(timeout=20)
+    assert process.returncode == 0
+    assert "net.remat.onnx" in out
+    assert err == "verifying\n"
+
+
+def test_ctrl_c_while_searching_for_splits_goes_on_with_what_there_is(tmp_path):
+    body = WAIT_FOR_STOP.replace("SOLVING", "SPLITTING").replace("progress.incumbent(3.0, None)", "")
+    with start(tmp_path, body) as process:
+        interrupt_after(process, "searching for splits")
         out, err = process.communicate(timeout=20)
     assert process.returncode == 0
     assert "net.remat.onnx" in out

@@ -28,6 +28,35 @@ def test_round_trip(path):
     assert read_plan(path) == samples.plan_file()
 
 
+def test_a_plan_with_splits_round_trips_and_is_judged_in_the_split_graph(tmp_path):
+    write_plan(tmp_path / "split.json", samples.split_plan_file())
+    plan = read_plan(tmp_path / "split.json")
+    assert plan == samples.split_plan_file()
+    assert plan.plan().peak == plan.promise.peak_bytes < plan.promise.baseline_peak_bytes
+    assert len(plan.promise.baseline_memory_bytes) == len(plan.splitting.whole_profile.ops)
+
+
+def test_a_plan_from_before_there_were_splits_still_reads(path):
+    values = json.loads(path.read_text())
+    del values["splitting"], values["solved"]["floor_with_splitting_bytes"]
+    for key in ("split", "max_tiles", "split_axis", "allow_reassociation"):
+        del values["request"][key]
+    path.write_text(json.dumps(values))
+    plan = read_plan(path)
+    assert plan.splitting is None
+    assert plan.request.split == "off"
+    assert plan == msgspec.structs.replace(samples.plan_file(), splitting=None)
+
+
+def test_regions_that_contradict_themselves_are_damage(tmp_path):
+    write_plan(tmp_path / "split.json", samples.split_plan_file())
+    values = json.loads((tmp_path / "split.json").read_text())
+    values["splitting"]["facts"] = []
+    edit(tmp_path / "split.json", splitting=values["splitting"])
+    with pytest.raises(ModelError, match="is damaged: 1 regions have the facts of 0"):
+        read_plan(tmp_path / "split.json")
+
+
 def test_the_plan_can_be_judged_again(path):
     plan = read_plan(path)
     assert plan.plan() == samples.plan()
@@ -146,9 +175,11 @@ def test_schema_speaks_of_every_field_and_fixes_the_version():
     assert plan["properties"]["version"] == {"const": VERSION}
 
 
-def test_every_written_key_is_in_the_schema(path):
+@pytest.mark.parametrize("plan", [samples.plan_file(), samples.split_plan_file()], ids=["whole", "split"])
+def test_every_written_key_is_in_the_schema(tmp_path, plan):
+    write_plan(tmp_path / "plan.json", plan)
     schema = plan_schema()
-    check(json.loads(path.read_text()), {"$ref": schema["$ref"]}, schema["$defs"])
+    check(json.loads((tmp_path / "plan.json").read_text()), {"$ref": schema["$ref"]}, schema["$defs"])
 
 
 def check(value, schema, definitions):

@@ -21,9 +21,11 @@ from remat_cli.core.problem import Problem, make_problem
 from remat_cli.core.profile import OpCost, Profile, Provenance
 from remat_cli.core.schedule import Schedule
 from remat_cli.core.simulate import baseline, simulate
+from remat_cli.core.splits import Region, RegionFacts, Splitting
 from remat_cli.core.verification import Verification
 from remat_cli.report.explain import alive_at, recomputes
-from remat_cli.report.inspection import inspect_plan
+from remat_cli.report.inspection import inspect_model, inspect_plan
+from remat_cli.report.regions import estimated_regions, region_reports
 from remat_cli.report.report import (
     CompileReport,
     InspectReport,
@@ -222,4 +224,128 @@ def plan_file() -> PlanFile:
         ),
         snippet="import onnxruntime as ort\n",
         verification=verification(),
+    )
+
+
+def split_graph() -> Graph:
+    """The same net with `grow` and `shrink` in two tiles, joined to h again."""
+
+    def tensor(name: str, mib: float, producer: int | None, kept: bool = False) -> Tensor:
+        return Tensor(name, "float", (1, int(mib * MIB) // 4), int(mib * MIB), producer, kept=kept)
+
+    return Graph(
+        ops=(
+            Op("make_skip", "Conv", (0,), (1,), weights=(0,)),
+            Op("s/slice_0", "Slice", (1,), (2,)),
+            Op("grow/tile_0", "Conv", (2,), (3,)),
+            Op("shrink/tile_0", "MaxPool", (3,), (4,)),
+            Op("s/slice_1", "Slice", (1,), (5,)),
+            Op("grow/tile_1", "Conv", (5,), (6,)),
+            Op("shrink/tile_1", "MaxPool", (6,), (7,)),
+            Op("h/join", "Concat", (4, 7), (8,)),
+            Op("join", "Concat", (1, 8), (9,)),
+        ),
+        tensors=(
+            tensor("x", 1, None),
+            tensor("s", 8, 0),
+            tensor("s/slice_0", 4, 1),
+            tensor("g/tile_0", 8, 2),
+            tensor("h/tile_0", 0.5, 3),
+            tensor("s/slice_1", 4, 4),
+            tensor("g/tile_1", 8, 5),
+            tensor("h/tile_1", 0.5, 6),
+            tensor("h", 1, 7),
+            tensor("y", 1, 8, kept=True),
+        ),
+        weights=(Weight("w", 1024),),
+    )
+
+
+def split_profile() -> Profile:
+    times = (1_000_000, 50_000, 3_100_000, 1_050_000, 50_000, 3_100_000, 1_050_000, 20_000, 1_000_000)
+    ops = tuple(OpCost(op.name, time) for op, time in zip(split_graph().ops, times, strict=True))
+    return msgspec.structs.replace(profile(), model_sha256="d" * 64, ops=ops)
+
+
+def region_facts() -> RegionFacts:
+    return RegionFacts(112, 3.1, 26 * MIB + 66560, 21 * MIB, 8_000_000, 8_420_000)
+
+
+def splitting() -> Splitting:
+    region = Region(("grow", "shrink"), ("h",), (2,), 8, ("g",))
+    return Splitting((region,), (region_facts(),), "b" * 64, profile(), 25 * MIB + 66560)
+
+
+def split_plan_file() -> PlanFile:
+    """A plan of the split net; a gate stands before the second tile."""
+    file, first = plan_file(), baseline(problem())
+    judged = baseline(make_problem(split_graph(), split_profile(), 22 * MIB))
+    names = [op.name for op in split_graph().ops]
+    curve = judged.memory_bytes[0]
+    promise = msgspec.structs.replace(
+        file.promise,
+        order=(*names[:4], "gate_1", *names[4:]),
+        gates=("gate_1",),
+        peak_bytes=judged.peak,
+        baseline_peak_bytes=first.peak,
+        memory_bytes=(*curve[:4], curve[4], *curve[4:]),
+    )
+    return msgspec.structs.replace(
+        file,
+        optimized_sha256="d" * 64,
+        request=Request("22MiB", 22 * MIB, split="auto", max_tiles=8, split_axis="height"),
+        graph=split_graph(),
+        profile=split_profile(),
+        schedule=judged.schedule,
+        instances=graph_instances(split_graph(), judged),
+        solved=msgspec.structs.replace(
+            file.solved,
+            time_ns=judged.time_ns,
+            overhead_percent=4.2,
+            lower_bound_percent=4.2,
+            floor_with_splitting_bytes=21 * MIB + 1024,
+        ),
+        promise=promise,
+        splitting=splitting(),
+    )
+
+
+def split_problem() -> Problem:
+    return make_problem(split_graph(), split_profile(), 22 * MIB)
+
+
+def split_solution() -> SolutionReport:
+    """Judged against the whole net's baseline."""
+    judged = baseline(make_problem(split_graph(), split_profile(), 22 * MIB))
+    found = solution_report(run("optimal", judged.time_ns), split_problem(), baseline(problem()), judged)
+    return msgspec.structs.replace(found, floor_with_splitting_bytes=21 * MIB + 1024)
+
+
+def split_report() -> CompileReport:
+    return msgspec.structs.replace(
+        compile_report(),
+        budget="22MiB",
+        solution=split_solution(),
+        recomputes=(),
+        regions=region_reports(splitting()),
+        split_obstacle="tensor 's' (8.00 MiB) is read by 'join', which has no slicing rule",
+    )
+
+
+def obstacle_report() -> CompileReport:
+    return msgspec.structs.replace(
+        impossible_report(), split_obstacle="output 'y' (1.00 MiB) is a model output and must exist whole"
+    )
+
+
+def split_inspect_report() -> InspectReport:
+    return inspect_plan(Path("net.plan.json"), split_plan_file())
+
+
+def proposal_report() -> InspectReport:
+    """What the search would split in the net as it is."""
+    asked = splitting()
+    return msgspec.structs.replace(
+        inspect_model(Path("net.onnx"), graph(), profile(), problem(22 * MIB), "22MiB"),
+        regions=estimated_regions(asked.regions, asked.facts, graph()),
     )

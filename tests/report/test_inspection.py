@@ -33,6 +33,20 @@ def test_a_plan_beside_its_original():
     assert (report.gap_percent, report.blocking_op, report.warnings) == (5.0, "grow", ("made elsewhere",))
 
 
+def test_a_split_plan_beside_the_whole_model():
+    file = samples.split_plan_file()
+    report = inspect_plan(Path("net.plan.json"), file)
+    assert report.baseline_memory_bytes == baseline(samples.problem()).memory_bytes[0]
+    assert report.baseline_peak_bytes == baseline(samples.problem()).peak > report.peak_bytes
+    assert report.floor_bytes == file.splitting.whole_floor_bytes > report.peak_bytes
+    assert (report.floor_with_splitting_bytes, report.blocking_op) == (21 * MIB + 1024, None)
+    assert [region.ops for region in report.regions] == [("grow", "shrink")]
+    assert len(report.step_times_ns) == len(report.memory_bytes)
+    assert len(report.baseline_step_times_ns) == len(report.baseline_memory_bytes)
+    assert sum(report.step_times_ns) == report.time
+    assert report.peak_op == "grow/tile_1"
+
+
 def test_what_gates_hold_is_named():
     # A gate of 16 bytes runs after make_skip and is alive during grow: the peak is one step later, 16 bytes higher.
     file = samples.plan_file()

@@ -17,6 +17,7 @@ SOLUTION_KEYS = [
     "budget_bytes",
     "fixed_bytes",
     "floor_bytes",
+    "floor_with_splitting_bytes",
     "baseline_peak_bytes",
     "peak_bytes",
     "baseline_time",
@@ -71,6 +72,45 @@ def test_compile_has_solution_and_verification():
     values = as_json(samples.compile_report())
     assert set(SOLUTION_KEYS) <= set(values["solution"])
     assert set(VERIFICATION_KEYS) <= set(values["verification"])
+
+
+REGION_KEYS = [
+    "ops",
+    "exits",
+    "axis",
+    "tiles",
+    "extent",
+    "halo_percent",
+    "kept",
+    "peak_before_bytes",
+    "peak_after_bytes",
+    "time_before_ns",
+    "time_after_ns",
+    "overhead_percent",
+    "steps",
+    "is_estimate",
+]
+
+
+@pytest.mark.parametrize("name", ["compile_split", "inspect_split_plan", "inspect_proposal"])
+def test_regions_have_the_documented_keys(name):
+    (region,) = as_json(REPORTS[name]())["regions"]
+    assert list(region) == REGION_KEYS
+    assert region["is_estimate"] is (name == "inspect_proposal")
+
+
+def test_floors_of_whole_ops_and_with_splitting_stand_side_by_side():
+    solution = as_json(samples.split_report())["solution"]
+    assert solution["floor_with_splitting_bytes"] < solution["floor_bytes"]
+    assert as_json(samples.compile_report())["solution"]["floor_with_splitting_bytes"] is None
+    report = as_json(samples.split_inspect_report())
+    assert report["floor_with_splitting_bytes"] < report["floor_bytes"] < report["baseline_peak_bytes"]
+
+
+def test_without_splits_there_are_no_regions_and_no_obstacle():
+    values = as_json(samples.compile_report())
+    assert (values["regions"], values["split_obstacle"]) == ([], None)
+    assert "must exist whole" in as_json(samples.obstacle_report())["split_obstacle"]
 
 
 def test_unknown_is_null():

@@ -3,6 +3,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from remat_cli.core.problem import make_problem
 from remat_cli.core.simulate import baseline
 from remat_cli.report.report import overhead_percent, solution_report
 from tests.report import samples
@@ -39,6 +40,21 @@ def test_unknown_bound_leaves_the_gap_unknown():
     assert report.lower_bound_percent is None
     assert report.gap_percent is None
     assert report.overhead_percent == pytest.approx(10.0)
+
+
+def test_splits_are_counted_from_the_whole_model():
+    # Whole: 10 ms. Split: 10.42 ms, each op once, so nothing below that is possible with these splits.
+    solution = samples.split_solution()
+    assert solution.baseline_time == 10_000_000
+    assert solution.baseline_peak_bytes == baseline(samples.problem()).peak
+    assert solution.overhead_percent == pytest.approx(4.2)
+    assert (solution.lower_bound_percent, solution.gap_percent) == (pytest.approx(4.2), 0.0)
+
+
+def test_a_weak_bound_is_the_time_of_running_each_tile_once():
+    judged = baseline(make_problem(samples.split_graph(), samples.split_profile(), 0))
+    found = solution_report(samples.run(bound=3), samples.split_problem(), baseline(samples.problem()), judged)
+    assert found.lower_bound_percent == pytest.approx(4.2)
 
 
 def test_no_time_has_no_overhead():

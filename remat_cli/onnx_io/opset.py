@@ -1,0 +1,68 @@
+"""A model under a newer version of the ONNX operators, where that changes nothing."""
+
+from __future__ import annotations
+
+import onnx
+import onnx_ir as ir
+
+ONNX_DOMAINS = ("", "ai.onnx")
+LAST_AXIS_SINCE = 13  # before, these worked on all axes from `axis` on as if they were one
+LAST_AXIS_OPS = frozenset({"Softmax", "LogSoftmax", "Hardmax"})
+
+
+def raise_opset(model: ir.Model, version: int) -> ir.Model | None:
+    """A copy that declares operator set `version`; None where some op has another form or meaning there.
+
+    Forms are compared by the schemas of both versions; every attribute that is given and every input and output, by
+    name and place, must still be there. Kernels of other versions may still give other bits: compare them.
+    """
+    imports = model.graph.opset_imports
+    old = imports.get("", imports.get("ai.onnx", 0))
+    copy = model.clone()
+    if old >= version:
+        return copy
+    if model.functions or not all(_keeps_meaning(node, old, version) for node in model.graph):
+        return None
+    for domain in ONNX_DOMAINS:
+        if domain in copy.graph.opset_imports:
+            copy.graph.opset_imports[domain] = version
+    return copy
+
+
+def _keeps_meaning(node: ir.Node, old: int, new: int) -> bool:
+    if node.domain not in ONNX_DOMAINS:
+        return True
+    try:
+        before, after = (onnx.defs.get_schema(node.op_type, version, "") for version in (old, new))
+    except onnx.defs.SchemaError:
+        return False
+    if before.since_version == after.since_version:
+        return True
+    if after.deprecated or not set(node.attributes) <= set(after.attributes):
+        return False
+    if node.op_type in LAST_AXIS_OPS and before.since_version < LAST_AXIS_SINCE and not _is_last_axis(node):
+        return False
+    given = [port.name for port, value in zip(before.inputs, node.inputs, strict=False) if value is not None]
+    places = [port.name for port in after.inputs][: len(node.inputs)]
+    return given == [name for name in places if name in given] and not _has_body(node) and _same_defaults(before, after)
+
+
+def _same_defaults(before: onnx.defs.OpSchema, after: onnx.defs.OpSchema) -> bool:
+    """Whether attributes of both versions have the same default value."""
+    common = set(before.attributes) & set(after.attributes)
+    return all(_default(before, name) == _default(after, name) for name in common)
+
+
+def _default(schema: onnx.defs.OpSchema, name: str) -> bytes:
+    value: bytes = schema.attributes[name].default_value.SerializeToString(deterministic=True)
+    return value
+
+
+def _is_last_axis(node: ir.Node) -> bool:
+    """Whether an op of this family works on the last axis alone, which then has to be said."""
+    axis, shape = node.attributes.get("axis"), node.inputs[0].shape if node.inputs[0] is not None else None
+    return axis is not None and shape is not None and axis.as_int() in (-1, len(shape) - 1)
+
+
+def _has_body(node: ir.Node) -> bool:
+    return any(a.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS) for a in node.attributes.values())

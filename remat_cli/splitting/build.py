@@ -1,0 +1,256 @@
+"""From a model and its tiled regions to the split model: same interface, same weights, tiles in place of ops."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from math import prod
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+from remat_cli.core.graph import TensorType
+from remat_cli.onnx_io.assemble import Parts, assemble, declare, element_types
+from remat_cli.onnx_io.default_order import captured_values
+from remat_cli.onnx_io.draft import Draft
+from remat_cli.onnx_io.interface import interface_of
+from remat_cli.onnx_io.normalise import fresh_name, names_in
+from remat_cli.splitting.op_view import Shape, Value
+from remat_cli.splitting.slab import Slab
+from remat_cli.splitting.steps import CutStep, FillStep, JoinStep, Piece, RunStep, Step
+from remat_cli.splitting.view import ModelView
+
+SPLIT_OF, TILE = "remat.split_of", "remat.tile"  # metadata of a tile's op: the op it is a slice of, and which
+SLICE_INPUTS_SINCE = 10  # before this opset Slice had attributes
+FILL_OP, FILL_SINCE = "TensorScatter", 24  # writes into its first input, in place; since that opset
+HEIGHT = 2
+
+
+@dataclass(frozen=True)
+class TiledRegion:
+    """Ops of the whole model, and the steps that take their place."""
+
+    ops: tuple[int, ...]
+    steps: tuple[Step, ...]
+
+
+def split_model(view: ModelView, order: Sequence[int], regions: Sequence[TiledRegion]) -> ir.Model:
+    """The model with each region's ops replaced by its steps; weights are shared.
+
+    `order` are all op ids in a topological order in which the ops of a region stand together.
+    """
+    writer = _Writer(view, names_in(view.model))
+    drafts = tuple(writer.drafts(order, regions))
+    parts = Parts(view.model, interface_of(view.model), writer.weights, element_types(writer.types))
+    model = assemble(parts, drafts)
+    declare(model, {name: kind.shape for name, kind in writer.types.items()})
+    return model
+
+
+@dataclass
+class _Writer:
+    """Drafts of the split model's nodes; `weights` and `types` grow with what they read and make."""
+
+    view: ModelView
+    taken: set[str]
+    weights: dict[str, ir.TensorProtocol] = field(default_factory=dict)
+    types: dict[str, TensorType] = field(default_factory=dict)
+    constants: dict[tuple[str, Shape, bytes], str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name, value in self.view.model.graph.initializers.items():
+            if value.const_value is not None:
+                self.weights[name] = value.const_value
+        self.types = {t.name: TensorType(t.dtype, t.shape) for t in self.view.graph.tensors if t.producer is not None}
+
+    def drafts(self, order: Sequence[int], regions: Sequence[TiledRegion]) -> Iterator[Draft]:
+        """Nodes in a topological order."""
+        region_of = {op: region for region in regions for op in region.ops}
+        for op in order:
+            if op not in region_of:
+                yield self._unchanged(op)
+            elif op == region_of[op].ops[0]:
+                for step in region_of[op].steps:
+                    yield from self._step(step)
+
+    def _unchanged(self, op: int) -> Draft:
+        node = self.view.nodes[op]
+        captured = tuple((name, name) for value in captured_values(node) if (name := value.name or ""))
+        return Draft(
+            node.name or "", node.op_type, self.view.reads[op], self.view.makes[op], node.domain, captured, node
+        )
+
+    def _step(self, step: Step) -> Iterator[Draft]:
+        if isinstance(step, RunStep):
+            yield self._run(step)
+        elif isinstance(step, CutStep):
+            yield from self._cut(step)
+        elif isinstance(step, FillStep):
+            yield from self._fill(step)
+        else:
+            yield from self._join(step)
+
+    def _run(self, step: RunStep) -> Draft:
+        op = step.work.op
+        node = self.view.nodes[op]
+        for piece in step.makes:
+            if piece is not None:
+                self._declare(piece.name, piece.tensor, self._shape(piece))
+        return Draft(
+            name=fresh_name(f"{node.name}/tile_{step.tile}", self.taken),
+            op_type=node.op_type,
+            domain=node.domain,
+            reads=tuple(self._read(step, position) for position in range(len(step.reads))),
+            makes=tuple("" if piece is None else piece.name for piece in step.makes),
+            source=node,
+            changed=tuple(_attribute(name, value) for name, value in step.work.sliced.attributes.items()),
+            notes=((SPLIT_OF, node.name or ""), (TILE, str(step.tile))),
+        )
+
+    def _read(self, step: RunStep, position: int) -> str:
+        """Name of what a tile reads as one of its inputs."""
+        sliced, piece = step.work.sliced, step.reads[position]
+        name = self.view.reads[step.work.op][position]
+        if position in sliced.constants:
+            return self._constant(sliced.constants[position], f"{name}/tile_{step.tile}")
+        if piece is not None:
+            return piece.name
+        return self._weight(name, sliced.needs[position]) if name else ""
+
+    def _cut(self, step: CutStep) -> Iterator[Draft]:
+        """Slice; around it two views where the tensor lies in blocks."""
+        slab, source, result = step.result.slab, step.source, step.result
+        assert slab is not None
+        first = 0 if source.slab is None else source.slab.start
+        part = Slab(slab.axis, slab.start - first, slab.stop - first)
+        if source.tensor not in self.view.blocked:
+            yield self._slice(source.name, part, result.name, source.tensor, self._shape(source))
+            return
+        shape, axis = folded_shape(self._shape(source), slab.axis, self.view.channel_block)
+        opened, cut = f"{result.name}/open", f"{result.name}/cut"
+        yield self._reshape(source.name, shape, opened, source.tensor)
+        yield self._slice(opened, part._replace(axis=axis), cut, source.tensor, shape)
+        yield self._reshape(cut, self._shape(result), result.name, source.tensor)
+
+    def _join(self, step: JoinStep) -> Iterator[Draft]:
+        """Concat; around it views where the tensor lies in blocks."""
+        slab, result = step.parts[0].slab, step.result
+        assert slab is not None
+        if result.tensor not in self.view.blocked:
+            yield self._concat([part.name for part in step.parts], slab.axis, result.name, result)
+            return
+        opened = []
+        for number, part in enumerate(step.parts):
+            shape, _ = folded_shape(self._shape(part), slab.axis, self.view.channel_block)
+            opened.append(f"{result.name}/open_{number}")
+            yield self._reshape(part.name, shape, opened[-1], part.tensor)
+        shape, axis = folded_shape(self._shape(result), slab.axis, self.view.channel_block)
+        yield self._concat(opened, axis, f"{result.name}/joined", result, shape)
+        yield self._reshape(f"{result.name}/joined", self._shape(result), result.name, result.tensor)
+
+    def _fill(self, step: FillStep) -> Iterator[Draft]:
+        """Write a part into the buffer, both seen as [1, what lies before the axis, the axis, what lies behind]."""
+        slab, result = step.part.slab, step.result
+        assert slab is not None
+        part = self._lines(step.part, slab.axis)
+        whole = self._lines(result, slab.axis)
+        opened, buffer = f"{step.part.name}/lines", f"{result.name}/lines"
+        yield self._reshape(step.part.name, part, opened, result.tensor)
+        self._declare(buffer, result.tensor, whole)
+        if step.before is None:
+            after = self._constant(np.array([*[0] * 6, whole[2] - part[2], 0], np.int64), "remat/pads")
+            yield Draft(self._fresh(buffer), "Pad", (opened, after), (buffer,))
+        else:
+            start = self._constant(np.array([slab.start], np.int64), f"remat/start_{slab.start}")
+            reads = (f"{step.before.name}/lines", opened, start)
+            yield Draft(self._fresh(buffer), FILL_OP, reads, (buffer,), attributes=(("axis", 2),))
+        if step.is_last:
+            yield self._reshape(buffer, self._shape(result), result.name, result.tensor)
+
+    def _lines(self, piece: Piece, axis: int) -> Shape:
+        shape = self._shape(piece)
+        if piece.tensor in self.view.blocked:
+            shape, axis = folded_shape(shape, axis, self.view.channel_block)
+        return (1, prod(shape[:axis]), shape[axis], prod(shape[axis + 1 :]))
+
+    def _slice(self, source: str, part: Slab, name: str, tensor: str, shape: Shape) -> Draft:
+        self._declare(name, tensor, (*shape[: part.axis], part.extent, *shape[part.axis + 1 :]))
+        bounds = _slice_bounds(part, shape)
+        if self.view.model.graph.opset_imports.get("", 1) < SLICE_INPUTS_SINCE:
+            changed = tuple(ir.AttrInt64s(key, values) for key, values in bounds.items())
+            return Draft(self._fresh(name), "Slice", (source,), (name,), changed=changed)
+        reads = tuple(self._constant(np.array(v, np.int64), f"remat/{key}_{v[0]}") for key, v in bounds.items())
+        return Draft(self._fresh(name), "Slice", (source, *reads), (name,))
+
+    def _concat(self, parts: Sequence[str], axis: int, name: str, result: Piece, shape: Shape | None = None) -> Draft:
+        self._declare(name, result.tensor, shape or self._shape(result))
+        return Draft(self._fresh(name), "Concat", tuple(parts), (name,), attributes=(("axis", axis),))
+
+    def _reshape(self, source: str, shape: Shape, name: str, tensor: str) -> Draft:
+        self._declare(name, tensor, shape)
+        target = self._constant(np.array(shape, np.int64), "remat/shape_" + "x".join(map(str, shape)))
+        return Draft(self._fresh(name), "Reshape", (source, target), (name,))
+
+    def _fresh(self, name: str) -> str:
+        return fresh_name(f"{name}/remat", self.taken)
+
+    def _declare(self, name: str, tensor: str, shape: Shape) -> None:
+        self.types[name] = TensorType(self.view.tensors[tensor].dtype, shape)
+
+    def _shape(self, piece: Piece) -> Shape:
+        shape = self.view.tensors[piece.tensor].shape
+        if piece.slab is None:
+            return shape
+        return (*shape[: piece.slab.axis], piece.slab.extent, *shape[piece.slab.axis + 1 :])
+
+    def _weight(self, name: str, need: Slab | None) -> str:
+        """A constant, or the part of it that one tile reads."""
+        tensor = self.weights[name]
+        if need is None or need.extent == tensor.shape[need.axis]:
+            return name
+        part = tensor.numpy()[(slice(None),) * need.axis + (slice(need.start, need.stop),)]
+        return self._constant(np.ascontiguousarray(part), f"{name}/rows_{need.start}_{need.stop}")
+
+    def _constant(self, array: npt.NDArray[np.generic], wanted: str) -> str:
+        key = (array.dtype.str, array.shape, array.tobytes())
+        if key not in self.constants:
+            self.constants[key] = fresh_name(wanted, self.taken)
+            self.weights[self.constants[key]] = ir.tensor(array, name=self.constants[key])
+        return self.constants[key]
+
+
+def _slice_bounds(part: Slab, shape: Shape) -> dict[str, list[int]]:
+    """Where a Slice starts and ends, along which axes.
+
+    A second axis is cut in full: the runtime's optimiser would join slices along one axis that cover their source into
+    one Split, which makes all of them at once (measured: GatherSliceToSplitFusion, level "extended").
+    """
+    bounds = {"starts": [part.start], "ends": [part.stop], "axes": [part.axis]}
+    if len(shape) > 1:
+        other = 0 if part.axis else 1
+        for key, value in (("starts", 0), ("ends", shape[other]), ("axes", other)):
+            bounds[key].append(value)
+    return bounds
+
+
+def folded_shape(shape: Shape, axis: int, block: int) -> tuple[Shape, int]:
+    """Shape and axis under which memory in blocks, [N, C / block, H, W, block], can be cut as [N, C, H, W] is."""
+    batch, channels, height, width = shape
+    if axis == 0:
+        return shape, 0
+    if axis == HEIGHT:
+        return (batch, channels // block, height, width * block), 2
+    return (batch, channels // block * height, width, block), 2
+
+
+def _attribute(name: str, value: Value) -> ir.Attr:
+    if isinstance(value, int):
+        return ir.AttrInt64(name, value)
+    if isinstance(value, float):
+        return ir.AttrFloat32(name, value)
+    if isinstance(value, str):
+        return ir.AttrString(name, value)
+    if all(isinstance(item, int) for item in value):
+        return ir.AttrInt64s(name, [int(item) for item in value])
+    return ir.AttrFloat32s(name, [float(item) for item in value])

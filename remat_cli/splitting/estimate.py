@@ -1,0 +1,194 @@
+"""What a tiled region would hold and cost, from the whole ops' figures: quick, to choose between many candidates."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from remat_cli.core.profile import OpCost
+from remat_cli.onnx_io.element_types import element_bits
+from remat_cli.onnx_io.op_facts import facts_of
+from remat_cli.splitting.steps import CutStep, FillStep, JoinStep, Piece, RunStep, Step
+from remat_cli.splitting.timeline import owner_of
+from remat_cli.splitting.view import ModelView
+
+COPY_NS_PER_BYTE = 0.06  # measured on tiles of a residual network, two threads; so are the next
+COPY_NS = 7_000  # what a slice or a concatenation costs besides
+VIEW_NS = 4_000  # a view, of which blocked tensors need some around every copy
+RUN_NS = 2_000  # what an op costs besides its work
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Most bytes held at once by a region's own values and the entries it reads; time; the part of it that halos cost.
+
+    Times are of the region's steps, in nanoseconds.
+    """
+
+    peak_bytes: int
+    time_ns: int
+    whole_time_ns: int
+
+    @property
+    def added_ns(self) -> int:
+        """Time beyond that of the whole ops."""
+        return self.time_ns - self.whole_time_ns
+
+
+def estimate(
+    view: ModelView, costs: Sequence[OpCost], steps: Sequence[Step], dying: frozenset[str], ops: Iterable[int]
+) -> Estimate:
+    """Judge the steps of a region in their order.
+
+    `dying` are the entries that nothing reads after the region: each is held whole until its last read in it. Entries
+    that live on are for the caller to count.
+    """
+    memory = _Memory(view, steps, dying)
+    peak, time_ns = 0, 0
+    for index, step in enumerate(steps):
+        peak = max(peak, memory.held_during(index, _workspace(step, view, costs)))
+        time_ns += _time_ns(step, view, costs)
+    return Estimate(peak, time_ns, sum(costs[op].time_ns for op in ops))
+
+
+def piece_bytes(view: ModelView, piece: Piece) -> int:
+    """Size of a piece: its share of the whole tensor."""
+    tensor = view.tensors[piece.tensor]
+    if piece.slab is None:
+        return tensor.size_bytes
+    return tensor.size_bytes * piece.slab.extent // max(1, tensor.shape[piece.slab.axis])
+
+
+def piece_shape(view: ModelView, piece: Piece) -> tuple[int, ...]:
+    """Shape of a piece."""
+    shape = view.tensors[piece.tensor].shape
+    if piece.slab is None:
+        return shape
+    return (*shape[: piece.slab.axis], piece.slab.extent, *shape[piece.slab.axis + 1 :])
+
+
+class _Memory:
+    """Bytes held step by step; a storage may carry several values (views, in-place ops) and goes by its owner's name.
+
+    The storage of an entry that lives on is known, but has no size here.
+    """
+
+    def __init__(self, view: ModelView, steps: Sequence[Step], dying: frozenset[str]) -> None:
+        self.view, self.steps = view, steps
+        self.last_read = self._last_reads()
+        self.storage: dict[str, str] = {}
+        self.size: dict[str, int] = {}
+        self.until: dict[str, int] = {}
+        self.held = 0
+        self.ends: dict[int, list[str]] = {}
+        for name in dying:
+            self._open(name, view.tensors[name].size_bytes, -1)
+        for name in self._entries():
+            self._enter(name)
+
+    def held_during(self, index: int, workspace_bytes: int) -> int:
+        """Bytes held while a step runs; what it reads last is freed after it."""
+        step = self.steps[index]
+        for result in results_of(step):
+            shared = self._shared(step, result, index)
+            last = self.last_read.get(result.name, len(self.steps) if result.slab is None else index)
+            if shared is None:
+                self._open(result.name, piece_bytes(self.view, result), last)
+            else:
+                self.storage[result.name] = shared
+                self._extend(shared, last)
+        held = self.held + workspace_bytes
+        for name in self.ends.pop(index, ()):
+            if self.until.get(name) == index:
+                self.held -= self.size[name]
+                del self.until[name]
+        return held
+
+    def _last_reads(self) -> dict[str, int]:
+        return {piece.name: index for index, step in enumerate(self.steps) for piece in reads_of(step)}
+
+    def _entries(self) -> set[str]:
+        """Tensors that exist before: only they are read whole."""
+        made = {piece.name for step in self.steps for piece in results_of(step)}
+        read = {piece.name for step in self.steps for piece in reads_of(step) if piece.slab is None}
+        return read - made
+
+    def _enter(self, name: str) -> None:
+        owner = owner_of(self.view, name).name
+        if owner not in self.size:
+            self._open(owner, 0, len(self.steps))
+        self.storage[name] = owner
+        self._extend(owner, self.last_read[name])
+
+    def _open(self, name: str, size_bytes: int, last: int) -> None:
+        self.storage[name], self.size[name] = name, size_bytes
+        self.held += size_bytes
+        self._extend(name, last)
+
+    def _extend(self, name: str, last: int) -> None:
+        self.until[name] = max(last, self.until.get(name, -1))
+        self.ends.setdefault(self.until[name], []).append(name)
+
+    def _shared(self, step: Step, result: Piece, index: int) -> str | None:
+        """The storage that a result shares with something the step reads."""
+        if isinstance(step, FillStep) and step.before is not None:
+            return self.storage[step.before.name]
+        if not isinstance(step, RunStep):
+            return None
+        facts = facts_of(self.view.nodes[step.work.op])
+        if facts.view and result == step.makes[0] and step.reads[0] is not None:
+            return self.storage[step.reads[0].name]
+        for source, made in facts.in_place:
+            piece = step.reads[source] if source < len(step.reads) else None
+            if piece is not None and result == step.makes[made] and self._is_given_up(step, piece, result, index):
+                return self.storage[piece.name]
+        return None
+
+    def _is_given_up(self, step: RunStep, piece: Piece, result: Piece, index: int) -> bool:
+        """Whether a step may write over what it reads: it reads it once and last, in the form of the result."""
+        storage, tensors = self.storage[piece.name], self.view.tensors
+        times_read = sum(self.storage[read.name] == storage for read in reads_of(step))
+        bits = {element_bits(tensors[one.tensor].dtype) for one in (piece, result)}
+        is_alike = piece_shape(self.view, piece) == piece_shape(self.view, result) and len(bits) == 1
+        return self.until[storage] == index and times_read == 1 and is_alike
+
+
+def reads_of(step: Step) -> tuple[Piece, ...]:
+    """Pieces that a step reads."""
+    if isinstance(step, CutStep):
+        return (step.source,)
+    if isinstance(step, JoinStep):
+        return step.parts
+    if isinstance(step, FillStep):
+        return (step.part,) if step.before is None else (step.before, step.part)
+    return tuple(piece for piece in step.reads if piece is not None)
+
+
+def results_of(step: Step) -> tuple[Piece, ...]:
+    """Pieces that a step makes."""
+    if isinstance(step, RunStep):
+        return tuple(piece for piece in step.makes if piece is not None)
+    return (step.result,)
+
+
+def _share(step: RunStep, view: ModelView) -> float:
+    """How much of its op a step does."""
+    slab = step.work.sliced.makes
+    return slab.extent / max(1, view.ops[step.work.op].output_shape[slab.axis])
+
+
+def _workspace(step: Step, view: ModelView, costs: Sequence[OpCost]) -> int:
+    if not isinstance(step, RunStep) or not costs[step.work.op].workspace_bytes:
+        return 0
+    return int(costs[step.work.op].workspace_bytes * _share(step, view))
+
+
+def _time_ns(step: Step, view: ModelView, costs: Sequence[OpCost]) -> int:
+    if isinstance(step, RunStep):
+        return int(costs[step.work.op].time_ns * _share(step, view)) + RUN_NS
+    result = results_of(step)[0]
+    if isinstance(step, FillStep):
+        copied = piece_bytes(view, step.part if step.before else result)
+        return int(copied * COPY_NS_PER_BYTE) + COPY_NS + VIEW_NS
+    views = len(reads_of(step)) + 1 if result.tensor in view.blocked else 0
+    return int(piece_bytes(view, result) * COPY_NS_PER_BYTE) + COPY_NS + views * VIEW_NS

@@ -1,0 +1,89 @@
+"""One op as slicing rules see it: its node, the shapes around it, and the constants it reads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+from remat_cli.splitting.slab import Slab
+
+MOST_THREADS = 8
+Shape = tuple[int, ...]
+Value = int | float | str | tuple[int, ...] | tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class OpView:
+    """A node with the static shapes of its inputs and outputs by position (None: left out).
+
+    `opset` is the version of the node's own domain. `weights` tells by position which inputs are constants. `threads`
+    is the most threads that may share an op: bits hold for any number up to it.
+    """
+
+    node: ir.Node
+    inputs: tuple[Shape | None, ...]
+    outputs: tuple[Shape | None, ...]
+    weights: tuple[bool, ...]
+    opset: int
+    threads: int = MOST_THREADS
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """Domain and op type, the ONNX domain written as ""."""
+        return ("" if self.node.domain == "ai.onnx" else self.node.domain, self.node.op_type)
+
+    @property
+    def output_shape(self) -> Shape:
+        """Shape of the first output that exists."""
+        return next(shape for shape in self.outputs if shape is not None)
+
+    def input_shape(self, position: int) -> Shape:
+        """Shape of an input that exists."""
+        shape = self.inputs[position]
+        assert shape is not None
+        return shape
+
+    def has_input(self, position: int) -> bool:
+        """Whether an optional input is given."""
+        return position < len(self.inputs) and self.inputs[position] is not None
+
+    def integer(self, name: str, default: int) -> int:
+        """An integer attribute."""
+        attribute = self.node.attributes.get(name)
+        return default if attribute is None else attribute.as_int()
+
+    def integers(self, name: str) -> tuple[int, ...]:
+        """A list of integers; empty when the attribute is not given."""
+        attribute = self.node.attributes.get(name)
+        return () if attribute is None else tuple(attribute.as_ints())
+
+    def text(self, name: str, default: str) -> str:
+        """A text attribute."""
+        attribute = self.node.attributes.get(name)
+        return default if attribute is None else attribute.as_string()
+
+    def constant(self, position: int) -> npt.NDArray[np.generic] | None:
+        """Value of an input, None where it is not given or not known before the run."""
+        value = self.node.inputs[position] if position < len(self.node.inputs) else None
+        tensor = None if value is None else value.const_value
+        return None if tensor is None else np.asarray(tensor.numpy())
+
+
+@dataclass(frozen=True)
+class Sliced:
+    """An op cut down so that it makes a slab of its outputs.
+
+    `needs` gives by input position the slab it then reads, None for all of it. A constant may be cut where each tile
+    reads a part of its own (a position embedding), never where all tiles together would hold more than the whole (the
+    weight of a convolution). `makes` is what every output then holds, which may be more than was asked for: the rest
+    is cut off, and may hold wrong values. `attributes` and `constants` (by input position) replace those of the node.
+    """
+
+    needs: tuple[Slab | None, ...]
+    makes: Slab
+    attributes: Mapping[str, Value] = field(default_factory=dict)
+    constants: Mapping[int, npt.NDArray[np.generic]] = field(default_factory=dict)

@@ -1,0 +1,103 @@
+"""The table of slicing rules: per op, what a slab of its output needs. An op without a row ends a region."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from remat_cli.onnx_io.op_facts import CONTRIB, NCHWC, ONNX
+from remat_cli.splitting import rules_attention as attention
+from remat_cli.splitting import rules_lines as lines
+from remat_cli.splitting import rules_matrix as matrix
+from remat_cli.splitting import rules_pad as pad
+from remat_cli.splitting import rules_pointwise as pointwise
+from remat_cli.splitting import rules_reduce as reduce
+from remat_cli.splitting import rules_resize as resize
+from remat_cli.splitting import rules_shape as shape
+from remat_cli.splitting import rules_transposed as transposed
+from remat_cli.splitting import rules_window as window
+from remat_cli.splitting.op_view import OpView, Sliced
+from remat_cli.splitting.slab import Slab
+
+Rule = Callable[[OpView, Slab], Sliced | None]
+
+_ROWS: Mapping[Rule, Mapping[str, str]] = {
+    pointwise.elementwise: {
+        ONNX: "Relu LeakyRelu PRelu HardSigmoid HardSwish Softsign Erf Sqrt Neg Abs Reciprocal Floor Ceil Round Sign "
+        "Tan Sinh Cosh Asinh Acosh Atanh Add Sub Mul Div Mod Sum Mean Equal Less Greater LessOrEqual GreaterOrEqual "
+        "Not And Or Xor BitwiseAnd BitwiseNot BitwiseOr BitwiseXor BitShift IsNaN IsInf ThresholdedRelu Identity",
+        CONTRIB: "BiasGelu",
+    },
+    pointwise.first_input: {ONNX: "Clip Shrink"},
+    pointwise.transcendental: {ONNX: "Sigmoid Tanh Exp Gelu Swish", CONTRIB: "Gelu FastGelu QuickGelu"},
+    pointwise.by_packets: {ONNX: "Elu Softplus Mish Log Sin Cos Asin Acos Atan"},
+    pointwise.extremum: {ONNX: "Min Max"},
+    pointwise.choice: {ONNX: "Where"},
+    pointwise.power: {ONNX: "Pow"},
+    pointwise.conversion: {ONNX: "Cast"},
+    pointwise.dropout: {ONNX: "Dropout"},
+    pointwise.quantisation: {ONNX: "QuantizeLinear DequantizeLinear"},
+    pointwise.channel_statistics: {ONNX: "BatchNormalization"},
+    pointwise.across_channels: {ONNX: "LRN"},
+    pointwise.along_own_axis: {ONNX: "LpNormalization"},
+    window.convolution: {ONNX: "Conv", CONTRIB: "FusedConv", NCHWC: "Conv"},
+    transposed.transposed_convolution: {ONNX: "ConvTranspose"},
+    window.pooling: {ONNX: "MaxPool AveragePool LpPool", NCHWC: "MaxPool AveragePool"},
+    window.batch_only: {
+        ONNX: "GlobalAveragePool GlobalMaxPool GlobalLpPool InstanceNormalization",
+        NCHWC: "GlobalAveragePool GlobalMaxPool",
+    },
+    resize.resizing: {ONNX: "Resize Upsample", NCHWC: "Upsample"},
+    pad.padding: {ONNX: "Pad"},
+    shape.concatenation: {ONNX: "Concat"},
+    shape.split: {ONNX: "Split"},
+    shape.transposition: {ONNX: "Transpose"},
+    shape.reorder_to_blocked: {NCHWC: "ReorderInput"},
+    shape.reorder_from_blocked: {NCHWC: "ReorderOutput"},
+    shape.reshape: {ONNX: "Reshape"},
+    shape.flatten: {ONNX: "Flatten"},
+    shape.squeeze: {ONNX: "Squeeze"},
+    shape.unsqueeze: {ONNX: "Unsqueeze"},
+    shape.expansion: {ONNX: "Expand"},
+    shape.gather: {ONNX: "Gather"},
+    shape.gather_elements: {ONNX: "GatherElements"},
+    shape.depth_to_space: {ONNX: "DepthToSpace"},
+    shape.space_to_depth: {ONNX: "SpaceToDepth"},
+    shape.tile: {ONNX: "Tile"},
+    shape.strided_slice: {ONNX: "Slice"},
+    matrix.matmul: {ONNX: "MatMul", CONTRIB: "FusedMatMul TransposeMatMul"},
+    matrix.gemm: {ONNX: "Gemm", CONTRIB: "FusedGemm"},
+    matrix.integer_matmul: {ONNX: "MatMulInteger"},
+    matrix.quantised_matmul: {ONNX: "QLinearMatMul"},
+    lines.softmax: {ONNX: "Softmax LogSoftmax Hardmax"},
+    lines.normalisation: {ONNX: "LayerNormalization SimplifiedLayerNormalization RMSNormalization"},
+    lines.skip_normalisation: {CONTRIB: "SkipLayerNormalization SkipSimplifiedLayerNormalization"},
+    lines.running: {ONNX: "CumSum"},
+    lines.best: {ONNX: "TopK"},
+    reduce.reduction: {
+        ONNX: "ReduceMax ReduceMin ReduceProd ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceSumSquare"
+    },
+    reduce.summation: {ONNX: "ReduceSum ReduceMean"},
+    reduce.best_place: {ONNX: "ArgMax ArgMin"},
+    attention.attention: {ONNX: "Attention"},
+    attention.multi_head: {CONTRIB: "MultiHeadAttention"},
+    attention.packed: {CONTRIB: "Attention"},
+}
+
+
+def _table() -> dict[tuple[str, str], Rule]:
+    """One row per (domain, op type)."""
+    return {
+        (domain, op_type): rule
+        for rule, domains in _ROWS.items()
+        for domain, op_types in domains.items()
+        for op_type in op_types.split()
+    }
+
+
+RULES: Mapping[tuple[str, str], Rule] = _table()
+
+
+def slice_op(op: OpView, slab: Slab) -> Sliced | None:
+    """The op cut down to make a slab of its outputs; None where there is no rule, or the rule cannot."""
+    rule = RULES.get(op.key)
+    return None if rule is None else rule(op, slab)

@@ -1,0 +1,149 @@
+"""Slicing rules of ops that treat every element, or every line across the cut, by itself.
+
+The runtime computes some functions (Elu, Softplus, Log, sine ...) in packets of four, and another way at the end of a
+buffer, or of a thread's share of it, so that the same element may have other bits in a slice. Those were found by
+measuring (`tests/splitting/test_rules_pointwise.py`); `by_packets` is their rule.
+"""
+
+from __future__ import annotations
+
+from math import gcd, prod
+
+import numpy as np
+import onnx_ir as ir
+
+from remat_cli.splitting.op_view import OpView, Shape, Sliced
+from remat_cli.splitting.slab import Slab
+
+_SMALL_FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16)
+
+# Each thread gets four shares of a buffer, equal in size where it is long enough. Measured (ONNX Runtime 1.31.1): all
+# shares are whole packets, at 1, 2, 4 and 8 threads, for any multiple of 128 elements from 19,584 on;
+# that is, of 16 elements for each of up to eight threads.
+# For Selu and Celu, whose shares are larger, that begins only after 260,000 elements: they have no rule.
+_PACKET = 16
+_LEAST_SHARED = 1 << 15
+
+
+def elementwise(op: OpView, slab: Slab) -> Sliced | None:
+    """Each output element depends on the elements at its place, inputs broadcast from the right (numpy's rule)."""
+    rank, extent = len(op.output_shape), op.output_shape[slab.axis]
+    needs = (None if shape is None else _broadcast_need(shape, rank, extent, slab) for shape in op.inputs)
+    return Sliced(tuple(needs), slab)
+
+
+def transcendental(op: OpView, slab: Slab) -> Sliced | None:
+    """Functions that are exact in single and half precision only: doubles have another way at a buffer's end."""
+    return elementwise(op, slab) if _element_type(op, 0) in _SMALL_FLOATS else None
+
+
+def extremum(op: OpView, slab: Slab) -> Sliced | None:
+    """Min and Max: which zero wins, +0 or -0, depends on the place in the buffer; so zeros must have one source."""
+    element_type = _element_type(op, 0)
+    if element_type is None:
+        return None
+    may_be_zero = sum(not _has_no_zero(op, i) for i in range(len(op.inputs)))
+    return elementwise(op, slab) if may_be_zero <= 1 or element_type.is_integer() else None
+
+
+def choice(op: OpView, slab: Slab) -> Sliced | None:
+    """Where: whether -0 becomes +0 depends on which inputs are repeated along the rows."""
+    return elementwise(op, slab) if _keeps_rows(op, slab) else None
+
+
+def power(op: OpView, slab: Slab) -> Sliced | None:
+    """Pow with one exponent for all, which the runtime knows (squares, cubes) unless rows have one element each."""
+    if op.input_shape(0) != op.output_shape or prod(op.input_shape(1)) != 1 or not _keeps_rows(op, slab):
+        return None
+    return elementwise(op, slab)
+
+
+def by_packets(op: OpView, slab: Slab) -> Sliced | None:
+    """Functions computed in packets of elements: whole op and slab must both be whole packets for every thread."""
+    shape = op.output_shape
+    row = prod(shape) // shape[slab.axis]
+    packets = _PACKET * op.threads
+    step = packets // gcd(packets, row)
+    makes = Slab(slab.axis, slab.start // step * step, -(-slab.stop // step) * step)
+    if shape[slab.axis] % step or makes.extent * row < _LEAST_SHARED or _element_type(op, 0) != ir.DataType.FLOAT:
+        return None
+    return first_input(op, makes)
+
+
+def across_channels(op: OpView, slab: Slab) -> Sliced | None:
+    """LRN: sums over channels, and a power computed in packets."""
+    return None if slab.axis == 1 else by_packets(op, slab)
+
+
+def first_input(op: OpView, slab: Slab) -> Sliced | None:
+    """Like the first input, element by element; whatever else it reads (bounds, slopes) it reads whole."""
+    if op.input_shape(0) != op.output_shape:
+        return None
+    return Sliced((slab, *[None] * (len(op.inputs) - 1)), slab)
+
+
+def conversion(op: OpView, slab: Slab) -> Sliced | None:
+    """Cast, but not from floats to integers: numbers out of range are converted one way in blocks, another alone."""
+    source, target = _element_type(op, 0), ir.DataType(op.integer("to", 0))
+    if source is None or ir.DataType.STRING in (source, target) or (source.is_floating_point() and _is_whole(target)):
+        return None
+    return first_input(op, slab)
+
+
+def dropout(op: OpView, slab: Slab) -> Sliced | None:
+    """Dropout that passes its input on: not in training, mask unread."""
+    training = op.constant(2)
+    if op.has_input(2) and (training is None or bool(training.any())):
+        return None
+    return first_input(op, slab) if sum(shape is not None for shape in op.outputs) == 1 else None
+
+
+def quantisation(op: OpView, slab: Slab) -> Sliced | None:
+    """QuantizeLinear and its inverse, with one scale, or one per position of another axis than the cut one."""
+    shape = op.input_shape(0)
+    axis = op.integer("axis", 1) % max(1, len(shape))
+    has_one_scale = prod(op.input_shape(1)) == 1
+    if op.integer("block_size", 0) or not (has_one_scale or slab.axis != axis):
+        return None
+    return first_input(op, slab)
+
+
+def channel_statistics(op: OpView, slab: Slab) -> Sliced | None:
+    """BatchNormalization with given statistics: all axes but that of the channels."""
+    in_training = op.integer("training_mode", 0) or sum(shape is not None for shape in op.outputs) > 1
+    if slab.axis == 1 or in_training or not op.integer("spatial", 1):
+        return None
+    return first_input(op, slab)
+
+
+def along_own_axis(op: OpView, slab: Slab) -> Sliced | None:
+    """LpNormalization: lines along its own axis (default: the last) stay whole."""
+    axis = op.integer("axis", -1) % len(op.output_shape)
+    return None if slab.axis == axis else first_input(op, slab)
+
+
+def _broadcast_need(shape: Shape, rank: int, extent: int, slab: Slab) -> Slab | None:
+    """The part of one input that a slab of the output reads; None where it is broadcast along the axis."""
+    axis = slab.axis - (rank - len(shape))
+    if axis < 0 or shape[axis] != extent or extent == 1:
+        return None
+    return Slab(axis, slab.start, slab.stop)
+
+
+def _keeps_rows(op: OpView, slab: Slab) -> bool:
+    """Whether the innermost axis with more than one element stays so; how inputs are repeated goes by that axis."""
+    return slab.extent > 1 or prod(op.output_shape[slab.axis + 1 :]) > 1 or op.output_shape[slab.axis] == 1
+
+
+def _element_type(op: OpView, position: int) -> ir.DataType | None:
+    value = op.node.inputs[position]
+    return None if value is None else value.dtype
+
+
+def _has_no_zero(op: OpView, position: int) -> bool:
+    constant = op.constant(position)
+    return constant is not None and bool(np.all(constant != 0))
+
+
+def _is_whole(element_type: ir.DataType) -> bool:
+    return element_type.is_integer()

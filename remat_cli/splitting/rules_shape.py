@@ -1,0 +1,198 @@
+"""Slicing rules of ops that move elements without computing: shapes, joins, parts, permutations, padding."""
+
+from __future__ import annotations
+
+from math import lcm, prod
+
+import numpy as np
+
+from remat_cli.splitting.op_view import OpView, Shape, Sliced
+from remat_cli.splitting.slab import Slab
+
+
+def concatenation(op: OpView, slab: Slab) -> Sliced | None:
+    """Concat cut along another axis than the one it joins along."""
+    if slab.axis == op.integer("axis", 1) % len(op.output_shape):
+        return None
+    return Sliced((slab,) * len(op.inputs), slab)
+
+
+def split(op: OpView, slab: Slab) -> Sliced | None:
+    """Split cut along another axis than its own."""
+    if slab.axis == op.integer("axis", 0) % len(op.input_shape(0)):
+        return None
+    return _only_first(op, slab, slab)
+
+
+def transposition(op: OpView, slab: Slab) -> Sliced | None:
+    """Transpose: the cut axis as it was before."""
+    order = op.integers("perm") or tuple(reversed(range(len(op.output_shape))))
+    return _only_first(op, Slab(order[slab.axis], slab.start, slab.stop), slab)
+
+
+def reorder_to_blocked(op: OpView, slab: Slab) -> Sliced | None:
+    """nchwc.ReorderInput, from channels first or last; channels are never cut."""
+    order = (0, 3, 1, 2) if op.integer("channels_last", 0) else (0, 1, 2, 3)
+    return None if slab.axis == 1 else _only_first(op, Slab(order[slab.axis], slab.start, slab.stop), slab)
+
+
+def reorder_from_blocked(op: OpView, slab: Slab) -> Sliced | None:
+    """nchwc.ReorderOutput, to channels first or last; channels are never cut."""
+    order = (0, 2, 3, 1) if op.integer("channels_last", 0) else (0, 1, 2, 3)
+    axis = order[slab.axis]
+    return None if axis == 1 else _only_first(op, Slab(axis, slab.start, slab.stop), slab)
+
+
+def reshape(op: OpView, slab: Slab) -> Sliced | None:
+    """Reshape, cut where the axis begins after the same number of elements on both sides."""
+    if not op.weights[1]:
+        return None
+    regrouped = _regroup(op.input_shape(0), op.output_shape, slab)
+    if regrouped is None:
+        return None
+    need, makes = regrouped
+    shape = (*op.output_shape[: slab.axis], makes.extent, *op.output_shape[slab.axis + 1 :])
+    return Sliced((need, None), makes, constants={1: np.array(shape, np.int64)})
+
+
+def flatten(op: OpView, slab: Slab) -> Sliced | None:
+    """Flatten: the outermost axis of either group."""
+    regrouped = _regroup(op.input_shape(0), op.output_shape, slab)
+    return None if regrouped is None else _only_first(op, *regrouped)
+
+
+def squeeze(op: OpView, slab: Slab) -> Sliced | None:
+    """Squeeze of named axes, or of all of extent 1 as long as the cut one is not made so."""
+    regrouped = _regroup(op.input_shape(0), op.output_shape, slab)
+    if regrouped is None or (regrouped[1].extent == 1 and not op.integers("axes") and not op.has_input(1)):
+        return None
+    return _only_first(op, *regrouped)
+
+
+def unsqueeze(op: OpView, slab: Slab) -> Sliced | None:
+    """Unsqueeze: any axis but a new one, which is never longer than 1."""
+    return flatten(op, slab)
+
+
+def expansion(op: OpView, slab: Slab) -> Sliced | None:
+    """Expand to a known shape: the cut axis is read in part, or repeated."""
+    if not op.weights[1]:
+        return None
+    source, target = op.input_shape(0), op.output_shape
+    axis = slab.axis - (len(target) - len(source))
+    is_read = axis >= 0 and source[axis] > 1
+    shape = (*target[: slab.axis], slab.extent, *target[slab.axis + 1 :])
+    need = Slab(axis, slab.start, slab.stop) if is_read else None
+    return Sliced((need, None), slab, constants={1: np.array(shape, np.int64)})
+
+
+def gather(op: OpView, slab: Slab) -> Sliced | None:
+    """Gather: along other axes the data is cut, along those of the indices the indices are."""
+    axis, indices = op.integer("axis", 0) % len(op.input_shape(0)), len(op.input_shape(1))
+    if axis <= slab.axis < axis + indices:
+        return Sliced((None, Slab(slab.axis - axis, slab.start, slab.stop)), slab)
+    source = slab.axis if slab.axis < axis else slab.axis - indices + 1
+    return Sliced((Slab(source, slab.start, slab.stop), None), slab)
+
+
+def gather_elements(op: OpView, slab: Slab) -> Sliced | None:
+    """GatherElements: each index stands where its result does; along its own axis all data may be read."""
+    axis = op.integer("axis", 0) % len(op.input_shape(0))
+    return Sliced((None if slab.axis == axis else slab, slab), slab)
+
+
+def depth_to_space(op: OpView, slab: Slab) -> Sliced | None:
+    """DepthToSpace: each row of the input makes `blocksize` rows."""
+    if slab.axis < 2:
+        return _only_first(op, slab, slab) if slab.axis == 0 else None
+    block = op.integer("blocksize", 1)
+    need = Slab(slab.axis, slab.start // block, -(-slab.stop // block))
+    return _only_first(op, need, Slab(slab.axis, need.start * block, need.stop * block))
+
+
+def space_to_depth(op: OpView, slab: Slab) -> Sliced | None:
+    """SpaceToDepth: `blocksize` rows of the input make one."""
+    if slab.axis < 2:
+        return _only_first(op, slab, slab) if slab.axis == 0 else None
+    block = op.integer("blocksize", 1)
+    return _only_first(op, Slab(slab.axis, slab.start * block, slab.stop * block), slab)
+
+
+def tile(op: OpView, slab: Slab) -> Sliced | None:
+    """Tile along other axes."""
+    is_repeated = op.input_shape(0)[slab.axis] != op.output_shape[slab.axis]
+    return None if is_repeated else _only_first(op, slab, slab)
+
+
+def strided_slice(op: OpView, slab: Slab) -> Sliced | None:
+    """Slice with known bounds and a forward step; along a cut axis it then takes all it is given, by its step."""
+    parts = _slice_parameters(op)
+    if parts is None:
+        return None
+    starts, ends, axes, steps = parts
+    extent = op.input_shape(0)[slab.axis]
+    if slab.axis not in axes:
+        return _only_first(op, slab, slab)
+    place = axes.index(slab.axis)
+    step = steps[place]
+    if step < 1:
+        return None
+    first = min(extent, max(0, starts[place] + (extent if starts[place] < 0 else 0)))
+    need = Slab(slab.axis, first + slab.start * step, first + (slab.stop - 1) * step + 1)
+    starts = (*starts[:place], 0, *starts[place + 1 :])
+    ends = (*ends[:place], need.extent, *ends[place + 1 :])
+    if len(op.inputs) == 1:
+        return Sliced((need,), slab, {"starts": starts, "ends": ends})
+    dtype = np.asarray(op.constant(1)).dtype
+    constants = {1: np.array(starts, dtype), 2: np.array(ends, dtype)}
+    return Sliced((need, *[None] * (len(op.inputs) - 1)), slab, constants=constants)
+
+
+def _slice_parameters(op: OpView) -> tuple[Shape, Shape, Shape, Shape] | None:
+    """Starts, ends, axes and steps of a Slice; None where one is not known before the run."""
+    rank = len(op.input_shape(0))
+    if len(op.inputs) == 1:
+        starts, ends = op.integers("starts"), op.integers("ends")
+        axes = op.integers("axes") or tuple(range(len(starts)))
+        return starts, ends, tuple(axis % rank for axis in axes), (1,) * len(starts)
+    lists = [_integers_of(op, position) for position in range(1, len(op.inputs))]
+    if any(op.has_input(i + 1) and values is None for i, values in enumerate(lists)):
+        return None
+    starts, ends = lists[0] or (), lists[1] or ()
+    axes = (lists[2] if len(lists) > 2 else None) or tuple(range(len(starts)))
+    steps = (lists[3] if len(lists) > 3 else None) or (1,) * len(starts)
+    return starts, ends, tuple(axis % rank for axis in axes), steps
+
+
+def _integers_of(op: OpView, position: int) -> Shape | None:
+    constant = op.constant(position) if op.has_input(position) and op.weights[position] else None
+    return None if constant is None else tuple(int(value) for value in np.ravel(constant))
+
+
+def _only_first(op: OpView, need: Slab | None, makes: Slab) -> Sliced:
+    """A slab of the first input, all of the others."""
+    return Sliced((need, *[None] * (len(op.inputs) - 1)), makes)
+
+
+def _regroup(source: Shape, target: Shape, slab: Slab) -> tuple[Slab | None, Slab] | None:
+    """What a slab of `target` is in a tensor of the same elements shaped `source`, and what that makes.
+
+    Both axes must start after the same outer axes; then positions count in steps of the elements inside, and the
+    slab grows to where both have a boundary.
+    """
+    if 0 in target:
+        return None
+    if target[slab.axis] == 1:
+        return None, slab
+    outer, inner = prod(target[: slab.axis]), prod(target[slab.axis + 1 :])
+    axes = [axis for axis in range(len(source)) if prod(source[:axis]) == outer]
+    if not axes:
+        return None
+    axis = axes[-1]
+    source_inner = prod(source[axis + 1 :])
+    step = lcm(inner, source_inner)
+    start, stop = slab.start * inner // step * step, -(-slab.stop * inner // step) * step
+    return (
+        Slab(axis, start // source_inner, stop // source_inner),
+        Slab(slab.axis, start // inner, stop // inner),
+    )

@@ -1,0 +1,173 @@
+"""Slicing rules of ops that look at a window: convolutions and pooling, plain and in the CPU's blocked layout."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from math import prod
+
+from remat_cli.onnx_io.op_facts import NCHWC
+from remat_cli.splitting.op_view import OpView, Sliced, Value
+from remat_cli.splitting.products import is_same_product
+from remat_cli.splitting.slab import Slab
+
+SPATIAL = 2  # axes before this one are batch and channels
+_WIDEST_BUFFERED = 1900  # measured: rows of 2,050 elements and more are pooled element by element, in another order
+
+
+@dataclass(frozen=True)
+class Window:
+    """What one spatial axis of a windowed op looks like: all in elements; pads before and after."""
+
+    kernel: int
+    stride: int
+    dilation: int
+    before: int
+    after: int
+
+    @property
+    def reach(self) -> int:
+        """Elements from the first to the last that one window touches."""
+        return (self.kernel - 1) * self.dilation + 1
+
+
+def convolution(op: OpView, slab: Slab) -> Sliced | None:
+    """Conv with what its optimised forms add: a tensor summed to the result (input 3), and an activation."""
+    kernel = tuple(op.input_shape(1)[SPATIAL:])
+    sliced = _windowed(op, slab, kernel, sum_input=3)
+    if sliced is None:
+        return None
+    is_exact = _is_same_blocked(op, slab, kernel) if op.key[0] == NCHWC else _is_same_plain(op, slab, kernel)
+    return sliced if is_exact else None
+
+
+def pooling(op: OpView, slab: Slab) -> Sliced | None:
+    """MaxPool, AveragePool, LpPool without indices; windows over the end (`ceil_mode`) stay as they are."""
+    is_auto_padded = op.text("auto_pad", "NOTSET") != "NOTSET"
+    if sum(shape is not None for shape in op.outputs) > 1 or (op.node.op_type == "LpPool" and is_auto_padded):
+        return None  # LpPool's own padding was measured not to be what ONNX defines
+    kernel = op.integers("kernel_shape")
+    sliced = _windowed(op, slab, kernel, sum_input=None)
+    if sliced is None or slab.axis == 0:
+        return sliced
+    pads = sliced.attributes["pads"]
+    assert isinstance(pads, tuple)
+    if any(pad >= size for pad, size in zip(pads, kernel * 2, strict=True)):
+        return None  # the runtime refuses padding as large as the kernel
+    is_exact = _is_same_maximum(op, slab) if op.node.op_type == "MaxPool" else _is_same_sum(op, slab, sliced, kernel)
+    return sliced if is_exact else None
+
+
+def batch_only(op: OpView, slab: Slab) -> Sliced | None:
+    """Global pooling and normalisations over all of an image: one batch item never looks at another."""
+    return Sliced((slab, *[None] * (len(op.inputs) - 1)), slab) if slab.axis == 0 else None
+
+
+def windows_of(op: OpView, kernel: tuple[int, ...]) -> tuple[Window, ...]:
+    """One window per spatial axis, `auto_pad` resolved as ONNX defines it."""
+    count = len(kernel)
+    strides = op.integers("strides") or (1,) * count
+    dilations = op.integers("dilations") or (1,) * count
+    pads = op.integers("pads") or (0,) * (2 * count)
+    sizes = op.input_shape(0)[SPATIAL:]
+    mode = op.text("auto_pad", "NOTSET")
+    windows = []
+    for i in range(count):
+        plain = Window(kernel[i], strides[i], dilations[i], pads[i], pads[i + count])
+        windows.append(plain if mode == "NOTSET" else _auto_padded(plain, sizes[i], mode))
+    return tuple(windows)
+
+
+def _auto_padded(window: Window, size: int, mode: str) -> Window:
+    if mode == "VALID":
+        return replace(window, before=0, after=0)
+    outputs = -(-size // window.stride)
+    total = max(0, (outputs - 1) * window.stride + window.reach - size)
+    small, large = total // 2, total - total // 2
+    before, after = (small, large) if mode == "SAME_UPPER" else (large, small)
+    return replace(window, before=before, after=after)
+
+
+def _windowed(op: OpView, slab: Slab, kernel: tuple[int, ...], sum_input: int | None) -> Sliced | None:
+    others: list[Slab | None] = [None] * (len(op.inputs) - 1)
+    if sum_input is not None and op.has_input(sum_input):
+        others[sum_input - 1] = slab
+    if slab.axis == 0:
+        return Sliced((slab, *others), slab)
+    windows, index = windows_of(op, kernel), slab.axis - SPATIAL
+    if index < 0 or not _explains_shape(op, windows):
+        return None
+    cut = _cut(windows[index], op.input_shape(0)[slab.axis], slab)
+    if cut is None:
+        return None
+    need, window = cut
+    return Sliced((need, *others), slab, _padding((*windows[:index], window, *windows[index + 1 :])))
+
+
+def _explains_shape(op: OpView, windows: tuple[Window, ...]) -> bool:
+    """Whether the windows give as many outputs as the op has, so that nothing about its padding is misread.
+
+    The runtime's own padding (SAME) was measured to leave out dilations.
+    """
+    if op.text("auto_pad", "NOTSET").startswith("SAME") and any(window.dilation > 1 for window in windows):
+        return False
+    sizes, outputs = op.input_shape(0)[SPATIAL:], op.output_shape[SPATIAL:]
+    for window, size, extent in zip(windows, sizes, outputs, strict=True):
+        room = size + window.before + window.after - window.reach
+        least = room // window.stride + 1
+        most = -(-room // window.stride) + 1 if op.integer("ceil_mode", 0) else least
+        # With ceil_mode, some versions drop a last window that would start in the padding, and some do not.
+        if not least - 1 <= extent <= most or (extent < least and not op.integer("ceil_mode", 0)):
+            return False
+    return True
+
+
+def _cut(window: Window, size: int, slab: Slab) -> tuple[Slab, Window] | None:
+    """What a slab of outputs reads of an input of `size`, and the window with the padding left to it.
+
+    A last window that leaves even the padded input (`ceil_mode`) leaves that of the slab by as much.
+    """
+    start = slab.start * window.stride - window.before
+    stop = (slab.stop - 1) * window.stride - window.before + window.reach
+    if stop <= 0 or start >= size:
+        return None
+    need = Slab(slab.axis, max(0, start), min(size, stop))
+    return need, replace(window, before=need.start - start, after=min(stop - need.stop, window.after))
+
+
+def _padding(windows: tuple[Window, ...]) -> Mapping[str, Value]:
+    pads = tuple(window.before for window in windows) + tuple(window.after for window in windows)
+    return {"pads": pads, "auto_pad": "NOTSET"}
+
+
+def _is_same_blocked(op: OpView, slab: Slab, kernel: tuple[int, ...]) -> bool:
+    """Blocked convolution computes each position alone, but takes a way of its own for 1x1 without padding."""
+    is_padded = any(window.before or window.after for window in windows_of(op, kernel))
+    return prod(kernel) > 1 or slab.axis == 0 or not is_padded
+
+
+def _is_same_plain(op: OpView, slab: Slab, kernel: tuple[int, ...]) -> bool:
+    """Plain convolution is a matrix product: terms per output, by positions of an image, for each group."""
+    channels, group = op.input_shape(1)[1], op.integer("group", 1)
+    if channels == 1 and group < op.output_shape[1] and kernel == (7, 7):
+        return False  # measured: has a way of its own, which depends on size and padding
+    positions = prod(op.output_shape[SPATIAL:])
+    part = positions if slab.axis == 0 else positions // op.output_shape[slab.axis] * slab.extent
+    return is_same_product(op, 1, channels * prod(kernel), (positions, part))
+
+
+def _is_same_maximum(op: OpView, slab: Slab) -> bool:
+    """Measured: along rows of plain layout, which zero wins, +0 or -0, depends on where in a row the window is."""
+    return op.key[0] == NCHWC or slab.axis < len(op.output_shape) - 1
+
+
+def _is_same_sum(op: OpView, slab: Slab, sliced: Sliced, kernel: tuple[int, ...]) -> bool:
+    """Whether a slab adds up each window in the order in which the whole op does.
+
+    The runtime takes other ways for a window that is all of the input, and for rows too wide for its buffer.
+    """
+    shape, need = op.input_shape(0), sliced.needs[0]
+    assert need is not None
+    part = (*shape[: slab.axis], need.extent, *shape[slab.axis + 1 :])
+    is_last = slab.axis == len(shape) - 1
+    return kernel != part[SPATIAL:] and kernel != shape[SPATIAL:] and not (is_last and shape[-1] > _WIDEST_BUFFERED)

@@ -1,0 +1,147 @@
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from remat_cli.splitting.matrix_bits import Product, has_same_bits
+from remat_cli.splitting.slab import Slab
+from tests.splitting.sliced_op import Array, OneOp, Outcome, check_slices
+
+FEW = settings(deadline=None, max_examples=12, derandomize=True)
+SIZES = st.sampled_from((2, 3, 7, 16, 33, 64, 100, 129))
+DEPTHS = st.sampled_from((1, 5, 64, 128, 129, 300, 1024))
+THREADS = st.sampled_from((1, 2, 3, 4))
+
+
+def noise(*shape: int) -> Array:
+    return np.random.default_rng(sum(shape)).standard_normal(shape).astype(np.float32)
+
+
+def product(left: Array, right: Array, op_type: str = "MatMul", **more: Any) -> OneOp:
+    return OneOp(op_type, (left, right, *more.pop("others", ())), **more)
+
+
+@FEW
+@given(SIZES, SIZES, DEPTHS, THREADS, st.booleans())
+def test_matmul_by_rows_and_columns(rows: int, columns: int, depth: int, threads: int, is_constant: bool) -> None:
+    weights = (1,) if is_constant else ()
+    op = product(noise(rows, depth), noise(depth, columns), weights=weights)
+    by_rows, by_columns = (check_slices(op, axis, threads=threads) for axis in (0, 1))
+    assert by_rows.all_exact if is_constant else by_rows
+    assert by_columns.all_refused if is_constant else by_columns
+
+
+@FEW
+@given(SIZES, SIZES, DEPTHS, st.sampled_from(((4,), (2, 3), (1, 5))), THREADS)
+def test_matmul_of_a_batch(rows: int, columns: int, depth: int, batch: tuple[int, ...], threads: int) -> None:
+    op = product(noise(*batch, rows, depth), noise(*batch, depth, columns))
+    for axis in range(len(batch) + 2):
+        check_slices(op, axis, threads=threads)
+
+
+@pytest.mark.parametrize("shapes", [((3, 40, 64), (64, 20)), ((40, 64), (3, 64, 20)), ((1, 2, 40, 64), (3, 1, 64, 20))])
+def test_matmul_broadcasts_batches(shapes: tuple[tuple[int, ...], tuple[int, ...]]) -> None:
+    op = product(noise(*shapes[0]), noise(*shapes[1]))
+    assert check_slices(op, 0, threads=2).all_exact
+    for axis in (1, 2):
+        assert check_slices(op, axis, threads=2).exact
+
+
+@FEW
+@given(SIZES, SIZES, DEPTHS, st.tuples(st.booleans(), st.booleans()), st.sampled_from((1.0, 0.125)), THREADS)
+def test_fused_matmul(
+    rows: int, columns: int, depth: int, turned: tuple[bool, bool], alpha: float, threads: int
+) -> None:
+    left = noise(3, depth, rows) if turned[0] else noise(3, rows, depth)
+    right = noise(3, columns, depth) if turned[1] else noise(3, depth, columns)
+    attributes = {"transA": int(turned[0]), "transB": int(turned[1]), "alpha": alpha}
+    op = product(left, right, "FusedMatMul", attributes=attributes, domain="com.microsoft", opset=1)
+    for axis in range(3):
+        check_slices(op, axis, threads=threads)
+
+
+@FEW
+@given(SIZES, SIZES, DEPTHS, st.tuples(st.booleans(), st.booleans()), st.integers(0, 4), THREADS)
+def test_gemm_with_every_bias(
+    rows: int, columns: int, depth: int, turned: tuple[bool, bool], bias: int, threads: int
+) -> None:
+    left = noise(depth, rows) if turned[0] else noise(rows, depth)
+    right = noise(columns, depth) if turned[1] else noise(depth, columns)
+    added = noise(*((columns,), (1, columns), (rows, columns), (rows, 1), (1,))[bias])
+    for weights in ((), (1, 2)):
+        attributes = {"transA": int(turned[0]), "transB": int(turned[1]), "alpha": 0.5 + bias / 4, "beta": 0.75}
+        op = product(left, right, "Gemm", others=(added,), attributes=attributes, weights=weights)
+        by_rows = check_slices(op, 0, threads=threads)
+        assert by_rows.all_exact if weights else by_rows
+        check_slices(op, 1, threads=threads)
+
+
+@pytest.mark.parametrize(("activation", "is_sliced"), [("Relu", True), ("LeakyRelu", True), ("Tanh", False)])
+def test_fused_gemm_with_activations_of_one_element(activation: str, is_sliced: bool) -> None:
+    attributes = {"activation": activation, "activation_alpha": 0.1}
+    op = product(
+        noise(50, 70), noise(70, 33), "FusedGemm", attributes=attributes, weights=(1,), domain="com.microsoft", opset=1
+    )
+    outcome = check_slices(op, 0)
+    assert outcome.all_exact if is_sliced else outcome.all_refused
+
+
+@pytest.mark.parametrize("depth", [3, 64, 300])
+def test_products_of_integers_are_cut_anywhere_but_along_columns(depth: int) -> None:
+    rng = np.random.default_rng(depth)
+    left = rng.integers(0, 255, (3, 20, depth), dtype=np.uint8)
+    right = rng.integers(-127, 127, (depth, 33), dtype=np.int8)
+    zero, other = np.array([7], np.uint8), np.array([3], np.int8)
+    op = product(left, right, "MatMulInteger", others=(zero, other))
+    scale = np.array([0.01], np.float32)
+    inputs = (left, scale, zero, right, scale, other, np.array([depth / 50], np.float32), zero)
+    for each in (op, OneOp("QLinearMatMul", inputs)):
+        assert check_slices(each, 0, threads=2).all_exact
+        assert check_slices(each, 1, threads=2).all_exact
+        assert check_slices(each, 2).all_refused
+
+
+def test_integers_by_single_rows() -> None:
+    op = product(np.arange(60).reshape(6, 10), np.arange(40).reshape(10, 4))
+    assert check_slices(op, 0).all_exact
+    assert check_slices(op, 1).all_exact
+
+
+@pytest.mark.parametrize(
+    "op",
+    [
+        product(noise(30), noise(30, 20)),
+        product(noise(20, 30), noise(30)),
+        product(noise(20, 30).astype(np.float64), noise(30, 20).astype(np.float64)),
+        product(noise(20, 30), noise(30, 1)),
+    ],
+)
+def test_vectors_and_doubles_are_refused(op: OneOp) -> None:
+    assert check_slices(op, 0).all_refused
+
+
+def test_scores_times_values_need_as_many_rows_as_columns() -> None:
+    def outcome(extent: int) -> Outcome:
+        return check_slices(product(noise(2, 300, 300), noise(2, 300, 64)), 1, [Slab(1, 8, 8 + extent)], threads=2)
+
+    assert outcome(192).all_exact
+    assert outcome(32).all_refused
+
+
+def test_a_single_row_goes_its_own_way() -> None:
+    whole = Product(256, 256, 64, 8, False, False)
+    assert not has_same_bits(whole, whole._replace(rows=1), 0, 64)
+    assert has_same_bits(whole, whole._replace(rows=2), 0, 64)
+    scaled = whole._replace(is_scaled=True)
+    assert has_same_bits(scaled, scaled._replace(rows=1), 0, 64)
+
+
+def test_columns_of_deep_products_must_be_shared_out_alike() -> None:
+    whole = Product(128, 1024, 64, 1, False, False)
+    assert has_same_bits(whole, whole._replace(columns=100), 17, 64)
+    deep = whole._replace(depth=512)
+    assert not has_same_bits(deep, deep._replace(columns=100), 17, 64)

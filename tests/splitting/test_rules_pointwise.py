@@ -1,0 +1,255 @@
+"""Ops that treat each element by itself, in slabs: many values, both zeros, infinities and NaN among them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from remat_cli.splitting.slab import Slab
+from tests.splitting.sliced_op import OneOp, check_slices
+
+CONTRIB = "com.microsoft"
+SIZES = (3, 5, 17, 7)  # no part of it is a whole number of packets
+
+UNARY = [
+    "Relu",
+    "LeakyRelu",
+    "HardSigmoid",
+    "HardSwish",
+    "Softsign",
+    "Erf",
+    "Sqrt",
+    "Neg",
+    "Abs",
+    "Reciprocal",
+    "Floor",
+    "Ceil",
+    "Round",
+    "Sign",
+    "Tan",
+    "Sinh",
+    "Cosh",
+    "Asinh",
+    "Acosh",
+    "Atanh",
+    "IsNaN",
+    "IsInf",
+    "ThresholdedRelu",
+    "Identity",
+    "Clip",
+    "Shrink",
+    "Sigmoid",
+    "Tanh",
+    "Exp",
+    "Gelu",
+]
+PACKETS = ["Elu", "Softplus", "Mish", "Log", "Sin", "Cos", "Asin", "Acos", "Atan"]
+BINARY = [
+    "Add",
+    "Sub",
+    "Mul",
+    "Div",
+    "PRelu",
+    "Sum",
+    "Mean",
+    "Equal",
+    "Less",
+    "Greater",
+    "LessOrEqual",
+    "GreaterOrEqual",
+]
+
+
+def values(*shape: int, seed: int = 0, dtype: Any = np.float32) -> np.ndarray:
+    """Small and large numbers, and in every ten elements a special one."""
+    rng = np.random.default_rng(seed)
+    drawn = np.asarray(rng.standard_normal(shape) * np.exp(rng.standard_normal(shape)))
+    kind = rng.random(shape)
+    for special, start in ((0.0, 0), (-0.0, 0.04), (np.inf, 0.08), (-np.inf, 0.09), (np.nan, 0.1)):
+        drawn[(kind >= start) & (kind < start + (0.04 if special == 0 else 0.01))] = special
+    return drawn.astype(dtype)
+
+
+def numbers(*shape: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+def exact_axes(op: OneOp, rank: int) -> list[int]:
+    """Axes along which every slab is exact; along all others every slab is refused."""
+    outcomes = [check_slices(op, axis) for axis in range(rank)]
+    assert all(outcome.all_exact or outcome.all_refused for outcome in outcomes)
+    return [axis for axis, outcome in enumerate(outcomes) if outcome.all_exact]
+
+
+@pytest.mark.parametrize("op_type", UNARY)
+def test_functions_of_one_element(op_type):
+    assert exact_axes(OneOp(op_type, (values(*SIZES),)), 4) == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("op_type", ["Gelu", "FastGelu", "QuickGelu"])
+def test_functions_of_the_runtime(op_type):
+    assert exact_axes(OneOp(op_type, (values(*SIZES),), domain=CONTRIB, opset=1), 4) == [0, 1, 2, 3]
+
+
+def test_functions_that_differ_at_the_end_of_doubles_are_refused():
+    for op_type in ("Sigmoid", "Tanh", "Exp"):
+        assert exact_axes(OneOp(op_type, (values(*SIZES, dtype=np.float64),)), 4) == []
+    assert exact_axes(OneOp("Relu", (values(*SIZES, dtype=np.float64),)), 4) == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("op_type", PACKETS)
+def test_functions_in_packets_are_cut_into_whole_packets(op_type, threads):
+    x = values(1, 64, 96, 28)
+    parts = [Slab(2, 0, 48), Slab(2, 33, 67), Slab(2, 60, 96)]
+    assert check_slices(OneOp(op_type, (x,)), 2, parts, threads).all_exact
+    assert check_slices(OneOp(op_type, (x,)), 2, [Slab(2, 0, 4), Slab(2, 50, 51)], threads).all_refused
+    assert check_slices(OneOp(op_type, (x[:, :63, :95],)), 2, [Slab(2, 0, 48)], threads).all_refused
+
+
+@pytest.mark.parametrize("op_type", ["Selu", "Celu"])
+def test_functions_that_differ_everywhere_are_refused(op_type):
+    assert exact_axes(OneOp(op_type, (numbers(2, 64, 64, 16),)), 4) == []
+
+
+@pytest.mark.parametrize("op_type", BINARY)
+def test_functions_of_two_elements(op_type):
+    x, y = values(*SIZES), values(*SIZES, seed=1)
+    for other in (y, y[:1, :, :1, :1], y[0, :, :, :1], y[0, 0, 0], y[0, 0, 0, :1].reshape(())):
+        assert exact_axes(OneOp(op_type, (x, other)), 4) == [0, 1, 2, 3]
+    if op_type != "PRelu":
+        assert exact_axes(OneOp(op_type, (x[:, :1], y[:1, :, :, :1])), 4) == [0, 1, 2, 3]
+
+
+@settings(max_examples=60)
+@given(st.data())
+def test_broadcasts_of_any_shape(data):
+    full = data.draw(st.lists(st.integers(1, 6), min_size=1, max_size=4))
+    shapes = []
+    for _ in range(3):
+        kept = [extent if data.draw(st.booleans()) else 1 for extent in full]
+        shapes.append(kept[data.draw(st.integers(0, len(full))) :])
+    arrays = [values(*shape, seed=seed) for seed, shape in enumerate(shapes)]
+    op_type = data.draw(st.sampled_from(["Add", "Mul", "Sub", "Div", "Where", "Sum"]))
+    if op_type == "Where":
+        arrays[0] = np.asarray(arrays[0] > 0)
+    op = OneOp(op_type, tuple(arrays if op_type in ("Where", "Sum") else arrays[:2]), weights=(1,))
+    rank = max(array.ndim for array in op.inputs if array is not None)
+    for axis in range(rank):
+        outcome = check_slices(op, axis)
+        assert outcome.all_exact or (op_type == "Where" and all(slab.extent == 1 for slab in outcome.refused))
+
+
+def test_logic_and_choice():
+    a, b = values(*SIZES) > 0, values(*SIZES, seed=1) > 0
+    for op_type in ("And", "Or", "Xor"):
+        assert exact_axes(OneOp(op_type, (a, b[:, :, :1])), 4) == [0, 1, 2, 3]
+    assert exact_axes(OneOp("Not", (a,)), 4) == [0, 1, 2, 3]
+
+
+def test_remainders():
+    x, y = np.arange(105).reshape(3, 5, 7), np.arange(1, 8)
+    assert exact_axes(OneOp("Mod", (x, y)), 3) == [0, 1, 2]
+    floats = OneOp("Mod", (values(3, 5, 7), values(7, seed=1)), {"fmod": 1})
+    assert exact_axes(floats, 3) == [0, 1, 2]
+
+
+@pytest.mark.parametrize("op_type", ["Min", "Max"])
+def test_extrema_with_at_most_one_source_of_zeros(op_type):
+    x = values(*SIZES)
+    six, zero = np.array(6, np.float32), np.array(0, np.float32)
+    assert exact_axes(OneOp(op_type, (x, six), weights=(1,)), 4) == [0, 1, 2, 3]
+    assert exact_axes(OneOp(op_type, (x, zero), weights=(1,)), 4) == []
+    assert exact_axes(OneOp(op_type, (x, values(*SIZES, seed=1))), 4) == []
+    assert exact_axes(OneOp(op_type, (np.arange(35).reshape(5, 7), np.arange(7))), 2) == [0, 1]
+
+
+@pytest.mark.parametrize("exponent", [2.0, 3.0, 0.5, 1.7])
+def test_powers(exponent):
+    x = np.abs(values(*SIZES))
+    op = OneOp("Pow", (x, np.array(exponent, np.float32)), weights=(1,))
+    assert all(check_slices(op, axis).all_exact for axis in (0, 1, 2))
+    assert all(slab.extent == 1 for slab in check_slices(op, 3).refused)
+    assert exact_axes(OneOp("Pow", (x, np.full((1, 5, 1, 1), exponent, np.float32)), weights=(1,)), 4) == []
+
+
+def test_powers_of_rows_with_one_element_are_refused():
+    for axis in (0, 3):
+        x = np.abs(numbers(*[17 if axis == i else 1 for i in range(4)]))
+        outcome = check_slices(OneOp("Pow", (x, np.array([3], np.float32))), axis)
+        assert outcome.exact
+        assert all(slab.extent == 1 for slab in outcome.refused)
+
+
+def test_clip_with_bounds_as_inputs():
+    bounds = (np.array(-0.5, np.float32), np.array(6, np.float32))
+    assert exact_axes(OneOp("Clip", (values(*SIZES), *bounds), weights=(1, 2)), 4) == [0, 1, 2, 3]
+    assert exact_axes(OneOp("Clip", (values(*SIZES), None, bounds[1])), 4) == [0, 1, 2, 3]
+    assert exact_axes(OneOp("Clip", (values(*SIZES),), {"min": 0.0, "max": 6.0}, opset=6), 4) == [0, 1, 2, 3]
+
+
+def test_conversions():
+    floats = values(*SIZES)
+    for target in (1, 9, 10, 11):
+        assert exact_axes(OneOp("Cast", (floats,), {"to": target}), 4) == [0, 1, 2, 3]
+    for target in (2, 6, 7):
+        assert exact_axes(OneOp("Cast", (floats,), {"to": target}), 4) == []
+        assert exact_axes(OneOp("Cast", (np.arange(-300, 300).reshape(20, 30),), {"to": target}), 2) == [0, 1]
+
+
+def test_dropout_that_passes_its_input_on():
+    x, ratio = values(*SIZES), np.array(0.5, np.float32)
+    assert exact_axes(OneOp("Dropout", (x,)), 4) == [0, 1, 2, 3]
+    assert exact_axes(OneOp("Dropout", (x, ratio, np.array(False)), weights=(1, 2)), 4) == [0, 1, 2, 3]
+    assert exact_axes(OneOp("Dropout", (x,), outputs=(True, True)), 4) == []
+    assert exact_axes(OneOp("Dropout", (x, ratio, np.array(False)), weights=(1,)), 4) == []
+
+
+def test_biases_of_the_runtime():
+    inputs = (values(3, 5, 16), values(16, seed=1))
+    assert exact_axes(OneOp("FastGelu", inputs, weights=(1,), domain=CONTRIB, opset=1), 3) == [0, 1, 2]
+    assert exact_axes(OneOp("BiasGelu", inputs, weights=(1,), domain=CONTRIB, opset=1), 3) == [0, 1, 2]
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int8])
+def test_quantisation(dtype):
+    x = numbers(3, 5, 17, 7) * 3
+    one = (np.array(0.05, np.float32), np.array(3, dtype))
+    many = (np.linspace(0.01, 0.1, 5, dtype=np.float32), np.arange(5).astype(dtype))
+    assert exact_axes(OneOp("QuantizeLinear", (x, *one), weights=(1, 2)), 4) == [0, 1, 2, 3]
+    assert exact_axes(OneOp("QuantizeLinear", (x, *many), {"axis": 1}, weights=(1, 2)), 4) == [0, 2, 3]
+    q = np.random.default_rng(0).integers(0, 100, (3, 5, 17, 7)).astype(dtype)
+    assert exact_axes(OneOp("DequantizeLinear", (q, *one), weights=(1, 2)), 4) == [0, 1, 2, 3]
+    assert exact_axes(OneOp("DequantizeLinear", (q, *many), {"axis": -3}, weights=(1, 2)), 4) == [0, 2, 3]
+    blocks = np.full((3, 5, 17, 1), 0.1, np.float32)
+    assert exact_axes(OneOp("DequantizeLinear", (q, blocks), {"axis": 3, "block_size": 7}, weights=(1,)), 4) == []
+
+
+def test_batch_normalisation_along_all_but_channels():
+    statistics = (*(numbers(5, seed=seed) for seed in (1, 2, 3)), np.abs(numbers(5, seed=4)))
+    op = OneOp("BatchNormalization", (values(*SIZES), *statistics), weights=(1, 2, 3, 4), opset=15)
+    assert exact_axes(op, 4) == [0, 2, 3]
+    assert exact_axes(OneOp("BatchNormalization", (values(9, 5), *statistics), weights=(1, 2, 3, 4), opset=15), 2) == [
+        0
+    ]
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_local_response_normalisation(threads):
+    attributes = {"size": 5, "alpha": 1e-2, "beta": 0.75, "bias": 1.0}
+    op = OneOp("LRN", (numbers(1, 96, 54, 54),), attributes, opset=13)
+    parts = [Slab(2, 0, 9), Slab(2, 13, 27), Slab(2, 27, 54)]
+    assert check_slices(op, 2, parts, threads).all_exact
+    assert check_slices(op, 1, [Slab(1, 0, 48)], threads).all_refused
+    assert check_slices(OneOp("LRN", (numbers(1, 5, 9, 7),), attributes, opset=13), 2).all_refused
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2, -1])
+@pytest.mark.parametrize("p", [1, 2])
+def test_normalisation_of_lines(axis, p):
+    op = OneOp("LpNormalization", (numbers(5, 9, 7, 6),), {"axis": axis, "p": p}, opset=1)
+    assert exact_axes(op, 4) == [other for other in range(4) if other != axis % 4]
