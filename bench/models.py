@@ -6,25 +6,28 @@ prints it. Every figure comes from `remat compile --format json`; nothing is typ
 
 from __future__ import annotations
 
-import json
-import platform
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import click
-import onnx
 
-from sample_models.zoo import load_zoo, zoo_names
+from bench.compiling import (
+    EXIT_WORDS,
+    Row,
+    compile_row,
+    machine,
+    mib,
+    percent,
+    sample_paths,
+    table_lines,
+    text,
+    write_results,
+    zoo_paths,
+)
 
-ROOT = Path(__file__).resolve().parents[1]
-RESULTS = ROOT / "bench" / "results"
 BUDGETS = ("90%", "80%", "70%", "min")
-OF_THIS_RUN = frozenset({"model", "output", "plan", "failed_output", "snippet"})  # paths: they say nothing elsewhere
-EXIT_WORDS = {0: "verified", 3: "impossible", 4: "no plan found", 5: "FAILED"}
 
 
 @click.command()
@@ -39,53 +42,26 @@ def main(models: str, budgets: str, time_limit: str, write: bool) -> None:
     with tempfile.TemporaryDirectory() as folder:
         for name, path in _models(Path(folder), wanted):
             for budget in budgets.split(","):
-                rows.append(_compile(name, path, budget, time_limit, Path(folder)))
+                rows.append(compile_row(name, path, budget, ("--time-limit", time_limit), Path(folder)))
                 click.echo(_line(rows[-1]), err=True)
     table = _table(rows)
     if write:
-        RESULTS.mkdir(parents=True, exist_ok=True)
-        (RESULTS / "models.jsonl").write_text("".join(json.dumps(row, sort_keys=True) + "\n" for row in rows))
-        (RESULTS / "models.md").write_text(table)
+        write_results("models", rows, table)
     click.echo(table)
     if any(row["exit_code"] not in (0, 3, 4) for row in rows):
         sys.exit(1)
 
 
 def _models(folder: Path, wanted: tuple[str, ...]) -> Iterator[tuple[str, Path]]:
-    """Sample models as they stand in the repository, then the zoo graphs with seeded weights."""
-    for path in sorted((ROOT / "sample_models").glob("*.onnx")):
-        if not wanted or path.stem in wanted:
-            yield path.stem, path
-    for name in zoo_names():
-        if not wanted or name in wanted:
-            path = folder / f"{name}.onnx"
-            onnx.save(load_zoo(name), path)
-            yield name, path
-            path.unlink()
+    yield from sample_paths(wanted)
+    yield from zoo_paths(folder, wanted)
 
 
-def _compile(name: str, path: Path, budget: str, time_limit: str, folder: Path) -> dict[str, Any]:
-    """One compile in a process of its own, as a user would run it."""
-    command = [sys.executable, "-m", "remat_cli", "compile", str(path), "--budget", budget, "--format", "json"]
-    command += ["--time-limit", time_limit, "--quiet", "--force"]
-    command += ["--output", str(folder / "out.onnx"), "--plan", str(folder / "out.json")]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
-    report = json.loads(done.stdout) if done.stdout.strip() else {}
-    report = {key: value for key, value in report.items() if key not in OF_THIS_RUN}
-    return {
-        "model": name,
-        "budget": budget,
-        "exit_code": done.returncode,
-        "message": done.stderr.strip().splitlines()[-1] if done.stderr.strip() else "",
-        "report": report,
-    }
-
-
-def _line(row: dict[str, Any]) -> str:
+def _line(row: Row) -> str:
     return f"{row['model']:20} {row['budget']:>4}  exit {row['exit_code']}  {row['message']}"
 
 
-def _table(rows: list[dict[str, Any]]) -> str:
+def _table(rows: list[Row]) -> str:
     """The results as Markdown, one row per run."""
     head = (
         "model",
@@ -116,60 +92,37 @@ def _table(rows: list[dict[str, Any]]) -> str:
         "Default session: first run, default options, with the workspace of kernels, which the budget counts too.",
         "Caps are of the runtime's arena alone: inputs and unpacked weights lie outside it. *Impossible*: proved that",
         "no order of whole ops meets the budget; the tensors that cause it stand in `models.jsonl`. Measured time is",
-        "noisy: least of a few runs of both models in turn. Machine: " + _machine(rows) + ".",
+        "noisy: least of a few runs of both models in turn. Machine: " + machine(rows) + ".",
         "",
-        "| " + " | ".join(head) + " |",
-        "|" + " --- |" * len(head),
     ]
-    lines += ["| " + " | ".join(_cells(row)) + " |" for row in rows]
+    lines += table_lines(head, [_cells(row) for row in rows])
     return "\n".join(lines) + "\n"
 
 
-def _machine(rows: list[dict[str, Any]]) -> str:
-    versions = {v["runtime_version"] for row in rows if (v := row["report"].get("verification"))}
-    return f"{platform.machine()}, Python {platform.python_version()}, ONNX Runtime {', '.join(sorted(versions))}"
-
-
-def _cells(row: dict[str, Any]) -> list[str]:
+def _cells(row: Row) -> list[str]:
     solution = row["report"].get("solution") or {}
     verification = row["report"].get("verification") or {}
     return [
         row["model"],
         row["budget"],
         EXIT_WORDS.get(row["exit_code"], f"exit {row['exit_code']}"),
-        _mib(solution.get("baseline_peak_bytes")),
-        _mib(solution.get("floor_bytes")),
-        _mib(solution.get("budget_bytes")),
-        _mib(verification.get("predicted_peak_bytes")),
-        _mib(verification.get("measured_peak_bytes")),
-        _mib(verification.get("measured_peak_default_session_bytes")),
-        _mib(verification.get("original_default_session_peak_bytes")),
-        _mib(verification.get("smallest_cap_bytes")),
-        _mib(verification.get("original_smallest_cap_bytes")),
-        _text(solution.get("recomputed_ops")),
-        _percent(verification.get("predicted_overhead_percent")),
-        _percent(verification.get("measured_overhead_percent")),
-        _percent(solution.get("lower_bound_percent")),
-        _text(verification.get("outputs_identical")),
-        _text(verification.get("order_honoured")),
-        _text(row["report"].get("seconds")),
+        mib(solution.get("baseline_peak_bytes")),
+        mib(solution.get("floor_bytes")),
+        mib(solution.get("budget_bytes")),
+        mib(verification.get("predicted_peak_bytes")),
+        mib(verification.get("measured_peak_bytes")),
+        mib(verification.get("measured_peak_default_session_bytes")),
+        mib(verification.get("original_default_session_peak_bytes")),
+        mib(verification.get("smallest_cap_bytes")),
+        mib(verification.get("original_smallest_cap_bytes")),
+        text(solution.get("recomputed_ops")),
+        percent(verification.get("predicted_overhead_percent")),
+        percent(verification.get("measured_overhead_percent")),
+        percent(solution.get("lower_bound_percent")),
+        text(verification.get("outputs_identical")),
+        text(verification.get("order_honoured")),
+        text(row["report"].get("seconds")),
     ]
-
-
-def _text(value: object) -> str:
-    if isinstance(value, bool):
-        return "yes" if value else "NO"
-    if isinstance(value, float):
-        return f"{value:.1f}"
-    return "" if value is None else str(value)
-
-
-def _mib(value: int | None) -> str:
-    return "" if value is None else f"{value / 2**20:.2f}"
-
-
-def _percent(value: float | None) -> str:
-    return "" if value is None else f"{value:.2f}"
 
 
 if __name__ == "__main__":

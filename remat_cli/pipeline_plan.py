@@ -105,6 +105,7 @@ def verify_request(outcome: Outcome, rewritten: Path, config: Config) -> VerifyR
         intra_op_threads=config.intra_op_threads,
         device=profile.device,
         original_cap_bytes=outcome.whole.sight.smallest_cap_bytes,
+        may_reassociate=config.allow_reassociation and outcome.planned.splitting is not None,
     )
 
 
@@ -184,6 +185,7 @@ def request_of(plan: PlanFile, prepared: Prepared, rewritten: Path, config: Conf
         intra_op_threads=profile.provenance.intra_op_threads,
         device=plan.device,
         original_cap_bytes=prepared.sight.smallest_cap_bytes,
+        may_reassociate=plan.request.allow_reassociation and plan.splitting is not None,
     )
 
 

@@ -24,14 +24,17 @@ from remat_cli.onnx_io.load import DimBindings, SourceModel, inputs_of, load, pr
 from remat_cli.onnx_io.to_graph import op_signatures, to_graph
 from remat_cli.onnx_io.weights import weight_uses
 from remat_cli.runtime.feeds import load_feeds, make_feeds
+from remat_cli.runtime.likeness import are_close, are_same_bits, have_same_bits, likeness
 from remat_cli.runtime.optimize import optimize
 from remat_cli.runtime.profile_cache import CacheScope, ProfileCache
 from remat_cli.runtime.profilers import Measured, ProfileRequest, measure
 from remat_cli.runtime.provenance import provenance
 from remat_cli.runtime.session import Observation, SessionSettings, run_profiled
+from remat_cli.runtime.turns import time_in_turn
 from remat_cli.runtime.weights import kept_weight_bytes
 from remat_cli.splitting.build import TiledRegion
 from remat_cli.splitting.differences import compared_pieces, first_difference, with_outputs
+from remat_cli.splitting.ordering import reordered, tile_order
 from remat_cli.splitting.view import ModelView
 
 RUNS, WARMUPS = 10, 2
@@ -42,12 +45,16 @@ class Sight(msgspec.Struct, frozen=True):
     """What runs of the optimised model showed; with `measured` it is kept in the profile cache.
 
     `smallest_cap_bytes` is the least arena under which a default session runs it, once a verification has found it.
+    Of a split model: `has_same_bits` is false where its outputs are only close to those of the whole one, and
+    `relative_time` is how long a run takes, as a multiple of the whole model's.
     """
 
     types: dict[str, tuple[TensorType, ...]]
     packed_bytes: int
     measured: Measured | None = None
     smallest_cap_bytes: int | None = None
+    has_same_bits: bool = True
+    relative_time: float | None = None
 
 
 @dataclass(frozen=True)
@@ -127,7 +134,7 @@ def prepare(path: Path, config: Config, work: Path, progress: Progress) -> Prepa
 
 
 def prepare_split(whole: Prepared, model: Any, config: Config, work: Path) -> Prepared | None:
-    """A split model, optimised like the whole one; None where its outputs differ in any bit.
+    """A split model, optimised like the whole one; None where its outputs differ by more than is allowed.
 
     Raises:
         RuntimeFailure: ONNX Runtime refuses the model.
@@ -137,12 +144,12 @@ def prepare_split(whole: Prepared, model: Any, config: Config, work: Path) -> Pr
     reference = prepare_optimized(path)
     digest = sha256(path)
     sight = _look(digest, config)
+    if sight is None or not (sight.has_same_bits or config.allow_reassociation):
+        sight = _compared(path, whole, config)
     if sight is None:
-        seen = _observe(path, whole.feeds, config)
-        if not _same(seen.outputs, _observe(whole.reference_path, whole.feeds, config).outputs):
-            return None
-        sight = _seen(seen)
+        return None
     graph = to_graph(reference, sight.types)
+    graph = reordered(graph, tile_order(model, graph))
     return replace(
         whole,
         reference=reference,
@@ -157,7 +164,10 @@ def prepare_split(whole: Prepared, model: Any, config: Config, work: Path) -> Pr
 def find_culprit(
     view: ModelView, model: Any, regions: Sequence[TiledRegion], whole: Prepared, config: Config, work: Path
 ) -> int | None:
-    """The first op whose tiles have other bits than the whole op; None where no single op is to blame."""
+    """The first op whose tiles have other bits than the whole op; None where no single op is to blame.
+
+    Where bits may differ, an op whose tiles are not even close is to blame before all others.
+    """
     pieces = compared_pieces(regions)
     whole_names = {piece.tensor: piece.tensor for _, piece in pieces}
     split_names = {piece.name: piece.tensor for _, piece in pieces}
@@ -165,7 +175,9 @@ def find_culprit(
     save(with_outputs(model, view, split_names), work / "split_exposed.onnx")
     ours = _observe(work / "whole_exposed.onnx", whole.feeds, config).outputs
     theirs = _observe(work / "split_exposed.onnx", whole.feeds, config).outputs
-    return first_difference(view, pieces, ours, theirs)
+    tests = (are_close, are_same_bits) if config.allow_reassociation else (are_same_bits,)
+    culprits = (first_difference(view, pieces, ours, theirs, is_same) for is_same in tests)
+    return next((culprit for culprit in culprits if culprit is not None), None)
 
 
 def channel_block(prepared: Prepared, config: Config, work: Path) -> int:
@@ -208,6 +220,42 @@ def profile_prepared(prepared: Prepared, config: Config, device: str, progress: 
         run_ns=measured.run_ns if measured else None,
         loading_peak_bytes=measured.loading_peak_bytes if measured else None,
     )
+
+
+def profile_split(split: Prepared, whole: Prepared, whole_ns: int, config: Config, progress: Progress) -> Profile:
+    """The cost of every op of a split model, on the scale of the whole model's.
+
+    Ops measured alone, and in another minute, say little about how two models compare. So both are run in turn, once;
+    the op times of the split model are scaled until their sum is to `whole_ns`, the sum of the whole model's op times,
+    as the one run is to the other.
+
+    Raises:
+        RuntimeFailure: a model fails to run.
+        MissingDependency: the device cannot be used.
+    """
+    profile = profile_prepared(split, config, config.device, progress)
+    sum_ns = sum(cost.time_ns for cost in profile.ops)
+    factor = _relative_time(split, whole, config, progress) * whole_ns / max(1, sum_ns)
+    ops = tuple(msgspec.structs.replace(cost, time_ns=round(cost.time_ns * factor)) for cost in profile.ops)
+    return msgspec.structs.replace(profile, ops=ops)
+
+
+def _relative_time(split: Prepared, whole: Prepared, config: Config, progress: Progress) -> float:
+    """How long a run of the split model takes, as a multiple of the whole model's; kept in the cache."""
+    scope = _scope(config.device, config)
+    with ProfileCache(config.cache_dir) as cache:
+        known = _known_sight(cache, scope, split.reference_sha256)
+    if known is not None and known.relative_time is not None and config.inputs is None:
+        return known.relative_time
+    settings = SessionSettings(exact=False, intra_op_threads=config.intra_op_threads, device=config.device)
+    models = (whole.reference_path, split.reference_path)
+    whole_ns, split_ns = time_in_turn(models, whole.feeds, settings, progress.advance)
+    relative = split_ns / max(1, whole_ns)
+    if known is not None:
+        with ProfileCache(config.cache_dir) as cache:
+            fresh = msgspec.structs.replace(known, relative_time=relative)
+            cache.store_model(scope, split.reference_sha256, msgspec.json.encode(fresh))
+    return relative
 
 
 def remember_cap(prepared: Prepared, verification: Verification, config: Config, device: str) -> None:
@@ -269,9 +317,15 @@ def _seen(seen: Observation) -> Sight:
     return Sight(seen.types, seen.baseline_bytes)
 
 
-def _same(ones: Mapping[str, Any], others: Mapping[str, Any]) -> bool:
-    """Whether two sets of outputs are equal bit for bit."""
-    return ones.keys() == others.keys() and all(ones[name].tobytes() == others[name].tobytes() for name in ones)
+def _compared(split: Path, whole: Prepared, config: Config) -> Sight | None:
+    """What a run of a split model shows; None where its outputs are not the whole one's, or not close as allowed."""
+    wanted = _observe(whole.reference_path, whole.feeds, config).outputs
+    seen = _observe(split, whole.feeds, config)
+    if have_same_bits(wanted, seen.outputs):
+        return _seen(seen)
+    if config.allow_reassociation and likeness(wanted, seen.outputs).are_close:
+        return msgspec.structs.replace(_seen(seen), has_same_bits=False)
+    return None
 
 
 def _known_sight(cache: ProfileCache, scope: CacheScope, digest: str) -> Sight | None:

@@ -34,14 +34,13 @@ LEAST_SECONDS = 1.0  # a repeated search always gets this much
 class Question:
     """A problem under the budget in force, and the baseline's plan, which `min` and percentages refer to.
 
-    Of a split model the baseline is that of the whole one, and `start` a schedule to begin with.
+    Of a split model the baseline is that of the whole one.
     """
 
     problem: Problem
     baseline: Plan
     text: str
     least: bool = False
-    start: Schedule | None = None
 
     @property
     def budget_bytes(self) -> int:
@@ -102,7 +101,7 @@ def answer(question: Question, config: Config, progress: Progress) -> Answer:
     limits = _limits(question, config, progress, config.time_limit_seconds)
     if question.least:
         return _least(question, limits, config, progress)
-    result = solve(question.problem, config.solver, limits, config.solver_options, question.start)
+    result = solve(question.problem, config.solver, limits, config.solver_options)
     return _answer(question, result, config)
 
 
@@ -130,7 +129,7 @@ def answer_again(first: Answer, slack_bytes: int, config: Config, progress: Prog
     tight = question.problem.with_budget(question.budget_bytes - slack_bytes)
     seconds = max(LEAST_SECONDS, config.time_limit_seconds - first.run.seconds)
     limits = _limits(question, config, progress, seconds)
-    result = solve(tight, config.solver, limits, config.solver_options, question.start)
+    result = solve(tight, config.solver, limits, config.solver_options)
     spent = first.run.seconds + result.seconds
     if result.plan is None:
         return Answer(question, msgspec.structs.replace(first.run, status="not_found", seconds=spent), None)
@@ -152,9 +151,7 @@ def _least(question: Question, limits: Limits, config: Config, progress: Progres
     """The least budget within the allowed overhead, then the least time under that budget."""
     halved = dataclasses.replace(limits, seconds=limits.seconds / 2)
     schedule = find_least_budget(question.problem, halved, allowed_share(question, config))
-    known = baseline(question.problem) if question.start is None else simulate(question.problem, question.start)
-    start = simulate(question.problem, schedule) if schedule is not None else known
-    start = min(start, known, key=lambda plan: plan.peak)
+    start = simulate(question.problem, schedule) if schedule is not None else baseline(question.problem)
     found = dataclasses.replace(question, problem=question.problem.with_budget(start.peak))
     rest = _limits(question, config, progress, max(LEAST_SECONDS, limits.seconds_left))
     result = solve(found.problem, config.solver, rest, config.solver_options, start.schedule)

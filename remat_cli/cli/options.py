@@ -93,7 +93,8 @@ split_options = _group(
     ),
     _option(
         "--allow-reassociation/--no-allow-reassociation",
-        help="Also split sums, which are then added in another order: outputs differ in their last bits. [no]",
+        help="Also cut ops whose tiles then add up in another order: outputs may differ in their last bits, within a "
+        "tolerance. No single sum is cut. [no]",
     ),
 )
 

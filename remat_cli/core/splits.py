@@ -112,8 +112,8 @@ class RegionFacts(msgspec.Struct, frozen=True):
 
     `extent` is how many positions the first exit has along its axis, which the tiles share. `halo_percent` is how much
     work the tiles do beyond the whole ops, in estimated time. Peaks are the most held at once while the region runs,
-    all that lies beside it included; times are those of its ops: before, measured as a whole; after, as measured in
-    tiles.
+    all that lies beside it included; times are those of its ops: before, measured as a whole; after, measured in tiles
+    (in proposals of `inspect`, both "after" figures are estimates).
     """
 
     extent: int

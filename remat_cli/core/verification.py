@@ -14,7 +14,9 @@ class Verification(msgspec.Struct, frozen=True, kw_only=True):
     compared to the byte. The two default-session peaks come from one counter, first run, default options.
     `later_runs_block_bytes` is the block that later runs of a default session allocate. A cap is a limit on the
     runtime's arena in bytes; the smallest is the least under which three runs in a fresh process succeed, with the
-    session options that `cap_options` names.
+    session options that `cap_options` names. Where outputs need not be identical and are not, `outputs_close` says
+    whether they are within the tolerance for sums in another order, and `outputs_max_relative_error` is the largest
+    difference relative to the largest magnitude in its tensor.
     `within_budget` says whether the default session's first run stays within the budget, fixed part included.
     `notes` are lines for people: what was not checked and why, slack between live bytes and the smallest cap.
     """
@@ -34,6 +36,8 @@ class Verification(msgspec.Struct, frozen=True, kw_only=True):
     later_runs_block_bytes: int | None = None
     measured_workspace_bytes: int | None = None
     predicted_workspace_bytes: int | None = None
+    outputs_close: bool | None = None
+    outputs_max_relative_error: float | None = None
     predicted_overhead_percent: float | None = None
     measured_overhead_percent: float | None = None
     notes: tuple[str, ...] = ()
@@ -57,7 +61,7 @@ class Verification(msgspec.Struct, frozen=True, kw_only=True):
     def failures(self) -> tuple[str, ...]:
         """One line per broken promise; empty when the model holds all of them."""
         checks = (
-            (self.outputs_identical, "the outputs differ from the original's"),
+            (self.are_outputs_kept, f"the outputs differ from the original's{self._too_far}"),
             (self.order_honoured, "the runtime did not run the ops in the plan's order"),
             (
                 self.is_peak_exact,
@@ -68,6 +72,15 @@ class Verification(msgspec.Struct, frozen=True, kw_only=True):
             (self.is_workspace_close, "the measured workspace is more than 5 % above the predicted one"),
         )
         return tuple(line for is_kept, line in checks if not is_kept)
+
+    @property
+    def are_outputs_kept(self) -> bool:
+        """Whether the outputs are identical, or need not be and are close."""
+        return self.outputs_identical or self.outputs_close is True
+
+    @property
+    def _too_far(self) -> str:
+        return "" if self.outputs_close is None else " by more than sums in another order explain"
 
     @property
     def lacks_only_cap(self) -> bool:

@@ -178,7 +178,7 @@ def verification_lines(seen: Verification, style: Style) -> list[str]:
         lines += [style.paint(f"  {failure}", "bad") for failure in seen.failures]
     yes = {True: "yes", False: "no", None: "not measured"}
     rows = [
-        ["outputs identical", yes[seen.outputs_identical]],
+        ["outputs identical", yes[seen.outputs_identical] + _difference(seen)],
         ["order honoured", yes[seen.order_honoured]],
         ["live tensors, predicted", describe_bytes(seen.predicted_peak_bytes)],
         ["live tensors, measured", describe_bytes(seen.measured_peak_bytes)],
@@ -192,6 +192,15 @@ def verification_lines(seen: Verification, style: Style) -> list[str]:
         ["time, measured", percent(seen.measured_overhead_percent)],
     ]
     return lines + columns(rows, "<<") + [f"  note: {note}" for note in seen.notes]
+
+
+def _difference(seen: Verification) -> str:
+    """By how much outputs differ that need not be identical."""
+    if seen.outputs_close is None:
+        return ""
+    error = seen.outputs_max_relative_error
+    size = "" if error is None else f", largest relative difference {error:.1e}"
+    return f"{size} ({'allowed' if seen.outputs_close else 'too large'})"
 
 
 def _optional(label: str, count: int | None) -> list[list[str]]:

@@ -14,6 +14,7 @@ from remat_cli.runtime._arrays import Array, PackedArray, pack_all
 from remat_cli.runtime._process import Advance, ignore_progress, run_fresh, started
 from remat_cli.runtime._trials import RunFigures, RunJob, TimeJob, run_model, time_models
 from remat_cli.runtime.caps import CapAnswer, CapJob, SeparationJob, find_smallest_cap, separate
+from remat_cli.runtime.likeness import Likeness, LikenessJob, compare_models
 from remat_cli.runtime.session import SessionSettings
 
 PROGRESS_UNITS = 100
@@ -32,7 +33,8 @@ class VerifyRequest:
     `reference_fixed_bytes` that of the original; `workspace` is by op name, of both models; `budget_bytes` is a total.
     `more_feeds` are further inputs on which the outputs are compared. A `portable` model is optimised again when a
     default session loads it, so only exact sessions are held to the promise. `original_cap_bytes` is the smallest cap
-    of `reference` with default options where an earlier verification found it; it is then not searched again.
+    of `reference` with default options where an earlier verification found it; it is then not searched again. With
+    `may_reassociate` outputs need not be identical, only close.
     """
 
     reference: Path
@@ -55,6 +57,7 @@ class VerifyRequest:
     rounds: int = 5
     custom_ops: tuple[str, ...] = ()
     original_cap_bytes: int | None = None
+    may_reassociate: bool = False
 
     def settings(self, *, exact: bool) -> SessionSettings:
         """Settings of a session on either model."""
@@ -69,6 +72,11 @@ class VerifyRequest:
     def packed_feeds(self) -> tuple[PackedArray, ...]:
         """The inputs, ready for another process."""
         return pack_all(self.feeds)
+
+    @property
+    def all_packed_feeds(self) -> tuple[tuple[PackedArray, ...], ...]:
+        """Every set of inputs, ready for another process."""
+        return (self.packed_feeds, *(pack_all(group) for group in self.more_feeds))
 
 
 @dataclass(frozen=True)
@@ -106,6 +114,8 @@ def verify(request: VerifyRequest, advance: Advance = ignore_progress) -> Verifi
     advance(0, PROGRESS_UNITS)
     original, rewritten = _run_both(request)
     advance(RUNS_DONE, PROGRESS_UNITS)
+    identical = _are_identical(request, original, rewritten)
+    likeness = _likeness(request) if request.may_reassociate and not identical else None
     caps, cap_notes = _capped(request, original, rewritten)
     advance(CAPS_DONE, PROGRESS_UNITS)
     overhead = _overhead_percent(request, advance) if request.timed else None
@@ -115,7 +125,9 @@ def verify(request: VerifyRequest, advance: Advance = ignore_progress) -> Verifi
     exact_peak = fixed + rewritten.exact.peak_with_workspace(workspace)
     within = (exact_peak if request.portable else max(default_peak, exact_peak)) <= request.budget_bytes
     return Verification(
-        outputs_identical=_are_identical(request, original, rewritten),
+        outputs_identical=identical,
+        outputs_close=likeness.are_close if likeness else None,
+        outputs_max_relative_error=likeness.relative_error if likeness else None,
         order_honoured=all(_runs_in_order(request, figures) for figures in _promised(request, rewritten)),
         predicted_peak_bytes=request.fixed_bytes + request.predicted_live_peak_bytes,
         measured_peak_bytes=fixed + rewritten.exact.peak_live_bytes,
@@ -140,7 +152,7 @@ def verify(request: VerifyRequest, advance: Advance = ignore_progress) -> Verifi
 def _run_both(request: VerifyRequest) -> tuple[_Sessions, _Sessions]:
     """Both models at the same time, each in a process of its own; nothing is timed here."""
     settings = (request.settings(exact=True), request.settings(exact=False))
-    feeds = (request.packed_feeds, *(pack_all(group) for group in request.more_feeds))
+    feeds = request.all_packed_feeds
     with (
         started(run_model, RunJob(str(request.reference.resolve()), feeds, settings)) as first,
         started(run_model, RunJob(str(request.rewritten.resolve()), feeds, settings)) as second,
@@ -157,6 +169,14 @@ def _are_identical(request: VerifyRequest, original: _Sessions, rewritten: _Sess
     """Whether every output of every run has the same type, shape and bits."""
     pairs = zip(_promised(request, original), _promised(request, rewritten), strict=True)
     return all(one.prints == other.prints for one, other in pairs)
+
+
+def _likeness(request: VerifyRequest) -> Likeness:
+    """How close the outputs of the rewritten model are to the original's, in every session that is promised."""
+    kinds = (True,) if request.portable else (True, False)
+    models = (str(request.reference.resolve()), str(request.rewritten.resolve()))
+    settings = tuple(request.settings(exact=is_exact) for is_exact in kinds)
+    return run_fresh(compare_models, LikenessJob(models, request.all_packed_feeds, settings))
 
 
 def _runs_in_order(request: VerifyRequest, figures: RunFigures) -> bool:

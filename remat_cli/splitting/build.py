@@ -50,13 +50,17 @@ def split_model(view: ModelView, order: Sequence[int], regions: Sequence[TiledRe
 
 @dataclass
 class _Writer:
-    """Drafts of the split model's nodes; `weights` and `types` grow with what they read and make."""
+    """Drafts of the split model's nodes; `weights` and `types` grow with what they read and make.
+
+    `buffers` are the values that exits are filled into, before they get their own shape.
+    """
 
     view: ModelView
     taken: set[str]
     weights: dict[str, ir.TensorProtocol] = field(default_factory=dict)
     types: dict[str, TensorType] = field(default_factory=dict)
     constants: dict[tuple[str, Shape, bytes], str] = field(default_factory=dict)
+    buffers: dict[Piece, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for name, value in self.view.model.graph.initializers.items():
@@ -128,7 +132,7 @@ class _Writer:
             yield self._slice(source.name, part, result.name, source.tensor, self._shape(source))
             return
         shape, axis = folded_shape(self._shape(source), slab.axis, self.view.channel_block)
-        opened, cut = f"{result.name}/open", f"{result.name}/cut"
+        opened, cut = self._between(f"{result.name}/open"), self._between(f"{result.name}/cut")
         yield self._reshape(source.name, shape, opened, source.tensor)
         yield self._slice(opened, part._replace(axis=axis), cut, source.tensor, shape)
         yield self._reshape(cut, self._shape(result), result.name, source.tensor)
@@ -143,11 +147,12 @@ class _Writer:
         opened = []
         for number, part in enumerate(step.parts):
             shape, _ = folded_shape(self._shape(part), slab.axis, self.view.channel_block)
-            opened.append(f"{result.name}/open_{number}")
+            opened.append(self._between(f"{result.name}/open_{number}"))
             yield self._reshape(part.name, shape, opened[-1], part.tensor)
         shape, axis = folded_shape(self._shape(result), slab.axis, self.view.channel_block)
-        yield self._concat(opened, axis, f"{result.name}/joined", result, shape)
-        yield self._reshape(f"{result.name}/joined", self._shape(result), result.name, result.tensor)
+        joined = self._between(f"{result.name}/joined")
+        yield self._concat(opened, axis, joined, result, shape)
+        yield self._reshape(joined, self._shape(result), result.name, result.tensor)
 
     def _fill(self, step: FillStep) -> Iterator[Draft]:
         """Write a part into the buffer, both seen as [1, what lies before the axis, the axis, what lies behind]."""
@@ -155,7 +160,8 @@ class _Writer:
         assert slab is not None
         part = self._lines(step.part, slab.axis)
         whole = self._lines(result, slab.axis)
-        opened, buffer = f"{step.part.name}/lines", f"{result.name}/lines"
+        opened, buffer = self._between(f"{step.part.name}/lines"), self._between(f"{result.name}/lines")
+        self.buffers[result] = buffer
         yield self._reshape(step.part.name, part, opened, result.tensor)
         self._declare(buffer, result.tensor, whole)
         if step.before is None:
@@ -163,7 +169,7 @@ class _Writer:
             yield Draft(self._fresh(buffer), "Pad", (opened, after), (buffer,))
         else:
             start = self._constant(np.array([slab.start], np.int64), f"remat/start_{slab.start}")
-            reads = (f"{step.before.name}/lines", opened, start)
+            reads = (self.buffers[step.before], opened, start)
             yield Draft(self._fresh(buffer), FILL_OP, reads, (buffer,), attributes=(("axis", 2),))
         if step.is_last:
             yield self._reshape(buffer, self._shape(result), result.name, result.tensor)
@@ -188,12 +194,17 @@ class _Writer:
         return Draft(self._fresh(name), "Concat", tuple(parts), (name,), attributes=(("axis", axis),))
 
     def _reshape(self, source: str, shape: Shape, name: str, tensor: str) -> Draft:
+        target = _open_target(self.types[source].shape, shape)
         self._declare(name, tensor, shape)
-        target = self._constant(np.array(shape, np.int64), "remat/shape_" + "x".join(map(str, shape)))
-        return Draft(self._fresh(name), "Reshape", (source, target), (name,))
+        reads = self._constant(np.array(target, np.int64), "remat/shape_" + "x".join(map(str, target)))
+        return Draft(self._fresh(name), "Reshape", (source, reads), (name,))
 
     def _fresh(self, name: str) -> str:
         return fresh_name(f"{name}/remat", self.taken)
+
+    def _between(self, name: str) -> str:
+        """A name for a value of ours; a model that was split before may have it already."""
+        return fresh_name(name, self.taken)
 
     def _declare(self, name: str, tensor: str, shape: Shape) -> None:
         self.types[name] = TensorType(self.view.tensors[tensor].dtype, shape)
@@ -232,6 +243,20 @@ def _slice_bounds(part: Slab, shape: Shape) -> dict[str, list[int]]:
         for key, value in (("starts", 0), ("ends", shape[other]), ("axes", other)):
             bounds[key].append(value)
     return bounds
+
+
+def _open_target(before: Shape, after: Shape) -> Shape:
+    """What Reshape is told: as few numbers as can be.
+
+    Dimensions are copied (0) or worked out (-1) where that gives the same. What the runtime knows of a shape spreads
+    through the ops behind it, and tensors that could share a buffer no longer can where it knows one shape but not
+    the other.
+    """
+    kept = [0 if index < len(before) and before[index] == size else size for index, size in enumerate(after)]
+    rest = [index for index, size in enumerate(kept) if size]
+    if rest:
+        kept[max(rest, key=lambda index: after[index] if index else 0)] = -1
+    return tuple(kept)
 
 
 def folded_shape(shape: Shape, axis: int, block: int) -> tuple[Shape, int]:

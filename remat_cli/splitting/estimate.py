@@ -7,15 +7,17 @@ from dataclasses import dataclass
 
 from remat_cli.core.profile import OpCost
 from remat_cli.onnx_io.element_types import element_bits
-from remat_cli.onnx_io.op_facts import facts_of
 from remat_cli.splitting.steps import CutStep, FillStep, JoinStep, Piece, RunStep, Step
 from remat_cli.splitting.timeline import owner_of
 from remat_cli.splitting.view import ModelView
 
-COPY_NS_PER_BYTE = 0.06  # measured on tiles of a residual network, two threads; so are the next
-COPY_NS = 7_000  # what a slice or a concatenation costs besides
-VIEW_NS = 4_000  # a view, of which blocked tensors need some around every copy
+# Measured by whole runs of tiled convolutional networks beside whole ones, two threads. They only rank candidates:
+# what is chosen is measured.
+COPY_NS_PER_BYTE = 0.05
+COPY_NS = 4_000  # what a slice or a concatenation costs besides
+VIEW_NS = 1_500  # a view, of which blocked tensors need some around every copy
 RUN_NS = 2_000  # what an op costs besides its work
+WEIGHT_NS_PER_BYTE = 0.045  # every tile reads its op's weights again, mostly from memory
 
 
 @dataclass(frozen=True)
@@ -135,7 +137,7 @@ class _Memory:
             return self.storage[step.before.name]
         if not isinstance(step, RunStep):
             return None
-        facts = facts_of(self.view.nodes[step.work.op])
+        facts = self.view.facts[step.work.op]
         if facts.view and result == step.makes[0] and step.reads[0] is not None:
             return self.storage[step.reads[0].name]
         for source, made in facts.in_place:
@@ -185,7 +187,8 @@ def _workspace(step: Step, view: ModelView, costs: Sequence[OpCost]) -> int:
 
 def _time_ns(step: Step, view: ModelView, costs: Sequence[OpCost]) -> int:
     if isinstance(step, RunStep):
-        return int(costs[step.work.op].time_ns * _share(step, view)) + RUN_NS
+        again = view.weight_bytes[step.work.op] * WEIGHT_NS_PER_BYTE if step.tile else 0.0
+        return int(costs[step.work.op].time_ns * _share(step, view) + again) + RUN_NS
     result = results_of(step)[0]
     if isinstance(step, FillStep):
         copied = piece_bytes(view, step.part if step.before else result)

@@ -62,9 +62,9 @@ def _op(view: ModelView, op: int, free_bytes: int) -> Obstacle | None:
     if not name or is_cuttable(view, op) or _working_set(view, op) <= free_bytes:
         return None
     node = view.graph.ops[op]
+    condition = "" if view.may_reassociate else " so that its bits stay the same"
     return Obstacle(
-        f"'{name}' ({format_bytes(size)}) must exist whole: op '{node.name}' ({node.op_type}) cannot be cut so that "
-        "its bits stay the same",
+        f"'{name}' ({format_bytes(size)}) must exist whole: op '{node.name}' ({node.op_type}) cannot be cut{condition}",
         is_final=True,
     )
 

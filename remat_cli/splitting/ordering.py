@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Sequence
 
+import msgspec
 import onnx_ir as ir
 
 from remat_cli.core.graph import Graph
@@ -23,6 +24,16 @@ def tile_order(split: ir.Model, graph: Graph) -> list[int]:
         if ranks[op] < 0:
             ranks[op] = min((ranks[reader] for reader in readers[op]), default=len(place))
     return _sorted(ranks, readers)
+
+
+def reordered(graph: Graph, order: Sequence[int]) -> Graph:
+    """The same graph with its ops in another topological order."""
+    new_id = {old: new for new, old in enumerate(order)}
+    tensors = tuple(
+        tensor if tensor.producer is None else msgspec.structs.replace(tensor, producer=new_id[tensor.producer])
+        for tensor in graph.tensors
+    )
+    return Graph(tuple(graph.ops[op] for op in order), tensors, graph.weights)
 
 
 def _readers(graph: Graph) -> Sequence[tuple[int, ...]]:

@@ -17,11 +17,14 @@ _COLUMN_BLOCK = 16
 def is_same_product(op: OpView, weight: int, terms: int, columns: tuple[int, int]) -> bool:
     """Whether each result, a sum of `terms` products, has the same bits with either number of columns.
 
-    `weight` is the position of the input that tells the element type. Holds for up to `op.threads` threads.
+    `weight` is the position of the input that tells the element type. Holds for up to `op.threads` threads. Where terms
+    may be added in another order, any number of columns is as good.
     """
     value = op.node.inputs[weight]
     if value is None or value.dtype != ir.DataType.FLOAT:
         return False
+    if op.may_reassociate:
+        return True
     if terms <= _BLOCK_TERMS:
         return min(columns) > 1  # a single column is a product of matrix and vector, added in another order
     return min(columns) > op.threads * (_FEW_COLUMNS + _COLUMN_BLOCK * (op.threads - 1))

@@ -30,6 +30,7 @@ _ROWS: Mapping[Rule, Mapping[str, str]] = {
     pointwise.first_input: {ONNX: "Clip Shrink"},
     pointwise.transcendental: {ONNX: "Sigmoid Tanh Exp Gelu Swish", CONTRIB: "Gelu FastGelu QuickGelu"},
     pointwise.by_packets: {ONNX: "Elu Softplus Mish Log Sin Cos Asin Acos Atan"},
+    pointwise.by_shares: {ONNX: "Selu Celu"},
     pointwise.extremum: {ONNX: "Min Max"},
     pointwise.choice: {ONNX: "Where"},
     pointwise.power: {ONNX: "Pow"},

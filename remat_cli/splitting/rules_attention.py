@@ -46,7 +46,7 @@ def _attention_3d(op: OpView, slab: Slab) -> Sliced | None:
 
 
 def _may_cut_queries(op: OpView, slab: Slab) -> bool:
-    return op.integer("is_causal", 0) == 0 and slab.extent > 1
+    return op.integer("is_causal", 0) == 0 and (slab.extent > 1 or op.may_reassociate)
 
 
 def _shared_heads(query: Shape, key: Shape, slab: Slab) -> Slab | None:
@@ -75,7 +75,9 @@ def multi_head(op: OpView, slab: Slab) -> Sliced | None:
     rest: Needs = (None,) * (len(op.inputs) - 3)
     if slab.axis == 0:
         return Sliced((slab, slab, slab, *rest), slab)
-    if slab.axis == 1 and op.integer("unidirectional", 0) == 0 and not _leaves_one_query(op, slab):
+    if slab.axis != 1 or op.integer("unidirectional", 0):
+        return None
+    if op.may_reassociate or not _leaves_one_query(op, slab):
         return Sliced((slab, None, None, *rest), slab)
     return None
 

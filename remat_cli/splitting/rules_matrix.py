@@ -13,6 +13,7 @@ from remat_cli.splitting.op_view import OpView, Shape, Sliced
 from remat_cli.splitting.slab import Slab
 
 ACTIVATIONS = frozenset({"", "Relu", "LeakyRelu"})  # of one element each, the same wherever it lies
+REASSOCIATED = frozenset({ir.DataType.FLOAT, ir.DataType.DOUBLE})  # fine enough for sums in any order
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,7 @@ def matmul(op: OpView, slab: Slab) -> Sliced | None:
 
 def gemm(op: OpView, slab: Slab) -> Sliced | None:
     """Gemm, its bias broadcast to [rows, columns], with the activation that fusing may have added."""
-    if op.text("activation", "") not in ACTIVATIONS:
+    if op.text("activation", "") not in ACTIVATIONS and not op.may_reassociate:
         return None
     return _float_product(op, slab, _factors(op))
 
@@ -104,8 +105,10 @@ def _line(slab: Slab, axis: int) -> Slab:
 
 
 def _is_exact(op: OpView, slab: Slab, factors: Factors, needs: tuple[Slab | None, ...]) -> bool:
-    """Whether the slab has the bits of the whole; sums of integers, and against packed constants, always have."""
+    """Whether the slab has the bits of the whole, or need not; sums of integers, or against constants, always have."""
     kind = element_type(op)
+    if op.may_reassociate and kind in REASSOCIATED:
+        return True
     if kind is None or not (kind == ir.DataType.FLOAT or kind.is_integer()):
         return False
     left, right = (op.input_shape(place) for place in factors.places)

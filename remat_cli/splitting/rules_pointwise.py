@@ -20,7 +20,7 @@ _SMALL_FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16)
 # Each thread gets four shares of a buffer, equal in size where it is long enough. Measured (ONNX Runtime 1.31.1): all
 # shares are whole packets, at 1, 2, 4 and 8 threads, for any multiple of 128 elements from 19,584 on;
 # that is, of 16 elements for each of up to eight threads.
-# For Selu and Celu, whose shares are larger, that begins only after 260,000 elements: they have no rule.
+# For Selu and Celu, whose shares are larger, that begins only after 260,000 elements: their bits are never kept.
 _PACKET = 16
 _LEAST_SHARED = 1 << 15
 
@@ -34,7 +34,7 @@ def elementwise(op: OpView, slab: Slab) -> Sliced | None:
 
 def transcendental(op: OpView, slab: Slab) -> Sliced | None:
     """Functions that are exact in single and half precision only: doubles have another way at a buffer's end."""
-    return elementwise(op, slab) if _element_type(op, 0) in _SMALL_FLOATS else None
+    return elementwise(op, slab) if op.may_reassociate or _element_type(op, 0) in _SMALL_FLOATS else None
 
 
 def extremum(op: OpView, slab: Slab) -> Sliced | None:
@@ -43,23 +43,30 @@ def extremum(op: OpView, slab: Slab) -> Sliced | None:
     if element_type is None:
         return None
     may_be_zero = sum(not _has_no_zero(op, i) for i in range(len(op.inputs)))
-    return elementwise(op, slab) if may_be_zero <= 1 or element_type.is_integer() else None
+    return elementwise(op, slab) if may_be_zero <= 1 or element_type.is_integer() or op.may_reassociate else None
 
 
 def choice(op: OpView, slab: Slab) -> Sliced | None:
     """Where: whether -0 becomes +0 depends on which inputs are repeated along the rows."""
-    return elementwise(op, slab) if _keeps_rows(op, slab) else None
+    return elementwise(op, slab) if _keeps_rows(op, slab) or op.may_reassociate else None
 
 
 def power(op: OpView, slab: Slab) -> Sliced | None:
     """Pow with one exponent for all, which the runtime knows (squares, cubes) unless rows have one element each."""
-    if op.input_shape(0) != op.output_shape or prod(op.input_shape(1)) != 1 or not _keeps_rows(op, slab):
-        return None
-    return elementwise(op, slab)
+    has_one_exponent = op.input_shape(0) == op.output_shape and prod(op.input_shape(1)) == 1
+    is_exact = has_one_exponent and _keeps_rows(op, slab)
+    return elementwise(op, slab) if is_exact or _may_round_otherwise(op) else None
+
+
+def by_shares(op: OpView, slab: Slab) -> Sliced | None:
+    """Selu, Celu: computed in packets in shares too long to be met, so bits never hold."""
+    return first_input(op, slab) if _may_round_otherwise(op) else None
 
 
 def by_packets(op: OpView, slab: Slab) -> Sliced | None:
     """Functions computed in packets of elements: whole op and slab must both be whole packets for every thread."""
+    if _may_round_otherwise(op):
+        return first_input(op, slab)
     shape = op.output_shape
     row = prod(shape) // shape[slab.axis]
     packets = _PACKET * op.threads
@@ -138,6 +145,11 @@ def _keeps_rows(op: OpView, slab: Slab) -> bool:
 def _element_type(op: OpView, position: int) -> ir.DataType | None:
     value = op.node.inputs[position]
     return None if value is None else value.dtype
+
+
+def _may_round_otherwise(op: OpView) -> bool:
+    """Whether other last bits are allowed, and the type is fine enough for them not to matter."""
+    return op.may_reassociate and _element_type(op, 0) in (ir.DataType.FLOAT, ir.DataType.DOUBLE)
 
 
 def _has_no_zero(op: OpView, position: int) -> bool:

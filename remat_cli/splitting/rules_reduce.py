@@ -29,13 +29,13 @@ def reduction(op: OpView, slab: Slab) -> Sliced | None:
 
 
 def summation(op: OpView, slab: Slab) -> Sliced | None:
-    """Sum and Mean: where the runtime takes the same way for part and whole."""
+    """Sum and Mean: where the runtime takes the same way for part and whole, or need not."""
     axes = reduced_axes(op)
     sliced = None if axes is None else _reduce(op, slab, axes)
     need = None if sliced is None else sliced.needs[0]
-    if axes is None or need is None or not _goes_same_way(op.input_shape(0), need, axes):
+    if axes is None or need is None:
         return None
-    return sliced
+    return sliced if op.may_reassociate or _goes_same_way(op.input_shape(0), need, axes) else None
 
 
 def best_place(op: OpView, slab: Slab) -> Sliced | None:

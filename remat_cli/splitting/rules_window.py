@@ -55,7 +55,7 @@ def pooling(op: OpView, slab: Slab) -> Sliced | None:
     if any(pad >= size for pad, size in zip(pads, kernel * 2, strict=True)):
         return None  # the runtime refuses padding as large as the kernel
     is_exact = _is_same_maximum(op, slab) if op.node.op_type == "MaxPool" else _is_same_sum(op, slab, sliced, kernel)
-    return sliced if is_exact else None
+    return sliced if is_exact or op.may_reassociate else None
 
 
 def batch_only(op: OpView, slab: Slab) -> Sliced | None:
@@ -143,13 +143,13 @@ def _padding(windows: tuple[Window, ...]) -> Mapping[str, Value]:
 def _is_same_blocked(op: OpView, slab: Slab, kernel: tuple[int, ...]) -> bool:
     """Blocked convolution computes each position alone, but takes a way of its own for 1x1 without padding."""
     is_padded = any(window.before or window.after for window in windows_of(op, kernel))
-    return prod(kernel) > 1 or slab.axis == 0 or not is_padded
+    return prod(kernel) > 1 or slab.axis == 0 or not is_padded or op.may_reassociate
 
 
 def _is_same_plain(op: OpView, slab: Slab, kernel: tuple[int, ...]) -> bool:
     """Plain convolution is a matrix product: terms per output, by positions of an image, for each group."""
     channels, group = op.input_shape(1)[1], op.integer("group", 1)
-    if channels == 1 and group < op.output_shape[1] and kernel == (7, 7):
+    if channels == 1 and group < op.output_shape[1] and kernel == (7, 7) and not op.may_reassociate:
         return False  # measured: has a way of its own, which depends on size and padding
     positions = prod(op.output_shape[SPATIAL:])
     part = positions if slab.axis == 0 else positions // op.output_shape[slab.axis] * slab.extent

@@ -164,8 +164,8 @@ class _Writer:
     def _fill(self, name: str, part: Piece, number: int) -> Step:
         """Write a part of an exit into its buffer."""
         is_last = number == self.cutting.tiles - 1
-        result = Piece(name if is_last else f"{name}/filled_{number}", name, None)
-        before = Piece(f"{name}/filled_{number - 1}", name, None) if number else None
+        result = Piece(name if is_last else f"{name}/{self.mark}_{number}/filled", name, None)
+        before = Piece(f"{name}/{self.mark}_{number - 1}/filled", name, None) if number else None
         return FillStep(before, part, result, is_last)
 
     def _cut(self, source: Piece, need: Slab | None, number: int) -> Iterator[Step]:

@@ -12,7 +12,7 @@ from remat_cli.core.graph import Graph, Tensor, TensorType
 from remat_cli.onnx_io.assemble import element_types
 from remat_cli.onnx_io.default_order import captured_values
 from remat_cli.onnx_io.element_types import dims_of
-from remat_cli.onnx_io.op_facts import NCHWC
+from remat_cli.onnx_io.op_facts import NCHWC, OpFacts, facts_of
 from remat_cli.splitting.op_view import MOST_THREADS, OpView, Shape, Sliced
 from remat_cli.splitting.rules import slice_op
 from remat_cli.splitting.slab import Slab
@@ -20,7 +20,9 @@ from remat_cli.splitting.slab import Slab
 LEAVES_BLOCKS = "ReorderOutput"
 
 
-def view_model(model: ir.Model, graph: Graph, channel_block: int, threads: int = MOST_THREADS) -> ModelView:
+def view_model(
+    model: ir.Model, graph: Graph, channel_block: int, threads: int = MOST_THREADS, may_reassociate: bool = False
+) -> ModelView:
     """A view of a copy in which every tensor has its element type, which the runtime's optimiser leaves out."""
     copy = model.clone()
     kinds = element_types({tensor.name: TensorType(tensor.dtype, tensor.shape) for tensor in graph.tensors})
@@ -28,7 +30,7 @@ def view_model(model: ir.Model, graph: Graph, channel_block: int, threads: int =
         for value in node.outputs:
             if value.name in kinds:
                 value.type = kinds[value.name]
-    return ModelView(copy, graph, channel_block, threads)
+    return ModelView(copy, graph, channel_block, threads, may_reassociate)
 
 
 @dataclass(frozen=True)
@@ -36,13 +38,14 @@ class ModelView:
     """An optimised model and its Graph; tensors go by name, ops by their id in the graph.
 
     `channel_block` is how many channels the CPU's blocked layout keeps together (1: the model has no such layout),
-    `threads` the most threads that an op will run on.
+    `threads` the most threads that an op will run on. With `may_reassociate` slabs need not have the bits of the whole.
     """
 
     model: ir.Model
     graph: Graph
     channel_block: int
     threads: int = MOST_THREADS
+    may_reassociate: bool = False
 
     @cached_property
     def nodes(self) -> tuple[ir.Node, ...]:
@@ -55,6 +58,16 @@ class ModelView:
         """Each op as slicing rules see it."""
         versions = self.model.graph.opset_imports
         return tuple(self._op_view(node, versions) for node in self.nodes)
+
+    @cached_property
+    def facts(self) -> tuple[OpFacts, ...]:
+        """How each op uses storage."""
+        return tuple(facts_of(node) for node in self.nodes)
+
+    @cached_property
+    def weight_bytes(self) -> tuple[int, ...]:
+        """Bytes of constants that each op reads."""
+        return tuple(sum(self.graph.weights[w].size_bytes for w in op.weights) for op in self.graph.ops)
 
     @cached_property
     def reads(self) -> tuple[tuple[str, ...], ...]:
@@ -128,6 +141,7 @@ class ModelView:
             weights=tuple(value is not None and value.const_value is not None for value in node.inputs),
             opset=node.version or versions.get(node.domain, 1),
             threads=self.threads,
+            may_reassociate=self.may_reassociate,
         )
 
     def _shape(self, value: ir.Value | None) -> Shape | None:

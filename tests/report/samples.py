@@ -125,6 +125,13 @@ def verification(*, outputs_identical: bool = True) -> Verification:
     )
 
 
+def close_verification() -> Verification:
+    """Of a split whose sums are added in another order."""
+    return msgspec.structs.replace(
+        verification(outputs_identical=False), outputs_close=True, outputs_max_relative_error=3.1e-6
+    )
+
+
 def compile_report(seen: Verification | None = None) -> CompileReport:
     return CompileReport(
         model="net.onnx",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from remat_cli.report import RENDERERS, render
@@ -28,6 +29,10 @@ REPORTS = {
     "solve": samples.solve_report,
     "solve_not_found": lambda: samples.solve_report("not_found"),
     "verify": samples.verify_report,
+    "verify_close": lambda: samples.verify_report(samples.close_verification()),
+    "verify_too_far": lambda: samples.verify_report(
+        msgspec.structs.replace(samples.close_verification(), outputs_close=False, outputs_max_relative_error=0.02)
+    ),
     "profile": samples.profile_report,
     "cache": lambda: CacheReport("/home/me/.cache/remat", 1),
     "solvers": lambda: SolversReport(

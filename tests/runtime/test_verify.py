@@ -9,6 +9,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from remat_cli.core.errors import RuntimeFailure
+from remat_cli.core.interface import InputSpec
 from remat_cli.runtime.feeds import make_feeds
 from remat_cli.runtime.verify import VerifyRequest, verify
 from tests.runtime.models import GATES, MIB, ORDER, ORIGINAL_ORDER, X, save_model, skip_model, value, weight
@@ -157,6 +158,51 @@ def test_outputs_that_are_not_a_number_can_be_equal(request_of, tmp_path):
     path = skip_model(tmp_path / "m.onnx", again="Exp")
     feeds = {"x": np.full((1, MIB // 4), np.nan, np.float32)}
     assert verify(request_of(rewritten=path, feeds=feeds)).outputs_identical
+
+
+def scaled_model(path, factor):
+    sizes = [1, 64]
+    node = helper.make_node("Mul", ["x", "factor"], ["y"], name="y")
+    kinds = (value("x", TensorProto.FLOAT, sizes), value("y", TensorProto.FLOAT, sizes))
+    return save_model(path, [node], [kinds[0]], [kinds[1]], [weight("factor", np.float32(factor))])
+
+
+@pytest.fixture
+def scaled(request_of, tmp_path):
+    """Verification of a model whose outputs are those of the original times a factor."""
+
+    def run(factor: float, **changes: object):
+        reference, rewritten = (scaled_model(tmp_path / f"{f}.onnx", f) for f in (1.0, factor))
+        feeds = [make_feeds([InputSpec("x", "float", (1, 64))], seed) for seed in (0, 1)]
+        models = {"reference": reference, "rewritten": rewritten, "expected_order": ("y",)}
+        return verify(request_of(**models, feeds=feeds[0], more_feeds=(feeds[1],), **changes))
+
+    return run
+
+
+@pytest.mark.parametrize("portable", [False, True])
+def test_outputs_within_the_tolerance_are_kept_only_where_that_is_allowed(scaled, portable):
+    found = scaled(1.00001, may_reassociate=True, portable=portable)
+    assert not found.outputs_identical
+    assert found.outputs_close
+    assert found.outputs_max_relative_error == pytest.approx(1e-5, rel=0.2)
+    assert not any("outputs" in line for line in found.failures)
+    found = scaled(1.00001, portable=portable)
+    assert found.outputs_close is found.outputs_max_relative_error is None
+    assert "the outputs differ from the original's" in found.failures
+
+
+def test_outputs_beyond_the_tolerance_are_found(scaled):
+    found = scaled(1.001, may_reassociate=True)
+    assert found.outputs_close is False
+    assert found.outputs_max_relative_error == pytest.approx(1e-3, rel=0.2)
+    assert "the outputs differ from the original's by more than sums in another order explain" in found.failures
+
+
+def test_identical_outputs_are_not_compared_again(scaled):
+    found = scaled(1.0, may_reassociate=True)
+    assert found.outputs_identical
+    assert found.outputs_close is found.outputs_max_relative_error is None
 
 
 def test_model_that_the_runtime_refuses_is_one_line(request_of, tmp_path):

@@ -1,0 +1,92 @@
+"""Compile a model in a process of its own, as a user would, and put the outcome in a row: what model benches share."""
+
+from __future__ import annotations
+
+import json
+import platform
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import onnx
+
+from sample_models.zoo import load_zoo, zoo_names
+
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "bench" / "results"
+OF_THIS_RUN = frozenset({"model", "output", "plan", "failed_output", "snippet"})  # paths: they say nothing elsewhere
+EXIT_WORDS = {0: "verified", 3: "impossible", 4: "no plan found", 5: "FAILED"}
+OUTPUT, PLAN = "out.onnx", "out.json"  # in the folder of a compile
+
+Row = dict[str, Any]
+
+
+def sample_paths(wanted: tuple[str, ...]) -> Iterator[tuple[str, Path]]:
+    """Sample models as they stand in the repository; all when `wanted` is empty."""
+    for path in sorted((ROOT / "sample_models").glob("*.onnx")):
+        if not wanted or path.stem in wanted:
+            yield path.stem, path
+
+
+def zoo_paths(folder: Path, wanted: tuple[str, ...]) -> Iterator[tuple[str, Path]]:
+    """Zoo graphs with seeded weights; each file exists while it is the current one."""
+    for name in zoo_names():
+        if not wanted or name in wanted:
+            path = folder / f"{name}.onnx"
+            onnx.save(load_zoo(name), path)
+            yield name, path
+            path.unlink()
+
+
+def compile_row(name: str, path: Path, budget: str, flags: Sequence[str], folder: Path) -> Row:
+    """Compile and verify; the new model and its plan are left in the folder."""
+    command = [sys.executable, "-m", "remat_cli", "compile", str(path), "--budget", budget, "--format", "json"]
+    command += [*flags, "--quiet", "--force", "--output", str(folder / OUTPUT), "--plan", str(folder / PLAN)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
+    report = json.loads(done.stdout) if done.stdout.strip() else {}
+    return {
+        "model": name,
+        "budget": budget,
+        "exit_code": done.returncode,
+        "message": done.stderr.strip().splitlines()[-1] if done.stderr.strip() else "",
+        "report": {key: value for key, value in report.items() if key not in OF_THIS_RUN},
+    }
+
+
+def write_results(name: str, rows: Sequence[Row], table: str) -> None:
+    """Write `bench/results/NAME.jsonl` and `NAME.md`."""
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    (RESULTS / f"{name}.jsonl").write_text("".join(json.dumps(row, sort_keys=True) + "\n" for row in rows))
+    (RESULTS / f"{name}.md").write_text(table)
+
+
+def table_lines(head: Sequence[str], cells: Sequence[Sequence[str]]) -> list[str]:
+    """A table in Markdown."""
+    return ["| " + " | ".join(line) + " |" for line in (head, ["---"] * len(head), *cells)]
+
+
+def machine(rows: Sequence[Row]) -> str:
+    """Processor, Python and ONNX Runtime."""
+    versions = {v["runtime_version"] for row in rows if (v := row["report"].get("verification"))}
+    return f"{platform.machine()}, Python {platform.python_version()}, ONNX Runtime {', '.join(sorted(versions))}"
+
+
+def text(value: object) -> str:
+    """A value in a cell; empty where there is none."""
+    if isinstance(value, bool):
+        return "yes" if value else "NO"
+    if isinstance(value, float):
+        return f"{value:.1f}"
+    return "" if value is None else str(value)
+
+
+def mib(value: int | None) -> str:
+    """Bytes as MiB."""
+    return "" if value is None else f"{value / 2**20:.2f}"
+
+
+def percent(value: float | None) -> str:
+    """A percentage."""
+    return "" if value is None else f"{value:.2f}"

@@ -1,0 +1,205 @@
+"""Split models give the bits of the whole model, whatever is cut, and change nothing else about it."""
+
+from __future__ import annotations
+
+import collections
+from itertools import pairwise
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from remat_cli.onnx_io.interface import interface_of
+from remat_cli.splitting.build import SPLIT_OF, TILE
+from remat_cli.splitting.tiling import Cutting
+from tests.splitting.random_models import Sample, Sketch, image_models, transformer_models
+from tests.splitting.split_case import Case, check_same, cutting_of, cuttings, describe, make_case, optimised
+
+SMALL_CONSTANT_BYTES = 128  # bounds of a slice, the shape of a view, paddings
+WITH_WEIGHTS = frozenset({"Conv", "FusedConv", "ConvTranspose", "Gemm", "MatMul", "FusedMatMul"})
+
+
+def check_splits(data, samples, tries, most_tiles):
+    """Random regions of one model, each split by itself."""
+    case = make_case(data.draw(samples))
+    for _ in range(tries):
+        cutting = data.draw(cuttings(case, most_tiles))
+        split = None if cutting is None else case.split([cutting])
+        if cutting is not None and split is not None:
+            check_same(case, split, describe(case, cutting))
+            check_form(case, split, [cutting])
+
+
+def check_form(case: Case, split: ir.Model, cut: list[Cutting]) -> None:
+    """Same interface, shared weights, unique names, topological order, and every tile says what it is a slice of."""
+    assert interface_of(split) == interface_of(case.reference)
+    proto = ir.to_proto(split)
+    onnx.checker.check_model(_without_contrib(proto))
+    names = [node.name for node in proto.graph.node]
+    made = [name for node in proto.graph.node for name in node.output if name]
+    assert len(set(names)) == len(names)
+    assert len(set(made)) == len(made)
+    _check_weights(case, split)
+    tiled = {op.name for c in cut for op in (case.view.graph.ops[i] for i in c.ops)}
+    pieces = [node for node in split.graph if SPLIT_OF in node.metadata_props]
+    assert {node.metadata_props[SPLIT_OF] for node in pieces} == tiled
+    for node in pieces:
+        assert (node.name or "").startswith(f"{node.metadata_props[SPLIT_OF]}/tile_{node.metadata_props[TILE]}")
+    assert tiled.isdisjoint(names)
+    assert {op.name for op in case.view.graph.ops} - tiled <= set(names)
+
+
+def _without_contrib(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """The same wiring with ops that the checker knows: it checks order and names, not what a runtime's own op takes."""
+    copy = onnx.ModelProto.FromString(proto.SerializeToString())
+    for node in copy.graph.node:
+        if node.domain not in ("", "ai.onnx"):
+            node.domain, node.op_type = "any", "Any"
+    copy.opset_import.append(onnx.helper.make_opsetid("any", 1))
+    return copy
+
+
+def _check_weights(case: Case, split: ir.Model) -> None:
+    """Weights are shared; new constants are bounds, shapes, or rows of what is added to or multiplied by position."""
+    whole = {name: value.const_value for name, value in case.view.model.graph.initializers.items()}
+    for name, value in split.graph.initializers.items():
+        tensor = value.const_value
+        assert tensor is not None
+        if name in whole:
+            assert tensor is whole[name]
+        elif tensor.nbytes > SMALL_CONSTANT_BYTES:
+            source = whole[name.rpartition("/rows_")[0]]
+            assert source is not None
+            assert tensor.nbytes < source.nbytes
+            assert WITH_WEIGHTS.isdisjoint(node.op_type for node, _ in value.uses())
+
+
+@settings(max_examples=30)
+@given(st.data())
+def test_split_images_give_the_same_bits(data):
+    check_splits(data, image_models(), tries=3, most_tiles=16)
+
+
+@settings(max_examples=10)
+@given(st.data())
+def test_split_transformers_give_the_same_bits(data):
+    check_splits(data, transformer_models(most_blocks=1), tries=3, most_tiles=24)
+
+
+@pytest.mark.slow
+@settings(max_examples=400)
+@given(st.data())
+def test_many_split_images_give_the_same_bits(data):
+    check_splits(data, image_models(most_ops=14, most_extent=23), tries=6, most_tiles=40)
+
+
+@pytest.mark.slow
+@settings(max_examples=150)
+@given(st.data())
+def test_many_split_transformers_give_the_same_bits(data):
+    check_splits(data, transformer_models(), tries=8, most_tiles=24)
+
+
+@settings(max_examples=15)
+@given(st.data())
+def test_several_regions_side_by_side_give_the_same_bits(data):
+    case = make_case(data.draw(st.one_of(image_models(), transformer_models(most_blocks=1))))
+    check_several(data, case)
+
+
+@pytest.mark.slow
+@settings(max_examples=200)
+@given(st.data())
+def test_many_regions_side_by_side_give_the_same_bits(data):
+    check_several(data, make_case(data.draw(st.one_of(image_models(most_ops=14), transformer_models()))))
+
+
+def check_several(data, case):
+    """All ops in a row of neighbouring regions; those that cannot be cut stay whole."""
+    count = len(case.timeline.order)
+    bounds = sorted({0, count, *data.draw(st.lists(st.integers(0, count), max_size=4))})
+    found = []
+    for start, stop in pairwise(bounds):
+        cutting = data.draw(cutting_of(case, start, stop))
+        if cutting is not None and case.split([cutting]) is not None:
+            found.append(cutting)
+    split = case.split(found)
+    assert split is not None
+    check_same(case, split, [describe(case, cutting) for cutting in found])
+    check_form(case, split, found)
+
+
+def pointwise(shape, opset=17):
+    sketch = Sketch(np.random.default_rng(0))
+    value = sketch.add("Abs", [sketch.input("x", shape)], shape)
+    one = sketch.add("Tanh", [value], shape)
+    two = sketch.add("Sigmoid", [one], shape)
+    three = sketch.add("Mul", [value, two], shape)
+    return make_case(sketch.sample([sketch.add("Exp", [three], shape)], opset))
+
+
+def test_two_regions_that_cut_the_same_rows_of_one_tensor():
+    case = pointwise([1, 7, 12, 12])
+    split = case.split([Cutting((1, 2), (("t2", 2),), 3), Cutting((3, 4), (("t4", 2),), 3)])
+    assert split is not None
+    check_same(case, split, "both read t0")
+
+
+@pytest.mark.parametrize("opset", [9, 13, 21])
+def test_slices_of_any_opset(opset):
+    case = pointwise([2, 6], opset)
+    split = case.split([Cutting((0, 1, 2, 3, 4), (("t4", 1),), 4)])
+    assert split is not None
+    assert sum(node.op_type == "Slice" for node in split.graph) == 4
+    check_same(case, split, opset)
+
+
+def test_slices_that_cover_a_tensor_do_not_become_one_split():
+    case = pointwise([1, 7, 12, 12])
+    split = case.split([Cutting((1, 2, 3, 4), (("t4", 2),), 3)])
+    assert split is not None
+    kinds = collections.Counter(node.op_type for node in optimised(split).graph)
+    assert kinds["Slice"] == 3  # all parts of a Split would exist at once
+    assert kinds["Split"] == 0
+
+
+@pytest.mark.parametrize("is_filled", [False, True])
+def test_a_model_that_was_split_can_be_split_again(is_filled):
+    sketch = Sketch(np.random.default_rng(0))
+    shape = [1, 3, 12, 12]
+    value = sketch.input("x", shape)
+    for kind in ("Abs", "Tanh", "Sigmoid", "Relu"):
+        value = sketch.add(kind, [value], shape)
+    case = make_case(sketch.sample([value]))
+    fills = frozenset({"t2"} if is_filled else ())
+    split = case.split([Cutting((1, 2), (("t2", 2),), 3, fills=fills)])
+    assert split is not None
+    again = make_case(Sample(ir.to_proto(split), case.feeds))
+    count = 0
+    for index, op in enumerate(again.view.graph.ops):
+        name = again.view.makes[index][0]
+        axis = len(again.view.tensors[name].shape) - 1
+        fills = frozenset(() if not is_filled or again.view.tensors[name].kept else {name})
+        twice = again.split([Cutting((index,), ((name, axis),), 2, fills=fills)])
+        if twice is not None:
+            check_same(again, twice, op.name)
+            count += 1
+    assert count > 6
+
+
+def test_weights_along_the_cut_axis_are_cut_once_for_all_tiles():
+    sketch = Sketch(np.random.default_rng(0))
+    value = sketch.add("Abs", [sketch.input("x", [2, 8, 6])], [2, 8, 6])
+    place = sketch.weight(1, 8, 6)
+    value = sketch.add("Add", [value, place], [2, 8, 6])
+    value = sketch.add("Add", [sketch.add("Sigmoid", [value], [2, 8, 6]), place], [2, 8, 6])
+    case = make_case(sketch.sample([value]))
+    cutting = Cutting(tuple(range(len(case.view.graph.ops))), ((value, 1),), 4)
+    split = case.split([cutting])
+    assert split is not None
+    assert sum(v.const_value.nbytes for n, v in split.graph.initializers.items() if n.startswith("w")) == 8 * 6 * 4
+    check_same(case, split, cutting)
+    check_form(case, split, [cutting])

@@ -1,0 +1,184 @@
+"""The search for regions on small models whose answer is plain."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from remat_cli.core.profile import OpCost
+from remat_cli.core.splits import SplitAxis, parse_split_axis
+from remat_cli.splitting.build import FILL_SINCE
+from remat_cli.splitting.search import Limits, Search
+from remat_cli.splitting.timeline import Timeline
+from tests.splitting.random_models import Sketch
+from tests.splitting.split_case import Case, check_same, judged_peak_bytes, make_case
+
+OP_NS = 1_000_000
+ENOUGH_SECONDS = 60.0  # never reached: what is found must not depend on the machine
+
+
+@pytest.fixture(scope="module")
+def images() -> Case:
+    """Convolutions at full size, then pooling, convolutions at half size, pooling: the large tensors come first."""
+    sketch = Sketch(np.random.default_rng(0))
+    value, channels, size = sketch.input("x", [1, 3, 32, 24]), 3, (32, 24)
+    for _ in range(2):
+        for _ in range(2):
+            weight = sketch.weight(16, channels, 3, 3, scale=0.1)
+            shape = [1, 16, *size]
+            value = sketch.add("Conv", [value, weight], shape, kernel_shape=[3, 3], pads=[1, 1, 1, 1])
+            value, channels = sketch.add("Relu", [value], shape), 16
+        size = (size[0] // 2, size[1] // 2)
+        value = sketch.add("MaxPool", [value], [1, 16, *size], kernel_shape=[2, 2], strides=[2, 2])
+    return make_case(sketch.sample([value]))
+
+
+def search(case: Case, **limits) -> Search:
+    """A search on a case where every op takes a millisecond."""
+    costs = [OpCost(op.name, OP_NS) for op in case.view.graph.ops]
+    chosen = {"axis": SplitAxis(), "seconds": ENOUGH_SECONDS, **limits}
+    return Search(case.timeline, costs, Limits(**chosen))
+
+
+def peak(case: Case) -> int:
+    return max(case.timeline.memory_bytes)
+
+
+@pytest.mark.parametrize("percent", [90, 75, 60, 50, 40])
+@pytest.mark.parametrize("may_fill", [False, True])
+def test_a_chain_meets_the_budget_and_gives_the_same_bits(images, percent, may_fill):
+    if may_fill and not images.may_fill:
+        pytest.skip(f"the model cannot be raised to opset {FILL_SINCE}")
+    budget = peak(images) * percent // 100
+    proposal = search(images, may_fill=may_fill).propose(budget)
+    assert proposal is not None
+    assert proposal.regions
+    assert proposal.peak_bytes <= budget
+    split = images.split([region.cutting for region in proposal.regions])
+    assert split is not None
+    check_same(images, split, proposal)
+
+
+def test_the_peak_proposed_is_the_peak_judged(images):
+    budget = peak(images) // 2
+    proposal = search(images).propose(budget)
+    assert proposal is not None
+    for region in proposal.regions:
+        around = images.timeline.surroundings(region.start, region.stop)
+        alone = images.split([region.cutting])
+        assert alone is not None
+        assert around.context_bytes + judged_peak_bytes(images, alone, region.cutting) == region.peak_bytes
+    inside = {p for region in proposal.regions for p in range(region.start, region.stop)}
+    outside = [held for p, held in enumerate(images.timeline.memory_bytes) if p not in inside]
+    assert proposal.peak_bytes == max([*outside, *(region.peak_bytes for region in proposal.regions)])
+    assert proposal.added_ns == sum(region.cost.added_ns for region in proposal.regions)
+
+
+def test_regions_are_in_order_and_apart_and_hold_every_step_that_does_not_fit(images):
+    budget = peak(images) * 45 // 100
+    proposal = search(images).propose(budget)
+    assert proposal is not None
+    bounds = [bound for region in proposal.regions for bound in (region.start, region.stop)]
+    assert bounds == sorted(bounds)
+    too_much = {p for p, held in enumerate(images.timeline.memory_bytes) if held > budget}
+    assert too_much <= {p for region in proposal.regions for p in range(region.start, region.stop)}
+    for region in proposal.regions:
+        assert region.cutting.ops == images.timeline.order[region.start : region.stop]
+
+
+def test_a_budget_that_whole_ops_meet_needs_no_region(images):
+    proposal = search(images).propose(peak(images))
+    assert proposal is not None
+    assert proposal.regions == ()
+    assert proposal.added_ns == 0
+    assert proposal.peak_bytes == peak(images)
+
+
+def test_less_than_the_outputs_is_impossible_and_says_where(images):
+    kept = sum(t.size_bytes for t in images.view.graph.tensors if t.kept)
+    looking = search(images)
+    assert looking.propose(kept - 1) is None
+    assert looking.stuck is not None
+    assert images.timeline.memory_bytes[looking.stuck] > kept - 1
+
+
+def test_more_budget_never_costs_more(images):
+    looking = search(images)
+    found = [looking.propose(peak(images) * percent // 100) for percent in (45, 60, 75, 90, 100)]
+    costs = [proposal.added_ns for proposal in found if proposal is not None]
+    assert len(costs) == len(found)
+    assert all(one >= two for one, two in pairwise(costs))
+
+
+def test_forbidden_ops_are_in_no_region(images):
+    budget = peak(images) * 3 // 4
+    first = search(images).propose(budget)
+    assert first is not None
+    for op in first.regions[0].cutting.ops:
+        limited = search(images, forbidden=frozenset({op})).propose(budget)
+        assert limited is None or all(op not in region.cutting.ops for region in limited.regions)
+    looking = search(images)
+    everything = range(len(images.view.graph.ops))
+    for op in everything:
+        looking.forbid(op)
+    assert looking.propose(budget) is None
+
+
+@pytest.mark.parametrize("most_tiles", [1, 2, 4])
+def test_no_more_tiles_than_allowed(images, most_tiles):
+    for percent in (90, 75, 60, 45):
+        proposal = search(images, most_tiles=most_tiles).propose(peak(images) * percent // 100)
+        for region in proposal.regions if proposal is not None else ():
+            assert region.cutting.tiles <= most_tiles
+    assert (search(images, most_tiles=1).propose(peak(images) - 1) is None) or most_tiles > 1
+
+
+@pytest.mark.parametrize(("text", "axis"), [("height", 2), ("width", 3), ("-1", 3)])
+def test_exits_are_cut_along_the_axis_asked_for(images, text, axis):
+    proposal = search(images, axis=parse_split_axis(text)).propose(peak(images) * 3 // 4)
+    assert proposal is not None
+    assert proposal.regions
+    assert {found for region in proposal.regions for _, found in region.cutting.exits} == {axis}
+
+
+def test_an_axis_of_one_position_helps_nothing(images):
+    assert search(images, axis=parse_split_axis("batch")).propose(peak(images) * 3 // 4) is None
+
+
+def test_the_same_question_has_the_same_answer(images):
+    budget = peak(images) // 2
+    one, two = search(images), search(images)
+    assert one.propose(budget) == two.propose(budget)
+    one.propose(budget * 3 // 2)
+    assert one.propose(budget) == two.propose(budget)  # what was learnt in between changes nothing
+
+
+def test_attention_is_cut_by_heads_or_rows():
+    sketch = Sketch(np.random.default_rng(0))
+    heads, length, width = 4, 64, 8
+    shape, scores = [1, heads, length, width], [1, heads, length, length]
+    queries, keys = (sketch.add("Abs", [sketch.input(name, shape)], shape) for name in "qk")
+    turned = sketch.add("Transpose", [keys], [1, heads, width, length], perm=[0, 1, 3, 2])
+    product = sketch.add("MatMul", [queries, turned], scores)
+    shares = sketch.add("Softmax", [sketch.add("Tanh", [product], scores)], scores, axis=-1)
+    case = make_case(sketch.sample([sketch.add("MatMul", [shares, keys], shape)]))
+    budget = peak(case) * 45 // 100
+    proposal = search(case).propose(budget)
+    assert proposal is not None
+    assert proposal.peak_bytes <= budget
+    assert {axis for region in proposal.regions for _, axis in region.cutting.exits} <= {1, 2}
+    split = case.split([region.cutting for region in proposal.regions])
+    assert split is not None
+    check_same(case, split, proposal)
+
+
+def test_another_order_is_searched_in_that_order(images):
+    order = tuple(range(len(images.view.graph.ops)))
+    timeline = Timeline(images.view, order, tuple(held + 1000 for held in images.timeline.memory_bytes))
+    costs = [OpCost(op.name, OP_NS) for op in images.view.graph.ops]
+    looking = Search(timeline, costs, Limits(axis=SplitAxis(), seconds=ENOUGH_SECONDS))
+    proposal = looking.propose(peak(images))
+    assert proposal is not None
+    assert proposal.regions  # workspace of 1,000 bytes more than before

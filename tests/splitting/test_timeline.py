@@ -1,0 +1,131 @@
+"""What is alive where: widths and a region's boundary, against the judge and against brute force."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from remat_cli.core.schedule import Schedule
+from remat_cli.core.simulate import simulate
+from remat_cli.splitting.timeline import Timeline, most_critical, owner_of
+from tests.helpers import free_problem
+from tests.splitting.random_models import Sketch, image_models, transformer_models
+from tests.splitting.split_case import make_case
+
+
+def samples():
+    return st.one_of(image_models(), transformer_models())
+
+
+@settings(max_examples=25)
+@given(st.data())
+def test_widths_are_what_the_judge_holds_between_steps(data):
+    case = make_case(data.draw(samples()))
+    problem = free_problem(case.view.graph)
+    order = data.draw(_orders(case.view.graph))
+    plan = simulate(problem, Schedule.of_ops(order))
+    widths = Timeline(case.view, tuple(order), plan.memory_bytes[0]).width_bytes
+    assert len(widths) == len(order) + 1
+    for cut, width in enumerate(widths):
+        assert width == _held_across(plan, problem, cut)
+
+
+def _held_across(plan, problem, cut):
+    """Bytes of storages made before a cut and in use after it; views have no bytes of their own."""
+    spans = {}
+    for value in plan.instances:
+        born, dies = spans.get(value.storage, (value.birth, -1))
+        kept = problem.tensors[value.tensor].kept
+        spans[value.storage] = (min(born, value.birth), max(dies, len(plan.memory_bytes[0]) if kept else value.death))
+    size = {}
+    for value in plan.instances:
+        size.setdefault(value.storage, problem.tensors[value.tensor].size_bytes)
+    return sum(size[storage] for storage, (born, dies) in spans.items() if born < cut <= dies)
+
+
+@st.composite
+def _orders(draw, graph):
+    """A random topological order."""
+    order: list[int] = []
+    while len(order) < len(graph.ops):
+        ready = [
+            index
+            for index, op in enumerate(graph.ops)
+            if index not in order and all(graph.tensors[t].producer in (None, *order) for t in op.inputs)
+        ]
+        order.append(draw(st.sampled_from(ready)))
+    return order
+
+
+@settings(max_examples=25)
+@given(st.data())
+def test_boundaries_by_brute_force(data):
+    case = make_case(data.draw(samples()))
+    timeline, view = case.timeline, case.view
+    count = len(timeline.order)
+    start = data.draw(st.integers(0, count - 1))
+    stop = data.draw(st.integers(start + 1, count))
+    around = timeline.surroundings(start, stop)
+    assert around.exits == tuple(_exits(view, start, stop))
+    living, dying = _lives(view, start, stop)
+    assert around.dying == dying
+    assert around.context_bytes == sum(view.tensors[name].size_bytes for name in living)
+    assert not any(view.tensors[name].producer is None for name in around.dying)
+
+
+def _exits(view, start, stop):
+    ops = view.graph.ops
+    for index in range(start, stop):
+        for tensor in ops[index].outputs:
+            spec = view.graph.tensors[tensor]
+            if spec.kept or any(tensor in op.inputs for op in ops[stop:]):
+                yield spec.name
+
+
+def _lives(view, start, stop):
+    """Owners of storage made before `start`: those that anything after `stop` needs, and those last needed inside.
+
+    What the region makes has storage of its own, views included, and so have views of that.
+    """
+    graph = view.graph
+    owner = {}
+    for index, tensor in enumerate(graph.tensors):
+        if tensor.producer is None or start <= tensor.producer < stop:
+            continue
+        is_view = tensor.view_of is not None and not tensor.kept
+        found = owner.get(tensor.view_of) if is_view else index
+        if found is not None and graph.tensors[found].producer < start:
+            owner[index] = found
+    later = {owner[t] for op in graph.ops[stop:] for t in op.inputs if t in owner}
+    later |= {owner[t] for t in owner if graph.tensors[t].kept}
+    later |= {owner[t] for t in owner if graph.tensors[t].producer >= stop}
+    inside = {owner[t] for op in graph.ops[start:stop] for t in op.inputs if t in owner}
+    return (
+        {graph.tensors[t].name for t in later},
+        frozenset(graph.tensors[t].name for t in inside - later),
+    )
+
+
+def test_a_view_that_a_region_makes_does_not_keep_its_entry():
+    sketch = Sketch(np.random.default_rng(0))
+    value = sketch.add("Abs", [sketch.input("x", [4, 6])], [4, 6])
+    opened = sketch.add("Reshape", [value, sketch.constant(np.array([2, 2, 6], np.int64))], [2, 2, 6])
+    case = make_case(sketch.sample([sketch.add("Softplus", [opened], [2, 2, 6])]))
+    around = case.timeline.surroundings(1, 2)
+    assert (around.dying, around.exits, around.context_bytes) == (frozenset({"t0"}), ("t1",), 0)
+    outside = case.timeline.surroundings(2, 3)
+    assert (outside.dying, outside.exits) == (frozenset({"t0"}), ("t2",))
+
+
+def test_views_of_model_inputs_weigh_nothing():
+    sketch = Sketch(np.random.default_rng(0))
+    opened = sketch.add("Reshape", [sketch.input("x", [4, 6]), sketch.constant(np.array([2, 12], np.int64))], [2, 12])
+    case = make_case(sketch.sample([sketch.add("Abs", [opened], [2, 12])]))
+    assert owner_of(case.view, "t0").name == "x"
+    assert case.timeline.width_bytes == (0, 0, 96)
+    assert case.timeline.surroundings(1, 2).context_bytes == 0
+
+
+def test_the_most_critical_step():
+    assert most_critical([3, 9, 4, 9]) == 1
