@@ -20,7 +20,8 @@ from bench.compiling import table_lines
 from remat_cli.config import Config, load_config
 from remat_cli.core.progress import SilentProgress
 from remat_cli.onnx_io.load import save
-from remat_cli.pipeline_prepare import Prepared, channel_block, prepare
+from remat_cli.pipeline_prepare import Prepared, prepare
+from remat_cli.pipeline_prepare_split import channel_block
 from remat_cli.runtime._arrays import Array, pack_all, run_session
 from remat_cli.runtime._process import run_fresh
 from remat_cli.runtime._trials import TimeJob, time_models

@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,23 +19,16 @@ from remat_cli.core.graph import Graph, TensorType
 from remat_cli.core.profile import OpCost, Profile
 from remat_cli.core.progress import Progress
 from remat_cli.core.verification import Verification
-from remat_cli.onnx_io.layout import block_of_probe, layout_probe, uses_blocks
 from remat_cli.onnx_io.load import DimBindings, SourceModel, inputs_of, load, prepare_optimized, save
 from remat_cli.onnx_io.to_graph import op_signatures, to_graph
 from remat_cli.onnx_io.weights import weight_uses
 from remat_cli.runtime.feeds import load_feeds, make_feeds
-from remat_cli.runtime.likeness import are_close, are_same_bits, have_same_bits, likeness
 from remat_cli.runtime.optimize import optimize
 from remat_cli.runtime.profile_cache import CacheScope, ProfileCache
 from remat_cli.runtime.profilers import Measured, ProfileRequest, measure
 from remat_cli.runtime.provenance import provenance
 from remat_cli.runtime.session import Observation, SessionSettings, run_profiled
-from remat_cli.runtime.turns import time_in_turn
 from remat_cli.runtime.weights import kept_weight_bytes
-from remat_cli.splitting.build import TiledRegion
-from remat_cli.splitting.differences import compared_pieces, first_difference, with_outputs
-from remat_cli.splitting.ordering import reordered, tile_order
-from remat_cli.splitting.view import ModelView
 
 RUNS, WARMUPS = 10, 2
 MOST_PASSES = 6
@@ -46,7 +39,8 @@ class Sight(msgspec.Struct, frozen=True):
 
     `smallest_cap_bytes` is the least arena under which a default session runs it, once a verification has found it.
     Of a split model: `has_same_bits` is false where its outputs are only close to those of the whole one, and
-    `relative_time` is how long a run takes, as a multiple of the whole model's.
+    `relative_time` is how long a run takes, as a multiple of the whole model's. Of a whole model: `can_be_raised` says
+    whether it has the same bits under the newer opset that filling tiles in place needs (None: not tried).
     """
 
     types: dict[str, tuple[TensorType, ...]]
@@ -55,6 +49,7 @@ class Sight(msgspec.Struct, frozen=True):
     smallest_cap_bytes: int | None = None
     has_same_bits: bool = True
     relative_time: float | None = None
+    can_be_raised: bool | None = None
 
 
 @dataclass(frozen=True)
@@ -115,10 +110,10 @@ def prepare(path: Path, config: Config, work: Path, progress: Progress) -> Prepa
     feeds = load_feeds(config.inputs, inputs) if config.inputs else make_feeds(inputs, config.seed)
     more_feeds = () if config.inputs else (make_feeds(inputs, config.seed + 1),)
     progress.stage(stages.OPTIMISING)
-    reference_path = _optimise(source.ir, config, work)
+    reference_path = optimise(source.ir, config, work)
     reference = prepare_optimized(reference_path)
     digest = sha256(reference_path)
-    sight = _look(digest, config) or _seen(_observe(reference_path, feeds, config))
+    sight = known_sight_of(digest, config) or sight_of(observe(reference_path, feeds, config))
     graph = to_graph(reference, sight.types)
     return Prepared(
         source=source,
@@ -133,63 +128,6 @@ def prepare(path: Path, config: Config, work: Path, progress: Progress) -> Prepa
     )
 
 
-def prepare_split(whole: Prepared, model: Any, config: Config, work: Path) -> Prepared | None:
-    """A split model, optimised like the whole one; None where its outputs differ by more than is allowed.
-
-    Raises:
-        RuntimeFailure: ONNX Runtime refuses the model.
-    """
-    work.mkdir(exist_ok=True)
-    path = _optimise(model, config, work)
-    reference = prepare_optimized(path)
-    digest = sha256(path)
-    sight = _look(digest, config)
-    if sight is None or not (sight.has_same_bits or config.allow_reassociation):
-        sight = _compared(path, whole, config)
-    if sight is None:
-        return None
-    graph = to_graph(reference, sight.types)
-    graph = reordered(graph, tile_order(model, graph))
-    return replace(
-        whole,
-        reference=reference,
-        reference_path=path,
-        reference_sha256=digest,
-        graph=graph,
-        signatures=op_signatures(reference, graph),
-        sight=sight,
-    )
-
-
-def find_culprit(
-    view: ModelView, model: Any, regions: Sequence[TiledRegion], whole: Prepared, config: Config, work: Path
-) -> int | None:
-    """The first op whose tiles have other bits than the whole op; None where no single op is to blame.
-
-    Where bits may differ, an op whose tiles are not even close is to blame before all others.
-    """
-    pieces = compared_pieces(regions)
-    whole_names = {piece.tensor: piece.tensor for _, piece in pieces}
-    split_names = {piece.name: piece.tensor for _, piece in pieces}
-    save(with_outputs(whole.reference, view, whole_names), work / "whole_exposed.onnx")
-    save(with_outputs(model, view, split_names), work / "split_exposed.onnx")
-    ours = _observe(work / "whole_exposed.onnx", whole.feeds, config).outputs
-    theirs = _observe(work / "split_exposed.onnx", whole.feeds, config).outputs
-    tests = (are_close, are_same_bits) if config.allow_reassociation else (are_same_bits,)
-    culprits = (first_difference(view, pieces, ours, theirs, is_same) for is_same in tests)
-    return next((culprit for culprit in culprits if culprit is not None), None)
-
-
-def channel_block(prepared: Prepared, config: Config, work: Path) -> int:
-    """How many channels the CPU's blocked layout keeps together; 1 where the model has no such layout."""
-    if not uses_blocks(prepared.reference):
-        return 1
-    probe, optimised = work / "probe.onnx", work / "probe.optimised.onnx"
-    save(layout_probe(), probe)
-    optimize(probe, optimised, "all", config.intra_op_threads)
-    return block_of_probe(prepare_optimized(optimised))
-
-
 def profile_prepared(prepared: Prepared, config: Config, device: str, progress: Progress) -> Profile:
     """The cost of every op on a device; only what the cache does not know is measured.
 
@@ -198,7 +136,7 @@ def profile_prepared(prepared: Prepared, config: Config, device: str, progress: 
         MissingDependency: the device cannot be used.
     """
     progress.stage(stages.PROFILING)
-    scope, measured = _scope(device, config), prepared.sight.measured
+    scope, measured = cache_scope(device, config), prepared.sight.measured
     with ProfileCache(config.cache_dir) as cache:
         known = cache.op_costs(scope, prepared.signatures)
         if len(known) < len(set(prepared.signatures)):
@@ -222,50 +160,14 @@ def profile_prepared(prepared: Prepared, config: Config, device: str, progress: 
     )
 
 
-def profile_split(split: Prepared, whole: Prepared, whole_ns: int, config: Config, progress: Progress) -> Profile:
-    """The cost of every op of a split model, on the scale of the whole model's.
-
-    Ops measured alone, and in another minute, say little about how two models compare. So both are run in turn, once;
-    the op times of the split model are scaled until their sum is to `whole_ns`, the sum of the whole model's op times,
-    as the one run is to the other.
-
-    Raises:
-        RuntimeFailure: a model fails to run.
-        MissingDependency: the device cannot be used.
-    """
-    profile = profile_prepared(split, config, config.device, progress)
-    sum_ns = sum(cost.time_ns for cost in profile.ops)
-    factor = _relative_time(split, whole, config, progress) * whole_ns / max(1, sum_ns)
-    ops = tuple(msgspec.structs.replace(cost, time_ns=round(cost.time_ns * factor)) for cost in profile.ops)
-    return msgspec.structs.replace(profile, ops=ops)
-
-
-def _relative_time(split: Prepared, whole: Prepared, config: Config, progress: Progress) -> float:
-    """How long a run of the split model takes, as a multiple of the whole model's; kept in the cache."""
-    scope = _scope(config.device, config)
-    with ProfileCache(config.cache_dir) as cache:
-        known = _known_sight(cache, scope, split.reference_sha256)
-    if known is not None and known.relative_time is not None and config.inputs is None:
-        return known.relative_time
-    settings = SessionSettings(exact=False, intra_op_threads=config.intra_op_threads, device=config.device)
-    models = (whole.reference_path, split.reference_path)
-    whole_ns, split_ns = time_in_turn(models, whole.feeds, settings, progress.advance)
-    relative = split_ns / max(1, whole_ns)
-    if known is not None:
-        with ProfileCache(config.cache_dir) as cache:
-            fresh = msgspec.structs.replace(known, relative_time=relative)
-            cache.store_model(scope, split.reference_sha256, msgspec.json.encode(fresh))
-    return relative
-
-
 def remember_cap(prepared: Prepared, verification: Verification, config: Config, device: str) -> None:
     """Keep the original's smallest cap, which takes long to find and depends on nothing that a plan changes."""
     found, sight = verification.original_smallest_cap_bytes, prepared.sight
     if found is None or verification.cap_options != "default" or sight.smallest_cap_bytes is not None:
         return
-    scope = _scope(device, config)
+    scope = cache_scope(device, config)
     with ProfileCache(config.cache_dir) as cache:
-        known = _known_sight(cache, scope, prepared.reference_sha256)
+        known = known_sight(cache, scope, prepared.reference_sha256)
         if known is not None:
             fresh = msgspec.structs.replace(known, smallest_cap_bytes=found)
             cache.store_model(scope, prepared.reference_sha256, msgspec.json.encode(fresh))
@@ -277,12 +179,13 @@ def sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _scope(device: str, config: Config) -> CacheScope:
+def cache_scope(device: str, config: Config) -> CacheScope:
+    """What, besides the model, measured costs depend on."""
     source = provenance(device, config.intra_op_threads, optimization_level(config), RUNS, WARMUPS)
     return CacheScope(device, source)
 
 
-def _optimise(model: Any, config: Config, work: Path) -> Path:
+def optimise(model: Any, config: Config, work: Path) -> Path:
     """The reference model on disk, in canonical form: optimised until the runtime finds nothing more to change.
 
     One pass may leave something for the next, and a default session would do that to the rewritten model, plan or not.
@@ -299,36 +202,27 @@ def _optimise(model: Any, config: Config, work: Path) -> Path:
     return reference
 
 
-def _look(digest: str, config: Config) -> Sight | None:
+def known_sight_of(digest: str, config: Config) -> Sight | None:
     """What the cache knows of the optimised model.
 
     The user's own inputs always get a run: shapes may depend on them.
     """
     with ProfileCache(config.cache_dir) as cache:
-        known = _known_sight(cache, _scope(config.device, config), digest)
+        known = known_sight(cache, cache_scope(config.device, config), digest)
     return known if config.inputs is None else None
 
 
-def _observe(model: Path, feeds: Mapping[str, Any], config: Config) -> Observation:
+def observe(model: Path, feeds: Mapping[str, Any], config: Config) -> Observation:
+    """What one run of a model shows, under exact options."""
     return run_profiled(model, feeds, SessionSettings(exact=True, intra_op_threads=config.intra_op_threads))
 
 
-def _seen(seen: Observation) -> Sight:
+def sight_of(seen: Observation) -> Sight:
+    """What of a run is kept."""
     return Sight(seen.types, seen.baseline_bytes)
 
 
-def _compared(split: Path, whole: Prepared, config: Config) -> Sight | None:
-    """What a run of a split model shows; None where its outputs are not the whole one's, or not close as allowed."""
-    wanted = _observe(whole.reference_path, whole.feeds, config).outputs
-    seen = _observe(split, whole.feeds, config)
-    if have_same_bits(wanted, seen.outputs):
-        return _seen(seen)
-    if config.allow_reassociation and likeness(wanted, seen.outputs).are_close:
-        return msgspec.structs.replace(_seen(seen), has_same_bits=False)
-    return None
-
-
-def _known_sight(cache: ProfileCache, scope: CacheScope, digest: str) -> Sight | None:
+def known_sight(cache: ProfileCache, scope: CacheScope, digest: str) -> Sight | None:
     """What the cache holds about a model; None also for what another version of remat wrote in another form."""
     stored = cache.model(scope, digest)
     try:

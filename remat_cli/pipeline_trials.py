@@ -18,17 +18,17 @@ from remat_cli.core.profile import Profile
 from remat_cli.core.progress import Progress
 from remat_cli.core.simulate import baseline
 from remat_cli.core.splits import Region, RegionFacts, Splitting, regions_of_ops
-from remat_cli.onnx_io.opset import raise_opset
-from remat_cli.pipeline_prepare import (
-    Prepared,
+from remat_cli.pipeline_prepare import Prepared
+from remat_cli.pipeline_prepare_split import (
     channel_block,
     find_culprit,
     prepare_split,
     profile_split,
+    raised_model,
 )
 from remat_cli.pipeline_solve import Answer, Question, answer
 from remat_cli.pipeline_write import Written, write_within_budget
-from remat_cli.splitting.build import FILL_SINCE, TiledRegion, split_model
+from remat_cli.splitting.build import TiledRegion, split_model
 from remat_cli.splitting.obstacle import Obstacle, explain
 from remat_cli.splitting.search import Candidate, Limits, Proposal, Search
 from remat_cli.splitting.steps import region_steps
@@ -135,7 +135,7 @@ class Splitter:
         whole = self.whole
         block = channel_block(whole.prepared, self.config, self.work)
         threads = self.config.intra_op_threads or available_cores()
-        raised = raise_opset(whole.prepared.reference, FILL_SINCE)
+        raised = raised_model(whole.prepared, self.config, self.work)
         view = view_model(
             raised or whole.prepared.reference,
             whole.prepared.graph,

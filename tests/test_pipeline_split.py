@@ -15,7 +15,8 @@ from onnx import numpy_helper
 from remat_cli import SilentProgress, load_config
 from remat_cli.cli import main
 from remat_cli.onnx_io.load import inputs_of
-from remat_cli.pipeline_prepare import channel_block, prepare, prepare_split, profile_prepared
+from remat_cli.pipeline_prepare import prepare, profile_prepared
+from remat_cli.pipeline_prepare_split import channel_block, prepare_split
 from remat_cli.splitting.build import TiledRegion, split_model
 from remat_cli.splitting.steps import region_steps
 from remat_cli.splitting.tiling import Cutting

@@ -44,12 +44,16 @@ def _keeps_meaning(node: ir.Node, old: int, new: int) -> bool:
         return False
     given = [port.name for port, value in zip(before.inputs, node.inputs, strict=False) if value is not None]
     places = [port.name for port in after.inputs][: len(node.inputs)]
-    return given == [name for name in places if name in given] and not _has_body(node) and _same_defaults(before, after)
+    return (
+        given == [name for name in places if name in given]
+        and not _has_body(node)
+        and _same_defaults(node, before, after)
+    )
 
 
-def _same_defaults(before: onnx.defs.OpSchema, after: onnx.defs.OpSchema) -> bool:
-    """Whether attributes of both versions have the same default value."""
-    common = set(before.attributes) & set(after.attributes)
+def _same_defaults(node: ir.Node, before: onnx.defs.OpSchema, after: onnx.defs.OpSchema) -> bool:
+    """Whether attributes that are not given have the same default value in both versions."""
+    common = set(before.attributes) & set(after.attributes) - set(node.attributes)
     return all(_default(before, name) == _default(after, name) for name in common)
 
 

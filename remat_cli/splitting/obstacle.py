@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from remat_cli.core.units import format_bytes
 from remat_cli.splitting.slab import Slab
-from remat_cli.splitting.timeline import Timeline
+from remat_cli.splitting.timeline import Timeline, owner_of
 from remat_cli.splitting.view import ModelView
 
 
@@ -94,6 +94,6 @@ def _working_set(view: ModelView, op: int) -> int:
     """What an op must hold at least: what it reads, and of what it makes only what no input's storage can take."""
     spec, tensors = view.graph.ops[op], view.graph.tensors
     shared = {result for _, result in spec.in_place}
-    made = [i for i in spec.outputs if i not in shared and tensors[i].view_of is None]
-    read = [i for i in spec.inputs if tensors[i].producer is not None]
-    return sum(tensors[i].size_bytes for i in (*read, *made))
+    held = (*spec.inputs, *(i for i in spec.outputs if i not in shared))
+    owners = {owner.name: owner for i in held if (owner := owner_of(view, tensors[i].name)).producer is not None}
+    return sum(owner.size_bytes for owner in owners.values())

@@ -1,0 +1,26 @@
+"""Two models are timed in turn, in one process."""
+
+from __future__ import annotations
+
+import numpy as np
+from onnx import TensorProto, helper
+
+from remat_cli.runtime.session import SessionSettings
+from remat_cli.runtime.turns import time_in_turn
+from tests.runtime.models import save_model, value
+
+SHAPE = (512, 512)
+
+
+def products(path, count):
+    """A chain of matrix products, so that more of them take longer."""
+    nodes = [helper.make_node("MatMul", [f"t{i}" if i else "x", "x"], [f"t{i + 1}"]) for i in range(count)]
+    ports = [value(name, TensorProto.FLOAT, SHAPE) for name in ("x", f"t{count}")]
+    return save_model(path, nodes, ports[:1], ports[1:])
+
+
+def test_the_longer_model_takes_longer(tmp_path):
+    models = (products(tmp_path / "one.onnx", 1), products(tmp_path / "many.onnx", 20))
+    feeds = {"x": np.full(SHAPE, 1e-3, np.float32)}
+    one_ns, many_ns = time_in_turn(models, feeds, SessionSettings(exact=False, intra_op_threads=1))
+    assert 0 < one_ns < many_ns

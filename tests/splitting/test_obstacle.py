@@ -1,0 +1,51 @@
+"""Where splitting cannot help, the tensor that is the reason is named; a proof is claimed only where there is one."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from remat_cli.splitting.obstacle import explain, is_cuttable
+from tests.splitting.random_models import Sketch
+from tests.splitting.split_case import make_case
+
+MAP = (1, 16, 16, 16)
+MAP_BYTES = 4 * 16 * 16 * 16
+
+
+def case_of(build):
+    sketch = Sketch(np.random.default_rng(0))
+    return make_case(sketch.sample([build(sketch, sketch.input("x", MAP))]))
+
+
+def conv(sketch, x):
+    return sketch.add("Conv", [x, sketch.weight(16, 16, 3, 3)], MAP, pads=[1, 1, 1, 1])
+
+
+def test_a_large_output_must_exist_whole():
+    case = case_of(lambda sketch, x: conv(sketch, conv(sketch, x)))
+    found = explain(case.timeline, None, None, MAP_BYTES - 1)
+    assert found is not None
+    assert found.is_final
+    assert "model output" in found.text
+    assert "16.00 KiB" in found.text
+
+
+def test_an_op_that_cannot_be_cut_is_named():
+    case = case_of(
+        lambda sketch, x: sketch.add("ReduceMean", [conv(sketch, x)], (1, 1, 1, 1), axes=[0, 1, 2, 3], keepdims=1)
+    )
+    mean = next(i for i, op in enumerate(case.view.graph.ops) if op.op_type == "ReduceMean")
+    assert not is_cuttable(case.view, mean)
+    found = explain(case.timeline, None, mean, MAP_BYTES - 1)
+    assert found is not None
+    assert found.is_final
+    assert "ReduceMean" in found.text
+    assert explain(case.timeline, None, mean, 2 * MAP_BYTES) is None
+
+
+def test_a_step_in_no_region_is_a_reason_but_no_proof():
+    case = case_of(lambda sketch, x: sketch.add("GlobalAveragePool", [conv(sketch, conv(sketch, x))], (1, 16, 1, 1)))
+    found = explain(case.timeline, 0, None, MAP_BYTES)
+    assert found is not None
+    assert not found.is_final
+    assert "in no region" in found.text
