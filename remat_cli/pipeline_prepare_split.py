@@ -69,7 +69,7 @@ def prepare_split(whole: Prepared, model: Any, config: Config, work: Path) -> Pr
 
 def raised_model(whole: Prepared, config: Config, work: Path) -> Any | None:
     """The whole model under the opset that filling tiles in place needs; None where that changes form or bits."""
-    raised = raise_opset(whole.reference, FILL_SINCE)
+    raised = raise_opset(whole.reference, FILL_SINCE, whole.graph)
     if raised is None:
         return None
     scope = cache_scope(config.device, config)

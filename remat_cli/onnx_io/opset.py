@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from math import prod
+
 import onnx
 import onnx_ir as ir
+
+from remat_cli.core.graph import Graph
 
 ONNX_DOMAINS = ("", "ai.onnx")
 LAST_AXIS_SINCE = 13  # before, these worked on all axes from `axis` on as if they were one
 LAST_AXIS_OPS = frozenset({"Softmax", "LogSoftmax", "Hardmax"})
 
 
-def raise_opset(model: ir.Model, version: int) -> ir.Model | None:
+def raise_opset(model: ir.Model, version: int, graph: Graph) -> ir.Model | None:
     """A copy that declares operator set `version`; None where some op has another form or meaning there.
+
+    `graph` is that of the model: shapes matter to some ops.
 
     Forms are compared by the schemas of both versions; every attribute that is given and every input and output, by
     name and place, must still be there. Kernels of other versions may still give other bits: compare them.
@@ -21,7 +28,8 @@ def raise_opset(model: ir.Model, version: int) -> ir.Model | None:
     copy = model.clone()
     if old >= version:
         return copy
-    if model.functions or not all(_keeps_meaning(node, old, version) for node in model.graph):
+    shapes = {tensor.name: tensor.shape for tensor in graph.tensors}
+    if model.functions or not all(_keeps_meaning(node, old, version, shapes) for node in model.graph):
         return None
     for domain in ONNX_DOMAINS:
         if domain in copy.graph.opset_imports:
@@ -29,7 +37,7 @@ def raise_opset(model: ir.Model, version: int) -> ir.Model | None:
     return copy
 
 
-def _keeps_meaning(node: ir.Node, old: int, new: int) -> bool:
+def _keeps_meaning(node: ir.Node, old: int, new: int, shapes: Mapping[str, tuple[int, ...]]) -> bool:
     if node.domain not in ONNX_DOMAINS:
         return True
     try:
@@ -40,7 +48,7 @@ def _keeps_meaning(node: ir.Node, old: int, new: int) -> bool:
         return True
     if after.deprecated or not set(node.attributes) <= set(after.attributes):
         return False
-    if node.op_type in LAST_AXIS_OPS and before.since_version < LAST_AXIS_SINCE and not _is_last_axis(node):
+    if node.op_type in LAST_AXIS_OPS and before.since_version < LAST_AXIS_SINCE and not _is_one_axis(node, shapes):
         return False
     given = [port.name for port, value in zip(before.inputs, node.inputs, strict=False) if value is not None]
     places = [port.name for port in after.inputs][: len(node.inputs)]
@@ -62,10 +70,11 @@ def _default(schema: onnx.defs.OpSchema, name: str) -> bytes:
     return value
 
 
-def _is_last_axis(node: ir.Node) -> bool:
-    """Whether an op of this family works on the last axis alone, which then has to be said."""
-    axis, shape = node.attributes.get("axis"), node.inputs[0].shape if node.inputs[0] is not None else None
-    return axis is not None and shape is not None and axis.as_int() in (-1, len(shape) - 1)
+def _is_one_axis(node: ir.Node, shapes: Mapping[str, tuple[int, ...]]) -> bool:
+    """Whether an op of this family works on one axis either way: it is given, and nothing lies behind it."""
+    axis, value = node.attributes.get("axis"), node.inputs[0]
+    shape = shapes.get(value.name or "") if value is not None else None
+    return axis is not None and shape is not None and prod(shape[axis.as_int() % len(shape) + 1 :]) == 1
 
 
 def _has_body(node: ir.Node) -> bool:

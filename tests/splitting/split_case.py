@@ -78,7 +78,7 @@ def make_case(sample: Sample) -> Case:
     if any(declared[name] != shape for name, shape in made.items()):
         reject()  # pooling that rounds up: the runtime decides
     block = block_size() if uses_blocks(reference) else 1
-    raised = raise_opset(reference, FILL_SINCE)
+    raised = raise_opset(reference, FILL_SINCE, graph)
     whole = Case(view_model(reference, graph, block), reference, sample.feeds)
     if raised is None or not _is_same(whole, raised):  # kernels of another opset may give other bits
         return whole
