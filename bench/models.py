@@ -42,7 +42,9 @@ def main(models: str, budgets: str, time_limit: str, write: bool) -> None:
     with tempfile.TemporaryDirectory() as folder:
         for name, path in _models(Path(folder), wanted):
             for budget in budgets.split(","):
-                rows.append(compile_row(name, path, budget, ("--time-limit", time_limit), Path(folder)))
+                rows.append(
+                    compile_row(name, path, budget, ("--split", "off", "--time-limit", time_limit), Path(folder))
+                )
                 click.echo(_line(rows[-1]), err=True)
     table = _table(rows)
     if write:

@@ -11,6 +11,7 @@ from remat_cli.report.report import SolutionReport
 from remat_cli.report.style import columns, duration, percent, plural, shorten
 
 MOST_ROWS = 12
+MOST_NAMES, NAME_WIDTH = 4, 40
 UNITS = {2: "rows", 3: "columns"}
 
 
@@ -47,11 +48,14 @@ def region_lines(regions: Sequence[RegionReport]) -> list[str]:
         for number, region in enumerate(regions[:MOST_ROWS], 1)
     ]
     lines = [heading, *columns(rows, "><<<<<"), *_more(regions, "  ")]
-    kept = [(number, tensor) for number, region in enumerate(regions, 1) for tensor in region.kept]
-    lines += [
-        f"  {number}: rows of {shorten(tensor, 60)} are kept for the next tile" for number, tensor in kept[:MOST_ROWS]
-    ]
-    return lines
+    kept = [(number, region.kept) for number, region in enumerate(regions[:MOST_ROWS], 1) if region.kept]
+    return [*lines, *(f"  {number}: rows of {_some(tensors)} are kept for the next tile" for number, tensors in kept)]
+
+
+def _some(names: Sequence[str]) -> str:
+    """The first few names, and how many there are besides."""
+    more = f" and {len(names) - MOST_NAMES} more tensors" if len(names) > MOST_NAMES else ""
+    return ", ".join(shorten(name, NAME_WIDTH) for name in names[:MOST_NAMES]) + more
 
 
 def obstacle_lines(obstacle: str | None, regions: Sequence[RegionReport]) -> list[str]:

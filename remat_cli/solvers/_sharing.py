@@ -13,6 +13,7 @@ from typing import TypeAlias
 
 import msgspec
 
+from remat_cli.core.errors import InvalidSchedule
 from remat_cli.core.problem import OpSpec, Problem, TensorSpec
 from remat_cli.core.schedule import Schedule
 from remat_cli.core.simulate import simulate
@@ -57,9 +58,17 @@ class Condensed:
         return drop_dead(self.original, _Expansion(self, punctual=frozenset()).run(groups))
 
     def contract(self, schedule: Schedule) -> Schedule:
-        """The condensed schedule nearest to an original one; it may need more memory, so judge it before use."""
+        """The condensed schedule nearest to an original one; it may need more memory, so judge it before use.
+
+        A group runs as one: where others must come between its members, it is the baseline order.
+        """
         group_of_leader = {members[0]: g for g, members in enumerate(self.groups)}
-        return Schedule.of_ops([group_of_leader[op] for op in schedule.op_ids() if op in group_of_leader])
+        nearest = Schedule.of_ops([group_of_leader[op] for op in schedule.op_ids() if op in group_of_leader])
+        try:
+            simulate(self.problem, nearest)
+        except InvalidSchedule:
+            return Schedule.of_ops(list(range(len(self.groups))))
+        return nearest
 
 
 def condense(problem: Problem) -> Condensed:

@@ -93,3 +93,28 @@ def test_dropping_dead_recomputes_keeps_the_schedule_legal_and_no_dearer(data):
     before, after = simulate(problem, schedule), simulate(problem, drop_dead(problem, schedule))
     assert after.time_ns <= before.time_ns
     assert set(after.schedule.op_ids()) == set(range(len(problem.ops)))
+
+
+@settings(max_examples=150)
+@given(st.data())
+def test_contracting_any_schedule_gives_a_legal_one(data):
+    problem = data.draw(problems())
+    condensed = condense(problem)
+    simulate(condensed.problem, condensed.contract(data.draw(schedules(problem))))
+
+
+def test_a_group_does_not_run_before_what_its_later_members_read():
+    one = (1,), (0,)
+    ops = (
+        OpSpec((), (0,), *one),
+        OpSpec((), (1,), *one),
+        OpSpec((1, 0), (2,), *one, in_place=((1, 2),)),
+        OpSpec((2,), (3,), *one),
+    )
+    tensors = tuple(TensorSpec(8, producer, kept=producer == 3) for producer in range(4))
+    problem = Problem(ops, tensors, (Memory("cpu", 100),), (Device("cpu", 0),))
+    condensed = condense(problem)
+    assert (1, 2) in condensed.groups
+    contracted = condensed.contract(Schedule.of_ops([1, 0, 2, 3]))
+    simulate(condensed.problem, contracted)
+    assert condensed.expand(contracted).op_ids() == [0, 1, 2, 3]
