@@ -114,13 +114,20 @@ def depth_first_order(ops: Sequence[Wiring], correct: Correct = _accept) -> list
 
 def ready_order(ops: Sequence[Wiring]) -> list[int]:
     """Order of a priority-based session: of the ops that are ready, `Shape` and `Size` first, then the lowest index."""
-    sources = producers(ops)
+    return ranked_order(producers(ops), [not op.early for op in ops])
+
+
+def ranked_order(sources: Sequence[Sequence[int]], ranks: Sequence[int]) -> list[int]:
+    """A topological order: of the ops that are ready, the lowest rank first, then the lowest index.
+
+    `sources` are by op the ops that it reads from.
+    """
     missing = [len(group) for group in sources]
-    readers: list[list[int]] = [[] for _ in ops]
+    readers: list[list[int]] = [[] for _ in sources]
     for op, group in enumerate(sources):
         for source in group:
             readers[source].append(op)
-    ready = [(not op.early, index) for index, op in enumerate(ops) if not missing[index]]
+    ready = [(ranks[op], op) for op, count in enumerate(missing) if not count]
     heapq.heapify(ready)
     order: list[int] = []
     while ready:
@@ -129,5 +136,5 @@ def ready_order(ops: Sequence[Wiring]) -> list[int]:
         for reader in readers[op]:
             missing[reader] -= 1
             if not missing[reader]:
-                heapq.heappush(ready, (not ops[reader].early, reader))
+                heapq.heappush(ready, (ranks[reader], reader))
     return order

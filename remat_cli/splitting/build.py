@@ -18,7 +18,7 @@ from remat_cli.onnx_io.interface import interface_of
 from remat_cli.onnx_io.normalise import fresh_name, names_in
 from remat_cli.splitting.op_view import Shape, Value
 from remat_cli.splitting.slab import Slab
-from remat_cli.splitting.steps import CutStep, FillStep, JoinStep, Piece, RunStep, Step
+from remat_cli.splitting.steps import CutStep, FillStep, JoinStep, Piece, RunStep, Step, piece_shape
 from remat_cli.splitting.view import ModelView
 
 SPLIT_OF, TILE = "remat.split_of", "remat.tile"  # metadata of a tile's op: the op it is a slice of, and which
@@ -210,10 +210,7 @@ class _Writer:
         self.types[name] = TensorType(self.view.tensors[tensor].dtype, shape)
 
     def _shape(self, piece: Piece) -> Shape:
-        shape = self.view.tensors[piece.tensor].shape
-        if piece.slab is None:
-            return shape
-        return (*shape[: piece.slab.axis], piece.slab.extent, *shape[piece.slab.axis + 1 :])
+        return piece_shape(self.view, piece)
 
     def _weight(self, name: str, need: Slab | None) -> str:
         """A constant, or the part of it that one tile reads."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from remat_cli.core.profile import OpCost
 from remat_cli.onnx_io.element_types import element_bits
-from remat_cli.splitting.steps import CutStep, FillStep, JoinStep, Piece, RunStep, Step
+from remat_cli.splitting.steps import CutStep, FillStep, JoinStep, Piece, RunStep, Step, piece_shape
 from remat_cli.splitting.timeline import owner_of
 from remat_cli.splitting.view import ModelView
 
@@ -59,14 +59,6 @@ def piece_bytes(view: ModelView, piece: Piece) -> int:
     if piece.slab is None:
         return tensor.size_bytes
     return tensor.size_bytes * piece.slab.extent // max(1, tensor.shape[piece.slab.axis])
-
-
-def piece_shape(view: ModelView, piece: Piece) -> tuple[int, ...]:
-    """Shape of a piece."""
-    shape = view.tensors[piece.tensor].shape
-    if piece.slab is None:
-        return shape
-    return (*shape[: piece.slab.axis], piece.slab.extent, *shape[piece.slab.axis + 1 :])
 
 
 class _Memory:

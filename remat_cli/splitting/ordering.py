@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Sequence
 
 import msgspec
 import onnx_ir as ir
 
 from remat_cli.core.graph import Graph
+from remat_cli.onnx_io.default_order import ranked_order
 
 
 def tile_order(split: ir.Model, graph: Graph) -> list[int]:
@@ -18,12 +18,15 @@ def tile_order(split: ir.Model, graph: Graph) -> list[int]:
     before what reads them.
     """
     place = {value.name: index for index, node in enumerate(split.graph) for value in node.outputs}
-    readers = _readers(graph)
+    sources = _sources(graph)
     ranks = [max((place.get(graph.tensors[t].name, -1) for t in op.outputs), default=-1) for op in graph.ops]
-    for op in reversed(range(len(ranks))):
-        if ranks[op] < 0:
-            ranks[op] = min((ranks[reader] for reader in readers[op]), default=len(place))
-    return _sorted(ranks, readers)
+    unplaced = {op for op, rank in enumerate(ranks) if rank < 0}
+    for op in unplaced:
+        ranks[op] = len(place)
+    for reader in reversed(range(len(ranks))):
+        for source in unplaced.intersection(sources[reader]):
+            ranks[source] = min(ranks[source], ranks[reader])
+    return ranked_order(sources, ranks)
 
 
 def reordered(graph: Graph, order: Sequence[int]) -> Graph:
@@ -36,31 +39,7 @@ def reordered(graph: Graph, order: Sequence[int]) -> Graph:
     return Graph(tuple(graph.ops[op] for op in order), tensors, graph.weights)
 
 
-def _readers(graph: Graph) -> Sequence[tuple[int, ...]]:
-    """By op, the ops that read what it makes, once for every tensor."""
-    found: list[list[int]] = [[] for _ in graph.ops]
-    for index, op in enumerate(graph.ops):
-        for tensor in op.inputs:
-            producer = graph.tensors[tensor].producer
-            if producer is not None:
-                found[producer].append(index)
-    return [tuple(readers) for readers in found]
-
-
-def _sorted(ranks: Sequence[int], readers: Sequence[tuple[int, ...]]) -> list[int]:
-    """A topological order, ops of low rank first."""
-    missing: dict[int, int] = dict.fromkeys(range(len(ranks)), 0)
-    for targets in readers:
-        for target in targets:
-            missing[target] += 1
-    ready = [(ranks[op], op) for op, count in missing.items() if not count]
-    heapq.heapify(ready)
-    order: list[int] = []
-    while ready:
-        _, op = heapq.heappop(ready)
-        order.append(op)
-        for target in readers[op]:
-            missing[target] -= 1
-            if not missing[target]:
-                heapq.heappush(ready, (ranks[target], target))
-    return order
+def _sources(graph: Graph) -> list[list[int]]:
+    """By op, the ops that made what it reads, once for every tensor."""
+    made_by = [[graph.tensors[tensor].producer for tensor in op.inputs] for op in graph.ops]
+    return [[producer for producer in producers if producer is not None] for producers in made_by]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+from remat_cli.splitting.op_view import Shape
 from remat_cli.splitting.slab import Slab, tile_bounds
 from remat_cli.splitting.tiling import Cutting, Tile, Work, cut_tiles
 from remat_cli.splitting.view import ModelView
@@ -61,6 +62,14 @@ class FillStep:
 NEW, RAW = "/new", "/raw"  # what a tile adds to kept rows; what an op makes before it is cut to what was asked
 
 Step = CutStep | RunStep | JoinStep | FillStep
+
+
+def piece_shape(view: ModelView, piece: Piece) -> Shape:
+    """Shape of a piece."""
+    shape = view.tensors[piece.tensor].shape
+    if piece.slab is None:
+        return shape
+    return (*shape[: piece.slab.axis], piece.slab.extent, *shape[piece.slab.axis + 1 :])
 
 
 def region_steps(view: ModelView, cutting: Cutting) -> tuple[Step, ...] | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -117,8 +116,3 @@ def chain_of(view: ModelView, name: str) -> tuple[Tensor, ...]:
     while (base := chain[-1].view_of) is not None and not chain[-1].kept:
         chain.append(view.graph.tensors[base])
     return tuple(chain)
-
-
-def most_critical(memory_bytes: Sequence[int]) -> int:
-    """Position of the step that holds most."""
-    return max(range(len(memory_bytes)), key=lambda position: memory_bytes[position])

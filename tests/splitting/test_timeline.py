@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from remat_cli.core.schedule import Schedule
 from remat_cli.core.simulate import simulate
-from remat_cli.splitting.timeline import Timeline, most_critical, owner_of
+from remat_cli.splitting.timeline import Timeline, owner_of
 from tests.helpers import free_problem
 from tests.splitting.random_models import Sketch, image_models, transformer_models
 from tests.splitting.split_case import make_case
@@ -125,7 +125,3 @@ def test_views_of_model_inputs_weigh_nothing():
     assert owner_of(case.view, "t0").name == "x"
     assert case.timeline.width_bytes == (0, 0, 96)
     assert case.timeline.surroundings(1, 2).context_bytes == 0
-
-
-def test_the_most_critical_step():
-    assert most_critical([3, 9, 4, 9]) == 1
