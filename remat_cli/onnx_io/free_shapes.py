@@ -18,29 +18,10 @@ from onnx import helper
 from remat_cli.core.graph import TensorType
 from remat_cli.onnx_io.draft import Draft
 from remat_cli.onnx_io.element_types import DATA_TYPES, dims_of
-from remat_cli.onnx_io.op_facts import CONTRIB, NCHWC
+from remat_cli.onnx_io.stand_ins import UNKNOWN_DOMAIN, stand_in
 
 Dims = tuple[int | str | None, ...]
 VISIBLE_ELEMENTS = 64  # constants up to this size may steer shape inference (shapes, axes, scales)
-UNKNOWN_DOMAIN = "remat.unknown"
-
-# Ops outside the ONNX domain whose shapes follow the rule of an ONNX op.
-STAND_INS: Mapping[tuple[str, str], str] = {
-    (NCHWC, "Conv"): "Conv",
-    (NCHWC, "MaxPool"): "MaxPool",
-    (NCHWC, "AveragePool"): "AveragePool",
-    (NCHWC, "GlobalMaxPool"): "GlobalMaxPool",
-    (NCHWC, "GlobalAveragePool"): "GlobalAveragePool",
-    (CONTRIB, "FusedConv"): "Conv",
-    (CONTRIB, "FusedGemm"): "Gemm",
-    (CONTRIB, "Gelu"): "Relu",
-    (CONTRIB, "BiasGelu"): "Relu",
-    (CONTRIB, "FastGelu"): "Relu",
-    (CONTRIB, "QuickGelu"): "Relu",
-    (CONTRIB, "SkipLayerNormalization"): "Relu",
-    ("", "SimplifiedLayerNormalization"): "Relu",
-    (CONTRIB, "SkipSimplifiedLayerNormalization"): "Relu",
-}
 
 
 @dataclass(frozen=True)
@@ -122,7 +103,7 @@ def _skeleton(canvas: Canvas) -> onnx.ModelProto:
         helper.make_tensor_value_info(name, int(tensor.dtype), dims_of(tensor)) for name, tensor in hidden.items()
     ]
     graph = helper.make_graph(
-        [_stand_in(draft) for draft in canvas.drafts],
+        [node for draft in canvas.drafts for node in stand_in(draft, _rank(canvas, draft))],
         "shapes",
         inputs,
         [_info(name, canvas, dims) for name, dims in canvas.fixed.items() if name in made],
@@ -141,32 +122,7 @@ def _info(name: str, canvas: Canvas, dims: Dims | None) -> onnx.ValueInfoProto:
     return helper.make_tensor_value_info(name, int(DATA_TYPES[canvas.types[name].dtype]), dims)
 
 
-def _stand_in(draft: Draft) -> onnx.NodeProto:
-    """The node that shape inference sees: the op itself, one with the same rule, or one without any rule."""
-    if draft.source is None:
-        node = helper.make_node(draft.op_type, draft.reads, draft.makes, draft.name)
-        node.attribute.extend(helper.make_attribute(name, value) for name, value in draft.attributes)
-        return node
-    key = ("" if draft.domain == "ai.onnx" else draft.domain, draft.op_type)
-    if key[0] == "" and key not in STAND_INS and not draft.captured:
-        node = onnx.NodeProto()
-        node.CopyFrom(ir.to_proto(draft.source))
-        node.op_type = draft.op_type
-        node.ClearField("input")
-        node.ClearField("output")
-        node.input.extend(draft.reads)
-        node.output.extend(draft.makes)
-        return node
-    like = STAND_INS.get(key)
-    if like is None:
-        return helper.make_node(draft.op_type, draft.reads, draft.makes, draft.name, domain=UNKNOWN_DOMAIN)
-    reads = draft.reads[:1] if like == "Relu" else draft.reads[:3]
-    node = helper.make_node(like, reads, draft.makes[:1], draft.name)
-    node.attribute.extend(_shape_attributes(draft.source, like))
-    return node
-
-
-def _shape_attributes(source: ir.Node, like: str) -> list[onnx.AttributeProto]:
-    """Attributes of an op that the stand-in has too."""
-    allowed = onnx.defs.get_schema(like).attributes
-    return [ir.to_proto(attribute) for name, attribute in source.attributes.items() if name in allowed]
+def _rank(canvas: Canvas, draft: Draft) -> int:
+    """Dimensions of an op's first result; 0 where it is not a tensor."""
+    kind = canvas.types.get(draft.makes[0]) if draft.makes else None
+    return len(kind.shape) if kind else 0
