@@ -1,0 +1,1 @@
+"""From a forward model to a training step: gradients, losses and optimizers in standard ONNX ops."""

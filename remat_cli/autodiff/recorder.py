@@ -1,0 +1,99 @@
+"""The forward pass as it is written: which values depend on what is trained, and which ops to go back through."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import onnx_ir as ir
+
+from remat_cli.autodiff.call import Call, Form, Rule
+from remat_cli.autodiff.tape import Tape, is_float
+
+
+@dataclass
+class Recorder:
+    """Writes forward ops onto a tape and remembers them.
+
+    `active` are the values that depend on something trained; `calls` are the ops that make one, in order; `updates`
+    are new values of running statistics. `missing` counts the ops on the way that no rule is known for.
+    """
+
+    tape: Tape
+    rules: Mapping[str, Rule]
+    active: set[ir.Value] = field(default_factory=set)
+    calls: list[Call] = field(default_factory=list)
+    updates: list[tuple[ir.Value, ir.Value]] = field(default_factory=list)
+    missing: dict[ir.Value, str] = field(default_factory=dict)
+    seed: int = 0
+
+    def op(self, op_type: str, *inputs: ir.Value | None, **attributes: ir.Attr | int | float | str) -> ir.Value:
+        """Write and remember an op with one result that is not from the model, such as a part of a loss."""
+        given = {attr.name: attr for attr in ir.convenience.convert_attributes(attributes)}
+        value = self.run(Call("", op_type, inputs, given), [""])[0]
+        assert value is not None
+        return value
+
+    def run(self, call: Call, names: Sequence[str | None]) -> tuple[ir.Value | None, ...]:
+        """Write and remember an op; `names` are those of its results, "" for any, None for one that is left out."""
+        rule = self.rules.get(rule_name(call.domain, call.op_type))
+        wanted = self._wanted(call, rule)
+        call = replace(call, wanted=wanted, seed=self.seed + len(self.tape.nodes))
+        form = rule.form(self.tape, call) if rule is not None and rule.form else None
+        form = form or Form(self._plainly(call, names))
+        self._name(form.outputs, names)
+        self.updates += form.updates
+        if wanted:
+            call = replace(call, outputs=form.outputs, saved=form.saved)
+            real = [value for value in form.outputs if value is not None and is_float(value)]
+            self.active.update(real)
+            self.calls.append(call)
+            if rule is None:
+                self.missing.update(dict.fromkeys(real, rule_name(call.domain, call.op_type)))
+        return form.outputs
+
+    def leading_to(self, ends: Sequence[ir.Value]) -> list[Call]:
+        """The remembered ops that some of `ends` depend on, in order."""
+        needed = set(ends)
+        found: list[Call] = []
+        for call in reversed(self.calls):
+            if any(value in needed for value in call.outputs if value is not None):
+                found.append(call)
+                needed.update(call.input(position) for position in call.wanted)
+        return found[::-1]
+
+    def without_rule(self, ends: Sequence[ir.Value]) -> Counter[str]:
+        """Kinds of ops on the way to `ends` that no rule is known for, and how many there are of each."""
+        outputs = (call.outputs for call in self.leading_to(ends))
+        return Counter(next((self.missing[v] for v in group if v in self.missing), "") for group in outputs)
+
+    def _wanted(self, call: Call, rule: Rule | None) -> frozenset[int]:
+        needs = frozenset(range(len(call.inputs))) if rule is None or rule.needs is None else rule.needs
+        return frozenset(place for place, value in enumerate(call.inputs) if place in needs and value in self.active)
+
+    def _plainly(self, call: Call, names: Sequence[str | None]) -> tuple[ir.Value | None, ...]:
+        """The op as it stands."""
+        node = ir.Node(
+            call.domain,
+            call.op_type,
+            call.inputs,
+            tuple(call.attributes.values()),
+            num_outputs=len(names),
+            name=call.name or None,
+        )
+        for value, name in zip(node.outputs, names, strict=True):
+            value.name = "" if name is None else name or None
+        written = self.tape.write(node, f"loss/{call.op_type}")
+        return tuple(value if value.name else None for value in written)
+
+    def _name(self, values: Sequence[ir.Value | None], names: Sequence[str | None]) -> None:
+        """Give results the names that they have in the model, where a training form made them."""
+        for value, name in zip(values, names, strict=False):
+            if value is not None and name and value.producer() is not None:
+                value.name = name
+
+
+def rule_name(domain: str, op_type: str) -> str:
+    """How a rule is found: the op type, after its domain where that is not ONNX's own."""
+    return op_type if domain in ("", "ai.onnx") else f"{domain}:{op_type}"

@@ -1,0 +1,184 @@
+"""Writing ops one after the other, each with its types known as soon as it is written."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+import onnx_ir as ir
+from onnx import helper
+
+from remat_cli.core.errors import ModelError
+from remat_cli.core.graph import Phase
+from remat_cli.onnx_io.element_types import dims_of
+from remat_cli.onnx_io.normalise import fresh_name
+from remat_cli.onnx_io.to_graph import PHASE_KEY
+
+OPSET = 21  # of every training step: the first in which all ops that rules write have their present form
+IR_VERSION = 10
+VISIBLE_ELEMENTS = 1024  # constants up to this size are shown to shape inference (shapes, axes, bounds)
+
+Array = npt.NDArray[Any]
+
+
+class Tape:
+    """A growing list of nodes in execution order, and the constants that they read.
+
+    `nodes` is in the order of writing, `constants` are initialisers, by name. Every value has a name, and a type and
+    shape wherever shape inference knows them. New nodes belong to a phase and are named after the op they serve:
+    see `within`.
+    """
+
+    def __init__(self, taken: Sequence[str] = ()) -> None:
+        """Start empty; no new name will be one of `taken`."""
+        self.nodes: list[ir.Node] = []
+        self.constants: dict[str, ir.Value] = {}
+        self._shared: dict[tuple[str, tuple[int, ...], bytes], ir.Value] = {}
+        self._names = set(taken)
+        self._phase: Phase = "forward"
+        self._prefix = "train"
+
+    @contextlib.contextmanager
+    def within(self, phase: Phase, prefix: str) -> Iterator[None]:
+        """What is written inside belongs to a phase, and its names begin with `prefix`."""
+        before = self._phase, self._prefix
+        self._phase, self._prefix = phase, prefix
+        try:
+            yield
+        finally:
+            self._phase, self._prefix = before
+
+    def op(self, op_type: str, *inputs: ir.Value | None, **attributes: Any) -> ir.Value:
+        """Write an op with one result, and return it."""
+        return self.ops(op_type, inputs, 1, attributes)[0]
+
+    def ops(
+        self,
+        op_type: str,
+        inputs: Sequence[ir.Value | None],
+        outputs: int,
+        attributes: dict[str, Any] | None = None,
+        domain: str = "",
+    ) -> tuple[ir.Value, ...]:
+        """Write an op with several results."""
+        given = ir.convenience.convert_attributes({k: v for k, v in (attributes or {}).items() if v is not None})
+        node = ir.Node(domain, op_type, inputs, given, num_outputs=outputs)
+        return self.write(node, f"{self._prefix}/{op_type}")
+
+    def write(self, node: ir.Node, name: str) -> tuple[ir.Value, ...]:
+        """Append a node whose inputs are values of this tape; nodes and results without a name get one after `name`."""
+        node.name = fresh_name(node.name or name, self._names)
+        node.metadata_props[PHASE_KEY] = self._phase
+        for position, value in enumerate(node.outputs):
+            if value.name is None:
+                value.name = fresh_name(node.name if position == 0 else f"{node.name}/{position}", self._names)
+        _infer(node)
+        self.nodes.append(node)
+        return tuple(node.outputs)
+
+    def constant(self, array: Array) -> ir.Value:
+        """An initialiser; equal ones are shared."""
+        key = (str(array.dtype), array.shape, array.tobytes())
+        if key not in self._shared:
+            name = fresh_name("train/constant", self._names)
+            self._shared[key] = self.keep(ir.tensor(array, name=name), name)
+        return self._shared[key]
+
+    def keep(self, tensor: ir.TensorProtocol, name: str) -> ir.Value:
+        """An initialiser under a name of its own."""
+        value = ir.Value(
+            name=name, type=ir.TensorType(tensor.dtype), shape=ir.Shape(dims_of(tensor)), const_value=tensor
+        )
+        self.constants[name] = value
+        return value
+
+    def ints(self, *numbers: int) -> ir.Value:
+        """A vector of int64: axes, bounds, a shape."""
+        return self.constant(np.array(numbers, np.int64))
+
+    def scalar(self, number: float, like: ir.Value) -> ir.Value:
+        """A number of rank 0, of the element type of another value."""
+        return self.constant(np.array(number, element_type(like).numpy()))
+
+    def fresh(self, name: str) -> str:
+        """A name that nothing has yet."""
+        return fresh_name(name, self._names)
+
+
+def element_type(value: ir.Value) -> ir.DataType:
+    """Element type of a value.
+
+    Raises:
+        ModelError: it is not known.
+    """
+    if value.dtype is None:
+        raise ModelError(f"the element type of tensor '{value.name}' is not known: gradients cannot be written")
+    return value.dtype
+
+
+def shape_of(value: ir.Value) -> tuple[int, ...]:
+    """Shape of a value, in elements.
+
+    Raises:
+        ModelError: it is not known, or not in all dimensions.
+    """
+    dims = None if value.shape is None else tuple(value.shape)
+    if dims is None or not all(isinstance(dim, int) for dim in dims):
+        raise ModelError(
+            f"the shape of tensor '{value.name}' depends on data or is not known: gradients need it "
+            "(bind dimensions with --dim, or export the model with fixed shapes)"
+        )
+    return tuple(int(str(dim)) for dim in dims)
+
+
+def is_float(value: ir.Value) -> bool:
+    """Whether a value has real elements, and so may have a gradient."""
+    return value.dtype is not None and value.dtype.is_floating_point()
+
+
+def known(value: ir.Value | None) -> Array | None:
+    """The elements of a constant; None for what is left out or computed."""
+    if value is None or value.const_value is None:
+        return None
+    return np.asarray(value.const_value.numpy())
+
+
+def _infer(node: ir.Node) -> None:
+    """Types and shapes of a node's results, as far as ONNX shape inference knows them. In place."""
+    domain = "" if node.domain == "ai.onnx" else node.domain
+    if not onnx.defs.has(node.op_type, OPSET, domain):
+        return
+    schema = onnx.defs.get_schema(node.op_type, OPSET, domain)
+    read = {value.name or "": value for value in node.inputs if value is not None}
+    types = {name: _type_of(value) for name, value in read.items()}
+    small = {name: value.const_value for name, value in read.items() if value.const_value is not None}
+    data = {name: ir.to_proto(tensor) for name, tensor in small.items() if tensor.size <= VISIBLE_ELEMENTS}
+    imports = [helper.make_opsetid("", OPSET)]
+    try:
+        inferred = onnx.shape_inference.infer_node_outputs(
+            schema, ir.to_proto(node), types, data, opset_imports=imports, ir_version=IR_VERSION
+        )
+    except (onnx.shape_inference.InferenceError, RuntimeError) as error:
+        line = str(error).strip().splitlines()[0]
+        raise ModelError(f"op '{node.name}' ({node.op_type}): its shapes do not fit: {line}") from None
+    for value in node.outputs:
+        kind = inferred.get(value.name or "")
+        if kind is not None:
+            value.type, value.shape = _typed(kind)
+
+
+def _type_of(value: ir.Value) -> onnx.TypeProto:
+    dims = None if value.shape is None else [dim if isinstance(dim, int) else dim.value for dim in value.shape]
+    return helper.make_tensor_type_proto(int(value.dtype or ir.DataType.UNDEFINED), dims)
+
+
+def _typed(kind: onnx.TypeProto) -> tuple[ir.TypeProtocol, ir.Shape | None]:
+    tensor = kind.tensor_type
+    shape = None
+    if tensor.HasField("shape"):
+        shape = ir.Shape([dim.dim_value if dim.HasField("dim_value") else None for dim in tensor.shape.dim])
+    return ir.TensorType(ir.DataType(tensor.elem_type)), shape
