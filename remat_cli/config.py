@@ -12,10 +12,12 @@ from typing import Any, Literal, get_args
 
 import msgspec
 
+from remat_cli.config_train import as_sequence, parse_pairs, parse_train
 from remat_cli.core.budget import Budget, Scope, parse_budget, parse_share
 from remat_cli.core.errors import ConfigError
 from remat_cli.core.files import check_target
 from remat_cli.core.splits import SplitAxis, SplitMode, parse_split_axis
+from remat_cli.core.training import TrainOptions
 
 
 class Config(
@@ -45,6 +47,8 @@ class Config(
     max_tiles: int = 32
     split_axis: SplitAxis = SplitAxis()
     allow_reassociation: bool = False
+
+    train: TrainOptions = TrainOptions()
 
     solver: str = "auto"
     solvers: dict[str, dict[str, Any]] = {}
@@ -172,7 +176,7 @@ def parse_dims(value: object) -> dict[str, int]:
         ConfigError: not NAME=SIZE with a positive size.
     """
     dims: dict[str, int] = {}
-    for name, size in _pairs(value, "=", "dimension", "--dim batch=8").items():
+    for name, size in parse_pairs(value, "=", "dimension", "--dim batch=8").items():
         if not re.fullmatch(r"[0-9]+", str(size)) or int(size) < 1:
             raise ConfigError(f"dimension {name}={size}: the size must be a positive integer, such as --dim batch=8")
         dims[name] = int(size)
@@ -186,7 +190,7 @@ def parse_input_shapes(value: object) -> dict[str, tuple[int, ...]]:
         ConfigError: not NAME:SIZES with sizes of at least 0.
     """
     shapes: dict[str, tuple[int, ...]] = {}
-    for name, sizes in _pairs(value, ":", "input shape", "--input-shape x:1,3,224,224").items():
+    for name, sizes in parse_pairs(value, ":", "input shape", "--input-shape x:1,3,224,224").items():
         texts = [str(size) for size in sizes] if isinstance(sizes, list | tuple) else str(sizes).split(",")
         texts = [] if texts == [""] else [text.strip() for text in texts]
         if not all(re.fullmatch(r"[0-9]+", text) for text in texts):
@@ -201,7 +205,7 @@ def parse_options(value: object) -> dict[str, Any]:
     Raises:
         ConfigError: not NAME=VALUE.
     """
-    return {key.replace("-", "_"): v for key, v in _pairs(value, "=", "option", "--option max_copies=2").items()}
+    return {key.replace("-", "_"): v for key, v in parse_pairs(value, "=", "option", "--option max_copies=2").items()}
 
 
 def require_budget(config: Config) -> Budget:
@@ -227,25 +231,6 @@ def output_paths(model: Path, config: Config) -> Outputs:
     check_target(output, sources=(model,), overwrite=config.force)
     check_target(plan, sources=(model, output), overwrite=config.force)
     return Outputs(output, plan, output.with_name(f"{name}.failed.onnx"))
-
-
-def _pairs(value: object, separator: str, what: str, example: str) -> dict[str, Any]:
-    """A mapping as it is, or `name<separator>value` texts split at the last separator (names may hold colons)."""
-    if isinstance(value, dict):
-        return {str(key): item for key, item in value.items()}
-    pairs: dict[str, Any] = {}
-    for text in [value] if isinstance(value, str) else _sequence(value, what, example):
-        split = str(text).rpartition(separator) if separator == ":" else str(text).partition(separator)
-        if not split[0] or not split[1]:
-            raise ConfigError(f"{what} '{text}' is not understood: write {example}")
-        pairs[split[0].strip()] = split[2].strip()
-    return pairs
-
-
-def _sequence(value: object, what: str, example: str) -> list[Any] | tuple[Any, ...]:
-    if not isinstance(value, list | tuple):
-        raise ConfigError(f"{what} '{value}' is not understood: write {example}")
-    return value
 
 
 def _parse_gap(value: object) -> Fraction:
@@ -283,7 +268,7 @@ def _parse_axis(value: object) -> SplitAxis:
 
 
 def _parse_devices(value: object) -> tuple[str, ...]:
-    names = (value,) if isinstance(value, str) else _sequence(value, "devices", "--device cpu")
+    names = (value,) if isinstance(value, str) else as_sequence(value, "devices", "--device cpu")
     return tuple(str(name) for name in names) or ("cpu",)
 
 
@@ -309,6 +294,7 @@ PARSERS: Mapping[str, Callable[[object], object]] = {
     "options": parse_options,
     "dims": parse_dims,
     "input_shapes": parse_input_shapes,
+    "train": parse_train,
     "inputs": _parse_path,
     "output": _parse_path,
     "plan": _parse_path,

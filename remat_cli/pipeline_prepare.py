@@ -20,9 +20,10 @@ from remat_cli.core.profile import OpCost, Profile
 from remat_cli.core.progress import Progress
 from remat_cli.core.verification import Verification
 from remat_cli.onnx_io.load import DimBindings, SourceModel, inputs_of, load, prepare_optimized, save
+from remat_cli.onnx_io.step_state import state_file
 from remat_cli.onnx_io.to_graph import op_signatures, to_graph
 from remat_cli.onnx_io.weights import weight_uses
-from remat_cli.runtime.feeds import load_feeds, make_feeds
+from remat_cli.runtime.feeds import load_feeds, load_state, make_feeds
 from remat_cli.runtime.optimize import optimize
 from remat_cli.runtime.profile_cache import CacheScope, ProfileCache
 from remat_cli.runtime.profilers import Measured, ProfileRequest, measure
@@ -106,9 +107,7 @@ def prepare(path: Path, config: Config, work: Path, progress: Progress) -> Prepa
     """
     progress.stage(stages.READING)
     source = load(path, DimBindings(config.dims, config.input_shapes))
-    inputs = inputs_of(source.ir)
-    feeds = load_feeds(config.inputs, inputs) if config.inputs else make_feeds(inputs, config.seed)
-    more_feeds = () if config.inputs else (make_feeds(inputs, config.seed + 1),)
+    feeds, more_feeds = _feeds(source, config)
     progress.stage(stages.OPTIMISING)
     reference_path = optimise(source.ir, config, work)
     reference = prepare_optimized(reference_path)
@@ -126,6 +125,17 @@ def prepare(path: Path, config: Config, work: Path, progress: Progress) -> Prepa
         more_feeds=more_feeds,
         sight=sight,
     )
+
+
+def _feeds(source: SourceModel, config: Config) -> tuple[dict[str, Any], tuple[dict[str, Any], ...]]:
+    """What to run with: the user's inputs, or seeded ones, twice; a training step begins with its own state."""
+    inputs = inputs_of(source.ir)
+    state = load_state(state_file(source), inputs)
+    if config.inputs:
+        rest = [spec for spec in inputs if spec.name not in state]
+        return {**state, **load_feeds(config.inputs, rest)}, ()
+    first, second = ({**make_feeds(inputs, seed), **state} for seed in (config.seed, config.seed + 1))
+    return first, (second,)
 
 
 def profile_prepared(prepared: Prepared, config: Config, device: str, progress: Progress) -> Profile:

@@ -8,20 +8,20 @@ from __future__ import annotations
 import argparse
 import sys
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import onnx
 from onnx import helper, numpy_helper
 
-IR_VERSION = 8
-OPSET = 17
-IMAGE = (1, 3, 256, 256)
+from sample_models.assemble import NEAREST, Array, checked_model
+from sample_models.papers import paper_names, write_papers
 
-Array = npt.NDArray[np.generic]
+HERE = Path(__file__).parent
+ZOO = HERE.parent / "build" / "zoo"
+IMAGE = (1, 3, 256, 256)
 
 
 class Builder:
@@ -105,15 +105,7 @@ class Builder:
     def upsample(self, x: str) -> str:
         """Nearest-neighbour upsampling by two."""
         scales = self.constant("two", np.array([1, 1, 2, 2], np.float32))
-        return self.op(
-            "Resize",
-            x,
-            "",
-            scales,
-            mode="nearest",
-            nearest_mode="floor",
-            coordinate_transformation_mode="asymmetric",
-        )
+        return self.op("Resize", x, "", scales, **NEAREST)
 
     def linear(self, x: str, width: int, inner: int) -> str:
         """MatMul and Add on the last axis, which has `inner` elements."""
@@ -127,13 +119,7 @@ class Builder:
         for node in self.nodes:
             node.input[:] = [names.get(i, i) for i in node.input]
             node.output[:] = [names.get(o, o) for o in node.output]
-        ends = [helper.make_tensor_value_info(o, onnx.TensorProto.FLOAT, None) for o in outputs]
-        graph = helper.make_graph(self.nodes, self.name, [self.input], ends, list(self.weights.values()))
-        opsets = [helper.make_opsetid("", OPSET)]
-        model = helper.make_model(graph, ir_version=IR_VERSION, opset_imports=opsets, producer_name="remat")
-        model = onnx.shape_inference.infer_shapes(model, check_type=True, strict_mode=True)
-        onnx.checker.check_model(model, full_check=True)
-        return model
+        return checked_model(self.name, self.nodes, [self.input], outputs, self.weights.values())
 
 
 def unet() -> onnx.ModelProto:
@@ -335,8 +321,41 @@ def write_models(folder: Path) -> list[Path]:
     return paths
 
 
-if __name__ == "__main__":
+def resolution(text: str) -> tuple[int, int]:
+    """Height and width from `224` or `416x608`."""
+    height, _, width = text.partition("x")
+    return int(height), int(width or height)
+
+
+def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """The command line."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent, help="folder to write to")
-    for written in write_models(parser.parse_args().out):
-        sys.stdout.write(f"{written}  {written.stat().st_size / 1024:.0f} KiB\n")
+    parser.add_argument("--out", type=Path, help="folder to write to (default: this one; for --zoo, build/zoo)")
+    parser.add_argument(
+        "--zoo", action="store_true", help="build the networks of the papers instead: up to 0.6 GB each"
+    )
+    parser.add_argument("--only", default="", help=f"some of the zoo: {','.join(paper_names())}")
+    parser.add_argument("--batch", type=int, help="fixed batch size; without it the dimension `batch` stays open")
+    parser.add_argument("--resolution", type=resolution, help="of images: 224 or 416x608")
+    parser.add_argument("--length", type=int, help="of texts, in tokens")
+    parser.add_argument("--width", type=float, help="channels or heads, as a multiple of the paper's")
+    options = parser.parse_args(arguments)
+    options.only = [name for name in options.only.split(",") if name]
+    if unknown := set(options.only) - set(paper_names()):
+        parser.error(f"--only: no {', '.join(sorted(unknown))}; there are {', '.join(paper_names())}")
+    return options
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Write what the command line asks for, and say what was written."""
+    options = parsed(arguments)
+    sizes = {name: getattr(options, name) for name in ("batch", "resolution", "length", "width")}
+    written = (
+        write_papers(options.out or ZOO, options.only, sizes) if options.zoo else write_models(options.out or HERE)
+    )
+    for path in written:
+        sys.stdout.write(f"{path}  {path.stat().st_size / 1024:.0f} KiB\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -47,9 +47,13 @@ def imports_of(path: Path) -> set[str]:
 
 
 def room_of(path: Path) -> str:
-    """`remat_cli/core/graph.py` -> core; `remat_cli/pipeline.py` -> pipeline; `pipeline_x.py` counts as pipeline."""
-    first = path.relative_to(PACKAGE).parts[0]
-    return "pipeline" if first.startswith("pipeline") else first.removesuffix(".py")
+    """`remat_cli/core/graph.py` -> core; `remat_cli/pipeline.py` -> pipeline."""
+    return room_named(path.relative_to(PACKAGE).parts[0].removesuffix(".py"))
+
+
+def room_named(first: str) -> str:
+    """`pipeline_x` counts as pipeline, `config_x` as config."""
+    return next((room for room in ("pipeline", "config") if first.startswith(room)), first)
 
 
 FILES = sorted(path for path in PACKAGE.rglob("*.py") if room_of(path) not in {"__init__", "__main__"})
@@ -62,7 +66,7 @@ def test_imports_point_down_only(path):
     for name in imports_of(path):
         parts = name.split(".")
         if parts[0] == "remat_cli" and len(parts) > 1 and parts[1] != "__version__":
-            target = "pipeline" if parts[1].startswith("pipeline") else parts[1]
+            target = room_named(parts[1])
             assert target in MAY_IMPORT, f"{path} imports {name}, which is in no room of the house"
             is_allowed = target == room or target in MAY_IMPORT[room]
             assert is_allowed, f"{room} must not import {target} ({path.name}: {name})"

@@ -86,7 +86,7 @@ class Form:
 
 
 Gradient = Callable[[Tape, Call, Grads], Mapping[int, ir.Value]]
-TrainingForm = Callable[[Tape, Call], Form]
+TrainingForm = Callable[[Tape, Call], Form | None]  # None: as it stands
 
 
 @dataclass(frozen=True)

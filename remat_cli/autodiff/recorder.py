@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 import onnx_ir as ir
 
 from remat_cli.autodiff.call import Call, Form, Rule
+from remat_cli.autodiff.no_gradient import ZERO_GRADIENT
 from remat_cli.autodiff.tape import Tape, is_float
 
 
@@ -65,10 +66,12 @@ class Recorder:
 
     def without_rule(self, ends: Sequence[ir.Value]) -> Counter[str]:
         """Kinds of ops on the way to `ends` that no rule is known for, and how many there are of each."""
-        outputs = (call.outputs for call in self.leading_to(ends))
-        return Counter(next((self.missing[v] for v in group if v in self.missing), "") for group in outputs)
+        first = [next((v for v in call.outputs if v in self.missing), None) for call in self.leading_to(ends)]
+        return Counter(self.missing[value] for value in first if value is not None)
 
     def _wanted(self, call: Call, rule: Rule | None) -> frozenset[int]:
+        if rule is None and rule_name(call.domain, call.op_type) in ZERO_GRADIENT:
+            return frozenset()
         needs = frozenset(range(len(call.inputs))) if rule is None or rule.needs is None else rule.needs
         return frozenset(place for place, value in enumerate(call.inputs) if place in needs and value in self.active)
 

@@ -4,25 +4,244 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import numpy as np
 import onnx_ir as ir
 
-from remat_cli.autodiff.call import Call, Grads, Rule
+from remat_cli.autodiff.call import Call, Gradient, Grads, Rule
 from remat_cli.autodiff.forms import sum_to
-from remat_cli.autodiff.tape import Tape
+from remat_cli.autodiff.slopes import as_numbers, one_minus, only, shifted, sign, smallest, times
+from remat_cli.autodiff.tape import Array, Tape, element_type, known
 
 
-def _relu(tape: Tape, call: Call, grads: Grads) -> Mapping[int, ir.Value]:
-    """The sign of the result is 1 where the input passed and 0 elsewhere."""
-    return {0: tape.op("Mul", grads[0], tape.op("Sign", call.output()))}
+def _spread(tape: Tape, call: Call, grad: ir.Value) -> Mapping[int, ir.Value]:
+    """The same gradient for every input, summed to its shape."""
+    return {position: sum_to(tape, grad, call.shape(position)) for position in sorted(call.wanted)}
 
 
 def _add(tape: Tape, call: Call, grads: Grads) -> Mapping[int, ir.Value]:
-    grad = grads[0]
-    assert grad is not None
-    return {position: sum_to(tape, grad, call.shape(position)) for position in call.wanted}
+    return _spread(tape, call, only(grads))
+
+
+def _mean(tape: Tape, call: Call, grads: Grads) -> Mapping[int, ir.Value]:
+    return _spread(tape, call, shifted(tape, only(grads), 1 / len(call.inputs), 0))
+
+
+def _sub(tape: Tape, call: Call, grads: Grads) -> Mapping[int, ir.Value]:
+    """Summed before the sign is changed: fewer elements."""
+    found = dict(_spread(tape, call, only(grads)))
+    return {position: tape.op("Neg", grad) if position else grad for position, grad in found.items()}
+
+
+def _mul(tape: Tape, call: Call, grads: Grads) -> Mapping[int, ir.Value]:
+    grad = only(grads)
+    if call.inputs[0] is call.inputs[1]:
+        return {0: tape.op("Mul", tape.op("Add", grad, grad), call.input(0))}
+    factors = {position: call.input(1 - position) for position in sorted(call.wanted, reverse=True)}
+    return {
+        position: sum_to(tape, tape.op("Mul", grad, factor), call.shape(position))
+        for position, factor in factors.items()
+    }
+
+
+def _div(tape: Tape, call: Call, grads: Grads) -> Mapping[int, ir.Value]:
+    """The divisor's gradient by the result, so that the dividend may die; divided after it is summed."""
+    grad, found = only(grads), {}
+    if 1 in call.wanted:
+        summed = sum_to(tape, tape.op("Mul", grad, call.output()), call.shape(1))
+        found[1] = tape.op("Neg", tape.op("Div", summed, call.input(1)))
+    if 0 in call.wanted:
+        found[0] = sum_to(tape, tape.op("Div", grad, call.input(1)), call.shape(0))
+    return found
+
+
+def _mod(tape: Tape, call: Call, grads: Grads) -> Mapping[int, ir.Value]:
+    """The quotient, rounded to zero, is (result - dividend) / divisor, up to its sign."""
+    grad, found = only(grads), {}
+    if 1 in call.wanted:
+        quotient = tape.op("Div", tape.op("Sub", call.output(), call.input(0)), call.input(1))
+        found[1] = sum_to(tape, tape.op("Mul", grad, quotient), call.shape(1))
+    if 0 in call.wanted:
+        found[0] = sum_to(tape, grad, call.shape(0))
+    return found
+
+
+def _pow(tape: Tape, call: Call, grads: Grads) -> Mapping[int, ir.Value]:
+    grad, found = only(grads), {}
+    if 1 in call.wanted:
+        found[1] = sum_to(tape, tape.op("Mul", grad, _pow_by_exponent(tape, call)), call.shape(1))
+    if 0 in call.wanted:
+        exponent = call.constant(1)
+        slope = _pow_by_base(tape, call) if exponent is None else _power_rule(tape, call, exponent)
+        found[0] = sum_to(tape, tape.op("Mul", grad, slope), call.shape(0))
+    return found
+
+
+def _power_rule(tape: Tape, call: Call, exponent: Array) -> ir.Value:
+    """Slope p x^(p-1); where p is 0 the power is taken as 0, so that 0 times infinity does not come up at x = 0."""
+    base = call.input(0)
+    power = exponent.astype(element_type(base).numpy())
+    less = np.where(power == 0, 0, power - 1).astype(power.dtype)
+    if np.all((power > 0) & (power < 1)):  # finite at 0, for masks further back to make 0 of
+        base = tape.op("Clip", base, tape.scalar(smallest(base), base))
+    raised = base if np.all(less == 1) else tape.op("Pow", base, tape.constant(less))
+    return tape.op("Mul", raised, tape.constant(power))
+
+
+def _pow_by_base(tape: Tape, call: Call) -> ir.Value:
+    """Slope p x^(p-1) with a computed exponent, x^0 where p is 0."""
+    base, exponent = call.input(0), _exponent(tape, call)
+    is_zero = as_numbers(tape, tape.op("Equal", exponent, tape.scalar(0, exponent)), exponent)
+    less = tape.op("Add", shifted(tape, exponent, 1, -1), is_zero)
+    return tape.op("Mul", tape.op("Pow", base, less), exponent)
+
+
+def _pow_by_exponent(tape: Tape, call: Call) -> ir.Value:
+    """Slope y log x, and 0 where x is 0."""
+    base = call.input(0)
+    is_zero = as_numbers(tape, tape.op("Equal", base, tape.scalar(0, base)), base)
+    return tape.op("Mul", tape.op("Log", tape.op("Add", base, is_zero)), call.output())
+
+
+def _exponent(tape: Tape, call: Call) -> ir.Value:
+    """The exponent in the element type of the base."""
+    exponent, kind = call.input(1), element_type(call.input(0))
+    return exponent if exponent.dtype == kind else tape.op("Cast", exponent, to=int(kind))
+
+
+def _extreme(beyond: str) -> Gradient:
+    """Max and Min: the first input that equals the result takes the gradient, a constant before any other."""
+
+    def gradient(tape: Tape, call: Call, grads: Grads) -> Mapping[int, ir.Value]:
+        rest = only(grads)
+        found: dict[int, ir.Value] = {}
+        for position in sorted(call.wanted):
+            taken = rest
+            if len(found) + 1 < len(call.inputs):
+                taken = tape.op("Mul", rest, _chosen(tape, call, position, beyond))
+            found[position] = sum_to(tape, taken, call.shape(position))
+            if len(found) < len(call.wanted):
+                rest = tape.op("Sub", rest, taken)
+        return found
+
+    return gradient
+
+
+def _chosen(tape: Tape, call: Call, position: int, beyond: str) -> ir.Value:
+    """1 where the result comes from an input, else 0; told from the result alone where the other is a constant."""
+    value, result = call.input(position), call.output()
+    other = call.input(1 - position) if len(call.inputs) == 2 else None
+    if other is None or known(other) is None:
+        return as_numbers(tape, tape.op("Equal", value, result), result)
+    return as_numbers(tape, tape.op(beyond, result, other), result)
+
+
+def _where(tape: Tape, call: Call, grads: Grads) -> Mapping[int, ir.Value]:
+    """One product and one difference: what the first input does not take, the second does."""
+    grad, truth, found = only(grads), call.input(0), {}
+    if 1 in call.wanted:
+        taken = tape.op("Mul", grad, as_numbers(tape, truth, grad))
+        found[1] = sum_to(tape, taken, call.shape(1))
+        if 2 in call.wanted:
+            found[2] = sum_to(tape, tape.op("Sub", grad, taken), call.shape(2))
+    elif 2 in call.wanted:
+        taken = tape.op("Mul", grad, as_numbers(tape, tape.op("Not", truth), grad))
+        found[2] = sum_to(tape, taken, call.shape(2))
+    return found
+
+
+def _clip(tape: Tape, call: Call, grads: Grads) -> Mapping[int, ir.Value]:
+    """Passes where the result lies strictly between the bounds, which take no gradient."""
+    tests = [
+        tape.op(test, call.output(), call.input(place))
+        for place, test in ((1, "Greater"), (2, "Less"))
+        if call.has(place)
+    ]
+    if not tests:
+        return {0: only(grads)}
+    inside = tests[0] if len(tests) == 1 else tape.op("And", *tests)
+    return {0: tape.op("Mul", grads[0], as_numbers(tape, inside, only(grads)))}
+
+
+def _cast(tape: Tape, call: Call, grads: Grads) -> Mapping[int, ir.Value]:
+    kind = element_type(call.input(0))
+    return {0: only(grads) if only(grads).dtype == kind else tape.op("Cast", grads[0], to=int(kind))}
+
+
+def _identity(tape: Tape, call: Call, grads: Grads) -> Mapping[int, ir.Value]:
+    return {0: only(grads)}
+
+
+def _neg(tape: Tape, call: Call, grads: Grads) -> Mapping[int, ir.Value]:
+    return {0: tape.op("Neg", grads[0])}
+
+
+def _log(tape: Tape, call: Call, grads: Grads) -> Mapping[int, ir.Value]:
+    return {0: tape.op("Div", grads[0], call.input(0))}
+
+
+def _sqrt(tape: Tape, call: Call) -> ir.Value:
+    """1 / (2 y), very steep but finite at 0, so that a mask further back makes 0 of it."""
+    root = tape.op("Clip", call.output(), tape.scalar(smallest(call.output()) ** 0.5, call.output()))
+    return tape.op("Div", tape.scalar(0.5, root), root)
+
+
+def _square_plus(tape: Tape, value: ir.Value) -> ir.Value:
+    """1 + value²."""
+    return shifted(tape, tape.op("Mul", value, value), 1, 1)
+
+
+def _one_minus_square(tape: Tape, value: ir.Value) -> ir.Value:
+    """1 - value², precise near 1."""
+    return tape.op("Mul", one_minus(tape, value), shifted(tape, value, 1, 1))
+
+
+def _inverse_root(tape: Tape, value: ir.Value) -> ir.Value:
+    """1 / sqrt(value), finite at 0."""
+    return tape.op("Reciprocal", tape.op("Sqrt", tape.op("Clip", value, tape.scalar(smallest(value), value))))
+
+
+def _sinh(tape: Tape, call: Call) -> ir.Value:
+    """Cosh has no CUDA kernel; |sinh x| + exp(-|x|) equals it, without overflow."""
+    decay = tape.op("Exp", tape.op("Neg", tape.op("Abs", call.input(0))))
+    return tape.op("Add", tape.op("Abs", call.output()), decay)
+
+
+def _acosh(tape: Tape, call: Call) -> ir.Value:
+    value = call.input(0)
+    return _inverse_root(tape, tape.op("Mul", shifted(tape, value, 1, -1), shifted(tape, value, 1, 1)))
 
 
 RULES: Mapping[str, Rule] = {
-    "Relu": Rule(_relu),
+    "Abs": Rule(times(lambda tape, call: sign(tape, call.input(0)))),
+    "Acos": Rule(times(lambda tape, call: tape.op("Neg", _inverse_root(tape, _one_minus_square(tape, call.input(0)))))),
+    "Acosh": Rule(times(_acosh)),
     "Add": Rule(_add),
+    "Asin": Rule(times(lambda tape, call: _inverse_root(tape, _one_minus_square(tape, call.input(0))))),
+    "Asinh": Rule(times(lambda tape, call: _inverse_root(tape, _square_plus(tape, call.input(0))))),
+    "Atan": Rule(times(lambda tape, call: tape.op("Reciprocal", _square_plus(tape, call.input(0))))),
+    "Atanh": Rule(times(lambda tape, call: tape.op("Reciprocal", _one_minus_square(tape, call.input(0))))),
+    "Cast": Rule(_cast),
+    "CastLike": Rule(_cast, needs=frozenset({0})),
+    "Clip": Rule(_clip, needs=frozenset({0})),
+    "Cos": Rule(times(lambda tape, call: tape.op("Neg", tape.op("Sin", call.input(0))))),
+    "Cosh": Rule(times(lambda tape, call: tape.op("Mul", tape.op("Tanh", call.input(0)), call.output()))),
+    "Div": Rule(_div),
+    "Exp": Rule(times(lambda tape, call: call.output())),
+    "Identity": Rule(_identity),
+    "Log": Rule(_log),
+    "Max": Rule(_extreme("Greater")),
+    "Mean": Rule(_mean),
+    "Min": Rule(_extreme("Less")),
+    "Mod": Rule(_mod),
+    "Mul": Rule(_mul),
+    "Neg": Rule(_neg),
+    "Pow": Rule(_pow),
+    "Reciprocal": Rule(times(lambda tape, call: tape.op("Neg", tape.op("Mul", call.output(), call.output())))),
+    "Sin": Rule(times(lambda tape, call: tape.op("Cos", call.input(0)))),
+    "Sinh": Rule(times(_sinh)),
+    "Sqrt": Rule(times(_sqrt)),
+    "Sub": Rule(_sub),
+    "Sum": Rule(_add),
+    "Tan": Rule(times(lambda tape, call: _square_plus(tape, call.output()))),
+    "Where": Rule(_where, needs=frozenset({1, 2})),
 }

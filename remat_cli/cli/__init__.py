@@ -14,6 +14,8 @@ from remat_cli.core.errors import InputError, RematError
 
 COMMANDS: Mapping[str, str] = {
     "compile": "remat_cli.cli.compile:compile_command",
+    "train": "remat_cli.cli.train:train_command",
+    "max-batch": "remat_cli.cli.max_batch:max_batch_command",
     "profile": "remat_cli.cli.profile:profile_command",
     "inspect": "remat_cli.cli.inspect:inspect_command",
     "verify": "remat_cli.cli.verify:verify_command",

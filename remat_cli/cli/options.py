@@ -106,6 +106,66 @@ verify_options = _group(
     ),
 )
 
+loss_options = _group(
+    _option(
+        "--loss",
+        "loss",
+        type=click.Choice(["cross-entropy", "mse", "l1", "dice"]),
+        help="Compare an output with a new input `target`.",
+    ),
+    _option("--loss-output", metavar="NAME", help="The output that is the loss already."),
+    _option("--output-name", "output_name", metavar="NAME", help="The output that --loss looks at. [the only one]"),
+    _option("--class-axis", type=int, metavar="N", help="Where classes lie. [last of rank 3, else 1]"),
+    _option("--batch", type=int, metavar="N", help="First dimension of every input."),
+    _option(
+        "--trainable", multiple=True, metavar="PATTERN", help="Train these weights only: --trainable 'layer4.*'. [all]"
+    ),
+    _option("--freeze", "frozen", multiple=True, metavar="PATTERN", help="Do not train these weights."),
+    _option(
+        "--batch-norm",
+        type=click.Choice(["train", "frozen"]),
+        help="Use the statistics of the batch, or those of the model. [train]",
+    ),
+    _option("--dropout/--no-dropout", help="Drop out as in training. [yes]"),
+    _option(
+        "--gradient-rule",
+        "gradient_rules",
+        multiple=True,
+        metavar="OP=MODULE:NAME",
+        help="Your own gradient of an op.",
+    ),
+)
+
+train_options = _group(
+    loss_options,
+    _option("--optimizer", type=click.Choice(["sgd", "momentum", "adam", "adamw"]), help="How weights move. [sgd]"),
+    _option(
+        "--optimizer-option",
+        "optimizer_options",
+        multiple=True,
+        metavar="K=V",
+        help="Option of the optimizer: --optimizer-option beta1=0.95; may be repeated.",
+    ),
+    _option("--gradients-only", is_flag=True, help="Give gradients instead of new weights."),
+    _option("--keep-outputs", is_flag=True, help="Give the model's outputs too."),
+)
+
+TRAIN_KEYS = (
+    *("loss", "loss_output", "output_name", "class_axis", "batch", "trainable", "frozen", "batch_norm", "dropout"),
+    *("gradient_rules", "optimizer", "optimizer_options", "keep_outputs"),
+)
+
+
+def with_train(flags: dict[str, Any]) -> dict[str, Any]:
+    """Flags with those of the training step as one setting, `train`."""
+    rest = dict(flags)
+    train = {key: rest.pop(key) for key in TRAIN_KEYS if key in rest}
+    given = {key.replace("output_name", "output"): v for key, v in train.items() if v is not None and v != ()}
+    if rest.pop("gradients_only", None):
+        given["optimizer"] = None
+    return {**rest, "train": given}
+
+
 force_option = _option("--force", is_flag=True, help="Overwrite existing outputs.")
 
 common_options = _group(

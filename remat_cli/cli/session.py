@@ -12,7 +12,7 @@ from remat_cli.cli.console import emit, stdout_style, watching
 if TYPE_CHECKING:
     from remat_cli.config import Config
     from remat_cli.core.progress import Progress
-    from remat_cli.report.report import AnyReport
+    from remat_cli.report.any_report import AnyReport
 
 
 class Interrupted(click.ClickException):

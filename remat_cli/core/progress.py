@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final, Protocol
 
 READING: Final = "reading the model"
+DIFFERENTIATING: Final = "writing gradients"
 OPTIMISING: Final = "optimising"
 PROFILING: Final = "profiling"
 COMPILING_KERNELS: Final = "compiling kernels (once per machine)"

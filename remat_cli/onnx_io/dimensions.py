@@ -10,10 +10,14 @@ from remat_cli.onnx_io.interface import fed_inputs
 
 
 class DimBindings(msgspec.Struct, frozen=True):
-    """What the user says of symbolic dimensions: `names` from --dim, `shapes` (per input) from --input-shape."""
+    """What the user says of dimensions: `names` from --dim, `shapes` (per input) from --input-shape.
+
+    `batch` takes the place of the first dimension of every input that has one, fixed or not.
+    """
 
     names: dict[str, int] = {}
     shapes: dict[str, tuple[int, ...]] = {}
+    batch: int | None = None
 
 
 def bind_dimensions(graph: ir.Graph, dims: DimBindings) -> dict[str, int]:
@@ -23,6 +27,8 @@ def bind_dimensions(graph: ir.Graph, dims: DimBindings) -> dict[str, int]:
         ModelError: a dimension stays unbound, a name or an input does not exist, or two values contradict.
     """
     inputs = {value.name or "": value for value in fed_inputs(graph)}
+    if dims.batch is not None:
+        _set_batch(inputs, dims.batch)
     _check_bindings(inputs, dims)
     bound = _named_values(inputs, dims)
     shapes = {name: _bound_shape(value, dims.shapes.get(name), bound) for name, value in inputs.items()}
@@ -30,6 +36,12 @@ def bind_dimensions(graph: ir.Graph, dims: DimBindings) -> dict[str, int]:
     for name, shape in shapes.items():
         inputs[name].shape = ir.Shape([int(str(dim)) for dim in shape or ()])
     return bound
+
+
+def _set_batch(inputs: dict[str, ir.Value], batch: int) -> None:
+    for value in inputs.values():
+        if value.shape is not None and len(value.shape):
+            value.shape = ir.Shape([batch, *list(value.shape)[1:]])
 
 
 def _dims(value: ir.Value) -> list[int | str | None] | None:

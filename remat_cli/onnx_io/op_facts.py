@@ -35,10 +35,10 @@ PLAIN = OpFacts()
 VIEW = OpFacts(view=True)
 IN_PLACE = OpFacts(in_place=((0, 0),))
 SUM_IN_PLACE = OpFacts(in_place=((3, 0),))  # the tensor added to the result of a convolution
-RANDOM = OpFacts(why_not_repeatable="random: two runs give different values")
+RANDOM = OpFacts(why_not_repeatable="random without a seed: two runs give different values")
 CONTROL_FLOW = OpFacts(why_not_repeatable="control flow: its body is opaque")
 SEQUENCE = OpFacts(why_not_repeatable="reads or makes a sequence or an optional value")
-TRAINING_DROPOUT = OpFacts(why_not_repeatable="Dropout in training mode: random")
+TRAINING_DROPOUT = OpFacts(why_not_repeatable="Dropout in training mode without a seed: random")
 TRAINING_NORM = OpFacts(why_not_repeatable="BatchNormalization in training mode overwrites its running statistics")
 
 _SPECIAL: Mapping[OpFacts, Mapping[str, str]] = {
@@ -85,16 +85,19 @@ def _table() -> dict[tuple[str, str], OpFacts]:
 
 
 FACTS: Mapping[tuple[str, str], OpFacts] = _table()
+# With a seed, each copy of these has a generator of its own that begins with it. A plan runs every copy once per run,
+# so that in each run all copies draw the same, and in the next run something else. (Bernoulli would do so as well, but
+# the runtime takes it for an op that is not random, and merges equal copies.)
+SEEDED = frozenset({"Dropout", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial"})
 SPECIAL_ROWS = frozenset(row for row, facts in FACTS.items() if facts.view or facts.in_place)
 
 
 def facts_of(node: ir.Node) -> OpFacts:
     """Nature of a node: its row, or what its attributes and types say where they matter."""
     domain = ONNX if node.domain == "ai.onnx" else node.domain
-    if domain == ONNX and node.op_type == "Dropout" and _may_train(node):
-        return TRAINING_DROPOUT
-    if domain == ONNX and node.op_type == "BatchNormalization" and _is_training_norm(node):
-        return TRAINING_NORM
+    own = _from_its_attributes(node) if domain == ONNX else None
+    if own is not None:
+        return own
     facts = FACTS.get((domain, node.op_type))
     if facts is None and domain not in (ONNX, "ai.onnx.ml"):
         reason = f"{domain}.{node.op_type} is not known to be free of side effects"
@@ -105,6 +108,17 @@ def facts_of(node: ir.Node) -> OpFacts:
     if not facts.why_not_repeatable and any(_is_not_tensor(value) for value in (*node.inputs, *node.outputs)):
         return SEQUENCE
     return facts
+
+
+def _from_its_attributes(node: ir.Node) -> OpFacts | None:
+    """Nature of an ONNX op where its attributes and inputs overrule its row."""
+    if node.op_type in SEEDED and "seed" in node.attributes:
+        return PLAIN
+    if node.op_type == "Dropout" and _may_train(node):
+        return TRAINING_DROPOUT
+    if node.op_type == "BatchNormalization" and _is_training_norm(node):
+        return TRAINING_NORM
+    return None
 
 
 def _has_body(node: ir.Node) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from remat_cli.report.report import AnyReport
+    from remat_cli.report.any_report import AnyReport
     from remat_cli.report.style import Style
 
 RENDERERS: Mapping[str, str] = {

@@ -7,7 +7,8 @@ from typing import Any
 
 import msgspec
 
-from remat_cli.report.report import AnyReport, SolveReport
+from remat_cli.report.any_report import AnyReport
+from remat_cli.report.report import SolveReport
 from remat_cli.report.style import Style
 
 

@@ -14,7 +14,6 @@ from remat_cli.core.plan import Plan
 from remat_cli.core.problem import Problem
 from remat_cli.core.profile import Profile
 from remat_cli.core.verification import Verification
-from remat_cli.report.bench_run import BenchReport
 from remat_cli.report.regions import RegionReport
 
 StatusName = Literal["optimal", "feasible", "infeasible", "not_found"]
@@ -280,18 +279,6 @@ class SolversReport(msgspec.Struct, frozen=True):
     def exit_code(self) -> int:
         """Always 0."""
         return EXIT_DONE
-
-
-AnyReport = (
-    CompileReport
-    | VerifyReport
-    | SolveReport
-    | InspectReport
-    | ProfileReport
-    | CacheReport
-    | SolversReport
-    | BenchReport
-)
 
 
 def solution_report(run: SolverRun, problem: Problem, baseline: Plan, plan: Plan | None) -> SolutionReport:

@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
+
 from remat_cli.core.budget import describe_bytes
 from remat_cli.core.profile import Profile
 from remat_cli.core.units import format_bytes
 from remat_cli.core.verification import Verification
+from remat_cli.report.any_report import AnyReport
 from remat_cli.report.bench_run import BenchReport
 from remat_cli.report.bench_table import bench_lines
 from remat_cli.report.report import (
-    AnyReport,
+    EXIT_DONE,
     CacheReport,
     CompileReport,
     InspectReport,
@@ -24,7 +27,9 @@ from remat_cli.report.report import (
 )
 from remat_cli.report.style import Style, columns, duration, percent, plural, shorten
 from remat_cli.report.text_inspect import inspect_lines, live_tensor_lines
+from remat_cli.report.text_max_batch import max_batch_lines
 from remat_cli.report.text_regions import floor_lines, obstacle_lines, split_lines
+from remat_cli.report.training import MaxBatchReport, TrainReport
 
 
 def render_text(report: AnyReport, style: Style) -> str:
@@ -37,6 +42,8 @@ def render_text(report: AnyReport, style: Style) -> str:
         ProfileReport: profile_lines,
         CacheReport: cache_lines,
         SolversReport: solvers_lines,
+        TrainReport: train_lines,
+        MaxBatchReport: max_batch_lines,
         BenchReport: bench_lines,
     }
     return "\n".join(writers[type(report)](report, style)) + "\n"
@@ -62,6 +69,25 @@ def compile_lines(report: CompileReport, style: Style) -> list[str]:
         lines += ["", style.paint(f"nothing was delivered; the failed model is kept as {report.failed_output}", "bad")]
     if report.snippet and report.exit_code == 0:
         lines += ["", "Run it:", "", *(f"    {line}".rstrip() for line in report.snippet.rstrip().splitlines())]
+    return lines
+
+
+def train_lines(report: TrainReport, style: Style) -> list[str]:
+    """What the step trains and takes, what compiling it gave, and the loop that runs it."""
+    facts = report.facts
+    lines = [style.paint(f"{report.model} -> {report.step}", "strong")]
+    lines.append(
+        f"{facts.parameters:,} parameters in {plural(len(facts.trained), 'tensor')}; "
+        f"{plural(facts.forward_ops, 'op')} forward, {facts.backward_ops} backward, {facts.update_ops} update"
+    )
+    if facts.frozen:
+        lines.append(f"not trained: {shorten(', '.join(facts.frozen), 100)}")
+    lines += [f"note: {note}" for note in facts.notes]
+    lines += ["", f"step  {report.step}", f"state {report.state}"]
+    if report.compiled is not None:
+        lines += ["", *compile_lines(msgspec.structs.replace(report.compiled, snippet=None), style)]
+    if report.exit_code == EXIT_DONE:
+        lines += ["", "Train with it:", "", *(f"    {line}".rstrip() for line in report.snippet.rstrip().splitlines())]
     return lines
 
 

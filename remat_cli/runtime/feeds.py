@@ -37,6 +37,18 @@ def _random(spec: InputSpec, generator: np.random.Generator) -> Array:
     return np.asarray(bits).astype(str).astype(object) if spec.dtype == "string" else np.asarray(bits).astype(dtype)
 
 
+def load_state(path: Path | None, inputs: Sequence[InputSpec]) -> dict[str, Array]:
+    """What a training step begins with, from its .npz file; nothing for other models.
+
+    Raises:
+        ModelError: the file does not fit; one line.
+    """
+    if path is None:
+        return {}
+    arrays = _read_npz(path)
+    return {spec.name: _checked(path, spec, arrays[spec.name]) for spec in inputs if spec.name in arrays}
+
+
 def load_feeds(path: Path, inputs: Sequence[InputSpec]) -> dict[str, Array]:
     """The user's inputs from an .npz file, checked against the model's.
 

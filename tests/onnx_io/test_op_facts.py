@@ -8,13 +8,14 @@ from typing import Any
 
 import numpy as np
 import onnx_ir as ir
+import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from remat_cli.core.graph import Graph
 from remat_cli.core.schedule import Schedule
 from remat_cli.core.simulate import simulate
-from remat_cli.onnx_io.op_facts import CONTRIB, NCHWC, PLAIN, SPECIAL_ROWS, facts_of
+from remat_cli.onnx_io.op_facts import CONTRIB, NCHWC, PLAIN, SEEDED, SPECIAL_ROWS, facts_of
 from remat_cli.onnx_io.to_graph import to_graph
 from tests.helpers import free_problem, observe, run_profiled, to_bytes
 
@@ -162,6 +163,7 @@ CASES = [
     Case("InstanceNormalization", [floats(), CHANNELS, CHANNELS]),
     Case("LayerNormalization", [floats(2, 16), CHANNELS, CHANNELS]),
     Case("LRN", [floats()], {"size": 3}),
+    Case("Dropout", [floats(), const(0.5, np.float32), const(True)], {"seed": 7}, outputs=2),
     Case("Upsample", [floats(), const(np.ones(4), np.float32)], opset=9),
     Case("Einsum", [floats(4, 4)], {"equation": "ij->ij"}),
     Case("QuantizeLinear", [floats(), SCALE, ZERO]),
@@ -269,3 +271,61 @@ def test_dropout_is_random_only_when_told_to_train() -> None:
     assert facts_of(ir.node("Dropout", [x, ratio, ir.val("unknown")])).why_not_repeatable
     assert not facts_of(ir.node("Dropout", [x, ratio, off])).why_not_repeatable
     assert not facts_of(ir.node("Dropout", [x])).why_not_repeatable
+
+
+RANDOM_OPS = {
+    "RandomNormal": {"shape": [8, 50]},
+    "RandomUniform": {"shape": [8, 50]},
+    "RandomNormalLike": {},
+    "RandomUniformLike": {},
+    "Multinomial": {"sample_size": 50},
+    "Dropout": {},
+}
+
+
+@pytest.mark.parametrize("op_type", sorted(SEEDED))
+@pytest.mark.parametrize("options", [{}, {"graph_optimization_level": ort.GraphOptimizationLevel.ORT_DISABLE_ALL}])
+def test_copies_with_one_seed_draw_the_same_in_every_run(op_type: str, options: dict[str, Any]) -> None:
+    """Three runs of one session: copies agree in each, and each run draws anew."""
+    session = _session_of_copies(op_type, {"seed": 7}, options)
+    runs = [session.run(None, {"x": np.full((8, 50), 0.5, np.float32)}) for _ in range(3)]
+    for one, other in runs:
+        np.testing.assert_array_equal(one, other)
+    assert not np.array_equal(runs[0][0], runs[1][0])
+    assert not np.array_equal(runs[1][0], runs[2][0])
+
+
+@pytest.mark.parametrize("op_type", sorted(SEEDED))
+def test_only_seeded_random_ops_may_repeat(op_type: str) -> None:
+    session = _session_of_copies(op_type, {}, {})
+    one, other = session.run(None, {"x": np.full((8, 50), 0.5, np.float32)})
+    assert not np.array_equal(one, other)
+    for attributes in ({}, {"seed": 7}):
+        node = ir.node(op_type, [ir.val("x"), ir.val("ratio"), ir.val("training")], attributes)
+        assert bool(facts_of(node).why_not_repeatable) == (not attributes)
+
+
+def _session_of_copies(op_type: str, seed: dict[str, int], options: dict[str, Any]) -> ort.InferenceSession:
+    """Two copies of a random op, each with another op after it."""
+    reads = ["x", "ratio", "training"] if op_type == "Dropout" else [] if "shape" in RANDOM_OPS[op_type] else ["x"]
+    given = {name: value if op_type == "Dropout" else float(value) for name, value in seed.items()}
+    nodes = []
+    for copy in range(2):
+        nodes.append(helper.make_node(op_type, reads, [f"drawn{copy}"], **RANDOM_OPS[op_type], **given))
+        nodes.append(helper.make_node("Abs", [f"drawn{copy}"], [f"y{copy}"]))
+    graph = helper.make_graph(
+        nodes,
+        "copies",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [8, 50])],
+        [helper.make_empty_tensor_value_info(f"y{copy}") for copy in range(2)],
+        [
+            numpy_helper.from_array(np.array(0.5, np.float32), "ratio"),
+            numpy_helper.from_array(np.array(True), "training"),
+        ],
+    )
+    model = helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", 21)])
+    settings = ort.SessionOptions()
+    settings.log_severity_level = 3
+    for name, value in options.items():
+        setattr(settings, name, value)
+    return ort.InferenceSession(model.SerializeToString(), settings, providers=["CPUExecutionProvider"])

@@ -1,0 +1,144 @@
+"""The forward pass of a training step: the model written anew, with what is constant worked out beforehand."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+from onnx.reference import ReferenceEvaluator
+
+from remat_cli.autodiff.call import Call
+from remat_cli.autodiff.parameters import Weights
+from remat_cli.autodiff.rebatch import Rebatch
+from remat_cli.autodiff.recorder import Recorder
+from remat_cli.autodiff.tape import IR_VERSION, OPSET, Array, known
+from remat_cli.core.errors import ModelError
+from remat_cli.onnx_io.interface import fed_inputs
+from remat_cli.onnx_io.op_facts import facts_of
+
+FOLDED_ELEMENTS = 2**22  # larger constants are left to be computed
+
+
+@dataclass(frozen=True)
+class Forward:
+    """The forward pass: `data` are inputs, `trained` and `statistics` weights that became inputs, by name."""
+
+    data: tuple[ir.Value, ...]
+    trained: Mapping[str, ir.Value]
+    statistics: Mapping[str, ir.Value]
+    values: Mapping[str, ir.Value]
+
+
+def write_forward(
+    model: ir.Model, recorder: Recorder, weights: Weights, ends: Sequence[str], batch: Rebatch | None = None
+) -> Forward:
+    """Write the ops that the values named `ends` need; weights that are trained become inputs.
+
+    Raises:
+        ModelError: an op's shapes do not fit.
+    """
+    graph, tape = model.graph, recorder.tape
+    data = {value.name or "": _input(value) for value in fed_inputs(graph)}
+    nodes = _needed(graph, ends)
+    read = {value.name for node in nodes for value in node.inputs if value is not None}
+    states = {name: _input(graph.initializers[name]) for name in graph.initializers if name in read}
+    trained = {name: value for name, value in states.items() if name in weights.trained}
+    statistics = {name: value for name, value in states.items() if name in weights.statistics}
+    values: dict[str, ir.Value] = {**data, **trained, **statistics}
+    for name, value in graph.initializers.items():
+        if name in read and name not in values and value.const_value is not None:
+            values[name] = tape.keep(value.const_value, name)
+    recorder.active.update(trained.values())
+    if batch is not None:
+        batch.data.update(data.values())
+    for node in nodes:
+        _write(node, recorder, values, batch)
+    used = tuple(value for name, value in data.items() if name in read or name in ends)
+    return Forward(used, trained, statistics, values)
+
+
+def _input(value: ir.Value) -> ir.Value:
+    tensor = value.const_value
+    if tensor is not None:
+        return ir.Value(name=value.name, type=ir.TensorType(tensor.dtype), shape=ir.Shape(value.shape or tensor.shape))  # type: ignore[arg-type]
+    return ir.Value(name=value.name, type=value.type, shape=value.shape)
+
+
+def _needed(graph: ir.Graph, ends: Sequence[str]) -> list[ir.Node]:
+    """Nodes that some of the named values depend on, in order."""
+    needed = set(ends)
+    found: list[ir.Node] = []
+    for node in reversed(list(graph)):
+        if any(value.name in needed for value in node.outputs):
+            found.append(node)
+            needed.update(value.name for value in node.inputs if value is not None and value.name)
+    return found[::-1]
+
+
+def _write(node: ir.Node, recorder: Recorder, values: dict[str, ir.Value], batch: Rebatch | None) -> None:
+    if any(a.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS) for a in node.attributes.values()):
+        raise ModelError(
+            f"op '{node.name}' ({node.op_type}) has a body of its own: gradients through it cannot be written"
+        )
+    inputs = tuple(None if value is None else values[value.name or ""] for value in node.inputs)
+    if batch is not None:
+        inputs = batch.inputs(node, inputs, recorder.tape)
+    folded = _fold(node, inputs)
+    if folded is not None:
+        for value, array in zip(node.outputs, folded, strict=True):
+            if value.name:
+                values[value.name] = recorder.tape.constant(array)
+        return
+    call = Call(node.name or "", node.op_type, inputs, dict(node.attributes), domain=node.domain)
+    names = [value.name or None for value in node.outputs]
+    results = recorder.run(call, names)
+    if batch is not None:
+        batch.note(inputs, results)
+    values.update({name: value for name, value in zip(names, results, strict=False) if name and value is not None})
+
+
+def _fold(node: ir.Node, inputs: Sequence[ir.Value | None]) -> list[Array] | None:
+    """Results of a node that depends on constants or on known shapes only; None for others."""
+    if node.domain not in ("", "ai.onnx") or facts_of(node).why_not_repeatable:
+        return None
+    if node.op_type in ("Shape", "Size"):
+        return _measured(node, inputs[0])
+    arrays = [known(value) for value in inputs]
+    if not inputs or any(array is None and value is not None for array, value in zip(arrays, inputs, strict=True)):
+        return None
+    feeds = {value.name or "": array for value, array in zip(inputs, arrays, strict=True) if value is not None}
+    return _evaluated(node, inputs, feeds)
+
+
+def _measured(node: ir.Node, value: ir.Value | None) -> list[Array] | None:
+    dims = None if value is None or value.shape is None else tuple(value.shape)
+    if dims is None:
+        return None
+    start = node.attributes.get_int("start", 0)
+    end = node.attributes.get_int("end", len(dims))
+    if node.op_type == "Shape":
+        dims = dims[slice(start, end)]
+    if not all(isinstance(dim, int) for dim in dims):
+        return None
+    numbers = np.array([int(str(dim)) for dim in dims], np.int64)
+    return [numbers if node.op_type == "Shape" else np.array(numbers.prod(), np.int64)]
+
+
+def _evaluated(
+    node: ir.Node, inputs: Sequence[ir.Value | None], feeds: Mapping[str, Array | None]
+) -> list[Array] | None:
+    proto = ir.to_proto(node)
+    proto.ClearField("input")
+    proto.input.extend("" if value is None else value.name or "" for value in inputs)
+    ports = [onnx.helper.make_value_info(name, onnx.TypeProto()) for name in feeds]
+    ends = [onnx.helper.make_value_info(name, onnx.TypeProto()) for name in proto.output if name]
+    graph = onnx.helper.make_graph([proto], "constant", ports, ends)
+    imports = [onnx.helper.make_opsetid("", OPSET)]
+    model = onnx.helper.make_model(graph, opset_imports=imports, ir_version=IR_VERSION)
+    results = [np.asarray(array) for array in ReferenceEvaluator(model).run(None, dict(feeds))]
+    if len(results) != len(node.outputs) or any(array.size > FOLDED_ELEMENTS for array in results):
+        return None
+    return results

@@ -1,0 +1,96 @@
+"""Which weights of a model are trained."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+
+import numpy as np
+import onnx_ir as ir
+
+from remat_cli.autodiff.call import Rule
+from remat_cli.autodiff.recorder import rule_name
+from remat_cli.core.errors import ModelError
+
+STATISTICS = frozenset({3, 4})  # inputs of BatchNormalization: running mean and variance
+MASK_ELEMENTS = 2**20  # larger tables are not looked into
+
+
+@dataclass(frozen=True)
+class Weights:
+    """Names of initialisers: `trained` get gradients, `statistics` are kept up to date, `frozen` stay as they are."""
+
+    trained: frozenset[str]
+    statistics: frozenset[str]
+    frozen: frozenset[str]
+
+    def without_statistics(self) -> Weights:
+        """The same weights, where running statistics stay as they are."""
+        return replace(self, statistics=frozenset(), frozen=self.frozen | self.statistics)
+
+
+def choose_weights(
+    graph: ir.Graph, rules: Mapping[str, Rule], trainable: Sequence[str], frozen: Sequence[str]
+) -> Weights:
+    """Real initialisers of more than one element that a gradient can reach, unless patterns say otherwise.
+
+    Raises:
+        ModelError: a pattern matches no weight, or nothing is left to train.
+    """
+    reached, statistics = _readers(graph, rules)
+    real = {name: value for name, value in graph.initializers.items() if _is_real(value)}
+    _check_patterns(tuple(trainable) + tuple(frozen), real)
+    chosen = {
+        name
+        for name, value in real.items()
+        if (_matches(name, trainable) if trainable else _looks_trained(value))
+        and name in reached
+        and not _matches(name, frozen)
+    }
+    if not chosen:
+        raise ModelError(
+            f"nothing to train: of {len(real)} weights of real numbers none is left; name some with --trainable PATTERN"
+        )
+    kept = frozenset(name for name in statistics if name in real) - chosen
+    return Weights(frozenset(chosen), kept, frozenset(real) - chosen - kept)
+
+
+def _readers(graph: ir.Graph, rules: Mapping[str, Rule]) -> tuple[set[str], set[str]]:
+    """Names of values that a gradient reaches directly, and of running statistics."""
+    reached: set[str] = set()
+    statistics: set[str] = set()
+    for node in graph:
+        rule = rules.get(rule_name(node.domain, node.op_type))
+        for place, value in enumerate(node.inputs):
+            if value is None or value.name is None:
+                continue
+            if node.op_type == "BatchNormalization" and place in STATISTICS:
+                statistics.add(value.name)
+            elif rule is None or rule.needs is None or place in rule.needs:
+                reached.add(value.name)
+    return reached, statistics
+
+
+def _is_real(value: ir.Value) -> bool:
+    return value.const_value is not None and value.const_value.dtype.is_floating_point()
+
+
+def _looks_trained(value: ir.Value) -> bool:
+    """Not a lone number, and not a mask, which holds two different values only."""
+    tensor = value.const_value
+    assert tensor is not None
+    if tensor.size < 2:
+        return False
+    return tensor.size == 2 or tensor.size > MASK_ELEMENTS or len(np.unique(tensor.numpy())) != 2
+
+
+def _matches(name: str, patterns: Sequence[str]) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def _check_patterns(patterns: Sequence[str], names: Mapping[str, ir.Value]) -> None:
+    for pattern in patterns:
+        if not any(fnmatchcase(name, pattern) for name in names):
+            some = ", ".join(list(names)[:5])
+            raise ModelError(f"no weight matches '{pattern}'; there are {len(names)}, such as: {some}")

@@ -1,0 +1,202 @@
+"""Gradients of normalisations with statistics over some axes of each element: layers, vectors, chosen axes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+import onnx_ir as ir
+
+from remat_cli.autodiff.call import Call, Form, Grads, Rule
+from remat_cli.autodiff.forms import reshape, sum_to
+from remat_cli.autodiff.tape import Tape, element_type, shape_of
+from remat_cli.core.errors import ModelError
+
+LAYER_EPSILON = 1e-5  # defaults of the ops
+SKIP_EPSILON = 1e-12
+STANDARD_EPSILON = 1e-9  # added to the deviation by MeanVarianceNormalization, which has no attribute for it
+
+
+def _layer_norm(tape: Tape, call: Call) -> Form:
+    """With mean and inverse deviation as further results where they have the type of the input."""
+    real = element_type(call.input(0))
+    saves = real == call.integer("stash_type", ir.DataType.FLOAT.value)
+    axis, epsilon = call.integer("axis", -1), call.real("epsilon", LAYER_EPSILON)
+    attributes = {"axis": axis, "epsilon": epsilon, "stash_type": call.integer("stash_type", 1)}
+    inputs = call.inputs[: 3 if call.has(2) else 2]  # the runtime crashes on a bias that is there but empty
+    results = tape.ops("LayerNormalization", inputs, 3 if saves else 1, attributes)
+    return Form(results, results[1:])
+
+
+def _layer_norm_gradient(tape: Tape, call: Call, grads: Grads) -> Mapping[int, ir.Value]:
+    return _through_layers(tape, call, grads[0])
+
+
+def _through_layers(tape: Tape, call: Call, grad: ir.Value | None) -> dict[int, ir.Value]:
+    """Layers as rows of a matrix: scale, bias, then input, with three full-size tensors alive at once.
+
+    Sums over rows and along them are products with a vector, which need no temporaries.
+    """
+    if grad is None:
+        return {}
+    size = math.prod(call.shape()[call.integer("axis", -1) % len(call.shape()) :])
+    rows = (math.prod(call.shape()) // size, size)
+    grad, x, scale = reshape(tape, grad, rows), reshape(tape, call.input(0), rows), _row(tape, call, rows)
+    apart, inverse = _centred(tape, call, x)
+    result = {}
+    if 2 in call.wanted:
+        result[2] = _to_parameter(tape, call, 2, tape.op("ReduceSum", grad, tape.ints(0), keepdims=1))
+    product = tape.op("Mul", grad, apart)
+    if 1 in call.wanted:
+        weights = reshape(tape, tape.op("Neg", inverse), (1, rows[0]))
+        result[1] = _to_parameter(tape, call, 1, tape.op("MatMul", weights, product))
+    if 0 in call.wanted:
+        result[0] = reshape(tape, _rows_gradient(tape, (grad, apart, product), scale, inverse), call.shape())
+    return result
+
+
+def _rows_gradient(
+    tape: Tape, parts: tuple[ir.Value, ir.Value, ir.Value], scale: ir.Value, inverse: ir.Value
+) -> ir.Value:
+    """(grad * scale - mean of it - centred * mean(grad * scale * centred) / variance) / deviation.
+
+    `parts` are the gradient, mean less value, and their product.
+    """
+    grad, apart, product = parts
+    size = shape_of(scale)[1]
+    weights = tape.op("Div", reshape(tape, scale, (size, 1)), tape.scalar(size, scale))
+    slope = tape.op("Mul", tape.op("MatMul", product, weights), tape.op("Mul", inverse, inverse))
+    mean = tape.op("MatMul", grad, weights)
+    scaled = tape.op("Mul", grad, scale)
+    rest = tape.op("Sub", scaled, tape.op("Mul", apart, slope))
+    return tape.op("Mul", tape.op("Sub", rest, mean), inverse)
+
+
+def _centred(tape: Tape, call: Call, x: ir.Value) -> tuple[ir.Value, ir.Value]:
+    """Mean less value, and the inverse deviation of each row: as saved, or computed once more."""
+    count = shape_of(x)[0]
+    if call.saved:
+        mean, inverse = (reshape(tape, saved, (count, 1)) for saved in call.saved)
+        return tape.op("Sub", mean, x), inverse
+    mean = tape.op("ReduceMean", x, tape.ints(1))
+    apart = tape.op("Sub", mean, x)
+    variance = _mean_square(tape, apart, (1,))
+    raised = tape.op("Add", variance, tape.scalar(call.real("epsilon", LAYER_EPSILON), x))
+    return apart, tape.op("Reciprocal", tape.op("Sqrt", raised))
+
+
+def _mean_square(tape: Tape, centred: ir.Value, axes: tuple[int, ...]) -> ir.Value:
+    size = math.prod(shape_of(centred)[axis] for axis in axes)
+    squares = tape.op("ReduceSumSquare", centred, tape.ints(*axes))
+    return tape.op("Div", squares, tape.scalar(size, centred))
+
+
+def _row(tape: Tape, call: Call, rows: tuple[int, int]) -> ir.Value:
+    """The scale as one row.
+
+    Raises:
+        ModelError: it differs from row to row.
+    """
+    scale, dims = call.input(1), _normalised(call)
+    if len(shape_of(scale)) > len(dims):
+        raise ModelError(
+            f"op '{call.name}' ({call.op_type}): no gradient for a scale of more dimensions than it scales"
+        )
+    if shape_of(scale) != dims and math.prod(shape_of(scale)) != rows[1]:
+        scale = tape.op("Expand", scale, tape.ints(*dims))
+    return reshape(tape, scale, (1, rows[1]))
+
+
+def _to_parameter(tape: Tape, call: Call, position: int, row: ir.Value) -> ir.Value:
+    """The gradient of scale or bias from that of one row."""
+    return sum_to(tape, reshape(tape, row, _normalised(call)), call.shape(position))
+
+
+def _normalised(call: Call) -> tuple[int, ...]:
+    return call.shape()[call.integer("axis", -1) % len(call.shape()) :]
+
+
+def _skip_layer_norm(tape: Tape, call: Call) -> Form:
+    """Addition and layer normalisation in ops of the standard; the second and third result are never there."""
+    total = tape.op("Add", call.input(0), call.input(1))
+    if call.has(4):
+        total = tape.op("Add", total, call.input(4))
+    form = _layer_norm(tape, _layers_of(call, total))
+    return Form((form.outputs[0], None, None, total), (total, *form.saved))
+
+
+def _skip_layer_norm_gradient(tape: Tape, call: Call, grads: Grads) -> Mapping[int, ir.Value]:
+    """What reaches the sum, through the layers and directly, reaches all that was added."""
+    total, *saved = call.saved
+    places = {0: frozenset({0, 1, 4}), 1: frozenset({2}), 2: frozenset({3})}
+    wanted = frozenset(place for place, theirs in places.items() if theirs & call.wanted)
+    found = _through_layers(tape, replace(_layers_of(call, total), saved=tuple(saved), wanted=wanted), grads[0])
+    result = {place: found[inner] for inner, place in ((1, 2), (2, 3)) if inner in found}
+    direct = grads[3] if len(grads) > 3 else None
+    arrived = [grad for grad in (found.get(0), direct) if grad is not None]
+    if arrived and 0 in wanted:
+        grad = arrived[0] if len(arrived) == 1 else tape.op("Add", *arrived)
+        result |= {place: sum_to(tape, grad, call.shape(place)) for place in (0, 1, 4) if place in call.wanted}
+    return result
+
+
+def _layers_of(call: Call, total: ir.Value) -> Call:
+    """The layer normalisation inside."""
+    epsilon = ir.AttrFloat32("epsilon", call.real("epsilon", SKIP_EPSILON))
+    bias = call.input(3) if call.has(3) else None
+    return replace(call, inputs=(total, call.input(2), bias), attributes={"epsilon": epsilon})
+
+
+def _lp_norm(tape: Tape, call: Call) -> Form:
+    """Divided by its norm, as plain ops: only the CPU provider has a kernel, and the norm is wanted later."""
+    x = call.input(0)
+    axis = tape.ints(call.integer("axis", -1))
+    norm = tape.op("ReduceL1" if call.integer("p", 2) == 1 else "ReduceL2", x, axis)
+    zero = tape.scalar(0, x)
+    inverse = tape.op("Where", tape.op("Equal", norm, zero), zero, tape.op("Reciprocal", norm))
+    return Form((tape.op("Mul", x, inverse),), (inverse,))
+
+
+def _lp_norm_gradient(tape: Tape, call: Call, grads: Grads) -> Mapping[int, ir.Value]:
+    """From the result; zero where the norm is, which has no gradient there."""
+    y, axis = call.output(), tape.ints(call.integer("axis", -1))
+    dot = tape.op("ReduceSum", tape.op("Mul", grads[0], y), axis)
+    direction = tape.op("Sign", y) if call.integer("p", 2) == 1 else y
+    return {0: tape.op("Mul", tape.op("Sub", grads[0], tape.op("Mul", direction, dot)), call.saved[0])}
+
+
+def _mean_variance(tape: Tape, call: Call) -> Form:
+    """In plain ops: only the CPU provider has a kernel, and the deviation is wanted later."""
+    x, axes = call.input(0), _chosen_axes(call)
+    centred = tape.op("Sub", x, tape.op("ReduceMean", x, tape.ints(*axes)))
+    deviation = tape.op("Sqrt", _mean_square(tape, centred, axes))
+    return Form((tape.op("Div", centred, _above_zero(tape, deviation)),), (deviation,))
+
+
+def _mean_variance_gradient(tape: Tape, call: Call, grads: Grads) -> Mapping[int, ir.Value]:
+    """From the result: (grad - mean(grad) - y * mean(grad * y)) / deviation, but for what is added to that."""
+    y, grad, deviation, over = call.output(), grads[0], call.saved[0], tape.ints(*_chosen_axes(call))
+    raised = _above_zero(tape, deviation)
+    least = tape.scalar(float(np.finfo(element_type(y).numpy()).tiny), y)  # a constant input: 0 / tiny, not 0 / 0
+    ratio = tape.op("Div", raised, tape.op("Max", deviation, least))
+    slope = tape.op("Mul", tape.op("ReduceMean", tape.op("Mul", grad, y), over), ratio)
+    rest = tape.op("Sub", grad, tape.op("Mul", y, slope))
+    return {0: tape.op("Div", tape.op("Sub", rest, tape.op("ReduceMean", grad, over)), raised)}
+
+
+def _chosen_axes(call: Call) -> tuple[int, ...]:
+    return tuple(axis % len(call.shape()) for axis in call.integers("axes", (0, 2, 3)))
+
+
+def _above_zero(tape: Tape, deviation: ir.Value) -> ir.Value:
+    return tape.op("Add", deviation, tape.scalar(STANDARD_EPSILON, deviation))
+
+
+RULES: Mapping[str, Rule] = {
+    "LayerNormalization": Rule(_layer_norm_gradient, _layer_norm),
+    "com.microsoft:SkipLayerNormalization": Rule(_skip_layer_norm_gradient, _skip_layer_norm),
+    "LpNormalization": Rule(_lp_norm_gradient, _lp_norm),
+    "MeanVarianceNormalization": Rule(_mean_variance_gradient, _mean_variance),
+}

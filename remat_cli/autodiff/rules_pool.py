@@ -1,0 +1,168 @@
+"""Gradients of pooling: over windows, and over whole images."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import prod
+
+import numpy as np
+import onnx_ir as ir
+
+from remat_cli.autodiff.call import Call, Form, Grads, Rule
+from remat_cli.autodiff.forms import reshape
+from remat_cli.autodiff.rules_conv_input import image_gradient
+from remat_cli.autodiff.rules_conv_window import LEADING, Window, pairs, resized, tiled, window_of
+from remat_cli.autodiff.tape import Array, Tape, element_type, shape_of
+from remat_cli.core.errors import ModelError
+
+WINDOW_ATTRIBUTES = ("kernel_shape", "strides", "dilations", "pads", "auto_pad", "ceil_mode")
+
+
+def _max_with_places(tape: Tape, call: Call) -> Form | None:
+    """The same maxima, and where the first of each window is; only where asked for, since it takes longer."""
+    if not call.wanted:
+        return None
+    if call.integer("storage_order"):
+        raise ModelError(f"op '{call.name}' (MaxPool): gradients need indices in row-major order (storage_order 0)")
+    given = {name: call.attributes[name] for name in WINDOW_ATTRIBUTES if name in call.attributes}
+    return _max_pool(tape, call, given)
+
+
+def _global_max_with_places(tape: Tape, call: Call) -> Form | None:
+    """A maximum over one window, as large as the image."""
+    return None if not call.wanted else _max_pool(tape, call, {"kernel_shape": call.shape()[LEADING:]})
+
+
+def _max_pool(tape: Tape, call: Call, attributes: Mapping[str, object]) -> Form:
+    maxima, places = tape.ops("MaxPool", [call.input(0)], 2, dict(attributes))
+    return Form((maxima, places), (places,))
+
+
+def _max(tape: Tape, call: Call, grads: Grads) -> Mapping[int, ir.Value]:
+    kernel = call.integers("kernel_shape")
+    window = window_of(call, kernel, call.input(0), call.output())
+    return {0: _scattered(tape, call, grads, "add" if window.overlaps else "none")}
+
+
+def _global_max(tape: Tape, call: Call, grads: Grads) -> Mapping[int, ir.Value]:
+    return {0: _scattered(tape, call, grads, "none")}
+
+
+def _scattered(tape: Tape, call: Call, grads: Grads, reduction: str) -> ir.Value:
+    """Each gradient goes to where the maximum was; places count over the whole tensor."""
+    grad, places = grads[0], call.saved[0]
+    assert grad is not None
+    flat = reshape(tape, grad, (prod(shape_of(grad)),))
+    places = reshape(tape, places, (prod(shape_of(places)),))
+    zeros = _zeros(tape, flat, prod(call.shape()))
+    found = tape.op("ScatterElements", zeros, places, flat, axis=0, reduction=reduction)
+    return reshape(tape, found, call.shape())
+
+
+def _zeros(tape: Tape, flat: ir.Value, size: int) -> ir.Value:
+    """A vector of zeros that the runtime cannot compute beforehand: it would hold it in memory all the time."""
+    nothing = tape.op("Slice", flat, tape.ints(0), tape.ints(0), tape.ints(0))
+    return tape.op("Pad", nothing, tape.ints(0, size))
+
+
+def _average(tape: Tape, call: Call, grads: Grads) -> Mapping[int, ir.Value]:
+    """Divide by the elements counted, and give every element what its windows have."""
+    grad = grads[0]
+    assert grad is not None
+    window = window_of(call, call.integers("kernel_shape"), call.input(0), grad)
+    shares = 1.0 / _counts(call, window)
+    if _by_averaging(window):
+        return {0: _averaged(tape, window, _weighted(tape, grad, shares * prod(window.kernel)))}
+    return {0: _spread(tape, window, _weighted(tape, grad, shares))}
+
+
+def _counts(call: Call, window: Window) -> Array:
+    """How many elements each result is an average of, [1, 1, results]."""
+    padded = call.integer("count_include_pad") == 1
+    counts = np.ones((1, 1))
+    for axis in range(window.rank):
+        places = np.arange(window.results[axis])[:, None] * window.strides[axis] - window.lows[axis]
+        places = places + np.arange(window.kernel[axis])[None, :] * window.dilations[axis]
+        first, last = (-window.lows[axis], _padded_end(call, window, axis)) if padded else (0, window.sizes[axis])
+        counts = counts[..., None] * np.sum((first <= places) & (places < last), axis=1)
+    return counts
+
+
+def _padded_end(call: Call, window: Window, axis: int) -> int:
+    """Where padding that counts ends: results of `ceil_mode` may reach beyond it."""
+    if call.text("auto_pad", "NOTSET") in ("NOTSET", ""):
+        return window.sizes[axis] + call.integers("pads", [0] * 2 * window.rank)[window.rank + axis]
+    return window.sizes[axis] + max(window.highs[axis], 0)
+
+
+def _weighted(tape: Tape, grad: ir.Value, factors: Array) -> ir.Value:
+    """A gradient times constant factors; one number where they are all the same."""
+    if np.all(factors == factors.flat[0]):
+        same = float(factors.flat[0])
+        return grad if same == 1.0 else tape.op("Mul", grad, tape.scalar(same, like=grad))
+    return tape.op("Mul", grad, tape.constant(factors.astype(element_type(grad).numpy())))
+
+
+def _by_averaging(window: Window) -> bool:
+    """Whether the gradient is an average itself: every place begins a window and no padding is wider than one."""
+    one = (1,) * window.rank
+    reach = [taps - 1 for taps in window.kernel]
+    return (
+        window.strides == one and window.dilations == one and _fits(window.lows, reach) and _fits(window.highs, reach)
+    )
+
+
+def _fits(pads: tuple[int, ...], reach: list[int]) -> bool:
+    return all(0 <= pad <= most for pad, most in zip(pads, reach, strict=True))
+
+
+def _averaged(tape: Tape, window: Window, grad: ir.Value) -> ir.Value:
+    lows = [taps - 1 - low for taps, low in zip(window.kernel, window.lows, strict=True)]
+    highs = [taps - 1 - high for taps, high in zip(window.kernel, window.highs, strict=True)]
+    return tape.op("AveragePool", grad, kernel_shape=window.kernel, pads=[*lows, *highs], count_include_pad=1)
+
+
+def _spread(tape: Tape, window: Window, grad: ir.Value) -> ir.Value:
+    """Sum for every element over the results that read it."""
+    batch, channels = shape_of(grad)[:LEADING]
+    if window.overlaps or any(window.lows) or max(window.dilations) > 1:
+        ones = tape.constant(np.ones((1, 1, *window.kernel), element_type(grad).numpy()))
+        images = reshape(tape, grad, (batch * channels, 1, *window.results))
+        found = image_gradient(tape, window, images, ones, 1)
+        return reshape(tape, found, (batch, channels, *window.sizes))
+    dots = reshape(tape, grad, (batch, channels, *pairs(window.results, [1] * window.rank)))
+    tiles = tape.op("Expand", dots, tape.ints(batch, channels, *pairs(window.results, window.kernel)))
+    return resized(tape, tiled(tape, tiles, window.strides), [0] * window.rank, window.sizes)
+
+
+def _global_average(tape: Tape, call: Call, grads: Grads) -> Mapping[int, ir.Value]:
+    grad = grads[0]
+    assert grad is not None
+    share = tape.op("Mul", grad, tape.scalar(1.0 / prod(call.shape()[LEADING:]), like=grad))
+    return {0: tape.op("Expand", share, tape.ints(*call.shape()))}
+
+
+def _lp(tape: Tape, call: Call, grads: Grads) -> Mapping[int, ir.Value]:
+    """Of (sum of |x|^p)^(1/p): sign(x) |x|^(p-1) times the sum over windows of the gradient times y^(1-p)."""
+    grad, x, y = grads[0], call.input(0), call.output()
+    assert grad is not None
+    power = call.integer("p", 2)
+    window = window_of(call, call.integers("kernel_shape"), x, grad)
+    if power > 1:
+        # Where all of a window is zero so is the gradient; a norm of one keeps infinity away from it.
+        empty = tape.op("Cast", tape.op("Equal", y, tape.scalar(0, like=y)), to=int(element_type(y)))
+        norm = tape.op("Add", y, empty)
+        grad = tape.op("Mul", grad, tape.op("Pow", norm, tape.scalar(1 - power, like=y)))
+    found = tape.op("Mul", _spread(tape, window, grad), tape.op("Sign", x))
+    if power > 1:
+        found = tape.op("Mul", found, tape.op("Pow", tape.op("Abs", x), tape.scalar(power - 1, like=x)))
+    return {0: found}
+
+
+RULES: Mapping[str, Rule] = {
+    "MaxPool": Rule(_max, form=_max_with_places),
+    "GlobalMaxPool": Rule(_global_max, form=_global_max_with_places),
+    "AveragePool": Rule(_average),
+    "GlobalAveragePool": Rule(_global_average),
+    "LpPool": Rule(_lp),
+}

@@ -1,0 +1,175 @@
+"""Gradients of matrix products, each of which is again a matrix product."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from remat_cli.autodiff.call import Call, Form, Grads, Rule
+from remat_cli.autodiff.forms import reshape, sum_to
+from remat_cli.autodiff.tape import Tape, shape_of
+from remat_cli.core.errors import ModelError
+
+
+@dataclass(frozen=True)
+class _Matrix:
+    """A tensor of matrices in its last two axes, to be read transposed or not."""
+
+    value: ir.Value
+    turned: bool = False
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """As it is stored."""
+        return shape_of(self.value)
+
+    @property
+    def turn(self) -> _Matrix:
+        """The transposed matrices: nothing is copied yet."""
+        return _Matrix(self.value, not self.turned)
+
+
+def _matmul(tape: Tape, call: Call, grads: Grads) -> Mapping[int, ir.Value]:
+    """With vectors as matrices of one row or column; a weight that all batches share first."""
+    grad = grads[0]
+    assert grad is not None
+    left, right = call.shape(0), call.shape(1)
+    row, column = len(left) == 1, len(right) == 1
+    a = _Matrix(reshape(tape, call.input(0), (1, *left) if row else left))
+    b = _Matrix(reshape(tape, call.input(1), (*right, 1) if column else right))
+    batch = shape_of(grad)[: len(shape_of(grad)) - 2 + row + column]
+    grad = reshape(tape, grad, (*batch, a.shape[-2], b.shape[-1]))
+    return {place: reshape(tape, found, call.shape(place)) for place, found in _factors(tape, call, a, b, grad).items()}
+
+
+def _gemm(tape: Tape, call: Call, grads: Grads) -> Mapping[int, ir.Value]:
+    """Products that read the matrices as they are stored; factors go into them."""
+    grad, alpha, beta = grads[0], call.real("alpha", 1.0), call.real("beta", 1.0)
+    assert grad is not None
+    flow = _Matrix(grad)
+    a, b = (_Matrix(call.input(place), bool(call.integer(name))) for place, name in ((0, "transA"), (1, "transB")))
+    result = {}
+    if 2 in call.wanted:
+        bias = sum_to(tape, grad, call.shape(2))
+        result[2] = bias if beta == 1 else tape.op("Mul", bias, tape.scalar(beta, bias))
+    if 1 in call.wanted:
+        result[1] = _flat_product(tape, *_as_stored(a.turn, flow, b), alpha)
+    if 0 in call.wanted:
+        result[0] = _flat_product(tape, *_as_stored(flow, b.turn, a), alpha)
+    return result
+
+
+def _fused(tape: Tape, call: Call) -> Form:
+    """In ops of the standard: transposed where told to, and scaled."""
+    a, b = _fused_factors(call)
+    product = tape.op("MatMul", _read(tape, a), _read(tape, b))
+    return Form((_scaled(tape, call, product),))
+
+
+def _fused_gradient(tape: Tape, call: Call, grads: Grads) -> Mapping[int, ir.Value]:
+    assert grads[0] is not None
+    return _factors(tape, call, *_fused_factors(call), _scaled(tape, call, grads[0]))
+
+
+def _fused_factors(call: Call) -> tuple[_Matrix, _Matrix]:
+    """Both factors, with what is to be transposed.
+
+    Raises:
+        ModelError: a batch axis is to be moved, or a factor is a vector.
+    """
+    if call.integer("transBatchA") or call.integer("transBatchB") or min(len(call.shape(0)), len(call.shape(1))) < 2:
+        raise ModelError(f"op '{call.name}' (FusedMatMul): no gradient for transposed batches or for vectors")
+    return _Matrix(call.input(0), bool(call.integer("transA"))), _Matrix(call.input(1), bool(call.integer("transB")))
+
+
+def _scaled(tape: Tape, call: Call, value: ir.Value) -> ir.Value:
+    alpha = call.real("alpha", 1.0)
+    return value if alpha == 1 else tape.op("Mul", value, tape.scalar(alpha, value))
+
+
+def _factors(tape: Tape, call: Call, a: _Matrix, b: _Matrix, grad: ir.Value) -> dict[int, ir.Value]:
+    """Gradients of both factors of a product, as they are stored; the one that is shared by the batch first."""
+    result: dict[int, ir.Value] = {}
+    for place in (0, 1) if len(a.shape) < len(b.shape) else (1, 0):
+        if place in call.wanted:
+            result[place] = _left(tape, a, b, grad) if place == 0 else _right(tape, a, b, grad)
+    return result
+
+
+def _left(tape: Tape, a: _Matrix, b: _Matrix, grad: ir.Value) -> ir.Value:
+    """Grad * b^T, summed to the shape of a."""
+    flow = _Matrix(grad)
+    if len(b.shape) == 2 and not a.turned:
+        return reshape(tape, _flat_product(tape, _flattened(tape, flow), b.turn), a.shape)
+    if len(a.shape) == 2 and _copies_are_smaller(a, flow, b):
+        return _stored(tape, _side_by_side(tape, flow), _side_by_side(tape, b).turn, a)
+    return _stored(tape, flow, b.turn, a)
+
+
+def _right(tape: Tape, a: _Matrix, b: _Matrix, grad: ir.Value) -> ir.Value:
+    """a^T * grad, summed to the shape of b: for one matrix b, over all rows of the batch at once."""
+    flow = _Matrix(grad)
+    if len(b.shape) == 2 and (len(a.shape) == 2 or not a.turned):
+        return _stored(tape, _flattened(tape, a).turn, _flattened(tape, flow), b)
+    return _stored(tape, a.turn, flow, b)
+
+
+def _copies_are_smaller(a: _Matrix, flow: _Matrix, b: _Matrix) -> bool:
+    """Whether rearranging a batch for one product takes less than one product for each of the batch."""
+    batch = math.prod(b.shape[:-2])
+    return batch == 1 or math.prod(flow.shape) + math.prod(b.shape) < batch * math.prod(a.shape)
+
+
+def _stored(tape: Tape, a: _Matrix, b: _Matrix, like: _Matrix) -> ir.Value:
+    """The product as the matrix is stored that it is the gradient of, summed to its shape.
+
+    Gemm reads transposed matrices where they lie, and the runtime fuses MatMul with Transpose.
+    """
+    a, b = _as_stored(a, b, like)
+    if len(a.shape) == 2 and len(b.shape) == 2:
+        return _flat_product(tape, a, b)
+    return sum_to(tape, tape.op("MatMul", _read(tape, a), _read(tape, b)), like.shape)
+
+
+def _as_stored(a: _Matrix, b: _Matrix, like: _Matrix) -> tuple[_Matrix, _Matrix]:
+    """Two factors, or those of the transposed product where another matrix is stored transposed."""
+    return (b.turn, a.turn) if like.turned else (a, b)
+
+
+def _flat_product(tape: Tape, a: _Matrix, b: _Matrix, alpha: float | None = None) -> ir.Value:
+    return tape.op("Gemm", a.value, b.value, transA=int(a.turned), transB=int(b.turned), alpha=alpha)
+
+
+def _flattened(tape: Tape, matrix: _Matrix) -> _Matrix:
+    """The matrices of a batch, one below the other: a view."""
+    columns = matrix.shape[-1]
+    rows = math.prod(matrix.shape[:-1])
+    return _Matrix(reshape(tape, matrix.value, (rows, columns)), matrix.turned)
+
+
+def _side_by_side(tape: Tape, matrix: _Matrix) -> _Matrix:
+    """The matrices of a batch, one next to the other: a copy, unless there is but one."""
+    rank, rows = len(matrix.shape), matrix.shape[-2]
+    if matrix.turned:
+        return _flattened(tape, matrix)
+    value = matrix.value
+    if math.prod(matrix.shape[:-2]) > 1:
+        value = tape.op("Transpose", value, perm=[rank - 2, *range(rank - 2), rank - 1])
+    return _Matrix(reshape(tape, value, (rows, math.prod(matrix.shape) // rows)))
+
+
+def _read(tape: Tape, matrix: _Matrix) -> ir.Value:
+    rank = len(matrix.shape)
+    if not matrix.turned:
+        return matrix.value
+    return tape.op("Transpose", matrix.value, perm=[*range(rank - 2), rank - 1, rank - 2])
+
+
+RULES: Mapping[str, Rule] = {
+    "MatMul": Rule(_matmul),
+    "Gemm": Rule(_gemm),
+    "com.microsoft:FusedMatMul": Rule(_fused_gradient, _fused),
+}

@@ -1,0 +1,76 @@
+"""Gradients of ops that draw random numbers, each with a seed of its own so that it may be repeated."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import onnx_ir as ir
+
+from remat_cli.autodiff.call import Call, Form, Grads, Rule
+from remat_cli.autodiff.forms import reshape
+from remat_cli.autodiff.tape import Array, Tape, element_type
+from remat_cli.core.errors import ModelError
+
+DEFAULT_RATIO = 0.5
+NOTHING: frozenset[int] = frozenset()
+
+
+def _training_dropout(tape: Tape, call: Call) -> Form:
+    """Dropout that drops, with a seed, and with the mask that its gradient needs."""
+    ratio = call.input(1) if call.has(1) else tape.scalar(DEFAULT_RATIO, call.input(0))
+    if _ratio(call) == 0:
+        return Form(tape.ops("Dropout", (call.input(0), ratio), 2))
+    inputs = (call.input(0), ratio, tape.constant(np.array(True)))
+    result, mask = tape.ops("Dropout", inputs, 2, {"seed": call.integer("seed", call.seed)})
+    return Form((result, mask), saved=(mask,))
+
+
+def _dropout(tape: Tape, call: Call, grads: Grads) -> Mapping[int, ir.Value]:
+    grad = grads[0]
+    assert grad is not None
+    if not call.saved:
+        return {0: grad}
+    kept = tape.op("Mul", tape.op("Cast", call.saved[0], to=element_type(grad)), grad)
+    return {0: tape.op("Mul", kept, _scale(tape, call, grad))}
+
+
+def _scale(tape: Tape, call: Call, like: ir.Value) -> ir.Value:
+    """What Dropout multiplies the kept elements with."""
+    ratio = _ratio(call)
+    if ratio is not None:
+        return tape.scalar(1 / (1 - ratio), like)
+    given = tape.op("Cast", reshape(tape, call.input(1), ()), to=element_type(like))
+    return tape.op("Reciprocal", tape.op("Sub", tape.scalar(1, like), given))
+
+
+def _ratio(call: Call) -> float | None:
+    """Share of elements that is dropped; None where it is computed."""
+    given: Array | None = call.constant(1)
+    if given is None:
+        return None if call.has(1) else DEFAULT_RATIO
+    ratio = float(given.reshape(()))
+    if not 0 <= ratio < 1:
+        raise ModelError(f"op '{call.name}' (Dropout): its ratio is {ratio}, and must be at least 0 and below 1")
+    return ratio
+
+
+def _seeded(tape: Tape, call: Call) -> Form:
+    """The op with a seed: what is drawn may then be drawn again."""
+    attributes = {"seed": float(call.seed), **call.attributes}
+    return Form(tape.ops(call.op_type, call.inputs, 1, attributes))
+
+
+def _constant(tape: Tape, call: Call, grads: Grads) -> Mapping[int, ir.Value]:
+    """What is drawn does not follow small changes of the input."""
+    del tape, call, grads
+    return {}
+
+
+RULES: Mapping[str, Rule] = {
+    "Dropout": Rule(_dropout, form=_training_dropout, needs=frozenset({0})),
+    **{
+        name: Rule(_constant, form=_seeded, needs=NOTHING)
+        for name in ("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial")
+    },
+}

@@ -1,0 +1,122 @@
+"""Gradients of reductions and of running sums."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import onnx_ir as ir
+
+from remat_cli.autodiff.call import Call, Gradient, Grads, Rule
+from remat_cli.autodiff.forms import positive, reshape
+from remat_cli.autodiff.slopes import as_numbers, only, shifted, sign, smallest
+from remat_cli.autodiff.tape import Tape, shape_of
+from remat_cli.core.errors import ModelError
+
+NEEDS = frozenset({0})
+
+
+def _axes(call: Call) -> tuple[int, ...]:
+    """The axes that are reduced.
+
+    Raises:
+        ModelError: they are computed.
+    """
+    rank, given = len(call.shape()), call.constant(1)
+    if given is None and call.has(1):
+        raise ModelError(f"op '{call.name}' ({call.op_type}): gradients need axes that are constant")
+    if given is None or not given.size:
+        return () if call.integer("noop_with_empty_axes") else tuple(range(rank))
+    return tuple(sorted(positive(int(axis), rank) for axis in given))
+
+
+def _kept(tape: Tape, call: Call, value: ir.Value) -> ir.Value:
+    """A value of the result's shape with the reduced axes as ones, to broadcast against the input."""
+    axes = _axes(call)
+    return reshape(tape, value, tuple(1 if axis in axes else dim for axis, dim in enumerate(call.shape())))
+
+
+def _expand(tape: Tape, call: Call, value: ir.Value) -> Mapping[int, ir.Value]:
+    """Every element of the input gets the value of the one it was reduced to."""
+    wide = _kept(tape, call, value)
+    return {0: wide if shape_of(wide) == call.shape() else tape.op("Expand", wide, tape.ints(*call.shape()))}
+
+
+def _sum(tape: Tape, call: Call, grads: Grads) -> Mapping[int, ir.Value]:
+    return _expand(tape, call, only(grads))
+
+
+def _mean(tape: Tape, call: Call, grads: Grads) -> Mapping[int, ir.Value]:
+    count = math.prod(call.shape()[axis] for axis in _axes(call))
+    return _expand(tape, call, shifted(tape, only(grads), 1 / max(count, 1), 0))
+
+
+def _extreme(tape: Tape, call: Call, grads: Grads) -> Mapping[int, ir.Value]:
+    """Shared evenly by all that equal the result."""
+    axes, grad = _axes(call), _kept(tape, call, only(grads))
+    if not axes:
+        return {0: grad}
+    chosen = as_numbers(tape, tape.op("Equal", call.input(0), _kept(tape, call, call.output())), grad)
+    count = tape.op("ReduceSum", chosen, tape.ints(*axes), keepdims=1)
+    return {0: tape.op("Mul", chosen, tape.op("Div", grad, count))}
+
+
+def _product(tape: Tape, call: Call, grads: Grads) -> Mapping[int, ir.Value]:
+    """The product of the others: that of all that are not 0, over the element, unless another one is 0."""
+    value, axes, grad = call.input(0), _axes(call), _kept(tape, call, only(grads))
+    if not axes:
+        return {0: grad}
+    is_zero = as_numbers(tape, tape.op("Equal", value, tape.scalar(0, value)), value)
+    other_zeros = tape.op("Sub", tape.op("ReduceSum", is_zero, tape.ints(*axes), keepdims=1), is_zero)
+    alone = as_numbers(tape, tape.op("Equal", other_zeros, tape.scalar(0, value)), value)
+    without_zeros = tape.op("Add", value, is_zero)
+    product = tape.op("ReduceProd", without_zeros, tape.ints(*axes), keepdims=1)
+    others = tape.op("Div", tape.op("Mul", product, grad), without_zeros)
+    return {0: tape.op("Mul", others, alone)}
+
+
+def _l1(tape: Tape, call: Call, grads: Grads) -> Mapping[int, ir.Value]:
+    return {0: tape.op("Mul", sign(tape, call.input(0)), _kept(tape, call, only(grads)))}
+
+
+def _l2(tape: Tape, call: Call, grads: Grads) -> Mapping[int, ir.Value]:
+    """Slope x / y, and 0 where all of x is 0."""
+    norm = tape.op("Clip", call.output(), tape.scalar(smallest(call.output()) ** 0.5, call.output()))
+    return {0: tape.op("Mul", call.input(0), _kept(tape, call, tape.op("Div", grads[0], norm)))}
+
+
+def _log_sum(tape: Tape, call: Call, grads: Grads) -> Mapping[int, ir.Value]:
+    """1 / sum = exp(-y): the input is not needed."""
+    inverse = tape.op("Exp", tape.op("Neg", call.output()))
+    return _expand(tape, call, tape.op("Mul", grads[0], inverse))
+
+
+def _log_sum_exp(tape: Tape, call: Call, grads: Grads) -> Mapping[int, ir.Value]:
+    share = tape.op("Exp", tape.op("Sub", call.input(0), _kept(tape, call, call.output())))
+    return {0: tape.op("Mul", share, _kept(tape, call, only(grads)))}
+
+
+def _sum_square(tape: Tape, call: Call, grads: Grads) -> Mapping[int, ir.Value]:
+    return {0: tape.op("Mul", call.input(0), _kept(tape, call, shifted(tape, only(grads), 2, 0)))}
+
+
+def _running_sum(tape: Tape, call: Call, grads: Grads) -> Mapping[int, ir.Value]:
+    """The same from the other end."""
+    back, exclusive = 1 - call.integer("reverse"), call.integer("exclusive")
+    return {0: tape.op("CumSum", grads[0], call.input(1), exclusive=exclusive, reverse=back)}
+
+
+GRADIENTS: Mapping[str, Gradient] = {
+    "CumSum": _running_sum,
+    "ReduceL1": _l1,
+    "ReduceL2": _l2,
+    "ReduceLogSum": _log_sum,
+    "ReduceLogSumExp": _log_sum_exp,
+    "ReduceMax": _extreme,
+    "ReduceMean": _mean,
+    "ReduceMin": _extreme,
+    "ReduceProd": _product,
+    "ReduceSum": _sum,
+    "ReduceSumSquare": _sum_square,
+}
+RULES: Mapping[str, Rule] = {op_type: Rule(gradient, needs=NEEDS) for op_type, gradient in GRADIENTS.items()}

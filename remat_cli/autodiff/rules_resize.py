@@ -1,0 +1,178 @@
+"""Gradient of Resize: along each axis the result is a product of the input with a constant matrix."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+
+from remat_cli.autodiff.call import Call, Grads, Rule
+from remat_cli.autodiff.forms import positive
+from remat_cli.autodiff.moves import sum_repeats, ungather, untransform
+from remat_cli.autodiff.rules_shape import Found, constant_of, gradient_of
+from remat_cli.autodiff.tape import Array, Tape, shape_of
+from remat_cli.core.errors import ModelError
+
+
+@dataclass(frozen=True)
+class Axis:
+    """How one axis is resized: sizes, and the scale that coordinates are computed with."""
+
+    axis: int
+    old: int
+    new: int
+    scale: float
+
+
+def _resize(tape: Tape, call: Call, grads: Grads) -> Found:
+    """The axis that shrinks most goes first, so that the others have less to do."""
+    _refuse_unknown(call)
+    grad = gradient_of(grads)
+    axes = sorted(_axes(call, shape_of(grad)), key=lambda a: a.old / max(1, a.new))
+    undo = _undo_nearest if call.text("mode", "nearest") == "nearest" else _undo_weighted
+    return {0: undo(tape, call, grad, axes)}
+
+
+def _refuse_unknown(call: Call) -> None:
+    transformation = call.text("coordinate_transformation_mode", "half_pixel")
+    if call.integer("antialias") or transformation not in COORDINATES:
+        what = "antialias=1" if call.integer("antialias") else f"coordinate_transformation_mode={transformation}"
+        raise ModelError(f"op '{call.name}' (Resize): no gradient is known for {what}")
+
+
+def _axes(call: Call, new: tuple[int, ...]) -> list[Axis]:
+    old = call.shape()
+    axes = [positive(axis, len(old)) for axis in call.integers("axes", range(len(old)))]
+    if call.has(2) and shape_of(call.input(2)) != (0,):
+        scales = [float(scale) for scale in constant_of(call, 2, "scales")]
+    else:
+        scales = _scales_of_sizes(call, [old[axis] for axis in axes])
+    return [Axis(axis, old[axis], new[axis], scale) for axis, scale in zip(axes, scales, strict=True)]
+
+
+def _scales_of_sizes(call: Call, old: list[int]) -> list[float]:
+    """Scales where sizes are given; one for all axes where proportions are kept."""
+    scales = [size / max(1, before) for size, before in zip(constant_of(call, 3, "sizes").tolist(), old, strict=True)]
+    policy = call.text("keep_aspect_ratio_policy", "stretch")
+    if policy == "stretch":
+        return scales
+    return [min(scales) if policy == "not_larger" else max(scales)] * len(scales)
+
+
+def _undo_nearest(tape: Tape, call: Call, grad: ir.Value, axes: list[Axis]) -> ir.Value:
+    """Axes of a whole factor are summed at once."""
+    places = {axis: _nearest(call, axis) for axis in axes}
+    whole = {axis.axis: axis.new // axis.old for axis in axes if _is_repeated(axis, places[axis])}
+    grad = sum_repeats(tape, grad, whole)
+    for axis in axes:
+        if axis.axis not in whole:
+            grad = ungather(tape, grad, axis.axis, places[axis], axis.old)
+    return grad
+
+
+def _is_repeated(axis: Axis, places: Array) -> bool:
+    factor = axis.new // max(1, axis.old)
+    return factor > 1 and np.array_equal(places, np.repeat(np.arange(axis.old), factor))
+
+
+def _nearest(call: Call, axis: Axis) -> Array:
+    """Place that each element is read from; in the runtime's precision, since halves are rounded."""
+    at = _coordinates(call, axis, np.float32)
+    found = ROUNDINGS[call.text("nearest_mode", "round_prefer_floor")](at)
+    return np.clip(found.astype(np.int64), 0, axis.old - 1)
+
+
+def _undo_weighted(tape: Tape, call: Call, grad: ir.Value, axes: list[Axis]) -> ir.Value:
+    weigh = _linear if call.text("mode") == "linear" else _cubic
+    for axis in axes:
+        matrix = weigh(call, axis)
+        if not np.array_equal(matrix, np.eye(axis.old)):
+            grad = untransform(tape, grad, axis.axis, matrix)
+    return grad
+
+
+def _linear(call: Call, axis: Axis) -> Array:
+    """Weights of the two neighbours; the outermost elements go on for ever."""
+    at = np.clip(_coordinates(call, axis, np.float64), 0, axis.old - 1)
+    left = np.floor(at).astype(np.int64)
+    return _matrix(axis, left[:, None] + np.arange(2), np.stack([1 - at + left, at - left], 1))
+
+
+def _cubic(call: Call, axis: Axis) -> Array:
+    """Weights of four neighbours, by the convolution kernel of Keys 1981."""
+    at = _coordinates(call, axis, np.float64)
+    left = np.floor(at).astype(np.int64)
+    a = call.real("cubic_coeff_a", -0.75)
+    taps = left[:, None] + np.arange(-1, 3)
+    gap = np.abs(at[:, None] - taps)
+    near = ((a + 2) * gap - (a + 3)) * gap**2 + 1
+    far = ((gap - 5) * gap + 8) * gap * a - 4 * a
+    weights = np.where(gap <= 1, near, far)
+    if call.integer("exclude_outside"):
+        weights = np.where((taps < 0) | (taps >= axis.old), 0, weights)
+        weights = weights / weights.sum(1, keepdims=True)
+    return _matrix(axis, taps, weights)
+
+
+def _matrix(axis: Axis, taps: Array, weights: Array) -> Array:
+    """Weights of [new, old], taps outside counted to the outermost elements."""
+    matrix = np.zeros((axis.new, axis.old))
+    np.add.at(matrix, (np.arange(axis.new)[:, None], np.clip(taps, 0, axis.old - 1)), weights)
+    return matrix
+
+
+def _coordinates(call: Call, axis: Axis, precision: type[np.floating]) -> Array:
+    """Where each new element lies among the old ones."""
+    if axis.scale == 1 and axis.old == axis.new:
+        return np.arange(axis.new, dtype=precision)
+    name = call.text("coordinate_transformation_mode", "half_pixel")
+    return COORDINATES[name](np.arange(axis.new, dtype=precision), axis, precision(axis.scale))
+
+
+def _half_pixel(at: Array, axis: Axis, scale: np.floating) -> Array:
+    del axis
+    found: Array = (at + at.dtype.type(0.5)) / scale - at.dtype.type(0.5)
+    return found
+
+
+def _pytorch_half_pixel(at: Array, axis: Axis, scale: np.floating) -> Array:
+    return _half_pixel(at, axis, scale) if axis.new > 1 else at * 0
+
+
+def _half_pixel_symmetric(at: Array, axis: Axis, scale: np.floating) -> Array:
+    """Half pixels about the centre, where the new size is not the old one times the scale."""
+    adjustment = at.dtype.type(axis.new) / (scale * at.dtype.type(axis.old))
+    offset = at.dtype.type(axis.old / 2) * (1 - adjustment)
+    # The runtime goes on in double precision here; what is nearest hangs on the last bit.
+    wide = float(offset) + (at.astype(np.float64) + 0.5) / float(scale) - 0.5
+    return wide.astype(at.dtype)
+
+
+def _align_corners(at: Array, axis: Axis, scale: np.floating) -> Array:
+    del scale
+    found: Array = at * at.dtype.type(axis.old - 1) / at.dtype.type(max(1, axis.new - 1))
+    return found
+
+
+def _asymmetric(at: Array, axis: Axis, scale: np.floating) -> Array:
+    del axis
+    found: Array = at / scale
+    return found
+
+
+COORDINATES: Mapping[str, Callable[[Array, Axis, np.floating], Array]] = {
+    "half_pixel": _half_pixel,
+    "half_pixel_symmetric": _half_pixel_symmetric,
+    "pytorch_half_pixel": _pytorch_half_pixel,
+    "align_corners": _align_corners,
+    "asymmetric": _asymmetric,
+}
+ROUNDINGS: Mapping[str, Callable[[Array], Array]] = {
+    "round_prefer_floor": lambda at: np.ceil(at - 0.5),
+    "round_prefer_ceil": lambda at: np.floor(at + 0.5),
+    "floor": np.floor,
+    "ceil": np.ceil,
+}
+RULES: Mapping[str, Rule] = {"Resize": Rule(_resize, needs=frozenset({0}))}

@@ -1,0 +1,208 @@
+"""Gradients of ops that cut, join, repeat and rearrange."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
+from math import prod
+from typing import Literal
+
+import numpy as np
+import onnx_ir as ir
+
+from remat_cli.autodiff.call import Call, Grads, Rule
+from remat_cli.autodiff.forms import positive, reshape, sum_to
+from remat_cli.autodiff.moves import Cut, pad, ungather, unslice, window
+from remat_cli.autodiff.tape import Array, Tape, shape_of
+from remat_cli.core.errors import ModelError
+
+Found = Mapping[int, ir.Value]
+FIRST = frozenset({0})
+PAD_MODES: Mapping[str, Literal["reflect", "edge", "wrap"]] = {"reflect": "reflect", "edge": "edge", "wrap": "wrap"}
+
+
+def constant_of(call: Call, position: int, what: str) -> Array:
+    """Elements of an input that must be a constant.
+
+    Raises:
+        ModelError: it is computed.
+    """
+    array = call.constant(position)
+    if array is None:
+        raise ModelError(
+            f"op '{call.name}' ({call.op_type}): its {what} are computed, and its gradient needs constants "
+            "(simplify the model first, or export it with fixed shapes)"
+        )
+    return array
+
+
+def gradient_of(grads: Grads) -> ir.Value:
+    """The gradient of an op's first result."""
+    grad = grads[0]
+    assert grad is not None
+    return grad
+
+
+def _same_elements(tape: Tape, call: Call, grads: Grads) -> Found:
+    """Only the shape was changed."""
+    return {0: reshape(tape, gradient_of(grads), call.shape())}
+
+
+def _transpose(tape: Tape, call: Call, grads: Grads) -> Found:
+    perm = call.integers("perm", range(len(call.shape()))[::-1])
+    back = [int(place) for place in np.argsort(perm)]
+    return {0: tape.op("Transpose", grads[0], perm=back) if perm else gradient_of(grads)}
+
+
+def _concat(tape: Tape, call: Call, grads: Grads) -> Found:
+    """One Split where all parts are wanted, a Slice for each where some are."""
+    axis = positive(call.integer("axis"), len(call.shape()))
+    places = range(len(call.inputs))
+    sizes = [call.shape(place)[axis] for place in places]
+    grad = gradient_of(grads)
+    if len(sizes) == 1:
+        return {0: grad}
+    if len(call.wanted) == len(sizes):
+        return dict(enumerate(tape.ops("Split", (grad, tape.ints(*sizes)), len(sizes), {"axis": axis})))
+    ends = list(accumulate(sizes))
+    return {place: window(tape, grad, {axis: (ends[place] - sizes[place], ends[place])}) for place in call.wanted}
+
+
+def _split(tape: Tape, call: Call, grads: Grads) -> Found:
+    """Parts that no gradient flows back from are padding of their neighbour."""
+    axis = positive(call.integer("axis"), len(call.shape()))
+    sizes = _part_sizes(call, call.shape()[axis])
+    ends = list(accumulate(sizes))
+    places = [place for place, grad in enumerate(grads) if grad is not None]
+    parts: list[ir.Value] = []
+    for place, following in zip(places, [*places[1:], len(sizes)], strict=True):
+        before = 0 if parts else ends[place] - sizes[place]
+        after = ends[following - 1] - ends[place]
+        parts.append(_padded(tape, grads[place], axis, (before, after)))
+    return {0: parts[0] if len(parts) == 1 else tape.ops("Concat", parts, 1, {"axis": axis})[0]}
+
+
+def _part_sizes(call: Call, total: int) -> list[int]:
+    given = call.constant(1)
+    if given is not None:
+        return [int(size) for size in given]
+    if call.has(1):
+        constant_of(call, 1, "sizes")
+    count = len(call.outputs)
+    size = -(-total // count)
+    return [min(size, max(0, total - size * place)) for place in range(count)]
+
+
+def _padded(tape: Tape, grad: ir.Value | None, axis: int, sides: tuple[int, int]) -> ir.Value:
+    assert grad is not None
+    before, after = ([0] * len(shape_of(grad)) for _ in sides)
+    before[axis], after[axis] = sides
+    return pad(tape, grad, before, after)
+
+
+def _slice(tape: Tape, call: Call, grads: Grads) -> Found:
+    shape = call.shape()
+    starts, ends = (constant_of(call, place, "bounds").tolist() for place in (1, 2))
+    axes = constant_of(call, 3, "axes").tolist() if call.has(3) else range(len(starts))
+    steps = constant_of(call, 4, "steps").tolist() if call.has(4) else [1] * len(starts)
+    cuts = []
+    for start, end, axis, step in zip(starts, ends, (positive(a, len(shape)) for a in axes), steps, strict=True):
+        # Python clamps bounds as ONNX does, but counts an end before the first element from the back.
+        last = None if step < 0 and end < -shape[axis] else end
+        read = range(shape[axis])[start:last:step]
+        cuts.append(Cut(axis, read.start, read.step, len(read)))
+    return {0: unslice(tape, gradient_of(grads), shape, cuts)}
+
+
+def _pad(tape: Tape, call: Call, grads: Grads) -> Found:
+    grad, shape = gradient_of(grads), call.shape()
+    given = constant_of(call, 1, "pads").tolist()
+    axes = constant_of(call, 3, "axes").tolist() if call.has(3) else range(len(shape))
+    half = len(given) // 2
+    sides = {
+        positive(axis, len(shape)): pair
+        for axis, pair in zip(axes, zip(given[:half], given[half:], strict=True), strict=True)
+    }
+    mode = call.text("mode", "constant")
+    if mode == "constant":
+        return _unpad(tape, call, grad, sides)
+    for axis, (before, after) in sides.items():
+        kept = np.arange(shape[axis])[max(0, -before) : shape[axis] - max(0, -after)]
+        places = np.pad(kept, (max(0, before), max(0, after)), PAD_MODES[mode])
+        grad = ungather(tape, grad, axis, places, shape[axis])
+    return {0: grad}
+
+
+def _unpad(tape: Tape, call: Call, grad: ir.Value, sides: Mapping[int, tuple[int, int]]) -> Found:
+    """What was added is cut off, what was cut off is zero; what was added is the sum that the filling gets."""
+    wide = shape_of(grad)
+    core = window(tape, grad, {axis: (max(0, b), wide[axis] - max(0, a)) for axis, (b, a) in sides.items()})
+    found: dict[int, ir.Value] = {}
+    if 2 in call.wanted:
+        everything, inside = (tape.op("ReduceSum", value, keepdims=0) for value in (grad, core))
+        found[2] = reshape(tape, tape.op("Sub", everything, inside), call.shape(2))
+    if 0 in call.wanted:
+        before, after = ([max(0, -sides.get(a, (0, 0))[side]) for a in range(len(wide))] for side in (0, 1))
+        found[0] = pad(tape, core, before, after)
+    return found
+
+
+def _expand(tape: Tape, call: Call, grads: Grads) -> Found:
+    return {0: sum_to(tape, gradient_of(grads), call.shape())}
+
+
+def _tile(tape: Tape, call: Call, grads: Grads) -> Found:
+    """Sum over the copies, an axis of its own before each axis that was repeated."""
+    grad, shape = gradient_of(grads), call.shape()
+    repeats = [1 if not old else new // old for new, old in zip(shape_of(grad), shape, strict=True)]
+    parts = [
+        dim for times, size in zip(repeats, shape, strict=True) for dim in ((times, size) if times > 1 else (size,))
+    ]
+    copies = [sum(1 + (times > 1) for times in repeats[:axis]) for axis, times in enumerate(repeats) if times > 1]
+    if not copies:
+        return {0: grad if prod(shape_of(grad)) == prod(shape) else _nothing(tape, grad, shape)}
+    return {0: tape.op("ReduceSum", reshape(tape, grad, tuple(parts)), tape.ints(*copies), keepdims=0)}
+
+
+def _nothing(tape: Tape, grad: ir.Value, shape: Sequence[int]) -> ir.Value:
+    """No copy was made."""
+    return tape.op("Expand", tape.scalar(0.0, grad), tape.ints(*shape))
+
+
+def _space_to_depth(tape: Tape, call: Call, grads: Grads) -> Found:
+    return {0: tape.op("DepthToSpace", grads[0], blocksize=call.integer("blocksize"))}
+
+
+def _depth_to_space(tape: Tape, call: Call, grads: Grads) -> Found:
+    size = call.integer("blocksize")
+    if call.text("mode", "DCR") == "DCR":
+        return {0: tape.op("SpaceToDepth", grads[0], blocksize=size)}
+    batch, depth, height, width = call.shape()
+    blocks = reshape(tape, gradient_of(grads), (batch, depth // size**2, height, size, width, size))
+    return {0: reshape(tape, tape.op("Transpose", blocks, perm=[0, 1, 3, 5, 2, 4]), call.shape())}
+
+
+def _trilu(tape: Tape, call: Call, grads: Grads) -> Found:
+    diagonal = call.inputs[1] if call.has(1) else None
+    return {0: tape.ops("Trilu", (grads[0], diagonal)[: 1 + call.has(1)], 1, {"upper": call.integer("upper", 1)})[0]}
+
+
+def _reverse_sequence(tape: Tape, call: Call, grads: Grads) -> Found:
+    """Turning a sequence twice gives it back."""
+    return {0: tape.ops("ReverseSequence", (grads[0], call.input(1)), 1, dict(call.attributes))[0]}
+
+
+RULES: Mapping[str, Rule] = {
+    **{name: Rule(_same_elements, needs=FIRST) for name in ("Reshape", "Flatten", "Squeeze", "Unsqueeze")},
+    "Transpose": Rule(_transpose),
+    "Concat": Rule(_concat),
+    "Split": Rule(_split, needs=FIRST),
+    "Slice": Rule(_slice, needs=FIRST),
+    "Pad": Rule(_pad, needs=frozenset({0, 2})),
+    "Expand": Rule(_expand, needs=FIRST),
+    "Tile": Rule(_tile, needs=FIRST),
+    "SpaceToDepth": Rule(_space_to_depth),
+    "DepthToSpace": Rule(_depth_to_space),
+    "Trilu": Rule(_trilu, needs=FIRST),
+    "ReverseSequence": Rule(_reverse_sequence, needs=FIRST),
+}

@@ -1,0 +1,225 @@
+"""A training step: forward, loss, backward and update in one graph whose outputs are its next inputs."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+import onnx_ir as ir
+from onnx_ir.passes.common import RemoveUnusedNodesPass
+
+from remat_cli.autodiff.arrange import arranged
+from remat_cli.autodiff.call import Rule
+from remat_cli.autodiff.chosen import chosen_rules
+from remat_cli.autodiff.ends import LOSS, RATE, Ends
+from remat_cli.autodiff.forward import Forward, write_forward
+from remat_cli.autodiff.losses import LOSS_RULES, LOSSES, class_axis_of
+from remat_cli.autodiff.modern import modern
+from remat_cli.autodiff.optimizers import make_optimizer
+from remat_cli.autodiff.parameters import Weights, choose_weights
+from remat_cli.autodiff.rebatch import Rebatch
+from remat_cli.autodiff.recorder import Recorder
+from remat_cli.autodiff.reverse import Arrived as Move
+from remat_cli.autodiff.reverse import write_gradients
+from remat_cli.autodiff.rules import RULES
+from remat_cli.autodiff.tape import IR_VERSION, OPSET, Array, Tape, element_type, shape_of
+from remat_cli.core.errors import ModelError
+from remat_cli.core.training import StepFacts, TrainOptions
+from remat_cli.onnx_io.to_graph import PHASE_KEY
+
+STATE_KEY = "remat.state"  # model metadata: JSON object, output -> the input it becomes
+
+
+@dataclass(frozen=True)
+class Step:
+    """A training step; `state` are the first values of the inputs that later steps take from its outputs."""
+
+    model: ir.Model
+    state: Mapping[str, Array]
+    facts: StepFacts
+
+
+def build_step(
+    model: ir.Model,
+    options: TrainOptions,
+    rules: Mapping[str, Rule] = RULES,
+    seed: int = 0,
+    batch: Rebatch | None = None,
+) -> Step:
+    """Write the training step of a model with bound dimensions.
+
+    `rules` are by op type; `batch` says that the model was exported with another batch than its inputs have now.
+
+    Raises:
+        ModelError: an op has no gradient rule, a shape is not known, or loss, output or weights cannot be used.
+        ConfigError: an option of the optimizer cannot be used.
+    """
+    source = modern(model)
+    rules = {**chosen_rules(rules, options), **LOSS_RULES}
+    weights = choose_weights(source.graph, rules, options.trainable, options.frozen)
+    if options.batch_norm == "frozen":
+        weights = weights.without_statistics()
+    outputs = {value.name or "": value for value in source.graph.outputs}
+    end, notes = _end(source.graph, outputs, options)
+    kept = list(outputs) if options.keep_outputs else []
+    tape = Tape(_names(source.graph))
+    recorder = Recorder(tape, rules, seed=seed)
+    forward = write_forward(source, recorder, weights, [end, *kept], batch)
+    ends = Ends(tape, list(forward.data))
+    loss = _loss(recorder, forward.values[end], options, ends)
+    _check_rules(recorder, loss)
+    ends.give(loss, LOSS)
+    ends.outputs += [forward.values[name] for name in kept]
+    for name, value in forward.trained.items():
+        ends.take(value, _first_value(source.graph, name))
+    _write_statistics(recorder, forward, source.graph, ends)
+    _write_backward(recorder, loss, forward, _mover(tape, options, ends), ends)
+    step = _finish(tape, ends)
+    return Step(step, ends.first, _facts(step, weights, forward, ends, notes))
+
+
+def _names(graph: ir.Graph) -> list[str]:
+    names = [value.name for node in graph for value in node.outputs]
+    names += [*graph.initializers, *(value.name for value in (*graph.inputs, *graph.outputs))]
+    names += [node.name for node in graph]
+    return [name for name in names if name]
+
+
+def _end(graph: ir.Graph, outputs: Mapping[str, ir.Value], options: TrainOptions) -> tuple[str, tuple[str, ...]]:
+    """Name of the value that the loss is made from, and what the user should know of the choice."""
+    wanted = options.loss_output or options.output
+    if wanted is None and len(outputs) > 1:
+        raise ModelError(
+            f"the model has {len(outputs)} outputs: name the one to train with --output-name: {', '.join(outputs)}"
+        )
+    if wanted is not None and wanted not in outputs:
+        raise ModelError(f"the model has no output '{wanted}'; its outputs are: {', '.join(outputs)}")
+    name = wanted or next(iter(outputs))
+    value = outputs[name]
+    node = value.producer()
+    if (
+        options.loss == "cross-entropy"
+        and node is not None
+        and node.op_type == "Softmax"
+        and node.inputs[0] is not None
+    ):
+        note = f"output '{name}' is a Softmax: the loss is computed from what goes into it"
+        return node.inputs[0].name or "", (note,)
+    return name, ()
+
+
+def _loss(recorder: Recorder, end: ir.Value, options: TrainOptions, ends: Ends) -> ir.Value:
+    if options.loss is None:
+        if prod(shape_of(end)) != 1:
+            raise ModelError(
+                f"output '{end.name}' has shape {list(shape_of(end))}: a loss is one number; to compute one from it "
+                "write --output-name and --loss"
+            )
+        return end
+    loss = LOSSES[options.loss]
+    axis = class_axis_of(end, options.class_axis) if options.loss == "cross-entropy" else 0
+    kind, shape = loss.target(end, axis)
+    target = ends.add_target(kind, shape)
+    with recorder.tape.within("forward", LOSS):
+        return loss.write(recorder, end, target, axis)
+
+
+def _check_rules(recorder: Recorder, loss: ir.Value) -> None:
+    missing = recorder.without_rule([loss])
+    if missing:
+        kinds = ", ".join(f"{kind} ({count})" for kind, count in sorted(missing.items()))
+        raise ModelError(
+            f"no gradient rule for: {kinds}; write one as a Python function and name it in the configuration "
+            "(train: gradient_rules: {OpType: module:function}), or freeze the weights before it"
+        )
+    if not recorder.leading_to([loss]):
+        raise ModelError("the loss depends on no trained weight: name other weights with --trainable PATTERN")
+
+
+def _write_statistics(recorder: Recorder, forward: Forward, graph: ir.Graph, ends: Ends) -> None:
+    """Running statistics come in, and go out with the batch's own worked in."""
+    new = dict(recorder.updates)
+    for name, value in forward.statistics.items():
+        ends.take(value, _first_value(graph, name))
+        if value in new:
+            ends.give_next(value, new[value])
+
+
+def _write_backward(recorder: Recorder, loss: ir.Value, forward: Forward, move: Move, ends: Ends) -> None:
+    """Gradients back to every trained weight; each is used up as soon as it is complete."""
+    tape = recorder.tape
+    seed = tape.constant(np.ones(shape_of(loss), element_type(loss).numpy()))
+    arrived = dict.fromkeys(forward.trained.values(), move)
+    write_gradients(tape, recorder.leading_to([loss]), recorder.rules, {loss: seed}, arrived)
+    for value in forward.trained.values():
+        if value not in ends.moved:
+            move(value, _zeros(tape, value))
+
+
+def _zeros(tape: Tape, value: ir.Value) -> ir.Value:
+    """The gradient of a weight that the loss does not react to."""
+    zero = tape.constant(np.zeros((1,) * len(shape_of(value)), element_type(value).numpy()))
+    return tape.op("Expand", zero, tape.ints(*shape_of(value)))
+
+
+def _mover(tape: Tape, options: TrainOptions, ends: Ends) -> Move:
+    """What happens to a complete gradient: it becomes an output, or moves its weight."""
+    if options.optimizer is None:
+        return ends.give_gradient
+    optimizer = make_optimizer(options.optimizer, options.optimizer_options)
+    rate = ends.number(RATE)
+    count = ends.counted() if optimizer.counts else None
+    with tape.within("update", "update"):
+        shared = optimizer.shared(tape, rate, count)
+
+    def move(weight: ir.Value, grad: ir.Value) -> None:
+        states = [ends.memory(weight, suffix) for suffix in optimizer.states]
+        with tape.within("update", f"{weight.name}/update"):
+            new = optimizer.update(tape, weight, grad, states, shared)
+        for value, after in zip((weight, *states), new, strict=True):
+            ends.give_next(value, after)
+
+    return move
+
+
+def _first_value(graph: ir.Graph, name: str) -> Array:
+    tensor = graph.initializers[name].const_value
+    assert tensor is not None
+    return np.asarray(tensor.numpy())
+
+
+def _finish(tape: Tape, ends: Ends) -> ir.Model:
+    """The model, in an order of nodes that a default session runs as it was written."""
+    graph = ir.Graph(
+        ends.inputs,
+        ends.outputs,
+        nodes=arranged(tape.nodes),
+        initializers=list(tape.constants.values()),
+        opset_imports={"": OPSET},
+        name="training_step",
+    )
+    model = ir.Model(graph, ir_version=IR_VERSION, producer_name="remat")
+    RemoveUnusedNodesPass()(model)
+    model.metadata_props[STATE_KEY] = json.dumps(ends.state)
+    return model
+
+
+def _facts(model: ir.Model, weights: Weights, forward: Forward, ends: Ends, notes: tuple[str, ...]) -> StepFacts:
+    phases = Counter(node.metadata_props.get(PHASE_KEY) for node in model.graph)
+    return StepFacts(
+        forward_ops=phases["forward"],
+        backward_ops=phases["backward"],
+        update_ops=phases["update"],
+        parameters=sum(prod(shape_of(value)) for value in forward.trained.values()),
+        trained=tuple(forward.trained),
+        frozen=tuple(sorted(weights.frozen)),
+        state=dict(ends.state),
+        inputs=tuple(value.name or "" for value in forward.data),
+        loss=ends.outputs[0].name or "",
+        target=ends.target,
+        notes=notes,
+    )

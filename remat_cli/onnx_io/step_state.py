@@ -1,0 +1,28 @@
+"""The first state of a training step: a file beside it that holds its parameters."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from remat_cli.core.errors import ModelError
+from remat_cli.onnx_io.load import SourceModel
+
+STATE_FILE_KEY = "remat.state_file"  # model metadata: name of an .npz file in the same folder
+
+
+def state_file(source: SourceModel) -> Path | None:
+    """Where the first state of a training step lies; None for other models.
+
+    Raises:
+        ModelError: it is gone.
+    """
+    name = source.ir.metadata_props.get(STATE_FILE_KEY)
+    if name is None:
+        return None
+    path = source.path.parent / name
+    if not path.is_file():
+        raise ModelError(
+            f"training step {source.path} begins with the parameters in {path}, which does not exist: "
+            "put it back, or write the step anew with `remat train`"
+        )
+    return path

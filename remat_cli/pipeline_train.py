@@ -1,0 +1,118 @@
+"""From a forward model to a training step, and within a budget if one is given."""
+
+from __future__ import annotations
+
+import io
+import time
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from remat_cli import __version__
+from remat_cli.autodiff.rebatch import Rebatch
+from remat_cli.autodiff.step import Step, build_step
+from remat_cli.autodiff.tape import Array
+from remat_cli.config import Config, output_paths
+from remat_cli.config_train import StepPaths, check_train, step_paths
+from remat_cli.core import progress as stages
+from remat_cli.core.files import atomic_write
+from remat_cli.core.progress import Progress
+from remat_cli.onnx_io.load import DimBindings, SourceModel, load, save
+from remat_cli.onnx_io.rewrite import set_model_metadata
+from remat_cli.onnx_io.step_state import STATE_FILE_KEY
+from remat_cli.pipeline import compile_model
+from remat_cli.report.training import TrainReport
+
+
+def train_model(model: Path, config: Config, progress: Progress) -> TrainReport:
+    """Write the training step of a model and its first state; with a budget, also a step that stays within it.
+
+    Raises:
+        InputError: the model or the settings cannot be used, or an op has no gradient rule.
+        RuntimeFailure: ONNX Runtime refuses the step (only with a budget).
+    """
+    started = time.monotonic()
+    check_train(config)
+    paths = step_paths(model, config)
+    if config.budget is not None:
+        output_paths(paths.step, compile_settings(config))
+    progress.stage(stages.READING)
+    step = make_step(model, config, progress)
+    write_step(step, paths)
+    compiled = None
+    if config.budget is not None:
+        compiled = compile_model(paths.step, compile_settings(config), progress)
+    return TrainReport(
+        model=str(model),
+        step=str(paths.step),
+        state=str(paths.state),
+        facts=step.facts,
+        snippet=_snippet(step, paths, compiled.output if compiled else None),
+        compiled=compiled,
+        seconds=time.monotonic() - started,
+    )
+
+
+def make_step(model: Path, config: Config, progress: Progress) -> Step:
+    """The training step of a model as the settings ask for it."""
+    options = config.train
+    source = load(model, DimBindings(config.dims, config.input_shapes, options.batch))
+    progress.stage(stages.DIFFERENTIATING)
+    step = build_step(source.ir, options, seed=config.seed, batch=_rebatch(source, options.batch))
+    set_model_metadata(step.model, "remat.version", __version__)
+    set_model_metadata(step.model, "remat.source_sha256", source.sha256)
+    return step
+
+
+def write_step(step: Step, paths: StepPaths) -> None:
+    """Write the step and its first state, each whole or not at all, the state first."""
+    buffer = io.BytesIO()
+    arrays: dict[str, Any] = {name: _plain(array) for name, array in step.state.items()}
+    np.savez(buffer, **arrays)
+    atomic_write(paths.state, buffer.getvalue())
+    set_model_metadata(step.model, STATE_FILE_KEY, paths.state.name)
+    save(step.model, paths.step)
+
+
+def compile_settings(config: Config) -> Config:
+    """The settings under which the step is compiled: its dimensions are bound already."""
+    return msgspec.structs.replace(config, dims={}, input_shapes={}, output=None)
+
+
+def _rebatch(source: SourceModel, batch: int | None) -> Rebatch | None:
+    """What the batch was in the file, where it was a number and is another one now."""
+    if batch is None:
+        return None
+    firsts = {port.shape[0] for port in source.interface.inputs if port.shape is not None and len(port.shape)}
+    numbers = {first for first in firsts if isinstance(first, int)}
+    return Rebatch(numbers.pop(), batch) if len(numbers) == 1 and numbers != {batch} else None
+
+
+def _plain(array: Array) -> Array:
+    """Types that .npz files do not know are held as unsigned integers of the same size."""
+    return array if array.dtype.kind in "fiub" else array.view(f"u{array.dtype.itemsize}")
+
+
+def _snippet(step: Step, paths: StepPaths, compiled: str | None) -> str:
+    """Python that trains with the step, ready to paste."""
+    rate = (
+        ', "learning_rate": np.array(0.001, np.float32)'
+        if "learning_rate" in {v.name for v in step.model.graph.inputs}
+        else ""
+    )
+    data = ", ".join(f'"{name}": {name}' for name in (*step.facts.inputs, *filter(None, [step.facts.target])))
+    return (
+        "import numpy as np\nimport onnxruntime as ort\n\n"
+        "options = ort.SessionOptions()\n"
+        "options.enable_mem_pattern = False  # else later runs take one block for all tensors\n"
+        f'session = ort.InferenceSession("{Path(compiled or paths.step).as_posix()}", options, '
+        'providers=["CPUExecutionProvider"])\n'
+        "names = [output.name for output in session.get_outputs()]\n"
+        f'state = dict(np.load("{paths.state.as_posix()}"))\n'
+        f"for {', '.join((*step.facts.inputs, *filter(None, [step.facts.target])))} in batches:\n"
+        f"    results = dict(zip(names, session.run(None, {{**state, {data}{rate}}})))\n"
+        '    state = {name.removesuffix(".next"): results[name] for name in names if name.endswith(".next")}\n'
+        f'    print(results["{step.facts.loss}"])\n'
+    )

@@ -1,0 +1,28 @@
+"""Every kind of report, as one type."""
+
+from __future__ import annotations
+
+from remat_cli.report.bench_run import BenchReport
+from remat_cli.report.report import (
+    CacheReport,
+    CompileReport,
+    InspectReport,
+    ProfileReport,
+    SolveReport,
+    SolversReport,
+    VerifyReport,
+)
+from remat_cli.report.training import MaxBatchReport, TrainReport
+
+AnyReport = (
+    CompileReport
+    | VerifyReport
+    | SolveReport
+    | InspectReport
+    | ProfileReport
+    | CacheReport
+    | SolversReport
+    | TrainReport
+    | MaxBatchReport
+    | BenchReport
+)

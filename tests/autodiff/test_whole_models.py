@@ -1,0 +1,175 @@
+"""Training steps of whole models, run by the runtime with its default options, against torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import onnxruntime as ort
+import pytest
+
+from remat_cli.autodiff.step import Step, build_step
+from remat_cli.core.training import TrainOptions
+from remat_cli.onnx_io.load import DimBindings, load
+from sample_models.papers import paper_model
+from sample_models.zoo import load_zoo, zoo_names
+
+
+pytest.importorskip("torch")
+
+import torch
+import torch.nn.functional as F
+
+from tests.autodiff.torch_twin import AS_SEEN, Result, Twin, cross_entropy, train_once
+
+MODELS = Path(__file__).parents[2] / "sample_models"
+TOLERANCE = 1e-3  # of the largest element of a weight's gradient
+NO_GRADIENT = 1e-10  # of the largest gradient in the model: zero but for rounding, as of a bias before a normalization
+ROUNDING = 1e-5  # of the largest gradient in the model: what float32 may make of a zero
+
+IMAGES = {"batch": 2, "resolution": 32, "width": 0.125, "classes": 5}
+TEXT = {"batch": 2, "length": 16, "context": 32, "vocabulary": 90, "layers": 2, "heads": 2, "head_width": 16}
+PAPERS = {
+    "vgg16": IMAGES,
+    "vgg19": IMAGES,
+    "resnet18": {**IMAGES, "resolution": 64},
+    "resnet34": {**IMAGES, "resolution": 64},
+    "resnet50": {**IMAGES, "resolution": 64},
+    "mobilenet": {**IMAGES, "resolution": 64},
+    "unet": IMAGES,
+    "unet_vgg": IMAGES,
+    "fcn8": IMAGES,
+    "segnet": IMAGES,
+    "segnet_vgg": IMAGES,
+    "gpt2": TEXT,
+    "bert": {**TEXT, "classes": 3},
+}
+SAMPLES = ("attention_unet", "chain", "densenet", "detector", "inception", "resnet", "transformer", "unet")
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A forward model, how it is trained, and the tensor that torch computes the loss from."""
+
+    model: onnx.ModelProto
+    options: TrainOptions
+    end: str
+    class_axis: int = 1
+    bound: dict[str, int] = field(default_factory=dict)
+
+    def loss(self, output: torch.Tensor, target: Any) -> torch.Tensor:
+        if self.options.loss == "cross-entropy":
+            return cross_entropy(self.class_axis)(output, target)
+        return F.mse_loss(output, target)
+
+
+def gradients_of(loss: str | None = "cross-entropy", **options: Any) -> TrainOptions:
+    return TrainOptions(loss=loss, optimizer=None, dropout=False, **options)
+
+
+def sample(name: str) -> Setting:
+    model = onnx.load(MODELS / f"{name}.onnx")
+    output = "classes_0" if name == "detector" else model.graph.output[0].name
+    loss = "cross-entropy" if name == "resnet" else "mse"
+    return Setting(model, gradients_of(loss, output=output), output)
+
+
+def paper(name: str) -> Setting:
+    model = paper_model(name, **PAPERS[name])
+    return Setting(model, gradients_of(), "logits", class_axis=2 if name == "gpt2" else 1)
+
+
+def zoo(name: str) -> Setting:
+    """Most end in a Softmax: the loss is made from what goes into it."""
+    model = load_zoo(name)
+    last = model.graph.node[-1]
+    return Setting(model, gradients_of(), last.input[0] if last.op_type == "Softmax" else last.output[0])
+
+
+def step_of(setting: Setting, folder: Path) -> Step:
+    onnx.save(setting.model, folder / "model.onnx")
+    return build_step(load(folder / "model.onnx", DimBindings()).ir, setting.options)
+
+
+def session_of(model: onnx.ModelProto) -> ort.InferenceSession:
+    options = ort.SessionOptions()
+    options.log_severity_level = 3
+    return ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+
+
+def run(session: ort.InferenceSession, feeds: dict[str, Any]) -> dict[str, np.ndarray]:
+    return dict(zip([output.name for output in session.get_outputs()], session.run(None, feeds), strict=True))
+
+
+def data_for(step: Step, seed: int = 0) -> dict[str, np.ndarray]:
+    """Inputs and target: normally distributed numbers, token ids, classes (two, which every model has)."""
+    rng, feeds = np.random.default_rng(seed), {}
+    for value in step.model.graph.inputs:
+        if value.name in step.state or value.name == "learning_rate":
+            continue
+        shape = tuple(value.shape.numpy())
+        if value.dtype == ir.DataType.FLOAT:
+            feeds[value.name] = rng.standard_normal(shape).astype(np.float32)
+        else:
+            feeds[value.name] = rng.integers(0, 2 if value.name == "target" else 90, shape)
+    return feeds
+
+
+def with_branches(step: Step, model: onnx.ModelProto) -> tuple[onnx.ModelProto, list[str]]:
+    """The step with more outputs: tensors that show which way ops with kinks went."""
+    names = {n.input[0] if n.op_type == "MaxPool" else n.output[0] for n in model.graph.node if n.op_type in AS_SEEN}
+    proto = ir.to_proto(step.model)
+    made = {name for node in proto.graph.node for name in node.output}
+    more = sorted(names & made - {value.name for value in proto.graph.output})
+    proto.graph.output.extend(onnx.ValueInfoProto(name=name) for name in more)
+    return proto, more
+
+
+def torch_result(setting: Setting, step: Step, data: dict[str, Any], seen: dict[str, Any] | None = None) -> Result:
+    """One step in float64."""
+    twin = Twin(setting.model, step.facts.trained, torch.float64)
+    feeds = {name: array for name, array in data.items() if name != step.facts.target}
+    output = twin.forward(feeds, setting.end, setting.options.batch_norm, seen=seen)
+    return train_once(twin, setting.loss(output, twin.tensor(data[step.facts.target])))
+
+
+def assert_same(ours: dict[str, np.ndarray], theirs: Result) -> None:
+    assert float(ours["loss"]) == pytest.approx(theirs.loss, rel=1e-4)
+    scales = {name: np.max(np.abs(grad)) for name, grad in theirs.gradients.items()}
+    largest = max(scales.values())
+    errors = {name: np.max(np.abs(ours[f"{name}.gradient"] - grad)) for name, grad in theirs.gradients.items()}
+    allowed = {n: TOLERANCE * s if s > NO_GRADIENT * largest else ROUNDING * largest for n, s in scales.items()}
+    assert {name: (errors[name], scales[name]) for name in errors if errors[name] > allowed[name]} == {}
+    for name, value in theirs.statistics.items():
+        np.testing.assert_allclose(ours[f"{name}.next"], value, atol=1e-4 * np.max(np.abs(value)))
+
+
+def check(setting: Setting, folder: Path) -> None:
+    """Gradients and statistics of one step; nothing of the model is left out."""
+    step = step_of(setting, folder)
+    data = data_for(step)
+    proto, seen = with_branches(step, setting.model)
+    ours = run(session_of(proto), {**step.state, **data})
+    theirs = torch_result(setting, step, data, {name: ours[name] for name in seen})
+    assert all(name in theirs.gradients for name in step.facts.trained)
+    assert_same(ours, theirs)
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_sample_models(name, tmp_path):
+    check(sample(name), tmp_path)
+
+
+@pytest.mark.parametrize("name", PAPERS)
+def test_networks_of_papers(name, tmp_path):
+    check(paper(name), tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", zoo_names())
+def test_model_zoo(name, tmp_path):
+    check(zoo(name), tmp_path)
