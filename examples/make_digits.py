@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,7 @@ def digits() -> onnx.ModelProto:
     """Four convolutions, one pooling, ten classes."""
     rng = np.random.default_rng(0)
     nodes, weights, last = [], [], "x"
-    for layer, (inner, outer) in enumerate(zip(WIDTHS, WIDTHS[1:], strict=False), 1):
+    for layer, (inner, outer) in enumerate(pairwise(WIDTHS), 1):
         kernel = rng.standard_normal((outer, inner, 3, 3)) * (2 / (9 * inner)) ** 0.5
         weights += [_weight(f"conv{layer}.weight", kernel), _weight(f"conv{layer}.bias", np.zeros(outer))]
         reads = [last, f"conv{layer}.weight", f"conv{layer}.bias"]

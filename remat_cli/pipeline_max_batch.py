@@ -32,7 +32,8 @@ def find_max_batch(model: Path, config: Config, progress: Progress) -> MaxBatchR
     """Search over the batch: the largest one that keeps everything, and the largest one with recomputation.
 
     Every answer is a plan of the training step with that batch, measured op by op and judged. Memory grows with the
-    batch, so each search doubles the batch until it no longer fits, and halves the gap from there.
+    batch, so each search doubles the batch until it no longer fits, and halves the gap from there. Ops are split
+    only with `--split max`.
 
     Raises:
         InputError: the model or the settings cannot be used.
@@ -41,6 +42,8 @@ def find_max_batch(model: Path, config: Config, progress: Progress) -> MaxBatchR
     started = time.monotonic()
     check_train(config)
     _check_budget(config)
+    if config.split == "auto":
+        config = msgspec.structs.replace(config, split="off")
     prepare_kernels(config.solver, progress)
     with work_folder(config) as work:
         search = _Search(model, config, work, progress)
@@ -99,7 +102,7 @@ class _Enough:
 
 @dataclass
 class _Search:
-    """Probes of single batches, each made once."""
+    """Probes of single batches, each made once; `latest` is what was prepared last."""
 
     model: Path
     config: Config
@@ -107,6 +110,7 @@ class _Search:
     progress: Progress
     probes: dict[int, BatchProbe] = field(default_factory=dict)
     budget_bytes: int = 0
+    latest: tuple[int, Prepared, Profile] | None = None
 
     def largest(self, fits: Callable[[int], bool], first: int) -> int:
         """The largest batch that fits, 0 if none does; `first` is where to begin."""
@@ -136,6 +140,11 @@ class _Search:
         return self.probes[batch]
 
     def _prepared(self, batch: int) -> tuple[Prepared, Profile]:
+        if self.latest is None or self.latest[0] != batch:
+            self.latest = (batch, *self._prepare(batch))
+        return self.latest[1:]
+
+    def _prepare(self, batch: int) -> tuple[Prepared, Profile]:
         train = msgspec.structs.replace(self.config.train, batch=batch)
         config = msgspec.structs.replace(self.config, train=train)
         self.progress.note(f"batch {batch}")

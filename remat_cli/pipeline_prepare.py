@@ -20,6 +20,7 @@ from remat_cli.core.profile import OpCost, Profile
 from remat_cli.core.progress import Progress
 from remat_cli.core.verification import Verification
 from remat_cli.onnx_io.load import DimBindings, SourceModel, inputs_of, load, prepare_optimized, save
+from remat_cli.onnx_io.phases import carry_phases
 from remat_cli.onnx_io.step_state import state_file
 from remat_cli.onnx_io.to_graph import op_signatures, to_graph
 from remat_cli.onnx_io.weights import weight_uses
@@ -110,7 +111,7 @@ def prepare(path: Path, config: Config, work: Path, progress: Progress) -> Prepa
     feeds, more_feeds = _feeds(source, config)
     progress.stage(stages.OPTIMISING)
     reference_path = optimise(source.ir, config, work)
-    reference = prepare_optimized(reference_path)
+    reference = carry_phases(source.ir, prepare_optimized(reference_path))
     digest = sha256(reference_path)
     sight = known_sight_of(digest, config) or sight_of(observe(reference_path, feeds, config))
     graph = to_graph(reference, sight.types)

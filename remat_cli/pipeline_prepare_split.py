@@ -15,6 +15,7 @@ from remat_cli.core.progress import Progress
 from remat_cli.onnx_io.layout import block_of_probe, layout_probe, uses_blocks
 from remat_cli.onnx_io.load import prepare_optimized, save
 from remat_cli.onnx_io.opset import raise_opset
+from remat_cli.onnx_io.phases import carry_phases
 from remat_cli.onnx_io.to_graph import op_signatures, to_graph
 from remat_cli.pipeline_prepare import (
     Prepared,
@@ -47,7 +48,7 @@ def prepare_split(whole: Prepared, model: Any, config: Config, work: Path) -> Pr
     """
     work.mkdir(exist_ok=True)
     path = optimise(model, config, work)
-    reference = prepare_optimized(path)
+    reference = carry_phases(model, prepare_optimized(path))
     digest = sha256(path)
     sight = known_sight_of(digest, config)
     if sight is None or not (sight.has_same_bits or config.allow_reassociation):

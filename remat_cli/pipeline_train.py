@@ -11,6 +11,7 @@ import msgspec
 import numpy as np
 
 from remat_cli import __version__
+from remat_cli.autodiff.ends import RATE
 from remat_cli.autodiff.rebatch import Rebatch
 from remat_cli.autodiff.step import Step, build_step
 from remat_cli.autodiff.tape import Array
@@ -97,22 +98,20 @@ def _plain(array: Array) -> Array:
 
 def _snippet(step: Step, paths: StepPaths, compiled: str | None) -> str:
     """Python that trains with the step, ready to paste."""
-    rate = (
-        ', "learning_rate": np.array(0.001, np.float32)'
-        if "learning_rate" in {v.name for v in step.model.graph.inputs}
-        else ""
-    )
-    data = ", ".join(f'"{name}": {name}' for name in (*step.facts.inputs, *filter(None, [step.facts.target])))
+    names = {value.name for value in step.model.graph.inputs}
+    data = (*step.facts.inputs, *filter(None, [step.facts.target]))
+    rate = ', "learning_rate": np.array(0.001, np.float32)' if RATE in names else ""
     return (
         "import numpy as np\nimport onnxruntime as ort\n\n"
         "options = ort.SessionOptions()\n"
         "options.enable_mem_pattern = False  # else later runs take one block for all tensors\n"
-        f'session = ort.InferenceSession("{Path(compiled or paths.step).as_posix()}", options, '
-        'providers=["CPUExecutionProvider"])\n'
+        f'path = "{Path(compiled or paths.step).as_posix()}"\n'
+        'session = ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])\n'
         "names = [output.name for output in session.get_outputs()]\n"
         f'state = dict(np.load("{paths.state.as_posix()}"))\n'
-        f"for {', '.join((*step.facts.inputs, *filter(None, [step.facts.target])))} in batches:\n"
-        f"    results = dict(zip(names, session.run(None, {{**state, {data}{rate}}})))\n"
-        '    state = {name.removesuffix(".next"): results[name] for name in names if name.endswith(".next")}\n'
+        f"for batch in batches:  # dicts of numpy arrays: {', '.join(data)}\n"
+        f"    results = dict(zip(names, session.run(None, {{**state, **batch{rate}}})))\n"
+        '    state = {name.removesuffix(".next"): results[name].copy() for name in names if name.endswith(".next")}\n'
         f'    print(results["{step.facts.loss}"])\n'
+        "    results.clear()  # gives the runtime its memory back\n"
     )

@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import sys
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -338,6 +338,9 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--batch", type=int, help="fixed batch size; without it the dimension `batch` stays open")
     parser.add_argument("--resolution", type=resolution, help="of images: 224 or 416x608")
     parser.add_argument("--length", type=int, help="of texts, in tokens")
+    parser.add_argument(
+        "--training", action="store_true", help="also training steps (cross-entropy, SGD) and their first states"
+    )
     parser.add_argument("--width", type=float, help="channels or heads, as a multiple of the paper's")
     options = parser.parse_args(arguments)
     options.only = [name for name in options.only.split(",") if name]
@@ -346,13 +349,27 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     return options
 
 
+def with_training_steps(models: Iterator[Path], batch: int) -> Iterator[Path]:
+    """Each model, and the training step that remat makes of it."""
+    from remat_cli.config import load_config
+    from remat_cli.core.progress import SilentProgress
+    from remat_cli.pipeline_train import train_model
+
+    config = load_config({"train": {"loss": "cross-entropy", "batch": batch}, "force": True})
+    for path in models:
+        yield path
+        report = train_model(path, config, SilentProgress())
+        yield from (Path(report.step), Path(report.state))
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Write what the command line asks for, and say what was written."""
     options = parsed(arguments)
     sizes = {name: getattr(options, name) for name in ("batch", "resolution", "length", "width")}
-    written = (
-        write_papers(options.out or ZOO, options.only, sizes) if options.zoo else write_models(options.out or HERE)
-    )
+    folder = options.out or (ZOO if options.zoo else HERE)
+    written = write_papers(folder, options.only, sizes) if options.zoo else iter(write_models(folder))
+    if options.training:
+        written = with_training_steps(written, options.batch or 1)
     for path in written:
         sys.stdout.write(f"{path}  {path.stat().st_size / 1024:.0f} KiB\n")
 

@@ -10,25 +10,35 @@ from remat_cli.autodiff.forms import reshape
 from remat_cli.autodiff.rules_conv_window import LEADING, Window, fit, pairs, resized, tiled
 from remat_cli.autodiff.tape import Tape, shape_of
 
+WORTH_A_WORKSPACE = 0.9  # share of the other form's memory below which ConvTranspose is taken without strides
+WORTH_SPEED = 1.5  # the same with strides
 BEFORE_ALL = -(2**31)  # end of a slice that runs backwards to the first element
 
 
 def image_gradient(tape: Tape, window: Window, grad: ir.Value, weight: ir.Value, group: int) -> ir.Value:
     """Gradient of the image of a convolution with `weight` [results, image channels / group, kernel]."""
-    if _columns_fit(window, grad, weight, group) or _has_dilated_strides(window):
+    if _is_transposed_better(window, grad, weight, group) or _has_dilated_strides(window):
         return _transposed(tape, window, grad, weight, group)
     return _gathered(tape, window, grad, weight, group)
 
 
-def _columns_fit(window: Window, grad: ir.Value, weight: ir.Value, group: int) -> bool:
-    """Whether ConvTranspose needs no more memory than the other form.
+def _is_transposed_better(window: Window, grad: ir.Value, weight: ir.Value, group: int) -> bool:
+    """Whether ConvTranspose is to be preferred, by the elements that each form holds at most.
 
-    Its workspace are the columns of one image (and group). The other form needs turned weights and, where there are
-    strides, its result a second time, before the phases are interleaved; with strides it is also slower.
+    ConvTranspose has the columns of one image and group as workspace. The other form has the turned weights and, with
+    strides, its result twice when phases are interleaved. It is about as fast without strides, several times slower
+    with them.
     """
-    columns = prod(shape_of(weight)[1:]) * prod(window.results)
-    image = shape_of(grad)[0] * group * shape_of(weight)[1] * prod(window.sizes)
-    return columns <= (image if max(window.strides) > 1 else prod(shape_of(weight)))
+    grads, (batch, filters) = prod(shape_of(grad)), (shape_of(grad)[0], shape_of(weight)[1])
+    image = batch * group * filters * prod(window.sizes)
+    columns = filters * prod(window.kernel) * prod(window.results)
+    counts = zip(_phases(window), _taps(window), strict=True)
+    turned = prod(shape_of(weight)[:LEADING]) * prod(phases * taps for phases, taps in counts)
+    twice = max(_taps(window)) > 1
+    gathered = max(grads + (1 + twice) * turned, grads + turned + image)
+    if max(window.strides) == 1:
+        return grads + image + columns <= WORTH_A_WORKSPACE * gathered
+    return grads + image + columns <= WORTH_SPEED * max(gathered, 2 * image)
 
 
 def _has_dilated_strides(window: Window) -> bool:
@@ -55,7 +65,6 @@ def _gathered(tape: Tape, window: Window, grad: ir.Value, weight: ir.Value, grou
     An element of the image at `stride * place + phase` is reached by every stride-th tap only: each phase is computed
     as channels of its own, from its taps alone, and the phases are interleaved afterwards.
     """
-    phases = [min(taps, stride) for taps, stride in zip(window.kernel, window.strides, strict=True)]
     before = _taps_before(window)
     weight = _by_phase(tape, window, weight, before, group)
     taps = shape_of(weight)[LEADING:]
@@ -70,9 +79,19 @@ def _gathered(tape: Tape, window: Window, grad: ir.Value, weight: ir.Value, grou
         [q - (result - 1) for q, result in zip(last, window.results, strict=True)],
     )
     parts = tape.op("Conv", grad, weight, group=group, dilations=window.dilations, pads=[*pads[0], *pads[1]])
-    image = _interleaved(tape, parts, phases, window.strides)
+    image = _interleaved(tape, parts, _phases(window), window.strides)
     starts = [low - q * stride for low, q, stride in zip(lows, first, window.strides, strict=True)]
-    return resized(tape, image, starts, window.sizes)
+    return resized(tape, image, window.sizes, starts)
+
+
+def _phases(window: Window) -> list[int]:
+    """By axis, into how many places within a stride any tap falls."""
+    return [min(taps, stride) for taps, stride in zip(window.kernel, window.strides, strict=True)]
+
+
+def _taps(window: Window) -> list[int]:
+    """By axis, the most taps that any element of the image is reached by."""
+    return [-(-taps // stride) for taps, stride in zip(window.kernel, window.strides, strict=True)]
 
 
 def _taps_before(window: Window) -> list[int]:
@@ -90,8 +109,7 @@ def _taps_before(window: Window) -> list[int]:
 def _by_phase(tape: Tape, window: Window, weight: ir.Value, before: list[int], group: int) -> ir.Value:
     """Weights with the channels exchanged, taps backwards, those of each phase a filter of their own."""
     results, channels = shape_of(weight)[:LEADING]
-    phases = [min(taps, stride) for taps, stride in zip(window.kernel, window.strides, strict=True)]
-    taps = [-(-count // stride) for count, stride in zip(window.kernel, window.strides, strict=True)]
+    phases, taps = _phases(window), _taps(window)
     after = [t * p - k - b for t, p, k, b in zip(taps, phases, window.kernel, before, strict=True)]
     if any(before) or any(after):
         weight = tape.op("Pad", weight, tape.ints(0, 0, *before, 0, 0, *after))

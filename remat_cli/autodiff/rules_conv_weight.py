@@ -10,6 +10,7 @@ from remat_cli.autodiff.forms import reshape
 from remat_cli.autodiff.rules_conv_window import LEADING, Window, crop, fit
 from remat_cli.autodiff.tape import Tape, shape_of
 
+WORTH_A_PRODUCT = 2  # products of single images are so much faster that they may be larger than a copy
 MOST_AXES = 3  # spatial axes of a convolution that the runtime computes without a full column matrix
 
 
@@ -21,12 +22,17 @@ def weight_gradient(tape: Tape, window: Window, image: ir.Value, grad: ir.Value,
     """
     batch, channels = shape_of(image)[:LEADING]
     results = shape_of(grad)[1]
-    weights = results * channels // group * prod(window.kernel)
-    by_sample = batch == 1 or batch * weights <= prod(shape_of(grad))
-    if by_sample and _is_pointwise(window):
-        return _by_product(tape, window, image, grad, group)
+    together = batch * results * channels // group * prod(window.kernel)
+    if _is_pointwise(window):
+        # What strides leave out is not carried along.
+        image = _read_only(tape, window, image)
+        ones = (1,) * window.rank
+        window = Window(window.results, window.results, ones, ones, ones, (0,) * window.rank)
+        if batch == 1 or together <= WORTH_A_PRODUCT * prod(shape_of(grad)):
+            return _by_product(tape, image, grad, group)
     if window.rank + (channels > group) > MOST_AXES:
         return _channels_as_batch(tape, window, image, grad, group)
+    by_sample = batch == 1 or together <= prod(shape_of(grad))
     return (_by_sample if by_sample else _over_batch)(tape, window, image, grad, group)
 
 
@@ -35,16 +41,19 @@ def _is_pointwise(window: Window) -> bool:
     return prod(window.kernel) == 1 and not any(window.lows) and max(window.highs) <= 0
 
 
-def _by_product(tape: Tape, window: Window, image: ir.Value, grad: ir.Value, group: int) -> ir.Value:
-    """A matrix product for each image; the runtime's optimiser fuses the transposition into it."""
-    batch, channels = shape_of(image)[:LEADING]
-    results = shape_of(grad)[1]
+def _read_only(tape: Tape, window: Window, image: ir.Value) -> ir.Value:
     ends = [size + min(high, 0) for size, high in zip(window.sizes, window.highs, strict=True)]
-    read = crop(tape, image, [0] * window.rank, ends, window.strides)
-    read = reshape(tape, read, (batch * group, channels // group, prod(window.results)))
-    flat = reshape(tape, grad, (batch * group, results // group, prod(window.results)))
-    products = tape.op("MatMul", flat, tape.op("Transpose", read, perm=[0, 2, 1]))
-    return _summed(tape, products, batch, (results, channels // group, *window.kernel))
+    return crop(tape, image, [0] * window.rank, ends, window.strides)
+
+
+def _by_product(tape: Tape, image: ir.Value, grad: ir.Value, group: int) -> ir.Value:
+    """A matrix product for each image; the runtime's optimiser fuses the transposition into it."""
+    batch, channels, *sizes = shape_of(image)
+    results = shape_of(grad)[1]
+    flat = reshape(tape, image, (batch * group, channels // group, prod(sizes)))
+    grad = reshape(tape, grad, (batch * group, results // group, prod(sizes)))
+    products = tape.op("MatMul", grad, tape.op("Transpose", flat, perm=[0, 2, 1]))
+    return _summed(tape, products, batch, (results, channels // group, *[1] * len(sizes)))
 
 
 def _by_sample(tape: Tape, window: Window, image: ir.Value, grad: ir.Value, group: int) -> ir.Value:

@@ -118,8 +118,9 @@ def tiled(tape: Tape, tiles: ir.Value, strides: Sequence[int]) -> ir.Value:
     return reshape(tape, tiles, (*dims[:LEADING], *(c * s for c, s in zip(counts, strides, strict=True))))
 
 
-def resized(tape: Tape, image: ir.Value, starts: Sequence[int], sizes: Sequence[int]) -> ir.Value:
-    """An image from `starts` on, of given sizes: cut, or grown with zeros at the end."""
+def resized(tape: Tape, image: ir.Value, sizes: Sequence[int], starts: Sequence[int] | None = None) -> ir.Value:
+    """An image from `starts` on (its first element), of given sizes: cut, or grown with zeros at the end."""
+    starts = starts or [0] * len(sizes)
     there = shape_of(image)[LEADING:]
     ends = [min(start + size, limit) for start, size, limit in zip(starts, sizes, there, strict=True)]
     image = crop(tape, image, starts, ends)

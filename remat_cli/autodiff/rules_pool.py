@@ -11,7 +11,7 @@ import onnx_ir as ir
 from remat_cli.autodiff.call import Call, Form, Grads, Rule
 from remat_cli.autodiff.forms import reshape
 from remat_cli.autodiff.rules_conv_input import image_gradient
-from remat_cli.autodiff.rules_conv_window import LEADING, Window, pairs, resized, tiled, window_of
+from remat_cli.autodiff.rules_conv_window import LEADING, Window, resized, window_of
 from remat_cli.autodiff.tape import Array, Tape, element_type, shape_of
 from remat_cli.core.errors import ModelError
 
@@ -124,15 +124,18 @@ def _averaged(tape: Tape, window: Window, grad: ir.Value) -> ir.Value:
 
 def _spread(tape: Tape, window: Window, grad: ir.Value) -> ir.Value:
     """Sum for every element over the results that read it."""
-    batch, channels = shape_of(grad)[:LEADING]
-    if window.overlaps or any(window.lows) or max(window.dilations) > 1:
-        ones = tape.constant(np.ones((1, 1, *window.kernel), element_type(grad).numpy()))
-        images = reshape(tape, grad, (batch * channels, 1, *window.results))
-        found = image_gradient(tape, window, images, ones, 1)
-        return reshape(tape, found, (batch, channels, *window.sizes))
-    dots = reshape(tape, grad, (batch, channels, *pairs(window.results, [1] * window.rank)))
-    tiles = tape.op("Expand", dots, tape.ints(batch, channels, *pairs(window.results, window.kernel)))
-    return resized(tape, tiled(tape, tiles, window.strides), [0] * window.rank, window.sizes)
+    if _is_tiling(window):
+        scales = tape.constant(np.array([1, 1, *window.kernel], np.float32))
+        how = {"mode": "nearest", "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
+        return resized(tape, tape.op("Resize", grad, None, scales, **how), window.sizes)
+    channels = shape_of(grad)[1]
+    ones = tape.constant(np.ones((channels, 1, *window.kernel), element_type(grad).numpy()))
+    return image_gradient(tape, window, grad, ones, channels)
+
+
+def _is_tiling(window: Window) -> bool:
+    """Whether windows lie side by side, without gaps."""
+    return window.kernel == window.strides and set(window.dilations) == {1} and not any(window.lows)
 
 
 def _global_average(tape: Tape, call: Call, grads: Grads) -> Mapping[int, ir.Value]:

@@ -29,7 +29,7 @@ from remat_cli.autodiff.rules import RULES
 from remat_cli.autodiff.tape import IR_VERSION, OPSET, Array, Tape, element_type, shape_of
 from remat_cli.core.errors import ModelError
 from remat_cli.core.training import StepFacts, TrainOptions
-from remat_cli.onnx_io.to_graph import PHASE_KEY
+from remat_cli.onnx_io.phases import PHASE_KEY
 
 STATE_KEY = "remat.state"  # model metadata: JSON object, output -> the input it becomes
 
@@ -63,8 +63,8 @@ def build_step(
     weights = choose_weights(source.graph, rules, options.trainable, options.frozen)
     if options.batch_norm == "frozen":
         weights = weights.without_statistics()
-    outputs = {value.name or "": value for value in source.graph.outputs}
-    end, notes = _end(source.graph, outputs, options)
+    outputs = {value.name or "": value for value in model.graph.outputs}
+    end, notes = _end(outputs, options)
     kept = list(outputs) if options.keep_outputs else []
     tape = Tape(_names(source.graph))
     recorder = Recorder(tape, rules, seed=seed)
@@ -89,8 +89,11 @@ def _names(graph: ir.Graph) -> list[str]:
     return [name for name in names if name]
 
 
-def _end(graph: ir.Graph, outputs: Mapping[str, ir.Value], options: TrainOptions) -> tuple[str, tuple[str, ...]]:
-    """Name of the value that the loss is made from, and what the user should know of the choice."""
+def _end(outputs: Mapping[str, ir.Value], options: TrainOptions) -> tuple[str, tuple[str, ...]]:
+    """Name of the value that the loss is made from, and what the user should know of the choice.
+
+    `outputs` are those of the model as it came: raising the opset may hide a Softmax among other ops.
+    """
     wanted = options.loss_output or options.output
     if wanted is None and len(outputs) > 1:
         raise ModelError(

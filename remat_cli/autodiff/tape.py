@@ -16,7 +16,7 @@ from remat_cli.core.errors import ModelError
 from remat_cli.core.graph import Phase
 from remat_cli.onnx_io.element_types import dims_of
 from remat_cli.onnx_io.normalise import fresh_name
-from remat_cli.onnx_io.to_graph import PHASE_KEY
+from remat_cli.onnx_io.phases import PHASE_KEY
 
 OPSET = 21  # of every training step: the first in which all ops that rules write have their present form
 IR_VERSION = 10

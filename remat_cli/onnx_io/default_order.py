@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import onnx_ir as ir
+
+from remat_cli.core.orders import ranked_order
 
 EARLY_OPS = frozenset({"Shape", "Size"})  # a priority-based session runs these as soon as their input exists
 
@@ -115,26 +116,3 @@ def depth_first_order(ops: Sequence[Wiring], correct: Correct = _accept) -> list
 def ready_order(ops: Sequence[Wiring]) -> list[int]:
     """Order of a priority-based session: of the ops that are ready, `Shape` and `Size` first, then the lowest index."""
     return ranked_order(producers(ops), [not op.early for op in ops])
-
-
-def ranked_order(sources: Sequence[Sequence[int]], ranks: Sequence[int]) -> list[int]:
-    """A topological order: of the ops that are ready, the lowest rank first, then the lowest index.
-
-    `sources` are by op the ops that it reads from.
-    """
-    missing = [len(group) for group in sources]
-    readers: list[list[int]] = [[] for _ in sources]
-    for op, group in enumerate(sources):
-        for source in group:
-            readers[source].append(op)
-    ready = [(ranks[op], op) for op, count in enumerate(missing) if not count]
-    heapq.heapify(ready)
-    order: list[int] = []
-    while ready:
-        _, op = heapq.heappop(ready)
-        order.append(op)
-        for reader in readers[op]:
-            missing[reader] -= 1
-            if not missing[reader]:
-                heapq.heappush(ready, (ranks[reader], reader))
-    return order

@@ -60,15 +60,21 @@ def known_shapes(
 ) -> list[str]:
     """Values whose readers should not see their shape, because it makes the shape of a large tensor known.
 
-    They are the values of known shape that the maker of such a tensor reads, or the tensor itself if there are none.
+    They are the values of known shape that the maker of such a tensor reads, or the tensor itself if there are none;
+    for Expand also the constant that says how far.
     """
     known = {name for name, dims in shapes.items() if dims and all(isinstance(dim, int) for dim in dims)}
     targets: dict[str, None] = {}
     for draft in drafts:
         if any(name in known and sizes.get(name, 0) >= least_bytes for name in draft.makes):
-            sources = [name for name in draft.all_reads if name in known]
+            sources = [name for name in draft.all_reads if name in known or name in _said_by(draft)]
             targets.update(dict.fromkeys(sources or [name for name in draft.makes if name in known]))
     return list(targets)
+
+
+def _said_by(draft: Draft) -> tuple[str, ...]:
+    """What says the shape of an op's result whatever else it reads."""
+    return draft.reads[1:2] if draft.op_type == "Expand" and draft.domain in ("", "ai.onnx") else ()
 
 
 def _declare(canvas: Canvas, proved: Mapping[int, frozenset[int]]) -> dict[str, Dims]:

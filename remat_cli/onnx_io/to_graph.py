@@ -14,13 +14,12 @@ from remat_cli.onnx_io.default_order import captured_values, default_order, is_c
 from remat_cli.onnx_io.element_types import element_bits, size_bytes
 from remat_cli.onnx_io.interface import fed_inputs, inputs_of, is_bound
 from remat_cli.onnx_io.op_facts import facts_of
+from remat_cli.onnx_io.phases import PHASE_KEY, PHASES
 from remat_cli.onnx_io.signatures import op_signatures
 
 __all__ = ["op_signatures", "to_graph"]
 
-PHASES = ("none", "forward", "backward", "update")
 INPUTS = ""  # no node has this name
-PHASE_KEY = "remat.phase"
 
 
 def to_graph(model: ir.Model, observed: Mapping[str, tuple[TensorType, ...]]) -> Graph:

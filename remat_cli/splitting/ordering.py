@@ -8,7 +8,7 @@ import msgspec
 import onnx_ir as ir
 
 from remat_cli.core.graph import Graph
-from remat_cli.onnx_io.default_order import ranked_order
+from remat_cli.core.orders import ranked_order
 
 
 def tile_order(split: ir.Model, graph: Graph) -> list[int]:

@@ -14,7 +14,7 @@ class ConvTranspose(OpRun):
 
     op_domain = ""
 
-    def _run(self, x, w, b=None, auto_pad=None, group=1, output_padding=None, output_shape=None, **given):  # noqa: PLR0913
+    def _run(self, x, w, b=None, auto_pad=None, group=1, output_padding=None, output_shape=None, **given):  # noqa: PLR0917
         rank = x.ndim - 2
         strides, dilations = given.get("strides") or [1] * rank, given.get("dilations") or [1] * rank
         more = output_padding or [0] * rank
@@ -116,7 +116,7 @@ def _windows(x: np.ndarray, given: dict[str, Any]) -> tuple[np.ndarray, np.ndarr
     return np.stack([grown[at] for at in taps], -1), np.stack([there[at] for at in taps], -1)
 
 
-def _axis(size, taps, stride, step, axis, rank, given):  # noqa: PLR0913
+def _axis(size, taps, stride, step, axis, rank, given):  # noqa: PLR0917
     """Padding before and behind, and the number of results."""
     span = (taps - 1) * step + 1
     how = given.get("auto_pad") or "NOTSET"

@@ -122,23 +122,33 @@ def test_gradient_of_maxima_holds_no_constant_of_its_size() -> None:
     assert max(int(np.prod(tensor.dims)) for tensor in optimised.graph.initializer) < feeds["x0"].size
 
 
-@pytest.mark.parametrize("name", [name for name in WINDOWS if "same" not in name])
-@pytest.mark.parametrize("padded", [False, True])
-def test_against_torch(name: str, padded: bool) -> None:
+def torch_has(name: str) -> bool:
+    """Torch pads both sides alike, by half a window at most."""
+    _, kernel, given = WINDOWS[name]
+    pads = given.get("pads", [0] * 2 * len(kernel))
+    half = all(2 * pad <= taps for pad, taps in zip(pads, kernel, strict=False))
+    return "auto_pad" not in given and half and pads[: len(kernel)] == pads[len(kernel) :]
+
+
+@pytest.mark.parametrize("name", list(filter(torch_has, WINDOWS)))
+def test_maxima_against_torch(name: str) -> None:
     torch = pytest.importorskip("torch")
     image, kernel, given = WINDOWS[name]
-    rank = len(kernel)
-    pads = given.get("pads", [0] * 2 * rank)
-    ceil = bool(given.get("ceil_mode"))
-    if pads[:rank] != pads[rank:] or any(2 * pad > taps for pad, taps in zip(pads, kernel, strict=False)):
-        pytest.skip("torch pads both sides alike, by half a window at most")
+    functional, one = torch.nn.functional, [1] * len(kernel)
+    most = (functional.max_pool1d, functional.max_pool2d, functional.max_pool3d)[len(kernel) - 1]
+    pads = given.get("pads", [0] * len(kernel))[: len(kernel)]
+    numbers = given.get("strides", one), pads, given.get("dilations", one), bool(given.get("ceil_mode"))
+    check_with_torch(pool("MaxPool", image, *kernel, **given), lambda x: most(x, kernel, *numbers))
+
+
+@pytest.mark.parametrize("counted", [0, 1])
+@pytest.mark.parametrize("name", [name for name in filter(torch_has, WINDOWS) if "dilations" not in WINDOWS[name][2]])
+def test_means_against_torch(name: str, counted: int) -> None:
+    torch = pytest.importorskip("torch")
+    image, kernel, given = WINDOWS[name]
     functional = torch.nn.functional
-    most = (functional.max_pool1d, functional.max_pool2d, functional.max_pool3d)[rank - 1]
-    mean = (functional.avg_pool1d, functional.avg_pool2d, functional.avg_pool3d)[rank - 1]
-    strides = given.get("strides", [1] * rank)
-    if padded and "dilations" not in given:
-        case = pool("AveragePool", image, *kernel, **given, count_include_pad=1)
-        check_with_torch(case, lambda x: mean(x, kernel, strides, pads[:rank], ceil))
-    dilations = given.get("dilations", [1] * rank)
-    case = pool("MaxPool", image, *kernel, **given)
-    check_with_torch(case, lambda x: most(x, kernel, strides, pads[:rank], dilations, ceil))
+    mean = (functional.avg_pool1d, functional.avg_pool2d, functional.avg_pool3d)[len(kernel) - 1]
+    pads = given.get("pads", [0] * len(kernel))[: len(kernel)]
+    numbers = given.get("strides", [1] * len(kernel)), pads, bool(given.get("ceil_mode")), bool(counted)
+    case = pool("AveragePool", image, *kernel, **given, count_include_pad=counted)
+    check_with_torch(case, lambda x: mean(x, kernel, *numbers))

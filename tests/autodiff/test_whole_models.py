@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ import onnx
 import onnx_ir as ir
 import onnxruntime as ort
 import pytest
+from onnx import helper, numpy_helper
 
 from remat_cli.autodiff.step import Step, build_step
 from remat_cli.core.training import TrainOptions
@@ -18,11 +19,10 @@ from remat_cli.onnx_io.load import DimBindings, load
 from sample_models.papers import paper_model
 from sample_models.zoo import load_zoo, zoo_names
 
-
 pytest.importorskip("torch")
 
 import torch
-import torch.nn.functional as F
+import torch.nn.functional as F  # noqa: N812
 
 from tests.autodiff.torch_twin import AS_SEEN, Result, Twin, cross_entropy, train_once
 
@@ -31,9 +31,10 @@ TOLERANCE = 1e-3  # of the largest element of a weight's gradient
 NO_GRADIENT = 1e-10  # of the largest gradient in the model: zero but for rounding, as of a bias before a normalization
 ROUNDING = 1e-5  # of the largest gradient in the model: what float32 may make of a zero
 
+SIDE = 64
 IMAGES = {"batch": 2, "resolution": 32, "width": 0.125, "classes": 5}
 TEXT = {"batch": 2, "length": 16, "context": 32, "vocabulary": 90, "layers": 2, "heads": 2, "head_width": 16}
-PAPERS = {
+PAPERS: dict[str, dict[str, Any]] = {
     "vgg16": IMAGES,
     "vgg19": IMAGES,
     "resnet18": {**IMAGES, "resolution": 64},
@@ -48,6 +49,7 @@ PAPERS = {
     "gpt2": TEXT,
     "bert": {**TEXT, "classes": 3},
 }
+SLOW = frozenset({"vgg19", "resnet34", "resnet50", "segnet_vgg"})
 SAMPLES = ("attention_unet", "chain", "densenet", "detector", "inception", "resnet", "transformer", "unet")
 
 
@@ -59,7 +61,6 @@ class Setting:
     options: TrainOptions
     end: str
     class_axis: int = 1
-    bound: dict[str, int] = field(default_factory=dict)
 
     def loss(self, output: torch.Tensor, target: Any) -> torch.Tensor:
         if self.options.loss == "cross-entropy":
@@ -72,7 +73,14 @@ def gradients_of(loss: str | None = "cross-entropy", **options: Any) -> TrainOpt
 
 
 def sample(name: str) -> Setting:
+    """A sample model; small images instead of its own."""
     model = onnx.load(MODELS / f"{name}.onnx")
+    dims = model.graph.input[0].type.tensor_type.shape.dim
+    for dim in dims[2:] if len(dims) == 4 else ():
+        dim.dim_value = SIDE
+    del model.graph.value_info[:]
+    for value in model.graph.output:
+        value.type.tensor_type.ClearField("shape")
     output = "classes_0" if name == "detector" else model.graph.output[0].name
     loss = "cross-entropy" if name == "resnet" else "mse"
     return Setting(model, gradients_of(loss, output=output), output)
@@ -164,7 +172,7 @@ def test_sample_models(name, tmp_path):
     check(sample(name), tmp_path)
 
 
-@pytest.mark.parametrize("name", PAPERS)
+@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) if n in SLOW else n for n in PAPERS])
 def test_networks_of_papers(name, tmp_path):
     check(paper(name), tmp_path)
 
@@ -173,3 +181,108 @@ def test_networks_of_papers(name, tmp_path):
 @pytest.mark.parametrize("name", zoo_names())
 def test_model_zoo(name, tmp_path):
     check(zoo(name), tmp_path)
+
+
+def small(*nodes: onnx.NodeProto, ends: tuple[str, ...] = ("y",), **weights: np.ndarray) -> onnx.ModelProto:
+    """A model that reads `x`: six images of two channels."""
+    graph = helper.make_graph(
+        nodes,
+        "small",
+        [helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, (6, 2, 5, 5))],
+        [helper.make_tensor_value_info(end, onnx.TensorProto.FLOAT, None) for end in ends],
+        [numpy_helper.from_array(array.astype(np.float32), name) for name, array in weights.items()],
+    )
+    return helper.make_model(graph, ir_version=8, opset_imports=[helper.make_opsetid("", 17)])
+
+
+def smooth_classifier() -> onnx.ModelProto:
+    rng = np.random.default_rng(3)
+    return small(
+        helper.make_node("Conv", ["x", "w"], ["c"], strides=[2, 2], pads=[1, 1, 1, 1]),
+        helper.make_node("BatchNormalization", ["c", "scale", "shift", "mean", "variance"], ["n"], momentum=0.8),
+        helper.make_node("Sigmoid", ["n"], ["s"]),
+        helper.make_node("GlobalAveragePool", ["s"], ["g"]),
+        helper.make_node("Flatten", ["g"], ["f"]),
+        helper.make_node("Gemm", ["f", "v", "b"], ["y"]),
+        w=rng.standard_normal((4, 2, 3, 3)),
+        scale=1 + rng.random(4),
+        shift=rng.standard_normal(4),
+        mean=rng.standard_normal(4),
+        variance=1 + rng.random(4),
+        v=rng.standard_normal((4, 3)),
+        b=rng.standard_normal(3),
+    )
+
+
+def test_three_steps_of_adam(tmp_path):
+    options = TrainOptions(loss="cross-entropy", optimizer="adam", dropout=False)
+    setting = Setting(smooth_classifier(), options, "y")
+    step = step_of(setting, tmp_path)
+    session = session_of(ir.to_proto(step.model))
+    state = dict(step.state)
+    twin = Twin(setting.model, step.facts.trained, torch.float64)
+    optimizer = torch.optim.Adam(twin.trained.values(), lr=0.01)
+    for seed in range(3):
+        data = data_for(step, seed)
+        results = run(session, {**state, **data, "learning_rate": np.array(0.01, np.float32)})
+        state = {step.facts.state[name]: results[name] for name in step.facts.state}
+        optimizer.zero_grad()
+        theirs = train_once(twin, setting.loss(twin.forward(data, "y"), twin.tensor(data["target"])))
+        optimizer.step()
+        twin.weights |= twin.updates
+        assert float(results["loss"]) == pytest.approx(theirs.loss, rel=1e-5)
+    for name in ("w", "scale", "shift", "v", "b", "mean", "variance"):
+        expected = twin.weights[name].detach().numpy()
+        np.testing.assert_allclose(state[name], expected, rtol=1e-4, atol=1e-6, err_msg=name)
+        assert np.max(np.abs(state[name] - step.state[name])) > 0.01, f"{name} stays as it is"
+
+
+def test_a_model_that_computes_its_loss(tmp_path):
+    model = small(
+        helper.make_node("Conv", ["x", "w"], ["y"]),
+        helper.make_node("Mul", ["y", "y"], ["squares"]),
+        helper.make_node("ReduceMean", ["squares"], ["cost"], keepdims=0),
+        ends=("y", "cost"),
+        w=np.random.default_rng(0).standard_normal((3, 2, 3, 3)),
+    )
+    setting = Setting(model, gradients_of(None, loss_output="cost"), "cost")
+    step = step_of(setting, tmp_path)
+    assert step.facts.target is None
+    data = data_for(step)
+    twin = Twin(model, ["w"], torch.float64)
+    assert_same(
+        run(session_of(ir.to_proto(step.model)), {**step.state, **data}), train_once(twin, twin.forward(data, "cost"))
+    )
+
+
+def test_a_weight_that_is_used_twice(tmp_path):
+    model = small(
+        helper.make_node("Conv", ["x", "w"], ["coded"], pads=[1, 1, 1, 1]),
+        helper.make_node("Tanh", ["coded"], ["code"]),
+        helper.make_node("ConvTranspose", ["code", "w"], ["y"], pads=[1, 1, 1, 1]),
+        w=np.random.default_rng(0).standard_normal((3, 2, 3, 3)),
+    )
+    check(Setting(model, gradients_of("mse"), "y"), tmp_path)
+
+
+def test_frozen_weights_get_no_gradient_and_change_no_other(tmp_path):
+    setting = Setting(smooth_classifier(), gradients_of(frozen=("w", "b")), "y")
+    step = step_of(setting, tmp_path)
+    assert set(step.facts.trained) == {"scale", "shift", "v"}
+    assert {value.name for value in step.model.graph.inputs}.isdisjoint({"w", "b"})
+    check(setting, tmp_path)
+
+
+def test_frozen_statistics_are_those_of_inference(tmp_path):
+    setting = Setting(smooth_classifier(), gradients_of(batch_norm="frozen"), "y")
+    assert not step_of(setting, tmp_path).facts.state
+    check(setting, tmp_path)
+
+
+def test_more_outputs_to_see_branches_do_not_change_the_step(tmp_path):
+    setting = paper("unet")
+    step = step_of(setting, tmp_path)
+    data = {**step.state, **data_for(step)}
+    plain, more = (run(session_of(m), data) for m in (ir.to_proto(step.model), with_branches(step, setting.model)[0]))
+    for name, array in plain.items():
+        np.testing.assert_allclose(more[name], array, rtol=1e-4, atol=1e-6 * np.max(np.abs(array)))

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 import onnx
 import torch
-import torch.nn.functional as F
+import torch.nn.functional as F  # noqa: N812
 from onnx import helper, numpy_helper
 
 Array = Any
@@ -97,7 +97,8 @@ def _conv(node: Node) -> torch.Tensor:
 def _conv_transpose(node: Node) -> torch.Tensor:
     weight = node.input(1)
     strides, dilations, pads = _spatial(node, weight.shape[2:])
-    assert _is_even(pads) and "output_shape" not in node.attributes
+    assert _is_even(pads)
+    assert "output_shape" not in node.attributes
     rank = len(strides)
     conv: Any = {1: F.conv_transpose1d, 2: F.conv_transpose2d, 3: F.conv_transpose3d}[rank]
     extra = node.get("output_padding", [0] * rank)
@@ -119,7 +120,9 @@ def _average_pool(node: Node) -> torch.Tensor:
     """Sums over windows by how many elements of each are not padding."""
     x, kernel = node.input(0), node.get("kernel_shape", None)
     strides, dilations, pads = _spatial(node, kernel)
-    assert len(kernel) == 2 and set(dilations) == {1} and not node.get("ceil_mode", 0)
+    assert len(kernel) == 2
+    assert set(dilations) == {1}
+    assert not node.get("ceil_mode", 0)
     counts_pads = bool(node.get("count_include_pad", 0))
     if _is_even(pads):
         return F.avg_pool2d(x, kernel, strides, pads[:2], count_include_pad=counts_pads)
@@ -186,7 +189,8 @@ def _max_pool_as_seen(node: Node) -> torch.Tensor:
     """The elements that are largest in what was seen."""
     kernel = node.get("kernel_shape", None)
     strides, dilations, pads = _spatial(node, kernel)
-    assert len(kernel) == 2 and not node.get("ceil_mode", 0)
+    assert len(kernel) == 2
+    assert not node.get("ceil_mode", 0)
     seen = F.pad(node.seen[node.proto.input[0]], _pads(pads), value=-math.inf)
     places = F.max_pool2d(seen, kernel, strides, 0, dilations, return_indices=True)[1]
     padded = F.pad(node.input(0), _pads(pads), value=-math.inf)
@@ -239,10 +243,11 @@ def _split(node: Node) -> Sequence[torch.Tensor]:
 def _resize(node: Node) -> torch.Tensor:
     """Whole factors upwards, nearest."""
     x = node.input(0)
-    style = node.get("mode", "nearest"), node.get("coordinate_transformation_mode", "half_pixel")
-    assert style == ("nearest", "asymmetric") and node.get("nearest_mode", "") == "floor", style
+    style = [node.get(key, "") for key in ("mode", "coordinate_transformation_mode", "nearest_mode")]
+    assert style == ["nearest", "asymmetric", "floor"], style
     scales = [float(scale) for scale in node.input(2)]
-    assert scales[:2] == [1, 1] and all(scale.is_integer() for scale in scales)
+    assert scales[:2] == [1, 1]
+    assert all(scale.is_integer() for scale in scales)
     return F.interpolate(x, scale_factor=scales[2:])
 
 
@@ -297,7 +302,9 @@ OPS: Mapping[str, Op] = {
     "Unsqueeze": _unsqueeze,
 }
 AS_SEEN: Mapping[str, Op] = {"Clip": _clip_as_seen, "MaxPool": _max_pool_as_seen, "Relu": _relu_as_seen}
-OVERWRITABLE = frozenset({"Conv", "ConvTranspose", "BatchNormalization", "Gemm", "Add", "Sum"})  # backward without output
+OVERWRITABLE = frozenset(
+    {"Conv", "ConvTranspose", "BatchNormalization", "Gemm", "Add", "Sum"}
+)  # backward without output
 
 
 class Twin:
@@ -312,12 +319,11 @@ class Twin:
         self.weights = {t.name: self.tensor(numpy_helper.to_array(t)) for t in model.graph.initializer}
         self.trained = {name: self.weights[name].requires_grad_() for name in train}
         self.updates: dict[str, torch.Tensor] = {}
-        self.last_reader = {name: place for place, node in enumerate(self.graph.node) for name in node.input}
         self._overwritable = _overwritable(self.graph)
 
     def tensor(self, array: Array) -> torch.Tensor:
-        """An array, reals in the element type of this twin."""
-        tensor = torch.tensor(np.array(array))
+        """An array as a tensor, reals in the element type of this twin."""
+        tensor = array if isinstance(array, torch.Tensor) else torch.tensor(np.array(array))
         return tensor.to(self.dtype) if tensor.is_floating_point() else tensor
 
     def forward(
@@ -335,17 +341,17 @@ class Twin:
         """
         values = {name: self.tensor(array) for name, array in feeds.items()}
         known = {name: torch.tensor(array) for name, array in (seen or {}).items()}
-        for place, proto in enumerate(self.graph.node):
+        nodes = needed_for(end, self.graph)
+        last_reader = {name: place for place, node in enumerate(nodes) for name in node.input}
+        for place, proto in enumerate(nodes):
             inputs = [None if name == "" else values.get(name, self.weights.get(name)) for name in proto.input]
             node = Node(proto, inputs, batch_norm, in_place and proto.output[0] in self._overwritable, known)
             self._run(node, values)
             del inputs, node
-            if end in values:
-                return values[end]
             for name in proto.input:
-                if self.last_reader[name] == place:
+                if last_reader[name] == place:
                     values.pop(name, None)
-        raise AssertionError(f"no tensor {end}")
+        return values[end]
 
     def _run(self, node: Node, values: dict[str, torch.Tensor]) -> None:
         ops = {**OPS, **AS_SEEN} if node.seen else OPS
@@ -363,6 +369,16 @@ def _overwritable(graph: onnx.GraphProto) -> frozenset[str]:
         for node in graph.node
         if readers.count(node.input[0]) == 1 and makers.get(node.input[0]) in OVERWRITABLE
     )
+
+
+def needed_for(end: str, graph: onnx.GraphProto) -> list[onnx.NodeProto]:
+    """The ops that a tensor depends on, in order."""
+    names, found = {end}, []
+    for node in reversed(graph.node):
+        if names.intersection(node.output):
+            names.update(node.input)
+            found.append(node)
+    return found[::-1]
 
 
 def cross_entropy(axis: int = 1) -> Loss:

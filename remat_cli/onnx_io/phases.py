@@ -1,0 +1,32 @@
+"""Forward, backward or update: marks of ops, which the runtime's optimiser drops and which are put back here."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+PHASE_KEY = "remat.phase"
+PHASES = ("none", "forward", "backward", "update")
+
+
+def carry_phases(before: ir.Model, after: ir.Model) -> ir.Model:
+    """Mark the ops of an optimised model as they were marked before it was optimised. In place; returns `after`.
+
+    Results keep their names. An op whose results are all new belongs to the latest phase that it reads from.
+    """
+    made = _phases_made(before)
+    if not made:
+        return after
+    for node in after.graph:
+        phases = [made[value.name] for value in node.outputs if value.name in made]
+        phases = phases or [made[value.name] for value in node.inputs if value is not None and value.name in made]
+        phase = max(phases, key=PHASES.index, default=PHASES[0])
+        if phase != PHASES[0]:
+            node.metadata_props[PHASE_KEY] = phase
+            made.update({value.name: phase for value in node.outputs if value.name not in made})
+    return after
+
+
+def _phases_made(model: ir.Model) -> dict[str | None, str]:
+    """Phase of each result of the marked ops, by name; names that are no phase are left for the graph to refuse."""
+    marked = ((node, node.metadata_props.get(PHASE_KEY)) for node in model.graph)
+    return {value.name: phase for node, phase in marked if phase in PHASES for value in node.outputs if value.name}
