@@ -206,7 +206,7 @@ def optimise(model: Any, config: Config, work: Path) -> Path:
     known = sha256(current)
     for _ in range(MOST_PASSES):
         optimize(current, raw, optimization_level(config), config.intra_op_threads)
-        save(prepare_optimized(raw), reference)
+        save(prepare_optimized(raw, model), reference)
         current, before, known = reference, known, sha256(reference)
         if known == before:
             break

@@ -59,6 +59,7 @@ def write_within_budget(
         if excess_bytes <= 0:
             return answer, written
         if answer.question.least:
+            set_model_metadata(written.rewritten.model, "remat.budget_bytes", str(written.plan.peak))
             return _with_budget(answer, written.plan.peak), written
         slack_bytes += excess_bytes
         answer = tidied(answer_again(first, slack_bytes, config, progress))

@@ -12,7 +12,7 @@ import onnx_ir as ir
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from remat_cli.core.errors import ModelError
-from remat_cli.onnx_io.canonical import canonicalise
+from remat_cli.onnx_io.canonical import canonicalise, outputs_by_place
 from remat_cli.onnx_io.dimensions import DimBindings, bind_dimensions
 from remat_cli.onnx_io.interface import Interface, inputs_of, interface_of, outputs_of
 from remat_cli.onnx_io.normalise import drop_unused_weights, lift_constants, name_nodes, weights_leave_inputs
@@ -62,8 +62,10 @@ def load(path: Path, dims: DimBindings) -> SourceModel:
     return SourceModel(model, path, _sha256([path, *data_files]), bound, interface)
 
 
-def prepare_optimized(path: Path) -> ir.Model:
+def prepare_optimized(path: Path, before: ir.Model | None = None) -> ir.Model:
     """Read a file that ONNX Runtime's offline optimiser saved: the reference model that plans index.
+
+    `before` is the model that was optimised; None where the file is in canonical form already.
 
     Raises:
         ModelError: the file is missing or not a model.
@@ -72,7 +74,7 @@ def prepare_optimized(path: Path) -> ir.Model:
     ir.external_data.set_base_dir(model.graph, path.resolve().parent)
     _repair(model)
     drop_unused_weights(model.graph)
-    canonicalise(model)
+    canonicalise(model, outputs_by_place(before or model))
     return model
 
 
