@@ -9,11 +9,11 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-WIDTHS = (1, 32, 32, 64, 64)
+WIDTHS = (1, 32, 32, 32, 32, 64, 64, 64)
 
 
 def digits() -> onnx.ModelProto:
-    """Four convolutions, one pooling, ten classes."""
+    """Seven convolutions, one pooling, ten classes."""
     rng = np.random.default_rng(0)
     nodes, weights, last = [], [], "x"
     for layer, (inner, outer) in enumerate(pairwise(WIDTHS), 1):
@@ -23,7 +23,7 @@ def digits() -> onnx.ModelProto:
         nodes.append(helper.make_node("Conv", reads, [f"c{layer}"], f"conv{layer}", pads=[1, 1, 1, 1]))
         nodes.append(helper.make_node("Relu", [f"c{layer}"], [f"r{layer}"], f"relu{layer}"))
         last = f"r{layer}"
-        if layer == 2:
+        if layer == 4:
             nodes.append(helper.make_node("MaxPool", [last], ["p"], "pool", kernel_shape=[2, 2], strides=[2, 2]))
             last = "p"
     weights += [_weight("head.weight", rng.standard_normal((64, 10)) / 8), _weight("head.bias", np.zeros(10))]

@@ -32,6 +32,8 @@ def check_train(config: Config) -> None:
         raise ConfigError("no loss: add --loss cross-entropy, mse, l1 or dice, or --loss-output NAME")
     if options.loss is not None and options.loss_output is not None:
         raise ConfigError(f"--loss {options.loss} and --loss-output {options.loss_output}: the loss can be only one")
+    if options.batch is not None and options.batch < 1:
+        raise ConfigError(f"--batch {options.batch}: a batch has at least one sample")
     if options.optimizer is None and options.optimizer_options:
         raise ConfigError("--optimizer-option needs --optimizer: with gradients only nothing is updated")
 

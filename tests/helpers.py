@@ -87,7 +87,8 @@ def optimise(model: onnx.ModelProto | ir.Model, folder: Path, extended: bool = F
 
     It is run until nothing changes: one pass may leave what the next one fuses.
     """
-    data = model.SerializeToString() if isinstance(model, onnx.ModelProto) else to_bytes(model)
+    source = ir.from_proto(model) if isinstance(model, onnx.ModelProto) else model
+    data = to_bytes(source)
     path = folder / "optimised.onnx"
     ops: list[str] = []
     while True:
@@ -96,7 +97,7 @@ def optimise(model: onnx.ModelProto | ir.Model, folder: Path, extended: bool = F
         data = path.read_bytes()
         ops = sorted(node.op_type for node in onnx.load(path).graph.node)
         if ops == before:
-            return prepare_optimized(path)
+            return prepare_optimized(path, source)
 
 
 def _optimise_once(data: bytes, path: Path, extended: bool) -> None:

@@ -44,7 +44,7 @@ def test_the_committed_example_model_is_what_its_script_makes(net):
 
 def test_a_step_and_its_state_are_written_and_train(net, capsys):
     found = report(capsys, "train", net, *ENTROPY, "--optimizer", "momentum", "--batch", 16)
-    assert found["facts"]["parameters"] == 65_642
+    assert found["facts"]["parameters"] == 121_066
     assert found["compiled"] is None
     session = ort.InferenceSession(found["step"], providers=["CPUExecutionProvider"])
     state = dict(np.load(found["state"]))
@@ -53,7 +53,7 @@ def test_a_step_and_its_state_are_written_and_train(net, capsys):
     names, losses = [o.name for o in session.get_outputs()], []
     for _ in range(25):
         results = dict(
-            zip(names, session.run(None, {**state, **batch, "learning_rate": np.array(0.05, np.float32)}), strict=True)
+            zip(names, session.run(None, {**state, **batch, "learning_rate": np.array(0.01, np.float32)}), strict=True)
         )
         state = {new.removesuffix(".next"): value for new, value in results.items() if new.endswith(".next")}
         losses.append(float(results["loss"]))
@@ -104,7 +104,7 @@ def test_nothing_is_overwritten_without_force(net, capsys):
             "its options are: beta1",
         ),
         (("--loss", "mse", "--batch", "0"), "--batch 0"),
-        (("--loss", "mse", "--batch", "4", "--gradient-rule", "Relu"), "write Relu=module:function"),
+        (("--loss", "mse", "--batch", "4", "--gradient-rule", "Relu"), "gradient rules 'Relu' is not understood: write MyOp=my_rules:my_op"),
     ],
 )
 def test_bad_settings_are_one_line(net, capsys, flags, words):
@@ -135,7 +135,7 @@ def test_the_largest_batch_is_found_and_planned(net, capsys):
     assert best["overhead_percent"] <= 100 * best["forward_ns"] / best["baseline_ns"]
     tried = {probe["batch"]: probe["fits"] for probe in found["probes"]}
     assert tried[found["max_batch"] + 1] is False
-    assert len(tried) < 14
+    assert len(tried) < 25
 
 
 def test_max_batch_wants_bytes_and_no_batch(net, capsys):
