@@ -17,7 +17,19 @@ from typing import Any
 
 import click
 
-from bench.compiling import EXIT_WORDS, ROOT, Row, compile_row, machine, mib, percent, table_lines, text, write_results
+from bench.compiling import (
+    EXIT_WORDS,
+    RESULTS,
+    ROOT,
+    Row,
+    compile_row,
+    machine,
+    mib,
+    percent,
+    table_lines,
+    text,
+    write_results,
+)
 from sample_models.papers import paper_model
 
 BUDGETS = ("70%", "50%", "35%", "min")
@@ -81,9 +93,11 @@ HEAD = (
 
 @click.command()
 @click.option("--models", default="", help="Comma-separated names; all when empty.")
-@click.option("--budgets", default=",".join(BUDGETS), show_default=True)
+@click.option("--budgets", default=",".join(BUDGETS), show_default=True, help="Some of these.")
 @click.option("--time-limit", default="30s", show_default=True)
-@click.option("--write/--no-write", default=False, help="Write bench/results/training.{jsonl,md}.")
+@click.option(
+    "--write/--no-write", default=False, help="Write bench/results/training.{jsonl,md}; rows of other models stay."
+)
 def main(models: str, budgets: str, time_limit: str, write: bool) -> None:
     """Run the bench."""
     wanted = tuple(filter(None, models.split(","))) or tuple(CASES)
@@ -91,12 +105,21 @@ def main(models: str, budgets: str, time_limit: str, write: bool) -> None:
     with tempfile.TemporaryDirectory() as folder:
         for name in wanted:
             rows += _rows(name, budgets.split(","), time_limit, Path(folder))
+    rows = [*_other_rows(wanted), *rows] if write else rows
+    rows.sort(key=lambda row: (list(CASES).index(row["model"]), BUDGETS.index(row["budget"])))
     table = _table(rows)
     if write:
         write_results("training", rows, table)
     click.echo(table)
     if any(row["exit_code"] not in (0, 3, 4) for row in rows):
         sys.exit(1)
+
+
+def _other_rows(wanted: tuple[str, ...]) -> list[Row]:
+    """Rows of an earlier run, of models that this one does not have."""
+    path = RESULTS / "training.jsonl"
+    rows = [json.loads(line) for line in path.read_text().splitlines()] if path.is_file() else []
+    return [row for row in rows if row["model"] in CASES and row["model"] not in wanted]
 
 
 def _rows(name: str, budgets: list[str], time_limit: str, folder: Path) -> Iterator[Row]:

@@ -29,7 +29,7 @@ class Canvas:
     """What shape inference needs to know of the rewritten model.
 
     `fixed` are shapes that are not ours to choose (inputs and outputs of the model); `weights` are the constants;
-    `groups` numbers the values made by ops such that those in one group share a buffer and a shape.
+    `groups` numbers the values made by ops such that those in one group have one shape, known or not.
     """
 
     drafts: Sequence[Draft]
@@ -60,15 +60,18 @@ def known_shapes(
 ) -> list[str]:
     """Values whose readers should not see their shape, because it makes the shape of a large tensor known.
 
-    They are the values of known shape that the maker of such a tensor reads, or the tensor itself if there are none;
-    for Expand also the constant that says how far.
+    They are the values of known shape that the maker of such a tensor reads, else those whose shape is known in part,
+    or the tensor itself if there are none; for Expand also the constant that says how far.
     """
     known = {name for name, dims in shapes.items() if dims and all(isinstance(dim, int) for dim in dims)}
+    partly = {name for name, dims in shapes.items() if any(isinstance(dim, int) for dim in dims)}
     targets: dict[str, None] = {}
     for draft in drafts:
-        if any(name in known and sizes.get(name, 0) >= least_bytes for name in draft.makes):
+        makes = [name for name in draft.makes if name in known]
+        if any(sizes.get(name, 0) >= least_bytes for name in makes):
             sources = [name for name in draft.all_reads if name in known or name in _said_by(draft)]
-            targets.update(dict.fromkeys(sources or [name for name in draft.makes if name in known]))
+            sources = sources or [name for name in draft.all_reads if name in partly]
+            targets.update(dict.fromkeys(sources or makes))
     return list(targets)
 
 

@@ -61,7 +61,7 @@ def _settle(parts: Parts, scene: Scene) -> tuple[Released, dict[str, Dims]]:
         draft.name: tuple(types[name] for name in draft.makes if name) for draft in woven.drafts
     }
     outputs = {port.name for port in parts.interface.outputs}
-    groups = _groups(to_graph(model, observed), types, outputs | set(scene.opaque))
+    groups = _groups(to_graph(model, observed), outputs | set(scene.opaque))
     canvas = Canvas(woven.drafts, types, _fixed_shapes(parts), parts.weights, groups, dict(model.graph.opset_imports))
     shapes = free_shapes(canvas)
     declare(model, shapes)
@@ -72,16 +72,21 @@ def _zero_vector(length: int) -> ir.TensorProtocol:
     return ir.tensor(np.zeros(length, np.int64))
 
 
-def _groups(graph: Graph, types: Mapping[str, TensorType], left_out: set[str]) -> dict[str, int]:
-    """Number of the buffer and shape of each value that an op makes, as the judge sees the finished model."""
-    numbers: dict[tuple[int, tuple[int, ...]], int] = {}
-    groups: dict[str, int] = {}
+def _groups(graph: Graph, left_out: set[str]) -> dict[str, int]:
+    """Number of the shape of each value that an op makes, as the judge sees the finished model.
+
+    The runtime works in place only where it knows both shapes to be equal, so these share a number. Views need not:
+    what is behind a barrier has a shape of its own, and its readers cannot know more than they are told.
+    """
     ids = tensor_ids(graph)
-    for instance in baseline(make_problem(graph, _no_cost(graph), 0)).instances:
-        name = graph.tensors[ids[instance.tensor]].name
-        if name not in left_out:
-            groups[name] = numbers.setdefault((instance.storage, types[name].shape), len(numbers))
-    return groups
+    storage = {ids[i.tensor]: i.storage for i in baseline(make_problem(graph, _no_cost(graph), 0)).instances}
+    numbers: dict[int, int] = {}
+    for op in graph.ops:
+        for made in op.outputs:
+            before = [old for old, new in op.in_place if new == made and storage.get(old) == storage[made]]
+            numbers[made] = numbers[before[0]] if before else len(numbers)
+    named = ((graph.tensors[tensor].name, number) for tensor, number in numbers.items())
+    return {name: number for name, number in named if name not in left_out}
 
 
 def _no_cost(graph: Graph) -> Profile:
