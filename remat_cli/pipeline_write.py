@@ -59,8 +59,7 @@ def write_within_budget(
         if excess_bytes <= 0:
             return answer, written
         if answer.question.least:
-            set_model_metadata(written.rewritten.model, "remat.budget_bytes", str(written.plan.peak))
-            return _with_budget(answer, written.plan.peak), written
+            return with_budget(answer, written, written.plan.peak)
         slack_bytes += excess_bytes
         answer = tidied(answer_again(first, slack_bytes, config, progress))
     run = msgspec.structs.replace(answer.run, status="not_found")
@@ -136,7 +135,25 @@ def _added_weight_bytes(prepared: Prepared, rewritten: Rewritten) -> int:
     return sum(use.size_bytes for use in weight_uses(rewritten.model)) - before
 
 
-def _with_budget(answer: Answer, budget_bytes: int) -> Answer:
+def write_with_room(
+    prepared: Prepared, profile: Profile, found: Answer, room_bytes: int, config: Config, progress: Progress
+) -> tuple[Answer, Written | None]:
+    """Like `write_within_budget`, with so many bytes of the budget left over."""
+    budget_bytes = found.question.budget_bytes
+    if found.plan is None or found.plan.peak > budget_bytes - room_bytes:
+        found = answer_again(found, room_bytes, config, progress)
+    narrow = _asking(found, budget_bytes - room_bytes)
+    answer, written = write_within_budget(prepared, profile, narrow, config, progress)
+    return with_budget(answer, written, budget_bytes) if written is not None else (answer, None)
+
+
+def with_budget(answer: Answer, written: Written, budget_bytes: int) -> tuple[Answer, Written]:
+    """The same plan and model as the answer to a question with another budget."""
+    set_model_metadata(written.rewritten.model, "remat.budget_bytes", str(budget_bytes))
+    return _asking(answer, budget_bytes), written
+
+
+def _asking(answer: Answer, budget_bytes: int) -> Answer:
     """The same answer to a question with another budget."""
     question = dataclasses.replace(answer.question, problem=answer.question.problem.with_budget(budget_bytes))
     return Answer(question, answer.run, answer.plan)

@@ -88,6 +88,11 @@ class Verification(msgspec.Struct, frozen=True, kw_only=True):
         return len(self.failures) == 1 and self.capped_run_ok is False
 
     @property
+    def lacks_only_room(self) -> bool:
+        """Whether all promises hold but that a default session stays within the budget too."""
+        return len(self.failures) == 1 and not self.within_budget
+
+    @property
     def passed(self) -> bool:
         """Whether every promise that was checked holds."""
         return not self.failures
