@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import io
 import time
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from remat_cli.autodiff.tape import Array
 from remat_cli.config import Config, output_paths
 from remat_cli.config_train import StepPaths, check_train, step_paths
 from remat_cli.core import progress as stages
-from remat_cli.core.files import atomic_write
+from remat_cli.core.files import atomic_path
 from remat_cli.core.progress import Progress
 from remat_cli.onnx_io.load import DimBindings, SourceModel, load, save
 from remat_cli.onnx_io.rewrite import set_model_metadata
@@ -69,12 +69,17 @@ def make_step(model: Path, config: Config, progress: Progress) -> Step:
 
 def write_step(step: Step, paths: StepPaths) -> None:
     """Write the step and its first state, each whole or not at all, the state first."""
-    buffer = io.BytesIO()
-    arrays: dict[str, Any] = {name: _plain(array) for name, array in step.state.items()}
-    np.savez(buffer, **arrays)
-    atomic_write(paths.state, buffer.getvalue())
+    with atomic_path(paths.state) as temporary, zipfile.ZipFile(temporary, "w") as archive:
+        for name, array in step.state.items():
+            _add_array(archive, name, array)
     set_model_metadata(step.model, STATE_FILE_KEY, paths.state.name)
     save(step.model, paths.step)
+
+
+def _add_array(archive: zipfile.ZipFile, name: str, array: Array) -> None:
+    """An entry as np.savez writes it; that one takes names as arguments, and so cannot hold every name."""
+    with archive.open(f"{name}.npy", "w", force_zip64=True) as entry:
+        np.lib.format.write_array(entry, _plain(array), allow_pickle=False)
 
 
 def compile_settings(config: Config) -> Config:
@@ -96,11 +101,17 @@ def _plain(array: Array) -> Array:
     return array if array.dtype.kind in "fiub" else array.view(f"u{array.dtype.itemsize}")
 
 
+def _described(value: Any) -> str:
+    """Name, element type and shape of an input, as numpy writes them."""
+    kind = str(value.dtype.numpy()) if value.dtype is not None else "?"
+    return f"'{value.name}' {kind} {list(value.shape or ())}"
+
+
 def _snippet(step: Step, paths: StepPaths, compiled: str | None) -> str:
     """Python that trains with the step, ready to paste."""
-    names = {value.name for value in step.model.graph.inputs}
+    inputs = {value.name: value for value in step.model.graph.inputs}
     data = (*step.facts.inputs, *filter(None, [step.facts.target]))
-    rate = ', "learning_rate": np.array(0.001, np.float32)' if RATE in names else ""
+    rate = ', "learning_rate": np.array(0.001, np.float32)' if RATE in inputs else ""
     return (
         "import numpy as np\nimport onnxruntime as ort\n\n"
         "options = ort.SessionOptions()\n"
@@ -109,7 +120,8 @@ def _snippet(step: Step, paths: StepPaths, compiled: str | None) -> str:
         'session = ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])\n'
         "names = [output.name for output in session.get_outputs()]\n"
         f'state = dict(np.load("{paths.state.as_posix()}"))\n'
-        f"for batch in batches:  # dicts of numpy arrays: {', '.join(data)}\n"
+        f"# each batch is a dict of numpy arrays: {', '.join(_described(inputs[name]) for name in data)}\n"
+        "for batch in batches:\n"
         f"    results = dict(zip(names, session.run(None, {{**state, **batch{rate}}})))\n"
         '    state = {name.removesuffix(".next"): results[name].copy() for name in names if name.endswith(".next")}\n'
         f'    print(results["{step.facts.loss}"])\n'

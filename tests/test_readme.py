@@ -36,7 +36,7 @@ def test_files_that_the_readme_names_exist():
 
 
 def test_the_remat_commands_run_in_the_order_of_the_readme(tmp_path, monkeypatch, capsys):
-    for folder in ("sample_models", "configs/bench", "bench/instances"):
+    for folder in ("sample_models", "examples", "configs/bench", "bench/instances"):
         shutil.copytree(ROOT / folder, tmp_path / folder)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("REMAT_CACHE_DIR", str(tmp_path / "cache"))

@@ -8,8 +8,16 @@ from dataclasses import dataclass, field
 import onnx_ir as ir
 
 from remat_cli.autodiff.tape import Array, Tape, known, shape_of
+from remat_cli.core.errors import ModelError
 
 Grads = Sequence[ir.Value | None]  # by output; None where none flows back
+
+
+def only(grads: Grads) -> ir.Value:
+    """The gradient of an op's one result."""
+    grad = grads[0]
+    assert grad is not None
+    return grad
 
 
 @dataclass(frozen=True)
@@ -102,3 +110,18 @@ class Rule:
     gradient: Gradient
     form: TrainingForm | None = None
     needs: frozenset[int] | None = field(default=None)
+
+
+def constant_of(call: Call, position: int, what: str) -> Array:
+    """Elements of an input that must be a constant.
+
+    Raises:
+        ModelError: it is computed.
+    """
+    array = call.constant(position)
+    if array is None:
+        raise ModelError(
+            f"op '{call.name}' ({call.op_type}): its {what} are computed, and its gradient needs constants "
+            "(simplify the model first, or export it with fixed shapes)"
+        )
+    return array

@@ -44,6 +44,8 @@ def _load(op_type: str, where: str) -> Rule:
         raise ConfigError(f"gradient rule '{where}' of {op_type} cannot be loaded: {error}") from None
     finally:
         sys.path.remove(here)
+    if not isinstance(found, Rule) and not callable(found):
+        raise ConfigError(f"gradient rule '{where}' of {op_type} is no function, but {found!r}")
     return found if isinstance(found, Rule) else Rule(found)
 
 

@@ -72,8 +72,9 @@ class Ends:
 
     def memory(self, weight: ir.Value, suffix: str) -> ir.Value:
         """What an optimizer remembers of a weight; zeros at first."""
-        value = self._input(f"{weight.name}.{suffix}", element_type(weight), shape_of(weight))
-        self.take(value, np.zeros(shape_of(weight), element_type(weight).numpy()))
+        kind = memory_type(weight)
+        value = self._input(f"{weight.name}.{suffix}", kind, shape_of(weight))
+        self.take(value, np.zeros(shape_of(weight), kind.numpy()))
         return value
 
     def add_target(self, kind: ir.DataType, shape: tuple[int, ...]) -> ir.Value:
@@ -85,3 +86,9 @@ class Ends:
 
     def _input(self, name: str, kind: ir.DataType, shape: tuple[int, ...]) -> ir.Value:
         return ir.Value(name=self.tape.fresh(name), type=ir.TensorType(kind), shape=ir.Shape(shape))
+
+
+def memory_type(weight: ir.Value) -> ir.DataType:
+    """In which an update is computed: 16 bits are too few for averages of small squares."""
+    kind = element_type(weight)
+    return ir.DataType.FLOAT if kind.itemsize < 4 else kind

@@ -12,9 +12,10 @@ from onnx.reference import ReferenceEvaluator
 
 from remat_cli.autodiff.call import Call
 from remat_cli.autodiff.parameters import Weights
-from remat_cli.autodiff.rebatch import Rebatch
+from remat_cli.autodiff.rebatch import Inputs, Rebatch
 from remat_cli.autodiff.recorder import Recorder
 from remat_cli.autodiff.tape import IR_VERSION, OPSET, Array, known
+from remat_cli.autodiff.written_out import written_out
 from remat_cli.core.errors import ModelError
 from remat_cli.onnx_io.interface import fed_inputs
 from remat_cli.onnx_io.op_facts import facts_of
@@ -86,12 +87,28 @@ def _write(node: ir.Node, recorder: Recorder, values: dict[str, ir.Value], batch
     inputs = tuple(None if value is None else values[value.name or ""] for value in node.inputs)
     if batch is not None:
         inputs = batch.inputs(node, inputs, recorder.tape)
-    folded = _fold(node, inputs)
-    if folded is not None:
-        for value, array in zip(node.outputs, folded, strict=True):
-            if value.name:
-                values[value.name] = recorder.tape.constant(array)
-        return
+    plainer = written_out(node, inputs, recorder.tape)
+    folded = None if plainer is not None else _fold(node, inputs)
+    if plainer is not None:
+        _write_body(node, *plainer, recorder, values)
+    elif folded is not None:
+        made = zip(node.outputs, folded, strict=True)
+        values.update({value.name: recorder.tape.constant(array) for value, array in made if value.name})
+    else:
+        _record(node, inputs, recorder, values, batch)
+
+
+def _write_body(
+    node: ir.Node, body: Sequence[ir.Node], read: dict[str, ir.Value], recorder: Recorder, values: dict[str, ir.Value]
+) -> None:
+    for inner in body:
+        _write(inner, recorder, read, None)
+    values.update({value.name: read[value.name] for value in node.outputs if value.name})
+
+
+def _record(
+    node: ir.Node, inputs: Inputs, recorder: Recorder, values: dict[str, ir.Value], batch: Rebatch | None
+) -> None:
     call = Call(node.name or "", node.op_type, inputs, dict(node.attributes), domain=node.domain)
     names = [value.name or None for value in node.outputs]
     results = recorder.run(call, names)
@@ -107,7 +124,8 @@ def _fold(node: ir.Node, inputs: Sequence[ir.Value | None]) -> list[Array] | Non
     if node.op_type in ("Shape", "Size"):
         return _measured(node, inputs[0])
     arrays = [known(value) for value in inputs]
-    if not inputs or any(array is None and value is not None for array, value in zip(arrays, inputs, strict=True)):
+    is_open = not inputs and node.op_type != "Constant"
+    if is_open or any(array is None and value is not None for array, value in zip(arrays, inputs, strict=True)):
         return None
     feeds = {value.name or "": array for value, array in zip(inputs, arrays, strict=True) if value is not None}
     return _evaluated(node, inputs, feeds)

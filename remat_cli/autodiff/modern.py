@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import onnx
 import onnx_ir as ir
@@ -38,6 +38,7 @@ def _raised(model: ir.Model, version: int) -> ir.Model:
         for name, value in model.graph.initializers.items()
         if value.const_value is not None and value.const_value.size > KEPT_ELEMENTS
     }
+    _read_in([value for name, value in model.graph.initializers.items() if name not in large])
     for name in large:
         value = model.graph.initializers.pop(name)
         if value not in model.graph.inputs:
@@ -51,6 +52,13 @@ def _raised(model: ir.Model, version: int) -> ir.Model:
         ) from None
     _put_back(raised.graph, large)
     return raised
+
+
+def _read_in(values: Iterable[ir.Value]) -> None:
+    """Bring elements from files of their own into memory, since the converter cannot know where those lie."""
+    for value in values:
+        if isinstance(value.const_value, ir.ExternalTensor):
+            value.const_value = ir.tensor(value.const_value.numpy().copy(), name=value.name)
 
 
 def _put_back(graph: ir.Graph, large: Mapping[str, ir.TensorProtocol]) -> None:

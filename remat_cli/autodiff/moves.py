@@ -41,10 +41,8 @@ class Cut:
 def unslice(tape: Tape, grad: ir.Value, shape: tuple[int, ...], cuts: Sequence[Cut]) -> ir.Value:
     """Put what slices read back in its place, zeros elsewhere."""
     if any(cut.count == 0 for cut in cuts):
-        return tape.op("Expand", tape.scalar(0.0, grad), tape.ints(*shape))
-    backwards = [cut.axis for cut in cuts if cut.step < 0 and cut.count > 1]
-    if backwards:
-        grad = reverse(tape, grad, backwards)
+        return zeros(tape, shape, grad)
+    grad = reverse(tape, grad, [cut.axis for cut in cuts if cut.step < 0])
     ascending = [cut.ascending for cut in cuts]
     grad = _apart(tape, grad, [cut for cut in ascending if cut.step > 1 and cut.count > 1])
     before, after = [0] * len(shape), [0] * len(shape)
@@ -55,10 +53,11 @@ def unslice(tape: Tape, grad: ir.Value, shape: tuple[int, ...], cuts: Sequence[C
 
 def reverse(tape: Tape, value: ir.Value, axes: Sequence[int]) -> ir.Value:
     """Turn the order along some axes."""
-    ones = [-1] * len(axes)
-    return tape.op(
-        "Slice", value, tape.ints(*ones), tape.ints(*[_TO_THE_FRONT] * len(axes)), tape.ints(*axes), tape.ints(*ones)
-    )
+    turned = [axis for axis in axes if shape_of(value)[axis] > 1]
+    if not turned:
+        return value
+    ones, ends = [-1] * len(turned), [_TO_THE_FRONT] * len(turned)
+    return tape.op("Slice", value, tape.ints(*ones), tape.ints(*ends), tape.ints(*turned), tape.ints(*ones))
 
 
 def _apart(tape: Tape, grad: ir.Value, cuts: Sequence[Cut]) -> ir.Value:
@@ -141,7 +140,8 @@ def ungather(tape: Tape, grad: ir.Value, axis: int, places: Array, size: int) ->
         return _unshuffle(tape, grad, axis, places, size)
     if count * size <= LARGEST_MATRIX:
         return untransform(tape, grad, axis, (places[:, None] == np.arange(size)))
-    hidden = tape.op("Add", tape.constant(places.astype(np.int64)), _zero(tape, grad, ir.DataType.INT64))
+    nothing = tape.op("Cast", zeros(tape, (count,), grad), to=ir.DataType.INT64)
+    hidden = tape.op("Add", tape.constant(places.astype(np.int64)), nothing)  # else spread beforehand, held for good
     return scatter_add(tape, grad, axis, hidden, size)
 
 
@@ -185,16 +185,11 @@ def scatter_add(tape: Tape, grad: ir.Value, axis: int, indices: ir.Value, size: 
 
 
 def zeros(tape: Tape, shape: tuple[int, ...], live: ir.Value) -> ir.Value:
-    """Zeros of the type of `live`, and read from it: the runtime would store constant ones for good."""
-    return tape.op("Expand", _zero(tape, live, element_type(live)), tape.ints(*shape))
+    """Zeros of the type of `live`: padding around nothing, which is read from it.
 
-
-def _zero(tape: Tape, live: ir.Value, kind: ir.DataType) -> ir.Value:
-    """A computed zero; also where `live` is infinite or not a number."""
-    size = prod(shape_of(live))
-    if not size:
-        return tape.constant(np.zeros(1, kind.numpy()))
-    first = tape.op("Slice", reshape(tape, live, (size,)), tape.ints(0), tape.ints(1), tape.ints(0))
-    if element_type(live) is not ir.DataType.FLOAT:
-        first = tape.op("Cast", first, to=ir.DataType.FLOAT)  # Less has no kernel for half precision
-    return tape.op("Cast", tape.op("Less", first, first), to=kind)
+    Constant ones the runtime would compute beforehand and hold in memory for good.
+    """
+    flat = reshape(tape, live, (prod(shape_of(live)),))
+    core = (0, *(min(dim, 1) for dim in shape[1:]))
+    nothing = reshape(tape, tape.op("Slice", flat, tape.ints(0), tape.ints(0), tape.ints(0)), core)
+    return pad(tape, nothing, [0] * len(core), [dim - there for dim, there in zip(shape, core, strict=True)])

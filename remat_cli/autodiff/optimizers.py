@@ -182,7 +182,10 @@ def _decayed(tape: Tape, grad: ir.Value, parameter: ir.Value, weight_decay: floa
     return tape.op("Add", grad, tape.op("Mul", parameter, tape.scalar(weight_decay, parameter)))
 
 
+def as_type(tape: Tape, value: ir.Value, kind: ir.DataType) -> ir.Value:
+    """A value in another element type; the value itself where it has that type."""
+    return value if element_type(value) == kind else tape.op("Cast", value, to=int(kind))
+
+
 def _cast(tape: Tape, number: ir.Value, like: ir.Value) -> ir.Value:
-    if element_type(number) == element_type(like):
-        return number
-    return tape.op("Cast", number, to=int(element_type(like)))
+    return as_type(tape, number, element_type(like))

@@ -14,6 +14,8 @@ from remat_cli.autodiff.recorder import rule_name
 from remat_cli.core.errors import ModelError
 
 STATISTICS = frozenset({3, 4})  # inputs of BatchNormalization: running mean and variance
+BODIES = frozenset({ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS})
+QUANTISED = frozenset({"DequantizeLinear", "QLinearConv", "QLinearMatMul", "ConvInteger", "MatMulInteger"})
 MASK_ELEMENTS = 2**20  # larger tables are not looked into
 
 
@@ -30,9 +32,16 @@ class Weights:
         return replace(self, statistics=frozenset(), frozen=self.frozen | self.statistics)
 
 
-def choose_weights(
-    graph: ir.Graph, rules: Mapping[str, Rule], trainable: Sequence[str], frozen: Sequence[str]
-) -> Weights:
+@dataclass(frozen=True)
+class Choice:
+    """Patterns of weights to train (none: all that look like it) and to leave; names of what were `Constant` nodes."""
+
+    trainable: Sequence[str]
+    frozen: Sequence[str]
+    constants: frozenset[str] = frozenset()
+
+
+def choose_weights(graph: ir.Graph, rules: Mapping[str, Rule], choice: Choice) -> Weights:
     """Real initialisers of more than one element that a gradient can reach, unless patterns say otherwise.
 
     Raises:
@@ -40,20 +49,33 @@ def choose_weights(
     """
     reached, statistics = _readers(graph, rules)
     real = {name: value for name, value in graph.initializers.items() if _is_real(value)}
-    _check_patterns(tuple(trainable) + tuple(frozen), real)
-    chosen = {
-        name
-        for name, value in real.items()
-        if (_matches(name, trainable) if trainable else _looks_trained(value))
-        and name in reached
-        and not _matches(name, frozen)
-    }
+    _check_patterns((*choice.trainable, *choice.frozen), real)
+    wanted = {name for name in real if _matches(name, choice.trainable)} or _likely(real, reached, choice.constants)
+    chosen = {name for name in wanted & reached if not _matches(name, choice.frozen)}
     if not chosen:
-        raise ModelError(
-            f"nothing to train: of {len(real)} weights of real numbers none is left; name some with --trainable PATTERN"
-        )
+        raise ModelError(f"nothing to train: {_why_nothing(graph, real)}")
     kept = frozenset(name for name in statistics if name in real) - chosen
-    return Weights(frozenset(chosen), kept, frozenset(real) - chosen - kept)
+    lone = frozenset(name for name in choice.constants if name in real and _size(real[name]) < 2)
+    return Weights(frozenset(chosen), kept, frozenset(real) - chosen - kept - lone)
+
+
+def _likely(real: Mapping[str, ir.Value], reached: set[str], constants: frozenset[str]) -> set[str]:
+    """Weights that look trained; not what was written as `Constant` nodes, unless most of the numbers were."""
+    found = {name for name, value in real.items() if name in reached and _looks_trained(value)}
+    apart = found - constants
+    sizes = {name: _size(real[name]) for name in found}
+    return apart if 2 * sum(sizes[name] for name in apart) >= sum(sizes.values()) else found
+
+
+def _why_nothing(graph: ir.Graph, real: Mapping[str, ir.Value]) -> str:
+    bodies = sorted({node.op_type for node in graph if any(a.type in BODIES for a in node.attributes.values())})
+    if bodies:
+        return (
+            f"the weights are read in the bodies of {', '.join(bodies)}, and gradients through those cannot be written"
+        )
+    if any(node.op_type in QUANTISED for node in graph):
+        return "the model is quantised, and integers cannot be trained: train it first, quantise it then"
+    return f"of {len(real)} weights of real numbers none is left; name some with --trainable PATTERN"
 
 
 def _readers(graph: ir.Graph, rules: Mapping[str, Rule]) -> tuple[set[str], set[str]]:
@@ -83,6 +105,10 @@ def _looks_trained(value: ir.Value) -> bool:
     if tensor.size < 2:
         return False
     return tensor.size == 2 or tensor.size > MASK_ELEMENTS or len(np.unique(tensor.numpy())) != 2
+
+
+def _size(value: ir.Value) -> int:
+    return 0 if value.const_value is None else int(value.const_value.size)
 
 
 def _matches(name: str, patterns: Sequence[str]) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import onnx_ir as ir
 
-from remat_cli.autodiff.call import Call, Grads, Rule
+from remat_cli.autodiff.call import Call, Grads, Rule, only
 from remat_cli.autodiff.rules_conv_input import image_gradient
 from remat_cli.autodiff.rules_conv_weight import weight_gradient
 from remat_cli.autodiff.rules_conv_window import LEADING, Window, fit, window_of
@@ -17,8 +17,7 @@ IMAGE, WEIGHT, BIAS = 0, 1, 2
 
 def _conv(tape: Tape, call: Call, grads: Grads) -> Mapping[int, ir.Value]:
     """Both gradients of a bilinear op are convolutions again."""
-    grad = grads[0]
-    assert grad is not None
+    grad = only(grads)
     window = window_of(call, call.shape(WEIGHT)[LEADING:], call.input(IMAGE), grad)
     group = call.integer("group", 1)
     found = {}
@@ -33,8 +32,7 @@ def _conv(tape: Tape, call: Call, grads: Grads) -> Mapping[int, ir.Value]:
 
 def _conv_transpose(tape: Tape, call: Call, grads: Grads) -> Mapping[int, ir.Value]:
     """The gradient of a convolution's image, so image and result change places."""
-    grad = grads[0]
-    assert grad is not None
+    grad = only(grads)
     window = window_of(call, call.shape(WEIGHT)[LEADING:], grad, call.input(IMAGE))
     group = call.integer("group", 1)
     found = {}

@@ -7,12 +7,12 @@ from math import prod
 import onnx_ir as ir
 
 from remat_cli.autodiff.forms import reshape
+from remat_cli.autodiff.moves import reverse
 from remat_cli.autodiff.rules_conv_window import LEADING, Window, fit, pairs, resized, tiled
 from remat_cli.autodiff.tape import Tape, shape_of
 
 WORTH_A_WORKSPACE = 0.9  # share of the other form's memory below which ConvTranspose is taken without strides
 WORTH_SPEED = 1.5  # the same with strides
-BEFORE_ALL = -(2**31)  # end of a slice that runs backwards to the first element
 
 
 def image_gradient(tape: Tape, window: Window, grad: ir.Value, weight: ir.Value, group: int) -> ir.Value:
@@ -121,18 +121,8 @@ def _by_phase(tape: Tape, window: Window, weight: ir.Value, before: list[int], g
         weight = reshape(tape, weight, (group, results // group, channels, *taps))
         axes = [3 + axis for axis in range(window.rank)]
         order = [0, 2, 1, *axes]
-    weight = tape.op("Transpose", _backwards(tape, weight, axes), perm=order)
+    weight = tape.op("Transpose", reverse(tape, weight, axes), perm=order)
     return reshape(tape, weight, (group * channels * prod(phases), results // group, *taps))
-
-
-def _backwards(tape: Tape, weight: ir.Value, axes: list[int]) -> ir.Value:
-    """The same elements in reverse order along some axes."""
-    turned = [axis for axis in axes if shape_of(weight)[axis] > 1]
-    if not turned:
-        return weight
-    ones = [-1] * len(turned)
-    ends = [BEFORE_ALL] * len(turned)
-    return tape.op("Slice", weight, tape.ints(*ones), tape.ints(*ends), tape.ints(*turned), tape.ints(*ones))
 
 
 def _interleaved(tape: Tape, parts: ir.Value, phases: list[int], strides: tuple[int, ...]) -> ir.Value:

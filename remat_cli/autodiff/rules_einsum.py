@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from remat_cli.autodiff.call import Call, Grads, Rule
+from remat_cli.autodiff.call import Call, Grads, Rule, only
 from remat_cli.autodiff.forms import reshape
 from remat_cli.autodiff.tape import Tape, shape_of
 from remat_cli.core.errors import ModelError
@@ -29,8 +29,7 @@ def _einsum(tape: Tape, call: Call, grads: Grads) -> Mapping[int, ir.Value]:
     """The result's gradient takes the place of the operand that a gradient is asked for."""
     equation = _parsed(call)
     operands = [_without_broadcast(tape, call.input(i), equation, i) for i in range(len(call.inputs))]
-    grad = grads[0]
-    assert grad is not None
+    grad = only(grads)
     result = {}
     for place in sorted(call.wanted, reverse=True):
         others = [(grad, equation.result), *operands[:place], *operands[place + 1 :]]

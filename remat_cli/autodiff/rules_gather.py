@@ -8,10 +8,10 @@ from math import prod
 import numpy as np
 import onnx_ir as ir
 
-from remat_cli.autodiff.call import Call, Grads, Rule
+from remat_cli.autodiff.call import Call, Grads, Rule, only
 from remat_cli.autodiff.forms import positive, reshape
 from remat_cli.autodiff.moves import scatter_add, ungather, zeros
-from remat_cli.autodiff.rules_shape import Found, gradient_of
+from remat_cli.autodiff.rules_shape import Found
 from remat_cli.autodiff.tape import Array, Tape
 from remat_cli.core.errors import ModelError
 
@@ -22,7 +22,7 @@ def _gather(tape: Tape, call: Call, grads: Grads) -> Found:
     shape = call.shape()
     axis = positive(call.integer("axis"), len(shape))
     count = prod(call.shape(1))
-    grad = reshape(tape, gradient_of(grads), (*shape[:axis], count, *shape[axis + 1 :]))
+    grad = reshape(tape, only(grads), (*shape[:axis], count, *shape[axis + 1 :]))
     places = call.constant(1)
     if places is not None:
         return {0: ungather(tape, grad, axis, places.reshape(-1), shape[axis])}
@@ -30,7 +30,7 @@ def _gather(tape: Tape, call: Call, grads: Grads) -> Found:
 
 
 def _gather_elements(tape: Tape, call: Call, grads: Grads) -> Found:
-    grad = gradient_of(grads)
+    grad = only(grads)
     indices = call.input(1)
     start = zeros(tape, call.shape(), grad)
     return {0: tape.op("ScatterElements", start, indices, grad, axis=call.integer("axis"), reduction="add")}
@@ -41,7 +41,7 @@ def _gather_nd(tape: Tape, call: Call, grads: Grads) -> Found:
     shape, batch_dims = call.shape(), call.integer("batch_dims")
     indexed = shape[batch_dims : batch_dims + call.shape(1)[-1]]
     rows = prod(shape[:batch_dims]) * prod(indexed)
-    grad = reshape(tape, gradient_of(grads), (prod(call.shape(1)[:-1]), prod(shape[batch_dims + len(indexed) :])))
+    grad = reshape(tape, only(grads), (prod(call.shape(1)[:-1]), prod(shape[batch_dims + len(indexed) :])))
     offsets = _batch_offsets(shape[:batch_dims], prod(indexed), len(call.shape(1)) - 1)
     strides = np.array([prod(indexed[place + 1 :]) for place in range(len(indexed))], np.int64)
     places = call.constant(1)
@@ -75,7 +75,7 @@ def _scattered(tape: Tape, call: Call, grads: Grads, read: str, attributes: dict
         raise ModelError(
             f"op '{call.name}' ({call.op_type}): no gradient is known for reduction '{reduction}' (only none and add)"
         )
-    grad, indices = gradient_of(grads), call.input(1)
+    grad, indices = only(grads), call.input(1)
     found: dict[int, ir.Value] = {}
     if 2 in call.wanted:
         found[2] = tape.ops(read, (grad, indices), 1, dict(attributes))[0]

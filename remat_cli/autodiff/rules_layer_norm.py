@@ -11,6 +11,7 @@ import onnx_ir as ir
 
 from remat_cli.autodiff.call import Call, Form, Grads, Rule
 from remat_cli.autodiff.forms import reshape, sum_to
+from remat_cli.autodiff.slopes import sign
 from remat_cli.autodiff.tape import Tape, element_type, shape_of
 from remat_cli.core.errors import ModelError
 
@@ -163,7 +164,7 @@ def _lp_norm_gradient(tape: Tape, call: Call, grads: Grads) -> Mapping[int, ir.V
     """From the result; zero where the norm is, which has no gradient there."""
     y, axis = call.output(), tape.ints(call.integer("axis", -1))
     dot = tape.op("ReduceSum", tape.op("Mul", grads[0], y), axis)
-    direction = tape.op("Sign", y) if call.integer("p", 2) == 1 else y
+    direction = sign(tape, y) if call.integer("p", 2) == 1 else y
     return {0: tape.op("Mul", tape.op("Sub", grads[0], tape.op("Mul", direction, dot)), call.saved[0])}
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from remat_cli.autodiff.call import Call, Form, Grads, Rule
+from remat_cli.autodiff.call import Call, Form, Grads, Rule, only
 from remat_cli.autodiff.forms import reshape
 from remat_cli.autodiff.tape import Tape, element_type, known, shape_of
 
@@ -103,8 +103,7 @@ def _frozen_gradient(tape: Tape, call: Call, grads: Grads) -> Mapping[int, ir.Va
 
 def _instance_norm_gradient(tape: Tape, call: Call, grads: Grads) -> Mapping[int, ir.Value]:
     """As for one batch of as many channels as there are instances times channels; statistics computed once more."""
-    grad, x = grads[0], call.input(0)
-    assert grad is not None
+    grad, x = only(grads), call.input(0)
     batch, channels = call.shape()[:2]
     flat = (1, batch * channels, math.prod(call.shape()[2:]))
     grad, x = reshape(tape, grad, flat), reshape(tape, x, flat)
@@ -136,8 +135,7 @@ def _group_norm(tape: Tape, call: Call) -> Form:
 
 def _group_norm_gradient(tape: Tape, call: Call, grads: Grads) -> Mapping[int, ir.Value]:
     """Sums by instance and channel give the gradients of scale and bias, and those by group the input's."""
-    grad, (batch, channels) = grads[0], call.shape()[:2]
-    assert grad is not None
+    grad, (batch, channels) = only(grads), call.shape()[:2]
     flat = (1, batch * channels, math.prod(call.shape()[2:]))
     by_group = _saved(call)
     found = _for_each_channel(tape, by_group, channels // _groups(call))

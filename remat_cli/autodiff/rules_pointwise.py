@@ -7,9 +7,9 @@ from collections.abc import Mapping
 import numpy as np
 import onnx_ir as ir
 
-from remat_cli.autodiff.call import Call, Gradient, Grads, Rule
+from remat_cli.autodiff.call import Call, Gradient, Grads, Rule, only
 from remat_cli.autodiff.forms import sum_to
-from remat_cli.autodiff.slopes import as_numbers, one_minus, only, shifted, sign, smallest, times
+from remat_cli.autodiff.slopes import as_numbers, one_minus, shifted, sign, smallest, times
 from remat_cli.autodiff.tape import Array, Tape, element_type, known
 
 
@@ -68,7 +68,8 @@ def _mod(tape: Tape, call: Call, grads: Grads) -> Mapping[int, ir.Value]:
 def _pow(tape: Tape, call: Call, grads: Grads) -> Mapping[int, ir.Value]:
     grad, found = only(grads), {}
     if 1 in call.wanted:
-        found[1] = sum_to(tape, tape.op("Mul", grad, _pow_by_exponent(tape, call)), call.shape(1))
+        summed = sum_to(tape, tape.op("Mul", grad, _pow_by_exponent(tape, call)), call.shape(1))
+        found[1] = _as_type_of(tape, summed, call.input(1))
     if 0 in call.wanted:
         exponent = call.constant(1)
         slope = _pow_by_base(tape, call) if exponent is None else _power_rule(tape, call, exponent)
@@ -89,7 +90,7 @@ def _power_rule(tape: Tape, call: Call, exponent: Array) -> ir.Value:
 
 def _pow_by_base(tape: Tape, call: Call) -> ir.Value:
     """Slope p x^(p-1) with a computed exponent, x^0 where p is 0."""
-    base, exponent = call.input(0), _exponent(tape, call)
+    base, exponent = call.input(0), _as_type_of(tape, call.input(1), call.input(0))
     is_zero = as_numbers(tape, tape.op("Equal", exponent, tape.scalar(0, exponent)), exponent)
     less = tape.op("Add", shifted(tape, exponent, 1, -1), is_zero)
     return tape.op("Mul", tape.op("Pow", base, less), exponent)
@@ -102,10 +103,10 @@ def _pow_by_exponent(tape: Tape, call: Call) -> ir.Value:
     return tape.op("Mul", tape.op("Log", tape.op("Add", base, is_zero)), call.output())
 
 
-def _exponent(tape: Tape, call: Call) -> ir.Value:
-    """The exponent in the element type of the base."""
-    exponent, kind = call.input(1), element_type(call.input(0))
-    return exponent if exponent.dtype == kind else tape.op("Cast", exponent, to=int(kind))
+def _as_type_of(tape: Tape, value: ir.Value, like: ir.Value) -> ir.Value:
+    """A value in the element type of another: base and exponent may differ in it, and gradients must not."""
+    kind = element_type(like)
+    return value if value.dtype == kind else tape.op("Cast", value, to=int(kind))
 
 
 def _extreme(beyond: str) -> Gradient:
@@ -163,8 +164,7 @@ def _clip(tape: Tape, call: Call, grads: Grads) -> Mapping[int, ir.Value]:
 
 
 def _cast(tape: Tape, call: Call, grads: Grads) -> Mapping[int, ir.Value]:
-    kind = element_type(call.input(0))
-    return {0: only(grads) if only(grads).dtype == kind else tape.op("Cast", grads[0], to=int(kind))}
+    return {0: _as_type_of(tape, only(grads), call.input(0))}
 
 
 def _identity(tape: Tape, call: Call, grads: Grads) -> Mapping[int, ir.Value]:

@@ -8,10 +8,12 @@ from math import prod
 import numpy as np
 import onnx_ir as ir
 
-from remat_cli.autodiff.call import Call, Form, Grads, Rule
+from remat_cli.autodiff.call import Call, Form, Grads, Rule, only
 from remat_cli.autodiff.forms import reshape
+from remat_cli.autodiff.moves import zeros
 from remat_cli.autodiff.rules_conv_input import image_gradient
 from remat_cli.autodiff.rules_conv_window import LEADING, Window, resized, window_of
+from remat_cli.autodiff.slopes import as_numbers, sign
 from remat_cli.autodiff.tape import Array, Tape, element_type, shape_of
 from remat_cli.core.errors import ModelError
 
@@ -50,25 +52,17 @@ def _global_max(tape: Tape, call: Call, grads: Grads) -> Mapping[int, ir.Value]:
 
 def _scattered(tape: Tape, call: Call, grads: Grads, reduction: str) -> ir.Value:
     """Each gradient goes to where the maximum was; places count over the whole tensor."""
-    grad, places = grads[0], call.saved[0]
-    assert grad is not None
+    grad, places = only(grads), call.saved[0]
     flat = reshape(tape, grad, (prod(shape_of(grad)),))
     places = reshape(tape, places, (prod(shape_of(places)),))
-    zeros = _zeros(tape, flat, prod(call.shape()))
-    found = tape.op("ScatterElements", zeros, places, flat, axis=0, reduction=reduction)
+    start = zeros(tape, (prod(call.shape()),), flat)
+    found = tape.op("ScatterElements", start, places, flat, axis=0, reduction=reduction)
     return reshape(tape, found, call.shape())
-
-
-def _zeros(tape: Tape, flat: ir.Value, size: int) -> ir.Value:
-    """A vector of zeros that the runtime cannot compute beforehand: it would hold it in memory all the time."""
-    nothing = tape.op("Slice", flat, tape.ints(0), tape.ints(0), tape.ints(0))
-    return tape.op("Pad", nothing, tape.ints(0, size))
 
 
 def _average(tape: Tape, call: Call, grads: Grads) -> Mapping[int, ir.Value]:
     """Divide by the elements counted, and give every element what its windows have."""
-    grad = grads[0]
-    assert grad is not None
+    grad = only(grads)
     window = window_of(call, call.integers("kernel_shape"), call.input(0), grad)
     shares = 1.0 / _counts(call, window)
     if _by_averaging(window):
@@ -139,24 +133,22 @@ def _is_tiling(window: Window) -> bool:
 
 
 def _global_average(tape: Tape, call: Call, grads: Grads) -> Mapping[int, ir.Value]:
-    grad = grads[0]
-    assert grad is not None
+    grad = only(grads)
     share = tape.op("Mul", grad, tape.scalar(1.0 / prod(call.shape()[LEADING:]), like=grad))
     return {0: tape.op("Expand", share, tape.ints(*call.shape()))}
 
 
 def _lp(tape: Tape, call: Call, grads: Grads) -> Mapping[int, ir.Value]:
     """Of (sum of |x|^p)^(1/p): sign(x) |x|^(p-1) times the sum over windows of the gradient times y^(1-p)."""
-    grad, x, y = grads[0], call.input(0), call.output()
-    assert grad is not None
+    grad, x, y = only(grads), call.input(0), call.output()
     power = call.integer("p", 2)
     window = window_of(call, call.integers("kernel_shape"), x, grad)
     if power > 1:
         # Where all of a window is zero so is the gradient; a norm of one keeps infinity away from it.
-        empty = tape.op("Cast", tape.op("Equal", y, tape.scalar(0, like=y)), to=int(element_type(y)))
+        empty = as_numbers(tape, tape.op("Equal", y, tape.scalar(0, like=y)), y)
         norm = tape.op("Add", y, empty)
         grad = tape.op("Mul", grad, tape.op("Pow", norm, tape.scalar(1 - power, like=y)))
-    found = tape.op("Mul", _spread(tape, window, grad), tape.op("Sign", x))
+    found = tape.op("Mul", _spread(tape, window, grad), sign(tape, x))
     if power > 1:
         found = tape.op("Mul", found, tape.op("Pow", tape.op("Abs", x), tape.scalar(power - 1, like=x)))
     return {0: found}

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from remat_cli.autodiff.call import Call, Form, Grads, Rule
+from remat_cli.autodiff.call import Call, Form, Grads, Rule, only
 from remat_cli.autodiff.forms import reshape, sum_to
 from remat_cli.autodiff.tape import Tape, shape_of
 from remat_cli.core.errors import ModelError
@@ -34,8 +34,7 @@ class _Matrix:
 
 def _matmul(tape: Tape, call: Call, grads: Grads) -> Mapping[int, ir.Value]:
     """With vectors as matrices of one row or column; a weight that all batches share first."""
-    grad = grads[0]
-    assert grad is not None
+    grad = only(grads)
     left, right = call.shape(0), call.shape(1)
     row, column = len(left) == 1, len(right) == 1
     a = _Matrix(reshape(tape, call.input(0), (1, *left) if row else left))
@@ -47,8 +46,7 @@ def _matmul(tape: Tape, call: Call, grads: Grads) -> Mapping[int, ir.Value]:
 
 def _gemm(tape: Tape, call: Call, grads: Grads) -> Mapping[int, ir.Value]:
     """Products that read the matrices as they are stored; factors go into them."""
-    grad, alpha, beta = grads[0], call.real("alpha", 1.0), call.real("beta", 1.0)
-    assert grad is not None
+    grad, alpha, beta = only(grads), call.real("alpha", 1.0), call.real("beta", 1.0)
     flow = _Matrix(grad)
     a, b = (_Matrix(call.input(place), bool(call.integer(name))) for place, name in ((0, "transA"), (1, "transB")))
     result = {}
@@ -70,8 +68,7 @@ def _fused(tape: Tape, call: Call) -> Form:
 
 
 def _fused_gradient(tape: Tape, call: Call, grads: Grads) -> Mapping[int, ir.Value]:
-    assert grads[0] is not None
-    return _factors(tape, call, *_fused_factors(call), _scaled(tape, call, grads[0]))
+    return _factors(tape, call, *_fused_factors(call), _scaled(tape, call, only(grads)))
 
 
 def _fused_factors(call: Call) -> tuple[_Matrix, _Matrix]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 import onnx_ir as ir
 
-from remat_cli.autodiff.call import Call, Form, Grads, Rule
+from remat_cli.autodiff.call import Call, Form, Grads, Rule, only
 from remat_cli.autodiff.forms import reshape
 from remat_cli.autodiff.tape import Array, Tape, element_type
 from remat_cli.core.errors import ModelError
@@ -27,8 +27,7 @@ def _training_dropout(tape: Tape, call: Call) -> Form:
 
 
 def _dropout(tape: Tape, call: Call, grads: Grads) -> Mapping[int, ir.Value]:
-    grad = grads[0]
-    assert grad is not None
+    grad = only(grads)
     if not call.saved:
         return {0: grad}
     kept = tape.op("Mul", tape.op("Cast", call.saved[0], to=element_type(grad)), grad)

@@ -7,24 +7,17 @@ from collections.abc import Mapping
 
 import onnx_ir as ir
 
-from remat_cli.autodiff.call import Call, Gradient, Grads, Rule
+from remat_cli.autodiff.call import Call, Gradient, Grads, Rule, constant_of, only
 from remat_cli.autodiff.forms import positive, reshape
-from remat_cli.autodiff.slopes import as_numbers, only, shifted, sign, smallest
+from remat_cli.autodiff.slopes import as_numbers, shifted, sign, smallest
 from remat_cli.autodiff.tape import Tape, shape_of
-from remat_cli.core.errors import ModelError
 
 NEEDS = frozenset({0})
 
 
 def _axes(call: Call) -> tuple[int, ...]:
-    """The axes that are reduced.
-
-    Raises:
-        ModelError: they are computed.
-    """
-    rank, given = len(call.shape()), call.constant(1)
-    if given is None and call.has(1):
-        raise ModelError(f"op '{call.name}' ({call.op_type}): gradients need axes that are constant")
+    """The axes that are reduced."""
+    rank, given = len(call.shape()), constant_of(call, 1, "axes") if call.has(1) else None
     if given is None or not given.size:
         return () if call.integer("noop_with_empty_axes") else tuple(range(rank))
     return tuple(sorted(positive(int(axis), rank) for axis in given))

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from remat_cli.autodiff.call import Call, Grads, Rule
+from remat_cli.autodiff.call import Call, Grads, Rule, constant_of, only
 from remat_cli.autodiff.forms import positive
 from remat_cli.autodiff.moves import sum_repeats, ungather, untransform
-from remat_cli.autodiff.rules_shape import Found, constant_of, gradient_of
+from remat_cli.autodiff.rules_shape import Found
 from remat_cli.autodiff.tape import Array, Tape, shape_of
 from remat_cli.core.errors import ModelError
 
@@ -29,7 +29,7 @@ class Axis:
 def _resize(tape: Tape, call: Call, grads: Grads) -> Found:
     """The axis that shrinks most goes first, so that the others have less to do."""
     _refuse_unknown(call)
-    grad = gradient_of(grads)
+    grad = only(grads)
     axes = sorted(_axes(call, shape_of(grad)), key=lambda a: a.old / max(1, a.new))
     undo = _undo_nearest if call.text("mode", "nearest") == "nearest" else _undo_weighted
     return {0: undo(tape, call, grad, axes)}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from itertools import accumulate
 from math import prod
 from typing import Literal
@@ -10,48 +10,25 @@ from typing import Literal
 import numpy as np
 import onnx_ir as ir
 
-from remat_cli.autodiff.call import Call, Grads, Rule
+from remat_cli.autodiff.call import Call, Grads, Rule, constant_of, only
 from remat_cli.autodiff.forms import positive, reshape, sum_to
-from remat_cli.autodiff.moves import Cut, pad, ungather, unslice, window
-from remat_cli.autodiff.tape import Array, Tape, shape_of
-from remat_cli.core.errors import ModelError
+from remat_cli.autodiff.moves import Cut, pad, ungather, unslice, window, zeros
+from remat_cli.autodiff.tape import Tape, shape_of
 
 Found = Mapping[int, ir.Value]
 FIRST = frozenset({0})
 PAD_MODES: Mapping[str, Literal["reflect", "edge", "wrap"]] = {"reflect": "reflect", "edge": "edge", "wrap": "wrap"}
 
 
-def constant_of(call: Call, position: int, what: str) -> Array:
-    """Elements of an input that must be a constant.
-
-    Raises:
-        ModelError: it is computed.
-    """
-    array = call.constant(position)
-    if array is None:
-        raise ModelError(
-            f"op '{call.name}' ({call.op_type}): its {what} are computed, and its gradient needs constants "
-            "(simplify the model first, or export it with fixed shapes)"
-        )
-    return array
-
-
-def gradient_of(grads: Grads) -> ir.Value:
-    """The gradient of an op's first result."""
-    grad = grads[0]
-    assert grad is not None
-    return grad
-
-
 def _same_elements(tape: Tape, call: Call, grads: Grads) -> Found:
     """Only the shape was changed."""
-    return {0: reshape(tape, gradient_of(grads), call.shape())}
+    return {0: reshape(tape, only(grads), call.shape())}
 
 
 def _transpose(tape: Tape, call: Call, grads: Grads) -> Found:
     perm = call.integers("perm", range(len(call.shape()))[::-1])
     back = [int(place) for place in np.argsort(perm)]
-    return {0: tape.op("Transpose", grads[0], perm=back) if perm else gradient_of(grads)}
+    return {0: tape.op("Transpose", grads[0], perm=back) if perm else only(grads)}
 
 
 def _concat(tape: Tape, call: Call, grads: Grads) -> Found:
@@ -59,7 +36,7 @@ def _concat(tape: Tape, call: Call, grads: Grads) -> Found:
     axis = positive(call.integer("axis"), len(call.shape()))
     places = range(len(call.inputs))
     sizes = [call.shape(place)[axis] for place in places]
-    grad = gradient_of(grads)
+    grad = only(grads)
     if len(sizes) == 1:
         return {0: grad}
     if len(call.wanted) == len(sizes):
@@ -107,15 +84,16 @@ def _slice(tape: Tape, call: Call, grads: Grads) -> Found:
     steps = constant_of(call, 4, "steps").tolist() if call.has(4) else [1] * len(starts)
     cuts = []
     for start, end, axis, step in zip(starts, ends, (positive(a, len(shape)) for a in axes), steps, strict=True):
-        # Python clamps bounds as ONNX does, but counts an end before the first element from the back.
+        # Python clamps bounds as ONNX does, but for those before the first element when it goes backwards.
+        first = max(start, -shape[axis])
         last = None if step < 0 and end < -shape[axis] else end
-        read = range(shape[axis])[start:last:step]
+        read = range(shape[axis])[first:last:step]
         cuts.append(Cut(axis, read.start, read.step, len(read)))
-    return {0: unslice(tape, gradient_of(grads), shape, cuts)}
+    return {0: unslice(tape, only(grads), shape, cuts)}
 
 
 def _pad(tape: Tape, call: Call, grads: Grads) -> Found:
-    grad, shape = gradient_of(grads), call.shape()
+    grad, shape = only(grads), call.shape()
     given = constant_of(call, 1, "pads").tolist()
     axes = constant_of(call, 3, "axes").tolist() if call.has(3) else range(len(shape))
     half = len(given) // 2
@@ -148,25 +126,20 @@ def _unpad(tape: Tape, call: Call, grad: ir.Value, sides: Mapping[int, tuple[int
 
 
 def _expand(tape: Tape, call: Call, grads: Grads) -> Found:
-    return {0: sum_to(tape, gradient_of(grads), call.shape())}
+    return {0: sum_to(tape, only(grads), call.shape())}
 
 
 def _tile(tape: Tape, call: Call, grads: Grads) -> Found:
     """Sum over the copies, an axis of its own before each axis that was repeated."""
-    grad, shape = gradient_of(grads), call.shape()
+    grad, shape = only(grads), call.shape()
     repeats = [1 if not old else new // old for new, old in zip(shape_of(grad), shape, strict=True)]
     parts = [
         dim for times, size in zip(repeats, shape, strict=True) for dim in ((times, size) if times > 1 else (size,))
     ]
     copies = [sum(1 + (times > 1) for times in repeats[:axis]) for axis, times in enumerate(repeats) if times > 1]
     if not copies:
-        return {0: grad if prod(shape_of(grad)) == prod(shape) else _nothing(tape, grad, shape)}
+        return {0: grad if prod(shape_of(grad)) == prod(shape) else zeros(tape, shape, grad)}  # not one copy was made
     return {0: tape.op("ReduceSum", reshape(tape, grad, tuple(parts)), tape.ints(*copies), keepdims=0)}
-
-
-def _nothing(tape: Tape, grad: ir.Value, shape: Sequence[int]) -> ir.Value:
-    """No copy was made."""
-    return tape.op("Expand", tape.scalar(0.0, grad), tape.ints(*shape))
 
 
 def _space_to_depth(tape: Tape, call: Call, grads: Grads) -> Found:
@@ -178,7 +151,7 @@ def _depth_to_space(tape: Tape, call: Call, grads: Grads) -> Found:
     if call.text("mode", "DCR") == "DCR":
         return {0: tape.op("SpaceToDepth", grads[0], blocksize=size)}
     batch, depth, height, width = call.shape()
-    blocks = reshape(tape, gradient_of(grads), (batch, depth // size**2, height, size, width, size))
+    blocks = reshape(tape, only(grads), (batch, depth // size**2, height, size, width, size))
     return {0: reshape(tape, tape.op("Transpose", blocks, perm=[0, 1, 3, 5, 2, 4]), call.shape())}
 
 

@@ -6,24 +6,17 @@ from collections.abc import Callable, Mapping
 
 import onnx_ir as ir
 
-from remat_cli.autodiff.call import Call, Gradient, Grads
+from remat_cli.autodiff.call import Call, Gradient, Grads, only
 from remat_cli.autodiff.tape import Tape, element_type
 
 Slope = Callable[[Tape, Call], ir.Value]
-
-
-def only(grads: Grads) -> ir.Value:
-    """The gradient of an op's one result."""
-    grad = grads[0]
-    assert grad is not None
-    return grad
 
 
 def times(slope: Slope) -> Gradient:
     """The rule of an op of one input: incoming gradient times the op's slope."""
 
     def gradient(tape: Tape, call: Call, grads: Grads) -> Mapping[int, ir.Value]:
-        return {0: tape.op("Mul", grads[0], slope(tape, call))}
+        return {0: tape.op("Mul", only(grads), slope(tape, call))}
 
     return gradient
 
@@ -37,15 +30,21 @@ def step(tape: Tape, value: ir.Value) -> ir.Value:
     """1 where a value is positive, else 0.
 
     HardSigmoid of an enormous slope: one pass, in place where it can be. Comparing and casting takes three times as
-    long on the CPU provider, and Where needs a workspace.
+    long on the CPU provider, and Where needs a workspace. Double precision has no kernel for it there, but for Clip.
     """
+    if element_type(value) == ir.DataType.DOUBLE:
+        return tape.op("Clip", _steep(tape, value), tape.scalar(0, value), tape.scalar(1, value))
     return tape.op("HardSigmoid", value, alpha=1 / smallest(value), beta=0.0)
 
 
 def sign(tape: Tape, value: ir.Value) -> ir.Value:
     """-1, 0 or 1; several times as fast as Sign on the CPU provider."""
-    steep = tape.op("Mul", value, tape.scalar(1 / smallest(value), value))
-    return tape.op("Clip", steep, tape.scalar(-1, value), tape.scalar(1, value))
+    return tape.op("Clip", _steep(tape, value), tape.scalar(-1, value), tape.scalar(1, value))
+
+
+def _steep(tape: Tape, value: ir.Value) -> ir.Value:
+    """Beyond -1 or 1, unless it is 0."""
+    return tape.op("Mul", value, tape.scalar(1 / smallest(value), value))
 
 
 def one_minus(tape: Tape, value: ir.Value) -> ir.Value:

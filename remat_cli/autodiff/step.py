@@ -15,12 +15,12 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass
 from remat_cli.autodiff.arrange import arranged
 from remat_cli.autodiff.call import Rule
 from remat_cli.autodiff.chosen import chosen_rules
-from remat_cli.autodiff.ends import LOSS, RATE, Ends
+from remat_cli.autodiff.ends import LOSS, RATE, Ends, memory_type
 from remat_cli.autodiff.forward import Forward, write_forward
 from remat_cli.autodiff.losses import LOSS_RULES, LOSSES, class_axis_of
 from remat_cli.autodiff.modern import modern
-from remat_cli.autodiff.optimizers import make_optimizer
-from remat_cli.autodiff.parameters import Weights, choose_weights
+from remat_cli.autodiff.optimizers import as_type, make_optimizer
+from remat_cli.autodiff.parameters import Choice, Weights, choose_weights
 from remat_cli.autodiff.rebatch import Rebatch
 from remat_cli.autodiff.recorder import Recorder
 from remat_cli.autodiff.reverse import Arrived as Move
@@ -29,6 +29,7 @@ from remat_cli.autodiff.rules import RULES
 from remat_cli.autodiff.tape import IR_VERSION, OPSET, Array, Tape, element_type, shape_of
 from remat_cli.core.errors import ModelError
 from remat_cli.core.training import StepFacts, TrainOptions
+from remat_cli.onnx_io.normalise import lifted_constants
 from remat_cli.onnx_io.phases import PHASE_KEY
 
 STATE_KEY = "remat.state"  # model metadata: JSON object, output -> the input it becomes
@@ -60,7 +61,8 @@ def build_step(
     """
     source = modern(model)
     rules = {**chosen_rules(rules, options), **LOSS_RULES}
-    weights = choose_weights(source.graph, rules, options.trainable, options.frozen)
+    constants = lifted_constants(model.graph) | lifted_constants(source.graph)
+    weights = choose_weights(source.graph, rules, Choice(options.trainable, options.frozen, constants))
     if options.batch_norm == "frozen":
         weights = weights.without_statistics()
     outputs = {value.name or "": value for value in model.graph.outputs}
@@ -182,7 +184,9 @@ def _mover(tape: Tape, options: TrainOptions, ends: Ends) -> Move:
     def move(weight: ir.Value, grad: ir.Value) -> None:
         states = [ends.memory(weight, suffix) for suffix in optimizer.states]
         with tape.within("update", f"{weight.name}/update"):
-            new = optimizer.update(tape, weight, grad, states, shared)
+            wide = as_type(tape, weight, memory_type(weight))
+            moved, *kept = optimizer.update(tape, wide, as_type(tape, grad, memory_type(weight)), states, shared)
+            new = (as_type(tape, moved, element_type(weight)), *kept)
         for value, after in zip((weight, *states), new, strict=True):
             ends.give_next(value, after)
 

@@ -20,6 +20,7 @@ from remat_cli.onnx_io.phases import PHASE_KEY
 
 OPSET = 21  # of every training step: the first in which all ops that rules write have their present form
 IR_VERSION = 10
+BROADCASTING = frozenset({"Add", "Sub", "Mul", "Div"})  # what reads the source of an Expand as well as its result
 VISIBLE_ELEMENTS = 1024  # constants up to this size are shown to shape inference (shapes, axes, bounds)
 
 Array = npt.NDArray[Any]
@@ -53,8 +54,8 @@ class Tape:
             self._phase, self._prefix = before
 
     def op(self, op_type: str, *inputs: ir.Value | None, **attributes: Any) -> ir.Value:
-        """Write an op with one result, and return it."""
-        return self.ops(op_type, inputs, 1, attributes)[0]
+        """Write an op with one result, and return it; one that broadcasts reads what is not spread out yet."""
+        return self.ops(op_type, _narrow(inputs) if op_type in BROADCASTING else inputs, 1, attributes)[0]
 
     def ops(
         self,
@@ -145,6 +146,29 @@ def known(value: ir.Value | None) -> Array | None:
     if value is None or value.const_value is None:
         return None
     return np.asarray(value.const_value.numpy())
+
+
+def _narrow(inputs: tuple[ir.Value | None, ...]) -> tuple[ir.Value | None, ...]:
+    """What an Expand reads in place of its result, where broadcasting gives the same.
+
+    So gradients of sums and means are not spread out in memory to be multiplied; an Expand that nobody reads is
+    dropped when the step is done.
+    """
+    for place, value in enumerate(inputs):
+        maker = None if value is None else value.producer()
+        if maker is not None and (maker.domain, maker.op_type) == ("", "Expand"):
+            narrow = (*inputs[:place], maker.inputs[0], *inputs[place + 1 :])
+            wide = _broadcast_shape(inputs)
+            inputs = narrow if wide is not None and _broadcast_shape(narrow) == wide else inputs
+    return inputs
+
+
+def _broadcast_shape(values: Sequence[ir.Value | None]) -> tuple[int, ...] | None:
+    """The shape that values have together; None if that is not known."""
+    shapes = [None if value is None else value.shape for value in values]
+    if any(shape is None or not shape.is_static() for shape in shapes):
+        return None
+    return np.broadcast_shapes(*(tuple(int(str(dim)) for dim in shape) for shape in shapes if shape is not None))
 
 
 def _infer(node: ir.Node) -> None:

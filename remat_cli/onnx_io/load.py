@@ -15,7 +15,13 @@ from remat_cli.core.errors import ModelError
 from remat_cli.onnx_io.canonical import canonicalise, outputs_by_place
 from remat_cli.onnx_io.dimensions import DimBindings, bind_dimensions
 from remat_cli.onnx_io.interface import Interface, inputs_of, interface_of, outputs_of
-from remat_cli.onnx_io.normalise import drop_unused_weights, lift_constants, name_nodes, weights_leave_inputs
+from remat_cli.onnx_io.normalise import (
+    drop_trailing_blanks,
+    drop_unused_weights,
+    lift_constants,
+    name_nodes,
+    weights_leave_inputs,
+)
 from remat_cli.onnx_io.save import save
 
 __all__ = ["DimBindings", "SourceModel", "inputs_of", "load", "outputs_of", "prepare_optimized", "save"]
@@ -79,11 +85,12 @@ def prepare_optimized(path: Path, before: ir.Model | None = None) -> ir.Model:
 
 
 def _repair(model: ir.Model) -> None:
-    """Names, constants and listed weights: what older exporters leave undone. In place."""
+    """Names, constants, listed weights and blank inputs: what exporters leave undone. In place."""
     if model.ir_version < 4:
         weights_leave_inputs(model.graph)
     model.ir_version = max(model.ir_version, OLDEST_IR_VERSION)
     name_nodes(model.graph)
+    drop_trailing_blanks(model.graph)
     lift_constants(model.graph)
 
 

@@ -11,6 +11,8 @@ import onnx_ir as ir
 from remat_cli.onnx_io.default_order import is_constant
 from remat_cli.onnx_io.element_types import dims_of
 
+LIFTED = "remat.lifted"  # in the `meta` of an initialiser that was a `Constant` node
+
 
 def fresh_name(wanted: str, taken: set[str]) -> str:
     """`wanted`, or with a number behind it, such that it is not in `taken`; it is added there."""
@@ -39,9 +41,15 @@ def lift_constants(graph: ir.Graph) -> None:
         name = old.name
         shape = ir.Shape(dims_of(tensor))
         weight = ir.Value(name=name, type=ir.TensorType(tensor.dtype), shape=shape, const_value=tensor)
+        weight.meta[LIFTED] = True
         old.replace_all_uses_with(weight, replace_graph_outputs=True)
         graph.remove(node, safe=True)
         graph.register_initializer(weight)
+
+
+def lifted_constants(graph: ir.Graph) -> frozenset[str]:
+    """Names of the initialisers that were `Constant` nodes, as far as this is known."""
+    return frozenset(name for name, value in graph.initializers.items() if value.meta.get(LIFTED))
 
 
 _CONSTANT_FORMS: Mapping[str, Callable[[Any], ir.TensorProtocol]] = {
@@ -65,6 +73,13 @@ def weights_leave_inputs(graph: ir.Graph) -> None:
     """Take initialisers out of the graph's inputs, where IR versions below 4 had to list them."""
     kept = [value for value in graph.inputs if value.name not in graph.initializers]
     graph.inputs[:] = kept
+
+
+def drop_trailing_blanks(graph: ir.Graph) -> None:
+    """Cut empty inputs off the end of every node's inputs: the same by definition, and fusions that read them crash."""
+    for node in ir.traversal.RecursiveGraphIterator(graph):
+        used = [place for place, value in enumerate(node.inputs) if value is not None]
+        node.resize_inputs(max(used, default=-1) + 1)
 
 
 def drop_unused_weights(graph: ir.Graph) -> None:

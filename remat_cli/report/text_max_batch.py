@@ -15,7 +15,16 @@ def max_batch_lines(report: MaxBatchReport, style: Style) -> list[str]:
     lines = [style.paint(report.model, "strong"), f"budget {report.budget} = {describe_bytes(report.budget_bytes)}", ""]
     lines.append(f"largest batch, keep all    {report.keep_all_batch or 'none: not even one sample fits'}")
     lines.append(f"largest batch, recomputing {report.max_batch or 'none was found'}{_ratio(report)}")
+    lines += _next_step(report)
     return [*lines, "", *columns([HEADINGS, *(_row(probe) for probe in report.probes)], "><>>>>>")]
+
+
+def _next_step(report: MaxBatchReport) -> list[str]:
+    """What to do where nothing fits."""
+    if report.max_batch or not report.probes:
+        return []
+    needed = format_bytes(report.probes[0].baseline_peak_bytes)
+    return [f"one sample needs {needed} when everything is kept: raise --budget, or the solver's --time-limit"]
 
 
 def _ratio(report: MaxBatchReport) -> str:

@@ -168,3 +168,16 @@ def test_cast_goes_back_to_the_type_it_came_from(to: int) -> None:
     grads: Any = gradient_of_sum(Case("Cast", [value], {"to": to}))
     assert grads[0].dtype == np.float32
     np.testing.assert_allclose(grads[0], gradient_of_sum(Case("Identity", [value]))[0], rtol=1e-6)
+
+
+def test_an_exponent_of_another_type_has_a_gradient_of_its_own() -> None:
+    tape = Tape()
+    kinds = ((ir.DataType.FLOAT, "x"), (ir.DataType.DOUBLE, "p"))
+    base, exponent = (ir.Value(name=name, type=ir.TensorType(kind), shape=ir.Shape([3])) for kind, name in kinds)
+    recorder = Recorder(tape, RULES, active={base, exponent})
+    power = recorder.op("Pow", base, exponent)
+    found: dict[ir.Value, ir.Value] = {}
+    seeds = {power: tape.constant(np.ones(3, np.float32))}
+    arrived = dict.fromkeys((base, exponent), lambda value, grad: found.update({value: grad}))
+    write_gradients(tape, recorder.leading_to([power]), RULES, seeds, arrived)
+    assert [found[base].dtype, found[exponent].dtype] == [ir.DataType.FLOAT, ir.DataType.DOUBLE]

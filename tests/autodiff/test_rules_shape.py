@@ -184,3 +184,13 @@ def _torch() -> Any:
     import torch
 
     return torch
+
+
+@pytest.mark.parametrize(("start", "end"), [(-9, -9), (-9, -4), (9, -9), (9, -2), (-1, -9)])
+def test_bounds_beyond_the_array_are_clamped_as_the_runtime_does(start: int, end: int) -> None:
+    """Backwards, where numpy's clamping differs; each element's gradient says whether it was read."""
+    case = cut((3,), [start], [end], [0], [-1])
+    read = runtime(*build(case, np.float32, RULES, gradients=False))[0]
+    grad = differentiate(case, np.float32, RULES, runtime)[0]
+    values = np.asarray(case.inputs[0], np.float32)
+    np.testing.assert_array_equal(grad != 0, np.isin(values, read))

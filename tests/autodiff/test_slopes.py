@@ -36,3 +36,8 @@ EDGES = np.array([0.0, -0.0, TINY, -TINY, 1e-30, -1e-30, 1, -1, 3e38, -3e38, np.
 @pytest.mark.parametrize(("function", "expected"), [(step, EDGES > 0), (sign, np.sign(EDGES))])
 def test_exact_at_the_edges(function: Callable[[Tape, ir.Value], ir.Value], expected: np.ndarray) -> None:
     np.testing.assert_array_equal(written(function, EDGES), expected)
+
+
+@pytest.mark.parametrize(("function", "expected"), [(step, EDGES > 0), (sign, np.sign(EDGES))])
+def test_double_precision_has_kernels_too(function: Callable[[Tape, ir.Value], ir.Value], expected: np.ndarray) -> None:
+    np.testing.assert_array_equal(written(function, EDGES.astype(np.float64)), expected)

@@ -14,6 +14,7 @@ from remat_cli.autodiff.step import build_step
 from remat_cli.core.errors import ConfigError, ModelError
 from remat_cli.core.training import TrainOptions
 from remat_cli.onnx_io.default_order import default_order
+from remat_cli.onnx_io.load import DimBindings, load
 from tests.autodiff.rule_case import runtime
 
 RNG = np.random.default_rng(3)
@@ -213,3 +214,90 @@ def test_a_default_session_updates_the_last_layer_first():
     assert last["w2"] < last["b1"]
     assert last["w2"] < last["w1"]
     assert {node.name for node in arranged(nodes)} == {node.name for node in nodes}
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_half_precision_weights_are_updated_in_single(optimizer):
+    text = TEXT.replace(", float half = {0.5}", "").replace("y = Mul(z, half)", "y = Relu(z)")
+    model = net(text.replace("float", "float16"))
+    for name, value in list(model.graph.initializers.items()):
+        value.const_value = ir.tensor(value.const_value.numpy().astype(np.float16), name=name)
+        value.dtype = ir.DataType.FLOAT16
+    step = build_step(model, TrainOptions(loss="mse", optimizer=optimizer))
+    state = dict(step.state)
+    assert {array.dtype for name, array in state.items() if "." in name} <= {np.dtype(np.float32)}
+    data = {"x": DATA["x"].astype(np.float16), "target": np.zeros((4, 3), np.float16)}
+    losses = []
+    for _ in range(20):
+        results = run(type(step)(step.model, state, step.facts), **data)
+        losses.append(float(results["loss"]))
+        state = {old: results[new] for new, old in step.facts.state.items()}
+    assert state["w1"].dtype == np.float16
+    assert losses[-1] < 0.9 * losses[0]
+
+
+def test_constants_written_as_nodes_are_trained_only_where_they_hold_most_of_the_numbers():
+    text = TEXT.replace("h = MatMul(x, w1)", "c = Constant<value_floats = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]>()\n"
+                        "m = Mul(x, c)\n h = MatMul(m, w1)")  # fmt: skip
+    step = build_step(net(text), ENTROPY)
+    assert set(step.facts.trained) == {"w1", "b1", "w2"}
+    assert set(step.facts.frozen) == {"half", "c"}
+    assert build_step(net(text), TrainOptions(loss="mse", trainable=("c",))).facts.trained == ("c",)
+    model = net(text)
+    for name in ("w1", "b1", "w2"):
+        value = model.graph.initializers.pop(name)
+        node = ir.node("Constant", [], {"value": ir.AttrTensor("value", value.const_value)})
+        node.outputs[0].name = name
+        value.replace_all_uses_with(node.outputs[0])
+        model.graph.insert_before(model.graph[0], node)
+    assert set(build_step(model, ENTROPY).facts.trained) == {"w1", "b1", "w2", "c"}
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (
+            "h = MatMul(x, w1)\n t = Cast<to = 9>(b1)\n k = Squeeze(t)\n"
+            " y = If(k) <then_branch = a () => (float[4, 3] p)"
+            " { p = MatMul(x, w2) }, else_branch = b () => (float[4, 3] q) { q = MatMul(x, w2) }>",
+            "weights are read in the bodies of If",
+        ),
+        ("q = QuantizeLinear(w1, b1, zero)\n d = DequantizeLinear(q, b1, zero)\n y = MatMul(x, d)", "quantised"),
+    ],
+)
+def test_nothing_to_train_says_why(text, words):
+    head = '<ir_version: 8, opset_import: ["" : 17]>\nnet (float[4, 6] x) => (float[4, 3] y)\n'
+    weights = "<float[6, 3] w1, float b1, float[6, 3] w2, int8 zero = {0}>"
+    model = net(f"{head}{weights}\n{{\n {text}\n}}")
+    with pytest.raises(ModelError, match=f"nothing to train: .*{words}"):
+        build_step(model, TrainOptions(loss="mse", frozen=("w1",)))
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+@pytest.mark.parametrize("attributes", ["", ", ignore_index = 2"])
+def test_a_cross_entropy_in_the_model_is_written_out(reduction, attributes):
+    text = TEXT.replace("(float[4, 6] x) => (float[4, 3] y)", "(float[4, 6] x, int64[4] t) => (float y)").replace(
+        "y = Mul(z, half)",
+        f'l = Mul(z, half)\n y, p = SoftmaxCrossEntropyLoss<reduction = "{reduction}"{attributes}>(l, t)',
+    )
+    model = net(text)
+    proto = ir.to_proto(model)
+    feeds = {"x": DATA["x"], "t": DATA["target"]}
+    step = build_step(model, TrainOptions(loss_output="y", optimizer=None))
+    results = run(step, **feeds)
+    np.testing.assert_allclose(results["loss"], runtime(proto, feeds)[0], rtol=1e-6)
+    bump = {**step.state, "b1": step.state["b1"] + np.float32(1e-2) * np.eye(8, dtype=np.float32)[2]}
+    higher = run(type(step)(step.model, bump, step.facts), **feeds)["loss"]
+    assert (higher - results["loss"]) / 1e-2 == pytest.approx(results["b1.gradient"][2], rel=0.05, abs=3e-3)
+
+
+def test_small_weights_may_lie_in_a_file_of_their_own(tmp_path):
+    proto = ir.to_proto(net())
+    onnx.save(proto, tmp_path / "net.onnx", save_as_external_data=True, location="w.bin", size_threshold=0)
+    source = load(tmp_path / "net.onnx", DimBindings())
+    assert set(build_step(source.ir, ENTROPY).facts.trained) == {"w1", "b1", "w2"}
+
+
+def test_a_rule_of_the_users_must_be_a_function():
+    with pytest.raises(ConfigError, match="gradient rule 'os:sep' of Relu is no function"):
+        build_step(net(), TrainOptions(loss="mse", gradient_rules={"Relu": "os:sep"}))

@@ -27,6 +27,8 @@ class FakePipeline:
             "inspect_file": samples.inspect_report(),
             "verify_plan": samples.verify_report(),
             "solve_instance": samples.solve_report(),
+            "train_model": samples.train_report(),
+            "find_max_batch": samples.max_batch_report(),
         }
     )
     error: BaseException | None = None
@@ -64,8 +66,9 @@ class FakePipeline:
 def pipeline(monkeypatch) -> FakePipeline:
     fake = FakePipeline()
     module = fake.module()
-    monkeypatch.setitem(sys.modules, "remat_cli.pipeline", module)
-    monkeypatch.setattr(remat_cli, "pipeline", module, raising=False)
+    for name in ("pipeline", "pipeline_train", "pipeline_max_batch"):
+        monkeypatch.setitem(sys.modules, f"remat_cli.{name}", module)
+        monkeypatch.setattr(remat_cli, name, module, raising=False)
     return fake
 
 

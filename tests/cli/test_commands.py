@@ -13,7 +13,11 @@ from remat_cli.core.progress import OPTIMISING, PROFILING, SOLVING
 from tests.report import samples
 
 COMPILE = ("compile", "net.onnx", "--budget", "80%")
+TRAIN = ("train", "net.onnx", "--loss", "mse")
+MAX_BATCH = ("max-batch", "net.onnx", "--loss", "mse", "--budget", "2MiB")
 COMMANDS = {
+    "train": TRAIN,
+    "max-batch": MAX_BATCH,
     "compile": COMPILE,
     "profile": ("profile", "net.onnx"),
     "inspect": ("inspect", "net.onnx"),
@@ -150,6 +154,20 @@ def test_interrupt_outside_solving_is_130(remat, pipeline):
         (("inspect", "net.onnx", "--svg", "graph.json"), "exists: add --force"),
         (("inspect", "net.onnx", "--budget", "0%"), "budget '0%'"),
         (("verify", "no.json"), "does not exist"),
+        (("train", "net.onnx"), "no loss: add --loss"),
+        ((*TRAIN, "--loss-output", "y"), "the loss can be only one"),
+        ((*TRAIN, "--loss", "huber"), "'huber' is not one of"),
+        ((*TRAIN, "--optimizer", "lion"), "'lion' is not one of"),
+        ((*TRAIN, "--batch", "0"), "--batch 0"),
+        ((*TRAIN, "--batch", "many"), "'many' is not a valid integer"),
+        ((*TRAIN, "--optimizer-option", "beta1"), "write beta1=0.9"),
+        ((*TRAIN, "--gradients-only", "--optimizer-option", "beta1=0.9"), "--optimizer-option needs --optimizer"),
+        ((*TRAIN, "-o", "net.onnx"), "would overwrite net.onnx"),
+        ((*TRAIN, "-o", "graph.json"), "graph.json exists: add --force"),
+        ((*TRAIN, "-o", "no/step.onnx"), "directory no does not exist"),
+        ((*TRAIN, "--budget", "0"), "budget '0'"),
+        (("max-batch", "net.onnx", "--loss", "mse"), "no budget"),
+        (("max-batch", "net.onnx", "--budget", "2MiB"), "no loss"),
         (("frobnicate",), "No such command 'frobnicate'"),
     ],
 )
@@ -186,6 +204,45 @@ def test_flags_reach_the_pipeline(remat, pipeline):
     assert (config.dims, config.input_shapes) == ({"batch": 8, "len": 4}, {"x": (1, 3)})
     assert (config.output, config.plan) == (Path("o.onnx"), Path("p.json"))
     assert config.verbose
+
+
+@pytest.mark.parametrize("command", [TRAIN, MAX_BATCH])
+def test_train_flags_reach_the_pipeline(remat, pipeline, command):
+    outcome = remat(
+        *command, "--output-name", "y", "--class-axis", "2", "--optimizer", "adamw", "--optimizer-option", "beta1=0.8",
+        "--trainable", "a*", "--trainable", "b", "--freeze", "*.bias", "--batch-norm", "frozen", "--no-dropout",
+        "--keep-outputs", "--gradient-rule", "My=rules:my", "--gradient-rule", "com.x:Op=rules:x", "--seed", "4",
+    )  # fmt: skip
+    assert (outcome.code, outcome.err) == (0, "")
+    name, path, config = pipeline.calls[0]
+    assert (name, path) == ({"train": "train_model", "max-batch": "find_max_batch"}[command[0]], Path("net.onnx"))
+    train = config.train
+    assert (train.loss, train.loss_output, train.output, train.class_axis) == ("mse", None, "y", 2)
+    assert (train.optimizer, train.optimizer_options) == ("adamw", {"beta1": "0.8"})
+    assert (train.trainable, train.frozen) == (("a*", "b"), ("*.bias",))
+    assert (train.batch_norm, train.dropout, train.keep_outputs) == ("frozen", False, True)
+    assert train.gradient_rules == {"My": "rules:my", "com.x:Op": "rules:x"}
+    assert config.seed == 4
+
+
+def test_what_a_step_gives_is_chosen_by_flags(remat, pipeline):
+    remat(*TRAIN)
+    train = pipeline.config.train
+    assert (train.optimizer, train.batch_norm, train.dropout, train.batch) == ("sgd", "train", True, None)
+    assert pipeline.config.budget is None
+    remat(*TRAIN, "--gradients-only", "--batch", "8", "--budget", "50%", "-o", "step.onnx")
+    config = pipeline.config
+    assert (config.train.optimizer, config.train.batch, config.output) == (None, 8, Path("step.onnx"))
+    assert config.budget.fraction == Fraction(1, 2)
+
+
+def test_train_and_max_batch_answer_with_their_exit_codes(remat, pipeline):
+    pipeline.reports["train_model"] = samples.train_report(samples.impossible_report())
+    assert remat(*TRAIN, "--budget", "1%").code == 3
+    pipeline.reports["find_max_batch"] = samples.no_batch_report()
+    outcome = remat(*MAX_BATCH)
+    assert (outcome.code, outcome.err) == (4, "")
+    assert "not even one sample fits" in outcome.out
 
 
 @pytest.mark.parametrize("command", [COMPILE, ("inspect", "net.onnx", "--budget", "min")])
@@ -276,7 +333,7 @@ def test_help_shows_a_working_example(remat, command):
 
 
 def test_examples_parse(remat, pipeline, folder):
-    for name in ("unet.onnx", "bert.onnx", "unet.plan.json"):
+    for name in ("unet.onnx", "bert.onnx", "resnet.onnx", "model.onnx", "unet.plan.json"):
         Path(name).write_bytes(b"{}")
     for command in COMMANDS:
         examples = remat(command, "--help").out.partition("Example")[2].splitlines()[1:]

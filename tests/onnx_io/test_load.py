@@ -243,3 +243,15 @@ def test_prepare_optimized_drops_what_nobody_reads(tmp_path: Path) -> None:
     reference = prepare_optimized(written(model, tmp_path))
     assert set(reference.graph.initializers) == {"w"}
     assert all(node.name for node in reference.graph)
+
+
+def test_empty_inputs_at_the_end_are_cut_off(tmp_path: Path) -> None:
+    nodes = [
+        helper.make_node("Add", ["x", "w"], ["a"]),
+        helper.make_node("LayerNormalization", ["a", "s", ""], ["n"]),
+        helper.make_node("Clip", ["n", "", "top"], ["y"]),
+    ]
+    weights = {"w": WEIGHT, "s": np.ones(32, np.float32), "top": np.array(1, np.float32)}
+    source = load(written(model_of(nodes, {"x": (16, 32)}, ["y"], weights, opset=17), tmp_path), DimBindings())
+    inputs = [[None if value is None else value.name for value in node.inputs] for node in source.ir.graph]
+    assert inputs == [["x", "w"], ["a", "s"], ["n", None, "top"]]

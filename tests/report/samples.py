@@ -22,6 +22,7 @@ from remat_cli.core.profile import OpCost, Profile, Provenance
 from remat_cli.core.schedule import Schedule
 from remat_cli.core.simulate import baseline, simulate
 from remat_cli.core.splits import Region, RegionFacts, Splitting
+from remat_cli.core.training import StepFacts
 from remat_cli.core.verification import Verification
 from remat_cli.report.explain import alive_at, recomputes
 from remat_cli.report.inspection import inspect_model, inspect_plan
@@ -37,6 +38,7 @@ from remat_cli.report.report import (
     VerifyReport,
     solution_report,
 )
+from remat_cli.report.training import BatchProbe, MaxBatchReport, TrainReport
 
 MIB = 2**20
 SKIP_STEPS = (0, 1, 2, 0, 3)  # `make_skip` runs again just before its reader
@@ -356,3 +358,59 @@ def proposal_report() -> InspectReport:
         inspect_model(Path("net.onnx"), graph(), profile(), problem(22 * MIB), "22MiB"),
         regions=estimated_regions(asked.regions, asked.facts, graph()),
     )
+
+
+def step_facts() -> StepFacts:
+    return StepFacts(
+        forward_ops=5,
+        backward_ops=9,
+        update_ops=4,
+        parameters=1_234,
+        trained=("w1", "w2"),
+        frozen=("scale", "table"),
+        state={"w1.next": "w1", "w2.next": "w2"},
+        inputs=("x",),
+        loss="loss",
+        target="target",
+        notes=("output 'y' is a Softmax: the loss is computed from what goes into it",),
+    )
+
+
+def train_report(compiled: CompileReport | None = None) -> TrainReport:
+    return TrainReport(
+        model="net.onnx",
+        step="net.train.onnx",
+        state="net.train.state.npz",
+        facts=step_facts(),
+        snippet="for batch in batches:\n    print(loss)\n",
+        compiled=compiled,
+    )
+
+
+def max_batch_report() -> MaxBatchReport:
+    return MaxBatchReport(
+        model="net.onnx",
+        budget="32MiB",
+        budget_bytes=32 * MIB,
+        keep_all_batch=2,
+        max_batch=3,
+        best=_probe(3, fits=True),
+        probes=(BatchProbe(2, 30 * MIB, 2_000_000, 600_000, True, 30 * MIB, 0.0), _probe(3, fits=True), _probe(4)),
+    )
+
+
+def no_batch_report() -> MaxBatchReport:
+    return MaxBatchReport(
+        model="net.onnx",
+        budget="8MiB",
+        budget_bytes=8 * MIB,
+        keep_all_batch=None,
+        max_batch=None,
+        best=None,
+        probes=(_probe(1),),
+    )
+
+
+def _probe(batch: int, *, fits: bool = False) -> BatchProbe:
+    peak, overhead = (31 * MIB, 12.5) if fits else (None, None)
+    return BatchProbe(batch, 15 * batch * MIB, 1_000_000 * batch, 300_000 * batch, fits, peak, overhead)

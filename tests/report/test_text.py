@@ -33,6 +33,11 @@ REPORTS = {
     "verify_too_far": lambda: samples.verify_report(
         msgspec.structs.replace(samples.close_verification(), outputs_close=False, outputs_max_relative_error=0.02)
     ),
+    "train": samples.train_report,
+    "train_compiled": lambda: samples.train_report(samples.compile_report()),
+    "train_impossible": lambda: samples.train_report(samples.impossible_report()),
+    "max_batch": samples.max_batch_report,
+    "max_batch_none": samples.no_batch_report,
     "profile": samples.profile_report,
     "cache": lambda: CacheReport("/home/me/.cache/remat", 1),
     "solvers": lambda: SolversReport(

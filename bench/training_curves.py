@@ -1,0 +1,314 @@
+"""Training steps of papers' networks under a budget: what saving memory costs, and how much larger a batch can be.
+
+`make bench-train-curves` runs all of it. `python -m bench.training_curves --parts curve --networks vgg16 --write` runs
+a part and leaves the other rows of the results as they are. Parts:
+
+* `curve`: overhead against peak for every solver of the registry, as Figure 5 of Jain et al. 2020;
+* `measured`: two points of each curve by `remat compile`, verified and timed;
+* `quarter`: overhead at a quarter of the memory that keeping everything takes, as Table 2 of Schuler et al. 2022;
+* `batch`: the largest batch by `remat max-batch`, as Figure 6 of Jain et al. 2020.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+
+from bench.compiling import OUTPUT, RESULTS, ROOT, Row, compile_row, write_results
+from bench.curves_plot import compiled_of, curve_svg
+from bench.curves_report import markdown
+from remat_cli.config import Config, load_config
+from remat_cli.config_train import StepPaths
+from remat_cli.core.budget import parse_budget
+from remat_cli.core.errors import RematError
+from remat_cli.core.floor import working_set_floor
+from remat_cli.core.problem import Problem, make_problem
+from remat_cli.core.profile import Profile
+from remat_cli.core.progress import SilentProgress
+from remat_cli.core.simulate import baseline
+from remat_cli.core.training import TrainOptions
+from remat_cli.pipeline_prepare import Prepared, prepare, profile_prepared
+from remat_cli.pipeline_solve import answer, ask, prepare_kernels
+from remat_cli.pipeline_train import compile_settings, make_step, write_step
+from remat_cli.report.report import SolutionReport, solution_report
+from remat_cli.runtime._arrays import pack_all
+from remat_cli.runtime._process import run_fresh
+from remat_cli.runtime._trials import TimeJob, time_models
+from remat_cli.runtime.session import SessionSettings
+from remat_cli.solvers import SOLVERS, make_solver
+from sample_models.papers import paper_model
+
+NAME = "training_curves"
+PERCENTS = (90, 80, 70, 60, 50, 40, 30)
+COMPILED = ("80%", "60%")
+QUARTER = "25%"
+REFERENCE, BEST = "keep-all", "auto"
+MISSES = 2  # a solver that finds nothing under so many budgets in a row is not asked for smaller ones
+KEPT_BATCH = 4  # the budget of part `batch` is what keeping everything takes with this batch
+ROUNDS = 25  # of both models in turn; least times count
+STEP = ("--loss", "cross-entropy", "--gradients-only")
+TRAIN = TrainOptions(loss="cross-entropy", optimizer=None)
+
+Sizes = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Seconds for each plan: of a curve, at a quarter, of a batch."""
+
+    curve_seconds: float = 10.0
+    quarter_seconds: float = 30.0
+    batch_seconds: float = 5.0
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A training step that was prepared and measured op by op; `problem` has no budget yet."""
+
+    path: Path
+    prepared: Prepared
+    problem: Problem
+    profile: Profile
+    settings: Config
+
+    def solve(self, budget: str, solver: str, seconds: float) -> SolutionReport:
+        """What a solver reaches within a budget, judged."""
+        config = msgspec.structs.replace(
+            self.settings, budget=parse_budget(budget), solver=solver, time_limit_seconds=seconds
+        )
+        found = answer(ask(self.problem, config), config, SilentProgress())
+        return solution_report(found.run, found.question.problem, found.question.baseline, found.plan)
+
+    def facts(self) -> Row:
+        """What keeping everything takes, and what no plan can change."""
+        plan, floor = baseline(self.problem), working_set_floor(self.problem)
+        cause = floor.ops[0]
+        return {
+            "ops": len(self.problem.ops),
+            "fixed_bytes": self.profile.fixed_bytes,
+            "kept_bytes": sum(tensor.size_bytes for tensor in self.problem.tensors if tensor.kept),
+            "floor_bytes": floor.bytes[0],
+            "floor_op": None if cause is None else self.prepared.graph.ops[cause].name,
+            "baseline_bytes": plan.peak,
+            "baseline_ns": plan.time_ns,
+        }
+
+
+# Sizes are such that activations are most of the memory and a run takes well under a second on two cores.
+CURVES: Mapping[str, Sizes] = {
+    "vgg16": {"batch": 16, "resolution": 128, "width": 0.125},
+    "mobilenet": {"batch": 16, "resolution": 128, "width": 0.5},
+    "unet_vgg": {"batch": 4, "resolution": (128, 192), "width": 0.125},
+    "resnet50": {"batch": 16, "resolution": 128, "width": 0.125},
+}
+QUARTERS: Mapping[str, Sizes] = {
+    "resnet18": {"batch": 32, "resolution": 128, "width": 0.125},
+    "resnet34": {"batch": 32, "resolution": 128, "width": 0.125},
+    "unet": {"batch": 4, "resolution": (128, 192), "width": 0.125},
+}
+BATCHES: Mapping[str, Sizes] = {
+    "vgg16": {"resolution": 64, "width": 0.125, "classes": 10},
+    "mobilenet": {"resolution": 64, "width": 0.25, "classes": 10},
+    "unet_vgg": {"resolution": (64, 96), "width": 0.125},
+    "resnet50": {"resolution": 64, "width": 0.125, "classes": 10},
+    "resnet18": {"resolution": 64, "width": 0.125, "classes": 10},
+}
+
+
+def prepared(name: str, sizes: Sizes, folder: Path) -> Subject:
+    """Build the training step of a network and measure it op by op."""
+    model, step = folder / f"{name}.onnx", folder / f"{name}.train.onnx"
+    model.write_bytes(paper_model(name, **sizes).SerializeToString())
+    config = msgspec.structs.replace(load_config({}), train=TRAIN, split="off")
+    write_step(make_step(model, config, SilentProgress()), StepPaths(step, folder / f"{name}.state.npz"))
+    settings = compile_settings(config)
+    prepared_step = prepare(step, settings, folder, SilentProgress())
+    profile = profile_prepared(prepared_step, settings, settings.device, SilentProgress())
+    return Subject(step, prepared_step, make_problem(prepared_step.graph, profile, 0), profile, settings)
+
+
+def applicable(problem: Problem) -> tuple[str, ...]:
+    """Solvers of the registry that take this problem; the reference is drawn as a point."""
+    return tuple(name for name in SOLVERS if name != REFERENCE and make_solver(name).supports(problem) is None)
+
+
+def budgets(subject: Row) -> tuple[str, ...]:
+    """Shares of what planning can change, as far as the floor allows, and the floor itself in bytes."""
+    fixed, whole = subject["fixed_bytes"], subject["baseline_bytes"]
+    possible = [p for p in PERCENTS if fixed + Fraction(p, 100) * (whole - fixed) >= subject["floor_bytes"]]
+    return (*(f"{p}%" for p in possible), str(subject["floor_bytes"]))
+
+
+def curve_row(name: str, sizes: Sizes, folder: Path, limits: Limits) -> Row:
+    """Every solver at every budget."""
+    subject = prepared(name, sizes, folder)
+    facts = subject.facts()
+    points: list[Row] = []
+    for solver in applicable(subject.problem):
+        points += _points(subject, solver, budgets(facts), limits.curve_seconds)
+    return {**facts, "limit_seconds": limits.curve_seconds, "points": points}
+
+
+def measured_row(name: str, sizes: Sizes, folder: Path, limits: Limits) -> Row:
+    """Two plans of a curve, written, verified and timed."""
+    subject, flags = prepared(name, sizes, folder), ("--split", "off", *_limit(limits.curve_seconds))
+    return {"compiled": [_compiled(subject, budget, flags, folder) for budget in COMPILED]}
+
+
+def _points(subject: Subject, solver: str, wanted: tuple[str, ...], seconds: float) -> Iterator[Row]:
+    """A solver at budgets from large to small, until it finds nothing any more or cannot go on."""
+    misses = 0
+    for budget in wanted:
+        if misses == MISSES:
+            yield {"solver": solver, "budget": budget, "status": "not_tried"}
+            continue
+        point = _point(subject, solver, budget, seconds)
+        misses = 0 if point.get("peak_bytes") else misses + 1
+        click.echo(f"  {solver:14} {budget:>10} {point['status']} {point.get('overhead_percent')}", err=True)
+        yield point
+
+
+def _point(subject: Subject, solver: str, budget: str, seconds: float) -> Row:
+    try:
+        found = subject.solve(budget, solver, seconds)
+    except RematError as error:
+        return {"solver": solver, "budget": budget, "status": "refused", "message": str(error)}
+    keys = ("status", "space", "budget_bytes", "floor_bytes", "peak_bytes", "overhead_percent", "lower_bound_percent")
+    known = {key: getattr(found, key) for key in (*keys, "recomputed_ops", "seconds")}
+    return {"solver": solver, "budget": budget, **known}
+
+
+def _limit(seconds: float) -> tuple[str, str]:
+    return "--time-limit", f"{seconds:g}s"
+
+
+def _compiled(subject: Subject, budget: str, flags: tuple[str, ...], folder: Path) -> Row:
+    """A plan written by `remat compile`, verified and measured; without the search for the smallest cap."""
+    row = compile_row(subject.path.stem, subject.path, budget, ("--no-capped-run", *flags), folder)
+    solution, verification = (row["report"].get(key) or {} for key in ("solution", "verification"))
+    return {
+        "budget": budget,
+        "exit_code": row["exit_code"],
+        "message": row["message"],
+        "fixed_bytes": solution.get("fixed_bytes"),
+        "tiles": [region["tiles"] for region in row["report"].get("regions") or ()],
+        **{key: verification.get(key) for key in VERIFIED},
+        "measured_overhead_percent": _measured_percent(subject, folder / OUTPUT) if row["exit_code"] == 0 else None,
+    }
+
+
+def _measured_percent(subject: Subject, compiled: Path) -> float:
+    """How much longer a run of the compiled step takes, by the least times of both models."""
+    job = TimeJob(
+        models=(str(subject.prepared.reference_path), str(compiled)),
+        feeds=pack_all(subject.prepared.feeds),
+        settings=SessionSettings(exact=False),
+        rounds=ROUNDS,
+    )
+    before, after = run_fresh(time_models, job)
+    return 100 * (after / before - 1)
+
+
+VERIFIED = (
+    "predicted_peak_bytes",
+    "measured_peak_bytes",
+    "measured_peak_default_session_bytes",
+    "predicted_overhead_percent",
+    "outputs_identical",
+    "order_honoured",
+    "runtime_version",
+)
+
+
+def quarter_row(name: str, sizes: Sizes, folder: Path, limits: Limits) -> Row:
+    """What a quarter of the memory costs; where that is too little for whole ops, also what the least budget costs."""
+    subject, flags = prepared(name, sizes, folder), _limit(limits.quarter_seconds)
+    points = [_point(subject, BEST, QUARTER, limits.quarter_seconds)]
+    compiled = [_compiled(subject, QUARTER, flags, folder)]
+    if points[0]["peak_bytes"] is None:
+        points += [_point(subject, BEST, "min", limits.quarter_seconds)]
+        least = str(points[1]["peak_bytes"])
+        compiled += [_compiled(subject, least, ("--split", "off", *flags), folder)]
+    return {**subject.facts(), "limit_seconds": limits.quarter_seconds, "points": points, "compiled": compiled}
+
+
+def batch_row(name: str, sizes: Sizes, folder: Path, limits: Limits) -> Row:
+    """The largest batch under the budget that keeping everything fills with a small one."""
+    kept = prepared(name, {**sizes, "batch": KEPT_BATCH}, folder).facts()
+    model = folder / f"{name}.onnx"
+    model.write_bytes(paper_model(name, **sizes).SerializeToString())
+    command = [sys.executable, "-m", "remat_cli", "max-batch", str(model), *STEP, "--quiet", "--format", "json"]
+    command += ["--budget", str(kept["baseline_bytes"]), "--split", "off", *_limit(limits.batch_seconds)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
+    report = json.loads(done.stdout) if done.stdout.strip() else {"message": done.stderr.strip()}
+    return {"fixed_bytes": kept["fixed_bytes"], "limit_seconds": limits.batch_seconds, "report": report}
+
+
+PARTS: Mapping[str, tuple[Mapping[str, Sizes], Callable[[str, Sizes, Path, Limits], Row]]] = {
+    "curve": (CURVES, curve_row),
+    "measured": (CURVES, measured_row),
+    "quarter": (QUARTERS, quarter_row),
+    "batch": (BATCHES, batch_row),
+}
+
+
+@click.command()
+@click.option("--parts", default=",".join(PARTS), show_default=True)
+@click.option("--networks", default="", help="Comma-separated names; all when empty.")
+@click.option("--curve-limit", default=Limits.curve_seconds, show_default=True, help="Seconds for a plan of a curve.")
+@click.option("--write/--no-write", default=False, help=f"Update bench/results/{NAME}.jsonl, .md and pictures.")
+def main(parts: str, networks: str, curve_limit: float, write: bool) -> None:
+    """Run the bench."""
+    prepare_kernels(BEST, SilentProgress())
+    rows = list(_run(parts.split(","), tuple(filter(None, networks.split(","))), Limits(curve_limit)))
+    if write:
+        rows = merged(_known(), rows)
+        save(rows)
+    click.echo(markdown(rows))
+
+
+def _run(parts: list[str], networks: tuple[str, ...], limits: Limits) -> Iterator[Row]:
+    for part in parts:
+        cases, make = PARTS[part]
+        for name, sizes in cases.items():
+            if networks and name not in networks:
+                continue
+            click.echo(f"{part} {name}", err=True)
+            with tempfile.TemporaryDirectory() as folder:
+                made = make(name, sizes, Path(folder), limits)
+            yield {"part": part, "network": name, "sizes": dict(sizes), **made}
+
+
+def _known() -> list[Row]:
+    path = RESULTS / f"{NAME}.jsonl"
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def merged(known: list[Row], fresh: list[Row]) -> list[Row]:
+    """Rows with fresh ones in place of those of the same part and network, in the order of the bench."""
+    rows = {(row["part"], row["network"]): row for row in (*known, *fresh)}
+    return [rows[part, name] for part, (cases, _) in PARTS.items() for name in cases if (part, name) in rows]
+
+
+def save(rows: list[Row]) -> None:
+    """Write the rows, the tables made from them, and the pictures."""
+    write_results(NAME, rows, markdown(rows))
+    pictures = RESULTS / NAME
+    pictures.mkdir(parents=True, exist_ok=True)
+    for row in rows:
+        if row["part"] == "curve":
+            (pictures / f"{row['network']}.svg").write_bytes(curve_svg(row, compiled_of(rows, row["network"])))
+
+
+if __name__ == "__main__":
+    main()
