@@ -10,8 +10,8 @@ import numpy as np
 import onnx_ir as ir
 
 from remat_cli.autodiff.call import Call, Form, Grads, Rule
-from remat_cli.autodiff.forms import reshape
 from remat_cli.autodiff.recorder import Recorder
+from remat_cli.autodiff.shapes import reshape
 from remat_cli.autodiff.tape import Tape, element_type, known, shape_of
 from remat_cli.core.errors import ModelError
 

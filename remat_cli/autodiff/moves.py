@@ -9,7 +9,7 @@ from math import prod
 import numpy as np
 import onnx_ir as ir
 
-from remat_cli.autodiff.forms import reshape
+from remat_cli.autodiff.shapes import reshape
 from remat_cli.autodiff.tape import Array, Tape, element_type, shape_of
 
 LARGEST_MATRIX = 1 << 20  # elements of a map of indices that may be stored as a matrix

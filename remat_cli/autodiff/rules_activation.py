@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 import onnx_ir as ir
 
 from remat_cli.autodiff.call import Call, Form, Gradient, Grads, Rule, TrainingForm
-from remat_cli.autodiff.forms import sum_to
+from remat_cli.autodiff.shapes import sum_to
 from remat_cli.autodiff.slopes import Slope, one_minus, shifted, smallest, step, times
 from remat_cli.autodiff.tape import Tape
 

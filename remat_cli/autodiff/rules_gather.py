@@ -9,9 +9,9 @@ import numpy as np
 import onnx_ir as ir
 
 from remat_cli.autodiff.call import Call, Grads, Rule, only
-from remat_cli.autodiff.forms import positive, reshape
 from remat_cli.autodiff.moves import scatter_add, ungather, zeros
 from remat_cli.autodiff.rules_shape import Found
+from remat_cli.autodiff.shapes import positive, reshape
 from remat_cli.autodiff.tape import Array, Tape
 from remat_cli.core.errors import ModelError
 

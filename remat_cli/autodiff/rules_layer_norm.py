@@ -10,7 +10,7 @@ import numpy as np
 import onnx_ir as ir
 
 from remat_cli.autodiff.call import Call, Form, Grads, Rule
-from remat_cli.autodiff.forms import reshape, sum_to
+from remat_cli.autodiff.shapes import reshape, sum_to
 from remat_cli.autodiff.slopes import sign
 from remat_cli.autodiff.tape import Tape, element_type, shape_of
 from remat_cli.core.errors import ModelError

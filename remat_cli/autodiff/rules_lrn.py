@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from remat_cli.autodiff.call import Call, Grads, Rule
-from remat_cli.autodiff.forms import reshape
+from remat_cli.autodiff.shapes import reshape
 from remat_cli.autodiff.tape import Array, Tape, element_type, shape_of
 
 

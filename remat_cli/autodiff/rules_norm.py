@@ -15,7 +15,7 @@ import numpy as np
 import onnx_ir as ir
 
 from remat_cli.autodiff.call import Call, Form, Grads, Rule, only
-from remat_cli.autodiff.forms import reshape
+from remat_cli.autodiff.shapes import reshape
 from remat_cli.autodiff.tape import Tape, element_type, known, shape_of
 
 EPSILON = 1e-5  # default of every op here

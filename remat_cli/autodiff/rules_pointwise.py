@@ -8,7 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from remat_cli.autodiff.call import Call, Gradient, Grads, Rule, only
-from remat_cli.autodiff.forms import sum_to
+from remat_cli.autodiff.shapes import sum_to
 from remat_cli.autodiff.slopes import as_numbers, one_minus, shifted, sign, smallest, times
 from remat_cli.autodiff.tape import Array, Tape, element_type, known
 

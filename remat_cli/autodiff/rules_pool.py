@@ -9,10 +9,10 @@ import numpy as np
 import onnx_ir as ir
 
 from remat_cli.autodiff.call import Call, Form, Grads, Rule, only
-from remat_cli.autodiff.forms import reshape
 from remat_cli.autodiff.moves import zeros
 from remat_cli.autodiff.rules_conv_input import image_gradient
 from remat_cli.autodiff.rules_conv_window import LEADING, Window, resized, window_of
+from remat_cli.autodiff.shapes import reshape
 from remat_cli.autodiff.slopes import as_numbers, sign
 from remat_cli.autodiff.tape import Array, Tape, element_type, shape_of
 from remat_cli.core.errors import ModelError

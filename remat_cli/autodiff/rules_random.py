@@ -8,7 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from remat_cli.autodiff.call import Call, Form, Grads, Rule, only
-from remat_cli.autodiff.forms import reshape
+from remat_cli.autodiff.shapes import reshape
 from remat_cli.autodiff.tape import Array, Tape, element_type
 from remat_cli.core.errors import ModelError
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import onnx_ir as ir
 
 from remat_cli.autodiff.call import Call, Gradient, Grads, Rule, constant_of, only
-from remat_cli.autodiff.forms import positive, reshape
+from remat_cli.autodiff.shapes import positive, reshape
 from remat_cli.autodiff.slopes import as_numbers, shifted, sign, smallest
 from remat_cli.autodiff.tape import Tape, shape_of
 

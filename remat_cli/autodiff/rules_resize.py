@@ -9,9 +9,9 @@ import numpy as np
 import onnx_ir as ir
 
 from remat_cli.autodiff.call import Call, Grads, Rule, constant_of, only
-from remat_cli.autodiff.forms import positive
 from remat_cli.autodiff.moves import sum_repeats, ungather, untransform
 from remat_cli.autodiff.rules_shape import Found
+from remat_cli.autodiff.shapes import positive
 from remat_cli.autodiff.tape import Array, Tape, shape_of
 from remat_cli.core.errors import ModelError
 

@@ -11,8 +11,8 @@ import numpy as np
 import onnx_ir as ir
 
 from remat_cli.autodiff.call import Call, Grads, Rule, constant_of, only
-from remat_cli.autodiff.forms import positive, reshape, sum_to
 from remat_cli.autodiff.moves import Cut, pad, ungather, unslice, window, zeros
+from remat_cli.autodiff.shapes import positive, reshape, sum_to
 from remat_cli.autodiff.tape import Tape, shape_of
 
 Found = Mapping[int, ir.Value]

@@ -1,4 +1,4 @@
-"""Small pieces that several gradient rules are written with."""
+"""Shapes put right: sums over what was broadcast, and views."""
 
 from __future__ import annotations
 
