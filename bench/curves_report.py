@@ -90,9 +90,10 @@ QUARTER_TEXT = """## A quarter of the memory
 Table 2 of Schuler et al. 2022: time overhead at 25 % of the memory of keeping everything, on one device. Our share
 is of all that the step makes: activations, their gradients, gradients of weights, workspace of kernels. Where a
 quarter is not reached with whole ops, the second line has the least budget found within 20 % overhead, for scale.
-Stock ONNX Runtime never multiplies in place: the gradient of the Relu at the first resolution (gradient, mask and
-product) holds three of the largest tensors at once, which neither order nor recomputation avoids. The compiled plans
-may split ops into tiles (`--split auto`); status, bound and floor are for whole ops.
+`floor by` says which op needs most: `grad/Mul` is the gradient of a Relu at the first resolution. Stock ONNX Runtime
+does not multiply in place, so that gradient, mask and product are three of the largest tensors at once, which neither
+order nor recomputation avoids. The compiled plans may split ops into tiles (`--split auto`); status, bound and floor
+are for whole ops.
 """
 BATCH_TEXT = f"""## Largest batch
 
