@@ -90,3 +90,27 @@ def mib(value: int | None) -> str:
 def percent(value: float | None) -> str:
     """A percentage."""
     return "" if value is None else f"{value:.2f}"
+
+
+def peak_cells(verification: Row) -> list[str]:
+    """What was predicted, what was measured, and under which caps both models ran."""
+    figures = (
+        "predicted_peak_bytes",
+        "measured_peak_bytes",
+        "measured_peak_default_session_bytes",
+        "original_default_session_peak_bytes",
+        "smallest_cap_bytes",
+        "original_smallest_cap_bytes",
+    )
+    return [mib(verification.get(figure)) for figure in figures]
+
+
+def promise_cells(solution: Row, verification: Row) -> list[str]:
+    """Extra time, predicted, measured and proved, and whether bits and order are kept."""
+    return [
+        percent(verification.get("predicted_overhead_percent")),
+        percent(verification.get("measured_overhead_percent")),
+        percent(solution.get("lower_bound_percent")),
+        text(verification.get("outputs_identical")),
+        text(verification.get("order_honoured")),
+    ]

@@ -18,7 +18,7 @@ from remat_cli.autodiff.tape import IR_VERSION, OPSET, Array, known
 from remat_cli.autodiff.written_out import written_out
 from remat_cli.core.errors import ModelError
 from remat_cli.onnx_io.interface import fed_inputs
-from remat_cli.onnx_io.op_facts import facts_of
+from remat_cli.onnx_io.op_facts import facts_of, has_body
 
 FOLDED_ELEMENTS = 2**22  # larger constants are left to be computed
 
@@ -80,7 +80,7 @@ def _needed(graph: ir.Graph, ends: Sequence[str]) -> list[ir.Node]:
 
 
 def _write(node: ir.Node, recorder: Recorder, values: dict[str, ir.Value], batch: Rebatch | None) -> None:
-    if any(a.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS) for a in node.attributes.values()):
+    if has_body(node):
         raise ModelError(
             f"op '{node.name}' ({node.op_type}) has a body of its own: gradients through it cannot be written"
         )

@@ -12,9 +12,9 @@ import onnx_ir as ir
 from remat_cli.autodiff.call import Rule
 from remat_cli.autodiff.recorder import rule_name
 from remat_cli.core.errors import ModelError
+from remat_cli.onnx_io.op_facts import has_body
 
 STATISTICS = frozenset({3, 4})  # inputs of BatchNormalization: running mean and variance
-BODIES = frozenset({ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS})
 QUANTISED = frozenset({"DequantizeLinear", "QLinearConv", "QLinearMatMul", "ConvInteger", "MatMulInteger"})
 MASK_ELEMENTS = 2**20  # larger tables are not looked into
 
@@ -68,7 +68,7 @@ def _likely(real: Mapping[str, ir.Value], reached: set[str], constants: frozense
 
 
 def _why_nothing(graph: ir.Graph, real: Mapping[str, ir.Value]) -> str:
-    bodies = sorted({node.op_type for node in graph if any(a.type in BODIES for a in node.attributes.values())})
+    bodies = sorted({node.op_type for node in graph if has_body(node)})
     if bodies:
         return (
             f"the weights are read in the bodies of {', '.join(bodies)}, and gradients through those cannot be written"

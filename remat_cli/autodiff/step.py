@@ -19,6 +19,7 @@ from remat_cli.autodiff.ends import LOSS, RATE, Ends, memory_type
 from remat_cli.autodiff.forward import Forward, write_forward
 from remat_cli.autodiff.losses import LOSS_RULES, LOSSES, class_axis_of
 from remat_cli.autodiff.modern import modern
+from remat_cli.autodiff.moves import zeros
 from remat_cli.autodiff.optimizers import as_type, make_optimizer
 from remat_cli.autodiff.parameters import Choice, Weights, choose_weights
 from remat_cli.autodiff.rebatch import Rebatch
@@ -26,6 +27,7 @@ from remat_cli.autodiff.recorder import Recorder
 from remat_cli.autodiff.reverse import Arrived as Move
 from remat_cli.autodiff.reverse import write_gradients
 from remat_cli.autodiff.rules import RULES
+from remat_cli.autodiff.shapes import reshape
 from remat_cli.autodiff.tape import IR_VERSION, OPSET, Array, Tape, element_type, shape_of
 from remat_cli.core.errors import ModelError
 from remat_cli.core.training import StepFacts, TrainOptions
@@ -161,14 +163,11 @@ def _write_backward(recorder: Recorder, loss: ir.Value, forward: Forward, move: 
     arrived = dict.fromkeys(forward.trained.values(), move)
     write_gradients(tape, recorder.leading_to([loss]), recorder.rules, {loss: seed}, arrived)
     for value in forward.trained.values():
-        if value not in ends.moved:
-            move(value, _zeros(tape, value))
-
-
-def _zeros(tape: Tape, value: ir.Value) -> ir.Value:
-    """The gradient of a weight that the loss does not react to."""
-    zero = tape.constant(np.zeros((1,) * len(shape_of(value)), element_type(value).numpy()))
-    return tape.op("Expand", zero, tape.ints(*shape_of(value)))
+        if value not in ends.moved:  # the loss does not react to it
+            shape = shape_of(value)
+            with tape.within("backward", f"{value.name}/grad"):
+                nothing = reshape(tape, zeros(tape, shape or (1,), value), shape)
+            move(value, nothing)
 
 
 def _mover(tape: Tape, options: TrainOptions, ends: Ends) -> Move:

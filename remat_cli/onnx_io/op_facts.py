@@ -103,7 +103,7 @@ def facts_of(node: ir.Node) -> OpFacts:
         reason = f"{domain}.{node.op_type} is not known to be free of side effects"
         return replace(PLAIN, why_not_repeatable=reason)
     facts = facts or PLAIN
-    if not facts.why_not_repeatable and _has_body(node):
+    if not facts.why_not_repeatable and has_body(node):
         return CONTROL_FLOW
     if not facts.why_not_repeatable and any(_is_not_tensor(value) for value in (*node.inputs, *node.outputs)):
         return SEQUENCE
@@ -121,7 +121,8 @@ def _from_its_attributes(node: ir.Node) -> OpFacts | None:
     return None
 
 
-def _has_body(node: ir.Node) -> bool:
+def has_body(node: ir.Node) -> bool:
+    """Whether an op runs a graph of its own: If, Loop, Scan and the like."""
     return any(a.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS) for a in node.attributes.values())
 
 

@@ -9,6 +9,7 @@ import onnx
 import onnx_ir as ir
 
 from remat_cli.core.graph import Graph
+from remat_cli.onnx_io.op_facts import has_body
 
 ONNX_DOMAINS = ("", "ai.onnx")
 LAST_AXIS_SINCE = 13  # before, these worked on all axes from `axis` on as if they were one
@@ -54,7 +55,7 @@ def _keeps_meaning(node: ir.Node, old: int, new: int, shapes: Mapping[str, tuple
     places = [port.name for port in after.inputs][: len(node.inputs)]
     return (
         given == [name for name in places if name in given]
-        and not _has_body(node)
+        and not has_body(node)
         and _same_defaults(node, before, after)
     )
 
@@ -75,7 +76,3 @@ def _is_one_axis(node: ir.Node, shapes: Mapping[str, tuple[int, ...]]) -> bool:
     axis, value = node.attributes.get("axis"), node.inputs[0]
     shape = shapes.get(value.name or "") if value is not None else None
     return axis is not None and shape is not None and prod(shape[axis.as_int() % len(shape) + 1 :]) == 1
-
-
-def _has_body(node: ir.Node) -> bool:
-    return any(a.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS) for a in node.attributes.values())

@@ -301,3 +301,11 @@ def test_small_weights_may_lie_in_a_file_of_their_own(tmp_path):
 def test_a_rule_of_the_users_must_be_a_function():
     with pytest.raises(ConfigError, match="gradient rule 'os:sep' of Relu is no function"):
         build_step(net(), TrainOptions(loss="mse", gradient_rules={"Relu": "os:sep"}))
+
+
+def test_a_weight_that_the_loss_does_not_react_to_stays_as_it_is():
+    step = build_step(net(TEXT.replace("r = Relu(s)", "r = Hardmax(s)")), ENTROPY)
+    results = run(step, **DATA)
+    np.testing.assert_array_equal(results["w1.next"], step.state["w1"])
+    assert not np.array_equal(results["w2.next"], step.state["w2"])
+    assert {node.metadata_props["remat.phase"] for node in step.model.graph} == {"forward", "backward", "update"}
