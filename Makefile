@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 .DEFAULT_GOAL := help
-.PHONY: help setup demo picture test test-slow check fmt lint types models schema wheel bench-models bench-split bench-train bench-train-curves bench-instances bench-quick bench-solvers bench-scale lock clean
+.PHONY: help setup demo picture test test-slow check fmt lint types models schema wheel bench-models bench-split bench-train bench-train-curves bench-eager bench-instances bench-quick bench-solvers bench-scale lock clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "%-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -64,6 +64,9 @@ bench-split: $(STAMP)  ## split every sample and zoo model, and two more, to min
 
 bench-train: $(STAMP)  ## training steps at 70, 50, 35 % and min, an hour
 	$(BIN)/python -m bench.training --write
+
+bench-eager: $(STAMP)  ## peak of plain training steps beside that of eager execution, a minute
+	$(BIN)/python -m bench.eager_memory > $(RESULTS)/eager_memory.md
 
 bench-train-curves: $(STAMP)  ## training steps of papers: overhead against memory, a quarter of it, largest batch, half an hour
 	$(BIN)/python -m bench.training_curves --write
