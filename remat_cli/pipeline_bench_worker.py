@@ -24,7 +24,8 @@ from remat_cli.core.plan import Plan
 from remat_cli.core.problem import Device, Memory, OpSpec, Problem, TensorSpec
 from remat_cli.core.progress import SilentProgress
 from remat_cli.core.schedule import Schedule
-from remat_cli.core.simulate import baseline, time_of
+from remat_cli.core.simulate import baseline
+from remat_cli.core.timeline import time_of
 from remat_cli.pipeline_solve import prepare_kernels
 from remat_cli.report.bench_run import BenchCase, BenchRun, TracePoint
 from remat_cli.report.report import SolverRun, overhead_percent, solution_report

@@ -19,8 +19,9 @@ from remat_cli.core.plan import Plan
 from remat_cli.core.problem import Problem
 from remat_cli.core.progress import Progress
 from remat_cli.core.schedule import Schedule
-from remat_cli.core.simulate import baseline, simulate, time_of
+from remat_cli.core.simulate import baseline, simulate
 from remat_cli.core.tidy import tidy
+from remat_cli.core.timeline import time_of
 from remat_cli.report.report import SolverRun, overhead_percent
 from remat_cli.solvers import solve
 from remat_cli.solvers.base import Limits, Result

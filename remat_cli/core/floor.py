@@ -17,18 +17,35 @@ class Floor:
 
 def working_set_floor(problem: Problem) -> Floor:
     """Largest working set per memory over the ops that can run nowhere else; valid in every search space."""
-    least = [memory.fixed_bytes for memory in problem.memories]
+    least = list(_bound_bytes(problem))
+    fixed = tuple(least)
     cause: list[int | None] = [None] * len(least)
     for index, op in enumerate(problem.ops):
-        memories = {problem.devices[d].memory for d, time in enumerate(op.time_ns) if time is not None}
-        if len(memories) > 1:
+        homes = _homes(problem, op)
+        if len(homes) > 1:
             continue
-        memory = memories.pop()
+        memory = min(homes)
         workspace = min(op.workspace_bytes[d] for d, time in enumerate(op.time_ns) if time is not None)
-        need = problem.memories[memory].fixed_bytes + working_set_bytes(problem, op) + workspace
+        need = fixed[memory] + working_set_bytes(problem, op) + workspace
         if need > least[memory]:
             least[memory], cause[memory] = need, index
     return Floor(tuple(least), tuple(cause))
+
+
+def _bound_bytes(problem: Problem) -> tuple[int, ...]:
+    """What each memory holds in any schedule: its fixed part, and weights of ops that can run nowhere else."""
+    fixed = [memory.fixed_bytes for memory in problem.memories]
+    if len(fixed) > 1:
+        bound = {(_homes(problem, op), weight) for op in problem.ops for weight in op.weights}
+        for homes, weight in bound:
+            if len(homes) == 1:
+                fixed[min(homes)] += problem.weight_bytes[weight]
+    return tuple(fixed)
+
+
+def _homes(problem: Problem, op: OpSpec) -> frozenset[int]:
+    """The memories in which an op can be computed."""
+    return frozenset(problem.devices[d].memory for d, time in enumerate(op.time_ns) if time is not None)
 
 
 def working_set_bytes(problem: Problem, op: OpSpec) -> int:

@@ -27,6 +27,7 @@ class Plan(msgspec.Struct, frozen=True):
     `reads[s]` are the instances that step s reads, in the order of the op's inputs; `makes[s]` those it makes, in the
     order of its outputs. `memory_bytes[m][s]` is the total of memory m during step s (fixed, live storages and
     workspace); `live_bytes[m][s]` the same without workspace. `peak_bytes[m]` is the largest of `memory_bytes[m]`.
+    `energy_nj[d]` is what device d takes in nanojoules, as far as it is known.
     """
 
     schedule: Schedule
@@ -37,6 +38,7 @@ class Plan(msgspec.Struct, frozen=True):
     live_bytes: tuple[tuple[int, ...], ...]
     peak_bytes: tuple[int, ...]
     time_ns: int
+    energy_nj: tuple[int, ...] = ()
 
     @property
     def peak(self) -> int:

@@ -26,7 +26,8 @@ class OpSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     """One op: what it reads and makes, and what it costs on each device.
 
     `time_ns[d]` is None where device d cannot run it. `workspace_bytes[d]` is held during its step only.
-    `in_place` lists (input, output) pairs that share a buffer when this op is the input's last reader.
+    `in_place` lists (input, output) pairs that share a buffer when this op is the input's last reader. `energy_nj[d]`
+    is what a run takes on device d, in nanojoules (empty: not known).
     """
 
     inputs: tuple[int, ...]
@@ -37,10 +38,15 @@ class OpSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     in_place: tuple[tuple[int, int], ...] = ()
     weights: tuple[int, ...] = ()
     phase: Phase = "none"
+    energy_nj: tuple[int, ...] = ()
 
 
 class Memory(msgspec.Struct, frozen=True):
-    """A memory with a budget in bytes (total: fixed part included)."""
+    """A memory with a budget in bytes (total: fixed part included).
+
+    `fixed_bytes` is held all through a run whatever is scheduled. Where there are several memories, weights are not in
+    it: a memory holds the weights of the ops that are computed there.
+    """
 
     name: str
     budget_bytes: int
@@ -63,7 +69,8 @@ class Problem(msgspec.Struct, frozen=True):
     """A scheduling problem; ops are in baseline order, which is topological.
 
     `copy_ns[s][d][x]` is the time to copy tensor x from device s to device d, None where impossible; an empty tuple
-    when there is one device.
+    when there is one device. `copy_energy_nj` is the same for energy, empty where not known. With `overlap` copies run
+    beside computes, each link one at a time, and the time of a schedule is its makespan.
 
     Raises:
         ModelError: ids, sizes or table shapes are wrong.
@@ -75,6 +82,8 @@ class Problem(msgspec.Struct, frozen=True):
     devices: tuple[Device, ...]
     copy_ns: tuple[tuple[tuple[int | None, ...], ...], ...] = ()
     weight_bytes: tuple[int, ...] = ()
+    copy_energy_nj: tuple[tuple[tuple[int, ...], ...], ...] = ()
+    overlap: bool = False
 
     def __post_init__(self) -> None:
         """Check ids, table shapes and signs once; later stages trust them."""
@@ -88,16 +97,32 @@ class Problem(msgspec.Struct, frozen=True):
                 raise ModelError(f"tensor {index}: is a view of {tensor.view_of}, which its op does not read")
         if any(not 0 <= device.memory < len(self.memories) for device in self.devices):
             raise ModelError("a device names a memory that does not exist")
+        self._check_copies(self.copy_ns, "copy_ns")
+        self._check_copies(self.copy_energy_nj, "copy_energy_nj")
 
     def _check_op(self, index: int, op: OpSpec) -> None:
         if len(op.time_ns) != len(self.devices) or len(op.workspace_bytes) != len(self.devices):
             raise ModelError(f"op {index}: needs one time and one workspace per device")
         if all(time is None for time in op.time_ns):
             raise ModelError(f"op {index}: no device can run it")
-        if any(time is not None and time < 0 for time in op.time_ns) or min(op.workspace_bytes) < 0:
-            raise ModelError(f"op {index}: negative time or workspace")
+        if op.energy_nj and len(op.energy_nj) != len(self.devices):
+            raise ModelError(f"op {index}: needs one energy per device, or none")
+        if any(time is not None and time < 0 for time in op.time_ns) or min((*op.workspace_bytes, *op.energy_nj)) < 0:
+            raise ModelError(f"op {index}: negative time, workspace or energy")
         if any(i not in op.inputs or o not in op.outputs for i, o in op.in_place):
             raise ModelError(f"op {index}: in-place pair does not join one of its inputs to one of its outputs")
+
+    def _check_copies(self, table: tuple[tuple[tuple[int | None, ...], ...], ...], name: str) -> None:
+        """An entry per device, device and tensor; nothing where there is nothing to say."""
+        count = len(self.devices)
+        if not table and (count == 1 or name != "copy_ns" or len(self.memories) == 1):
+            return
+        if len(table) != count or any(len(row) != count for row in table):
+            raise ModelError(f"{name}: needs a row for each of {count} devices, and an entry for each in it")
+        if any(len(entry) != len(self.tensors) for row in table for entry in row):
+            raise ModelError(f"{name}: needs a figure for each of {len(self.tensors)} tensors")
+        if any(figure is not None and figure < 0 for row in table for entry in row for figure in entry):
+            raise ModelError(f"{name}: negative figure")
 
     @property
     def baseline_time_ns(self) -> int:

@@ -35,6 +35,30 @@ class OpCost(msgspec.Struct, frozen=True):
     noise_percent: float = 0.0
 
 
+class Unsupported(msgspec.Struct, frozen=True):
+    """An op that a device cannot run, by name, and why."""
+
+    name: str
+    reason: str
+
+
+class LinkCost(msgspec.Struct, frozen=True):
+    """What a copy from one memory to another costs: `latency_ns` and then `bytes_per_second`.
+
+    `measured` is False where the figures come from a device's description.
+    """
+
+    source: str
+    target: str
+    latency_ns: int
+    bytes_per_second: float
+    measured: bool = True
+
+    def time_ns(self, size_bytes: int) -> int:
+        """Time to copy so many bytes."""
+        return self.latency_ns + round(1e9 * size_bytes / self.bytes_per_second)
+
+
 class Profile(msgspec.Struct, frozen=True):
     """Costs of all ops of one optimised model on one device.
 
@@ -42,7 +66,9 @@ class Profile(msgspec.Struct, frozen=True):
     `input_bytes` the model inputs, owned by the caller; together they are the fixed part. `packed_bytes` is the part
     of `weight_bytes` that the runtime packed into its arena. `run_ns` is the least time of a whole run.
     `loading_peak_bytes` is the transient need while the session loads (None when not measured).
-    `model_sha256` is the hash of the optimised model it belongs to.
+    `model_sha256` is the hash of the optimised model it belongs to. `unsupported` are the ops that the device cannot
+    run; every other op is in `ops`. `memory` names the memory that the device uses, `power_watts` what it draws while
+    it computes.
     """
 
     device: str
@@ -54,6 +80,9 @@ class Profile(msgspec.Struct, frozen=True):
     packed_bytes: int = 0
     run_ns: int | None = None
     loading_peak_bytes: int | None = None
+    unsupported: tuple[Unsupported, ...] = ()
+    memory: str = "cpu"
+    power_watts: float | None = None
 
     @property
     def fixed_bytes(self) -> int:

@@ -4,7 +4,8 @@ The rules are ONNX Runtime's own: a value exists from the start of the step that
 that reads it; model outputs stay to the end; all inputs and outputs of a step exist during it; a view shares the
 storage of the instance it was made from; an op that may work in place does so when it is the only reader left of that
 storage; workspace is held during its step. Views and in-place results are never model outputs' storage: the runtime
-gives every model output a buffer of its own.
+gives every model output a buffer of its own. Each of several memories holds the weights of the ops that are computed
+there. Where copies overlap computes, the source of a copy is held until the copy is waited for.
 """
 
 from __future__ import annotations
@@ -15,9 +16,11 @@ from itertools import accumulate
 from operator import add
 
 from remat_cli.core.errors import InvalidSchedule
+from remat_cli.core.placing import best_device, one_device_schedule
 from remat_cli.core.plan import Instance, Plan
 from remat_cli.core.problem import Problem
 from remat_cli.core.schedule import Compute, Copy, Schedule, Step
+from remat_cli.core.timeline import energy_of, time_of
 
 
 @dataclass
@@ -61,9 +64,12 @@ def simulate(problem: Problem, schedule: Schedule) -> Plan:
             repeated, or an op never runs.
     """
     trace = _follow(problem, schedule)
+    if problem.overlap:
+        _hold_sources(schedule, trace)
     _keep(problem, trace, len(schedule.steps))
     storages = _assign_storage(problem, schedule, trace)
-    live = _live_curves(problem, storages, len(schedule.steps))
+    fixed = fixed_bytes_of(problem, schedule)
+    live = _live_curves(fixed, storages, len(schedule.steps))
     total = tuple(tuple(map(add, curve, _workspaces(problem, schedule, memory))) for memory, curve in enumerate(live))
     last = len(schedule.steps) - 1
     deaths = [min(use, last) for use in trace.last_use]
@@ -74,19 +80,27 @@ def simulate(problem: Problem, schedule: Schedule) -> Plan:
         makes=tuple(trace.makes),
         memory_bytes=total,
         live_bytes=live,
-        peak_bytes=tuple(max(c, default=m.fixed_bytes) for c, m in zip(total, problem.memories, strict=True)),
+        peak_bytes=tuple(max(curve, default=held) for curve, held in zip(total, fixed, strict=True)),
         time_ns=time_of(problem, schedule),
+        energy_nj=energy_of(problem, schedule),
     )
 
 
 def baseline(problem: Problem) -> Plan:
-    """Every op once in baseline order on the first device: what everything is compared with."""
-    return simulate(problem, Schedule.of_ops(range(len(problem.ops))))  # type: ignore[arg-type]
+    """Every op once in baseline order on the best single device: what everything is compared with."""
+    return simulate(problem, one_device_schedule(problem, best_device(problem)))
 
 
-def time_of(problem: Problem, schedule: Schedule) -> int:
-    """Time of all steps, legal or not: what `simulate` says of a legal schedule, without judging it."""
-    return sum(_step_ns(problem, step) for step in schedule.steps)
+def fixed_bytes_of(problem: Problem, schedule: Schedule) -> tuple[int, ...]:
+    """What each memory holds all through a run of this schedule."""
+    fixed = [memory.fixed_bytes for memory in problem.memories]
+    if len(fixed) > 1:
+        steps = [step for step in schedule.steps if isinstance(step, Compute)]
+        for memory, weight in {
+            (problem.devices[step.device].memory, weight) for step in steps for weight in problem.ops[step.op].weights
+        }:
+            fixed[memory] += problem.weight_bytes[weight]
+    return tuple(fixed)
 
 
 def _follow(problem: Problem, schedule: Schedule) -> _Trace:
@@ -136,6 +150,18 @@ def _step_values(
     ran.add(step.op)
     memory = problem.devices[step.device].memory
     return op.inputs, op.outputs, memory, memory
+
+
+def _hold_sources(schedule: Schedule, trace: _Trace) -> None:
+    """What is copied stays until the copy is waited for: by the first reader of its result, or at the end."""
+    waited: dict[int, int] = {}
+    for number, values in enumerate(trace.reads):
+        for value in values:
+            waited.setdefault(value, number)
+    for number, step in enumerate(schedule.steps):
+        if isinstance(step, Copy):
+            (source,), (target,) = trace.reads[number], trace.makes[number]
+            trace.last_use[source] = max(trace.last_use[source], waited.get(target, len(schedule.steps) - 1))
 
 
 def _keep(problem: Problem, trace: _Trace, steps: int) -> None:
@@ -196,9 +222,9 @@ def _is_last_reader(number: int, trace: _Trace, storage: int, storages: _Storage
     return not is_used_later and not is_born_here and times_read == 1
 
 
-def _live_curves(problem: Problem, storages: _Storages, steps: int) -> tuple[tuple[int, ...], ...]:
+def _live_curves(fixed: tuple[int, ...], storages: _Storages, steps: int) -> tuple[tuple[int, ...], ...]:
     """Fixed and live bytes of each memory during each step."""
-    change = [[memory.fixed_bytes] + [0] * steps for memory in problem.memories]
+    change = [[held] + [0] * steps for held in fixed]
     for size, memory, birth, last_use in zip(
         storages.size_bytes, storages.memory, storages.first_birth, storages.last_use, strict=True
     ):
@@ -215,12 +241,6 @@ def _workspaces(problem: Problem, schedule: Schedule, memory: int) -> Iterator[i
             yield 0
         else:
             yield problem.ops[step.op].workspace_bytes[step.device]
-
-
-def _step_ns(problem: Problem, step: Step) -> int:
-    if isinstance(step, Compute):
-        return problem.ops[step.op].time_ns[step.device] or 0
-    return problem.copy_ns[step.source][step.target][step.tensor] or 0
 
 
 def _name(step: Step) -> str:

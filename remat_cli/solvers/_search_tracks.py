@@ -11,7 +11,7 @@ import numpy as np
 from remat_cli.core.plan import Plan
 from remat_cli.core.problem import Problem
 from remat_cli.core.schedule import Schedule
-from remat_cli.core.simulate import time_of
+from remat_cli.core.timeline import time_of
 from remat_cli.solvers._search_kernels import search
 from remat_cli.solvers._search_orders import greedy_order
 from remat_cli.solvers._search_profile import build, uniform

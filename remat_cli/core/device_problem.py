@@ -1,0 +1,175 @@
+"""Join what a model computes with what it costs on each of several devices."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from remat_cli.core.errors import ModelError
+from remat_cli.core.graph import Graph
+from remat_cli.core.problem import Device, Memory, OpSpec, Problem, TensorSpec, make_problem
+from remat_cli.core.profile import LinkCost, OpCost, Profile
+
+HOST = "cpu"
+"""The memory in which the caller's inputs are."""
+
+
+def make_device_problem(
+    graph: Graph,
+    profiles: Sequence[Profile],
+    links: Sequence[LinkCost],
+    budgets: Mapping[str, int],
+    overlap: bool = False,
+) -> Problem:
+    """The problem of running a model on several devices; `budgets` are total bytes by name of memory.
+
+    Where all devices share one memory this is the problem of one device, with a time and a workspace for each. Where
+    there are several memories, each model input that is read is made by an op of no time on the first device of the
+    caller's memory (ops `graph.ops` come after these, `input_ops` says how many there are), since it must be copied
+    to be read elsewhere; the caller holds it all through the run besides. Weights lie where they are read.
+
+    Raises:
+        ModelError: a device profile lacks an op of the graph, or no device can run it; a memory has no budget.
+    """
+    names = tuple(dict.fromkeys(profile.memory for profile in profiles))
+    if missing := [name for name in names if name not in budgets]:
+        raise ModelError(f"memory '{missing[0]}' has no budget: write one for each device")
+    costs = [_costs(graph, profile) for profile in profiles]
+    alone = make_problem(graph, _merged(graph, profiles), 0)
+    several = len(names) > 1
+    ops = tuple(_op(graph, index, spec, costs, profiles) for index, spec in enumerate(alone.ops))
+    tensors = alone.tensors
+    if several:
+        ops, tensors = _with_inputs(graph, ops, tensors, profiles)
+    memories = tuple(_memory(name, budgets[name], graph, profiles) for name in names)
+    devices = tuple(Device(profile.device, names.index(profile.memory)) for profile in profiles)
+    return Problem(
+        ops=ops,
+        tensors=tensors,
+        memories=memories,
+        devices=devices,
+        copy_ns=_copy_table(tensors, devices, names, links) if several else (),
+        weight_bytes=alone.weight_bytes,
+        overlap=overlap,
+    )
+
+
+def input_ops(graph: Graph, problem: Problem) -> int:
+    """How many ops of a problem stand for model inputs; op i of the graph is op `input_ops + i` of the problem."""
+    return len(problem.ops) - len(graph.ops)
+
+
+def device_tensor_ids(graph: Graph, problem: Problem) -> tuple[int, ...]:
+    """Graph tensor id of each tensor of a problem made by `make_device_problem`."""
+    inputs = _read_inputs(graph) if input_ops(graph, problem) else ()
+    return (*inputs, *(i for i, tensor in enumerate(graph.tensors) if tensor.producer is not None))
+
+
+def _costs(graph: Graph, profile: Profile) -> dict[str, OpCost | None]:
+    """The cost of each op on a device, None where it cannot run it."""
+    costs: dict[str, OpCost | None] = {cost.name: cost for cost in profile.ops}
+    costs |= {op.name: None for op in profile.unsupported}
+    missing = [op.name for op in graph.ops if op.name not in costs]
+    if missing:
+        lacks = f"has no cost for op '{missing[0]}' ({len(missing)} missing)"
+        raise ModelError(f"the profile of {profile.device} {lacks}: profile again")
+    return costs
+
+
+def _merged(graph: Graph, profiles: Sequence[Profile]) -> Profile:
+    """One profile with every op in it, for what does not depend on a device."""
+    return msgspec.structs.replace(profiles[0], ops=tuple(OpCost(op.name, 0) for op in graph.ops), unsupported=())
+
+
+def _op(
+    graph: Graph, index: int, spec: OpSpec, costs: Sequence[Mapping[str, OpCost | None]], profiles: Sequence[Profile]
+) -> OpSpec:
+    name = graph.ops[index].name
+    found = [cost[name] for cost in costs]
+    if all(cost is None for cost in found):
+        reason = next((op.reason for op in profiles[0].unsupported if op.name == name), "")
+        raise ModelError(f"no device can run op '{name}' ({graph.ops[index].op_type}): {reason}; add --device cpu")
+    powers = [profile.power_watts for profile in profiles]
+    energy = tuple(
+        round((cost.time_ns if cost else 0) * (power or 0)) for cost, power in zip(found, powers, strict=True)
+    )
+    return msgspec.structs.replace(
+        spec,
+        time_ns=tuple(cost.time_ns if cost else None for cost in found),
+        workspace_bytes=tuple(cost.workspace_bytes if cost else 0 for cost in found),
+        energy_nj=energy if any(power is not None for power in powers) else (),
+    )
+
+
+def _memory(name: str, budget_bytes: int, graph: Graph, profiles: Sequence[Profile]) -> Memory:
+    """A memory with what it holds whatever is scheduled: inputs, and weights where they can lie nowhere else."""
+    mine = [profile for profile in profiles if profile.memory == name]
+    if len(mine) == len(profiles):
+        return Memory(name, budget_bytes, max(profile.fixed_bytes for profile in mine))
+    return Memory(name, budget_bytes, graph.input_bytes if name == HOST else 0)
+
+
+def _read_inputs(graph: Graph) -> tuple[int, ...]:
+    """Model inputs that some op reads."""
+    read = {tensor for op in graph.ops for tensor in op.inputs}
+    return tuple(tensor for tensor in graph.model_inputs if tensor in read)
+
+
+def _with_inputs(
+    graph: Graph, ops: tuple[OpSpec, ...], tensors: tuple[TensorSpec, ...], profiles: Sequence[Profile]
+) -> tuple[tuple[OpSpec, ...], tuple[TensorSpec, ...]]:
+    """The problem with an op and a tensor in front for each model input that is read."""
+    inputs = _read_inputs(graph)
+    count = len(inputs)
+    host = [0 if profile.memory == HOST else None for profile in profiles]
+    if all(time is None for time in host):
+        raise ModelError("no device uses the memory of the caller, where model inputs are: add --device cpu")
+    made = tuple(
+        OpSpec((), (i,), tuple(host), (0,) * len(profiles), repeatable=False, energy_nj=(0,) * len(ops[0].energy_nj))
+        for i in range(count)
+    )
+    number = {tensor: i for i, tensor in enumerate(inputs)}
+    shifted = tuple(
+        msgspec.structs.replace(
+            spec,
+            inputs=(*(number[t] for t in op.inputs if t in number), *(t + count for t in spec.inputs)),
+            outputs=tuple(t + count for t in spec.outputs),
+            in_place=tuple((i + count, o + count) for i, o in spec.in_place),
+        )
+        for op, spec in zip(graph.ops, ops, strict=True)
+    )
+    own = tuple(TensorSpec(graph.tensors[tensor].size_bytes, i) for i, tensor in enumerate(inputs))
+    moved = tuple(
+        msgspec.structs.replace(
+            t, producer=t.producer + count, view_of=None if t.view_of is None else t.view_of + count
+        )
+        for t in tensors
+    )
+    return made + shifted, own + tuple(_owned(graph, old, t) for old, t in zip(_made(graph), moved, strict=True))
+
+
+def _made(graph: Graph) -> tuple[int, ...]:
+    return tuple(i for i, tensor in enumerate(graph.tensors) if tensor.producer is not None)
+
+
+def _owned(graph: Graph, old: int, tensor: TensorSpec) -> TensorSpec:
+    """A view of a model input takes memory of its own where it is copied to, so it is counted as a tensor."""
+    base = graph.tensors[old].view_of
+    if base is None or graph.tensors[base].producer is not None:
+        return tensor
+    return msgspec.structs.replace(tensor, size_bytes=graph.tensors[old].size_bytes)
+
+
+def _copy_table(
+    tensors: Sequence[TensorSpec], devices: Sequence[Device], names: Sequence[str], links: Sequence[LinkCost]
+) -> tuple[tuple[tuple[int | None, ...], ...], ...]:
+    """Copy times by source device, target device and tensor."""
+    by_pair = {(link.source, link.target): link for link in links}
+    nothing: tuple[int | None, ...] = (None,) * len(tensors)
+
+    def row(source: Device, target: Device) -> tuple[int | None, ...]:
+        link = by_pair.get((names[source.memory], names[target.memory]))
+        return nothing if link is None else tuple(link.time_ns(tensor.size_bytes) for tensor in tensors)
+
+    return tuple(tuple(row(source, target) for target in devices) for source in devices)

@@ -1,0 +1,70 @@
+"""When each step of a schedule runs: one after the other, or with copies beside computes."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from remat_cli.core.problem import Problem
+from remat_cli.core.schedule import Compute, Copy, Schedule, Step
+
+
+def timeline(problem: Problem, schedule: Schedule) -> tuple[tuple[int, int], ...]:
+    """Start and end of each step in nanoseconds.
+
+    Computes run one after the other. A copy does too, unless the problem overlaps: then it starts when the computes
+    before it are over, its value is there and its link is free, and holds up only the steps that read what it makes.
+    """
+    clock, spans = 0, []
+    ready: dict[tuple[int, int], int] = {}
+    link_free: dict[tuple[int, int], int] = defaultdict(int)
+    for step in schedule.steps:
+        reads, makes, link = _values(problem, step)
+        start = max((clock, *(ready.get(value, 0) for value in reads)))
+        if link is not None and problem.overlap:
+            start = max(start, link_free[link])
+            link_free[link] = start + step_ns(problem, step)
+        end = start + step_ns(problem, step)
+        if link is None or not problem.overlap:
+            clock = end
+        ready.update(dict.fromkeys(makes, end))
+        spans.append((start, end))
+    return tuple(spans)
+
+
+def time_of(problem: Problem, schedule: Schedule) -> int:
+    """Time of all steps, legal or not: what the judge says of a legal schedule, without judging it."""
+    if problem.overlap:
+        return max((end for _, end in timeline(problem, schedule)), default=0)
+    return sum(step_ns(problem, step) for step in schedule.steps)
+
+
+def step_ns(problem: Problem, step: Step) -> int:
+    """How long a step takes by itself."""
+    if isinstance(step, Compute):
+        return problem.ops[step.op].time_ns[step.device] or 0
+    return problem.copy_ns[step.source][step.target][step.tensor] or 0
+
+
+def energy_of(problem: Problem, schedule: Schedule) -> tuple[int, ...]:
+    """Energy by device in nanojoules; a copy counts for the device it reads from. What is not known counts nothing."""
+    total = [0] * len(problem.devices)
+    for step in schedule.steps:
+        if isinstance(step, Compute):
+            energy = problem.ops[step.op].energy_nj
+            total[step.device] += energy[step.device] if energy else 0
+        elif problem.copy_energy_nj:
+            total[step.source] += problem.copy_energy_nj[step.source][step.target][step.tensor]
+    return tuple(total)
+
+
+Value = tuple[int, int]
+"""A memory and a tensor in it."""
+
+
+def _values(problem: Problem, step: Step) -> tuple[list[Value], list[Value], tuple[int, int] | None]:
+    """What a step reads and makes, and the link it uses."""
+    if isinstance(step, Copy):
+        source, target = problem.devices[step.source].memory, problem.devices[step.target].memory
+        return [(source, step.tensor)], [(target, step.tensor)], (source, target)
+    memory, op = problem.devices[step.device].memory, problem.ops[step.op]
+    return [(memory, tensor) for tensor in op.inputs], [(memory, tensor) for tensor in op.outputs], None
