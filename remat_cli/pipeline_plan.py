@@ -139,7 +139,7 @@ def plan_file(
         graph=outcome.prepared.graph,
         profile=outcome.profile,
         schedule=answer.plan.schedule,
-        instances=graph_instances(outcome.prepared.graph, answer.plan),
+        instances=graph_instances(outcome.prepared.graph, answer.question.problem, answer.plan),
         solved=Solved(
             solver=solution.solver,
             options=solution.options,

@@ -43,7 +43,7 @@ def make_device_problem(
     if several:
         ops, tensors = _with_inputs(graph, ops, tensors, profiles)
     memories = tuple(_memory(name, budgets[name], graph, profiles) for name in names)
-    devices = tuple(Device(profile.device, names.index(profile.memory)) for profile in profiles)
+    devices = tuple(Device(profile.device, names.index(profile.memory), profile.call_ns) for profile in profiles)
     return Problem(
         ops=ops,
         tensors=tensors,

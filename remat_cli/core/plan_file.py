@@ -7,11 +7,13 @@ from typing import Any, Final, Literal
 
 import msgspec
 
+from remat_cli.core.device_problem import device_tensor_ids, make_device_problem
 from remat_cli.core.errors import InvalidSchedule, ModelError
 from remat_cli.core.files import atomic_write
 from remat_cli.core.graph import Graph
+from remat_cli.core.placement import Placement
 from remat_cli.core.plan import Instance, Plan
-from remat_cli.core.problem import Problem, make_problem, tensor_ids
+from remat_cli.core.problem import Problem, make_problem
 from remat_cli.core.profile import Profile
 from remat_cli.core.schedule import Schedule
 from remat_cli.core.simulate import simulate
@@ -110,7 +112,9 @@ class PlanFile(msgspec.Struct, frozen=True, kw_only=True):
     `graph` is the optimised model that `schedule` indexes; its hash is `optimized_sha256`. `instances` are the lives
     of tensors in that schedule, before gates: `tensor` is an id of `graph`, `birth` and `death` are steps. `snippet`
     is Python that runs the result. With `splitting`, `graph`, `schedule`, `profile` and `optimized_sha256` are those of
-    the split model, and the whole one is told of there.
+    the split model, and the whole one is told of there. With `placement` the plan spans devices: `device` names them,
+    `profile` is the first one's, `output` is the optimised model, which `schedule` indexes (its ops after those that
+    stand for model inputs, where there are several memories), and figures of bytes are the first memory's.
     """
 
     format: Literal["remat-plan"] = FORMAT
@@ -131,9 +135,13 @@ class PlanFile(msgspec.Struct, frozen=True, kw_only=True):
     warnings: tuple[str, ...] = ()
     verification: Verification | None = None
     splitting: Splitting | None = None
+    placement: Placement | None = None
 
     def problem(self) -> Problem:
         """The problem that was solved."""
+        if self.placement is not None:
+            place = self.placement
+            return make_device_problem(self.graph, place.profiles, place.links, place.budgets, place.overlap)
         return make_problem(self.graph, self.profile, self.request.budget_bytes)
 
     def plan(self) -> Plan:
@@ -143,10 +151,11 @@ class PlanFile(msgspec.Struct, frozen=True, kw_only=True):
             ModelError: the stored lives of tensors are not what the judge says; the file was changed.
         """
         try:
-            plan = simulate(self.problem(), self.schedule)
+            problem = self.problem()
+            plan = simulate(problem, self.schedule)
         except InvalidSchedule as error:
             raise ModelError(f"the plan's schedule is not legal: {error}; compile again") from None
-        if graph_instances(self.graph, plan) != self.instances:
+        if graph_instances(self.graph, problem, plan) != self.instances:
             raise ModelError("the plan's tensor lives do not follow from its schedule: compile again")
         return plan
 
@@ -158,9 +167,9 @@ class _Header(msgspec.Struct):
     version: int = 0
 
 
-def graph_instances(graph: Graph, plan: Plan) -> tuple[Instance, ...]:
+def graph_instances(graph: Graph, problem: Problem, plan: Plan) -> tuple[Instance, ...]:
     """The instances of a plan with tensor ids of the graph in place of the problem's."""
-    ids = tensor_ids(graph)
+    ids = device_tensor_ids(graph, problem)
     return tuple(msgspec.structs.replace(instance, tensor=ids[instance.tensor]) for instance in plan.instances)
 
 

@@ -58,11 +58,15 @@ class Memory(msgspec.Struct, frozen=True):
         return self.budget_bytes - self.fixed_bytes
 
 
-class Device(msgspec.Struct, frozen=True):
-    """A processor that uses one memory (an index into `Problem.memories`)."""
+class Device(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A processor that uses one memory (an index into `Problem.memories`).
+
+    `call_ns` is what it costs to hand over to it: a compute takes so much longer when the one before it ran elsewhere.
+    """
 
     name: str
     memory: int
+    call_ns: int = 0
 
 
 class Problem(msgspec.Struct, frozen=True):

@@ -68,7 +68,8 @@ class Profile(msgspec.Struct, frozen=True):
     `loading_peak_bytes` is the transient need while the session loads (None when not measured).
     `model_sha256` is the hash of the optimised model it belongs to. `unsupported` are the ops that the device cannot
     run; every other op is in `ops`. `memory` names the memory that the device uses, `power_watts` what it draws while
-    it computes.
+    it computes, `call_ns` what a session on it costs beside its ops. `runs_alone`: its ops run in a session each,
+    because the provider compiles what it is given, and neither order nor memory can be enforced inside.
     """
 
     device: str
@@ -83,6 +84,8 @@ class Profile(msgspec.Struct, frozen=True):
     unsupported: tuple[Unsupported, ...] = ()
     memory: str = "cpu"
     power_watts: float | None = None
+    call_ns: int = 0
+    runs_alone: bool = False
 
     @property
     def fixed_bytes(self) -> int:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from remat_cli.core.plan import Instance, Plan
 from remat_cli.core.problem import Problem
-from remat_cli.core.schedule import Schedule
+from remat_cli.core.schedule import Compute, Copy, Schedule, Step
 
 
 @dataclass
@@ -14,6 +14,7 @@ class Value:
     """One production of a tensor; `uses` are the steps that read it, its birth and, when kept, the end included."""
 
     tensor: int
+    memory: int
     birth: int
     uses: list[int] = field(default_factory=list)
     kept: bool = False
@@ -21,52 +22,136 @@ class Value:
 
 
 def judge(problem: Problem, schedule: Schedule) -> Plan:
-    """What `simulate` must say of a legal one-device schedule."""
-    ops = schedule.op_ids()
-    values = [Value(tensor, step, [step]) for step, op in enumerate(ops) for tensor in problem.ops[op].outputs]
-    reads = tuple(tuple(newest(values, t, step) for t in problem.ops[op].inputs) for step, op in enumerate(ops))
-    for step, taken in enumerate(reads):
-        for number in taken:
-            values[number].uses.append(step)
+    """What `simulate` must say of a legal schedule."""
+    steps = schedule.steps
+    values = [
+        Value(tensor, target_of(problem, step), number, [number])
+        for number, step in enumerate(steps)
+        for tensor in made_by(problem, step)
+    ]
+    reads = tuple(
+        tuple(newest(values, t, number, source_of(problem, step)) for t in read_by(problem, step))
+        for number, step in enumerate(steps)
+    )
+    makes = tuple(tuple(i for i, v in enumerate(values) if v.birth == number) for number in range(len(steps)))
+    for number, taken in enumerate(reads):
+        for value in taken:
+            values[value].uses.append(number)
+    if problem.overlap:
+        for number, step in enumerate(steps):
+            if isinstance(step, Copy):
+                first = min((n for n, taken in enumerate(reads) if makes[number][0] in taken), default=len(steps) - 1)
+                values[reads[number][0]].uses.append(first)
     for tensor, spec in enumerate(problem.tensors):
         if spec.kept:
-            last = values[newest(values, tensor, len(ops))]
+            last = values[max(i for i, v in enumerate(values) if v.tensor == tensor)]
             last.kept = True
-            last.uses.append(len(ops) - 1)
+            last.uses.append(len(steps) - 1)
     for value in values:
-        place(problem, value, values, ops[value.birth], reads[value.birth])
-    live = tuple(problem.memories[0].fixed_bytes + held(problem, values, step) for step in range(len(ops)))
-    total = tuple(bytes_ + problem.ops[op].workspace_bytes[0] for bytes_, op in zip(live, ops, strict=True))
+        place(problem, value, values, steps[value.birth], reads[value.birth])
+    memories = range(len(problem.memories))
+    live = tuple(
+        tuple(fixed(problem, schedule, m) + held(problem, values, n, m) for n in range(len(steps))) for m in memories
+    )
+    total = tuple(
+        tuple(bytes_ + workspace(problem, step, m) for bytes_, step in zip(live[m], steps, strict=True))
+        for m in memories
+    )
     return Plan(
         schedule=schedule,
-        instances=tuple(Instance(v.tensor, 0, v.birth, max(v.uses), v.storage) for v in values),
+        instances=tuple(Instance(v.tensor, v.memory, v.birth, max(v.uses), v.storage) for v in values),
         reads=reads,
-        makes=tuple(tuple(i for i, v in enumerate(values) if v.birth == step) for step in range(len(ops))),
-        memory_bytes=(total,),
-        live_bytes=(live,),
-        peak_bytes=(max(total),),
-        time_ns=sum(problem.ops[op].time_ns[0] or 0 for op in ops),
+        makes=makes,
+        memory_bytes=total,
+        live_bytes=live,
+        peak_bytes=tuple(map(max, total)),
+        time_ns=ends(problem, schedule, reads, makes),
+        energy_nj=tuple(energy(problem, schedule, d) for d in range(len(problem.devices))),
     )
 
 
-def newest(values: list[Value], tensor: int, step: int) -> int:
-    """The last made before a step."""
-    return max(number for number, v in enumerate(values) if v.tensor == tensor and v.birth < step)
+def made_by(problem: Problem, step: Step) -> tuple[int, ...]:
+    return (step.tensor,) if isinstance(step, Copy) else problem.ops[step.op].outputs
 
 
-def place(problem: Problem, value: Value, values: list[Value], op: int, taken: tuple[int, ...]) -> None:
+def read_by(problem: Problem, step: Step) -> tuple[int, ...]:
+    return (step.tensor,) if isinstance(step, Copy) else problem.ops[step.op].inputs
+
+
+def source_of(problem: Problem, step: Step) -> int:
+    return problem.devices[step.source if isinstance(step, Copy) else step.device].memory
+
+
+def target_of(problem: Problem, step: Step) -> int:
+    return problem.devices[step.target if isinstance(step, Copy) else step.device].memory
+
+
+def workspace(problem: Problem, step: Step, memory: int) -> int:
+    if isinstance(step, Copy) or target_of(problem, step) != memory:
+        return 0
+    return problem.ops[step.op].workspace_bytes[step.device]
+
+
+def fixed(problem: Problem, schedule: Schedule, memory: int) -> int:
+    """The fixed part, and of several memories the weights of what is computed there."""
+    total = problem.memories[memory].fixed_bytes
+    if len(problem.memories) == 1:
+        return total
+    here = [s for s in schedule.steps if isinstance(s, Compute) and target_of(problem, s) == memory]
+    return total + sum(problem.weight_bytes[w] for w in {w for s in here for w in problem.ops[s.op].weights})
+
+
+def ends(problem: Problem, schedule: Schedule, reads: tuple[tuple[int, ...], ...], makes: tuple) -> int:
+    """When the last step is over."""
+    done: dict[int, int] = {}
+    free: dict[tuple[int, int], int] = {}
+    over, turn, last = 0, 0, None
+    for number, step in enumerate(schedule.steps):
+        start = max([turn, *(done[value] for value in reads[number])])
+        if isinstance(step, Copy):
+            link = (source_of(problem, step), target_of(problem, step))
+            start = max(start, free.get(link, 0)) if problem.overlap else start
+            end = free[link] = start + problem.copy_ns[step.source][step.target][step.tensor]
+            turn = turn if problem.overlap else end
+        else:
+            is_called = last is not None and last != step.device
+            call = problem.devices[step.device].call_ns if is_called else 0
+            end = turn = start + call + problem.ops[step.op].time_ns[step.device]
+            last = step.device
+        done.update(dict.fromkeys(makes[number], end))
+        over = max(over, end)
+    return over
+
+
+def energy(problem: Problem, schedule: Schedule, device: int) -> int:
+    total = 0
+    for step in schedule.steps:
+        if isinstance(step, Compute) and step.device == device and problem.ops[step.op].energy_nj:
+            total += problem.ops[step.op].energy_nj[device]
+        if isinstance(step, Copy) and step.source == device and problem.copy_energy_nj:
+            total += problem.copy_energy_nj[step.source][step.target][step.tensor]
+    return total
+
+
+def newest(values: list[Value], tensor: int, step: int, memory: int) -> int:
+    """The last made in a memory before a step."""
+    return max(i for i, v in enumerate(values) if v.tensor == tensor and v.birth < step and v.memory == memory)
+
+
+def place(problem: Problem, value: Value, values: list[Value], step: Step, taken: tuple[int, ...]) -> None:
     """Share the storage of an input as a view or in place, or open a new one."""
-    spec = problem.ops[op]
+    value.storage = 1 + max(v.storage for v in values)
+    if value.kept or isinstance(step, Copy):
+        return
+    spec = problem.ops[step.op]
     made = {t: values[number].storage for t, number in zip(spec.inputs, taken, strict=True)}
     base = problem.tensors[value.tensor].view_of
     sources = [made[source] for source, result in spec.in_place if result == value.tensor]
     free = [storage for storage in sources if is_free(storage, value.birth, values, list(made.values()))]
-    if not value.kept and base is not None:
+    if base is not None:
         value.storage = made[base]
-    elif not value.kept and free:
+    elif free:
         value.storage = free[0]
-    else:
-        value.storage = 1 + max(v.storage for v in values)
 
 
 def is_free(storage: int, step: int, values: list[Value], read: list[int]) -> bool:
@@ -76,10 +161,10 @@ def is_free(storage: int, step: int, values: list[Value], read: list[int]) -> bo
     return not is_needed and read.count(storage) == 1
 
 
-def held(problem: Problem, values: list[Value], step: int) -> int:
+def held(problem: Problem, values: list[Value], step: int, memory: int) -> int:
     """Bytes of the storages in use at a step, each once, as large as what was made in it first."""
     total = 0
-    for storage in {v.storage for v in values}:
+    for storage in {v.storage for v in values if v.memory == memory}:
         members = [v for v in values if v.storage == storage]
         if members[0].birth <= step <= max(use for v in members for use in v.uses):
             total += problem.tensors[members[0].tensor].size_bytes

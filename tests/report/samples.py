@@ -204,7 +204,7 @@ def plan_file() -> PlanFile:
         graph=graph(),
         profile=profile(),
         schedule=judged.schedule,
-        instances=graph_instances(graph(), judged),
+        instances=graph_instances(graph(), problem(), judged),
         solved=Solved(
             solver="local-search",
             options={"restarts": 4},
@@ -288,7 +288,8 @@ def splitting() -> Splitting:
 def split_plan_file() -> PlanFile:
     """A plan of the split net; a gate stands before the second tile."""
     file, first = plan_file(), baseline(problem())
-    judged = baseline(make_problem(split_graph(), split_profile(), 22 * MIB))
+    asked = make_problem(split_graph(), split_profile(), 22 * MIB)
+    judged = baseline(asked)
     names = [op.name for op in split_graph().ops]
     curve = judged.memory_bytes[0]
     promise = msgspec.structs.replace(
@@ -306,7 +307,7 @@ def split_plan_file() -> PlanFile:
         graph=split_graph(),
         profile=split_profile(),
         schedule=judged.schedule,
-        instances=graph_instances(split_graph(), judged),
+        instances=graph_instances(split_graph(), asked, judged),
         solved=msgspec.structs.replace(
             file.solved,
             time_ns=judged.time_ns,
@@ -325,7 +326,8 @@ def split_problem() -> Problem:
 
 def split_solution() -> SolutionReport:
     """Judged against the whole net's baseline."""
-    judged = baseline(make_problem(split_graph(), split_profile(), 22 * MIB))
+    asked = make_problem(split_graph(), split_profile(), 22 * MIB)
+    judged = baseline(asked)
     found = solution_report(run("optimal", judged.time_ns), split_problem(), baseline(problem()), judged)
     return msgspec.structs.replace(found, floor_with_splitting_bytes=21 * MIB + 1024)
 
