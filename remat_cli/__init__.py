@@ -1,7 +1,8 @@
 """remat: compile an ONNX model to fit a memory budget, with the same outputs, bit for bit.
 
 The command line in Python: `compile_model(Path("model.onnx"), load_config({"budget": "80%"}), SilentProgress())`
-returns a report. Everything is imported when first used, so that `remat --help` stays instant.
+returns a report; `load("model.plan.json").run({"x": array})` runs a plan in this process and returns its
+outputs by name. Everything is imported when first used, so that `remat --help` stays instant.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from remat_cli.core.plan_file import PlanFile, read_plan
     from remat_cli.core.progress import SilentProgress
     from remat_cli.pipeline import compile_model, inspect_file, profile_model, solve_instance, verify_plan
+    from remat_cli.pipeline_run import load
 
 __version__ = "0.1.0"
 
@@ -26,6 +28,7 @@ __all__ = [
     "__version__",
     "compile_model",
     "inspect_file",
+    "load",
     "load_config",
     "profile_model",
     "read_plan",
@@ -38,6 +41,7 @@ _HOME = {
     "PlanFile": "remat_cli.core.plan_file",
     "RematError": "remat_cli.core.errors",
     "SilentProgress": "remat_cli.core.progress",
+    "load": "remat_cli.pipeline_run",
     "load_config": "remat_cli.config",
     "read_plan": "remat_cli.core.plan_file",
 }

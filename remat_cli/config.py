@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
 from collections.abc import Callable, Mapping
@@ -12,7 +11,9 @@ from typing import Any, Literal, get_args
 
 import msgspec
 
-from remat_cli.config_train import as_sequence, parse_pairs, parse_train
+from remat_cli.config_devices import parse_devices, settled
+from remat_cli.config_train import parse_pairs, parse_train
+from remat_cli.config_yaml import read_yaml, suggest
 from remat_cli.core.budget import Budget, Scope, parse_budget, parse_share
 from remat_cli.core.errors import ConfigError
 from remat_cli.core.files import check_target
@@ -29,6 +30,8 @@ class Config(
 ):
     """All settings of a run. Keys of a YAML file are these names, without units (`time_limit`, `gap`, `max_overhead`).
 
+    `devices` are names or description files; `estimate` admits devices that are not here, at estimated costs;
+    `overlap` lets copies between memories run beside ops.
     `threads` are the solver's (0: all cores), `intra_op_threads` the profile's and the run's (0: the runtime's own
     default). `max_tiles` is the most tiles of one region; `allow_reassociation` admits splits that add in another
     order, which changes the last bits of outputs. `options` are the chosen solver's, `solvers` those of any solver by
@@ -40,6 +43,8 @@ class Config(
     budget_scope: Scope = "total"
     max_overhead_share: Fraction = Fraction(1, 5)
     devices: tuple[str, ...] = ("cpu",)
+    estimate: bool = False
+    overlap: bool = False
     portable: bool = False
     intra_op_threads: int = 0
 
@@ -116,7 +121,7 @@ def load_config(flags: Mapping[str, Any], file: Path | None = None) -> Config:
         values["color"] = False
     config = _convert(values)
     _check_values(config)
-    return config
+    return settled(config)
 
 
 def default_cache_dir(environment: Mapping[str, str]) -> Path:
@@ -132,29 +137,6 @@ def available_cores() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
-
-
-def read_yaml(file: Path) -> dict[str, Any]:
-    """The keys and values of a configuration file.
-
-    Raises:
-        ConfigError: the file is missing, is not YAML, or holds no mapping.
-    """
-    import yaml
-
-    try:
-        values = yaml.safe_load(file.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise ConfigError(f"configuration {file} does not exist") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"configuration {file} cannot be read: {error}") from None
-    except yaml.YAMLError as error:
-        raise ConfigError(f"configuration {file} is not YAML: {' '.join(str(error).split())}") from None
-    if values is None:
-        return {}
-    if not isinstance(values, dict):
-        raise ConfigError(f"configuration {file} must hold `key: value` lines, not a {type(values).__name__}")
-    return {str(key).replace("-", "_"): value for key, value in values.items()}
 
 
 def parse_seconds(value: object) -> float:
@@ -267,11 +249,6 @@ def _parse_axis(value: object) -> SplitAxis:
     return parse_split_axis(str(value))
 
 
-def _parse_devices(value: object) -> tuple[str, ...]:
-    names = (value,) if isinstance(value, str) else as_sequence(value, "devices", "--device cpu")
-    return tuple(str(name) for name in names) or ("cpu",)
-
-
 def _parse_solvers(value: object) -> object:
     if not isinstance(value, dict):
         raise ConfigError("solvers must map solver names to their options, such as `moccasin: {max_copies: 2}`")
@@ -289,7 +266,7 @@ PARSERS: Mapping[str, Callable[[object], object]] = {
     "split": _parse_split,
     "split_axis": _parse_axis,
     "time_limit": parse_seconds,
-    "devices": _parse_devices,
+    "devices": parse_devices,
     "solvers": _parse_solvers,
     "options": parse_options,
     "dims": parse_dims,
@@ -309,16 +286,11 @@ def _parse(values: Mapping[str, Any], where: str) -> dict[str, Any]:
     known = [field.encode_name for field in msgspec.structs.fields(Config)]
     for key in values:
         if key not in known:
-            raise ConfigError(f"{where}unknown key '{key}'{_suggest(key, known)}")
+            raise ConfigError(f"{where}unknown key '{key}'{suggest(key, known)}")
     try:
         return {key: PARSERS[key](value) if key in PARSERS else value for key, value in values.items()}
     except ConfigError as error:
         raise ConfigError(f"{where}{error}") from None
-
-
-def _suggest(key: str, known: list[str]) -> str:
-    nearest = difflib.get_close_matches(key, known, 1, 0.5)
-    return f"; did you mean '{nearest[0]}'?" if nearest else f"; known keys: {', '.join(known)}"
 
 
 def _convert(values: dict[str, Any]) -> Config:

@@ -9,15 +9,19 @@ from pathlib import Path
 import msgspec
 
 from remat_cli.config import Config, output_paths, require_budget
+from remat_cli.config_devices import device_specs
 from remat_cli.core import progress as stages
+from remat_cli.core.device_verification import DeviceVerification
 from remat_cli.core.errors import ModelError
 from remat_cli.core.instance import instance_problem, load_instance
 from remat_cli.core.plan_file import PlanFile, check_belongs, is_plan, read_plan, write_plan
 from remat_cli.core.problem import make_problem, tensor_ids
-from remat_cli.core.profile import Profile
 from remat_cli.core.progress import Progress
 from remat_cli.core.verification import Verification
 from remat_cli.onnx_io.load import save
+from remat_cli.pipeline_device_compile import compile_on_devices, spans_devices
+from remat_cli.pipeline_device_profile import profile_on_devices
+from remat_cli.pipeline_device_verify import PlannedRun, verify_on_devices
 from remat_cli.pipeline_plan import (
     Outcome,
     elsewhere,
@@ -42,6 +46,7 @@ from remat_cli.pipeline_prepare import (
 from remat_cli.pipeline_solve import answer, ask, prepare_kernels
 from remat_cli.pipeline_split import Planned, plan_model, propose_regions
 from remat_cli.pipeline_write import with_budget, write_with_room
+from remat_cli.report.device_compile import DeviceCompileReport
 from remat_cli.report.explain import recomputes, working_set
 from remat_cli.report.inspection import inspect_model, inspect_plan
 from remat_cli.report.regions import estimated_regions, region_reports
@@ -49,6 +54,7 @@ from remat_cli.report.report import (
     CompileReport,
     InspectReport,
     LiveTensor,
+    ProfileReport,
     SolveReport,
     SolverRun,
     VerifyReport,
@@ -60,8 +66,23 @@ from remat_cli.runtime.verify import verify
 MOST_ROOM = 1.01  # of the least budget: more is no matter of small buffers
 
 
-def compile_model(model: Path, config: Config, progress: Progress) -> CompileReport:
+def compile_model(model: Path, config: Config, progress: Progress) -> CompileReport | DeviceCompileReport:
     """Rewrite a model so that it runs within a budget; the output is written only once it is verified.
+
+    For several devices it is a plan of where everything runs, and the model stays as the runtime optimises it.
+
+    Raises:
+        InputError: the model, the inputs or the settings cannot be used.
+        MissingDependency: a device is not here.
+        RuntimeFailure: ONNX Runtime refuses the model.
+    """
+    if spans_devices(config):
+        return compile_on_devices(model, config, progress)
+    return compile_for_one(model, config, progress)
+
+
+def compile_for_one(model: Path, config: Config, progress: Progress) -> CompileReport:
+    """Rewrite a model for one device.
 
     Raises:
         InputError: the model, the inputs or the settings cannot be used.
@@ -97,11 +118,18 @@ def compile_model(model: Path, config: Config, progress: Progress) -> CompileRep
         return msgspec.structs.replace(report, seconds=time.monotonic() - started)
 
 
-def profile_model(model: Path, config: Config, progress: Progress) -> tuple[Profile, ...]:
-    """Measure every op of a model on each device; what was measured before comes from the cache."""
+def profile_model(model: Path, config: Config, progress: Progress) -> ProfileReport:
+    """Measure every op of a model on each device, and copies between them; what is in the cache is not measured again.
+
+    Raises:
+        InputError: the model, the inputs or the settings cannot be used.
+        RuntimeFailure: ONNX Runtime refuses the model, or nothing runs on a device.
+        MissingDependency: a device cannot be used.
+    """
     with work_folder(config) as work:
         prepared = prepare(model, config, work, progress)
-        return tuple(profile_prepared(prepared, config, device, progress) for device in config.devices)
+        profiles, links = profile_on_devices(prepared, config, device_specs(config), progress)
+    return ProfileReport(model=str(model), profiles=profiles, links=links)
 
 
 def verify_plan(plan: Path, config: Config, progress: Progress) -> VerifyReport:
@@ -122,8 +150,7 @@ def verify_plan(plan: Path, config: Config, progress: Progress) -> VerifyReport:
             raise ModelError(
                 f"ONNX Runtime optimises {source} differently here than where the plan was made: compile it again here"
             )
-        progress.stage(stages.VERIFYING)
-        found = verify(request_of(read, prepared, rewritten, config), progress.advance)
+        found = _verified_again(read, prepared, rewritten, work, config, progress)
     notes = (*elsewhere(read), *found.notes)
     return VerifyReport(
         plan=str(plan),
@@ -133,6 +160,16 @@ def verify_plan(plan: Path, config: Config, progress: Progress) -> VerifyReport:
         verification=found,
         warnings=notes,
     )
+
+
+def _verified_again(
+    plan: PlanFile, prepared: Prepared, model: Path, work: Path, config: Config, progress: Progress
+) -> Verification | DeviceVerification:
+    """Verify the model, or the run across devices, of a plan that was read from a file."""
+    if plan.placement is not None:
+        return verify_on_devices(PlannedRun(plan, model), (prepared.feeds, *prepared.more_feeds), work, progress)
+    progress.stage(stages.VERIFYING)
+    return verify(request_of(plan, prepared, model, config), progress.advance)
 
 
 def solve_instance(instance: Path, config: Config, progress: Progress) -> SolveReport:
@@ -186,9 +223,12 @@ def clear_profile_cache(config: Config) -> int:
 def _as_requested(plan: PlanFile, config: Config) -> Config:
     """The settings under which the plan's model was prepared."""
     request = plan.request
+    devices: tuple[str, ...] = (plan.device,)
+    if plan.placement is not None:
+        devices = tuple(dict.fromkeys(spec.session_device for spec in plan.placement.devices))
     return msgspec.structs.replace(
         config,
-        devices=(plan.device,),
+        devices=devices,
         portable=request.portable,
         intra_op_threads=plan.profile.provenance.intra_op_threads,
         dims=request.dims,

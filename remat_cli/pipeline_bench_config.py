@@ -13,7 +13,8 @@ from typing import Any, Literal, NoReturn, TypeAlias
 
 import msgspec
 
-from remat_cli.config import available_cores, parse_seconds, read_yaml
+from remat_cli.config import available_cores, parse_seconds
+from remat_cli.config_yaml import read_yaml
 from remat_cli.core.budget import Budget, parse_budget, parse_share
 from remat_cli.core.errors import ConfigError
 from remat_cli.report.bench_run import BenchCase

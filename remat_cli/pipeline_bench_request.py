@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from remat_cli.config import parse_seconds, read_yaml
+from remat_cli.config import parse_seconds
+from remat_cli.config_yaml import read_yaml
 from remat_cli.core.errors import ConfigError
 from remat_cli.core.files import check_target
 from remat_cli.pipeline_bench_config import Overrides

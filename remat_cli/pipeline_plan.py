@@ -118,9 +118,9 @@ def plan_file(
     assert solution.time is not None
     return PlanFile(
         remat_version=__version__,
-        source=FileRef(_relative(outcome.prepared.source.path, plan), outcome.prepared.source.sha256),
+        source=FileRef(relative(outcome.prepared.source.path, plan), outcome.prepared.source.sha256),
         optimized_sha256=outcome.prepared.reference_sha256,
-        output=FileRef(_relative(output, plan), sha256(output)),
+        output=FileRef(relative(output, plan), sha256(output)),
         request=Request(
             budget=answer.question.text,
             budget_bytes=answer.question.budget_bytes,
@@ -225,17 +225,24 @@ def find_file(reference: FileRef, plan: Path, what: str) -> Path:
 
 
 def elsewhere(plan: PlanFile) -> tuple[str, ...]:
-    """What is different here from where the plan was made, and what therefore no longer holds."""
-    made = plan.profile.provenance
-    here = provenance(plan.device, made.intra_op_threads, made.optimization, made.runs, made.warmups)
-    changed = [
+    """What is different here from where the profiles of a plan were made, and what therefore no longer holds."""
+    profiles = (plan.profile,) if plan.placement is None else plan.placement.profiles
+    names = (plan.device,) if plan.placement is None else tuple(s.session_device for s in plan.placement.devices)
+    changed = dict.fromkeys(line for pair in zip(names, profiles, strict=True) for line in _moved(*pair))
+    if not changed:
+        return ()
+    return (f"the plan was made elsewhere ({'; '.join(changed)}): its times, and perhaps its peak, do not hold here",)
+
+
+def _moved(device: str, profile: Profile) -> list[str]:
+    """What is different here from where a profile was made."""
+    made = profile.provenance
+    here = provenance(device, made.intra_op_threads, made.optimization, made.runs, made.warmups)
+    return [
         f"{what} {getattr(here, field)} here, {getattr(made, field)} there"
         for field, what in (("cpu", "CPU"), ("runtime", "runtime"), ("runtime_version", "runtime version"))
         if getattr(here, field) != getattr(made, field)
     ]
-    if not changed:
-        return ()
-    return (f"the plan was made elsewhere ({'; '.join(changed)}): its times, and perhaps its peak, do not hold here",)
 
 
 def snippet(output: Path, config: Config) -> str:
@@ -276,5 +283,6 @@ def _promise(outcome: Outcome, config: Config, verification: Verification | None
     )
 
 
-def _relative(path: Path, plan: Path) -> str:
+def relative(path: Path, plan: Path) -> str:
+    """A path as it is written from the folder of a plan."""
     return Path(os.path.relpath(path.resolve(), plan.resolve().parent)).as_posix()

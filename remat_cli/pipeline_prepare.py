@@ -13,7 +13,9 @@ from typing import Any, Literal
 import msgspec
 
 from remat_cli.config import Config
+from remat_cli.config_devices import device_specs
 from remat_cli.core import progress as stages
+from remat_cli.core.device import DeviceSpec
 from remat_cli.core.errors import ConfigError
 from remat_cli.core.graph import Graph, TensorType
 from remat_cli.core.profile import OpCost, Profile
@@ -29,24 +31,26 @@ from remat_cli.runtime.optimize import optimize
 from remat_cli.runtime.profile_cache import CacheScope, ProfileCache
 from remat_cli.runtime.profilers import Measured, ProfileRequest, measure
 from remat_cli.runtime.provenance import provenance
-from remat_cli.runtime.session import Observation, SessionSettings, run_profiled
+from remat_cli.runtime.session import Observation, SessionSettings, first_sight, run_profiled
 from remat_cli.runtime.weights import kept_weight_bytes
 
 RUNS, WARMUPS = 10, 2
+CPU = "cpu"
 MOST_PASSES = 6
 
 
 class Sight(msgspec.Struct, frozen=True):
     """What runs of the optimised model showed; with `measured` it is kept in the profile cache.
 
-    `smallest_cap_bytes` is the least arena under which a default session runs it, once a verification has found it.
-    Of a split model: `has_same_bits` is false where its outputs are only close to those of the whole one, and
-    `relative_time` is how long a run takes, as a multiple of the whole model's. Of a whole model: `can_be_raised` says
-    whether it has the same bits under the newer opset that filling tiles in place needs (None: not tried).
+    `packed_bytes` is None where the runtime does not count them. `smallest_cap_bytes` is the least arena under which a
+    default session runs it, once a verification has found it. Of a split model: `has_same_bits` is false where its
+    outputs are only close to those of the whole one, and `relative_time` is how long a run takes, as a multiple of the
+    whole model's. Of a whole model: `can_be_raised` says whether it has the same bits under the newer opset that
+    filling tiles in place needs (None: not tried).
     """
 
     types: dict[str, tuple[TensorType, ...]]
-    packed_bytes: int
+    packed_bytes: int | None
     measured: Measured | None = None
     smallest_cap_bytes: int | None = None
     has_same_bits: bool = True
@@ -83,9 +87,20 @@ def work_folder(config: Config) -> Iterator[Path]:
         yield Path(folder)
 
 
-def optimization_level(config: Config) -> Literal["all", "extended"]:
-    """How far ONNX Runtime optimises before planning."""
+def optimization_level(config: Config) -> Literal["all", "extended", "basic"]:
+    """How far ONNX Runtime optimises before planning: to ops of the CPU's own only where nothing else runs them.
+
+    Raises:
+        ConfigError: a device's file cannot be used.
+    """
+    if any(spec.provider != CPU for spec in _specs(config)):
+        return "basic"
     return "extended" if config.portable else "all"
+
+
+def _specs(config: Config) -> tuple[DeviceSpec, ...]:
+    """The devices as they name themselves, without the threads that the settings add."""
+    return device_specs(msgspec.structs.replace(config, intra_op_threads=0))
 
 
 def only_device(config: Config) -> str:
@@ -95,7 +110,9 @@ def only_device(config: Config) -> str:
         ConfigError: several devices were named.
     """
     if len(config.devices) != 1:
-        raise ConfigError(f"devices {', '.join(config.devices)}: plans for several devices are not supported yet")
+        raise ConfigError(
+            f"devices {', '.join(config.devices)}: only `remat compile` and `remat profile` take several; name one here"
+        )
     return config.device
 
 
@@ -113,7 +130,7 @@ def prepare(path: Path, config: Config, work: Path, progress: Progress) -> Prepa
     reference_path = optimise(source.ir, config, work)
     reference = carry_phases(source.ir, prepare_optimized(reference_path))
     digest = sha256(reference_path)
-    sight = known_sight_of(digest, config) or sight_of(observe(reference_path, feeds, config))
+    sight = known_sight_of(digest, config) or Sight(*first_sight(reference_path, feeds, _settings(config)))
     graph = to_graph(reference, sight.types)
     return Prepared(
         source=source,
@@ -158,14 +175,15 @@ def profile_prepared(prepared: Prepared, config: Config, device: str, progress: 
             known = cache.op_costs(scope, prepared.signatures)
     ops = zip(prepared.graph.ops, prepared.signatures, strict=True)
     packed = measured.packed_bytes if measured else prepared.sight.packed_bytes
+    uses = weight_uses(prepared.reference)
     return Profile(
         device=device,
         model_sha256=prepared.reference_sha256,
         provenance=scope.provenance,
         ops=tuple(msgspec.structs.replace(known[signature], name=op.name) for op, signature in ops),
-        weight_bytes=kept_weight_bytes(weight_uses(prepared.reference), packed),
+        weight_bytes=prepared.graph.weight_bytes if packed is None else kept_weight_bytes(uses, packed),
         input_bytes=prepared.graph.input_bytes,
-        packed_bytes=packed,
+        packed_bytes=packed or 0,
         run_ns=measured.run_ns if measured else None,
         loading_peak_bytes=measured.loading_peak_bytes if measured else None,
     )
@@ -219,13 +237,27 @@ def known_sight_of(digest: str, config: Config) -> Sight | None:
     The user's own inputs always get a run: shapes may depend on them.
     """
     with ProfileCache(config.cache_dir) as cache:
-        known = known_sight(cache, cache_scope(config.device, config), digest)
+        known = known_sight(cache, _sight_scope(config), digest)
     return known if config.inputs is None else None
+
+
+def _sight_scope(config: Config) -> CacheScope:
+    """Where the model was profiled as a whole, if it was: the first device with the CPU provider, else the first."""
+    specs = _specs(config)
+    spec = next((spec for spec in specs if spec.provider == CPU), specs[0])
+    threads = spec.threads or config.intra_op_threads
+    return cache_scope(
+        spec.session_device if spec.provider != CPU else CPU, msgspec.structs.replace(config, intra_op_threads=threads)
+    )
 
 
 def observe(model: Path, feeds: Mapping[str, Any], config: Config) -> Observation:
     """What one run of a model shows, under exact options."""
-    return run_profiled(model, feeds, SessionSettings(exact=True, intra_op_threads=config.intra_op_threads))
+    return run_profiled(model, feeds, _settings(config))
+
+
+def _settings(config: Config) -> SessionSettings:
+    return SessionSettings(exact=True, intra_op_threads=config.intra_op_threads)
 
 
 def sight_of(seen: Observation) -> Sight:

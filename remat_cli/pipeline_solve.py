@@ -96,13 +96,13 @@ def tidied(found: Answer) -> Answer:
     return Answer(found.question, run, plan)
 
 
-def answer(question: Question, config: Config, progress: Progress) -> Answer:
-    """Solve within the budget and the time limit, telling `progress` of every improvement."""
+def answer(question: Question, config: Config, progress: Progress, start: Schedule | None = None) -> Answer:
+    """Solve within the budget and the time limit, from `start` if given, telling `progress` of every improvement."""
     progress.stage(stages.SOLVING)
     limits = _limits(question, config, progress, config.time_limit_seconds)
     if question.least:
         return _least(question, limits, config, progress)
-    result = solve(question.problem, config.solver, limits, config.solver_options)
+    result = solve(question.problem, config.solver, limits, config.solver_options, start)
     return _answer(question, result, config)
 
 

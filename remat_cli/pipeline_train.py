@@ -23,7 +23,7 @@ from remat_cli.core.progress import Progress
 from remat_cli.onnx_io.load import DimBindings, SourceModel, load, save
 from remat_cli.onnx_io.rewrite import set_model_metadata
 from remat_cli.onnx_io.step_state import STATE_FILE_KEY
-from remat_cli.pipeline import compile_model
+from remat_cli.pipeline import compile_for_one
 from remat_cli.report.training import TrainReport
 
 
@@ -44,7 +44,7 @@ def train_model(model: Path, config: Config, progress: Progress) -> TrainReport:
     write_step(step, paths)
     compiled = None
     if config.budget is not None:
-        compiled = compile_model(paths.step, compile_settings(config), progress)
+        compiled = compile_for_one(paths.step, compile_settings(config), progress)
     return TrainReport(
         model=str(model),
         step=str(paths.step),

@@ -31,7 +31,14 @@ ONLY_IN = {
     "click": {"cli"},
     "rich": {"cli", "report"},
 }
-SOLVER_FILES = {"auto": "portfolio", "keep-all": "keep_all", "local-search": "local_search", "moccasin": "moccasin"}
+SOLVER_FILES = {
+    "auto": "portfolio",
+    "keep-all": "keep_all",
+    "local-search": "local_search",
+    "moccasin": "moccasin",
+    "placement": "placement",
+    "xengine": "xengine",
+}
 
 
 def imports_of(path: Path) -> set[str]:

@@ -18,9 +18,9 @@ from remat_cli.config import (
     parse_input_shapes,
     parse_options,
     parse_seconds,
-    read_yaml,
     require_budget,
 )
+from remat_cli.config_yaml import read_yaml
 from remat_cli.core.budget import parse_budget
 from remat_cli.core.errors import ConfigError
 

@@ -27,7 +27,7 @@ from remat_cli.cli.session import run, settings
 @click.option("-o", "--output", type=options.FILE, metavar="OUT.onnx", help="The new model. [MODEL.remat.onnx]")
 @click.option("--plan", type=options.FILE, metavar="PLAN.json", help="The plan. [beside the new model]")
 @options.force_option
-@options.device_option
+@options.placement_options
 @options.solver_options
 @options.model_options
 @click.option("--verify/--no-verify", default=None, help="Run both models and compare. [yes]")

@@ -57,6 +57,6 @@ def _check_svg(svg: Path, file: Path, config: Config) -> None:
 
 def _write_svg(report: InspectReport, svg: Path) -> None:
     from remat_cli.core.files import atomic_write
-    from remat_cli.report.svg_chart import inspect_svg
+    from remat_cli.report.placement_svg import inspect_picture
 
-    atomic_write(svg, inspect_svg(report))
+    atomic_write(svg, inspect_picture(report))

@@ -65,8 +65,32 @@ model_options = _group(
 )
 
 device_option = _option("--device", "devices", metavar="NAME", help="Where the model will run. [cpu]")
-devices_option = _option(
-    "--device", "devices", multiple=True, metavar="NAME", help="Device to measure; may be repeated. [cpu]"
+estimate_option = _option(
+    "--estimate",
+    is_flag=True,
+    help="Estimate the costs of a device that is not here, from its FILE.yaml.",
+)
+devices_options = _group(
+    _option(
+        "--device",
+        "devices",
+        multiple=True,
+        metavar="NAME",
+        help="Device to measure: cpu, cpu:2threads, cuda:0, openvino or FILE.yaml; may be repeated. [cpu]",
+    ),
+    estimate_option,
+)
+placement_options = _group(
+    _option(
+        "--device",
+        "devices",
+        multiple=True,
+        metavar="NAME",
+        help="Where the model will run: cpu, cpu:2threads, cuda:0, openvino or FILE.yaml; repeat it to choose a device "
+        "for each op. [cpu]",
+    ),
+    estimate_option,
+    _option("--overlap/--no-overlap", help="Copies between memories run beside ops. [no]"),
 )
 
 solver_options = _group(

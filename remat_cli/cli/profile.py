@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+import msgspec
 
 from remat_cli.cli import options
 from remat_cli.cli.session import run, settings
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     epilog=options.examples("remat profile unet.onnx -o unet.profile.json", "remat profile --clear-cache"),
 )
 @click.argument("model", type=options.INPUT_FILE, required=False)
-@options.devices_option
+@options.devices_options
 @click.option("-o", "--output", type=options.FILE, metavar="PROFILE.json", help="Write the figures here too.")
 @options.force_option
 @options.model_options
@@ -57,12 +58,10 @@ def _profile(model: Path, config: Config, progress: Progress) -> ProfileReport:
     from remat_cli import pipeline
     from remat_cli.core.files import atomic_write
     from remat_cli.report import render
-    from remat_cli.report.report import ProfileReport
     from remat_cli.report.style import Style
 
-    profiles = pipeline.profile_model(model, config, progress)
-    output = str(config.output) if config.output is not None else None
-    report = ProfileReport(model=str(model), profiles=profiles, output=output)
+    report = pipeline.profile_model(model, config, progress)
     if config.output is not None:
+        report = msgspec.structs.replace(report, output=str(config.output))
         atomic_write(config.output, render(report, "json", Style()).encode())
     return report

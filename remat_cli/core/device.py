@@ -5,8 +5,11 @@ from __future__ import annotations
 import msgspec
 
 
-class LinkSpec(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A link from a device's memory to another memory, by its name, in that direction and back."""
+class LinkSpec(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """A link from a device's memory to another memory, by its name, in that direction and back.
+
+    The figures of the way back are those of the way there unless given.
+    """
 
     to: str
     bytes_per_second: float
@@ -15,13 +18,15 @@ class LinkSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     back_latency_ns: int | None = None
 
 
-class DeviceSpec(msgspec.Struct, frozen=True, omit_defaults=True):
+class DeviceSpec(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """One device.
 
     `name` is what users and plans call it (`cpu`, `cpu:1threads`, `cuda:0`, `openvino`); `provider` a key of the table
     of execution providers. `threads` 0 is the runtime's own default. `options` go to the provider. `memory` names what
     it holds tensors in: devices that name the same one share it and its budget. `flops_per_second`,
-    `memory_bytes_per_second` and `launch_ns` are for estimates where the device is not at hand.
+    `memory_bytes_per_second` and `launch_ns` are for estimates where the device is not at hand; `is_measured` says
+    whether these and the links were measured rather than read from a data sheet, `note` where they come from.
+    `is_elsewhere`: it is another machine's, and never measured here even where its provider is.
     """
 
     name: str
@@ -36,4 +41,18 @@ class DeviceSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     flops_per_second: float | None = None
     memory_bytes_per_second: float | None = None
     launch_ns: int = 0
+    is_measured: bool = False
+    is_elsewhere: bool = False
     note: str = ""
+
+    @property
+    def session_device(self) -> str:
+        """The name by which a session is opened on it; its `options` go to the session beside it."""
+        index = f":{self.index}" if self.index else ""
+        threads = f":{self.threads}threads" if self.threads else ""
+        return f"{self.provider}{index}{threads}"
+
+    @property
+    def session_options(self) -> tuple[tuple[str, str], ...]:
+        """Its provider options in the form that session settings take."""
+        return tuple(sorted(self.options.items()))

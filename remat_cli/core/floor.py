@@ -52,21 +52,36 @@ def working_set_bytes(problem: Problem, op: OpSpec) -> int:
     """Least bytes that the inputs and outputs of an op take while it runs, in any schedule.
 
     Shares wherever a schedule might: a view with its base, an in-place result with its source. Only an output that is
-    kept always takes bytes of its own, in the step that makes its last instance.
+    kept always takes bytes of its own, in the step that makes its last instance; where there are several memories that
+    may be a copy, and the output itself may share; a view may be copied there without its base.
     """
-    roots = {storage_root(problem, tensor) for tensor in op.inputs}
-    total = sum(problem.tensors[root].size_bytes for root in roots)
+    is_last_made_here = len(problem.memories) == 1
+    roots: dict[int, int] = {}
+    for read in op.inputs:
+        root = storage_root(problem, read)
+        roots[root] = max(roots.get(root, 0), _least_storage(problem, read))
+    total = sum(roots.values())
     taken: set[int] = set()
     for output in op.outputs:
         tensor = problem.tensors[output]
-        if not tensor.kept and tensor.view_of is not None:
+        is_own = tensor.kept and is_last_made_here
+        if not is_own and tensor.view_of is not None:
             continue
         source = next((i for i, o in op.in_place if o == output and i not in taken), None)
-        if source is not None and not tensor.kept:
+        if source is not None and not is_own:
             taken.add(source)
             continue
         total += tensor.size_bytes
     return total
+
+
+def _least_storage(problem: Problem, tensor: int) -> int:
+    """Least bytes of the storage that an instance lies in: its base's, or of several memories any copied view's."""
+    sizes = [problem.tensors[tensor].size_bytes]
+    while (base := problem.tensors[tensor].view_of) is not None:
+        tensor = base
+        sizes.append(problem.tensors[tensor].size_bytes)
+    return sizes[-1] if len(problem.memories) == 1 else min(sizes)
 
 
 def storage_root(problem: Problem, tensor: int) -> int:

@@ -8,6 +8,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from remat_cli.core.device_problem import device_tensor_ids, make_device_problem
+from remat_cli.core.device_verification import DeviceVerification
 from remat_cli.core.errors import InvalidSchedule, ModelError
 from remat_cli.core.files import atomic_write
 from remat_cli.core.graph import Graph
@@ -114,7 +115,8 @@ class PlanFile(msgspec.Struct, frozen=True, kw_only=True):
     is Python that runs the result. With `splitting`, `graph`, `schedule`, `profile` and `optimized_sha256` are those of
     the split model, and the whole one is told of there. With `placement` the plan spans devices: `device` names them,
     `profile` is the first one's, `output` is the optimised model, which `schedule` indexes (its ops after those that
-    stand for model inputs, where there are several memories), and figures of bytes are the first memory's.
+    stand for model inputs, where there are several memories), figures of bytes are the first memory's, and
+    `device_verification` stands in place of `verification`.
     """
 
     format: Literal["remat-plan"] = FORMAT
@@ -136,6 +138,7 @@ class PlanFile(msgspec.Struct, frozen=True, kw_only=True):
     verification: Verification | None = None
     splitting: Splitting | None = None
     placement: Placement | None = None
+    device_verification: DeviceVerification | None = None
 
     def problem(self) -> Problem:
         """The problem that was solved."""

@@ -8,7 +8,7 @@ import msgspec
 class Provenance(msgspec.Struct, frozen=True):
     """Where a profile's figures come from; a plan made elsewhere gets a warning that names what differs.
 
-    `intra_op_threads` is 0 for the runtime's own default. `optimization` is `all` or `extended`.
+    `intra_op_threads` is 0 for the runtime's own default. `optimization` is `all`, `extended` or `basic`.
     """
 
     cpu: str
@@ -45,7 +45,8 @@ class Unsupported(msgspec.Struct, frozen=True):
 class LinkCost(msgspec.Struct, frozen=True):
     """What a copy from one memory to another costs: `latency_ns` and then `bytes_per_second`.
 
-    `measured` is False where the figures come from a device's description.
+    `measured` is False where the figures come from a device's description; `noise_percent` is how far the second-least
+    times of copies lie above the least.
     """
 
     source: str
@@ -53,6 +54,7 @@ class LinkCost(msgspec.Struct, frozen=True):
     latency_ns: int
     bytes_per_second: float
     measured: bool = True
+    noise_percent: float = 0.0
 
     def time_ns(self, size_bytes: int) -> int:
         """Time to copy so many bytes."""
@@ -68,8 +70,8 @@ class Profile(msgspec.Struct, frozen=True):
     `loading_peak_bytes` is the transient need while the session loads (None when not measured).
     `model_sha256` is the hash of the optimised model it belongs to. `unsupported` are the ops that the device cannot
     run; every other op is in `ops`. `memory` names the memory that the device uses, `power_watts` what it draws while
-    it computes, `call_ns` what a session on it costs beside its ops. `runs_alone`: its ops run in a session each,
-    because the provider compiles what it is given, and neither order nor memory can be enforced inside.
+    it computes, `call_ns` what a session on it costs beside its ops. `is_opaque`: its provider
+    compiles what it is given, and neither order nor memory can be enforced inside.
     """
 
     device: str
@@ -85,7 +87,7 @@ class Profile(msgspec.Struct, frozen=True):
     memory: str = "cpu"
     power_watts: float | None = None
     call_ns: int = 0
-    runs_alone: bool = False
+    is_opaque: bool = False
 
     @property
     def fixed_bytes(self) -> int:

@@ -2,7 +2,8 @@
 
 A session holds what it is given until it ends and makes what outlives it as buffers of its own, so a cut plan may need
 more memory than its schedule. It is judged here by the same judge: each segment is a problem of its own. Where a memory
-overflows, segments are cut again, since an op alone holds nothing but what it reads and makes.
+overflows, segments are cut again, since an op alone holds nothing but what it reads and makes. Inside what an opaque
+device compiles neither order nor memory can be enforced, so nothing counts as freed there before the session ends.
 """
 
 from __future__ import annotations
@@ -62,36 +63,42 @@ class Cut(msgspec.Struct, frozen=True):
 
 
 def cut_plan(
-    problem: Problem, plan: Plan, alone: Collection[int] = (), given_ops: int = 0, sizes: Sequence[int] | None = None
+    problem: Problem, plan: Plan, opaque: Collection[int] = (), given_ops: int = 0, sizes: Sequence[int] | None = None
 ) -> Cut:
-    """Cut a plan where the device changes, at copies, around every op of a device in `alone`, and as budgets need.
+    """Cut a plan where the device changes, at copies, and as budgets need; `opaque` are devices that compile.
 
     The first `given_ops` ops make the model's inputs: the caller holds what they make, and they are not run. `sizes`
     are the bytes of each tensor in a buffer of its own, where a problem says less (views of inputs).
     """
     newest = {instance.tensor: number for number, instance in enumerate(plan.instances)}
     kept = frozenset(number for tensor, number in newest.items() if problem.tensors[tensor].kept)
-    cutter = _Cutter(problem, plan, given_ops, tuple(sizes or (t.size_bytes for t in problem.tensors)), kept)
-    groups = cutter.first_groups(frozenset(alone))
-    while (better := cutter.refined(groups)) is not None:
-        groups = better
-    return cutter.cut(groups)
+    own = tuple(sizes or (t.size_bytes for t in problem.tensors))
+    steps = plan.schedule.steps
+    given = {n for n, step in enumerate(steps) if isinstance(step, Compute) and step.op < given_ops}
+    born = tuple(number for number, instance in enumerate(plan.instances) if instance.birth not in given)
+    fixed = fixed_bytes_of(problem, plan.schedule)
+    cutter = _Cutter(problem, plan, frozenset(opaque), given_ops, own, kept, born, fixed)
+    return cutter.cut([piece for group in cutter.first_groups() for piece in cutter.fitted(group)])
 
 
 @dataclass(frozen=True)
 class _Cutter:
     """One plan and ways to group its steps; a group is a list of steps that run together.
 
-    `kept` are the instances that the caller gets for model outputs.
+    `kept` are the instances that the caller gets for model outputs, `born` those that some step that is run makes,
+    `fixed` the bytes that each memory holds all through.
     """
 
     problem: Problem
     plan: Plan
+    opaque: frozenset[int]
     given_ops: int
     sizes: tuple[int, ...]
     kept: frozenset[int]
+    born: tuple[int, ...]
+    fixed: tuple[int, ...]
 
-    def first_groups(self, alone: frozenset[int]) -> list[list[int]]:
+    def first_groups(self) -> list[list[int]]:
         """As few sessions as devices and copies allow."""
         groups: list[list[int]] = []
         last: int | None = None
@@ -100,56 +107,45 @@ class _Cutter:
                 groups.append([number])
                 last = None
             elif step.op >= self.given_ops:
-                if step.device == last and step.device not in alone:
+                if step.device == last:
                     groups[-1].append(number)
                 else:
                     groups.append([number])
                 last = step.device
         return groups
 
-    def refined(self, groups: list[list[int]]) -> list[list[int]] | None:
-        """The group that overflows its memory most, cut in two where that helps most; None: nothing (more) to do."""
-        peaks = self.cut(groups).memory_bytes
-        over = [max(self._excess(m, curve[i]) for m, curve in enumerate(peaks)) for i in range(len(groups))]
-        worst = max(range(len(groups)), key=over.__getitem__, default=None)
-        if worst is None or over[worst] <= 0:
-            return None
-        for index in sorted((i for i in range(len(groups)) if over[i] > 0), key=lambda i: -over[i]):
-            halves = self._best_halves(groups, index, over[index])
-            if halves is not None:
-                return halves
-        return None
+    def fitted(self, group: list[int]) -> list[list[int]]:
+        """A group as it is where it fits, else in pieces, each as long as memory allows; one step alone if it must."""
+        pieces, rest = [], group
+        while rest:
+            length = self._longest(rest)
+            pieces.append(rest[:length])
+            rest = rest[length:]
+        return pieces
 
-    def _best_halves(self, groups: list[list[int]], index: int, excess: int) -> list[list[int]] | None:
-        group = groups[index]
-        tries = [[*groups[:index], group[:at], group[at:], *groups[index + 1 :]] for at in range(1, len(group))]
-        found = [(self._most_excess(halves, index), number) for number, halves in enumerate(tries)]
-        least = min(found, default=None)
-        return tries[least[1]] if least is not None and least[0] < excess else None
+    def _longest(self, steps: list[int]) -> int:
+        """How many of these steps can run in one session. More steps rarely need less memory, so it is bisected."""
+        if len(steps) == 1 or self._fits(steps):
+            return len(steps)
+        low, high = 1, len(steps)
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if self._fits(steps[:middle]) else (low, middle)
+        return low
 
-    def _most_excess(self, groups: list[list[int]], index: int) -> int:
-        """Of two neighbouring groups; others do not change."""
-        fixed = fixed_bytes_of(self.problem, self.plan.schedule)
-        homes = self._homes(groups)
-        return max(
-            self._excess(memory, bytes_)
-            for at in (index, index + 1)
-            for memory, bytes_ in enumerate(self._during(groups, at, homes, fixed))
-        )
-
-    def _excess(self, memory: int, bytes_: int) -> int:
-        return bytes_ - self.problem.memories[memory].budget_bytes
+    def _fits(self, group: list[int]) -> bool:
+        pairs = zip(self._during(group), self.problem.memories, strict=True)
+        return all(held <= memory.budget_bytes for held, memory in pairs)
 
     def cut(self, groups: list[list[int]]) -> Cut:
         """The groups as actions, each with what is held meanwhile."""
-        fixed = fixed_bytes_of(self.problem, self.plan.schedule)
         homes = self._homes(groups)
         drops: list[list[int]] = [[] for _ in groups]
         for instance, (born, dies) in enumerate(homes):
             if born <= dies and dies >= 0 and instance not in self.kept:
                 drops[dies].append(instance)
         actions = tuple(self._action(group, homes, at, tuple(drops[at])) for at, group in enumerate(groups))
-        held = [self._during(groups, at, homes, fixed) for at in range(len(groups))]
+        held = [self._during(group) for group in groups]
         return Cut(actions, tuple(tuple(bytes_[m] for bytes_ in held) for m in range(len(self.problem.memories))))
 
     def _homes(self, groups: list[list[int]]) -> list[tuple[int, int]]:
@@ -179,33 +175,32 @@ class _Cutter:
             device=step.device,
             steps=tuple(group),
             imports=tuple(i for i in read if homes[i][0] != at),
-            exports=tuple(i for i in made if self._outlives(i, homes, at)),
-            drops=tuple(i for i in drops if homes[i][0] != at or self._outlives(i, homes, at)),
+            exports=tuple(i for i in made if self._outlives(i, group)),
+            drops=tuple(i for i in drops if homes[i][0] != at or self._outlives(i, group)),
         )
 
-    def _outlives(self, instance: int, homes: list[tuple[int, int]], at: int) -> bool:
-        return homes[instance][1] > at or instance in self.kept
+    def _outlives(self, instance: int, group: list[int]) -> bool:
+        """Whether what is made in a group is needed after it."""
+        return self.plan.instances[instance].death > group[-1] or instance in self.kept
 
-    def _during(
-        self, groups: list[list[int]], at: int, homes: list[tuple[int, int]], fixed: tuple[int, ...]
-    ) -> list[int]:
+    def _during(self, group: list[int]) -> list[int]:
         """Most bytes held in each memory while a group runs."""
-        held = list(fixed)
-        for number, instance in enumerate(self.plan.instances):
-            born, dies = homes[number]
-            if 0 <= born < at <= dies:
+        held = list(self.fixed)
+        for number in self.born:
+            instance = self.plan.instances[number]
+            if instance.birth < group[0] and (instance.death >= group[0] or number in self.kept):
                 held[instance.memory] += self.sizes[instance.tensor]
-        step = self.plan.schedule.steps[groups[at][0]]
+        step = self.plan.schedule.steps[group[0]]
         if isinstance(step, Copy):
-            target = self.plan.instances[self.plan.makes[groups[at][0]][0]]
+            target = self.plan.instances[self.plan.makes[group[0]][0]]
             held[target.memory] += self.sizes[target.tensor]
         else:
-            inner = self._inner_problem(groups[at], homes, at)
+            inner = self._inner_problem(group)
             memory = self.problem.devices[step.device].memory
             held[memory] += simulate(inner, Schedule.of_ops(range(len(inner.ops)))).peak  # type: ignore[arg-type]
         return held
 
-    def _inner_problem(self, group: list[int], homes: list[tuple[int, int]], at: int) -> Problem:
+    def _inner_problem(self, group: list[int]) -> Problem:
         """A segment as a problem of one device: what it imports is the caller's, what it exports is kept."""
         made = [i for number in group for i in self.plan.makes[number]]
         local = {instance: tensor for tensor, instance in enumerate(made)}
@@ -215,9 +210,8 @@ class _Cutter:
             assert isinstance(step, Compute)
             ops.append(self._inner_op(step, number, local))
             for instance in self.plan.makes[number]:
-                tensors.append(
-                    self._inner_tensor(instance, number, len(ops) - 1, local, self._outlives(instance, homes, at))
-                )
+                stays = step.device in self.opaque or self._outlives(instance, group)
+                tensors.append(self._inner_tensor(instance, number, len(ops) - 1, local, stays))
         return Problem(tuple(ops), tuple(tensors), (Memory("segment", 2**62),), (Device("segment", 0),))
 
     def _inner_op(self, step: Compute, number: int, local: dict[int, int]) -> OpSpec:

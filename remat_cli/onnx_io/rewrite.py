@@ -99,8 +99,8 @@ def _steps(
 ) -> tuple[tuple[Draft, ...], dict[str, TensorType]]:
     """One draft per step of the plan, and the type of each instance by its name."""
     nodes = {node.name: node for node in model.graph}
-    names = _instance_names(graph, plan, taken)
     ids = tensor_ids(graph)
+    names = instance_names(graph, plan, ids, taken)
     runs: Counter[int] = Counter()
     steps: list[Draft] = []
     for number, step in enumerate(plan.schedule.steps):
@@ -108,7 +108,7 @@ def _steps(
             raise RematError(f"step {number} is not on the first device: only plans for one device can be written")
         op = graph.ops[step.op]
         new = {_tensor(graph, ids, plan, i).name: names[i] for i in (*plan.reads[number], *plan.makes[number])}
-        steps.append(_step(nodes[op.name], new, number, runs[step.op], taken))
+        steps.append(step_draft(nodes[op.name], new, number, runs[step.op], taken))
         runs[step.op] += 1
     kinds = {name: _tensor(graph, ids, plan, i) for i, name in enumerate(names)}
     return tuple(steps), {name: TensorType(t.dtype, t.shape) for name, t in kinds.items()}
@@ -118,7 +118,7 @@ def _tensor(graph: Graph, ids: tuple[int, ...], plan: Plan, instance: int) -> Te
     return graph.tensors[ids[plan.instances[instance].tensor]]
 
 
-def _step(node: ir.Node, new: Mapping[str, str], number: int, clone: int, taken: set[str]) -> Draft:
+def step_draft(node: ir.Node, new: Mapping[str, str], number: int, clone: int, taken: set[str]) -> Draft:
     """A draft of one run of an op; `new` maps tensor names to the instances that this run reads and makes."""
     reads = [value.name or "" if value is not None else "" for value in node.inputs]
     outer = [value.name or "" for value in captured_values(node)]
@@ -135,9 +135,11 @@ def _step(node: ir.Node, new: Mapping[str, str], number: int, clone: int, taken:
     )
 
 
-def _instance_names(graph: Graph, plan: Plan, taken: set[str]) -> list[str]:
-    """Name of each instance; the first has the tensor's own, but for a model output the newest has it."""
-    ids = tensor_ids(graph)
+def instance_names(graph: Graph, plan: Plan, ids: tuple[int, ...], taken: set[str]) -> list[str]:
+    """Name of each instance; the first has the tensor's own, but for a model output the newest has it.
+
+    `ids` are the graph's tensors by the plan's; new names are added to `taken`.
+    """
     of_tensor: dict[int, list[int]] = {}
     for number, instance in enumerate(plan.instances):
         of_tensor.setdefault(ids[instance.tensor], []).append(number)

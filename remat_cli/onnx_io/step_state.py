@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import onnx_ir as ir
+
 from remat_cli.core.errors import ModelError
 from remat_cli.onnx_io.load import SourceModel
 
@@ -16,13 +18,22 @@ def state_file(source: SourceModel) -> Path | None:
     Raises:
         ModelError: it is gone.
     """
-    name = source.ir.metadata_props.get(STATE_FILE_KEY)
+    return state_beside(source.ir, source.path)
+
+
+def state_beside(model: ir.Model, source: Path) -> Path | None:
+    """The same for a model that was read from `source`.
+
+    Raises:
+        ModelError: it is gone.
+    """
+    name = model.metadata_props.get(STATE_FILE_KEY)
     if name is None:
         return None
-    path = source.path.parent / name
+    path = source.parent / name
     if not path.is_file():
         raise ModelError(
-            f"training step {source.path} begins with the parameters in {path}, which does not exist: "
+            f"training step {source} begins with the parameters in {path}, which does not exist: "
             "put it back, or write the step anew with `remat train`"
         )
     return path

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from remat_cli.report.bench_run import BenchReport
+from remat_cli.report.device_compile import DeviceCompileReport
 from remat_cli.report.report import (
     CacheReport,
     CompileReport,
@@ -12,10 +13,12 @@ from remat_cli.report.report import (
     SolversReport,
     VerifyReport,
 )
+from remat_cli.report.run_report import RunReport
 from remat_cli.report.training import MaxBatchReport, TrainReport
 
 AnyReport = (
     CompileReport
+    | DeviceCompileReport
     | VerifyReport
     | SolveReport
     | InspectReport
@@ -24,5 +27,6 @@ AnyReport = (
     | SolversReport
     | TrainReport
     | MaxBatchReport
+    | RunReport
     | BenchReport
 )

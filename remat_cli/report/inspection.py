@@ -11,6 +11,7 @@ from remat_cli.core.problem import Problem
 from remat_cli.core.profile import Profile
 from remat_cli.core.simulate import baseline
 from remat_cli.report.explain import alive_at, peak_step, recomputes, step_name
+from remat_cli.report.inspection_devices import inspect_placed
 from remat_cli.report.regions import planned_regions, step_times_ns
 from remat_cli.report.report import InspectReport, difference
 
@@ -51,6 +52,8 @@ def inspect_plan(path: Path, file: PlanFile, warnings: tuple[str, ...] = ()) -> 
     Raises:
         ModelError: the plan contradicts itself.
     """
+    if file.placement is not None:
+        return inspect_placed(path, file, warnings)
     problem, plan, promise, splitting = file.problem(), file.plan(), file.promise, file.splitting
     floor = working_set_floor(problem)
     whole_floor = splitting.whole_floor_bytes if splitting else file.solved.floor_bytes

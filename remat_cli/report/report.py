@@ -10,10 +10,13 @@ from typing import Any, Literal
 
 import msgspec
 
+from remat_cli.core.device_verification import DeviceVerification
+from remat_cli.core.placement import Reference
 from remat_cli.core.plan import Plan
 from remat_cli.core.problem import Problem
-from remat_cli.core.profile import Profile
+from remat_cli.core.profile import LinkCost, Profile
 from remat_cli.core.verification import Verification
+from remat_cli.report.devices import DeviceReport, LinkReport, PlacementMatrix
 from remat_cli.report.regions import RegionReport
 
 StatusName = Literal["optimal", "feasible", "infeasible", "not_found"]
@@ -94,7 +97,9 @@ class Recompute(msgspec.Struct, frozen=True, kw_only=True):
 
     `runs` is how often it runs in all, `time` what the repeats add. `tensor` is the largest result whose life was cut:
     absent from step `dropped_after` + 1 to `made_again_at` - 1. `freed_bytes` is what that frees there, and
-    `peak_without_bytes` what the fullest of these steps would hold if the tensor had stayed.
+    `peak_without_bytes` what the fullest of these steps would hold if the tensor had stayed. With several devices,
+    `memory` is where it was absent and `devices` is where each run takes place; `freed_bytes` is 0 where nothing was
+    dropped, so that running again only saves a copy.
     """
 
     op: str
@@ -106,6 +111,29 @@ class Recompute(msgspec.Struct, frozen=True, kw_only=True):
     dropped_after: int
     made_again_at: int
     peak_without_bytes: int
+    memory: str | None = None
+    devices: tuple[str, ...] = ()
+
+
+class MemoryReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What one of several memories holds, and the devices that use it.
+
+    `memory_bytes` is the total during each step of the schedule, fullest at `peak_step`, where `alive` are held.
+    `run_memory_bytes` is the total during each session and copy that the plan is cut into to be run, where that is
+    known, and `peak_bytes` its largest: it may be above what the schedule alone needs.
+    """
+
+    name: str
+    devices: tuple[str, ...]
+    budget_bytes: int
+    fixed_bytes: int
+    peak_bytes: int
+    peak_step: int
+    peak_op: str
+    memory_bytes: tuple[int, ...]
+    run_memory_bytes: tuple[int, ...] = ()
+    alive: tuple[LiveTensor, ...] = ()
+    workspace_bytes: int = 0
 
 
 class CompileReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -146,13 +174,13 @@ class CompileReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class VerifyReport(msgspec.Struct, frozen=True, kw_only=True):
-    """One verification of a plan's model against the original."""
+    """One verification of a plan's model against the original; `budget_bytes` is that of the first memory."""
 
     plan: str
     model: str
     source: str
     budget_bytes: int
-    verification: Verification
+    verification: Verification | DeviceVerification
     warnings: tuple[str, ...] = ()
 
     @property
@@ -183,6 +211,8 @@ class InspectReport(msgspec.Struct, frozen=True, kw_only=True):
     what gates hold then. `floor_bytes` is the floor of whole ops. `regions` run in tiles, or would (`is_estimate`);
     `split_obstacle` says in one line why splitting cannot help. `step_times_ns` and `baseline_step_times_ns` are how
     long each step takes (plans with splits only, where steps before and after cannot be compared by number).
+    Plans that span devices have `devices`, `links`, `memories` and `placement`; other bytes are then those of the
+    first memory, and the baseline is the best single device, `baseline_device`.
     """
 
     path: str
@@ -214,11 +244,20 @@ class InspectReport(msgspec.Struct, frozen=True, kw_only=True):
     split_obstacle: str | None = None
     step_times_ns: tuple[int, ...] = ()
     baseline_step_times_ns: tuple[int, ...] = ()
+    devices: tuple[DeviceReport, ...] = ()
+    links: tuple[LinkReport, ...] = ()
+    memories: tuple[MemoryReport, ...] = ()
+    placement: PlacementMatrix | None = None
+    single: tuple[Reference, ...] = ()
+    segments: int = 0
+    baseline_device: str | None = None
     warnings: tuple[str, ...] = ()
 
     @property
     def fits(self) -> bool | None:
-        """Whether the peak is within the budget; None without a budget."""
+        """Whether the peak is within the budget, in every memory; None without a budget."""
+        if self.memories:
+            return all(memory.peak_bytes <= memory.budget_bytes for memory in self.memories)
         return None if self.budget_bytes is None else self.peak_bytes <= self.budget_bytes
 
     @property
@@ -228,10 +267,11 @@ class InspectReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProfileReport(msgspec.Struct, frozen=True, kw_only=True):
-    """One model's costs on each device asked for."""
+    """One model's costs on each device asked for, and what copies between their memories cost."""
 
     model: str
     profiles: tuple[Profile, ...]
+    links: tuple[LinkCost, ...] = ()
     output: str | None = None
 
     @property

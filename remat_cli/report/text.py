@@ -8,12 +8,13 @@ from typing import Any
 import msgspec
 
 from remat_cli.core.budget import describe_bytes
-from remat_cli.core.profile import Profile
+from remat_cli.core.device_verification import DeviceVerification
 from remat_cli.core.units import format_bytes
 from remat_cli.core.verification import Verification
 from remat_cli.report.any_report import AnyReport
 from remat_cli.report.bench_run import BenchReport
 from remat_cli.report.bench_table import bench_lines
+from remat_cli.report.device_compile import DeviceCompileReport
 from remat_cli.report.report import (
     EXIT_DONE,
     CacheReport,
@@ -25,10 +26,15 @@ from remat_cli.report.report import (
     SolversReport,
     VerifyReport,
 )
+from remat_cli.report.run_report import RunReport
 from remat_cli.report.style import Style, columns, duration, percent, plural, shorten
+from remat_cli.report.text_devices import device_compile_lines, device_verification_lines, measured_table
 from remat_cli.report.text_inspect import inspect_lines, live_tensor_lines
+from remat_cli.report.text_inspect_devices import device_inspect_lines
 from remat_cli.report.text_max_batch import max_batch_lines
+from remat_cli.report.text_profile import profile_lines
 from remat_cli.report.text_regions import floor_lines, obstacle_lines, split_lines
+from remat_cli.report.text_run import run_lines
 from remat_cli.report.training import MaxBatchReport, TrainReport
 
 
@@ -36,17 +42,24 @@ def render_text(report: AnyReport, style: Style) -> str:
     """The report for people, with a newline at the end."""
     writers: dict[type, Callable[[Any, Style], list[str]]] = {
         CompileReport: compile_lines,
+        DeviceCompileReport: device_compile_lines,
         VerifyReport: verify_lines,
         SolveReport: solve_lines,
-        InspectReport: inspect_lines,
+        InspectReport: _inspect_lines,
         ProfileReport: profile_lines,
         CacheReport: cache_lines,
         SolversReport: solvers_lines,
         TrainReport: train_lines,
         MaxBatchReport: max_batch_lines,
+        RunReport: run_lines,
         BenchReport: bench_lines,
     }
     return "\n".join(writers[type(report)](report, style)) + "\n"
+
+
+def _inspect_lines(report: InspectReport, style: Style) -> list[str]:
+    """One device, or several."""
+    return device_inspect_lines(report, style) if report.devices else inspect_lines(report, style)
 
 
 def compile_lines(report: CompileReport, style: Style) -> list[str]:
@@ -191,7 +204,10 @@ def verify_lines(report: VerifyReport, style: Style) -> list[str]:
     """The verdict, and the figures behind it."""
     seen = report.verification
     heading = style.paint(report.model, "strong") + f"  against {report.source}"
-    lines = [heading, f"budget {describe_bytes(report.budget_bytes)}", "", *verification_lines(seen, style)]
+    if isinstance(seen, DeviceVerification):
+        lines = [heading, "", *device_verification_lines(seen, style), *measured_table(seen)]
+    else:
+        lines = [heading, f"budget {describe_bytes(report.budget_bytes)}", "", *verification_lines(seen, style)]
     return [*lines, *_warning_lines(report.warnings, seen, style)]
 
 
@@ -270,44 +286,6 @@ def _options(solution: SolutionReport) -> str:
     return "".join(f" {name}={value}" for name, value in solution.options.items())
 
 
-def profile_lines(report: ProfileReport, style: Style) -> list[str]:
-    """The costliest ops per device, and where the figures come from."""
-    lines = [style.paint(report.model, "strong")]
-    for profile in report.profiles:
-        lines += ["", *_provenance_lines(profile), *_costly_lines(profile, style)]
-    return lines + (["", f"profile {report.output}"] if report.output else [])
-
-
-def _provenance_lines(profile: Profile) -> list[str]:
-    """On what, how often and how noisily a profile was measured."""
-    came = profile.provenance
-    noise = sorted(cost.noise_percent for cost in profile.ops)
-    threads = came.intra_op_threads or "default"
-    median = f"; median noise {noise[len(noise) // 2]:.1f} %" if noise else ""
-    return [
-        f"{profile.device}: {plural(len(profile.ops), 'op')}, {duration(_total_ns(profile))} in all",
-        f"  {came.cpu}, {came.runtime} {came.runtime_version}, {came.provider}, intra-op threads: {threads}",
-        f"  fixed {describe_bytes(profile.fixed_bytes)}: weights {format_bytes(profile.weight_bytes)}, "
-        f"inputs {format_bytes(profile.input_bytes)}",
-        f"  least of {plural(came.runs, 'run')} after {plural(came.warmups, 'warm-up')}{median}",
-    ]
-
-
-def _costly_lines(profile: Profile, style: Style) -> list[str]:
-    """The ten ops that take longest."""
-    total = _total_ns(profile)
-    rows = [["op", "time", "share", "workspace"]]
-    for cost in sorted(profile.ops, key=lambda cost: -cost.time_ns)[:10]:
-        name = shorten(cost.name, max(20, style.width - 50))
-        share = f"{100 * cost.time_ns / total:.1f} %" if total else ""
-        rows.append([name, duration(cost.time_ns), share, format_bytes(cost.workspace_bytes)])
-    return columns(rows, "<>>>")
-
-
-def _total_ns(profile: Profile) -> int:
-    return sum(cost.time_ns for cost in profile.ops)
-
-
 def cache_lines(report: CacheReport, style: Style) -> list[str]:
     """How much was forgotten."""
     return [f"removed {plural(report.removed, 'cached measurement')} from {report.cache_dir}"]
@@ -324,7 +302,9 @@ def solvers_lines(report: SolversReport, style: Style) -> list[str]:
     return lines[:-1]
 
 
-def _warning_lines(warnings: tuple[str, ...], seen: Verification | None, style: Style) -> list[str]:
+def _warning_lines(
+    warnings: tuple[str, ...], seen: Verification | DeviceVerification | None, style: Style
+) -> list[str]:
     """Warnings that the verification's notes do not say already."""
     said = seen.notes if seen is not None else ()
     lines = [style.paint(f"warning: {warning}", "warn") for warning in warnings if warning not in said]

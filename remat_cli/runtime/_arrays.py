@@ -101,15 +101,16 @@ def run_session(session: Any, feeds: Mapping[str, Array]) -> dict[str, Array]:
     types = [*(i.type for i in session.get_inputs()), *(o.type for o in session.get_outputs())]
     if not any(_element(text) in EXTENDED_NAMES for text in types):
         return dict(zip(names, session.run(names, dict(feeds)), strict=True))
-    values = session.run_with_ort_values(names, {name: _ort_value(array) for name, array in feeds.items()})
-    return {name: _from_ort_value(value) for name, value in zip(names, values, strict=True)}
+    values = session.run_with_ort_values(names, {name: host_value(array) for name, array in feeds.items()})
+    return {name: array_of(value) for name, value in zip(names, values, strict=True)}
 
 
 def _element(type_text: str) -> str:
     return type_text.removeprefix("tensor(").removesuffix(")")
 
 
-def _ort_value(array: Array) -> Any:
+def host_value(array: Array) -> Any:
+    """An array of any element type as the runtime's value, on the host."""
     ort_value = import_ort().OrtValue
     dtype = runtime_dtype(array)
     if dtype not in EXTENDED_NAMES:
@@ -118,7 +119,8 @@ def _ort_value(array: Array) -> Any:
     return ort_value.ortvalue_from_numpy_with_onnx_type(bits, EXTENDED_NAMES[dtype][1])
 
 
-def _from_ort_value(value: Any) -> Array:
+def array_of(value: Any) -> Array:
+    """A copy of a value on the host as an array, of any element type."""
     dtype = _element(value.data_type())
     if dtype not in EXTENDED_NAMES:
         array: Array = value.numpy()

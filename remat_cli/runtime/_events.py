@@ -12,6 +12,8 @@ from remat_cli.core.errors import RuntimeFailure
 from remat_cli.core.graph import TensorType
 
 SUFFIX = "_kernel_time"
+COUNTER = "mem_bytes_requested_in_use"
+"""Where this is missing, the others are too."""
 
 
 class Event(msgspec.Struct, frozen=True):
@@ -20,7 +22,8 @@ class Event(msgspec.Struct, frozen=True):
     `requested_bytes` is what is in use, `growth_bytes` how much more than when the kernel began, `in_use_bytes` the
     same as `requested_bytes` but with the allocator's rounding, `peak_bytes` the most (rounded) in use since the
     session was made, workspace inside kernels included, `held_bytes` what the allocator holds. `nested_bytes` is the
-    most in use (exact) when a kernel of a subgraph that this op ran ended, 0 without a subgraph.
+    most in use (exact) when a kernel of a subgraph that this op ran ended, 0 without a subgraph. `has_counters` is
+    False where the runtime wrote no counters of memory (before 1.31); all bytes are 0 then.
     """
 
     name: str
@@ -34,6 +37,7 @@ class Event(msgspec.Struct, frozen=True):
     held_bytes: int
     types: tuple[TensorType, ...]
     nested_bytes: int = 0
+    has_counters: bool = True
 
 
 class Run(msgspec.Struct, frozen=True):
@@ -57,7 +61,7 @@ def read_runs(path: Path) -> tuple[Run, ...]:
     """The runs recorded in a profile file, oldest first.
 
     Raises:
-        RuntimeFailure: the file is not such a profile, or the runtime wrote no memory counters into it.
+        RuntimeFailure: the file is not such a profile.
     """
     try:
         raw = msgspec.json.decode(path.read_bytes(), type=list[_RawEvent])
@@ -74,26 +78,35 @@ def read_runs(path: Path) -> tuple[Run, ...]:
     return tuple(runs)
 
 
+def require_counters(run: Run) -> None:
+    """Check that the runtime counted memory.
+
+    Raises:
+        RuntimeFailure: it did not.
+    """
+    without = next((event for event in run.events if not event.has_counters), None)
+    if without is not None:
+        raise RuntimeFailure(
+            f"the profile of op '{without.name}' has no '{COUNTER}': this version of ONNX Runtime or this device "
+            "reports no memory counters; install onnxruntime 1.31 or newer"
+        )
+
+
 def _event(raw: _RawEvent) -> Event:
     args = raw.args
-    try:
-        return Event(
-            name=raw.name.removesuffix(SUFFIX),
-            op_type=str(args["op_name"]),
-            start_us=raw.ts,
-            duration_us=raw.dur,
-            requested_bytes=int(args["mem_bytes_requested_in_use"]),
-            growth_bytes=int(args["mem_requested_in_use_delta"]),
-            in_use_bytes=int(args["mem_bytes_in_use"]),
-            peak_bytes=int(args["mem_in_use_peak"]),
-            held_bytes=int(args["mem_arena_held"]),
-            types=tuple(_tensor_type(entry) for entry in args.get("output_type_shape", ())),
-        )
-    except KeyError as error:
-        raise RuntimeFailure(
-            f"the profile of op '{raw.name.removesuffix(SUFFIX)}' has no {error}: this version of ONNX Runtime or this "
-            "device reports no memory counters; install onnxruntime 1.31 or newer"
-        ) from None
+    return Event(
+        name=raw.name.removesuffix(SUFFIX),
+        op_type=str(args.get("op_name", "")),
+        start_us=raw.ts,
+        duration_us=raw.dur,
+        requested_bytes=int(args.get(COUNTER, 0)),
+        growth_bytes=int(args.get("mem_requested_in_use_delta", 0)),
+        in_use_bytes=int(args.get("mem_bytes_in_use", 0)),
+        peak_bytes=int(args.get("mem_in_use_peak", 0)),
+        held_bytes=int(args.get("mem_arena_held", 0)),
+        types=tuple(_tensor_type(entry) for entry in args.get("output_type_shape", ())),
+        has_counters=COUNTER in args,
+    )
 
 
 def _tensor_type(entry: dict[str, Sequence[int]]) -> TensorType:

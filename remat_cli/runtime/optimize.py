@@ -8,7 +8,7 @@ from typing import Any, Literal
 from remat_cli.core.errors import RuntimeFailure
 from remat_cli.runtime._ort import import_ort, new_options, runtime_errors
 
-Level = Literal["all", "extended"]
+Level = Literal["all", "extended", "basic"]
 
 LARGEST_SINGLE_FILE = 2**31 - 2**24
 """Weights above this go to a file beside the model, since a protobuf file ends at 2 GiB."""
@@ -23,7 +23,8 @@ def optimize(
 ) -> None:
     """Write to `target` the graph that a session at this optimisation level would run.
 
-    `all` includes the CPU's own memory layout (fastest, tied to this kind of CPU), `extended` runs on every CPU.
+    `all` includes the CPU's own memory layout (fastest, tied to this kind of CPU), `extended` runs on every CPU,
+    `basic` has standard ops only, which other execution providers can run too.
     Models whose weights lie outside the file, or are too large for one, get `TARGET.data` beside the target. The
     weights of both models are in memory for the time of the call.
 
@@ -35,6 +36,7 @@ def optimize(
     levels = {
         "all": ort.GraphOptimizationLevel.ORT_ENABLE_ALL,
         "extended": ort.GraphOptimizationLevel.ORT_ENABLE_EXTENDED,
+        "basic": ort.GraphOptimizationLevel.ORT_ENABLE_BASIC,
     }
     options.graph_optimization_level = levels[level]
     options.optimized_model_filepath = str(target)

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Final, Self
 
 from remat_cli.core.errors import ConfigError
-from remat_cli.core.profile import OpCost, Provenance
+from remat_cli.core.profile import LinkCost, OpCost, Provenance, Unsupported
 
 FILE_NAME: Final = "profiles.sqlite3"
-VERSION: Final = 1
+VERSION: Final = 2
 """Of the tables; a file of another version is replaced."""
 BUSY_SECONDS: Final = 10.0
 TABLES: Final = """
@@ -27,7 +27,16 @@ CREATE TABLE IF NOT EXISTS models (
     sha256 TEXT NOT NULL, scope TEXT NOT NULL, facts BLOB NOT NULL,
     PRIMARY KEY (sha256, scope)
 ) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS unsupported (
+    signature TEXT NOT NULL, scope TEXT NOT NULL, reason TEXT NOT NULL,
+    PRIMARY KEY (signature, scope)
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS links (
+    scope TEXT PRIMARY KEY,
+    latency_ns INTEGER NOT NULL, bytes_per_second REAL NOT NULL, noise_percent REAL NOT NULL
+) WITHOUT ROWID;
 """
+TABLE_NAMES: Final = ("costs", "models", "unsupported", "links")
 NOT_A_DATABASE: Final = frozenset({sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT})
 
 
@@ -59,10 +68,11 @@ class CacheScope:
 
 
 class ProfileCache:
-    """Two tables in a file: op costs by (signature, scope), and what was seen of whole models by (hash, scope).
+    """Tables in a file: what ops cost by (signature, scope), what was seen of models by (hash, scope), and links.
 
-    A context manager, open for the time of the block. Several processes may use the file at the same time. A file
-    that is damaged or of another version is replaced by an empty one; the directory is made when needed.
+    Ops that a device cannot run are in a table of their own. A context manager, open for the time of the block.
+    Several processes may use the file at the same time. A file that is damaged or of another version is replaced by an
+    empty one; the directory is made when needed.
 
     Raises:
         ConfigError: the directory or the file cannot be used; from any method.
@@ -102,6 +112,32 @@ class ProfileCache:
         with self._changes() as database:
             database.executemany(query, rows)
 
+    def unsupported(self, scope: CacheScope, signatures: Iterable[str]) -> dict[str, Unsupported]:
+        """What is known not to run, by signature, each named after it; other signatures are left out."""
+        query = "SELECT reason FROM unsupported WHERE signature = ? AND scope = ?"
+        with self._changes() as database:
+            found = {key: database.execute(query, (key, scope.key)).fetchone() for key in dict.fromkeys(signatures)}
+        return {key: Unsupported(key, row[0]) for key, row in found.items() if row is not None}
+
+    def store_unsupported(self, scope: CacheScope, op: Unsupported) -> None:
+        """Keep that an op, named by its signature, does not run, and why."""
+        with self._changes() as database:
+            row = (op.name, scope.key, op.reason)
+            database.execute("INSERT OR REPLACE INTO unsupported VALUES (?, ?, ?)", row)
+
+    def link(self, key: str, names: tuple[str, str]) -> LinkCost | None:
+        """The link that was measured under this key, between memories of these names; None where none was."""
+        query = "SELECT latency_ns, bytes_per_second, noise_percent FROM links WHERE scope = ?"
+        with self._changes() as database:
+            row = database.execute(query, (key,)).fetchone()
+        return None if row is None else LinkCost(*names, row[0], row[1], noise_percent=row[2])
+
+    def store_link(self, key: str, link: LinkCost) -> None:
+        """Keep a measured link."""
+        with self._changes() as database:
+            row = (key, link.latency_ns, link.bytes_per_second, link.noise_percent)
+            database.execute("INSERT OR REPLACE INTO links VALUES (?, ?, ?, ?)", row)
+
     def model(self, scope: CacheScope, sha256: str) -> bytes | None:
         """What was stored about a model, or None."""
         query = "SELECT facts FROM models WHERE sha256 = ? AND scope = ?"
@@ -115,9 +151,9 @@ class ProfileCache:
             database.execute("INSERT OR REPLACE INTO models VALUES (?, ?, ?)", (sha256, scope.key, facts))
 
     def clear(self) -> int:
-        """Forget everything; returns how many op costs and models were known."""
+        """Forget everything; returns how many op costs, models and links were known."""
         with self._changes() as database:
-            return sum(database.execute(f"DELETE FROM {table}").rowcount for table in ("costs", "models"))
+            return sum(database.execute(f"DELETE FROM {table}").rowcount for table in TABLE_NAMES)
 
     @contextlib.contextmanager
     def _changes(self) -> Iterator[sqlite3.Connection]:
@@ -171,7 +207,7 @@ def _open(path: Path) -> sqlite3.Connection:
             raise DamagedCache
         version = database.execute("PRAGMA user_version").fetchone()[0]
         if version not in (0, VERSION):
-            database.executescript("DROP TABLE IF EXISTS costs; DROP TABLE IF EXISTS models;")
+            database.executescript("".join(f"DROP TABLE IF EXISTS {table};" for table in TABLE_NAMES))
         if version != VERSION:
             database.executescript(TABLES)
             database.execute(f"PRAGMA user_version = {VERSION}")

@@ -19,7 +19,7 @@ from remat_cli.runtime._ort import runtime_errors
 from remat_cli.runtime._process import Advance, ignore_progress, run_fresh
 from remat_cli.runtime.session import (
     SessionSettings,
-    baseline_bytes,
+    counted_baseline_bytes,
     open_session,
     profiled_session,
     session_options,
@@ -55,13 +55,14 @@ class Measured(msgspec.Struct, frozen=True):
 
     `ops` are in the order of the names asked for; times are raw minima, whose sum is a few percent below `run_ns`,
     the least time of a whole run without profiling. `packed_bytes` is what the session holds in its arena before the
-    first op: packed weights, and weights of at most 127 bytes. `loading_peak_bytes` is how much resident memory
-    loading took at most beyond what it left (None: this system does not tell).
+    first op: packed weights, and weights of at most 127 bytes (None: this runtime does not
+    count). `loading_peak_bytes` is how much resident memory loading took at most beyond what it left (None: this
+    system does not tell).
     """
 
     ops: tuple[OpCost, ...]
     run_ns: int
-    packed_bytes: int
+    packed_bytes: int | None
     loading_peak_bytes: int | None = None
 
 
@@ -107,7 +108,7 @@ def measure_here(job: MeasureJob, advance: Advance) -> Measured:
         if name not in durations:
             raise RuntimeFailure(f"{path.name}: the runtime did not run op '{name}', so it has no measured cost")
     ops = tuple(_cost(name, durations[name], workspace.get(name, 0)) for name in job.op_names)
-    return Measured(ops, run_ns, baseline_bytes(first.events), loading)
+    return Measured(ops, run_ns, counted_baseline_bytes(first.events), loading)
 
 
 def workspace_bytes(events: Sequence[Event], temporary: Mapping[str, int]) -> dict[str, int]:
@@ -115,10 +116,13 @@ def workspace_bytes(events: Sequence[Event], temporary: Mapping[str, int]) -> di
 
     `temporary` is the runtime's sum of all such allocations of a kernel. Where kernels allocate several times in a
     row this is too much; the most ever in use while the kernel ended is a second upper limit, and the smaller counts.
-    For an op with a subgraph it is what the subgraph held.
+    For an op with a subgraph it is what the subgraph held. A runtime without counters gives the sum alone.
     """
     result = {}
     for event in events:
+        if not event.has_counters:
+            result[event.name] = temporary.get(event.name, 0)
+            continue
         limit = max(0, event.peak_bytes - event.in_use_bytes)
         nested = max(0, event.nested_bytes - event.requested_bytes)
         result[event.name] = max(min(temporary.get(event.name, 0), limit), nested)

@@ -1,78 +1,90 @@
-"""Execution providers as records, and whether one can really be used here. Nothing falls back to the CPU."""
+"""Whether an execution provider can really be used here, and how a session is put on it. Nothing falls back to the CPU.
+
+Sources of the facts: ONNX Runtime's Python layer retries with the CPU when a provider fails unless `enable_fallback` is
+0, and hands single ops to the CPU unless `session.disable_cpu_ep_fallback` is 1.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import importlib
 import io
 import platform
-import re
-from collections.abc import Mapping
 from pathlib import Path
-from types import MappingProxyType, ModuleType
+from types import ModuleType
 from typing import Any
 
 import msgspec
 
-from remat_cli.core.errors import ConfigError, MissingDependency
+from remat_cli.core.device import DeviceSpec
+from remat_cli.core.errors import MissingDependency
+from remat_cli.core.provider_table import PROVIDERS, SESSION_THREADS, Plugin, Provider, named_spec
 from remat_cli.runtime._ort import import_ort, one_line
 
-
-class Provider(msgspec.Struct, frozen=True):
-    """One execution provider of ONNX Runtime.
-
-    `package` is the distribution that contains it, `extra` ours that installs it. `has_index` says whether device
-    names carry a number (`cuda:1`). `libraries` are file names of its provider library per operating system,
-    `drivers` those of the driver that must be installed first.
-    """
-
-    name: str
-    runtime_name: str
-    package: str
-    extra: str
-    needs: str = ""
-    has_index: bool = False
-    libraries: tuple[tuple[str, str], ...] = ()
-    drivers: tuple[tuple[str, str], ...] = ()
+__all__ = [
+    "PROVIDERS",
+    "Device",
+    "Provider",
+    "absence",
+    "check_session",
+    "configure",
+    "device_of",
+    "is_present",
+    "must_estimate",
+    "parse_device",
+    "require",
+    "require_device",
+]
 
 
 class Device(msgspec.Struct, frozen=True):
-    """A device as the user names it: `cpu`, `cuda:0`."""
+    """A device with the record of its provider: what a session needs to be put on it."""
 
     provider: Provider
-    index: int = 0
+    spec: DeviceSpec
 
     @property
     def name(self) -> str:
         """The name in its full form."""
-        return f"{self.provider.name}:{self.index}" if self.provider.has_index else self.provider.name
+        return self.spec.name
+
+    @property
+    def index(self) -> int:
+        """Which of several of a kind, from 0."""
+        return self.spec.index
+
+    @property
+    def threads(self) -> int:
+        """Threads it computes with; 0 is the runtime's own default."""
+        return self.spec.threads
+
+    @property
+    def memory(self) -> str:
+        """The memory in which its tensors are."""
+        return self.spec.memory
+
+    @property
+    def kind(self) -> str:
+        """What OpenVINO calls it: CPU, GPU or NPU; empty for other providers."""
+        return self.provider_options.get("device_type", "") if self.provider.kinds else ""
+
+    @property
+    def provider_options(self) -> dict[str, str]:
+        """Options of the provider: the record's, then those that the name stands for."""
+        index = {"device_id": str(self.index)} if self.provider.has_index else {}
+        return {**dict(self.provider.options), **index, **self._threads, **self.spec.options}
 
     @property
     def session_providers(self) -> list[Any]:
-        """What an InferenceSession takes as `providers`."""
-        if not self.provider.has_index:
-            return [self.provider.runtime_name]
-        return [(self.provider.runtime_name, {"device_id": str(self.index)}), "CPUExecutionProvider"]
+        """What an InferenceSession takes as `providers`, where the provider is built into the runtime."""
+        options = self.provider_options
+        return [(self.provider.runtime_name, options) if options else self.provider.runtime_name]
 
-
-PROVIDERS: Mapping[str, Provider] = MappingProxyType(
-    {
-        "cpu": Provider("cpu", "CPUExecutionProvider", "onnxruntime", "cpu"),
-        "cuda": Provider(
-            "cuda",
-            "CUDAExecutionProvider",
-            "onnxruntime-gpu",
-            "gpu",
-            needs="an NVIDIA GPU with its driver, CUDA and cuDNN",
-            has_index=True,
-            libraries=(
-                ("Linux", "libonnxruntime_providers_cuda.so"),
-                ("Windows", "onnxruntime_providers_cuda.dll"),
-            ),
-            drivers=(("Linux", "libcuda.so.1"), ("Windows", "nvcuda.dll")),
-        ),
-    }
-)
+    @property
+    def _threads(self) -> dict[str, str]:
+        option = self.provider.thread_option
+        return {option: str(self.threads)} if self.threads and option and option != SESSION_THREADS else {}
 
 
 def parse_device(text: str) -> Device:
@@ -81,37 +93,107 @@ def parse_device(text: str) -> Device:
     Raises:
         ConfigError: no such provider, or a number where none belongs.
     """
-    match = re.fullmatch(r"([a-z_]+)(?::(\d+))?", text.strip().lower())
-    provider = PROVIDERS.get(match[1]) if match else None
-    if match is None or provider is None:
-        raise ConfigError(f"no device named '{text}'; there are: cpu, cuda:0")
-    if match[2] is not None and not provider.has_index:
-        raise ConfigError(f"device '{text}': {provider.name} takes no number; write {provider.name}")
-    return Device(provider, int(match[2] or 0))
+    return device_of(named_spec(text))
+
+
+def device_of(spec: DeviceSpec) -> Device:
+    """The device that a description speaks of."""
+    return Device(PROVIDERS[spec.provider], spec)
 
 
 def require(provider: Provider) -> None:
     """Check that sessions can be opened with a provider, as far as this shows without opening one.
 
     Raises:
-        MissingDependency: ONNX Runtime, the provider's package, its driver or a library it links to is missing.
+        MissingDependency: ONNX Runtime, the provider's package, its driver or a library it links to is missing, or its
+            plugin offers no device here.
     """
     ort = import_ort()
-    if provider.runtime_name not in ort.get_available_providers():
+    if provider.runtime_name in ort.get_available_providers():
+        _require_libraries(ort, provider)
+    elif provider.plugin is not None:
+        _require_plugin(ort, provider, provider.plugin)
+    else:
         raise MissingDependency(
-            f"device '{provider.name}' needs the package {provider.package}, but onnxruntime {ort.__version__} "
-            f"here was built without {provider.runtime_name}: pip uninstall onnxruntime, then "
-            f'pip install "remat_cli[{provider.extra}]"; it also needs {provider.needs}'
+            f"device '{provider.name}' needs the package {provider.package}, but onnxruntime {ort.__version__} here "
+            f"was built without {provider.runtime_name}: {provider.install}; it also needs {provider.needs}"
         )
-    driver = dict(provider.drivers).get(platform.system())
-    if driver and (problem := _load_problem(driver)):
-        raise MissingDependency(f"device '{provider.name}' needs {provider.needs}; the driver is missing: {problem}")
-    library = _library_path(ort, provider)
-    if library and (problem := _library_problem(ort, library)):
-        raise MissingDependency(
-            f"device '{provider.name}' needs {provider.needs}; {provider.package} {ort.__version__} does not load: "
-            f"{problem}"
+
+
+def require_device(device: Device) -> None:
+    """Check that sessions can be opened on a device, its number or kind included where these can be known.
+
+    Raises:
+        MissingDependency: what `require` raises, or there is no device of that number or kind.
+    """
+    require(device.provider)
+    ort = import_ort()
+    if device.provider.runtime_name not in ort.get_available_providers():
+        _plugin_device(ort, device)
+    elif device.provider.kinds:
+        _require_kind(ort, device)
+    elif dict(device.provider.drivers) == dict(PROVIDERS["cuda"].drivers):
+        count = _nvidia_count(dict(device.provider.drivers).get(platform.system()))
+        if count is not None and device.index >= count:
+            raise MissingDependency(
+                f"device '{device.name}' is not there: the driver finds {count} GPU{'s' * (count != 1)}, from 0 on"
+            )
+
+
+def must_estimate(spec: DeviceSpec, may_estimate: bool) -> bool:
+    """Whether a device's costs have to be estimated because it is not here.
+
+    Raises:
+        MissingDependency: they have, and that was not asked for.
+    """
+    problem = absence(device_of(spec))
+    if problem and not may_estimate:
+        figures = "" if spec.flops_per_second and spec.memory_bytes_per_second else "--device FILE.yaml "
+        raise MissingDependency(f"{problem}; to plan without it, by estimated costs: {figures}--estimate")
+    return bool(problem)
+
+
+def absence(device: Device) -> str:
+    """Why sessions cannot be opened on a device here; empty where they can."""
+    if device.spec.is_elsewhere:
+        return (
+            f"device '{device.name}' is described as another machine's: if it is here take is_elsewhere out of its file"
         )
+    try:
+        require_device(device)
+    except MissingDependency as error:
+        return str(error)
+    return ""
+
+
+def is_present(device: Device) -> bool:
+    """Whether sessions can be opened on a device here."""
+    return not absence(device)
+
+
+def configure(options: Any, device: Device, is_alone: bool) -> list[Any] | None:
+    """Put a session's options on a device, and return what the session takes as `providers` (None: nothing).
+
+    With `is_alone` an op that the provider does not support is an error; else the CPU may run it.
+
+    Raises:
+        MissingDependency: the plugin offers no such device.
+    """
+    ort = import_ort()
+    provider = device.provider
+    if device.threads and provider.thread_option == SESSION_THREADS:
+        options.intra_op_num_threads = device.threads
+    for key, value in provider.session_config:
+        options.add_session_config_entry(key, value)
+    if provider.name == "cpu":
+        return device.session_providers
+    if is_alone:
+        options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
+    if provider.runtime_name in ort.get_available_providers():
+        return [*device.session_providers, *([] if is_alone else ["CPUExecutionProvider"])]
+    chosen = {key: value for key, value in device.provider_options.items() if key not in ("device_type", "device_id")}
+    options.add_provider_for_devices([_plugin_device(ort, device)], chosen)
+    return None
 
 
 def check_session(session: Any, device: Device) -> None:
@@ -128,6 +210,82 @@ def check_session(session: Any, device: Device) -> None:
         )
 
 
+def _require_libraries(ort: ModuleType, provider: Provider) -> None:
+    """Check a built-in provider's driver and library."""
+    driver = dict(provider.drivers).get(platform.system())
+    if driver and (problem := _load_problem(driver)):
+        raise MissingDependency(f"device '{provider.name}' needs {provider.needs}; the driver is missing: {problem}")
+    library = _library_path(ort, provider)
+    if library and (problem := _library_problem(ort, library)):
+        raise MissingDependency(
+            f"device '{provider.name}' needs {provider.needs}; {provider.package} {ort.__version__} does not load: "
+            f"{problem}"
+        )
+
+
+def _require_plugin(ort: ModuleType, provider: Provider, plugin: Plugin) -> None:
+    """Register a plugin's library, if that has not been done, and check that it offers a device here."""
+    try:
+        module = importlib.import_module(plugin.module)
+    except ImportError:
+        raise MissingDependency(
+            f"device '{provider.name}' needs the package {plugin.package} (it takes {plugin.takes}) or, in place of "
+            f"onnxruntime, {provider.package}: {provider.install}"
+        ) from None
+    if problem := _register_problem(ort, provider, str(module.get_library_path())):
+        raise MissingDependency(
+            f"device '{provider.name}': {plugin.package} does not load into onnxruntime {ort.__version__}: {problem}"
+        )
+    if not _plugin_devices(ort, provider):
+        raise MissingDependency(
+            f"device '{provider.name}': {plugin.package} is installed but offers no device on this machine: it takes "
+            f"{plugin.takes}; {plugin.otherwise}"
+        )
+
+
+def _register_problem(ort: ModuleType, provider: Provider, library: str) -> str:
+    """Why a plugin's library cannot be registered; empty when it is, also from before."""
+    try:
+        ort.register_execution_provider_library(provider.runtime_name, library)
+    except Exception as error:  # the runtime's error classes share no base
+        return "" if "already registered" in str(error) else one_line(error)
+    return ""
+
+
+def _plugin_devices(ort: ModuleType, provider: Provider) -> list[Any]:
+    """What a plugin offers."""
+    return [device for device in ort.get_ep_devices() if device.ep_name == provider.runtime_name]
+
+
+def _plugin_device(ort: ModuleType, device: Device) -> Any:
+    """The plugin's device of that kind."""
+    found = {str(entry.device.type).rpartition(".")[2]: entry for entry in _plugin_devices(ort, device.provider)}
+    if device.kind not in found:
+        raise MissingDependency(f"device '{device.name}' is not there: OpenVINO finds {', '.join(found)} here")
+    return found[device.kind]
+
+
+def _require_kind(ort: ModuleType, device: Device) -> None:
+    """Check that OpenVINO, built into the runtime, has a device of that kind (its numbers behind a point left out)."""
+    state: Any = getattr(getattr(ort, "capi", None), "_pybind_state", None)
+    if not hasattr(state, "get_available_openvino_device_ids"):
+        return
+    found = [str(name) for name in state.get_available_openvino_device_ids()]
+    if device.kind.partition(".")[0] not in {name.partition(".")[0] for name in found}:
+        raise MissingDependency(f"device '{device.name}' is not there: OpenVINO finds {', '.join(found)} here")
+
+
+def _nvidia_count(driver: str | None) -> int | None:
+    """How many GPUs NVIDIA's driver finds; None where it cannot say."""
+    if driver is None or _load_problem(driver):
+        return None
+    library = ctypes.CDLL(driver)
+    count = ctypes.c_int(0)
+    if library.cuInit(0) != 0 or library.cuDeviceGetCount(ctypes.byref(count)) != 0:
+        return None
+    return count.value
+
+
 def _library_path(ort: ModuleType, provider: Provider) -> Path | None:
     name = dict(provider.libraries).get(platform.system())
     return Path(str(ort.__file__)).parent / "capi" / name if name else None
@@ -140,7 +298,8 @@ def _library_problem(ort: ModuleType, library: Path) -> str:
     if hasattr(ort, "preload_dlls"):
         with contextlib.redirect_stdout(io.StringIO()):  # it prints what it did not find; stdout is for results
             ort.preload_dlls()
-    shared = library.with_name(library.name.replace("cuda", "shared"))
+    head, _, _ = library.name.partition("_providers_")
+    shared = library.with_name(f"{head}_providers_shared{library.suffix}")
     return _load_problem(str(shared)) or _load_problem(str(library))
 
 

@@ -12,12 +12,13 @@ from typing import Any
 
 import msgspec
 
+from remat_cli.core.device import DeviceSpec
 from remat_cli.core.errors import RuntimeFailure
 from remat_cli.core.graph import TensorType
 from remat_cli.runtime._arrays import Array, run_session
-from remat_cli.runtime._events import Event, Run, read_runs
+from remat_cli.runtime._events import Event, Run, read_runs, require_counters
 from remat_cli.runtime._ort import import_ort, new_options, runtime_errors
-from remat_cli.runtime.providers import check_session, parse_device, require
+from remat_cli.runtime.providers import Device, check_session, configure, device_of, parse_device, require_device
 
 
 class SessionSettings(msgspec.Struct, frozen=True):
@@ -25,7 +26,9 @@ class SessionSettings(msgspec.Struct, frozen=True):
 
     `exact` sets the options under which the runtime runs exactly the file: its order, its ops, and every buffer
     freed at its last use. Otherwise the options are the runtime's default ones. `intra_op_threads` is 0 for the
-    runtime's own default. `custom_ops` are shared libraries with custom operators.
+    runtime's own default; a number of threads in `device` wins. `provider_options` go to the device's provider.
+    `is_alone`: the device's provider runs every op, and one that it does not support is an error; otherwise the CPU
+    runs what another provider does not support. `custom_ops` are shared libraries with custom operators.
     """
 
     exact: bool = True
@@ -33,6 +36,8 @@ class SessionSettings(msgspec.Struct, frozen=True):
     device: str = "cpu"
     profiling: bool = False
     custom_ops: tuple[str, ...] = ()
+    provider_options: tuple[tuple[str, str], ...] = ()
+    is_alone: bool = False
 
 
 @dataclass(frozen=True)
@@ -107,13 +112,31 @@ def open_session(path: Path, settings: SessionSettings, options: Any = None) -> 
         RuntimeFailure: the runtime refuses the model.
         MissingDependency: the device cannot be used.
     """
-    device = parse_device(settings.device)
-    require(device.provider)
+    device = session_device(settings)
+    require_device(device)
     options = session_options(settings) if options is None else options
     with runtime_errors(f"ONNX Runtime refuses {path.name}"):
-        session = import_ort().InferenceSession(str(path), options, providers=device.session_providers)
+        providers = configure(options, device, settings.is_alone)
+        session = import_ort().InferenceSession(str(path), options, providers=providers, enable_fallback=0)
     check_session(session, device)
     return session
+
+
+def session_device(settings: SessionSettings) -> Device:
+    """The device that a session is opened on, with the options that go to its provider.
+
+    Raises:
+        ConfigError: no such device.
+    """
+    spec = parse_device(settings.device).spec
+    return device_of(msgspec.structs.replace(spec, options={**spec.options, **dict(settings.provider_options)}))
+
+
+def device_settings(spec: DeviceSpec, settings: SessionSettings) -> SessionSettings:
+    """The same settings for sessions that run wholly on that device."""
+    return msgspec.structs.replace(
+        settings, device=spec.session_device, provider_options=spec.session_options, is_alone=True
+    )
 
 
 @contextlib.contextmanager
@@ -144,12 +167,33 @@ def run_profiled(path: Path, feeds: Mapping[str, Array], settings: SessionSettin
     return observation(runs[0], outputs, path.name)
 
 
+def first_sight(
+    path: Path, feeds: Mapping[str, Array], settings: SessionSettings
+) -> tuple[dict[str, tuple[TensorType, ...]], int | None]:
+    """Types of the outputs of each op in one run, as in `Observation`, and `baseline_bytes` (None: not counted).
+
+    Raises:
+        RuntimeFailure: the runtime refuses or fails to run the model.
+    """
+    with profiled_session(path, settings) as (session, runs), runtime_errors(f"ONNX Runtime fails to run {path.name}"):
+        run_session(session, feeds)
+    events = runs[0].events
+    return {event.name: event.types for event in events}, counted_baseline_bytes(events)
+
+
+def counted_baseline_bytes(events: tuple[Event, ...]) -> int | None:
+    """What was in use before the first op of a first run began; None where the runtime counts no memory."""
+    return baseline_bytes(events) if all(event.has_counters for event in events) else None
+
+
 def observation(run: Run, outputs: dict[str, Array], name: str) -> Observation:
     """What the first run of a session says.
 
     Raises:
-        RuntimeFailure: two ops of the model have the same name, so that figures cannot be told apart.
+        RuntimeFailure: two ops of the model have the same name, so that figures cannot be told apart, or the runtime
+            counts no memory.
     """
+    require_counters(run)
     events = run.events
     baseline = baseline_bytes(events)
     names = [event.name for event in events]

@@ -25,6 +25,8 @@ SOLVERS: Mapping[str, str] = {
     "keep-all": "remat_cli.solvers.keep_all:KeepAll",
     "local-search": "remat_cli.solvers.local_search:LocalSearch",
     "moccasin": "remat_cli.solvers.moccasin:Moccasin",
+    "placement": "remat_cli.solvers.placement:Placement",
+    "xengine": "remat_cli.solvers.xengine:XEngine",
 }
 
 

@@ -41,7 +41,7 @@ _SHARE = 0.75
 # Ops times boundaries up to which a frontier program for any order is written: twice as many take 3 s and 0.4 GiB.
 _MOST_RUNS = 100_000
 
-Method: TypeAlias = Literal["gap cover", "frontier", "free order"]
+Method: TypeAlias = Literal["gap cover", "frontier", "free order", "cut"]
 
 
 @dataclass(frozen=True)

@@ -94,14 +94,15 @@ def _solve_exactly(milp: Milp, limits: Limits) -> Answer:
     """With CP-SAT, in integers."""
     run = Run(limits.seconds_left, None, 0.0, linearization_level=2)
     found: list[list[int]] = []
-    cp, variables = _cp_model(milp)
+    cp, variables = make_cp_model(milp)
     outcome = search(cp, lambda value: [value(v) for v in variables], run, limits, Watch(found.append, _ignore_bound))
     if outcome.is_infeasible:
         return Answer(None, True)
     return Answer(max(0, outcome.bound), outcome.is_optimal, tuple(found[-1]) if found else None)
 
 
-def _cp_model(milp: Milp) -> tuple[Any, list[Any]]:
+def make_cp_model(milp: Milp) -> tuple[Any, list[Any]]:
+    """The program and its variables in CP-SAT's terms, all integral."""
     cp = cp_model.CpModel()
     variables = [cp.new_int_var(0, upper, "") for upper in milp.upper]
     for terms, least, most in milp.rows:

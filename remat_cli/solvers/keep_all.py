@@ -6,27 +6,38 @@ from typing import ClassVar
 
 import msgspec
 
+from remat_cli.core.errors import ModelError
+from remat_cli.core.placing import fastest_schedule
 from remat_cli.core.problem import Problem
 from remat_cli.core.schedule import Schedule
-from remat_cli.core.simulate import baseline
 from remat_cli.solvers.base import Limits, Solution, Status
 
 
 class KeepAll(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Every op once, in baseline order; linear time. Optimal where it fits, since no schedule is faster."""
+    """Every op once, in baseline order, each on its fastest device; linear time.
+
+    Optimal where it fits on one device, since no schedule is faster; on several where handing values over costs
+    nothing.
+    """
 
     name: ClassVar[str] = "keep-all"
-    summary: ClassVar[str] = "every op once, in baseline order"
-    proves: ClassVar[str] = "optimal when it fits"
+    summary: ClassVar[str] = "every op once, in baseline order, on its fastest device"
+    proves: ClassVar[str] = "optimal when it fits and moves nothing between devices"
 
     def supports(self, problem: Problem) -> str | None:
-        """One device, which can run everything."""
-        return None if len(problem.devices) == 1 else "it places every op on one device"
+        """Everything whose values can get from each op's fastest device to their readers'."""
+        try:
+            fastest_schedule(problem)
+        except ModelError as reason:
+            return str(reason)
+        return None
 
     def solve(self, problem: Problem, limits: Limits, start: Schedule | None = None) -> Solution:
-        """The baseline if it is within budget, otherwise nothing."""
-        plan = baseline(problem)
+        """That schedule if it is within every budget, otherwise nothing."""
+        plan = limits.judge(problem, fastest_schedule(problem))
         bound = problem.baseline_time_ns
-        if plan.peak > problem.memories[0].budget_bytes:
+        pairs = zip(problem.memories, plan.peak_bytes, strict=True)
+        if any(peak > memory.budget_bytes for memory, peak in pairs):
             return Solution(Status.NOT_FOUND, "free", None, bound)
-        return Solution(Status.OPTIMAL, "free", plan.schedule, bound)
+        status = Status.OPTIMAL if plan.time_ns == bound else Status.FEASIBLE
+        return Solution(status, "free", plan.schedule, bound)

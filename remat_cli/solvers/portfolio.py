@@ -53,15 +53,23 @@ class Auto(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     exact_ops: int = 300
 
     def supports(self, problem: Problem) -> str | None:
-        """One device."""
-        return None if len(problem.devices) == 1 else "it places every op on one device"
+        """Any number of devices."""
+        return None
 
     def solve(self, problem: Problem, limits: Limits, start: Schedule | None = None) -> Solution:
-        """The baseline if it fits; else search and bound."""
+        """The baseline if it fits; else search and bound; several devices are the matter of `placement`."""
+        if len(problem.devices) > 1:
+            return _place(problem, limits, start)
         plan = baseline(problem)
         if plan.peak <= problem.memories[0].budget_bytes:
             return Solution(Status.OPTIMAL, "free", plan.schedule, problem.baseline_time_ns)
         return _Session(self, problem, limits, start).run()
+
+
+def _place(problem: Problem, limits: Limits, start: Schedule | None) -> Solution:
+    from remat_cli.solvers import make_solver
+
+    return make_solver("placement").solve(problem, limits, start)
 
 
 @dataclass

@@ -23,7 +23,7 @@ class FakePipeline:
     reports: dict[str, Any] = field(
         default_factory=lambda: {
             "compile_model": samples.compile_report(),
-            "profile_model": (samples.profile(),),
+            "profile_model": samples.profile_report(),
             "inspect_file": samples.inspect_report(),
             "verify_plan": samples.verify_report(),
             "solve_instance": samples.solve_report(),

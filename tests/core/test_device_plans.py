@@ -146,28 +146,32 @@ def test_what_cannot_be_copied_directly_goes_by_way_of_a_third_memory():
 
 @SLOW_START
 @given(st.data())
-def test_a_cut_plan_in_single_steps_holds_what_its_instances_take(data):
-    problem = replace(data.draw(device_problems()), overlap=False)
+def test_what_a_session_holds_is_never_less_than_the_schedule_needs_nor_more_than_all_it_touches(data):
+    problem = data.draw(device_problems())
     plan = simulate(problem, data.draw(device_schedules(problem)))
-    cut = cut_plan(problem, plan, alone=range(len(problem.devices)))
-    fixed = [
-        curve[0]
-        for curve in simulate(
-            replace(problem, tensors=tuple(replace(t, size_bytes=0) for t in problem.tensors)), plan.schedule
-        ).live_bytes
-    ]
+    opaque = data.draw(st.sets(st.integers(0, len(problem.devices) - 1)))
+    cut = cut_plan(problem, plan, opaque)
+    nothing = replace(problem, tensors=tuple(replace(t, size_bytes=0) for t in problem.tensors))
+    fixed = [curve[0] for curve in simulate(nothing, plan.schedule).live_bytes]
     for at, action in enumerate(cut.actions):
-        step = action.step if isinstance(action, Transfer) else action.steps[0]
-        spec = plan.schedule.steps[step]
+        steps = (action.step,) if isinstance(action, Transfer) else action.steps
         for memory, base in enumerate(fixed):
-            held = sum(
-                problem.tensors[i.tensor].size_bytes
-                for i in plan.instances
-                if i.memory == memory and i.birth <= step <= i.death
-            )
-            is_here = isinstance(spec, Compute) and problem.devices[spec.device].memory == memory
-            work = problem.ops[spec.op].workspace_bytes[spec.device] if is_here else 0
-            assert cut.memory_bytes[memory][at] <= base + held + work
+            touched = [i for i in plan.instances if i.memory == memory and i.birth <= steps[-1] and steps[0] <= i.death]
+            most = sum(problem.tensors[i.tensor].size_bytes for i in touched)
+            work = max(b - live for b, live in zip(plan.memory_bytes[memory], plan.live_bytes[memory], strict=True))
+            assert base <= cut.memory_bytes[memory][at] <= base + most + work
+    assert all(held >= peak for held, peak in zip(cut.peak_bytes, _without_sharing_less(problem, plan), strict=True))
+
+
+def _without_sharing_less(problem, plan):
+    """A lower limit of each memory's peak: of every step, what it reads and makes without views and in-place."""
+    tensors = tuple(
+        replace(t, view_of=None, size_bytes=0 if t.view_of is not None else t.size_bytes) for t in problem.tensors
+    )
+    in_place = {o for op in problem.ops for _, o in op.in_place}
+    tensors = tuple(replace(t, size_bytes=0) if i in in_place else t for i, t in enumerate(tensors))
+    bare = replace(problem, tensors=tensors, ops=tuple(replace(op, in_place=()) for op in problem.ops))
+    return simulate(bare, plan.schedule).peak_bytes
 
 
 @SLOW_START
@@ -212,10 +216,13 @@ def test_a_session_holds_what_it_is_given_so_an_overfull_one_is_cut_again():
     assert [a.steps for a in tight.actions] == [(0,), (1,), (2, 3)]
 
 
-def test_one_session_for_each_op_of_a_device_that_runs_them_alone():
+def test_inside_what_a_device_compiles_nothing_counts_as_freed_so_its_sessions_are_as_long_as_the_budget_allows():
     problem = two_memories(CHAIN, [5, 7, 1])
     plan = simulate(problem, one_device_schedule(problem, 1))
-    assert [a.steps for a in cut_plan(problem, plan, alone={1}).actions] == [(0,), (1,), (2,)]
+    assert cut_plan(problem, plan, opaque={1}).memory_bytes == ((0,), (13,))
+    tight = cut_plan(problem.with_budget(12, 1), plan, opaque={1})
+    assert tight.peak_bytes == (0, 12)
+    assert [action.steps for action in tight.actions] in ([(0,), (1, 2)], [(0, 1), (2,)])
 
 
 NOWHERE = Provenance("", "", "", "", "", 1, "all", 0, 0, measured=False)

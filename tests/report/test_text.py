@@ -11,7 +11,7 @@ import pytest
 from remat_cli.report import RENDERERS, render
 from remat_cli.report.report import CacheReport, OptionEntry, SolverEntry, SolversReport
 from remat_cli.report.style import Style, columns, duration, percent, shorten
-from tests.report import samples
+from tests.report import device_samples, samples
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -33,6 +33,23 @@ REPORTS = {
     "verify_too_far": lambda: samples.verify_report(
         msgspec.structs.replace(samples.close_verification(), outputs_close=False, outputs_max_relative_error=0.02)
     ),
+    "verify_devices": lambda: msgspec.structs.replace(
+        samples.verify_report(), verification=device_samples.wrong_verification()
+    ),
+    "devices_shared": lambda: device_samples.compile_report(device_samples.shared(), device_samples.verification()),
+    "devices_not_faster": lambda: device_samples.compile_report(
+        device_samples.shared(), device_samples.verification(6_500_000)
+    ),
+    "devices_several": lambda: device_samples.compile_report(device_samples.several()),
+    "devices_failed": lambda: device_samples.compile_report(
+        device_samples.several(), device_samples.wrong_verification()
+    ),
+    "devices_one": lambda: device_samples.compile_report(device_samples.one()),
+    "devices_impossible": lambda: device_samples.no_plan("infeasible"),
+    "devices_not_found": lambda: device_samples.no_plan("not_found"),
+    "inspect_devices_one": lambda: device_samples.inspect_report(device_samples.one()),
+    "inspect_devices_shared": lambda: device_samples.inspect_report(device_samples.shared()),
+    "inspect_devices_several": lambda: device_samples.inspect_report(device_samples.several()),
     "train": samples.train_report,
     "train_compiled": lambda: samples.train_report(samples.compile_report()),
     "train_impossible": lambda: samples.train_report(samples.impossible_report()),
@@ -69,8 +86,9 @@ def test_color_adds_only_escape_codes(name):
     )
 
 
-def test_ascii_style_needs_only_ascii():
-    assert render(samples.inspect_report(), "text", Style(90, has_unicode=False)).isascii()
+@pytest.mark.parametrize("name", REPORTS)
+def test_ascii_style_needs_only_ascii(name):
+    assert render(REPORTS[name](), "text", Style(90, has_unicode=False)).isascii()
 
 
 def test_every_renderer_renders():

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from remat_cli.core.errors import ConfigError
-from remat_cli.core.profile import OpCost, Provenance
+from remat_cli.core.profile import LinkCost, OpCost, Provenance, Unsupported
 from remat_cli.runtime.profile_cache import CacheScope, ProfileCache
 
 SOURCE = Provenance("some cpu", "Linux", "onnxruntime", "1.31.1", "CPUExecutionProvider", 1, "all", 10, 2)
@@ -59,6 +59,29 @@ def test_models_come_back_by_hash(folder):
         cache.store_model(SCOPE, "hash", b"two")
         assert cache.model(SCOPE, "hash") == b"two"
         assert cache.model(SCOPE, "other") is None
+
+
+def test_what_does_not_run_comes_back_by_signature(folder):
+    with ProfileCache(folder) as cache:
+        cache.store_unsupported(SCOPE, Unsupported("s1", "no kernel"))
+        cache.store_unsupported(SCOPE, Unsupported("s1", "it crashed"))
+    with ProfileCache(folder) as cache:
+        assert cache.unsupported(SCOPE, ["s1", "s2"]) == {"s1": Unsupported("s1", "it crashed")}
+        assert cache.unsupported(CacheScope("cuda:0", SOURCE), ["s1"]) == {}
+        assert cache.op_costs(SCOPE, ["s1"]) == {}
+        assert cache.clear() == 1
+        assert cache.unsupported(SCOPE, ["s1"]) == {}
+
+
+def test_links_come_back_by_key(folder):
+    link = LinkCost("a", "b", 2000, 1.5e9, noise_percent=2.5)
+    with ProfileCache(folder) as cache:
+        cache.store_link("key", msgspec.structs.replace(link, latency_ns=1))
+        cache.store_link("key", link)
+    with ProfileCache(folder) as cache:
+        assert cache.link("key", ("a", "b")) == link
+        assert cache.link("other", ("a", "b")) is None
+        assert cache.clear() == 1
 
 
 def test_clear_counts_and_forgets(folder):

@@ -173,8 +173,11 @@ def test_two_ops_of_one_name_are_refused():
 def test_profile_without_memory_counters_is_refused(tmp_path):
     path = tmp_path / "profile.json"
     path.write_text('[{"cat": "Node", "name": "n_kernel_time", "ts": 1, "dur": 2, "args": {"op_name": "Exp"}}]')
+    path.write_text(path.read_text()[:-1] + ', {"cat": "Session", "name": "model_run", "dur": 2}]')
+    (run,) = read_runs(path)
+    assert not run.events[0].has_counters
     with pytest.raises(RuntimeFailure, match=r"op 'n' has no 'mem_bytes_requested_in_use'.* install onnxruntime"):
-        read_runs(path)
+        observation(run, {}, "m.onnx")
     path.write_text("[{")
     with pytest.raises(RuntimeFailure, match="profile cannot be read"):
         read_runs(path)

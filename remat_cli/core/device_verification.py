@@ -1,0 +1,53 @@
+"""What running a plan that spans devices showed, beside what it promised."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class DeviceVerification(msgspec.Struct, frozen=True, kw_only=True):
+    """Figures of one verification; None means not measured, never "fine".
+
+    Outputs are compared with those of the optimised model in one session on `reference`; they must be the same bits
+    where `must_be_identical` (one execution provider), else close: `largest_difference` is relative to the largest
+    magnitude in its tensor. Peaks are total bytes by memory; a provider that hides what it holds has None. Times are
+    the least over `runs` turns of the plan and of the plan's reference on one device (`measured_single_time_ns`, by
+    device), taken in turns.
+    """
+
+    reference: str
+    outputs_identical: bool
+    must_be_identical: bool
+    outputs_close: bool
+    largest_difference: float | None
+    predicted_peak_bytes: dict[str, int]
+    measured_peak_bytes: dict[str, int | None]
+    predicted_time_ns: int
+    measured_time_ns: int
+    measured_single_time_ns: dict[str, int] = {}
+    within_budget: bool
+    runs: int = 0
+    runtime_version: str = ""
+    notes: tuple[str, ...] = ()
+
+    @property
+    def failures(self) -> tuple[str, ...]:
+        """One line per broken promise; empty when the plan holds all of them."""
+        are_kept = self.outputs_identical or (self.outputs_close and not self.must_be_identical)
+        checks = (
+            (are_kept, f"the outputs differ from those of {self.reference}"),
+            (self.within_budget, "a measured peak is above its budget"),
+            (self.is_peak_kept, "a measured peak is above the predicted one"),
+        )
+        return tuple(line for is_kept, line in checks if not is_kept)
+
+    @property
+    def is_peak_kept(self) -> bool:
+        """Whether no memory held more than predicted, as far as that shows."""
+        seen = self.measured_peak_bytes.items()
+        return all(bytes_ is None or bytes_ <= self.predicted_peak_bytes[memory] for memory, bytes_ in seen)
+
+    @property
+    def passed(self) -> bool:
+        """Whether every promise holds."""
+        return not self.failures

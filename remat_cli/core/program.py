@@ -1,0 +1,117 @@
+"""A cut plan as files and names: all that is needed to run it, and what it is expected to take."""
+
+from __future__ import annotations
+
+import msgspec
+
+from remat_cli.core.device import DeviceSpec
+from remat_cli.core.interface import InputSpec, WeightUse
+from remat_cli.core.provider_table import HOST_MEMORY
+
+Span = tuple[int, int]
+"""Start and end in nanoseconds since a run began."""
+
+
+class Value(msgspec.Struct, frozen=True):
+    """One instance of a tensor, by its name; `dtype` is ONNX Runtime's name of the element type."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    size_bytes: int
+    memory: int = 0
+
+
+class StoredWeight(msgspec.Struct, frozen=True):
+    """A weight in a file of the program's folder, as plain little-endian bytes."""
+
+    file: str
+    offset: int
+    dtype: str
+    shape: tuple[int, ...]
+    size_bytes: int
+
+
+class SegmentFile(msgspec.Struct, frozen=True):
+    """A segment as a model file in the program's folder.
+
+    `reads` and `makes` are its inputs and outputs, `ops` its ops in order; `op_steps` are their steps in the schedule.
+    `weights` are all that it reads, by name.
+    """
+
+    file: str
+    reads: tuple[str, ...]
+    makes: tuple[str, ...]
+    ops: tuple[str, ...]
+    op_steps: tuple[int, ...]
+    weights: dict[str, WeightUse]
+
+
+class SessionAction(msgspec.Struct, frozen=True, tag="session"):
+    """Run a segment on a device; `drops` are the values that nobody needs once it is over.
+
+    `workspace_bytes` is by op. `planned_ns` (start and end) and `planned_bytes` (the most that each memory holds
+    meanwhile) are what the plan says, `planned_ops_ns` the same of its ops.
+    """
+
+    device: int
+    segment: SegmentFile
+    drops: tuple[str, ...] = ()
+    workspace_bytes: dict[str, int] = {}
+    planned_ns: Span = (0, 0)
+    planned_bytes: tuple[int, ...] = ()
+    planned_ops_ns: dict[str, Span] = {}
+
+
+class CopyAction(msgspec.Struct, frozen=True, tag="copy"):
+    """Copy a value to another memory; devices are those that the schedule names."""
+
+    source_device: int
+    target_device: int
+    source: str
+    target: str
+    drops: tuple[str, ...] = ()
+    planned_ns: Span = (0, 0)
+    planned_bytes: tuple[int, ...] = ()
+
+
+ProgramAction = SessionAction | CopyAction
+
+
+class Program(msgspec.Struct, frozen=True, kw_only=True):
+    """Actions in order, and what they work on.
+
+    `memory_of` is the memory (an index into `memories`) of each device, `budgets` the total bytes of each memory.
+    `values` are all instances by name; `inputs` are fed by the caller and go by their own names. `outputs` are names of
+    values, inputs or weights. `weights` are those that lie in files. With `overlap` copies run beside sessions.
+    `planned_fixed_bytes` is what the plan counts for each memory whatever runs: weights, and what the caller feeds.
+    """
+
+    folder: str
+    devices: tuple[DeviceSpec, ...]
+    memories: tuple[str, ...]
+    memory_of: tuple[int, ...]
+    budgets: tuple[int, ...]
+    actions: tuple[ProgramAction, ...]
+    inputs: tuple[InputSpec, ...]
+    outputs: tuple[str, ...]
+    values: dict[str, Value]
+    weights: dict[str, StoredWeight] = {}
+    overlap: bool = False
+    planned_ns: int = 0
+    planned_fixed_bytes: tuple[int, ...] = ()
+
+    @property
+    def host(self) -> int:
+        """The memory that the caller's inputs are in."""
+        return self.memories.index(HOST_MEMORY) if HOST_MEMORY in self.memories else 0
+
+    @property
+    def planned_peak_bytes(self) -> tuple[int, ...]:
+        """The most that each memory holds, fixed part included."""
+        curves = [action.planned_bytes for action in self.actions]
+        return tuple(max((c[m] for c in curves), default=f) for m, f in enumerate(self.planned_fixed_bytes))
+
+    @property
+    def sessions(self) -> tuple[SessionAction, ...]:
+        """The actions that need a session each."""
+        return tuple(action for action in self.actions if isinstance(action, SessionAction))

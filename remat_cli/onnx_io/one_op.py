@@ -1,0 +1,108 @@
+"""Models made for measuring: one op alone, the whole model with more outputs, and the least op there is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import onnx
+import onnx_ir as ir
+from onnx import helper
+
+from remat_cli.core.errors import ModelError
+from remat_cli.core.graph import Graph, TensorType
+from remat_cli.onnx_io.default_order import wiring_of
+from remat_cli.onnx_io.element_types import DATA_TYPES
+
+ONNX_DOMAINS = ("", "ai.onnx")
+CALL_OPSET, CALL_IR_VERSION = 13, 8
+
+
+def one_op_model(model: ir.Model, graph: Graph, op: int) -> ir.Model:
+    """A model of one op of `graph`: its attributes, subgraphs and weights; what else it reads are inputs.
+
+    Inputs and outputs have the names and the static types of the whole model. Optional outputs that nobody reads are
+    left out. Weights are shared with `model`, not copied.
+
+    Raises:
+        ModelError: the model has no such op.
+    """
+    name = graph.ops[op].name
+    node = next((node for node in model.graph if node.name == name), None)
+    if node is None:
+        raise ModelError(f"the model has no op '{name}'")
+    types = {tensor.name: TensorType(tensor.dtype, tensor.shape) for tensor in graph.tensors}
+    reads, weights = wiring_of(node).reads, model.graph.initializers
+    proto = ir.to_proto(node)
+    _drop_unread(proto, node, model)
+    inner = helper.make_graph(
+        [proto],
+        "one_op",
+        [_port(read, types[read]) for read in reads if read in types],
+        [_port(made, types[made]) for made in proto.output if made],
+    )
+    imports = [helper.make_opsetid(domain, version) for domain, version in model.opset_imports.items()]
+    functions = [ir.to_proto(function) for function in model.functions.values()]
+    made = helper.make_model(inner, opset_imports=imports, ir_version=model.ir_version, functions=functions)
+    return _with_weights(made, {read: weights[read] for read in reads if read in weights and read not in types})
+
+
+def model_with_outputs(model: ir.Model, graph: Graph, names: Iterable[str]) -> ir.Model:
+    """The model with these tensors as outputs too, so that one run shows their values."""
+    types = {tensor.name: TensorType(tensor.dtype, tensor.shape) for tensor in graph.tensors}
+    copy = model.clone()
+    there = {value.name for value in copy.graph.outputs}
+    values = {value.name: value for node in copy.graph for value in node.outputs}
+    for name in names:
+        if name in there:
+            continue
+        value, kind = values[name], types[name]
+        value.type, value.shape = ir.TensorType(DATA_TYPES[kind.dtype]), ir.Shape(kind.shape)
+        copy.graph.outputs.append(value)
+    return copy
+
+
+def call_model() -> ir.Model:
+    """The least there is to run: the negative of one number. What a run of it takes is the call of a session."""
+    kind = TensorType("float", (1,))
+    graph = helper.make_graph(
+        [helper.make_node("Neg", ["x"], ["y"], "call")], "call", [_port("x", kind)], [_port("y", kind)]
+    )
+    imports = [helper.make_opsetid("", CALL_OPSET)]
+    return ir.from_proto(helper.make_model(graph, opset_imports=imports, ir_version=CALL_IR_VERSION))
+
+
+def _port(name: str, kind: TensorType) -> onnx.ValueInfoProto:
+    return helper.make_tensor_value_info(name, int(DATA_TYPES[kind.dtype]), kind.shape)
+
+
+def _drop_unread(proto: onnx.NodeProto, node: ir.Node, model: ir.Model) -> None:
+    """Blank the optional outputs that no op and no caller reads."""
+    if node.domain not in ONNX_DOMAINS:
+        return
+    version = node.version or model.opset_imports.get(node.domain, model.opset_imports.get("", 1))
+    schema = onnx.defs.get_schema(node.op_type, version)
+    for place, value in enumerate(node.outputs):
+        is_read = bool(value.uses()) or value.is_graph_output()
+        if not is_read and place < len(schema.outputs) and _is_optional(schema.outputs[place]):
+            proto.output[place] = ""
+    while proto.output and not proto.output[-1]:
+        proto.output.pop()
+
+
+def _is_optional(output: onnx.defs.OpSchema.FormalParameter) -> bool:
+    return bool(output.option == onnx.defs.OpSchema.FormalParameterOption.Optional)
+
+
+def _with_weights(proto: onnx.ModelProto, weights: Mapping[str, ir.Value]) -> ir.Model:
+    """The model with weights, which are inputs until then, because only a graph gives its values names."""
+    for name, weight in weights.items():
+        tensor = weight.const_value
+        if tensor is None:
+            raise ModelError(f"weight '{name}' has no value")
+        proto.graph.input.append(helper.make_tensor_value_info(name, int(tensor.dtype), tuple(tensor.shape.numpy())))
+    model = ir.from_proto(proto)
+    for value in [value for value in model.graph.inputs if value.name in weights]:
+        value.const_value = weights[value.name or ""].const_value
+        model.graph.inputs.remove(value)
+        model.graph.register_initializer(value)
+    return model

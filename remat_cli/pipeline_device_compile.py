@@ -1,0 +1,132 @@
+"""The compiler for several devices on one page: profile each, place, cut, write, run and compare."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from remat_cli.config import Config, Outputs, output_paths, require_budget
+from remat_cli.config_devices import device_specs, memory_budgets
+from remat_cli.core.device_verification import DeviceVerification
+from remat_cli.core.errors import ConfigError
+from remat_cli.core.plan_file import PlanFile, write_plan
+from remat_cli.core.progress import Progress
+from remat_cli.core.provider_table import PROVIDERS, is_device_file
+from remat_cli.core.schedule import Schedule
+from remat_cli.onnx_io.load import save
+from remat_cli.pipeline_device_profile import profile_on_devices
+from remat_cli.pipeline_device_verify import PlannedRun, verify_on_devices
+from remat_cli.pipeline_device_write import device_plan_file, device_snippet, noted_model, placed_at, unplaced
+from remat_cli.pipeline_devices import DevicePlan, Platform, plan_on_devices
+from remat_cli.pipeline_prepare import Prepared, prepare, work_folder
+from remat_cli.pipeline_solve import prepare_kernels
+from remat_cli.report.device_compile import DeviceCompileReport, device_compile_report
+from remat_cli.report.placed import Placed
+
+
+def spans_devices(config: Config) -> bool:
+    """Whether a plan for these settings has to say where its ops run, or cannot be written as one model."""
+    if len(config.devices) > 1 or is_device_file(config.device):
+        return True
+    return any(PROVIDERS[spec.provider].is_opaque for spec in device_specs(config))
+
+
+def compile_on_devices(model: Path, config: Config, progress: Progress) -> DeviceCompileReport:
+    """Plan a model on several devices; files are written only once the plan has been run.
+
+    Raises:
+        InputError: the model, the inputs or the settings cannot be used.
+        MissingDependency: a device is not here.
+        RuntimeFailure: ONNX Runtime refuses the model.
+    """
+    started = time.monotonic()
+    require_budget(config)
+    if config.split == "max":
+        raise ConfigError("--split max: ops are not split in plans for several devices; leave --split out")
+    specs = device_specs(config)
+    budgets = memory_budgets(config, specs)
+    targets = output_paths(model, config)
+    prepare_kernels(config.solver, progress)
+    with work_folder(config) as work:
+        prepared = prepare(model, config, work, progress)
+        platform = Platform(prepared.graph, specs, *profile_on_devices(prepared, config, specs, progress))
+        planned = plan_on_devices(platform, budgets, config, progress)
+        report = _report(model, platform, planned)
+        if planned.cut is not None:
+            made = _Made(prepared, platform, planned, device_plan_file(prepared, platform, planned, config))
+            seen = made.verified(work, config, progress)
+            report = made.written(_report(model, platform, planned, made.plan, seen), targets, seen)
+    return msgspec.structs.replace(report, seconds=time.monotonic() - started)
+
+
+@dataclass(frozen=True)
+class _Made:
+    """A plan that was found, as a file that is not yet written."""
+
+    prepared: Prepared
+    platform: Platform
+    planned: DevicePlan
+    plan: PlanFile
+
+    def verified(self, work: Path, config: Config, progress: Progress) -> DeviceVerification | None:
+        """What running it shows; None where it was not asked for, or cannot be seen because a device is elsewhere."""
+        if not config.verify or not all(profile.provenance.measured for profile in self.platform.profiles):
+            return None
+        noted = work / "noted.onnx"
+        save(self._noted(), noted)
+        run = PlannedRun(self.plan, noted, self._other_single())
+        feeds = (self.prepared.feeds, *self.prepared.more_feeds)
+        return verify_on_devices(run, feeds, work, progress)
+
+    def written(
+        self, report: DeviceCompileReport, targets: Outputs, seen: DeviceVerification | None
+    ) -> DeviceCompileReport:
+        """Write model and plan; where verification failed only the model, under another name."""
+        warnings = self._warnings(seen)
+        if seen is not None and not seen.passed:
+            save(self._noted(), targets.failed)
+            return msgspec.structs.replace(report, warnings=(*seen.failures, *warnings))
+        save(self._noted(), targets.model)
+        write_plan(targets.plan, placed_at(self.plan, targets.model, targets.plan, seen, warnings))
+        return msgspec.structs.replace(
+            report,
+            output=str(targets.model),
+            plan=str(targets.plan),
+            snippet=device_snippet(targets.plan),
+            warnings=warnings,
+        )
+
+    def _noted(self) -> Any:
+        return noted_model(self.prepared, self.platform, self.planned)
+
+    def _other_single(self) -> Schedule | None:
+        """The best plan on one device, where the plan is another one."""
+        best, plan = self.planned.best_single, self.planned.answer.plan
+        return None if best is None or plan is None or best.schedule == plan.schedule else best.schedule
+
+    def _warnings(self, seen: DeviceVerification | None) -> tuple[str, ...]:
+        if seen is not None:
+            return seen.notes
+        absent = [profile.device for profile in self.platform.profiles if not profile.provenance.measured]
+        if absent:
+            return (f"not verified: {', '.join(absent)} is not here, its costs are estimated from a description",)
+        return ("not verified: run `remat verify` on the plan",)
+
+
+def _report(
+    model: Path,
+    platform: Platform,
+    planned: DevicePlan,
+    plan: PlanFile | None = None,
+    seen: DeviceVerification | None = None,
+) -> DeviceCompileReport:
+    """What is known before anything is written."""
+    question = planned.answer.question
+    placement = plan.placement if plan is not None else None
+    place = placement or unplaced(platform, question.problem, planned.single)
+    placed = Placed(platform.graph, question.problem, place, planned.answer.plan)
+    return device_compile_report(placed, planned.answer.run, str(model), question.text, seen)

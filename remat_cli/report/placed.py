@@ -1,0 +1,269 @@
+"""A plan on several devices joined with what reports need to tell of it: devices, links, memories, the matrix."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+
+import msgspec
+
+from remat_cli.core.device_problem import device_tensor_ids, input_ops
+from remat_cli.core.graph import Graph
+from remat_cli.core.placement import Placement
+from remat_cli.core.plan import Instance, Plan
+from remat_cli.core.problem import Problem
+from remat_cli.core.schedule import Compute, Copy, Step
+from remat_cli.core.simulate import baseline, fixed_bytes_of
+from remat_cli.core.timeline import timeline
+from remat_cli.report.devices import DeviceReport, LinkReport, PlacedLife, PlacedStep, PlacementMatrix, StepKind
+from remat_cli.report.report import LiveTensor, MemoryReport, Recompute
+
+
+class Placed(msgspec.Struct, frozen=True):
+    """The problem of several devices with its judged plan; `graph` and `placement` say what its numbers stand for.
+
+    Where no plan was found, `plan` is None and what is told of it is nothing.
+    """
+
+    graph: Graph
+    problem: Problem
+    placement: Placement
+    plan: Plan | None = None
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        """The steps of the plan."""
+        return self.plan.schedule.steps if self.plan else ()
+
+    @property
+    def spans(self) -> tuple[tuple[int, int], ...]:
+        """Planned start and end of each step, in nanoseconds."""
+        return timeline(self.problem, self.plan.schedule) if self.plan else ()
+
+    @property
+    def given(self) -> int:
+        """How many ops in front stand for model inputs."""
+        return input_ops(self.graph, self.problem)
+
+    @property
+    def op_names(self) -> tuple[str, ...]:
+        """Name of each op of the problem; that of the tensor where it stands for a model input."""
+        ids = device_tensor_ids(self.graph, self.problem)
+        return (*(self.graph.tensors[i].name for i in ids[: self.given]), *(op.name for op in self.graph.ops))
+
+
+def device_reports(
+    placed: Placed,
+    peak_bytes: Mapping[str, int | None] | None = None,
+    busy_ns: Mapping[str, int] | None = None,
+) -> tuple[DeviceReport, ...]:
+    """One report per device; measured peaks by memory (or device) and measured times by device, where there are any."""
+    first, seen, busy = baseline(placed.problem), peak_bytes or {}, busy_ns or {}
+    energy = placed.plan.energy_nj if placed.plan else ()
+    planned = _planned(placed)
+    reports = []
+    for number, (spec, profile) in enumerate(zip(placed.placement.devices, placed.placement.profiles, strict=True)):
+        memory = placed.problem.devices[number].memory
+        reports.append(
+            DeviceReport(
+                name=spec.name,
+                provider=spec.provider,
+                memory=profile.memory,
+                is_measured=profile.provenance.measured,
+                budget_bytes=placed.problem.memories[memory].budget_bytes,
+                baseline_peak_bytes=first.peak_bytes[memory],
+                predicted_peak_bytes=predicted_peak(placed, memory),
+                measured_peak_bytes=seen.get(profile.memory, seen.get(spec.name)),
+                ops=planned[number][0],
+                time_ns=planned[number][1],
+                measured_time_ns=busy.get(spec.name),
+                energy_nj=energy[number] if energy and profile.power_watts is not None else None,
+                unsupported=len(profile.unsupported),
+            )
+        )
+    return tuple(reports)
+
+
+def _planned(placed: Placed) -> list[tuple[int, int]]:
+    """How many computes each device runs and how long they take."""
+    found = [(0, 0)] * len(placed.problem.devices)
+    for step, (start, end) in zip(placed.steps, placed.spans, strict=True):
+        if isinstance(step, Compute) and step.op >= placed.given:
+            count, time = found[step.device]
+            found[step.device] = (count + 1, time + end - start)
+    return found
+
+
+def predicted_peak(placed: Placed, memory: int) -> int | None:
+    """What the plan needs of a memory as it is cut to be run, or by its schedule where that is not known."""
+    if placed.plan is None:
+        return None
+    return placed.placement.peak_bytes.get(placed.problem.memories[memory].name, placed.plan.peak_bytes[memory])
+
+
+def link_reports(placed: Placed) -> tuple[LinkReport, ...]:
+    """One report per link between two memories of the plan, whether it is used or not."""
+    names = [memory.name for memory in placed.problem.memories]
+    used: dict[tuple[str, str], list[tuple[int, int]]] = defaultdict(list)
+    for step, (start, end) in zip(placed.steps, placed.spans, strict=True):
+        if isinstance(step, Copy):
+            source, target = (names[placed.problem.devices[d].memory] for d in (step.source, step.target))
+            used[source, target].append((placed.problem.tensors[step.tensor].size_bytes, end - start))
+    return tuple(
+        LinkReport(
+            source=link.source,
+            target=link.target,
+            copies=len(used[link.source, link.target]),
+            bytes=sum(size for size, _ in used[link.source, link.target]),
+            time_ns=sum(time for _, time in used[link.source, link.target]),
+            is_measured=link.measured,
+        )
+        for link in placed.placement.links
+        if link.source in names and link.target in names
+    )
+
+
+def memory_reports(placed: Placed) -> tuple[MemoryReport, ...]:
+    """What each memory holds over the steps of the plan, and what is there when it is fullest."""
+    assert placed.plan is not None
+    fixed = fixed_bytes_of(placed.problem, placed.plan.schedule)
+    return tuple(_memory_report(placed, placed.plan, number, fixed[number]) for number in range(len(fixed)))
+
+
+def _memory_report(placed: Placed, plan: Plan, number: int, fixed_bytes: int) -> MemoryReport:
+    memory, curve = placed.problem.memories[number], plan.memory_bytes[number]
+    step = curve.index(max(curve))
+    return MemoryReport(
+        name=memory.name,
+        devices=tuple(device.name for device in placed.problem.devices if device.memory == number),
+        budget_bytes=memory.budget_bytes,
+        fixed_bytes=fixed_bytes,
+        peak_bytes=placed.placement.peak_bytes.get(memory.name, plan.peak_bytes[number]),
+        peak_step=step,
+        peak_op=step_label(placed, step),
+        memory_bytes=curve,
+        run_memory_bytes=placed.placement.memory_bytes.get(memory.name, ()),
+        alive=alive_in(placed, plan, number, step),
+        workspace_bytes=curve[step] - plan.live_bytes[number][step],
+    )
+
+
+def step_label(placed: Placed, number: int) -> str:
+    """The op that a step runs, or what it copies where."""
+    step = placed.steps[number]
+    if isinstance(step, Compute):
+        return placed.op_names[step.op]
+    tensor = placed.graph.tensors[device_tensor_ids(placed.graph, placed.problem)[step.tensor]].name
+    return f"copy of {tensor} to {placed.problem.devices[step.target].name}"
+
+
+def alive_in(placed: Placed, plan: Plan, memory: int, step: int) -> tuple[LiveTensor, ...]:
+    """The tensors held in a memory during a step, largest first; a storage is listed under its owner's name."""
+    ids = device_tensor_ids(placed.graph, placed.problem)
+    owners: dict[int, Instance] = {}
+    ends: dict[int, int] = defaultdict(int)
+    for instance in plan.instances:
+        owners.setdefault(instance.storage, instance)
+        ends[instance.storage] = max(ends[instance.storage], instance.death)
+    found = []
+    for instance in plan.instances:
+        owner = owners[instance.storage]
+        last = ends[instance.storage] if owner is instance else instance.death
+        if instance.memory == memory and instance.birth <= step <= last:
+            found.append((placed.problem.tensors[owner.tensor].size_bytes, owner is instance, instance, owner))
+    found.sort(key=lambda entry: (-entry[0], entry[2].storage, not entry[1]))
+    return tuple(_live_tensor(placed, ids, instance, owner) for _, _, instance, owner in found)
+
+
+def _live_tensor(placed: Placed, ids: tuple[int, ...], instance: Instance, owner: Instance) -> LiveTensor:
+    tensor, size = placed.graph.tensors[ids[instance.tensor]], placed.problem.tensors[instance.tensor].size_bytes
+    shares = None if owner is instance else placed.graph.tensors[ids[owner.tensor]].name
+    if owner is instance and size == 0 and tensor.view_of is not None:
+        shares = placed.graph.tensors[tensor.view_of].name  # a view of a model input: the caller owns that storage
+    return LiveTensor(
+        name=tensor.name,
+        dtype=tensor.dtype,
+        shape=tensor.shape,
+        bytes=0 if shares else size,
+        producer=None if tensor.producer is None else placed.graph.ops[tensor.producer].name,
+        shares_with=shares,
+    )
+
+
+def placement_matrix(placed: Placed) -> PlacementMatrix:
+    """Where and when every op is computed, copied and kept."""
+    assert placed.plan is not None
+    problem, producers = placed.problem, [tensor.producer for tensor in placed.problem.tensors]
+    seen: set[int] = set()
+    steps = []
+    for step, (start, end) in zip(placed.steps, placed.spans, strict=True):
+        if isinstance(step, Copy):
+            steps.append(PlacedStep("copy", producers[step.tensor], step.source, start, end, step.target))
+        else:
+            steps.append(PlacedStep(_kind(placed, step, seen), step.op, step.device, start, end))
+            seen.add(step.op)
+    return PlacementMatrix(
+        rows=placed.op_names,
+        devices=tuple(device.name for device in problem.devices),
+        memories=tuple(memory.name for memory in problem.memories),
+        memory_of=tuple(device.memory for device in problem.devices),
+        steps=tuple(steps),
+        lives=tuple(PlacedLife(producers[i.tensor], i.memory, i.birth, i.death) for i in placed.plan.instances),
+    )
+
+
+def _kind(placed: Placed, step: Compute, seen: set[int]) -> StepKind:
+    if step.op < placed.given:
+        return "given"
+    return "recompute" if step.op in seen else "compute"
+
+
+def placed_recomputes(placed: Placed) -> tuple[Recompute, ...]:
+    """Every op that runs more than once on whatever devices, the costliest first."""
+    runs: dict[int, list[tuple[int, int]]] = defaultdict(list)
+    for number, step in enumerate(placed.steps):
+        if isinstance(step, Compute):
+            runs[step.op].append((number, step.device))
+    found = [_recompute(placed, op, tuple(places)) for op, places in runs.items() if len(places) > 1]
+    return tuple(sorted(found, key=lambda r: (-r.time, r.op)))
+
+
+def _recompute(placed: Placed, op: int, places: tuple[tuple[int, int], ...]) -> Recompute:
+    """Explain one repeated op by the gap in its results' lives that frees most; none: it saves a copy."""
+    assert placed.plan is not None
+    spec, made = placed.graph.ops[op - placed.given], placed.problem.ops[op]
+    memory, tensor, dropped, again = max(
+        _gaps(placed, placed.plan, made.outputs, {step for step, _ in places[1:]}),
+        key=lambda gap: (placed.problem.tensors[gap[1]].size_bytes if gap[2] < gap[3] - 1 else 0, gap[3] - gap[2]),
+    )
+    is_gap = dropped < again - 1
+    freed = placed.problem.tensors[tensor].size_bytes if is_gap else 0
+    held = placed.plan.memory_bytes[memory][dropped + 1 : again]
+    return Recompute(
+        op=spec.name,
+        op_type=spec.op_type,
+        runs=len(places),
+        time=sum(made.time_ns[device] or 0 for _, device in places[1:]),
+        tensor=placed.graph.tensors[device_tensor_ids(placed.graph, placed.problem)[tensor]].name,
+        freed_bytes=freed,
+        dropped_after=dropped,
+        made_again_at=again,
+        peak_without_bytes=max(held, default=0) + freed,
+        memory=placed.problem.memories[memory].name,
+        devices=tuple(placed.problem.devices[device].name for _, device in places),
+    )
+
+
+def _gaps(placed: Placed, plan: Plan, outputs: tuple[int, ...], births: set[int]) -> list[tuple[int, int, int, int]]:
+    """Memory, tensor, last step before and first step after, for each result that a repeat makes.
+
+    Where the memory did not hold it before, both steps are the repeat's: nothing was dropped.
+    """
+    gaps = []
+    for tensor in outputs:
+        last: dict[int, int] = {}
+        for instance in (i for i in plan.instances if i.tensor == tensor):
+            if instance.birth in births:
+                gaps.append((instance.memory, tensor, last.get(instance.memory, instance.birth), instance.birth))
+            last[instance.memory] = instance.death
+    return gaps

@@ -1,0 +1,306 @@
+"""Several devices as text: what was placed where, beside what each device could do alone, planned and measured."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from remat_cli.core.budget import describe_bytes
+from remat_cli.core.device_verification import DeviceVerification
+from remat_cli.core.placement import Reference
+from remat_cli.core.units import format_bytes
+from remat_cli.report.device_compile import DeviceCompileReport
+from remat_cli.report.devices import DeviceReport, LinkReport
+from remat_cli.report.report import SolutionReport
+from remat_cli.report.style import Style, columns, duration, percent, plural, shorten
+
+MARK = "~"
+MARK_LINE = f"  {MARK} estimated from a description, never run there"
+MOST_NAMES = 3
+
+
+def device_compile_lines(report: DeviceCompileReport, style: Style) -> list[str]:
+    """What runs where, what that gains as planned and as measured, and how to run it."""
+    lines = [_heading(report, style), f"budget {report.budget}: {_budgets(report.devices)}"]
+    if report.solution.time is None:
+        lines += ["", *_no_plan_lines(report, style)]
+    else:
+        lines += _plan_lines(report, style)
+    if report.verification is not None:
+        lines += ["", *device_verification_lines(report.verification, style)]
+    said = report.verification.notes if report.verification is not None else ()
+    if warnings := [warning for warning in report.warnings if warning not in said]:
+        lines += ["", *(style.paint(f"warning: {warning}", "warn") for warning in warnings)]
+    return lines + _delivery_lines(report, style)
+
+
+def _plan_lines(report: DeviceCompileReport, style: Style) -> list[str]:
+    """The gain, then the tables."""
+    lines = [*_gain_lines(report, style), ""]
+    lines += [*device_table(report.devices, is_run=report.verification is not None), ""]
+    lines += [*link_lines(report.links), "", *_time_table(report), "", _solver_line(report.solution)]
+    return [*lines, *_recompute_lines(report), *estimate_lines(report.devices, report.links)]
+
+
+def _delivery_lines(report: DeviceCompileReport, style: Style) -> list[str]:
+    """Which files were written, and how to run them."""
+    lines = []
+    if report.output is not None and report.plan is not None:
+        lines += ["", f"model {report.output}", f"plan  {report.plan}"]
+    if report.failed_output is not None:
+        lines += ["", style.paint(f"nothing was delivered; the failed model is kept as {report.failed_output}", "bad")]
+    if report.snippet and report.exit_code == 0:
+        lines += ["", "Run it:", "", *(f"    {line}".rstrip() for line in report.snippet.rstrip().splitlines())]
+    return lines
+
+
+def _heading(report: DeviceCompileReport, style: Style) -> str:
+    """`net.onnx placed on cpu (20 ops) and cuda:0 (14 ops), 3 sessions, 4 copies`, or that there is no plan."""
+    if report.solution.time is None:
+        where = ", ".join(device.name for device in report.devices)
+        return style.paint(report.model, "strong") + f"  ({plural(report.ops, 'op')}) on {where}: no plan"
+    used = [f"{device.name} ({plural(device.ops, 'op')})" for device in report.devices if device.ops]
+    copies = sum(link.copies for link in report.links)
+    parts = ["placed on " + _joined(used), plural(report.segments, "session")]
+    parts += [_plural_copies(copies)] if copies else []
+    return style.paint(report.model, "strong") + " " + ", ".join(parts)
+
+
+def _joined(names: Sequence[str]) -> str:
+    """`a`, `a and b`, `a, b and c`."""
+    return " and ".join((", ".join(names[:-1]), names[-1])) if len(names) > 1 else "".join(names)
+
+
+def _plural_copies(count: int) -> str:
+    return "1 copy" if count == 1 else f"{count} copies"
+
+
+def _budgets(devices: Sequence[DeviceReport]) -> str:
+    """`cpu 2.00 GiB, cuda:0 512.00 MiB`, one per memory."""
+    return ", ".join(f"{memory} {format_bytes(size)}" for memory, size in _by_memory(devices).items())
+
+
+def _by_memory(devices: Sequence[DeviceReport]) -> Mapping[str, int]:
+    return {device.memory: device.budget_bytes for device in devices}
+
+
+def _gain_lines(report: DeviceCompileReport, style: Style) -> list[str]:
+    """How the plan compares with the best single device, and a note where running it shows no gain."""
+    solution, seen = report.solution, report.verification
+    name = report.baseline_device
+    lines = [f"planned: {_mark(_is_estimated(report))}{gain(solution.overhead_percent, name)}"]
+    best = _best_measured(seen)
+    if seen is None:
+        return [f"{lines[0]}; not measured"]
+    if not seen.passed:
+        return [*lines, "what was measured does not count: verification failed"]
+    if best is None:
+        return [f"{lines[0]}; measured: {duration(seen.measured_time_ns)}, and no device alone to compare with"]
+    change = 100 * (seen.measured_time_ns - best[1]) / best[1]
+    lines.append(f"measured: {gain(change, best[0])}")
+    if change >= 0 and sum(device.ops > 0 for device in report.devices) > 1:
+        note = f"note: measured, several devices are not faster here: {best[0]} alone takes {duration(best[1])}"
+        lines.append(style.paint(note, "warn"))
+    return lines
+
+
+def gain(overhead_percent: float | None, device: str) -> str:
+    """`12.30 % faster than the best single device (cpu)`, or how much slower."""
+    against = f"the best single device ({device})"
+    if overhead_percent is None:
+        return f"not comparable with {against}"
+    if abs(overhead_percent) < 0.005:
+        return f"as fast as {against}"
+    return (
+        f"{-overhead_percent:.2f} % faster than {against}"
+        if overhead_percent < 0
+        else (f"{percent(overhead_percent)} over {against}")
+    )
+
+
+def _best_measured(seen: DeviceVerification | None) -> tuple[str, int] | None:
+    """The device that was measured fastest alone."""
+    if seen is None or not seen.measured_single_time_ns:
+        return None
+    return min(seen.measured_single_time_ns.items(), key=lambda item: item[1])
+
+
+def _is_estimated(report: DeviceCompileReport) -> bool:
+    return any(not device.is_measured for device in report.devices) or _has_estimated_link(report.links)
+
+
+def _has_estimated_link(links: Sequence[LinkReport]) -> bool:
+    return any(not link.is_measured and link.copies for link in links)
+
+
+def _mark(is_estimated: bool) -> str:
+    return MARK if is_estimated else ""
+
+
+def estimate_lines(devices: Sequence[DeviceReport], links: Sequence[LinkReport]) -> list[str]:
+    """What the mark means, where one was written."""
+    is_needed = any(not device.is_measured for device in devices) or _has_estimated_link(links)
+    return ["", MARK_LINE] if is_needed else []
+
+
+def device_table(devices: Sequence[DeviceReport], *, is_run: bool) -> list[str]:
+    """A row per device; columns that say nothing are left out. Devices of one memory share budget and peak."""
+    cells: list[tuple[str, str, Callable[[DeviceReport], str], bool]] = [
+        ("device", "<", lambda device: shorten(device.name, 28), True),
+        ("budget", ">", lambda device: format_bytes(device.budget_bytes), True),
+        ("peak, planned", ">", lambda device: _planned_peak(device, devices), True),
+        ("measured", ">", _measured_peak, is_run),
+        ("ops", ">", lambda device: str(device.ops), True),
+        ("cannot run", ">", lambda device: str(device.unsupported), any(device.unsupported for device in devices)),
+        ("time, planned", ">", lambda device: _mark(not device.is_measured) + duration(device.time_ns), True),
+        ("measured", ">", _measured_time, any(device.measured_time_ns is not None for device in devices)),
+        ("energy", ">", _energy, any(device.energy_nj is not None for device in devices)),
+    ]
+    shown = [cell for cell in cells if cell[3]]
+    rows = [[heading for heading, _, _, _ in shown]]
+    for device in devices:
+        owner = next(other for other in devices if other.memory == device.memory)
+        row = [text(device) for _, _, text, _ in shown]
+        if owner is not device:  # one budget, one peak for all devices of a memory
+            row[1:3] = [f"with {shorten(owner.name, 18)}", ""]
+            row[3:4] = [""] if is_run else row[3:4]
+        rows.append(row)
+    return columns(rows, "".join(align for _, align, _, _ in shown))
+
+
+def _planned_peak(device: DeviceReport, devices: Sequence[DeviceReport]) -> str:
+    """Marked where any device of this memory is estimated, whose workspace is then a guess."""
+    if device.predicted_peak_bytes is None:
+        return ""
+    is_guess = any(not other.is_measured for other in devices if other.memory == device.memory)
+    return _mark(is_guess) + format_bytes(device.predicted_peak_bytes)
+
+
+def _measured_peak(device: DeviceReport) -> str:
+    return "hidden" if device.measured_peak_bytes is None else format_bytes(device.measured_peak_bytes)
+
+
+def _measured_time(device: DeviceReport) -> str:
+    return "" if device.measured_time_ns is None else duration(device.measured_time_ns)
+
+
+def _energy(device: DeviceReport) -> str:
+    if device.energy_nj is None:
+        return "unknown"
+    for unit, size in (("J", 1e9), ("mJ", 1e6), ("uJ", 1e3)):
+        if device.energy_nj >= size:
+            return f"{device.energy_nj / size:.2f} {unit}"
+    return f"{device.energy_nj} nJ"
+
+
+def link_lines(links: Sequence[LinkReport]) -> list[str]:
+    """A row per link, or that nothing needs to be copied."""
+    if not links:
+        return ["  one memory: nothing is copied"]
+    rows = [["link", "copies", "bytes", "time, planned"]]
+    for link in links:
+        time = _mark(not link.is_measured) + duration(link.time_ns)
+        rows.append([f"{link.source} -> {link.target}", str(link.copies), format_bytes(link.bytes), time])
+    return columns(rows, "<>>>")
+
+
+def _time_table(report: DeviceCompileReport) -> list[str]:
+    """The whole run beside each device alone within the same budgets."""
+    seen = report.verification
+    single = seen.measured_single_time_ns if seen is not None else {}
+    rows = [["time of a run", "planned", "measured"]]
+    rows.append(["this plan", _planned_time(report), _time(None if seen is None else seen.measured_time_ns)])
+    estimated = {device.name for device in report.devices if not device.is_measured}
+    rows += [
+        [f"{reference.device} alone", single_time(reference, estimated), _time(single.get(reference.device))]
+        for reference in report.single
+    ]
+    return columns(rows if seen is not None else [row[:2] for row in rows], "<>>" if seen is not None else "<>")
+
+
+def _planned_time(report: DeviceCompileReport) -> str:
+    return _mark(_is_estimated(report)) + _time(report.solution.time)
+
+
+def single_time(reference: Reference, estimated: set[str]) -> str:
+    """What a device takes alone, or that it cannot."""
+    if reference.time_ns is None:
+        return "does not fit"
+    return _mark(reference.device in estimated) + duration(reference.time_ns)
+
+
+def _time(time_ns: int | None) -> str:
+    return "" if time_ns is None else duration(time_ns)
+
+
+def _solver_line(solution: SolutionReport) -> str:
+    """Who found the plan, and what is proved in which space."""
+    bound = solution.lower_bound_percent
+    if solution.status == "optimal":
+        proof = "proved optimal"
+    elif bound is None:
+        proof = "no bound proved"
+    else:
+        proof = f"proved least {percent(bound)}, gap {solution.gap_percent or 0:.2f} %"
+    found = f"{percent(solution.overhead_percent)} time, {proof} (space {solution.space})"
+    return f"{solution.solver}: {found}, {solution.seconds:.1f} s, seed {solution.seed}"
+
+
+def _recompute_lines(report: DeviceCompileReport) -> list[str]:
+    count = report.solution.recomputed_ops or 0
+    if count == 0:
+        return ["nothing is recomputed"]
+    names = ", ".join(shorten(r.op, 32) for r in report.recomputes[:MOST_NAMES])
+    left = len(report.recomputes) - MOST_NAMES
+    more = f" and {left} more" if left > 0 else ""
+    return [f"{plural(count, 'recomputed op')}{f': {names}{more}' if names else ''}"]
+
+
+def _no_plan_lines(report: DeviceCompileReport, style: Style) -> list[str]:
+    """What was proved or not, and what each device would need."""
+    solution = report.solution
+    if solution.status == "infeasible":
+        verdict = style.paint("impossible: no schedule stays within these budgets", "bad")
+        lines = [f"{verdict} (space {solution.space})"]
+        if len(_by_memory(report.devices)) == 1:
+            lines.append(f"none needs less than {describe_bytes(solution.floor_bytes)}")
+    else:
+        lines = [style.paint(f"no plan within these budgets was found in {solution.seconds:.1f} s", "bad")]
+        lines.append("try a longer --time-limit or larger budgets")
+    lines += ["", f"every op once on {report.baseline_device} needs:"]
+    rows = [[memory, describe_bytes(size)] for memory, size in _baseline_peaks(report.devices).items() if size]
+    return [*lines, *columns(rows, "<<")]
+
+
+def _baseline_peaks(devices: Sequence[DeviceReport]) -> Mapping[str, int]:
+    return {device.memory: device.baseline_peak_bytes for device in devices}
+
+
+def device_verification_lines(seen: DeviceVerification, style: Style) -> list[str]:
+    """One line of verdict, broken promises if any, what was compared, then the notes."""
+    if seen.passed:
+        lines = [style.paint("verified", "good") + f" on ONNX Runtime {seen.runtime_version}: {_outputs(seen)}"]
+    else:
+        lines = [style.paint("VERIFICATION FAILED", "bad") + f" on ONNX Runtime {seen.runtime_version}"]
+        lines += [style.paint(f"  {failure}", "bad") for failure in seen.failures]
+        lines.append(f"  {_outputs(seen)}")
+    return lines + [f"  note: {note}" for note in seen.notes]
+
+
+def _outputs(seen: DeviceVerification) -> str:
+    """`outputs identical to those of cpu`, or by how much they differ."""
+    if seen.outputs_identical:
+        return f"outputs identical to those of {seen.reference}"
+    size = "" if seen.largest_difference is None else f", largest relative difference {seen.largest_difference:.1e}"
+    verdict = "within tolerance of" if seen.outputs_close else "too far from"
+    return f"outputs {verdict} those of {seen.reference}{size}"
+
+
+def measured_table(seen: DeviceVerification) -> list[str]:
+    """Peaks and times as predicted and as measured."""
+    rows = [["", "predicted", "measured"]]
+    for memory, size in seen.predicted_peak_bytes.items():
+        found = seen.measured_peak_bytes.get(memory)
+        rows.append([f"peak of {memory}", format_bytes(size), "hidden" if found is None else format_bytes(found)])
+    rows.append(["time of a run", duration(seen.predicted_time_ns), duration(seen.measured_time_ns)])
+    rows += [[f"{device} alone", "", duration(time)] for device, time in seen.measured_single_time_ns.items()]
+    return columns(rows, "<>>")

@@ -1,0 +1,104 @@
+"""Profiles as text: the costliest ops of each device, what it cannot run, devices side by side, and links."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from remat_cli.core.budget import describe_bytes
+from remat_cli.core.profile import LinkCost, Profile, Provenance
+from remat_cli.core.units import format_bytes
+from remat_cli.report.report import ProfileReport
+from remat_cli.report.style import Style, columns, duration, plural, shorten
+
+MOST_OPS = 10
+EXAMPLE_BYTES = 2**20
+
+
+def profile_lines(report: ProfileReport, style: Style) -> list[str]:
+    """The costliest ops per device, what it cannot run, where the figures come from; then devices side by side."""
+    lines = [style.paint(report.model, "strong")]
+    for profile in report.profiles:
+        lines += ["", *_provenance_lines(profile), *_costly_lines(profile, style), *_unsupported_lines(profile, style)]
+    if len(report.profiles) > 1:
+        lines += ["", *_side_by_side_lines(report.profiles)]
+    if report.links:
+        lines += ["", *_link_lines(report.links)]
+    return lines + (["", f"profile {report.output}"] if report.output else [])
+
+
+def _provenance_lines(profile: Profile) -> list[str]:
+    """On what, how often and how noisily a profile was measured."""
+    came = profile.provenance
+    threads = came.intra_op_threads or "default"
+    whole = f"; the whole model in one session {duration(profile.run_ns)}" if profile.run_ns is not None else ""
+    return [
+        f"{profile.device}: {plural(len(profile.ops), 'op')}, {duration(_total_ns(profile))} in all{whole}",
+        f"  {came.cpu}, {came.runtime} {came.runtime_version}, {came.provider}, intra-op threads: {threads}",
+        f"  fixed {describe_bytes(profile.fixed_bytes)}: weights {format_bytes(profile.weight_bytes)}, "
+        f"inputs {format_bytes(profile.input_bytes)}",
+        _how_line(profile, came),
+    ]
+
+
+def _how_line(profile: Profile, came: Provenance) -> str:
+    """How the times were found."""
+    if not came.measured:
+        return "  ESTIMATED from the device's description; nothing was measured"
+    noise = sorted(cost.noise_percent for cost in profile.ops)
+    median = f"; median noise {noise[len(noise) // 2]:.1f} %" if noise else ""
+    how = "each op in a session of its own, workspace not observable, " if profile.is_opaque else ""
+    call = f"; a session on it costs {duration(profile.call_ns)} more" if profile.call_ns else ""
+    return f"  {how}least of {plural(came.runs, 'run')} after {plural(came.warmups, 'warm-up')}{median}{call}"
+
+
+def _costly_lines(profile: Profile, style: Style) -> list[str]:
+    """The ten ops that take longest."""
+    total = _total_ns(profile)
+    rows = [["op", "time", "share", "workspace"]]
+    for cost in sorted(profile.ops, key=lambda cost: -cost.time_ns)[:MOST_OPS]:
+        name = shorten(cost.name, max(20, style.width - 50))
+        share = f"{100 * cost.time_ns / total:.1f} %" if total else ""
+        workspace = "unknown" if profile.is_opaque and profile.provenance.measured else None
+        rows.append([name, duration(cost.time_ns), share, workspace or format_bytes(cost.workspace_bytes)])
+    return columns(rows, "<>>>")
+
+
+def _unsupported_lines(profile: Profile, style: Style) -> list[str]:
+    """What the device cannot run: one line per reason."""
+    if not profile.unsupported:
+        return []
+    lines = [style.paint(f"  cannot run {plural(len(profile.unsupported), 'op')}:", "warn")]
+    for reason, count in Counter(op.reason for op in profile.unsupported).items():
+        first = next(op.name for op in profile.unsupported if op.reason == reason)
+        more = f" and {count - 1} more" if count > 1 else ""
+        lines.append(f"    {shorten(first, 40)}{more}: {reason}")
+    return lines
+
+
+def _side_by_side_lines(profiles: Sequence[Profile]) -> list[str]:
+    """For each device how many ops it can run, how many it runs fastest, and what the fastest choice would take."""
+    times = [{cost.name: cost.time_ns for cost in profile.ops} for profile in profiles]
+    names = dict.fromkeys(name for found in times for name in found)
+    best = {name: min(found[name] for found in times if name in found) for name in names}
+    rows = [["device", "memory", "runs", "fastest for", "sum of ops"]]
+    for profile, found in zip(profiles, times, strict=True):
+        wins = sum(time == best[name] for name, time in found.items())
+        rows.append([profile.device, profile.memory, f"{len(found)} ops", f"{wins}", duration(sum(found.values()))])
+    rows.append(["each op where it is fastest, copies and calls left out", "", "", "", duration(sum(best.values()))])
+    return columns(rows, "<<>>>", indent="")
+
+
+def _link_lines(links: Sequence[LinkCost]) -> list[str]:
+    """Latency, bandwidth and an example per link."""
+    rows = [["copy", "latency", "bandwidth", f"{format_bytes(EXAMPLE_BYTES)} take", ""]]
+    for link in links:
+        origin = f"noise {link.noise_percent:.1f} %" if link.measured else "ESTIMATED"
+        rate = f"{link.bytes_per_second / 1e9:.2f} GB/s"
+        example = duration(link.time_ns(EXAMPLE_BYTES))
+        rows.append([f"{link.source} -> {link.target}", duration(link.latency_ns), rate, example, origin])
+    return columns(rows, "<>>><", indent="")
+
+
+def _total_ns(profile: Profile) -> int:
+    return sum(cost.time_ns for cost in profile.ops)

@@ -1,0 +1,167 @@
+"""A session for each segment of a program, with weights that all sessions on a memory share."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from remat_cli.core.device import DeviceSpec
+from remat_cli.core.errors import MissingDependency
+from remat_cli.core.program import Program, SessionAction, StoredWeight
+from remat_cli.core.provider_table import HOST_MEMORY, PROVIDERS
+from remat_cli.runtime._arena import share_arena
+from remat_cli.runtime._arrays import Array, numpy_dtype
+from remat_cli.runtime._ort import import_ort, runtime_errors
+from remat_cli.runtime._places import place_of, placed_value
+from remat_cli.runtime.providers import device_of, require_device
+from remat_cli.runtime.session import SessionSettings, device_settings, open_session, session_options
+
+NVIDIA: Final = "cuda"
+Place = tuple[str, int]
+"""What the runtime calls a memory, and its number."""
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A session, ready to be bound; `place` is where its outputs go.
+
+    `weights` are the shared values that it reads: the runtime does not keep them alive, so this must.
+    """
+
+    action: SessionAction
+    session: Any
+    binding: Any
+    place: Place
+    weights: tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class Opening:
+    """How sessions are opened: `caps` in bytes by name of memory.
+
+    With a `profile_folder` they write profiles there, and each has an arena of its own, so that its counters are too.
+    """
+
+    caps: Mapping[str, int]
+    profile_folder: Path | None = None
+
+
+def check_devices(program: Program) -> None:
+    """Check that every device of a program is here.
+
+    Raises:
+        MissingDependency: one is not; the plan is not run elsewhere instead.
+    """
+    for spec in program.devices:
+        try:
+            require_device(device_of(spec))
+        except MissingDependency as error:
+            raise MissingDependency(
+                f"the plan needs device '{spec.name}', which is not here: {error}; compile again without it"
+            ) from None
+
+
+def open_all(program: Program, opening: Opening) -> tuple[Opened, ...]:
+    """Open every session of a program; nothing falls back to another device.
+
+    All sessions on the host use one arena, so that what one frees the next can take; it belongs to the process and is
+    used only by sessions that ask for it.
+
+    Raises:
+        MissingDependency: a device cannot be used.
+        RuntimeFailure: the runtime refuses a segment.
+    """
+    check_devices(program)
+    _share_arenas(program, opening.caps)
+    shared = _shared_weights(program)
+    return tuple(_open(program, number, shared, opening) for number in range(len(program.sessions)))
+
+
+def place_of_device(spec: DeviceSpec) -> Place:
+    """Where the tensors of a device are."""
+    return place_of(device_of(spec))
+
+
+def _open(program: Program, number: int, shared: Mapping[tuple[int, str], Any], opening: Opening) -> Opened:
+    action = program.sessions[number]
+    spec, memory = program.devices[action.device], program.memory_of[action.device]
+    settings = device_settings(spec, SessionSettings())
+    options = session_options(settings)
+    options.add_session_config_entry("session.force_spinning_stop", "1")  # else threads spin beside the next session
+    place = place_of_device(spec)
+    is_shared = place[0] == HOST_MEMORY or (place[0] == NVIDIA and program.memories[memory] in opening.caps)
+    if is_shared and opening.profile_folder is None:
+        options.add_session_config_entry("session.use_env_allocators", "1")
+    mine = {name: shared[memory, name] for name in action.segment.weights if (memory, name) in shared}
+    if PROVIDERS[spec.provider].is_opaque:
+        mine = {}  # a provider that compiles reads the file
+    for name, value in mine.items():
+        options.add_initializer(name, value)
+    if opening.profile_folder is not None and has_counters(spec):
+        options.enable_profiling = True
+        options.profile_file_prefix = str(opening.profile_folder / f"segment_{number:04}")
+    session = open_session(Path(program.folder) / action.segment.file, settings, options)
+    return Opened(action, session, session.io_binding(), place, tuple(mine.values()))
+
+
+def has_counters(spec: DeviceSpec) -> bool:
+    """Whether the runtime's profile says what a device holds in memory."""
+    return spec.provider == "cpu"
+
+
+def _share_arenas(program: Program, caps: Mapping[str, int]) -> None:
+    """One arena for all sessions on a memory, capped where a cap is given; caps of host memories add up."""
+    places = {program.memories[m]: place_of_device(s) for s, m in zip(program.devices, program.memory_of, strict=True)}
+    hosts = [name for name, place in places.items() if place[0] == HOST_MEMORY]
+    if hosts:
+        given = [caps[name] for name in hosts if name in caps]
+        share_arena(import_ort().SessionOptions(), sum(given) if given else None)
+    for name, place in places.items():
+        if place[0] == NVIDIA and name in caps:
+            _share_cuda_arena(place[1], caps[name])
+
+
+def _share_cuda_arena(index: int, cap_bytes: int) -> None:
+    """One capped arena on a GPU for this process; not yet run on one."""
+    ort = import_ort()
+    info = ort.OrtMemoryInfo("Cuda", ort.OrtAllocatorType.ORT_ARENA_ALLOCATOR, index, ort.OrtMemType.DEFAULT)
+    options = {
+        "device_id": str(index),
+        "gpu_mem_limit": str(cap_bytes),
+        "arena_extend_strategy": "kSameAsRequested",
+    }
+    arena = ort.OrtArenaCfg({"max_mem": cap_bytes, "arena_extend_strategy": 1})  # 1: kSameAsRequested
+    with runtime_errors(f"ONNX Runtime refuses an arena on cuda:{index}"):
+        ort.create_and_register_allocator_v2(PROVIDERS[NVIDIA].runtime_name, info, options, arena)
+
+
+def _shared_weights(program: Program) -> dict[tuple[int, str], Any]:
+    """Weights that several sessions on a memory read, as one value each; on the host they lie in their mapped file.
+
+    The runtime maps a weight that a single session reads by itself. `SessionOptions.add_initializer` shares a value,
+    `add_external_initializers` copies it into every session (measured on 1.31.1).
+    """
+    readers: Counter[tuple[int, str]] = Counter()
+    places: dict[int, Place] = {}
+    for action in program.sessions:
+        memory = program.memory_of[action.device]
+        places[memory] = place_of_device(program.devices[action.device])
+        readers.update((memory, name) for name in action.segment.weights if name in program.weights)
+    return {
+        (memory, name): placed_value(mapped_weight(Path(program.folder), program.weights[name]), places[memory])
+        for (memory, name), count in readers.items()
+        if count > 1
+    }
+
+
+def mapped_weight(folder: Path, weight: StoredWeight) -> Array:
+    """A weight as an array over its file."""
+    dtype = numpy_dtype(weight.dtype)
+    count = weight.size_bytes // dtype.itemsize
+    data = np.memmap(folder / weight.file, dtype, mode="c", offset=weight.offset, shape=(count,))
+    return np.asarray(data).reshape(weight.shape)

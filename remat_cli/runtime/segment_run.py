@@ -1,0 +1,209 @@
+"""Run a plan that spans devices: one session per segment, copies between memories, every tensor dropped when it is due.
+
+Orders and lifetimes are those of the plan: sessions run exactly their file, and what they give is held by this module
+alone, from the action that makes it to the action after which nobody needs it.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from remat_cli.core.errors import RuntimeFailure
+from remat_cli.core.program import CopyAction, Program
+from remat_cli.core.program_run import ActionRecord, RunRecord
+from remat_cli.runtime._arrays import Array
+from remat_cli.runtime._ort import one_line, runtime_errors
+from remat_cli.runtime._places import placed_value
+from remat_cli.runtime._segment_sessions import (
+    Opened,
+    Opening,
+    check_devices,
+    mapped_weight,
+    open_all,
+    place_of_device,
+)
+from remat_cli.runtime._segment_values import Holdings, as_array, check_feeds, copied, owned
+from remat_cli.runtime.caps import OUT_OF_MEMORY
+
+__all__ = ["PlanRunner", "check_devices"]
+
+
+class PlanRunner:
+    """Runs a program as often as asked; one run at a time: it may not be shared by threads.
+
+    Use it in a `with` block, or call `close`, which frees sessions, weights and threads.
+    """
+
+    def __init__(self, program: Program, opening: Opening | None = None) -> None:
+        """Open all sessions.
+
+        Raises:
+            MissingDependency: a device of the plan is not here.
+            RuntimeFailure: the runtime refuses a segment.
+        """
+        self.program = program
+        self._opened: tuple[Opened, ...] = open_all(program, opening or Opening({}))
+        self._caps = dict((opening or Opening({})).caps)
+        self._links: dict[tuple[int, int], ThreadPoolExecutor] = {}
+
+    def __enter__(self) -> PlanRunner:
+        """The runner itself."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Free everything."""
+        self.close()
+
+    def close(self) -> None:
+        """Free sessions, weights and threads; the runner cannot run any more."""
+        for pool in self._links.values():
+            pool.shutdown()
+        self._links, self._opened = {}, ()
+
+    def run(self, feeds: Mapping[str, Any]) -> dict[str, Array]:
+        """Run once; inputs and outputs are numpy arrays by name.
+
+        Raises:
+            ModelError: the feeds do not fit.
+            RuntimeFailure: the runtime fails, or memory does not suffice.
+        """
+        return self.run_recorded(feeds)[0]
+
+    def run_recorded(self, feeds: Mapping[str, Any]) -> tuple[dict[str, Array], RunRecord]:
+        """Run once, and say how long each action took and what was held.
+
+        Raises:
+            ModelError: the feeds do not fit.
+            RuntimeFailure: the runtime fails, or memory does not suffice.
+        """
+        if self.program.sessions and not self._opened:
+            raise RuntimeFailure("this plan was closed: load it again")
+        arrays = check_feeds(self.program.inputs, feeds)
+        fed = {name: placed_value(array, ("cpu", 0)) for name, array in arrays.items()}
+        run = _Run(self.program, self._opened, self._caps, Holdings(self.program, fed), self._link)
+        return run.outputs(arrays), run.record()
+
+    def end_profiling(self) -> tuple[str, ...]:
+        """Files with the profiles of sessions that were opened for it, in order."""
+        return tuple(opened.session.end_profiling() for opened in self._opened)
+
+    def _link(self, action: CopyAction) -> ThreadPoolExecutor:
+        """The thread of a link."""
+        memory_of = self.program.memory_of
+        key = (memory_of[action.source_device], memory_of[action.target_device])
+        if key not in self._links:
+            self._links[key] = ThreadPoolExecutor(1, f"remat-link-{key[0]}-{key[1]}")
+        return self._links[key]
+
+
+@dataclass
+class _Run:
+    """One run while it goes on."""
+
+    program: Program
+    opened: tuple[Opened, ...]
+    caps: Mapping[str, int]
+    held: Holdings
+    link: Callable[[CopyAction], ThreadPoolExecutor]
+    began_ns: int = field(default_factory=time.perf_counter_ns)
+    spans: dict[int, tuple[int, int]] = field(default_factory=dict)
+    bytes_: list[tuple[tuple[int, ...], tuple[int, ...]]] = field(default_factory=list)
+    ended_ns: int = 0
+
+    def outputs(self, arrays: Mapping[str, Array]) -> dict[str, Array]:
+        """Do every action and fetch the outputs."""
+        sessions = iter(self.opened)
+        for number, action in enumerate(self.program.actions):
+            before = tuple(self.held.held_bytes)
+            start = self._now()
+            if isinstance(action, CopyAction):
+                self._copy(number, action)
+            else:
+                self._call(next(sessions))
+            if number not in self.spans:
+                self.spans[number] = (start, self._now())
+            self.bytes_.append((before, tuple(self.held.held_bytes)))
+            for name in action.drops:
+                self.held.drop(name)
+        found = {name: self._output(name, arrays) for name in self.program.outputs}
+        for name in list(self.held.values):
+            self.held.get(name)  # a copy that nobody read must be over before the run is
+        self.ended_ns = self._now()
+        return found
+
+    def record(self) -> RunRecord:
+        """What the run took."""
+        records = (
+            ActionRecord(*self.spans[number], before, after) for number, (before, after) in enumerate(self.bytes_)
+        )
+        return RunRecord(tuple(records), self.ended_ns)
+
+    def _now(self) -> int:
+        return time.perf_counter_ns() - self.began_ns
+
+    def _output(self, name: str, arrays: Mapping[str, Array]) -> Array:
+        if name in arrays:
+            return arrays[name].copy()
+        if name in self.held.values:
+            return as_array(self.held.get(name))
+        return np.array(mapped_weight(Path(self.program.folder), self.program.weights[name]))
+
+    def _call(self, opened: Opened) -> None:
+        """Run one session."""
+        binding, segment = opened.binding, opened.action.segment
+        inputs = [self.held.get(name) for name in segment.reads]
+        for name, value in zip(segment.reads, inputs, strict=True):
+            binding.bind_ortvalue_input(name, value)
+        for name in segment.makes:
+            binding.bind_output(name, *opened.place)
+        try:
+            opened.session.run_with_iobinding(binding)
+            values = [owned(value) for value in binding.get_outputs()]
+        except Exception as error:
+            raise self._failure(opened, error) from error
+        finally:
+            binding.clear_binding_inputs()
+            binding.clear_binding_outputs()
+        for name, value in zip(segment.makes, values, strict=True):
+            self.held.put(name, value)
+
+    def _copy(self, number: int, action: CopyAction) -> None:
+        """Copy now, or beside what follows."""
+        place = place_of_device(self.program.devices[action.target_device])
+        source = self.held.values[action.source]
+
+        def work() -> Any:
+            start = self._now()
+            with runtime_errors(f"copying '{action.source}' to {place[0]} failed"):
+                made = copied(source.result() if isinstance(source, Future) else source, place)
+            self.spans[number] = (start, self._now())
+            return made
+
+        self.held.put(action.target, self.link(action).submit(work) if self.program.overlap else work())
+
+    def _failure(self, opened: Opened, error: Exception) -> RuntimeFailure:
+        """One line that names the device, and what memory lacked if that is why."""
+        action = opened.action
+        device = self.program.devices[action.device].name
+        memory = self.program.memories[self.program.memory_of[action.device]]
+        where = f"device '{device}' (action {self.program.actions.index(action) + 1} of {len(self.program.actions)})"
+        text = str(error)
+        if not any(sign in text for sign in (*OUT_OF_MEMORY, "out of memory")):
+            return RuntimeFailure(f"ONNX Runtime fails on {where}: {one_line(error)}")
+        op = re.search(r"Name:'([^']*)'", text)
+        asked = re.search(r"requested bytes of (\d+)", text)
+        cap = self.caps.get(memory)
+        return RuntimeFailure(
+            f"out of memory on {where}"
+            + (f" in op '{op[1]}'" if op else "")
+            + (f": {int(asked[1]):,} bytes more were needed" if asked else "")
+            + (f" under the cap of {cap:,} bytes of memory '{memory}'" if cap is not None else f" in '{memory}'")
+        )

@@ -1,0 +1,104 @@
+"""Solving the program of `xengine`: exactly by CP-SAT, or in floating point by HiGHS or SCIP in their own process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+import msgspec
+
+from remat_cli.solvers._bounds_milp import make_cp_model
+from remat_cli.solvers._bounds_process import Reply, ask_highs, safe_units
+from remat_cli.solvers._cp_sat import WORK_PER_DETERMINISTIC_SECOND, Run, Watch, search
+from remat_cli.solvers._xengine_model import Model
+from remat_cli.solvers.base import Limits
+
+Engine: TypeAlias = Literal["cp-sat", "highs", "scip"]
+Hint: TypeAlias = dict[int, int]
+"""Values of some variables in a good solution."""
+
+_LARGE = 1e6
+_MODERATE = 1e5
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What is proved of a program: that nothing satisfies it, or the least cost it leaves open, in cost units."""
+
+    is_infeasible: bool
+    bound: int
+
+
+@dataclass(frozen=True)
+class Listener:
+    """Whom to tell of every solution (values of all variables) and of every better bound (cost units)."""
+
+    found: Callable[[list[int]], None]
+    bounded: Callable[[int], None]
+
+
+def run_engine(model: Model, engine: Engine, hint: Hint, limits: Limits, listener: Listener, gap: float) -> Verdict:
+    """Solve within the limits, up to a gap in cost units."""
+    if engine == "cp-sat":
+        return _run_cp_sat(model, hint, limits, listener, gap)
+    best = 0
+    for item in ask_highs(_program(model, engine, hint), limits):
+        if isinstance(item, Reply) and item.status == "infeasible":  # floating point: believed if CP-SAT agrees
+            return _run_cp_sat(model, hint, limits, listener, gap)
+        best = _hear(item, best, listener)
+    return Verdict(False, best)
+
+
+def _hear(item: float | Reply, best: int, listener: Listener) -> int:
+    """Pass on what an engine says; the best bound so far."""
+    bound = safe_units(item.bound if isinstance(item, Reply) else item)
+    if isinstance(item, Reply) and item.values:
+        listener.found([round(value) for value in item.values])
+    if bound > best:
+        listener.bounded(bound)
+    return max(bound, best)
+
+
+def _run_cp_sat(model: Model, hint: Hint, limits: Limits, listener: Listener, gap: float) -> Verdict:
+    cp, variables = make_cp_model(model.milp)
+    for variable, value in hint.items():
+        cp.add_hint(variables[variable], value)
+    work = limits.work / WORK_PER_DETERMINISTIC_SECOND if limits.work is not None else None
+    run = Run(limits.seconds_left, work, gap)
+    watch = Watch(listener.found, listener.bounded)
+    outcome = search(cp, lambda value: [value(variable) for variable in variables], run, limits, watch)
+    if not outcome.is_infeasible:
+        listener.bounded(outcome.bound)
+    return Verdict(outcome.is_infeasible, max(0, outcome.bound))
+
+
+def _program(model: Model, engine: Engine, hint: Hint) -> dict[str, Any]:
+    """The program in numbers of moderate size, which floating point needs: wrong bounds have come from raw bytes.
+
+    Levels count in larger units, and rows with large factors are divided; that changes no solution.
+    """
+    program: dict[str, Any] = msgspec.to_builtins(model.milp)
+    most = max((model.milp.upper[level] for level in model.levels), default=0)
+    unit = most / _MODERATE if most > _LARGE else 1
+    upper = [limit / unit if v in model.levels else limit for v, limit in enumerate(model.milp.upper)]
+    return program | {
+        "lower": [0] * len(upper),
+        "upper": upper,
+        "rows": list(_rows(model, unit)),
+        "engine": engine,
+        "hint": list(hint.items()),
+    }
+
+
+def _rows(model: Model, unit: float) -> Iterator[tuple[list[tuple[float, int]], float | None, float | None]]:
+    for terms, least, most in model.milp.rows:
+        factors = [(factor * unit if variable in model.levels else factor, variable) for factor, variable in terms]
+        largest = max((abs(factor) for factor, _ in factors), default=0)
+        counts_bytes = any(variable in model.levels for _, variable in factors)
+        share = unit if counts_bytes else max(1, largest / _MODERATE if largest > _LARGE else 1)
+        yield (
+            [(factor / share, variable) for factor, variable in factors],
+            None if least is None else least / share,
+            None if most is None else most / share,
+        )
