@@ -78,11 +78,11 @@ def read_device(file: Path) -> DeviceSpec:
         raise ConfigError(f"device file {file}: provider must be one of {', '.join(PROVIDERS)}")
     values = {"name": file.stem, **values, "links": _links(values.get("links"), file)}
     values["options"] = {str(key): _option_text(value) for key, value in _mapping(values.get("options"), file).items()}
-    if values.get("budget") is not None:
-        values["budget"] = parse_budget(str(values["budget"])).text
     try:
+        if values.get("budget") is not None:
+            values["budget"] = parse_budget(str(values["budget"])).text
         spec = msgspec.convert(values, DeviceSpec, strict=False)
-    except msgspec.ValidationError as error:
+    except (msgspec.ValidationError, ConfigError) as error:
         raise ConfigError(f"device file {file}: {error}") from None
     _check_values(spec, file)
     return spec if "memory" in values else msgspec.structs.replace(spec, memory=provider.memory_of(spec.index))

@@ -23,7 +23,7 @@ from remat_cli.pipeline_device_verify import PlannedRun, verify_on_devices
 from remat_cli.pipeline_device_write import device_plan_file, device_snippet, noted_model, placed_at, unplaced
 from remat_cli.pipeline_devices import DevicePlan, Platform, plan_on_devices
 from remat_cli.pipeline_prepare import Prepared, prepare, work_folder
-from remat_cli.pipeline_solve import prepare_kernels
+from remat_cli.pipeline_solve import prepare_kernels, prepare_placement_kernels
 from remat_cli.report.device_compile import DeviceCompileReport, device_compile_report
 from remat_cli.report.placed import Placed
 
@@ -50,7 +50,9 @@ def compile_on_devices(model: Path, config: Config, progress: Progress) -> Devic
     specs = device_specs(config)
     budgets = memory_budgets(config, specs)
     targets = output_paths(model, config)
-    prepare_kernels(config.solver, progress)
+    prepare_kernels("auto", progress)  # which every device alone is planned by
+    if len(budgets) > 1:
+        prepare_placement_kernels(progress)
     with work_folder(config) as work:
         prepared = prepare(model, config, work, progress)
         platform = Platform(prepared.graph, specs, *profile_on_devices(prepared, config, specs, progress))

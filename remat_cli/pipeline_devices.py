@@ -144,9 +144,11 @@ def _fitted(
     """Solve, and where the cut plan needs more than its schedule, solve again for so much less."""
     problem, slack = question.problem, [0] * len(question.problem.memories)
     found = answer(question, config, progress, start)
+    if found.plan is None:
+        return found, None
     for attempt in range(ATTEMPTS):
         if found.plan is None:
-            break
+            return found, None
         cut = cut_of(platform, problem, found.plan)
         excess = _excess(problem, cut)
         if not any(excess):

@@ -103,9 +103,9 @@ def run_plan(path: Path, options: RunOptions, config: Config, progress: Progress
         MissingDependency: a device of the plan is not here; it is not run on another one instead.
         RuntimeFailure: ONNX Runtime fails, or memory does not suffice.
     """
-    _check_targets(path, options, config)
     progress.stage(stages.READING)
     read = read_plan(path)
+    _check_targets(_sources(read, path, config), options, config)
     with tempfile.TemporaryDirectory(prefix="remat_", dir=config.work_dir) as folder:
         program = make_program(read, path, Path(folder))
         check_devices(program)
@@ -129,12 +129,18 @@ def run_plan(path: Path, options: RunOptions, config: Config, progress: Progress
     return run_report(source, program, seen, RunTimes(timed.runs, timed.is_repeatable))
 
 
-def _check_targets(path: Path, options: RunOptions, config: Config) -> None:
+def _sources(read: PlanFile, path: Path, config: Config) -> tuple[Path, ...]:
+    """The files that a run reads, which its results may not take the place of."""
+    inputs = () if config.inputs is None else (config.inputs,)
+    return (path, find_file(read.output, path, "model"), *inputs)
+
+
+def _check_targets(sources: tuple[Path, ...], options: RunOptions, config: Config) -> None:
     if options.repeat < 1:
         raise ConfigError(f"repeat {options.repeat} must be at least 1")
-    for target in (config.output, options.trace):
-        if target is not None:
-            check_target(target, sources=(path,), overwrite=config.force)
+    targets = [target for target in (config.output, options.trace) if target is not None]
+    for number, target in enumerate(targets):
+        check_target(target, sources=(*sources, *targets[:number]), overwrite=config.force)
 
 
 def _feeds(read: PlanFile, path: Path, config: Config) -> dict[str, Any]:

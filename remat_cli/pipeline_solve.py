@@ -85,6 +85,15 @@ def prepare_kernels(solver: str, progress: Progress) -> None:
     warm_up()
 
 
+def prepare_placement_kernels(progress: Progress) -> None:
+    """The same for searching placements in several memories."""
+    from remat_cli.solvers._placement_warmup import is_compiled, warm_up
+
+    if not is_compiled():
+        progress.stage(stages.COMPILING_KERNELS)
+    warm_up()
+
+
 def tidied(found: Answer) -> Answer:
     """The answer without computations for nobody; a bound that was proved for a smaller space may then not hold."""
     if found.plan is None:

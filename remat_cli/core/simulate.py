@@ -5,11 +5,12 @@ that reads it; model outputs stay to the end; all inputs and outputs of a step e
 storage of the instance it was made from; an op that may work in place does so when it is the only reader left of that
 storage; workspace is held during its step. Views and in-place results are never model outputs' storage: the runtime
 gives every model output a buffer of its own. Each of several memories holds the weights of the ops that are computed
-there. Where copies overlap computes, the source of a copy is held until the copy is waited for.
+there. Where copies run beside computes, the source of a copy is held until a compute begins after the copy's end.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import accumulate
@@ -20,7 +21,7 @@ from remat_cli.core.placing import best_device, one_device_schedule
 from remat_cli.core.plan import Instance, Plan
 from remat_cli.core.problem import Problem
 from remat_cli.core.schedule import Compute, Copy, Schedule, Step
-from remat_cli.core.timeline import energy_of, time_of
+from remat_cli.core.timeline import energy_of, time_of, timeline
 
 
 @dataclass
@@ -65,7 +66,7 @@ def simulate(problem: Problem, schedule: Schedule) -> Plan:
     """
     trace = _follow(problem, schedule)
     if problem.overlap:
-        _hold_sources(schedule, trace)
+        _hold_sources(problem, schedule, trace)
     _keep(problem, trace, len(schedule.steps))
     storages = _assign_storage(problem, schedule, trace)
     fixed = fixed_bytes_of(problem, schedule)
@@ -152,16 +153,18 @@ def _step_values(
     return op.inputs, op.outputs, memory, memory
 
 
-def _hold_sources(schedule: Schedule, trace: _Trace) -> None:
-    """What is copied stays until the copy is waited for: by the first reader of its result, or at the end."""
-    waited: dict[int, int] = {}
-    for number, values in enumerate(trace.reads):
-        for value in values:
-            waited.setdefault(value, number)
+def _hold_sources(problem: Problem, schedule: Schedule, trace: _Trace) -> None:
+    """What is copied stays up to the first compute that is planned to begin when the copy is over, and waits for it."""
+    spans = timeline(problem, schedule)
+    begins = [(number, spans[number][0]) for number, step in enumerate(schedule.steps) if isinstance(step, Compute)]
+    starts = [start for _, start in begins]
     for number, step in enumerate(schedule.steps):
         if isinstance(step, Copy):
-            (source,), (target,) = trace.reads[number], trace.makes[number]
-            trace.last_use[source] = max(trace.last_use[source], waited.get(target, len(schedule.steps) - 1))
+            after = bisect_left(begins, (number,))
+            first = bisect_left(starts, spans[number][1], after)
+            held = begins[first][0] - 1 if first < len(begins) else len(schedule.steps) - 1
+            source = trace.reads[number][0]
+            trace.last_use[source] = max(trace.last_use[source], held)
 
 
 def _keep(problem: Problem, trace: _Trace, steps: int) -> None:

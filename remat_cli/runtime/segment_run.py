@@ -114,6 +114,7 @@ class _Run:
     held: Holdings
     link: Callable[[CopyAction], ThreadPoolExecutor]
     began_ns: int = field(default_factory=time.perf_counter_ns)
+    copying: dict[str, list[Future[Any]]] = field(default_factory=dict)
     spans: dict[int, tuple[int, int]] = field(default_factory=dict)
     bytes_: list[tuple[tuple[int, ...], tuple[int, ...]]] = field(default_factory=list)
     ended_ns: int = 0
@@ -132,7 +133,7 @@ class _Run:
                 self.spans[number] = (start, self._now())
             self.bytes_.append((before, tuple(self.held.held_bytes)))
             for name in action.drops:
-                self.held.drop(name)
+                self._drop(name)
         found = {name: self._output(name, arrays) for name in self.program.outputs}
         for name in list(self.held.values):
             self.held.get(name)  # a copy that nobody read must be over before the run is
@@ -187,7 +188,18 @@ class _Run:
             self.spans[number] = (start, self._now())
             return made
 
-        self.held.put(action.target, self.link(action).submit(work) if self.program.overlap else work())
+        if self.program.overlap:
+            under_way = self.link(action).submit(work)
+            self.copying.setdefault(action.source, []).append(under_way)
+            self.held.put(action.target, under_way)
+        else:
+            self.held.put(action.target, work())
+
+    def _drop(self, name: str) -> None:
+        """Let go of a value once the copies of it are over, so that its memory is really free."""
+        for under_way in self.copying.pop(name, ()):
+            under_way.result()
+        self.held.drop(name)
 
     def _failure(self, opened: Opened, error: Exception) -> RuntimeFailure:
         """One line that names the device, and what memory lacked if that is why."""

@@ -23,7 +23,6 @@ from remat_cli.solvers._placement_state import (
     DONE,
     ENDS,
     EVALUATIONS,
-    FIRST,
     HELD,
     IN_PTR,
     INS,
@@ -38,6 +37,7 @@ from remat_cli.solvers._placement_state import (
     MEMORIES,
     MEMORY,
     MEMORY_OF,
+    MOMENT,
     NEWBORN,
     NEWEST,
     NUM,
@@ -125,8 +125,6 @@ def _read(w: Ints, m: int, x: int, p: int) -> int:
     i = w[NEWEST + 5 * m, x]
     if i >= 0:
         w[LAST, i] = p
-        if w[FIRST, i] < 0:
-            w[FIRST, i] = p
         w[READS, w[NUM, READ_COUNT]] = i
         w[NUM, READ_COUNT] += 1
     return int(i)
@@ -136,7 +134,7 @@ def _read(w: Ints, m: int, x: int, p: int) -> int:
 def _make(w: Ints, m: int, x: int, p: int) -> None:
     i = w[NUM, INSTANCES]
     w[NUM, INSTANCES] += 1
-    w[TENSOR, i], w[MEMORY, i], w[BIRTH, i], w[LAST, i], w[FIRST, i] = x, m, p, p, -1
+    w[TENSOR, i], w[MEMORY, i], w[BIRTH, i], w[LAST, i] = x, m, p, p
     w[PRIOR, i] = w[NEWEST + 5 * m, x]
     w[NEWEST + 5 * m, x] = w[ANYWHERE, x] = i
 
@@ -168,7 +166,7 @@ def _compute(net: Ints, w: Ints, code: int, p: int) -> bool:
             return False
         start = max(start, w[READY + 5 * m, x])
     end = start + net[TIMES + 2 * d, v] + (net[CALL, d] if w[NUM, BEFORE] >= 0 and w[NUM, BEFORE] != d else 0)
-    w[NUM, BEFORE], w[NUM, CLOCK] = d, end
+    w[NUM, BEFORE], w[NUM, CLOCK], w[MOMENT, p] = d, end, start
     for k in range(net[OUT_PTR, v], net[OUT_PTR, v + 1]):
         _make(w, m, net[OUTS, k], p)
         w[READY + 5 * m, net[OUTS, k]] = end
@@ -191,22 +189,23 @@ def _copy(net: Ints, w: Ints, code: int, p: int) -> bool:
     else:
         w[NUM, CLOCK] = start + length
     _make(w, b, x, p)
-    w[READY + 5 * b, x] = start + length
+    w[READY + 5 * b, x] = w[MOMENT, p] = start + length
     return True
 
 
 @kernel
 def _end_of_copies(net: Ints, w: Ints, row: int) -> None:
-    """The last copy may end last; what is copied stays until the copy is waited for."""
+    """The last copy may end last; what is copied stays up to the first compute that begins when the copy is over."""
     length = w[LENGTHS, row]
     for a in range(net[DIMS, MEMORIES]):
         for b in range(net[DIMS, MEMORIES]):
             w[NUM, TIME] = max(w[NUM, TIME], w[LINK + 5 * a, b])
     for p in range(length):
         if w[TRIAL + row, p] >= net[DIMS, COPIES]:
-            source, target = w[READS, w[READS_PTR, p]], w[MAKES_PTR, p]
-            waited = w[FIRST, target] if w[FIRST, target] >= 0 else length - 1
-            w[LAST, source] = max(w[LAST, source], waited)
+            source, q = w[READS, w[READS_PTR, p]], p + 1
+            while q < length and (w[TRIAL + row, q] >= net[DIMS, COPIES] or w[MOMENT, q] < w[MOMENT, p]):
+                q += 1
+            w[LAST, source] = max(w[LAST, source], q - 1)
 
 
 @kernel

@@ -24,7 +24,6 @@ from remat_cli.solvers._placement_state import (
     MEMORY,
     NUM,
     OVER,
-    OVERLAP,
     PICK,
     PICKS,
     PREVIOUS,
@@ -162,9 +161,6 @@ def _build_pick(net: Ints, w: Ints, k: int, row: int) -> bool:
         add_item(w, q, net[via(net, other, m), x])
     else:
         add_item(w, before + 1, net[via(net, m, other), x])
-        if net[DIMS, OVERLAP] == 1 and net[via(net, other, m), x] >= 0:
-            # What is copied out is held until somebody reads the copy.
-            add_item(w, before + 1, net[via(net, other, m), x])
         if q < w[LENGTHS, 0]:
             add_item(w, q, net[via(net, other, m), x])
     return put_items(net, w, row)

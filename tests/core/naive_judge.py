@@ -37,11 +37,13 @@ def judge(problem: Problem, schedule: Schedule) -> Plan:
     for number, taken in enumerate(reads):
         for value in taken:
             values[value].uses.append(number)
+    spans = moments(problem, schedule, reads, makes)
     if problem.overlap:
         for number, step in enumerate(steps):
             if isinstance(step, Copy):
-                first = min((n for n, taken in enumerate(reads) if makes[number][0] in taken), default=len(steps) - 1)
-                values[reads[number][0]].uses.append(first)
+                over = spans[number][1]
+                later = [n for n in range(number, len(steps)) if isinstance(steps[n], Compute) and spans[n][0] >= over]
+                values[reads[number][0]].uses.append(later[0] - 1 if later else len(steps) - 1)
     for tensor, spec in enumerate(problem.tensors):
         if spec.kept:
             last = values[max(i for i, v in enumerate(values) if v.tensor == tensor)]
@@ -65,7 +67,7 @@ def judge(problem: Problem, schedule: Schedule) -> Plan:
         memory_bytes=total,
         live_bytes=live,
         peak_bytes=tuple(map(max, total)),
-        time_ns=ends(problem, schedule, reads, makes),
+        time_ns=max(end for _, end in spans),
         energy_nj=tuple(energy(problem, schedule, d) for d in range(len(problem.devices))),
     )
 
@@ -101,11 +103,14 @@ def fixed(problem: Problem, schedule: Schedule, memory: int) -> int:
     return total + sum(problem.weight_bytes[w] for w in {w for s in here for w in problem.ops[s.op].weights})
 
 
-def ends(problem: Problem, schedule: Schedule, reads: tuple[tuple[int, ...], ...], makes: tuple) -> int:
-    """When the last step is over."""
+def moments(
+    problem: Problem, schedule: Schedule, reads: tuple[tuple[int, ...], ...], makes: tuple
+) -> list[tuple[int, int]]:
+    """When each step begins and ends."""
+    spans: list[tuple[int, int]] = []
     done: dict[int, int] = {}
     free: dict[tuple[int, int], int] = {}
-    over, turn, last = 0, 0, None
+    turn, last = 0, None
     for number, step in enumerate(schedule.steps):
         start = max([turn, *(done[value] for value in reads[number])])
         if isinstance(step, Copy):
@@ -119,8 +124,8 @@ def ends(problem: Problem, schedule: Schedule, reads: tuple[tuple[int, ...], ...
             end = turn = start + call + problem.ops[step.op].time_ns[step.device]
             last = step.device
         done.update(dict.fromkeys(makes[number], end))
-        over = max(over, end)
-    return over
+        spans.append((start, end))
+    return spans
 
 
 def energy(problem: Problem, schedule: Schedule, device: int) -> int:

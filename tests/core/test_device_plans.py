@@ -73,14 +73,23 @@ def test_both_ends_of_a_copy_are_held_during_it():
     assert plan.time_ns == 2 + 3 + 2 + 3 + 2
 
 
-def test_a_copy_beside_computes_ends_late_and_holds_its_source_until_it_is_waited_for():
+def test_a_copy_beside_computes_ends_late_and_holds_its_source_until_it_is_over():
     ops = [op([], [0], [2, None]), op([], [1], [4, None]), op([0], [2], [None, 1])]
     problem = two_memories(ops, [5, 1, 1], copy=3, overlap=True)
     schedule = Schedule((Compute(0, 0), Copy(0, 0, 1), Compute(1, 0), Compute(2, 1)))
     assert timeline(problem, schedule) == ((0, 2), (2, 5), (2, 6), (6, 7))
     plan = simulate(problem, schedule)
-    assert plan.memory_bytes == ((5, 5, 6, 5), (0, 5, 5, 6))
+    assert plan.memory_bytes == ((5, 5, 6, 0), (0, 5, 5, 6))  # the last compute waits for the copy, then 0 is gone
     assert (plan.time_ns, simulate(replace(problem, overlap=False), schedule).time_ns) == (7, 10)
+
+
+def test_what_is_copied_out_beside_computes_is_gone_once_the_copy_is_over():
+    ops = [op([], [0], [9, 1]), op([], [1], [9, 4]), op([], [2], [9, 4]), op([0, 1, 2], [3], [9, 1])]
+    problem = two_memories(ops, [5, 1, 1, 1], copy=3, overlap=True)
+    steps = (Compute(0, 1), Copy(0, 1, 0), Compute(1, 1), Compute(2, 1), Copy(0, 0, 1), Compute(3, 1))
+    plan = simulate(problem, Schedule(steps))
+    assert plan.memory_bytes[1] == (5, 5, 6, 2, 7, 8)  # copied from 1 to 4, while 1 is computed until 5
+    assert plan.time_ns == 1 + 4 + 4 + 3 + 1
 
 
 def test_a_link_takes_one_copy_at_a_time():
