@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +11,10 @@ import msgspec
 
 from remat_cli.config import Config, Outputs, output_paths, require_budget
 from remat_cli.config_devices import device_specs, memory_budgets
+from remat_cli.core.budget import Budget, parse_budget
 from remat_cli.core.device_verification import DeviceVerification
 from remat_cli.core.errors import ConfigError
+from remat_cli.core.placement import Placement
 from remat_cli.core.plan_file import PlanFile, write_plan
 from remat_cli.core.progress import Progress
 from remat_cli.core.provider_table import PROVIDERS, is_device_file
@@ -20,12 +22,21 @@ from remat_cli.core.schedule import Schedule
 from remat_cli.onnx_io.load import save
 from remat_cli.pipeline_device_profile import profile_on_devices
 from remat_cli.pipeline_device_verify import PlannedRun, verify_on_devices
-from remat_cli.pipeline_device_write import device_plan_file, device_snippet, noted_model, placed_at, unplaced
-from remat_cli.pipeline_devices import DevicePlan, Platform, plan_on_devices
+from remat_cli.pipeline_device_write import (
+    device_plan_file,
+    device_snippet,
+    noted_model,
+    placed_at,
+    placement_of,
+    unplaced,
+)
+from remat_cli.pipeline_devices import DevicePlan, Platform, judged_again, plan_on_devices
 from remat_cli.pipeline_prepare import Prepared, prepare, work_folder
 from remat_cli.pipeline_solve import prepare_kernels, prepare_placement_kernels
 from remat_cli.report.device_compile import DeviceCompileReport, device_compile_report
 from remat_cli.report.placed import Placed
+
+ATTEMPTS = 3  # to count what sessions hold of weights, which shows only when they are open
 
 
 def spans_devices(config: Config) -> bool:
@@ -57,35 +68,77 @@ def compile_on_devices(model: Path, config: Config, progress: Progress) -> Devic
         prepared = prepare(model, config, work, progress)
         platform = Platform(prepared.graph, specs, *profile_on_devices(prepared, config, specs, progress))
         planned = plan_on_devices(platform, budgets, config, progress)
-        report = _report(model, platform, planned)
-        if planned.cut is not None:
-            made = _Made(prepared, platform, planned, device_plan_file(prepared, platform, planned, config))
-            seen = made.verified(work, config, progress)
-            report = made.written(_report(model, platform, planned, made.plan, seen), targets, seen)
+        made, seen = _verified(_Made(prepared, platform, planned), work, config, progress)
+        if made.planned.cut is None:
+            report = made.report(model, None)
+        else:
+            report = made.written(made.report(model, seen), targets, seen, config)
     return msgspec.structs.replace(report, seconds=time.monotonic() - started)
+
+
+def _verified(made: _Made, work: Path, config: Config, progress: Progress) -> tuple[_Made, DeviceVerification | None]:
+    """Run the plan; where sessions hold more weights than was thought, count them and, if need be, plan again."""
+    seen = None
+    for attempt in range(ATTEMPTS):
+        if made.planned.cut is None:
+            return made, None
+        seen = made.verified(work / f"run_{attempt}", config, progress)
+        if seen is None or not seen.session_bytes:
+            break
+        platform = made.platform.with_session_bytes(seen.session_bytes)
+        counted = judged_again(platform, made.planned)
+        if counted is not None:
+            made = replace(made, platform=platform, planned=counted)
+            return made, seen.with_sessions_counted(made.placement.peak_bytes)
+        made = replace(made, platform=platform, planned=plan_on_devices(platform, made.budgets, config, progress))
+    return made, seen
 
 
 @dataclass(frozen=True)
 class _Made:
-    """A plan that was found, as a file that is not yet written."""
+    """A plan that was found and is not yet written."""
 
     prepared: Prepared
     platform: Platform
     planned: DevicePlan
-    plan: PlanFile
+
+    def plan_file(self, config: Config) -> PlanFile:
+        """The plan in the form in which it is written."""
+        return device_plan_file(self.prepared, self.platform, self.planned, config)
+
+    @property
+    def placement(self) -> Placement:
+        """What is known of the devices, and of the plan where there is one."""
+        plan, cut = self.planned.answer.plan, self.planned.cut
+        if plan is None or cut is None:
+            return unplaced(self.platform, self.planned.answer.question.problem, self.planned.single)
+        return placement_of(self.platform, self.planned, plan, cut)
+
+    @property
+    def budgets(self) -> dict[str, Budget]:
+        """The bytes that the user's budgets came to."""
+        memories = self.planned.answer.question.problem.memories
+        return {memory.name: parse_budget(str(memory.budget_bytes)) for memory in memories}
+
+    def report(self, model: Path, seen: DeviceVerification | None) -> DeviceCompileReport:
+        """What is known before anything is written."""
+        question, plan = self.planned.answer.question, self.planned.answer.plan
+        placed = Placed(self.platform.graph, question.problem, self.placement, plan)
+        return device_compile_report(placed, self.planned.answer.run, str(model), question.text, seen)
 
     def verified(self, work: Path, config: Config, progress: Progress) -> DeviceVerification | None:
         """What running it shows; None where it was not asked for, or cannot be seen because a device is elsewhere."""
         if not config.verify or not all(profile.provenance.measured for profile in self.platform.profiles):
             return None
+        work.mkdir()
         noted = work / "noted.onnx"
         save(self._noted(), noted)
-        run = PlannedRun(self.plan, noted, self._other_single())
+        run = PlannedRun(self.plan_file(config), noted, self._other_single())
         feeds = (self.prepared.feeds, *self.prepared.more_feeds)
         return verify_on_devices(run, feeds, work, progress)
 
     def written(
-        self, report: DeviceCompileReport, targets: Outputs, seen: DeviceVerification | None
+        self, report: DeviceCompileReport, targets: Outputs, seen: DeviceVerification | None, config: Config
     ) -> DeviceCompileReport:
         """Write model and plan; where verification failed only the model, under another name."""
         warnings = self._warnings(seen)
@@ -93,7 +146,7 @@ class _Made:
             save(self._noted(), targets.failed)
             return msgspec.structs.replace(report, warnings=(*seen.failures, *warnings))
         save(self._noted(), targets.model)
-        write_plan(targets.plan, placed_at(self.plan, targets.model, targets.plan, seen, warnings))
+        write_plan(targets.plan, placed_at(self.plan_file(config), targets.model, targets.plan, seen, warnings))
         return msgspec.structs.replace(
             report,
             output=str(targets.model),
@@ -117,18 +170,3 @@ class _Made:
         if absent:
             return (f"not verified: {', '.join(absent)} is not here, its costs are estimated from a description",)
         return ("not verified: run `remat verify` on the plan",)
-
-
-def _report(
-    model: Path,
-    platform: Platform,
-    planned: DevicePlan,
-    plan: PlanFile | None = None,
-    seen: DeviceVerification | None = None,
-) -> DeviceCompileReport:
-    """What is known before anything is written."""
-    question = planned.answer.question
-    placement = plan.placement if plan is not None else None
-    place = placement or unplaced(platform, question.problem, planned.single)
-    placed = Placed(platform.graph, question.problem, place, planned.answer.plan)
-    return device_compile_report(placed, planned.answer.run, str(model), question.text, seen)

@@ -80,6 +80,8 @@ def _verification(
         largest_difference=max(errors, default=None) if differing else 0.0,
         predicted_peak_bytes=place.peak_bytes,
         measured_peak_bytes={**peaks, **dict.fromkeys(hidden)},
+        predicted_fixed_bytes=dict(zip(program.memories, program.planned_fixed_bytes, strict=True)),
+        measured_fixed_bytes=dict(zip(program.memories, seen.fixed_bytes, strict=True)),
         predicted_time_ns=run.plan.solved.time_ns,
         measured_time_ns=times[""],
         measured_single_time_ns={name: time for name, time in times.items() if name},

@@ -63,7 +63,7 @@ def device_plan_file(prepared: Prepared, platform: Platform, planned: DevicePlan
         solved=_solved(planned, solution),
         promise=_promise(platform, planned),
         snippet="",
-        placement=_placement(platform, planned, plan, cut),
+        placement=placement_of(platform, planned, plan, cut),
     )
 
 
@@ -159,10 +159,12 @@ def unplaced(platform: Platform, problem: Problem, single: tuple[Reference, ...]
         overlap=problem.overlap,
         peak_bytes={},
         single=single,
+        session_bytes=dict(platform.session_bytes),
     )
 
 
-def _placement(platform: Platform, planned: DevicePlan, plan: Plan, cut: Cut) -> Placement:
+def placement_of(platform: Platform, planned: DevicePlan, plan: Plan, cut: Cut) -> Placement:
+    """All that a plan across devices holds besides its schedule."""
     problem = planned.answer.question.problem
     names = [memory.name for memory in problem.memories]
     has_power = any(profile.power_watts is not None for profile in platform.profiles)

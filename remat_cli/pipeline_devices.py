@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import msgspec
 
@@ -33,22 +33,30 @@ NO_LIMIT = 2**62
 
 @dataclass(frozen=True)
 class Platform:
-    """Devices with what a model costs on them."""
+    """Devices with what a model costs on them; `session_bytes` as in a placement."""
 
     graph: Graph
     specs: tuple[DeviceSpec, ...]
     profiles: tuple[Profile, ...]
     links: tuple[LinkCost, ...]
+    session_bytes: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def opaque(self) -> frozenset[int]:
         """Devices that compile what they are given."""
         return frozenset(d for d, profile in enumerate(self.profiles) if profile.is_opaque)
 
+    def with_session_bytes(self, more: Mapping[str, int]) -> Platform:
+        """The same platform, whose sessions hold so many bytes more of weights."""
+        known = self.session_bytes
+        total = {name: known.get(name, 0) + more.get(name, 0) for name in {**known, **more}}
+        return dataclasses.replace(self, session_bytes=total)
+
     def problem(self, budgets: dict[str, int] | None = None, overlap: bool = False) -> Problem:
         """The problem on these devices; without budgets, with all the memory there could be."""
         roomy = {profile.memory: NO_LIMIT for profile in self.profiles}
-        return make_device_problem(self.graph, self.profiles, self.links, budgets or roomy, overlap)
+        rest = (budgets or roomy, overlap, self.session_bytes)
+        return make_device_problem(self.graph, self.profiles, self.links, *rest)
 
 
 @dataclass(frozen=True)
@@ -84,6 +92,20 @@ def plan_on_devices(platform: Platform, budgets: dict[str, Budget], config: Conf
             run = msgspec.structs.replace(found.run, status=_status(found, best))
             found, cut = Answer(question, run, simulate(question.problem, best.schedule)), alone
     return DevicePlan(found, cut, ranked, best)
+
+
+def judged_again(platform: Platform, planned: DevicePlan) -> DevicePlan | None:
+    """The same plan on a platform whose sessions hold more than was thought; None where a budget no longer holds."""
+    question, plan = planned.answer.question, planned.answer.plan
+    assert plan is not None
+    budgets = {memory.name: memory.budget_bytes for memory in question.problem.memories}
+    problem = platform.problem(budgets, question.problem.overlap)
+    plan = simulate(problem, plan.schedule)
+    cut = cut_of(platform, problem, plan)
+    if any(_excess(problem, cut)):
+        return None
+    again = Answer(dataclasses.replace(question, problem=problem), planned.answer.run, plan)
+    return dataclasses.replace(planned, answer=again, cut=cut)
 
 
 def _status(found: Answer, plan: Plan) -> StatusName:

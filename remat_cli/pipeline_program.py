@@ -99,7 +99,8 @@ def placed_program(read: PlanFile, path: Path, folder: Path) -> Program:
     place = read.placement
     assert place is not None
     problem, plan = read.problem(), read.plan()
-    cut = cut_of(Platform(read.graph, place.devices, place.profiles, place.links), problem, plan)
+    platform = Platform(read.graph, place.devices, place.profiles, place.links, place.session_bytes)
+    cut = cut_of(platform, problem, plan)
     model = prepare_optimized(path)
     missing = {op.name for op in read.graph.ops} - {node.name for node in model.graph}
     if missing:

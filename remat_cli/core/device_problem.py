@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 import msgspec
 
@@ -11,6 +12,7 @@ from remat_cli.core.graph import Graph
 from remat_cli.core.problem import Device, Memory, OpSpec, Problem, TensorSpec, make_problem
 from remat_cli.core.profile import LinkCost, OpCost, Profile
 
+NOTHING: Mapping[str, int] = MappingProxyType({})
 HOST = "cpu"
 """The memory in which the caller's inputs are."""
 
@@ -21,6 +23,7 @@ def make_device_problem(
     links: Sequence[LinkCost],
     budgets: Mapping[str, int],
     overlap: bool = False,
+    session_bytes: Mapping[str, int] = NOTHING,
 ) -> Problem:
     """The problem of running a model on several devices; `budgets` are total bytes by name of memory.
 
@@ -28,6 +31,7 @@ def make_device_problem(
     there are several memories, each model input that is read is made by an op of no time on the first device of the
     caller's memory (ops `graph.ops` come after these, `input_ops` says how many there are), since it must be copied
     to be read elsewhere; the caller holds it all through the run besides. Weights lie where they are read.
+    `session_bytes` is what sessions were seen to hold of weights in each memory beyond that, since each packs its own.
 
     Raises:
         ModelError: a device profile lacks an op of the graph, or no device can run it; a memory has no budget.
@@ -42,7 +46,8 @@ def make_device_problem(
     tensors = alone.tensors
     if several:
         ops, tensors = _with_inputs(graph, ops, tensors, profiles)
-    memories = tuple(_memory(name, budgets[name], graph, profiles) for name in names)
+    alone_bytes = {name: _fixed_bytes(name, graph, profiles) + session_bytes.get(name, 0) for name in names}
+    memories = tuple(Memory(name, budgets[name], alone_bytes[name]) for name in names)
     devices = tuple(Device(profile.device, names.index(profile.memory), profile.call_ns) for profile in profiles)
     return Problem(
         ops=ops,
@@ -102,12 +107,12 @@ def _op(
     )
 
 
-def _memory(name: str, budget_bytes: int, graph: Graph, profiles: Sequence[Profile]) -> Memory:
-    """A memory with what it holds whatever is scheduled: inputs, and weights where they can lie nowhere else."""
+def _fixed_bytes(name: str, graph: Graph, profiles: Sequence[Profile]) -> int:
+    """What a memory holds whatever is scheduled: inputs, and weights where they can lie nowhere else."""
     mine = [profile for profile in profiles if profile.memory == name]
     if len(mine) == len(profiles):
-        return Memory(name, budget_bytes, max(profile.fixed_bytes for profile in mine))
-    return Memory(name, budget_bytes, graph.input_bytes if name == HOST else 0)
+        return max(profile.fixed_bytes for profile in mine)
+    return graph.input_bytes if name == HOST else 0
 
 
 def _read_inputs(graph: Graph) -> tuple[int, ...]:

@@ -10,9 +10,9 @@ class DeviceVerification(msgspec.Struct, frozen=True, kw_only=True):
 
     Outputs are compared with those of the optimised model in one session on `reference`; they must be the same bits
     where `must_be_identical` (one execution provider), else close: `largest_difference` is relative to the largest
-    magnitude in its tensor. Peaks are total bytes by memory; a provider that hides what it holds has None. Times are
-    the least over `runs` turns of the plan and of the plan's reference on one device (`measured_single_time_ns`, by
-    device), taken in turns.
+    magnitude in its tensor. Peaks are total bytes by memory, of which the fixed bytes are weights and inputs; a
+    provider that hides what it holds has None. Times are the least over `runs` turns of the plan and of the best plan
+    on one device (`measured_single_time_ns`, by device), taken in turns.
     """
 
     reference: str
@@ -22,6 +22,8 @@ class DeviceVerification(msgspec.Struct, frozen=True, kw_only=True):
     largest_difference: float | None
     predicted_peak_bytes: dict[str, int]
     measured_peak_bytes: dict[str, int | None]
+    predicted_fixed_bytes: dict[str, int] = {}
+    measured_fixed_bytes: dict[str, int] = {}
     predicted_time_ns: int
     measured_time_ns: int
     measured_single_time_ns: dict[str, int] = {}
@@ -46,6 +48,18 @@ class DeviceVerification(msgspec.Struct, frozen=True, kw_only=True):
         """Whether no memory held more than predicted, as far as that shows."""
         seen = self.measured_peak_bytes.items()
         return all(bytes_ is None or bytes_ <= self.predicted_peak_bytes[memory] for memory, bytes_ in seen)
+
+    @property
+    def session_bytes(self) -> dict[str, int]:
+        """What sessions hold of weights beyond what was planned, by memory; nothing where it is as planned."""
+        more = {name: seen - self.predicted_fixed_bytes[name] for name, seen in self.measured_fixed_bytes.items()}
+        return {name: bytes_ for name, bytes_ in more.items() if bytes_ > 0}
+
+    def with_sessions_counted(self, predicted_peak_bytes: dict[str, int]) -> DeviceVerification:
+        """The same figures beside a prediction that knows what sessions hold of weights."""
+        more = self.session_bytes
+        fixed = {name: bytes_ + more.get(name, 0) for name, bytes_ in self.predicted_fixed_bytes.items()}
+        return msgspec.structs.replace(self, predicted_peak_bytes=predicted_peak_bytes, predicted_fixed_bytes=fixed)
 
     @property
     def passed(self) -> bool:

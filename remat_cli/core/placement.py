@@ -20,7 +20,8 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True):
 
     `budgets` are total bytes by memory; `peak_bytes` is what the cut plan needs of each, `memory_bytes` the same at
     each action of the run. `segments` are how many sessions it is cut into. `single` are the plans on one device, best
-    first, for comparison. `energy_nj` is by device, where power is known.
+    first, for comparison. `energy_nj` is by device, where power is known. `session_bytes` is what sessions were seen to
+    hold of weights in each memory beyond what one session on the whole model holds, since each packs its own.
     """
 
     devices: tuple[DeviceSpec, ...]
@@ -33,3 +34,4 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True):
     segments: int = 0
     single: tuple[Reference, ...] = ()
     energy_nj: dict[str, int] = {}
+    session_bytes: dict[str, int] = {}

@@ -144,7 +144,8 @@ class PlanFile(msgspec.Struct, frozen=True, kw_only=True):
         """The problem that was solved."""
         if self.placement is not None:
             place = self.placement
-            return make_device_problem(self.graph, place.profiles, place.links, place.budgets, place.overlap)
+            rest = (place.budgets, place.overlap, place.session_bytes)
+            return make_device_problem(self.graph, place.profiles, place.links, *rest)
         return make_problem(self.graph, self.profile, self.request.budget_bytes)
 
     def plan(self) -> Plan:

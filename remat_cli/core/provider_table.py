@@ -63,6 +63,12 @@ class Provider(msgspec.Struct, frozen=True, kw_only=True):
         return self.memory if self.memory == HOST_MEMORY else f"{self.memory}:{index}"
 
 
+REPEATABLE_CUDA = (
+    ("use_tf32", "0"),
+    ("cudnn_conv_algo_search", "HEURISTIC"),
+    ("cudnn_conv_use_max_workspace", "0"),
+)
+"""float32 as on the CPU, the same algorithm in every session (the default benchmarks them), and little workspace."""
 NVIDIA_DRIVERS = (("Linux", "libcuda.so.1"), ("Windows", "nvcuda.dll"))
 
 PROVIDERS: Mapping[str, Provider] = MappingProxyType(
@@ -83,6 +89,7 @@ PROVIDERS: Mapping[str, Provider] = MappingProxyType(
             needs="an NVIDIA GPU with its driver, CUDA and cuDNN",
             memory="cuda",
             has_index=True,
+            options=REPEATABLE_CUDA,
             libraries=(
                 ("Linux", "libonnxruntime_providers_cuda.so"),
                 ("Windows", "onnxruntime_providers_cuda.dll"),

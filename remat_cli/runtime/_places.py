@@ -16,6 +16,18 @@ def place_of(device: Device) -> tuple[str, int]:
     return kind, 0 if kind == HOST_MEMORY else device.index
 
 
+def unowned(value: Any) -> Any:
+    """The same buffer as a value that does not own it, which is what sessions take as shared weights.
+
+    It is freed when no value refers to it any more, as before.
+    """
+    ort = import_ort()
+    inner = value._get_c_value()
+    is_bool = value.data_type() == "tensor(bool)"
+    shared = ort.capi.onnxruntime_pybind11_state.OrtValue.from_dlpack(inner.__dlpack__(), is_bool)
+    return ort.OrtValue(shared, value)
+
+
 def placed_value(array: Array, place: tuple[str, int]) -> Any:
     """An array as the runtime's value in a memory; on the host it shares the array's buffer.
 

@@ -12,16 +12,18 @@ import numpy as np
 
 from remat_cli.core.device import DeviceSpec
 from remat_cli.core.errors import MissingDependency
-from remat_cli.core.program import Program, SessionAction, StoredWeight
+from remat_cli.core.program import CopyAction, Program, SessionAction, StoredWeight
 from remat_cli.core.provider_table import HOST_MEMORY, PROVIDERS
-from remat_cli.runtime._arena import share_arena
+from remat_cli.runtime._arena import share_arena, share_cuda_arena
 from remat_cli.runtime._arrays import Array, numpy_dtype
 from remat_cli.runtime._ort import import_ort, runtime_errors
-from remat_cli.runtime._places import place_of, placed_value
+from remat_cli.runtime._places import place_of, placed_value, unowned
 from remat_cli.runtime.providers import device_of, require_device
 from remat_cli.runtime.session import SessionSettings, device_settings, open_session, session_options
 
 NVIDIA: Final = "cuda"
+LEAST_PLACED_BYTES: Final = 1024
+"""Smaller weights may be parameters that a kernel reads on the host although its device is another."""
 Place = tuple[str, int]
 """What the runtime calls a memory, and its number."""
 
@@ -123,40 +125,58 @@ def _share_arenas(program: Program, caps: Mapping[str, int]) -> None:
         share_arena(import_ort().SessionOptions(), sum(given) if given else None)
     for name, place in places.items():
         if place[0] == NVIDIA and name in caps:
-            _share_cuda_arena(place[1], caps[name])
+            share_cuda_arena(place[1], max(1, caps[name] - outside_bytes(program, program.memories.index(name))))
 
 
-def _share_cuda_arena(index: int, cap_bytes: int) -> None:
-    """One capped arena on a GPU for this process; not yet run on one."""
-    ort = import_ort()
-    info = ort.OrtMemoryInfo("Cuda", ort.OrtAllocatorType.ORT_ARENA_ALLOCATOR, index, ort.OrtMemType.DEFAULT)
-    options = {
-        "device_id": str(index),
-        "gpu_mem_limit": str(cap_bytes),
-        "arena_extend_strategy": "kSameAsRequested",
-    }
-    arena = ort.OrtArenaCfg({"max_mem": cap_bytes, "arena_extend_strategy": 1})  # 1: kSameAsRequested
-    with runtime_errors(f"ONNX Runtime refuses an arena on cuda:{index}"):
-        ort.create_and_register_allocator_v2(PROVIDERS[NVIDIA].runtime_name, info, options, arena)
+def outside_bytes(program: Program, memory: int) -> int:
+    """The most that a memory other than the host's holds outside the sessions' arena: weights, and what is copied in.
+
+    The runtime's Python layer takes these from an allocator of its own, which cannot be capped.
+    """
+    weights = sum(program.weights[name].size_bytes for m, name in _placed_weights(program) if m == memory)
+    held: dict[str, int] = {}
+    most = 0
+    for action in program.actions:
+        if isinstance(action, CopyAction) and program.values[action.target].memory == memory:
+            held[action.target] = program.values[action.target].size_bytes
+        most = max(most, sum(held.values()))
+        for name in action.drops:
+            held.pop(name, None)
+    return weights + most
 
 
 def _shared_weights(program: Program) -> dict[tuple[int, str], Any]:
-    """Weights that several sessions on a memory read, as one value each; on the host they lie in their mapped file.
+    """Weights that sessions on a memory share, as one value each; on the host they lie in their mapped file.
 
-    The runtime maps a weight that a single session reads by itself. `SessionOptions.add_initializer` shares a value,
-    `add_external_initializers` copies it into every session (measured on 1.31.1).
+    `SessionOptions.add_initializer` shares a value, `add_external_initializers` copies it into every session (measured
+    on 1.31.1).
+    """
+    places = {m: place_of_device(s) for s, m in zip(program.devices, program.memory_of, strict=True)}
+    values = {}
+    for memory, name in _placed_weights(program):
+        value = placed_value(mapped_weight(Path(program.folder), program.weights[name]), places[memory])
+        values[memory, name] = value if places[memory][0] == HOST_MEMORY else unowned(value)
+    return values
+
+
+def _placed_weights(program: Program) -> list[tuple[int, str]]:
+    """Weights that are put into a memory for all its sessions, beside that memory.
+
+    On the host those that several sessions read, since the runtime maps the others by itself; elsewhere every large
+    one, so that what lies outside of the sessions is known.
     """
     readers: Counter[tuple[int, str]] = Counter()
-    places: dict[int, Place] = {}
+    hosts = set()
     for action in program.sessions:
         memory = program.memory_of[action.device]
-        places[memory] = place_of_device(program.devices[action.device])
+        if place_of_device(program.devices[action.device])[0] == HOST_MEMORY:
+            hosts.add(memory)
         readers.update((memory, name) for name in action.segment.weights if name in program.weights)
-    return {
-        (memory, name): placed_value(mapped_weight(Path(program.folder), program.weights[name]), places[memory])
+    return [
+        (memory, name)
         for (memory, name), count in readers.items()
-        if count > 1
-    }
+        if (count > 1 if memory in hosts else program.weights[name].size_bytes >= LEAST_PLACED_BYTES)
+    ]
 
 
 def mapped_weight(folder: Path, weight: StoredWeight) -> Array:

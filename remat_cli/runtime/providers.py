@@ -187,6 +187,7 @@ def configure(options: Any, device: Device, is_alone: bool) -> list[Any] | None:
         options.add_session_config_entry(key, value)
     if provider.name == "cpu":
         return device.session_providers
+    options.use_deterministic_compute = True
     if is_alone:
         options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
     if provider.runtime_name in ort.get_available_providers():

@@ -79,7 +79,8 @@ def test_every_record_knows_its_provider():
     ("text", "options"),
     [
         ("cpu:2threads", {}),
-        ("cuda:1", {"device_id": "1"}),
+        ("cuda:1", {"device_id": "1", **dict(REPEATABLE_CUDA)}),
+        ("tensorrt:1", {"device_id": "1"}),
         ("openvino", {"device_type": "CPU"}),
         ("openvino:npu:3threads", {"device_type": "NPU", "num_of_threads": "3"}),
     ],
@@ -95,7 +96,7 @@ def test_a_session_is_named_by_provider_and_gets_the_options():
     device = session_device(settings)
     assert device.provider_options == {"device_type": "GPU", "num_of_threads": "2", "precision": "FP32"}
     cuda = session_device(device_settings(DeviceSpec("big", "cuda", "cuda:1", index=1), SessionSettings()))
-    assert cuda.session_providers == [("CUDAExecutionProvider", {"device_id": "1"})]
+    assert cuda.session_providers == [("CUDAExecutionProvider", {"device_id": "1", **dict(REPEATABLE_CUDA)})]
 
 
 def test_cpu_is_there():
@@ -256,7 +257,7 @@ def test_a_plugin_is_added_by_device(monkeypatch):
 def test_a_built_in_provider_is_opaque_or_with_the_cpu(tmp_path, monkeypatch):
     gpu_runtime(tmp_path, monkeypatch)
     alone, together = FakeOptions(), FakeOptions()
-    placed = ("CUDAExecutionProvider", {"device_id": "0"})
+    placed = ("CUDAExecutionProvider", {"device_id": "0", **dict(REPEATABLE_CUDA)})
     assert configure(alone, parse_device("cuda"), is_alone=True) == [placed]
     assert configure(together, parse_device("cuda"), is_alone=False) == [placed, "CPUExecutionProvider"]
     assert (alone.entries, together.entries) == (ALONE, {})
