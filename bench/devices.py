@@ -1,8 +1,8 @@
 """Plans on several devices against the best single one: networks and budgets of Schuler et al. 2022 (XEngine).
 
-`make bench-devices` runs what the devices at hand allow; `python -m bench.devices --only unet,cpu1+cpu2` runs a part and
-prints the tables. Rows of `bench/results/devices.jsonl` are kept one by one and not made again; `--force` makes them
-again. The three stages may be run apart, since profiling and measuring want a machine that does nothing else, and
+`make bench-devices` runs what the devices at hand allow; `python -m bench.devices --only unet,cpu1+cpu2` runs a part
+and prints the tables. Rows of `bench/results/devices.jsonl` are kept one by one and not made again; `--force` makes
+them again. The three stages may be run apart, since profiling and measuring want a machine that does nothing else, and
 planning does not care: `--stages profile`, then `--stages plan`, then `--stages measure --write`.
 
 The CPU is two devices, by its number of threads; OpenVINO is a third where it is here (package onnxruntime-openvino, or
@@ -11,6 +11,7 @@ its plugin on Intel processors), else its rows are skipped with one line, and ro
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.metadata
 import json
 import platform
@@ -28,10 +29,12 @@ import numpy as np
 import onnx
 
 from bench.compiling import RESULTS, ROOT, Row, write_results
-from bench.devices_measure import MODEL, PLAN, SINGLE, Planned, measure
+from bench.devices_measure import MODEL, PLAN, ROUNDS, RUNS, SINGLE, Planned, measure
 from bench.devices_report import markdown
 from remat_cli.config import Config, load_config
 from remat_cli.config_devices import device_specs, memory_budgets
+from remat_cli.core.budget import parse_budget
+from remat_cli.core.device import DeviceSpec
 from remat_cli.core.errors import MissingDependency, RematError
 from remat_cli.core.plan_file import PlanFile, graph_instances, write_plan
 from remat_cli.core.progress import SilentProgress
@@ -39,12 +42,14 @@ from remat_cli.core.simulate import simulate
 from remat_cli.onnx_io.load import save
 from remat_cli.pipeline_device_profile import profile_on_devices
 from remat_cli.pipeline_device_write import device_plan_file, noted_model, placed_at, unplaced
-from remat_cli.pipeline_devices import DevicePlan, Platform, plan_on_devices
+from remat_cli.pipeline_devices import ATTEMPTS, DevicePlan, Platform, judged_again, plan_on_devices
 from remat_cli.pipeline_prepare import Prepared, prepare
-from remat_cli.pipeline_solve import prepare_kernels
+from remat_cli.pipeline_program import placed_program
+from remat_cli.pipeline_solve import prepare_kernels, prepare_placement_kernels
 from remat_cli.report.device_compile import device_compile_report
 from remat_cli.report.placed import Placed
 from remat_cli.runtime.providers import device_of, require_device
+from remat_cli.runtime.segment_measure import see_memory
 from sample_models.papers import paper_model
 
 NAME = "devices"
@@ -68,7 +73,11 @@ SETS: Mapping[str, tuple[str, ...]] = {
     TWO_MEMORIES: ("cpu:2threads", "configs/devices/numa-node1.yaml"),
 }
 ENOUGH = "100%"
-LADDER = ("25%", "40%", "50%", "60%", "80%")  # a quarter as in the paper; the next ones where no plan was found
+QUARTER, FLOOR = (
+    "25%",
+    "floor",
+)  # floor: what any schedule of whole ops takes, by the proof that a quarter is too little
+LADDER = (QUARTER, FLOOR, "60%", "80%")  # the next one where no plan was found
 HALF_AT_HOME = "cpu=50%,node1=100%"  # of what the whole network takes; the rest has to be copied to node 1 or back
 SPREAD = ("unet",)  # networks for two memories
 
@@ -111,14 +120,20 @@ class Case:
 
     def config(self, budget: str, seconds: str) -> Config:
         """The product's settings."""
-        given = {"devices": list(SETS[self.set_name]), "budget": budget, "time_limit": seconds, "force": True}
-        return load_config(given)
+        return load_config({"devices": list(SETS[self.set_name]), "budget": budget, "time_limit": seconds})
+
+    @property
+    def specs(self) -> tuple[DeviceSpec, ...]:
+        """The devices."""
+        return device_specs(self.config(ENOUGH, "1s"))
 
 
 @click.command()
 @click.option("--only", default="", help="Comma-separated networks and sets of devices; all when empty.")
 @click.option("--stages", default=STAGES, show_default=True, help="Some of these.")
-@click.option("--work", type=click.Path(path_type=Path), help="Keeps plans between stages; a temporary folder if absent.")
+@click.option(
+    "--work", type=click.Path(path_type=Path), help="Keeps plans between stages; a temporary folder if absent."
+)
 @click.option("--time-limit", default="20s", show_default=True, help="For one plan.")
 @click.option("--write/--no-write", default=False, help="Write bench/results/devices.{jsonl,md}, row by row.")
 @click.option("--force", is_flag=True, help="Make rows again.")
@@ -132,8 +147,8 @@ def main(only: str, stages: str, work: Path | None, time_limit: str, write: bool
                 rows = merged(rows, row)
                 click.echo(f"{row['network']:14} {row['set']:18} {row['budget']:18} {row['outcome']}", err=True)
                 if write:
-                    write_results(NAME, rows, markdown(rows))
-    click.echo(markdown(rows))
+                    write_results(NAME, rows, markdown(rows, ROUNDS * RUNS))
+    click.echo(markdown(rows, ROUNDS * RUNS))
     if any(row["outcome"] == "failed" for row in rows):
         sys.exit(1)
 
@@ -172,7 +187,7 @@ def cases(only: str, work: Path) -> Iterator[Case]:
 def _absent(case: Case) -> str:
     """Why a device cannot be used; empty where all can."""
     try:
-        for spec in device_specs(case.config(case.budgets[0], "1s")):
+        for spec in case.specs:
             require_device(device_of(spec))
     except MissingDependency as error:
         return str(error)
@@ -186,21 +201,25 @@ def run_case(case: Case, stages: str, seconds: str, made: Mapping[tuple[str, ...
         write_network(case)
         with tempfile.TemporaryDirectory() as work:
             subject = Subject.profiled(case, Path(work))
-            while "plan" in wanted and (budget := next_budget(case, made)) is not None:
-                subject.plan(case, budget, seconds)
+            while "plan" in wanted and (wish := next_budget(case, made)) is not None:
+                subject.plan(case, *wish, seconds)
     if "measure" in wanted:
         for budget in case.budgets:
             if case.key(budget) not in made and (case.at(budget) / ROW).exists():
                 yield measured_row(case, budget)
 
 
-def next_budget(case: Case, made: Mapping[tuple[str, ...], Row]) -> str | None:
-    """What is to be planned next: enough, then shares of the ladder up to the first for which there is a plan."""
+def next_budget(case: Case, made: Mapping[tuple[str, ...], Row]) -> tuple[str, str] | None:
+    """What is planned next, and as the product takes it: enough, then the ladder up to the first that has a plan."""
+    floor_bytes = 0
     for budget in case.budgets:
         row = case.row(budget) or made.get(case.key(budget))
         if row is None:
-            return budget
-        if row["segments"] and budget in LADDER:
+            return budget, f"{floor_bytes}B" if budget == FLOOR else budget
+        solution = row["report"]["solution"]
+        floor_bytes = solution["floor_bytes"]
+        is_reached = row["segments"] > 0 or floor_bytes >= solution["baseline_peak_bytes"]
+        if budget in LADDER and is_reached:
             return None
     return None
 
@@ -237,27 +256,55 @@ class Subject:
     @classmethod
     def profiled(cls, case: Case, work: Path) -> Subject:
         """Measure what the cache of profiles does not have."""
-        config = case.config(ENOUGH if ENOUGH in case.budgets else case.budgets[0], "1s")
-        specs, silent = device_specs(config), SilentProgress()
+        config, specs, silent = case.config(ENOUGH, "1s"), case.specs, SilentProgress()
         prepared = prepare(case.source, config, work, silent)
         return cls(prepared, Platform(prepared.graph, specs, *profile_on_devices(prepared, config, specs, silent)))
 
-    def plan(self, case: Case, budget: str, seconds: str) -> None:
+    def plan(self, case: Case, budget: str, text: str, seconds: str) -> None:
         """Plan within a budget; the folder gets the row so far and, where one was found, the plan."""
-        config = case.config(budget, seconds)
+        config = case.config(text, seconds)
         prepare_kernels(config.solver, SilentProgress())
-        budgets = memory_budgets(config, self.platform.specs)
-        planned = plan_on_devices(self.platform, budgets, config, SilentProgress())
+        if case.set_name == TWO_MEMORIES:
+            prepare_placement_kernels(SilentProgress())
+        with tempfile.TemporaryDirectory() as work:
+            counted, planned = self._counted(config, Path(work))
         folder = case.at(budget)
         folder.mkdir(parents=True, exist_ok=True)
         plan = None
         if planned.cut is not None:
-            plan = self._written(folder, planned, config)
-        row = {"network": case.network, "set": case.set_name, "budget": budget, **self._facts(planned, plan)}
+            plan = counted.written(folder, planned, config)
+        row = {"network": case.network, "set": case.set_name, "budget": budget, **counted.facts(planned, plan)}
         row |= {"sizes": NETWORKS[case.network], "limit": seconds, "outcome": _outcome(planned)}
         (folder / ROW).write_text(json.dumps(row))
 
-    def _written(self, folder: Path, planned: DevicePlan, config: Config) -> PlanFile:
+    def _counted(self, config: Config, work: Path) -> tuple[Subject, DevicePlan]:
+        """A plan that knows what its sessions hold of weights, as the product makes it: run, count, plan again."""
+        subject, budgets = self, memory_budgets(config, self.platform.specs)
+        planned = plan_on_devices(self.platform, budgets, config, SilentProgress())
+        for attempt in range(ATTEMPTS):
+            more = {} if planned.cut is None else subject.session_bytes(planned, config, work / str(attempt))
+            if not more:
+                break
+            subject = dataclasses.replace(subject, platform=subject.platform.with_session_bytes(more))
+            judged = judged_again(subject.platform, planned)
+            if judged is not None:
+                return subject, judged
+            memories = planned.answer.question.problem.memories
+            budgets = {memory.name: parse_budget(str(memory.budget_bytes)) for memory in memories}
+            planned = plan_on_devices(subject.platform, budgets, config, SilentProgress())
+        return subject, planned
+
+    def session_bytes(self, planned: DevicePlan, config: Config, folder: Path) -> dict[str, int]:
+        """What sessions of a plan hold of weights beyond what was planned, by memory."""
+        folder.mkdir()
+        save(noted_model(self.prepared, self.platform, planned), folder / MODEL)
+        plan = device_plan_file(self.prepared, self.platform, planned, config)
+        program = placed_program(plan, folder / MODEL, folder)
+        held = see_memory(program, self.prepared.feeds).fixed_bytes
+        known = zip(program.memories, held, program.planned_fixed_bytes, strict=True)
+        return {name: seen - thought for name, seen, thought in known if seen > thought}
+
+    def written(self, folder: Path, planned: DevicePlan, config: Config) -> PlanFile:
         """The plan, that of the best single device if it is another one, their model and what it is fed."""
         save(noted_model(self.prepared, self.platform, planned), folder / MODEL)
         np.savez(folder / FEEDS, **self.prepared.feeds)
@@ -271,7 +318,7 @@ class Subject:
             write_plan(folder / SINGLE, placed_at(single, folder / MODEL, folder / SINGLE, None, ()))
         return plan
 
-    def _facts(self, planned: DevicePlan, plan: PlanFile | None) -> Row:
+    def facts(self, planned: DevicePlan, plan: PlanFile | None) -> Row:
         """The product's report without what holds for this run only, and what it was made on."""
         question = planned.answer.question
         place = plan.placement if plan is not None else None
@@ -307,7 +354,7 @@ def measured_row(case: Case, budget: str) -> Row:
         return row
     with np.load(folder / FEEDS) as file:
         feeds = {name: file[name] for name in file.files}
-    planned = Planned(folder, case.source, feeds, device_specs(case.config(budget, "1s")))
+    planned = Planned(folder, case.source, feeds, case.specs)
     with tempfile.TemporaryDirectory() as work:
         try:
             seen = measure(planned, Path(work))

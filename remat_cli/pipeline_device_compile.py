@@ -30,7 +30,7 @@ from remat_cli.pipeline_device_write import (
     placement_of,
     unplaced,
 )
-from remat_cli.pipeline_devices import DevicePlan, Platform, judged_again, plan_on_devices
+from remat_cli.pipeline_devices import DevicePlan, Platform, judged_again, on_best_single, plan_on_devices
 from remat_cli.pipeline_prepare import Prepared, prepare, work_folder
 from remat_cli.pipeline_solve import prepare_kernels, prepare_placement_kernels
 from remat_cli.report.device_compile import DeviceCompileReport, device_compile_report
@@ -77,12 +77,32 @@ def compile_on_devices(model: Path, config: Config, progress: Progress) -> Devic
 
 
 def _verified(made: _Made, work: Path, config: Config, progress: Progress) -> tuple[_Made, DeviceVerification | None]:
+    """Run the plan; where it is not measured to be faster than the best one on one device, take that one instead."""
+    platform = made.platform
+    made, seen = _counted(made, work / "mixed", config, progress)
+    if seen is None or seen.is_faster_than_single:
+        return made, seen
+    planned = on_best_single(platform, made.planned)
+    if planned is None:
+        return made, seen
+    alone = replace(made, platform=platform, planned=planned)
+    alone, seen_alone = _counted(alone, work / "alone", config, progress)
+    if seen_alone is None or not seen_alone.passed:
+        return made, seen
+    took = f"{seen.measured_time_ns / 1e6:.2f} ms"
+    note = f"a plan on several devices took {took} and was not faster, so this one is for {made.best_device} alone"
+    notes = (*seen_alone.notes, note)
+    return alone, msgspec.structs.replace(seen_alone, rejected_time_ns=seen.measured_time_ns, notes=notes)
+
+
+def _counted(made: _Made, work: Path, config: Config, progress: Progress) -> tuple[_Made, DeviceVerification | None]:
     """Run the plan; where sessions hold more weights than was thought, count them and, if need be, plan again."""
+    work.mkdir()
     seen = None
     for attempt in range(ATTEMPTS):
         if made.planned.cut is None:
             return made, None
-        seen = made.verified(work / f"run_{attempt}", config, progress)
+        seen = made.verified(work / str(attempt), config, progress)
         if seen is None or not seen.session_bytes:
             break
         platform = made.platform.with_session_bytes(seen.session_bytes)
@@ -113,6 +133,11 @@ class _Made:
         if plan is None or cut is None:
             return unplaced(self.platform, self.planned.answer.question.problem, self.planned.single)
         return placement_of(self.platform, self.planned, plan, cut)
+
+    @property
+    def best_device(self) -> str:
+        """The device of the best plan on one."""
+        return self.planned.single[0].device
 
     @property
     def budgets(self) -> dict[str, Budget]:

@@ -96,15 +96,29 @@ def plan_on_devices(platform: Platform, budgets: dict[str, Budget], config: Conf
 
 def judged_again(platform: Platform, planned: DevicePlan) -> DevicePlan | None:
     """The same plan on a platform whose sessions hold more than was thought; None where a budget no longer holds."""
-    question, plan = planned.answer.question, planned.answer.plan
-    assert plan is not None
+    assert planned.answer.plan is not None
+    return _judged_on(platform, planned, planned.answer.plan.schedule)
+
+
+def on_best_single(platform: Platform, planned: DevicePlan) -> DevicePlan | None:
+    """The best plan on one device in place of the plan; None where it is the plan, or does not fit as it is cut."""
+    best, plan = planned.best_single, planned.answer.plan
+    if best is None or plan is None or best.schedule == plan.schedule:
+        return None
+    return _judged_on(platform, planned, best.schedule)
+
+
+def _judged_on(platform: Platform, planned: DevicePlan, schedule: Schedule) -> DevicePlan | None:
+    """A schedule within the same budgets, cut anew; None where it does not keep them."""
+    question = planned.answer.question
     budgets = {memory.name: memory.budget_bytes for memory in question.problem.memories}
     problem = platform.problem(budgets, question.problem.overlap)
-    plan = simulate(problem, plan.schedule)
+    plan = simulate(problem, schedule)
     cut = cut_of(platform, problem, plan)
     if any(_excess(problem, cut)):
         return None
-    again = Answer(dataclasses.replace(question, problem=problem), planned.answer.run, plan)
+    run = msgspec.structs.replace(planned.answer.run, status=_status(planned.answer, plan))
+    again = Answer(dataclasses.replace(question, problem=problem), run, plan)
     return dataclasses.replace(planned, answer=again, cut=cut)
 
 

@@ -235,8 +235,10 @@ def elsewhere(plan: PlanFile) -> tuple[str, ...]:
 
 
 def _moved(device: str, profile: Profile) -> list[str]:
-    """What is different here from where a profile was made."""
+    """What is different here from where a profile was made; an estimate was made nowhere."""
     made = profile.provenance
+    if not made.measured:
+        return []
     here = provenance(device, made.intra_op_threads, made.optimization, made.runs, made.warmups)
     return [
         f"{what} {getattr(here, field)} here, {getattr(made, field)} there"

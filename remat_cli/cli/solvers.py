@@ -55,11 +55,13 @@ def _default(field: Any) -> Any:
 
 
 def _type_name(annotation: Any) -> str:
-    """`int`, `int of at least 2`, `one of a, b` for literals, or the annotation as written."""
+    """`int`, `int of at least 2`, `int, none`, `one of a, b` for literals, or the annotation as written."""
     if hasattr(annotation, "__metadata__"):  # Annotated: a type with limits
         least = [f" of at least {meta.ge}" for meta in annotation.__metadata__ if meta.ge is not None]
         return _type_name(annotation.__origin__) + "".join(least)
     choices = getattr(annotation, "__args__", ())
+    if type(None) in choices:
+        return ", ".join(["none" if choice is type(None) else _type_name(choice) for choice in choices])
     if "Literal[" in str(annotation) and choices and all(isinstance(choice, str) for choice in choices):
         return f"one of {', '.join(choices)}"
     return getattr(annotation, "__name__", str(annotation)) if not choices else str(annotation)

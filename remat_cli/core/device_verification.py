@@ -12,7 +12,8 @@ class DeviceVerification(msgspec.Struct, frozen=True, kw_only=True):
     where `must_be_identical` (one execution provider), else close: `largest_difference` is relative to the largest
     magnitude in its tensor. Peaks are total bytes by memory, of which the fixed bytes are weights and inputs; a
     provider that hides what it holds has None. Times are the least over `runs` turns of the plan and of the best plan
-    on one device (`measured_single_time_ns`, by device), taken in turns.
+    on one device (`measured_single_time_ns`, by device), taken in turns. `rejected_time_ns` is what a plan on several
+    devices took that was given up for this one, on one device, because it was not measured to be faster.
     """
 
     reference: str
@@ -27,6 +28,7 @@ class DeviceVerification(msgspec.Struct, frozen=True, kw_only=True):
     predicted_time_ns: int
     measured_time_ns: int
     measured_single_time_ns: dict[str, int] = {}
+    rejected_time_ns: int | None = None
     within_budget: bool
     runs: int = 0
     runtime_version: str = ""
@@ -48,6 +50,11 @@ class DeviceVerification(msgspec.Struct, frozen=True, kw_only=True):
         """Whether no memory held more than predicted, as far as that shows."""
         seen = self.measured_peak_bytes.items()
         return all(bytes_ is None or bytes_ <= self.predicted_peak_bytes[memory] for memory, bytes_ in seen)
+
+    @property
+    def is_faster_than_single(self) -> bool:
+        """Whether the plan was measured to be faster than the best one on one device, where there is one to compare."""
+        return all(self.measured_time_ns < time for time in self.measured_single_time_ns.values())
 
     @property
     def session_bytes(self) -> dict[str, int]:

@@ -9,6 +9,7 @@ from remat_cli.core.placement import Reference
 from remat_cli.core.placing import best_device
 from remat_cli.core.simulate import baseline
 from remat_cli.report.devices import DeviceReport, LinkReport
+from remat_cli.report.obstacle import Obstacle, find_obstacle
 from remat_cli.report.placed import Placed, device_reports, link_reports, placed_recomputes, predicted_peak
 from remat_cli.report.report import (
     EXIT_DONE,
@@ -25,7 +26,7 @@ class DeviceCompileReport(msgspec.Struct, frozen=True, kw_only=True):
 
     The solution's baseline is every op once on `baseline_device`, the best single one, whether or not it fits; so
     overheads may be negative. `single` are the plans of each device alone within the same budgets. `segments` is the
-    number of sessions that a run uses.
+    number of sessions that a run uses. `obstacle` is an op that fits nowhere, where that is why there is no plan.
     """
 
     model: str
@@ -38,6 +39,7 @@ class DeviceCompileReport(msgspec.Struct, frozen=True, kw_only=True):
     single: tuple[Reference, ...] = ()
     segments: int = 0
     recomputes: tuple[Recompute, ...] = ()
+    obstacle: Obstacle | None = None
     verification: DeviceVerification | None = None
     output: str | None = None
     plan: str | None = None
@@ -71,5 +73,6 @@ def device_compile_report(
         single=placement.single,
         segments=placement.segments,
         recomputes=placed_recomputes(placed) if placed.plan is not None else (),
+        obstacle=find_obstacle(placed) if placed.plan is None else None,
         verification=seen,
     )

@@ -10,6 +10,7 @@ from remat_cli.core.placement import Reference
 from remat_cli.core.units import format_bytes
 from remat_cli.report.device_compile import DeviceCompileReport
 from remat_cli.report.devices import DeviceReport, LinkReport
+from remat_cli.report.obstacle import Obstacle
 from remat_cli.report.report import SolutionReport
 from remat_cli.report.style import Style, columns, duration, percent, plural, shorten
 
@@ -27,7 +28,8 @@ def device_compile_lines(report: DeviceCompileReport, style: Style) -> list[str]
         lines += _plan_lines(report, style)
     if report.verification is not None:
         lines += ["", *device_verification_lines(report.verification, style)]
-    said = report.verification.notes if report.verification is not None else ()
+    seen = report.verification
+    said = (*seen.notes, *seen.failures) if seen is not None else ()
     if warnings := [warning for warning in report.warnings if warning not in said]:
         lines += ["", *(style.paint(f"warning: {warning}", "warn") for warning in warnings)]
     return lines + _delivery_lines(report, style)
@@ -37,7 +39,13 @@ def _plan_lines(report: DeviceCompileReport, style: Style) -> list[str]:
     """The gain, then the tables."""
     lines = [*_gain_lines(report, style), ""]
     lines += [*device_table(report.devices, is_run=report.verification is not None), ""]
-    lines += [*link_lines(report.links), "", *_time_table(report), "", _solver_line(report.solution)]
+    lines += [
+        *link_lines(report.links),
+        "",
+        *_time_table(report),
+        "",
+        _solver_line(report.solution, report.baseline_device),
+    ]
     return [*lines, *_recompute_lines(report), *estimate_lines(report.devices, report.links)]
 
 
@@ -49,7 +57,13 @@ def _delivery_lines(report: DeviceCompileReport, style: Style) -> list[str]:
     if report.failed_output is not None:
         lines += ["", style.paint(f"nothing was delivered; the failed model is kept as {report.failed_output}", "bad")]
     if report.snippet and report.exit_code == 0:
-        lines += ["", "Run it:", "", *(f"    {line}".rstrip() for line in report.snippet.rstrip().splitlines())]
+        absent = [device.name for device in report.devices if not device.is_measured]
+        lines += [
+            "",
+            f"Run it where {_joined(absent)} is:" if absent else "Run it:",
+            "",
+            *(f"    {line}".rstrip() for line in report.snippet.rstrip().splitlines()),
+        ]
     return lines
 
 
@@ -85,16 +99,15 @@ def _by_memory(devices: Sequence[DeviceReport]) -> Mapping[str, int]:
 
 def _gain_lines(report: DeviceCompileReport, style: Style) -> list[str]:
     """How the plan compares with the best single device, and a note where running it shows no gain."""
-    solution, seen = report.solution, report.verification
-    name = report.baseline_device
-    lines = [f"planned: {_mark(_is_estimated(report))}{gain(solution.overhead_percent, name)}"]
+    seen = report.verification
+    lines = [f"planned: {_planned_gain(report)}"]
     best = _best_measured(seen)
     if seen is None:
         return [f"{lines[0]}; not measured"]
     if not seen.passed:
         return [*lines, "what was measured does not count: verification failed"]
     if best is None:
-        return [f"{lines[0]}; measured: {duration(seen.measured_time_ns)}, and no device alone to compare with"]
+        return [f"{lines[0]}; measured: {duration(seen.measured_time_ns)}"]
     change = 100 * (seen.measured_time_ns - best[1]) / best[1]
     lines.append(f"measured: {gain(change, best[0])}")
     if change >= 0 and sum(device.ops > 0 for device in report.devices) > 1:
@@ -103,11 +116,27 @@ def _gain_lines(report: DeviceCompileReport, style: Style) -> list[str]:
     return lines
 
 
-def gain(overhead_percent: float | None, device: str) -> str:
+def _planned_gain(report: DeviceCompileReport) -> str:
+    """The planned time against that of the best plan on one device, if the plan is not that one."""
+    used, mark = [device.name for device in report.devices if device.ops], _mark(_is_estimated(report))
+    if report.solution.time is not None and len(used) == 1 and not any(link.copies for link in report.links):
+        more = f", all on {used[0]}: no plan found on several devices is faster" if len(report.devices) > 1 else ""
+        return f"{mark}{duration(report.solution.time)}{more}"
+    return planned_gain(report.solution.time, report.single, mark)
+
+
+def planned_gain(time_ns: int | None, single: Sequence[Reference], mark: str) -> str:
+    """`~12.30 % faster than the best single device (cpu)`, by plans within the same budgets, or that there is none."""
+    times = {reference.device: reference.time_ns for reference in single if reference.time_ns}
+    if time_ns is None or not times:
+        return f"{mark}{_time(time_ns)}; no single device can run the model within these budgets"
+    best = min(times, key=lambda device: times[device])
+    return f"{mark}{gain(100 * (time_ns - times[best]) / times[best], best)}"
+
+
+def gain(overhead_percent: float, device: str) -> str:
     """`12.30 % faster than the best single device (cpu)`, or how much slower."""
     against = f"the best single device ({device})"
-    if overhead_percent is None:
-        return f"not comparable with {against}"
     if abs(overhead_percent) < 0.005:
         return f"as fast as {against}"
     return (
@@ -232,8 +261,8 @@ def _time(time_ns: int | None) -> str:
     return "" if time_ns is None else duration(time_ns)
 
 
-def _solver_line(solution: SolutionReport) -> str:
-    """Who found the plan, and what is proved in which space."""
+def _solver_line(solution: SolutionReport, device: str) -> str:
+    """Who found the plan, what it costs beside the model as it was, and what is proved in which space."""
     bound = solution.lower_bound_percent
     if solution.status == "optimal":
         proof = "proved optimal"
@@ -241,7 +270,9 @@ def _solver_line(solution: SolutionReport) -> str:
         proof = "no bound proved"
     else:
         proof = f"proved least {percent(bound)}, gap {solution.gap_percent or 0:.2f} %"
-    found = f"{percent(solution.overhead_percent)} time, {proof} (space {solution.space})"
+    found = (
+        f"{percent(solution.overhead_percent)} time against every op once on {device}, {proof} (space {solution.space})"
+    )
     return f"{solution.solver}: {found}, {solution.seconds:.1f} s, seed {solution.seed}"
 
 
@@ -261,14 +292,23 @@ def _no_plan_lines(report: DeviceCompileReport, style: Style) -> list[str]:
     if solution.status == "infeasible":
         verdict = style.paint("impossible: no schedule stays within these budgets", "bad")
         lines = [f"{verdict} (space {solution.space})"]
-        if len(_by_memory(report.devices)) == 1:
-            lines.append(f"none needs less than {describe_bytes(solution.floor_bytes)}")
     else:
         lines = [style.paint(f"no plan within these budgets was found in {solution.seconds:.1f} s", "bad")]
         lines.append("try a longer --time-limit or larger budgets")
+    if len(_by_memory(report.devices)) == 1:
+        lines.append(f"proved: none needs less than {describe_bytes(solution.floor_bytes)}")
+    if report.obstacle is not None:
+        lines.append(_obstacle_line(report.obstacle))
     lines += ["", f"every op once on {report.baseline_device} needs:"]
     rows = [[memory, describe_bytes(size)] for memory, size in _baseline_peaks(report.devices).items() if size]
     return [*lines, *columns(rows, "<<")]
+
+
+def _obstacle_line(obstacle: Obstacle) -> str:
+    """`op conv_5 (Conv) needs 13.54 MiB in cpu or 12.79 MiB in cuda:0 while it runs, whatever else is dropped`."""
+    needs = " or ".join(f"{describe_bytes(size)} in {memory}" for memory, size in obstacle.needs.items())
+    name = f"op {shorten(obstacle.op, 32)} ({obstacle.op_type})"
+    return f"{name} needs {needs} while it runs, whatever else is dropped"
 
 
 def _baseline_peaks(devices: Sequence[DeviceReport]) -> Mapping[str, int]:

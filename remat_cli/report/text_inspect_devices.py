@@ -7,7 +7,7 @@ from remat_cli.report.placement_picture import placement_lines
 from remat_cli.report.report import InspectReport, MemoryReport, Recompute
 from remat_cli.report.style import Style, columns, duration, percent, plural, shorten
 from remat_cli.report.terminal_chart import Rule, memory_chart
-from remat_cli.report.text_devices import device_table, estimate_lines, gain, link_lines, single_time
+from remat_cli.report.text_devices import device_table, estimate_lines, link_lines, single_time
 from remat_cli.report.text_inspect import MOST_ROWS, live_tensor_lines
 
 
@@ -34,7 +34,7 @@ def _figures(report: InspectReport) -> list[str]:
     rows = []
     estimated = {device.name for device in report.devices if not device.is_measured}
     if report.time is not None:
-        against = gain(report.overhead_percent, report.baseline_device or "unknown")
+        against = f"{percent(report.overhead_percent)} against every op once on {report.baseline_device or 'unknown'}"
         rows += [["time", f"{'~' if estimated else ''}{duration(report.time)}, planned: {against}"]]
     if report.single:
         alone = ", ".join(f"{reference.device} {single_time(reference, estimated)}" for reference in report.single)

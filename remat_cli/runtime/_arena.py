@@ -11,8 +11,7 @@ LARGEST_FIRST_CHUNK: Final = 2**31 - 1
 
 
 def share_arena(options: Any, cap_bytes: int | None = None) -> None:
-    """Register an arena for this process and let a session with these options use it. Once per process.
-    """
+    """Register an arena for this process and let a session with these options use it. Once per process."""
     ort = import_ort()
     info = ort.OrtMemoryInfo("Cpu", ort.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, ort.OrtMemType.DEFAULT)
     with runtime_errors("ONNX Runtime refuses an arena"):

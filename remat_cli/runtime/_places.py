@@ -25,7 +25,7 @@ def unowned(value: Any) -> Any:
     inner = value._get_c_value()
     is_bool = value.data_type() == "tensor(bool)"
     shared = ort.capi.onnxruntime_pybind11_state.OrtValue.from_dlpack(inner.__dlpack__(), is_bool)
-    return ort.OrtValue(shared, value)
+    return ort.OrtValue(shared)
 
 
 def placed_value(array: Array, place: tuple[str, int]) -> Any:

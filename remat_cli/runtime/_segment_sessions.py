@@ -15,8 +15,8 @@ from remat_cli.core.errors import MissingDependency
 from remat_cli.core.program import CopyAction, Program, SessionAction, StoredWeight
 from remat_cli.core.provider_table import HOST_MEMORY, PROVIDERS
 from remat_cli.runtime._arena import share_arena, share_cuda_arena
-from remat_cli.runtime._arrays import Array, numpy_dtype
-from remat_cli.runtime._ort import import_ort, runtime_errors
+from remat_cli.runtime._arrays import EXTENDED_NAMES, Array, numpy_dtype
+from remat_cli.runtime._ort import import_ort
 from remat_cli.runtime._places import place_of, placed_value, unowned
 from remat_cli.runtime.providers import device_of, require_device
 from remat_cli.runtime.session import SessionSettings, device_settings, open_session, session_options
@@ -99,9 +99,9 @@ def _open(program: Program, number: int, shared: Mapping[tuple[int, str], Any], 
     is_shared = place[0] == HOST_MEMORY or (place[0] == NVIDIA and program.memories[memory] in opening.caps)
     if is_shared and opening.profile_folder is None:
         options.add_session_config_entry("session.use_env_allocators", "1")
-    mine = {name: shared[memory, name] for name in action.segment.weights if (memory, name) in shared}
-    if PROVIDERS[spec.provider].is_opaque:
-        mine = {}  # a provider that compiles reads the file
+    is_opaque = PROVIDERS[spec.provider].is_opaque
+    weights = () if is_opaque else action.segment.weights  # a provider that compiles reads the file
+    mine = {name: shared[memory, name] for name in weights if (memory, name) in shared}
     for name, value in mine.items():
         options.add_initializer(name, value)
     if opening.profile_folder is not None and has_counters(spec):
@@ -160,23 +160,29 @@ def _shared_weights(program: Program) -> dict[tuple[int, str], Any]:
 
 
 def _placed_weights(program: Program) -> list[tuple[int, str]]:
-    """Weights that are put into a memory for all its sessions, beside that memory.
+    """Weights that are put into a memory once for all its sessions, with the number of the memory.
 
     On the host those that several sessions read, since the runtime maps the others by itself; elsewhere every large
-    one, so that what lies outside of the sessions is known.
+    one, so that what lies outside of the sessions is known. A provider that compiles reads the files.
     """
     readers: Counter[tuple[int, str]] = Counter()
     hosts = set()
     for action in program.sessions:
-        memory = program.memory_of[action.device]
-        if place_of_device(program.devices[action.device])[0] == HOST_MEMORY:
+        spec, memory = program.devices[action.device], program.memory_of[action.device]
+        if place_of_device(spec)[0] == HOST_MEMORY:
             hosts.add(memory)
-        readers.update((memory, name) for name in action.segment.weights if name in program.weights)
+        if not PROVIDERS[spec.provider].is_opaque:
+            readers.update((memory, name) for name in action.segment.weights if name in program.weights)
     return [
         (memory, name)
         for (memory, name), count in readers.items()
-        if (count > 1 if memory in hosts else program.weights[name].size_bytes >= LEAST_PLACED_BYTES)
+        if (count > 1 if memory in hosts else _is_placed(program.weights[name]))
     ]
+
+
+def _is_placed(weight: StoredWeight) -> bool:
+    """Whether a weight can be put into a memory other than the host's."""
+    return weight.size_bytes >= LEAST_PLACED_BYTES and weight.dtype not in EXTENDED_NAMES
 
 
 def mapped_weight(folder: Path, weight: StoredWeight) -> Array:

@@ -5,9 +5,13 @@ import json
 import msgspec
 import pytest
 
+from remat_cli.core.budget import describe_bytes
+from remat_cli.core.floor import working_set_bytes
 from remat_cli.core.schedule import Compute, Copy
 from remat_cli.core.simulate import baseline
 from remat_cli.report import render
+from remat_cli.report.device_compile import device_compile_report
+from remat_cli.report.obstacle import find_obstacle
 from remat_cli.report.placed import Placed, device_reports, link_reports, memory_reports, placed_recomputes
 from remat_cli.report.style import Style
 from remat_cli.report.text_devices import gain
@@ -127,3 +131,25 @@ def test_the_mark_is_explained_where_it_is_written():
             text = render(report, "text", Style())
             assert ("~ estimated from a description" in text) is is_marked
             assert text.count("~") > 1 or not is_marked
+
+
+def test_an_op_that_fits_in_no_memory_is_named():
+    found = device_samples.shared()
+    assert find_obstacle(found) is None
+    tight = msgspec.structs.replace(found, problem=found.problem.with_budget(9 * MIB), plan=None)
+    obstacle = find_obstacle(tight)
+    # `grow` reads 1 MiB and makes 16 MiB with the least workspace of both; besides lies what is fixed.
+    fixed, workspace = found.problem.memories[0].fixed_bytes, min(found.problem.ops[1].workspace_bytes)
+    need = fixed + workspace + working_set_bytes(found.problem, found.problem.ops[1])
+    assert (obstacle.op, obstacle.needs) == ("grow", {"cpu": need})
+    line = f"op grow ({obstacle.op_type}) needs {describe_bytes(need)} in cpu while it runs"
+    report = device_compile_report(tight, samples.run("infeasible", None), "net.onnx", "9MiB")
+    assert line in render(report, "text", Style())
+
+
+def test_an_op_that_fits_in_one_of_several_memories_is_no_obstacle():
+    found = device_samples.several()
+    small = msgspec.structs.replace(found, problem=found.problem.with_budget(MIB, 1), plan=None)
+    assert find_obstacle(found) is None
+    obstacle = find_obstacle(small)
+    assert (obstacle.op, set(obstacle.needs)) == ("grow", {"cpu", "cuda:0"})
