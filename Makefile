@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 .DEFAULT_GOAL := help
-.PHONY: help setup demo picture test test-slow check fmt lint types models schema wheel bench-models bench-split bench-train bench-train-curves bench-eager bench-instances bench-quick bench-solvers bench-scale lock clean
+.PHONY: help setup demo picture test test-slow check fmt lint types models schema wheel bench-models bench-split bench-train bench-train-curves bench-devices bench-placement bench-gpu test-gpu bench-eager bench-instances bench-quick bench-solvers bench-scale lock clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "%-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -71,6 +71,30 @@ bench-eager: $(STAMP)  ## peak of plain training steps beside that of eager exec
 bench-train-curves: $(STAMP)  ## training steps of papers: overhead against memory, a quarter of it, largest batch, half an hour
 	$(BIN)/python -m bench.training_curves --write
 
+# An environment with onnxruntime-openvino in place of onnxruntime adds the rows with OpenVINO.
+DEVICES_PYTHON ?= $(BIN)/python
+
+bench-devices: $(STAMP)  ## plans on several devices against the best single one, rows that are missing, 20 minutes
+	$(DEVICES_PYTHON) -m bench.devices --write
+
+GPU_VENV := .venv-gpu
+GPU_STAMP := $(GPU_VENV)/.installed
+
+# onnxruntime and onnxruntime-gpu overwrite each other, so the latter has a virtual environment of its own.
+$(GPU_STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(GPU_VENV)
+	$(GPU_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[gpu]' pytest hypothesis
+	touch $(GPU_STAMP)
+
+test-gpu: $(GPU_STAMP)  ## tests on a GPU; skipped with one line where there is none
+	$(GPU_VENV)/bin/python -m pytest tests/gpu || test $$? -eq 5
+
+bench-gpu: $(GPU_STAMP)  ## U-Net and ResNet50 on a GPU and the CPU at budgets of 100, 65 and 25 %
+	$(GPU_VENV)/bin/python -m bench.gpu --write
+
+bench-placement: $(STAMP)  ## placement of large networks on two devices against its bound
+	$(BIN)/python -m bench.placement --write
+
 # What `remat bench` is told: --force begins anew, --resume goes on; --only SUITE runs a part and leaves the rest.
 BENCH ?= --force
 RESULTS := bench/results
@@ -97,4 +121,4 @@ lock: $(STAMP)  ## pin what is installed now
 	$(BIN)/python -m pip freeze --exclude-editable >constraints.txt
 
 clean:  ## remove everything that was built
-	rm -rf $(VENV) build dist demo .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) $(GPU_VENV) build dist demo .mypy_cache .ruff_cache .pytest_cache

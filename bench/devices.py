@@ -144,7 +144,7 @@ def main(only: str, stages: str, work: Path | None, time_limit: str, write: bool
         for case in cases(only, work or Path(temporary)):
             made = {} if force else {tuple(row[key] for key in KEY): row for row in rows}
             for row in run_case(case, stages, time_limit, made):
-                rows = merged(rows, row)
+                rows = merged(rows, json.loads(json.dumps(row, sort_keys=True)))  # as it is read back
                 click.echo(f"{row['network']:14} {row['set']:18} {row['budget']:18} {row['outcome']}", err=True)
                 if write:
                     write_results(NAME, rows, markdown(rows, ROUNDS * RUNS))

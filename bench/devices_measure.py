@@ -12,6 +12,7 @@ import msgspec
 
 from bench.compiling import Row
 from remat_cli.core.device import DeviceSpec
+from remat_cli.core.errors import RuntimeFailure
 from remat_cli.core.plan_file import read_plan
 from remat_cli.core.program import Program
 from remat_cli.core.progress import SilentProgress
@@ -26,7 +27,7 @@ from remat_cli.runtime.session import SessionSettings, device_settings, open_ses
 REPEATS, ROUNDS, RUNS = 2, 2, 6  # a measurement is the least of ROUNDS x RUNS runs, in turns; it is made REPEATS times
 PLAN, SINGLE, MODEL = "plan.json", "single.json", "noted.onnx"
 
-Timer = Callable[[], int]
+Timer = Callable[[], int | None]
 
 
 class WholeJob(msgspec.Struct, frozen=True):
@@ -69,7 +70,9 @@ class Planned:
 
 
 def measure(planned: Planned, work: Path) -> Row:
-    """Times by name, REPEATS figures each, and what the product's own verification says.
+    """Times, REPEATS figures each, and what the product's own verification says.
+
+    `whole_ns` has no entry for a device that refuses the whole model.
 
     Raises:
         RematError: a device is not here, or ONNX Runtime fails.
@@ -80,22 +83,26 @@ def measure(planned: Planned, work: Path) -> Row:
     (work / "verify").mkdir()
     seen = verify_on_devices(run, (planned.feeds,), work / "verify", SilentProgress())
     times = in_turns(_timers(planned, work))
-    wholes = {spec.name: times.pop(f"whole {spec.name}") for spec in planned.devices}
+    wholes = {spec.name: times[f"whole {spec.name}"] for spec in planned.devices}
     return {
         "plan_ns": times["plan"],
         "single_ns": times.get("single"),
-        "whole_ns": wholes,
+        "whole_ns": {name: found for name, found in wholes.items() if None not in found},
         "verification": msgspec.to_builtins(seen),
     }
 
 
-def in_turns(timers: Mapping[str, Timer]) -> dict[str, list[int]]:
-    """REPEATS measurements of each; every one is the least of ROUNDS, and all take turns within a round."""
-    found: dict[str, list[int]] = {name: [] for name in timers}
+def in_turns(timers: Mapping[str, Timer]) -> dict[str, list[int | None]]:
+    """REPEATS measurements of each; every one is the least of ROUNDS, and all take turns within a round.
+
+    A timer gives None for what cannot be run.
+    """
+    found: dict[str, list[int | None]] = {name: [] for name in timers}
     for _ in range(REPEATS):
         rounds = [{name: timer() for name, timer in timers.items()} for _ in range(ROUNDS)]
         for name, least in found.items():
-            least.append(min(each[name] for each in rounds))
+            times = [each[name] for each in rounds]
+            least.append(None if None in times else min(time for time in times if time is not None))
     return found
 
 
@@ -120,4 +127,12 @@ def _least(program: Program, feeds: Mapping[str, Any]) -> int:
 
 def _whole_timer(planned: Planned, spec: DeviceSpec) -> Timer:
     job = WholeJob(str(planned.source), pack_all(planned.feeds), spec, RUNS)
-    return lambda: run_fresh(time_whole, job)
+    return lambda: _whole_least(job)
+
+
+def _whole_least(job: WholeJob) -> int | None:
+    """None where the device refuses the model, even with the CPU for what it cannot run."""
+    try:
+        return run_fresh(time_whole, job)
+    except RuntimeFailure:
+        return None

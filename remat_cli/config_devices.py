@@ -75,7 +75,8 @@ def read_device(file: Path) -> DeviceSpec:
     _check_keys(values, DeviceSpec, f"device file {file}")
     provider = PROVIDERS.get(str(values.get("provider", "")))
     if provider is None:
-        raise ConfigError(f"device file {file}: provider must be one of {', '.join(PROVIDERS)}")
+        given = f", not '{values['provider']}'" if values.get("provider") else ", and none is given"
+        raise ConfigError(f"device file {file}: provider must be one of {', '.join(PROVIDERS)}{given}")
     values = {"name": file.stem, **values, "links": _links(values.get("links"), file)}
     values["options"] = {str(key): _option_text(value) for key, value in _mapping(values.get("options"), file).items()}
     try:

@@ -60,6 +60,8 @@ def compile_on_devices(model: Path, config: Config, progress: Progress) -> Devic
         raise ConfigError("--split max: ops are not split in plans for several devices; leave --split out")
     specs = device_specs(config)
     budgets = memory_budgets(config, specs)
+    if least := [budget.text for budget in budgets.values() if budget.kind == "min"]:
+        raise ConfigError(f"budget '{least[0]}' is found for --device cpu only: write bytes, or a share such as 70%")
     targets = output_paths(model, config)
     prepare_kernels("auto", progress)  # which every device alone is planned by
     if len(budgets) > 1:
@@ -169,7 +171,9 @@ class _Made:
         warnings = self._warnings(seen)
         if seen is not None and not seen.passed:
             save(self._noted(), targets.failed)
-            return msgspec.structs.replace(report, warnings=(*seen.failures, *warnings))
+            return msgspec.structs.replace(
+                report, failed_output=str(targets.failed), warnings=(*seen.failures, *warnings)
+            )
         save(self._noted(), targets.model)
         write_plan(targets.plan, placed_at(self.plan_file(config), targets.model, targets.plan, seen, warnings))
         return msgspec.structs.replace(

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import msgspec
 
+from remat_cli.core.device_problem import input_ops
 from remat_cli.core.errors import ModelError
 from remat_cli.core.graph import Tensor
 from remat_cli.core.interface import InputSpec, WeightUse
@@ -15,8 +16,7 @@ from remat_cli.core.problem import Problem
 from remat_cli.core.program import CopyAction, Program, ProgramAction, SegmentFile, SessionAction, Value
 from remat_cli.core.provider_table import named_spec
 from remat_cli.core.schedule import Compute, Copy
-from remat_cli.core.segments import Cut, Segment
-from remat_cli.core.simulate import fixed_bytes_of
+from remat_cli.core.segments import Cut, Segment, held_bytes_of
 from remat_cli.core.timeline import timeline
 from remat_cli.onnx_io.load import outputs_of, prepare_optimized
 from remat_cli.onnx_io.segment_models import SegmentSource, WrittenSegments, whole_segment, write_segments
@@ -120,7 +120,7 @@ def placed_program(read: PlanFile, path: Path, folder: Path) -> Program:
         weights=written.weights,
         overlap=problem.overlap,
         planned_ns=plan.time_ns,
-        planned_fixed_bytes=fixed_bytes_of(problem, plan.schedule),
+        planned_fixed_bytes=held_bytes_of(problem, plan.schedule, input_ops(read.graph, problem)),
     )
 
 

@@ -79,7 +79,8 @@ def test_a_description_in_full(tmp_path):
     ("text", "words"),
     [
         ("threads: 2", "provider must be one of cpu, cuda"),
-        ("provider: gpu", "provider must be one of cpu, cuda"),
+        ("threads: 2", "and none is given"),
+        ("provider: gpu", "not 'gpu'"),
         ("{provider: cpu, thread: 2}", "unknown key 'thread'; did you mean 'threads'?"),
         ("{provider: cpu, zzz: 2}", "known keys: name, provider"),
         ("{provider: cpu, threads: two}", "threads"),

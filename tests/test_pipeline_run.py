@@ -12,13 +12,16 @@ from msgspec.structs import replace
 from onnx import numpy_helper
 
 import remat_cli
-from remat_cli.core.errors import MissingDependency, ModelError, RuntimeFailure
+from remat_cli.config import load_config
+from remat_cli.core.errors import ConfigError, MissingDependency, ModelError, RuntimeFailure
 from remat_cli.core.plan_file import write_plan
 from remat_cli.core.program import CopyAction
+from remat_cli.core.progress import SilentProgress
 from remat_cli.core.provider_table import named_spec
 from remat_cli.pipeline_plan import elsewhere
 from remat_cli.pipeline_program import make_program
-from remat_cli.pipeline_run import load
+from remat_cli.pipeline_run import RunOptions, load, run_plan
+from remat_cli.runtime import segment_measure
 from remat_cli.runtime.providers import Device
 from remat_cli.runtime.segment_measure import see_memory, time_runs
 from remat_cli.runtime.session import SessionSettings, run_profiled
@@ -195,6 +198,51 @@ def test_a_damaged_plan_is_refused(chain, tmp_path):
     (tmp_path / "bad.json").write_text(json.dumps(plan))
     with pytest.raises(ModelError, match=r"schedule is not legal.*compile again"):
         load(tmp_path / "bad.json")
+
+
+def test_a_plan_whose_devices_were_edited_is_refused(chain, tmp_path):
+    plan = json.loads(chain.path.read_text())
+    plan["placement"]["devices"] = plan["placement"]["devices"][:1]
+    plan["output"]["path"] = str(chain.path.with_name("m.onnx"))
+    (tmp_path / "bad.json").write_text(json.dumps(plan))
+    with pytest.raises(ModelError, match="not one profile for each device"):
+        load(tmp_path / "bad.json")
+
+
+@pytest.mark.parametrize("name", ["m.onnx", "x.npz"])
+def test_results_never_take_the_place_of_what_is_read(chain, name):
+    target = chain.path.with_name(name)
+    np.savez(chain.path.with_name("x.npz"), x=np.zeros(1))
+    before = target.read_bytes()
+    config = load_config({"output": target, "inputs": chain.path.with_name("x.npz"), "force": True})
+    with pytest.raises(ConfigError, match="would overwrite"):
+        run_plan(chain.path, RunOptions(), config, SilentProgress())
+    trace = RunOptions(trace=chain.path.with_name("both"))
+    with pytest.raises(ConfigError, match="would overwrite"):
+        run_plan(chain.path, trace, load_config({"output": chain.path.with_name("both")}), SilentProgress())
+    assert target.read_bytes() == before
+
+
+def test_an_estimate_is_from_nowhere_else(chain):
+    profiles = tuple(
+        replace(profile, provenance=replace(profile.provenance, cpu="a data sheet", measured=False))
+        for profile in chain.plan.placement.profiles
+    )
+    assert elsewhere(replace(chain.plan, placement=replace(chain.plan.placement, profiles=profiles))) == ()
+
+
+def test_a_runtime_without_counters_hides_what_is_held(chain, monkeypatch, tmp_path):
+    program = make_program(chain.plan, chain.path, tmp_path)
+    job = segment_measure.ProgramJob(program, segment_measure.pack_all(chain.prepared.feeds))
+    assert not any(segment_measure.see_memory_here(job, lambda done, total: None).is_hidden)
+    known = segment_measure.read_runs
+
+    def without(path):
+        (run, *_) = known(path)
+        return [replace(run, events=tuple(replace(event, requested_bytes=0, growth_bytes=0) for event in run.events))]
+
+    monkeypatch.setattr(segment_measure, "read_runs", without)
+    assert all(segment_measure.see_memory_here(job, lambda done, total: None).is_hidden)
 
 
 def test_a_plan_from_elsewhere_is_told(chain):

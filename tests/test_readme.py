@@ -7,15 +7,18 @@ import shlex
 import shutil
 from pathlib import Path
 
+import pytest
+
 from remat_cli.cli import main
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text()
+DEVICES = (ROOT / "docs" / "devices.md").read_text()
 
 
-def commands() -> list[str]:
-    """Lines of the README's shell blocks, comments cut off."""
-    blocks = re.findall(r"```sh\n(.*?)```", README, flags=re.DOTALL)
+def commands(text: str = README) -> list[str]:
+    """Lines of a text's shell blocks, comments cut off."""
+    blocks = re.findall(r"```sh\n(.*?)```", text, flags=re.DOTALL)
     return [line.split("#")[0].strip() for block in blocks for line in block.splitlines() if line.split("#")[0].strip()]
 
 
@@ -35,12 +38,15 @@ def test_files_that_the_readme_names_exist():
         assert (ROOT / (path[0] or path[1])).is_file(), path
 
 
-def test_the_remat_commands_run_in_the_order_of_the_readme(tmp_path, monkeypatch, capsys):
-    for folder in ("sample_models", "examples", "configs/bench", "bench/instances"):
+@pytest.mark.parametrize(
+    ("text", "made"), [(README, "memory.svg"), (DEVICES, "placed.svg")], ids=["README", "docs/devices"]
+)
+def test_the_remat_commands_run_in_the_order_of_the_text(tmp_path, monkeypatch, capsys, text, made):
+    for folder in ("sample_models", "examples", "configs/bench", "configs/devices", "bench/instances"):
         shutil.copytree(ROOT / folder, tmp_path / folder)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("REMAT_CACHE_DIR", str(tmp_path / "cache"))
-    for line in commands():
+    for line in commands(text):
         if line.startswith("remat "):
             words = shlex.split(line)[1:]
             try:
@@ -50,7 +56,7 @@ def test_the_remat_commands_run_in_the_order_of_the_readme(tmp_path, monkeypatch
             captured = capsys.readouterr()
             assert not code, f"{line}: exit {code}: {captured.err}"
             assert captured.out, line
-    assert (tmp_path / "memory.svg").is_file()
+    assert (tmp_path / made).is_file()
 
 
 def test_the_exit_codes_are_those_of_the_command_line():

@@ -30,7 +30,8 @@ def make_device_problem(
     Where all devices share one memory this is the problem of one device, with a time and a workspace for each. Where
     there are several memories, each model input that is read is made by an op of no time on the first device of the
     caller's memory (ops `graph.ops` come after these, `input_ops` says how many there are), since it must be copied
-    to be read elsewhere; the caller holds it all through the run besides. Weights lie where they are read.
+    to be read elsewhere. The caller holds it all through the run: a schedule only counts it while it is read, so that
+    bounds hold, a cut plan counts it to the end. Weights lie where they are read.
     `session_bytes` is what sessions were seen to hold of weights in each memory beyond that, since each packs its own.
 
     Raises:
@@ -108,11 +109,12 @@ def _op(
 
 
 def _fixed_bytes(name: str, graph: Graph, profiles: Sequence[Profile]) -> int:
-    """What a memory holds whatever is scheduled: inputs, and weights where they can lie nowhere else."""
+    """What a memory holds whatever is scheduled: inputs that nobody reads, and weights that can lie nowhere else."""
     mine = [profile for profile in profiles if profile.memory == name]
     if len(mine) == len(profiles):
         return max(profile.fixed_bytes for profile in mine)
-    return graph.input_bytes if name == HOST else 0
+    read = sum(graph.tensors[tensor].size_bytes for tensor in _read_inputs(graph))
+    return graph.input_bytes - read if name == HOST else 0
 
 
 def _read_inputs(graph: Graph) -> tuple[int, ...]:
@@ -145,25 +147,22 @@ def _with_inputs(
         for op, spec in zip(graph.ops, ops, strict=True)
     )
     own = tuple(TensorSpec(graph.tensors[tensor].size_bytes, i) for i, tensor in enumerate(inputs))
-    moved = tuple(
-        msgspec.structs.replace(
-            t, producer=t.producer + count, view_of=None if t.view_of is None else t.view_of + count
-        )
-        for t in tensors
-    )
-    return made + shifted, own + tuple(_owned(graph, old, t) for old, t in zip(_made(graph), moved, strict=True))
+    moved = tuple(_moved(graph, old, t, number) for old, t in zip(_made(graph), tensors, strict=True))
+    return made + shifted, own + moved
 
 
 def _made(graph: Graph) -> tuple[int, ...]:
     return tuple(i for i, tensor in enumerate(graph.tensors) if tensor.producer is not None)
 
 
-def _owned(graph: Graph, old: int, tensor: TensorSpec) -> TensorSpec:
-    """A view of a model input takes memory of its own where it is copied to, so it is counted as a tensor."""
-    base = graph.tensors[old].view_of
-    if base is None or graph.tensors[base].producer is not None:
-        return tensor
-    return msgspec.structs.replace(tensor, size_bytes=graph.tensors[old].size_bytes)
+def _moved(graph: Graph, old: int, tensor: TensorSpec, inputs: Mapping[int, int]) -> TensorSpec:
+    """A tensor behind those of model inputs; a view of one shares its storage, wherever that is."""
+    count, base = len(inputs), graph.tensors[old].view_of
+    shifted = None if tensor.view_of is None else tensor.view_of + count
+    size_bytes = tensor.size_bytes
+    if base is not None and base in inputs:
+        shifted, size_bytes = inputs[base], graph.tensors[old].size_bytes
+    return msgspec.structs.replace(tensor, producer=tensor.producer + count, view_of=shifted, size_bytes=size_bytes)
 
 
 def _copy_table(

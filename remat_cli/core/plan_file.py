@@ -141,9 +141,15 @@ class PlanFile(msgspec.Struct, frozen=True, kw_only=True):
     device_verification: DeviceVerification | None = None
 
     def problem(self) -> Problem:
-        """The problem that was solved."""
+        """The problem that was solved.
+
+        Raises:
+            ModelError: there is not one profile for each device; the file was changed.
+        """
         if self.placement is not None:
             place = self.placement
+            if len(place.devices) != len(place.profiles):
+                raise ModelError("the plan has not one profile for each device: compile again")
             rest = (place.budgets, place.overlap, place.session_bytes)
             return make_device_problem(self.graph, place.profiles, place.links, *rest)
         return make_problem(self.graph, self.profile, self.request.budget_bytes)

@@ -76,9 +76,19 @@ def cut_plan(
     steps = plan.schedule.steps
     given = {n for n, step in enumerate(steps) if isinstance(step, Compute) and step.op < given_ops}
     born = tuple(number for number, instance in enumerate(plan.instances) if instance.birth not in given)
-    fixed = fixed_bytes_of(problem, plan.schedule)
+    fixed = held_bytes_of(problem, plan.schedule, given_ops)
     cutter = _Cutter(problem, plan, frozenset(opaque), given_ops, own, kept, born, fixed)
     return cutter.cut([piece for group in cutter.first_groups() for piece in cutter.fitted(group)])
+
+
+def held_bytes_of(problem: Problem, schedule: Schedule, given_ops: int = 0) -> tuple[int, ...]:
+    """What each memory holds all through a run: its fixed part, and what the caller gave, until the run is over."""
+    held = list(fixed_bytes_of(problem, schedule))
+    for step in schedule.steps:
+        if isinstance(step, Compute) and step.op < given_ops:
+            memory = problem.devices[step.device].memory
+            held[memory] += sum(problem.tensors[tensor].size_bytes for tensor in problem.ops[step.op].outputs)
+    return tuple(held)
 
 
 @dataclass(frozen=True)

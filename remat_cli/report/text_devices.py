@@ -251,9 +251,9 @@ def _planned_time(report: DeviceCompileReport) -> str:
 
 
 def single_time(reference: Reference, estimated: set[str]) -> str:
-    """What a device takes alone, or that it cannot."""
+    """What a device takes alone; none was found where it cannot run an op, or memory or time did not suffice."""
     if reference.time_ns is None:
-        return "does not fit"
+        return "no plan found"
     return _mark(reference.device in estimated) + duration(reference.time_ns)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -113,18 +113,25 @@ def see_memory_here(job: ProgramJob, advance: Advance) -> SeenMemory:
         profiles = {n: read_runs(Path(f))[0] for n, f in enumerate(files) if f and Path(f).exists()}
     fed = sum(array.nbytes for array in feeds.values())
     packed = _packed(program, profiles)
-    kept = _kept(program, packed)
+    silent = _silent(program, profiles)
+    kept = _kept(program, packed, silent)
     return SeenMemory(
         fixed_bytes=tuple(bytes_ + (fed if m == program.host else 0) for m, bytes_ in enumerate(kept)),
         packed_bytes=packed,
         action_bytes=_action_bytes(program, record, profiles),
-        is_hidden=_hidden(program),
+        is_hidden=_hidden(program, silent),
     )
 
 
-def _hidden(program: Program) -> tuple[bool, ...]:
+def _silent(program: Program, profiles: Mapping[int, Run]) -> frozenset[int]:
+    """Devices whose sessions do not tell what they hold: all of them where the runtime has no counters (1.24)."""
+    is_counted = any(event.requested_bytes for run in profiles.values() for event in run.events)
+    used = {action.device for action in program.sessions}
+    return frozenset(device for device in used if not is_counted or not has_counters(program.devices[device]))
+
+
+def _hidden(program: Program, silent: Collection[int]) -> tuple[bool, ...]:
     """Which memories some session uses without telling how much."""
-    silent = {action.device for action in program.sessions if not has_counters(program.devices[action.device])}
     memories = {program.memory_of[device] for device in silent}
     return tuple(memory in memories for memory in range(len(program.memories)))
 
@@ -141,13 +148,13 @@ def _base(run: Run) -> int:
     return run.events[0].requested_bytes - run.events[0].growth_bytes
 
 
-def _kept(program: Program, packed: tuple[int, ...]) -> list[int]:
+def _kept(program: Program, packed: tuple[int, ...], silent: Collection[int]) -> list[int]:
     """Bytes of weights by memory: packed ones, and once each those whose original some session reads."""
     outside: list[dict[str, WeightUse]] = [{} for _ in program.memories]
     for action in program.sessions:
         memory = program.memory_of[action.device]
         for name, use in action.segment.weights.items():
-            is_original = not has_counters(program.devices[action.device]) or kept_weight_bytes([use], 0) > 0
+            is_original = action.device in silent or kept_weight_bytes([use], 0) > 0
             if is_original:
                 outside[memory][name] = use
     return [bytes_ + sum(use.size_bytes for use in uses.values()) for bytes_, uses in zip(packed, outside, strict=True)]

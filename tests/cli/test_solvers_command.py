@@ -41,7 +41,7 @@ def test_lists_options_with_defaults(remat, toy):
         "  proves: nothing",
         "  --option copies=2    int",
         "  --option mode=a      one of a, b",
-        "  --option limit=None  float | None",
+        "  --option limit=None  float, none",
         "  --option weights=[]  list[int]",
     ]
 

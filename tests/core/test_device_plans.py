@@ -275,17 +275,20 @@ def test_several_memories_need_inputs_copied_and_weights_where_they_are_read():
     profiles = [profile("cpu", "cpu", times), profile("cuda:0", "cuda:0", {"mul": 1, "add": 1}, ["reshape"])]
     links = [LinkCost("cpu", "cuda:0", 10, 1e9), LinkCost("cuda:0", "cpu", 20, 1e9)]
     problem = make_device_problem(graph(), profiles, links, {"cpu": 500, "cuda:0": 400})
-    assert problem.memories == (Memory("cpu", 500, 16), Memory("cuda:0", 400, 0))
+    assert problem.memories == (Memory("cpu", 500, 0), Memory("cuda:0", 400, 0))
     assert problem.ops[0] == OpSpec((), (0,), (0, None), (0, 0), repeatable=False, energy_nj=(0, 0))
     assert [spec.time_ns for spec in problem.ops[1:]] == [(1, None), (5, 1), (6, 1)]
     assert [spec.inputs for spec in problem.ops] == [(), (0,), (1,), (0, 2)]
-    assert problem.tensors[1] == TensorSpec(16, 1)  # a view of what the caller holds is a tensor where it is copied to
+    assert problem.tensors[1] == TensorSpec(16, 1, view_of=0)
     assert problem.copy_ns[0][1] == (26, 26, 26, 26)
     assert problem.copy_ns[1][0] == (36, 36, 36, 36)
     assert input_ops(graph(), problem) == 1
     assert device_tensor_ids(graph(), problem) == (0, 1, 2, 3)
     plan = simulate(problem, fastest_schedule(problem))
     assert plan.peak_bytes[1] == 100 + 16 + 16 + 16 + 4
+    assert plan.memory_bytes[0] == (16, 16 + 4, 16, 16, 16, 0)  # the view of x shares what the caller holds
+    # Sessions give each other buffers of their own, and the caller holds x to the end.
+    assert cut_plan(problem, plan, given_ops=1).memory_bytes[0] == (16 + 16 + 4, 16 + 16, 16, 16, 16)
 
 
 def test_what_no_device_can_run_is_named():
