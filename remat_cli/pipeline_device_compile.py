@@ -30,7 +30,7 @@ from remat_cli.pipeline_device_write import (
     placement_of,
     unplaced,
 )
-from remat_cli.pipeline_devices import DevicePlan, Platform, judged_again, on_best_single, plan_on_devices
+from remat_cli.pipeline_devices import AUTO, DevicePlan, Platform, judged_again, on_best_single, plan_on_devices
 from remat_cli.pipeline_prepare import Prepared, prepare, work_folder
 from remat_cli.pipeline_solve import prepare_kernels, prepare_placement_kernels
 from remat_cli.report.device_compile import DeviceCompileReport, device_compile_report
@@ -79,10 +79,10 @@ def compile_on_devices(model: Path, config: Config, progress: Progress) -> Devic
 
 
 def _verified(made: _Made, work: Path, config: Config, progress: Progress) -> tuple[_Made, DeviceVerification | None]:
-    """Run the plan; where it is not measured to be faster than the best one on one device, take that one instead."""
+    """Run the plan; where `auto`'s is not measured to be faster than the best one on one device, take that instead."""
     platform = made.platform
     made, seen = _counted(made, work / "mixed", config, progress)
-    if seen is None or seen.is_faster_than_single:
+    if seen is None or seen.is_faster_than_single or config.solver != AUTO:
         return made, seen
     planned = on_best_single(platform, made.planned)
     if planned is None:

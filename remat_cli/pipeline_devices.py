@@ -18,17 +18,18 @@ from remat_cli.core.placing import one_device_schedule
 from remat_cli.core.plan import Plan
 from remat_cli.core.problem import OpSpec, Problem
 from remat_cli.core.profile import LinkCost, Profile
-from remat_cli.core.progress import Progress, SilentProgress
+from remat_cli.core.progress import AsideProgress, Progress
 from remat_cli.core.schedule import Schedule
 from remat_cli.core.segments import Cut, cut_plan
 from remat_cli.core.simulate import baseline, fixed_bytes_of, simulate
 from remat_cli.onnx_io.element_types import size_bytes
-from remat_cli.pipeline_solve import Answer, Question, answer, unsolved
+from remat_cli.pipeline_solve import LEAST_SECONDS, Answer, Question, answer, unsolved
 from remat_cli.report.report import StatusName
 
 ATTEMPTS = 4  # to fit a cut plan into the budgets
 SINGLE_SHARE = 0.4  # of the time limit, for plans on one device each
 NO_LIMIT = 2**62
+AUTO = "auto"
 
 
 @dataclass(frozen=True)
@@ -73,24 +74,27 @@ class DevicePlan:
 
 
 def plan_on_devices(platform: Platform, budgets: dict[str, Budget], config: Config, progress: Progress) -> DevicePlan:
-    """Plan within every memory's budget: first on each device alone, then on all of them, from the best of these.
+    """Plan within every memory's budget: first on each device alone, then on all of them.
+
+    `auto` goes on from the best of these, and is never worse; a solver that was named gets no help.
 
     Raises:
         ModelError: an op runs on no device.
     """
     question = ask_on_devices(platform, budgets, config)
-    singles = _singles(platform, question, config)
+    singles = _singles(platform, question, config, progress)
     names = [profile.device for profile in platform.profiles]
     single = [Reference(name, a.plan.time_ns if a.plan else None) for name, a in zip(names, singles, strict=True)]
     ranked = tuple(sorted(single, key=lambda reference: (reference.time_ns is None, reference.time_ns or 0)))
     best = min((a.plan for a in singles if a.plan is not None), key=lambda plan: plan.time_ns, default=None)
     rest = msgspec.structs.replace(config, time_limit_seconds=config.time_limit_seconds * (1 - SINGLE_SHARE))
-    found, cut = _fitted(platform, question, rest, progress, best.schedule if best is not None else None)
-    if best is not None and (found.plan is None or best.time_ns < found.plan.time_ns):
-        alone = cut_of(platform, question.problem, best)
+    helped = best if config.solver == AUTO else None
+    found, cut = _fitted(platform, question, rest, progress, helped.schedule if helped is not None else None)
+    if helped is not None and (found.plan is None or helped.time_ns < found.plan.time_ns):
+        alone = cut_of(platform, question.problem, helped)
         if not any(_excess(question.problem, alone)):
-            run = msgspec.structs.replace(found.run, status=_status(found, best))
-            found, cut = Answer(question, run, simulate(question.problem, best.schedule)), alone
+            run = msgspec.structs.replace(found.run, status=_status(found, helped))
+            found, cut = Answer(question, run, simulate(question.problem, helped.schedule)), alone
     return DevicePlan(found, cut, ranked, best)
 
 
@@ -149,16 +153,16 @@ def _reference_plan(problem: Problem, memory: int) -> Plan:
     return min(plans, key=lambda plan: plan.time_ns)
 
 
-def _singles(platform: Platform, question: Question, config: Config) -> list[Answer]:
+def _singles(platform: Platform, question: Question, config: Config, progress: Progress) -> list[Answer]:
     """The best plan that uses one device only, for each; none where it cannot run every op."""
     share = config.time_limit_seconds * SINGLE_SHARE / len(platform.profiles)
-    limited = msgspec.structs.replace(config, time_limit_seconds=share, solver="auto", options={})
+    limited = msgspec.structs.replace(config, time_limit_seconds=share, solver=AUTO, options={})
     given = input_ops(platform.graph, question.problem)
     answers = []
     for device in range(len(platform.profiles)):
         only = _only(question.problem, device, given)
         asked = dataclasses.replace(question, problem=only or question.problem)
-        answers.append(unsolved(asked, limited) if only is None else answer(asked, limited, SilentProgress()))
+        answers.append(unsolved(asked, limited) if only is None else answer(asked, limited, AsideProgress(progress)))
     return answers
 
 
@@ -201,7 +205,9 @@ def _solved_again(first: Answer, slack: Sequence[int], config: Config, progress:
     tight = first.question.problem
     for memory, bytes_ in enumerate(slack):
         tight = tight.with_budget(tight.memories[memory].budget_bytes - bytes_, memory)
-    again = answer(dataclasses.replace(first.question, problem=tight), config, progress)
+    left = max(LEAST_SECONDS, config.time_limit_seconds - first.run.seconds)
+    limited = msgspec.structs.replace(config, time_limit_seconds=left)
+    again = answer(dataclasses.replace(first.question, problem=tight), limited, progress)
     run = msgspec.structs.replace(
         again.run,
         status="not_found" if again.plan is None else "feasible",

@@ -59,3 +59,29 @@ class SilentProgress:
     def should_stop(self) -> bool:
         """Never."""
         return False
+
+
+class AsideProgress:
+    """A part of a run whose plans are not those of the whole: what it finds is not told, but it can be stopped."""
+
+    def __init__(self, whole: Progress) -> None:
+        """Listen for somebody who listens to the whole run."""
+        self._whole = whole
+
+    def stage(self, text: str) -> None:
+        """The whole run's."""
+        self._whole.stage(text)
+
+    def advance(self, done: int, total: int) -> None:
+        """Ignore."""
+
+    def incumbent(self, overhead_percent: float | None, bound_percent: float | None) -> None:
+        """Ignore."""
+
+    def note(self, text: str) -> None:
+        """The whole run's."""
+        self._whole.note(text)
+
+    def should_stop(self) -> bool:
+        """Whether the whole run is to stop."""
+        return self._whole.should_stop()
