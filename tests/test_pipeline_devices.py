@@ -31,7 +31,7 @@ def cache(tmp_path_factory):
 
 def compiled(capsys, folder, name, *more):
     """Exit code, JSON report and stderr of `remat compile`; files go to out.onnx and out.plan.json."""
-    words = ["compile", str(SAMPLES / f"{name}.onnx"), "-o", str(folder / "out.onnx"), "--time-limit", "4s"]
+    words = ["compile", str(SAMPLES / f"{name}.onnx"), "-o", str(folder / "out.onnx"), "--time-limit", "2s"]
     code = main([*words, "--format", "json", *more])
     seen = capsys.readouterr()
     return code, json.loads(seen.out) if seen.out else None, seen.err
