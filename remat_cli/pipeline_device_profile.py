@@ -32,7 +32,16 @@ from remat_cli.pipeline_prepare import (
     profile_prepared,
 )
 from remat_cli.runtime.links import measure_link
-from remat_cli.runtime.op_profiler import OpFinding, OpJob, OpRequest, measure_call, measure_ops
+from remat_cli.runtime.op_profiler import (
+    HANDOVER_ELEMENTS,
+    HANDOVERS,
+    OpFinding,
+    OpJob,
+    OpRequest,
+    measure_call,
+    measure_handover,
+    measure_ops,
+)
 from remat_cli.runtime.profile_cache import CacheScope, ProfileCache
 from remat_cli.runtime.provenance import provenance
 from remat_cli.runtime.providers import device_of, must_estimate, require_device
@@ -41,7 +50,7 @@ from remat_cli.runtime.tensor_values import record_values
 
 MOST_VALUE_BYTES = 2**30  # of recorded floats; larger ones are random
 FLOATS = ("float", "double", "float16", "bfloat16")
-CALL = "call"
+CALL, HANDOVER = "call", "handover"
 
 
 def profile_on_devices(
@@ -133,7 +142,8 @@ def _profile_inside(prepared: Prepared, config: Config, spec: DeviceSpec, progre
         sight = known_sight(cache, scope, prepared.reference_sha256) if config.inputs is None else None
     own = sight or Sight(prepared.sight.types, prepared.sight.packed_bytes)
     profile = profile_prepared(replace(prepared, sight=own), config, CPU, progress)
-    call_ns = _call_ns(scope, config, device_settings(spec, SessionSettings(intra_op_threads=config.intra_op_threads)))
+    settings = device_settings(spec, SessionSettings(intra_op_threads=config.intra_op_threads))
+    call_ns = _handover_ns(scope, config, settings)
     return msgspec.structs.replace(
         profile, device=spec.name, memory=spec.memory, power_watts=spec.power_watts, call_ns=call_ns
     )
@@ -266,6 +276,18 @@ def _call_ns(scope: CacheScope, config: Config, settings: SessionSettings) -> in
                 save(call_model(), path)
                 cache.store_ops(scope, {CALL: OpCost(CALL, measure_call(path, settings))})
         return cache.op_costs(scope, [CALL])[CALL].time_ns
+
+
+def _handover_ns(scope: CacheScope, config: Config, settings: SessionSettings) -> int:
+    """What it costs to go on in another session, where ops were measured inside the model, from the cache if known."""
+    with ProfileCache(config.cache_dir) as cache:
+        if HANDOVER not in cache.op_costs(scope, [HANDOVER]):
+            with tempfile.TemporaryDirectory(prefix="remat_call_") as folder:
+                one, row = Path(folder) / "one.onnx", Path(folder) / "row.onnx"
+                save(call_model(1, HANDOVER_ELEMENTS), one)
+                save(call_model(HANDOVERS, HANDOVER_ELEMENTS), row)
+                cache.store_ops(scope, {HANDOVER: OpCost(HANDOVER, measure_handover(one, row, settings))})
+        return cache.op_costs(scope, [HANDOVER])[HANDOVER].time_ns
 
 
 def _link(source: DeviceSpec, target: DeviceSpec, config: Config, cache: ProfileCache) -> LinkCost:

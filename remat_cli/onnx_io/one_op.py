@@ -61,12 +61,15 @@ def model_with_outputs(model: ir.Model, graph: Graph, names: Iterable[str]) -> i
     return copy
 
 
-def call_model() -> ir.Model:
-    """The least there is to run: the negative of one number. What a run of it takes is the call of a session."""
-    kind = TensorType("float", (1,))
-    graph = helper.make_graph(
-        [helper.make_node("Neg", ["x"], ["y"], "call")], "call", [_port("x", kind)], [_port("y", kind)]
-    )
+def call_model(ops: int = 1, elements: int = 1) -> ir.Model:
+    """The least there is to run: the negative of one number. What a run of it takes is the call of a session.
+
+    With more `ops` in a row, on more numbers, it shows what several sessions take beyond one.
+    """
+    kind = TensorType("float", (elements,))
+    names = ["x", *(f"y_{number}" for number in range(1, ops)), "y"]
+    nodes = [helper.make_node("Neg", [names[n]], [names[n + 1]], f"call_{n}") for n in range(ops)]
+    graph = helper.make_graph(nodes, "call", [_port("x", kind)], [_port("y", kind)])
     imports = [helper.make_opsetid("", CALL_OPSET)]
     return ir.from_proto(helper.make_model(graph, opset_imports=imports, ir_version=CALL_IR_VERSION))
 

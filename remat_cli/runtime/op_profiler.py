@@ -35,6 +35,8 @@ from remat_cli.runtime.tensor_values import read_value
 LOOSER = {"float16": 1e-2, "bfloat16": 5e-2}
 """Largest relative difference of outputs in types of few digits; other floats must be close as in verification."""
 CALL_RUNS = 2000
+HANDOVERS, HANDOVER_RUNS = 8, 100
+HANDOVER_ELEMENTS = 2**18  # enough for an op to use every thread, which have to be woken for each session
 REFUSED = "ONNX Runtime refuses"
 NOT_TAKEN_SIGN = "assigned to the default CPU EP"
 NOT_TAKEN = "the provider does not take it by itself"
@@ -326,3 +328,36 @@ def measure_call_here(job: CallJob, advance: Advance) -> int:
             pass
     kernel = min((1000 * event.duration_us for each in runs for event in each.events), default=0)
     return max(0, whole - kernel)
+
+
+class HandoverJob(msgspec.Struct, frozen=True):
+    """A model of one op, and one of `HANDOVERS` such ops in a row."""
+
+    one: str
+    row: str
+    settings: SessionSettings
+
+
+def measure_handover(one: Path, row: Path, settings: SessionSettings) -> int:
+    """What it costs in nanoseconds to run an op in one more session instead of the same; measured in a fresh process.
+
+    More than the call of a session: its threads have to wake up, and results go to buffers of their own.
+
+    Raises:
+        RuntimeFailure: the runtime refuses or fails to run a model.
+    """
+    return run_fresh(measure_handover_here, HandoverJob(str(one.resolve()), str(row.resolve()), settings))
+
+
+def measure_handover_here(job: HandoverJob, advance: Advance) -> int:
+    """The least time of a row of sessions of one op, less that of one session of the row, for each session more."""
+    feeds = read_inputs((InputSpec("x", "float", (HANDOVER_ELEMENTS,)),), {}, 0)
+    with runtime_errors("ONNX Runtime fails to run the least model"):
+        row = bound_run(_open(Path(job.row), job.settings), feeds, job.settings)
+        parts = [bound_run(_open(Path(job.one), job.settings), feeds, job.settings) for _ in range(HANDOVERS)]
+        together = _times_ns(lambda: [run() for run in parts])
+        alone = _times_ns(row)
+        pairs = [(next(together), next(alone)) for _ in range(HANDOVER_RUNS)]
+    advance(1, 1)
+    apart_ns, whole_ns = min(apart for apart, _ in pairs), min(whole for _, whole in pairs)
+    return max(0, (apart_ns - whole_ns) // (HANDOVERS - 1))

@@ -108,6 +108,8 @@ def test_optional_outputs_that_nobody_reads_are_left_out(reads_indices, tmp_path
 
 def test_the_least_model_runs(tmp_path):
     assert opened(call_model(), tmp_path / "c.onnx").run(None, {"x": np.ones(1, np.float32)})[0] == [-1]
+    row = opened(call_model(3, 2), tmp_path / "r.onnx")
+    assert row.run(None, {"x": np.ones(2, np.float32)})[0].tolist() == [-1, -1]
 
 
 def test_an_op_of_another_graph_is_refused():
