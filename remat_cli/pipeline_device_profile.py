@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -269,25 +269,33 @@ def _chosen(values: dict[str, str], tensors: Sequence[Tensor]) -> dict[str, str]
 
 def _call_ns(scope: CacheScope, config: Config, settings: SessionSettings) -> int:
     """What one more session costs on a device, from the cache if it is known."""
-    with ProfileCache(config.cache_dir) as cache:
-        if CALL not in cache.op_costs(scope, [CALL]):
-            with tempfile.TemporaryDirectory(prefix="remat_call_") as folder:
-                path = Path(folder) / "call.onnx"
-                save(call_model(), path)
-                cache.store_ops(scope, {CALL: OpCost(CALL, measure_call(path, settings))})
-        return cache.op_costs(scope, [CALL])[CALL].time_ns
+
+    def measure(folder: Path) -> int:
+        save(call_model(), folder / "call.onnx")
+        return measure_call(folder / "call.onnx", settings)
+
+    return _measured_once(CALL, scope, config, measure)
 
 
 def _handover_ns(scope: CacheScope, config: Config, settings: SessionSettings) -> int:
     """What it costs to go on in another session, where ops were measured inside the model, from the cache if known."""
+
+    def measure(folder: Path) -> int:
+        one, row = folder / "one.onnx", folder / "row.onnx"
+        save(call_model(1, HANDOVER_ELEMENTS), one)
+        save(call_model(HANDOVERS, HANDOVER_ELEMENTS), row)
+        return measure_handover(one, row, settings)
+
+    return _measured_once(HANDOVER, scope, config, measure)
+
+
+def _measured_once(key: str, scope: CacheScope, config: Config, measure: Callable[[Path], int]) -> int:
+    """A cost in nanoseconds that is no op's, from the cache if it is known; `measure` may write models to a folder."""
     with ProfileCache(config.cache_dir) as cache:
-        if HANDOVER not in cache.op_costs(scope, [HANDOVER]):
+        if key not in cache.op_costs(scope, [key]):
             with tempfile.TemporaryDirectory(prefix="remat_call_") as folder:
-                one, row = Path(folder) / "one.onnx", Path(folder) / "row.onnx"
-                save(call_model(1, HANDOVER_ELEMENTS), one)
-                save(call_model(HANDOVERS, HANDOVER_ELEMENTS), row)
-                cache.store_ops(scope, {HANDOVER: OpCost(HANDOVER, measure_handover(one, row, settings))})
-        return cache.op_costs(scope, [HANDOVER])[HANDOVER].time_ns
+                cache.store_ops(scope, {key: OpCost(key, measure(Path(folder)))})
+        return cache.op_costs(scope, [key])[key].time_ns
 
 
 def _link(source: DeviceSpec, target: DeviceSpec, config: Config, cache: ProfileCache) -> LinkCost:

@@ -90,12 +90,10 @@ def plan_on_devices(platform: Platform, budgets: dict[str, Budget], config: Conf
     rest = msgspec.structs.replace(config, time_limit_seconds=config.time_limit_seconds * (1 - SINGLE_SHARE))
     helped = best if config.solver == AUTO else None
     found, cut = _fitted(platform, question, rest, progress, helped.schedule if helped is not None else None)
+    planned = DevicePlan(found, cut, ranked, best)
     if helped is not None and (found.plan is None or helped.time_ns < found.plan.time_ns):
-        alone = cut_of(platform, question.problem, helped)
-        if not any(_excess(question.problem, alone)):
-            run = msgspec.structs.replace(found.run, status=_status(found, helped))
-            found, cut = Answer(question, run, simulate(question.problem, helped.schedule)), alone
-    return DevicePlan(found, cut, ranked, best)
+        return _judged_on(platform, planned, helped.schedule) or planned
+    return planned
 
 
 def judged_again(platform: Platform, planned: DevicePlan) -> DevicePlan | None:
@@ -184,8 +182,6 @@ def _fitted(
     """Solve, and where the cut plan needs more than its schedule, solve again for so much less."""
     problem, slack = question.problem, [0] * len(question.problem.memories)
     found = answer(question, config, progress, start)
-    if found.plan is None:
-        return found, None
     for attempt in range(ATTEMPTS):
         if found.plan is None:
             return found, None

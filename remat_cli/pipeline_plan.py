@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,6 +22,7 @@ from remat_cli.core.plan_file import (
     graph_instances,
 )
 from remat_cli.core.profile import Profile
+from remat_cli.core.provider_table import PROVIDERS, named_spec
 from remat_cli.core.schedule import Schedule
 from remat_cli.core.verification import Verification
 from remat_cli.pipeline_prepare import Prepared, sha256
@@ -32,8 +32,6 @@ from remat_cli.pipeline_write import Written
 from remat_cli.report.report import SolutionReport, solution_report
 from remat_cli.runtime.provenance import provenance
 from remat_cli.runtime.verify import VerifyRequest
-
-PROVIDER_NAMES: Mapping[str, str] = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
 
 
 @dataclass(frozen=True)
@@ -249,7 +247,7 @@ def _moved(device: str, profile: Profile) -> list[str]:
 
 def snippet(output: Path, config: Config) -> str:
     """Python that runs the result, ready to paste."""
-    provider = PROVIDER_NAMES[config.device.partition(":")[0]]
+    provider = PROVIDERS[named_spec(config.device).provider].runtime_name
     threads = f"options.intra_op_num_threads = {config.intra_op_threads}\n" if config.intra_op_threads else ""
     return (
         "import onnxruntime as ort\n\n"

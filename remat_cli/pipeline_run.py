@@ -28,8 +28,6 @@ from remat_cli.runtime.segment_measure import see_memory, time_runs
 from remat_cli.runtime.segment_run import PlanRunner, check_devices
 from remat_cli.runtime.trace import chrome_trace
 
-RUNNING = "running the plan"
-
 
 class LoadedPlan:
     """A plan that is ready to run in this process, as often as asked; not for several threads at once.
@@ -110,7 +108,7 @@ def run_plan(path: Path, options: RunOptions, config: Config, progress: Progress
         program = make_program(read, path, Path(folder))
         check_devices(program)
         feeds = _feeds(read, path, config)
-        progress.stage(RUNNING)
+        progress.stage(stages.RUNNING)
         caps = dict(zip(program.memories, program.budgets, strict=True)) if options.is_capped else {}
         seen = see_memory(program, feeds)
         timed = time_runs(program, feeds, options.repeat, caps, progress.advance)

@@ -11,10 +11,9 @@ from remat_cli.core.errors import ModelError
 from remat_cli.core.graph import Graph
 from remat_cli.core.problem import Device, Memory, OpSpec, Problem, TensorSpec, make_problem
 from remat_cli.core.profile import LinkCost, OpCost, Profile
+from remat_cli.core.provider_table import HOST_MEMORY
 
 NOTHING: Mapping[str, int] = MappingProxyType({})
-HOST = "cpu"
-"""The memory in which the caller's inputs are."""
 
 
 def make_device_problem(
@@ -114,7 +113,7 @@ def _fixed_bytes(name: str, graph: Graph, profiles: Sequence[Profile]) -> int:
     if len(mine) == len(profiles):
         return max(profile.fixed_bytes for profile in mine)
     read = sum(graph.tensors[tensor].size_bytes for tensor in _read_inputs(graph))
-    return graph.input_bytes - read if name == HOST else 0
+    return graph.input_bytes - read if name == HOST_MEMORY else 0
 
 
 def _read_inputs(graph: Graph) -> tuple[int, ...]:
@@ -129,7 +128,7 @@ def _with_inputs(
     """The problem with an op and a tensor in front for each model input that is read."""
     inputs = _read_inputs(graph)
     count = len(inputs)
-    host = [0 if profile.memory == HOST else None for profile in profiles]
+    host = [0 if profile.memory == HOST_MEMORY else None for profile in profiles]
     if all(time is None for time in host):
         raise ModelError("no device uses the memory of the caller, where model inputs are: add --device cpu")
     made = tuple(

@@ -13,6 +13,7 @@ SPLITTING: Final = "searching for splits"
 SOLVING: Final = "solving"
 REWRITING: Final = "rewriting"
 VERIFYING: Final = "verifying"
+RUNNING: Final = "running the plan"
 
 STOPPABLE: Final = frozenset({SPLITTING, SOLVING})  # stages that keep what they have when asked to stop
 

@@ -12,11 +12,10 @@ from remat_cli.report.devices import DeviceReport, LinkReport
 from remat_cli.report.obstacle import Obstacle, find_obstacle
 from remat_cli.report.placed import Placed, device_reports, link_reports, placed_recomputes, predicted_peak
 from remat_cli.report.report import (
-    EXIT_DONE,
-    EXIT_UNVERIFIED,
     Recompute,
     SolutionReport,
     SolverRun,
+    compile_exit_code,
     solution_report,
 )
 
@@ -51,9 +50,7 @@ class DeviceCompileReport(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def exit_code(self) -> int:
         """The solution's, or 5 when the plan does not keep its promises."""
-        if self.solution.exit_code == EXIT_DONE and self.verification is not None and not self.verification.passed:
-            return EXIT_UNVERIFIED
-        return self.solution.exit_code
+        return compile_exit_code(self.solution, self.verification)
 
 
 def device_compile_report(

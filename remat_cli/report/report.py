@@ -81,6 +81,13 @@ class SolutionReport(msgspec.Struct, frozen=True, kw_only=True):
         return {"infeasible": EXIT_IMPOSSIBLE, "not_found": EXIT_NOT_FOUND}.get(self.status, EXIT_DONE)
 
 
+def compile_exit_code(solution: SolutionReport, seen: Verification | DeviceVerification | None) -> int:
+    """The solution's exit code, or 5 where what was found did not keep its promises."""
+    if solution.exit_code == EXIT_DONE and seen is not None and not seen.passed:
+        return EXIT_UNVERIFIED
+    return solution.exit_code
+
+
 class LiveTensor(msgspec.Struct, frozen=True, kw_only=True):
     """A tensor that is held at some step. `shares_with` names the tensor whose storage it uses (bytes then 0)."""
 
@@ -168,9 +175,7 @@ class CompileReport(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def exit_code(self) -> int:
         """The solution's, or 5 when the model does not keep its promises."""
-        if self.solution.exit_code == EXIT_DONE and self.verification is not None and not self.verification.passed:
-            return EXIT_UNVERIFIED
-        return self.solution.exit_code
+        return compile_exit_code(self.solution, self.verification)
 
 
 class VerifyReport(msgspec.Struct, frozen=True, kw_only=True):

@@ -19,6 +19,7 @@ from remat_cli.runtime._events import Run, read_runs
 from remat_cli.runtime._process import Advance, ignore_progress, run_fresh
 from remat_cli.runtime._segment_sessions import Opening, has_counters
 from remat_cli.runtime.segment_run import PlanRunner
+from remat_cli.runtime.session import baseline_bytes
 from remat_cli.runtime.weights import kept_weight_bytes
 
 
@@ -140,12 +141,8 @@ def _packed(program: Program, profiles: Mapping[int, Run]) -> tuple[int, ...]:
     """What sessions hold before their first op, by memory."""
     total = [0] * len(program.memories)
     for number, run in profiles.items():
-        total[program.memory_of[program.sessions[number].device]] += _base(run)
+        total[program.memory_of[program.sessions[number].device]] += baseline_bytes(run.events)
     return tuple(total)
-
-
-def _base(run: Run) -> int:
-    return run.events[0].requested_bytes - run.events[0].growth_bytes
 
 
 def _kept(program: Program, packed: tuple[int, ...], silent: Collection[int]) -> list[int]:
@@ -183,5 +180,5 @@ def _inside(action: SessionAction, run: Run) -> int:
     ran = tuple(event.name for event in run.events)
     if ran != action.segment.ops:
         raise RuntimeFailure(f"segment {action.segment.file} did not run in the plan's order: report this")
-    base = _base(run)
+    base = baseline_bytes(run.events)
     return max(e.requested_bytes - base + action.workspace_bytes.get(e.name, 0) for e in run.events)
