@@ -29,7 +29,7 @@ from remat_cli.solvers.base import Limits, Space, Status
 Take: TypeAlias = Callable[[Schedule | None, int | None], None]
 
 LARGEST_MODEL = 150_000
-"""Literals of reads up to which a model is built: about two gigabytes."""
+"""Literals of reads up to which a model is built."""
 
 
 _NEVER = 2**62
