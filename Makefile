@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 .DEFAULT_GOAL := help
-.PHONY: help setup demo picture test test-slow check fmt lint types models schema wheel bench-models bench-split bench-train bench-train-curves bench-devices bench-placement bench-gpu test-gpu bench-eager bench-instances bench-quick bench-solvers bench-scale lock clean
+.PHONY: help setup demo picture test test-slow check fmt lint types models schema wheel bench-models bench-split bench-train bench-train-curves bench-devices bench-placement bench-classics bench-gpu test-gpu bench-eager bench-instances bench-quick bench-solvers bench-scale lock clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "%-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -24,8 +24,11 @@ demo: $(STAMP)  ## compile a real model to 60 % of its activation memory and pro
 picture: demo  ## redraw the picture of the README
 	cp demo/memory.svg docs/memory.svg
 
-test: $(STAMP)  ## fast tests
-	$(BIN)/python -m pytest -m 'not slow'
+# Tests at a time, each in a process of its own that takes some 1 GB.
+TEST_JOBS ?= 2
+
+test: $(STAMP)  ## fast tests, two at a time (TEST_JOBS=8)
+	$(BIN)/python -m pytest -m 'not slow' --numprocesses $(TEST_JOBS) --dist worksteal
 
 test-slow: $(STAMP)  ## all tests, long ones included
 	$(BIN)/python -m pytest
@@ -94,6 +97,10 @@ bench-gpu: $(GPU_STAMP)  ## U-Net and ResNet50 on a GPU and the CPU at budgets o
 
 bench-placement: $(STAMP)  ## placement of large networks on two devices against its bound
 	$(BIN)/python -m bench.placement --write
+
+bench-classics: $(STAMP)  ## classic systems on the graphs of their papers, rows that are missing, three quarters of an hour
+	$(BIN)/python -m bench.rotor
+	$(BIN)/python -m bench.classics --jobs 2
 
 # What `remat bench` is told: --force begins anew, --resume goes on; --only SUITE runs a part and leaves the rest.
 BENCH ?= --force

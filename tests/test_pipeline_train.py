@@ -129,7 +129,7 @@ def test_settings_may_come_from_a_file(net, capsys):
 
 
 def test_the_largest_batch_is_found_and_planned(net, capsys):
-    found = report(capsys, "max-batch", net, *ENTROPY, "--budget", "2MiB", "--time-limit", "2s")
+    found = report(capsys, "max-batch", net, *ENTROPY, "--budget", "2MiB", "--time-limit", "1s")
     assert found["max_batch"] >= found["keep_all_batch"] >= 1
     best = found["best"]
     assert best["batch"] == found["max_batch"]
