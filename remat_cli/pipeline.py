@@ -178,7 +178,8 @@ def solve_instance(instance: Path, config: Config, progress: Progress) -> SolveR
     Raises:
         InputError: the instance or the settings cannot be used.
     """
-    question = ask(instance_problem(load_instance(instance)), config)
+    loaded = load_instance(instance)
+    question = ask(instance_problem(loaded), config, loaded.names)
     prepare_kernels(config.solver, progress)
     solved = answer(question, config, progress)
     return SolveReport(

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
+import re
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,11 +25,18 @@ from remat_cli.core.simulate import baseline, simulate
 from remat_cli.core.tidy import tidy
 from remat_cli.core.timeline import time_of
 from remat_cli.report.report import SolverRun, overhead_percent
-from remat_cli.solvers import solve
+from remat_cli.solvers import make_solver, solve
 from remat_cli.solvers.base import Limits, Result
 from remat_cli.solvers.least_budget import find_least_budget
 
-NUMBA_SOLVERS = frozenset({"auto", "local-search"})
+# Of each solver with compiled kernels, what loads them. `auto` and the local search share theirs.
+WARM_UPS: Mapping[str, str] = {
+    "auto": "remat_cli.solvers._search_warmup",
+    "local-search": "remat_cli.solvers._search_warmup",
+    "rotor": "remat_cli.solvers._rotor_warmup",
+    "checkmate-lp": "remat_cli.solvers._lp_warmup",
+    "placement": "remat_cli.solvers._placement_warmup",
+}
 LEAST_SECONDS = 1.0  # a repeated search always gets this much
 
 
@@ -35,13 +44,14 @@ LEAST_SECONDS = 1.0  # a repeated search always gets this much
 class Question:
     """A problem under the budget in force, and the baseline's plan, which `min` and percentages refer to.
 
-    Of a split model the baseline is that of the whole one.
+    Of a split model the baseline is that of the whole one. `names` are those of the ops, where they have any.
     """
 
     problem: Problem
     baseline: Plan
     text: str
     least: bool = False
+    names: tuple[str, ...] = ()
 
     @property
     def budget_bytes(self) -> int:
@@ -58,7 +68,7 @@ class Answer:
     plan: Plan | None
 
 
-def ask(problem: Problem, config: Config) -> Question:
+def ask(problem: Problem, config: Config, names: tuple[str, ...] = ()) -> Question:
     """Put the user's budget on a problem; `min` starts at the baseline's peak.
 
     Raises:
@@ -71,27 +81,25 @@ def ask(problem: Problem, config: Config) -> Question:
     fixed = problem.memories[0].fixed_bytes
     least = budget.kind == "min"
     bytes_ = plan.peak if least else resolve(budget, fixed, plan.peak, config.budget_scope)
-    return Question(problem.with_budget(bytes_), plan, budget.text, least)
+    return Question(problem.with_budget(bytes_), plan, budget.text, least, names)
 
 
 def prepare_kernels(solver: str, progress: Progress) -> None:
-    """Load the compiled search kernels, or compile them once per machine, before anything is measured or timed."""
-    if solver not in NUMBA_SOLVERS:
-        return
-    from remat_cli.solvers._search_warmup import is_compiled, warm_up
-
-    if not is_compiled():
-        progress.stage(stages.COMPILING_KERNELS)
-    warm_up()
+    """Load a solver's compiled kernels, or compile them once per machine, before anything is measured or timed."""
+    if solver in WARM_UPS:
+        _load_kernels(WARM_UPS[solver], progress)
 
 
 def prepare_placement_kernels(progress: Progress) -> None:
     """The same for searching placements in several memories."""
-    from remat_cli.solvers._placement_warmup import is_compiled, warm_up
+    _load_kernels("remat_cli.solvers._placement_warmup", progress)
 
-    if not is_compiled():
+
+def _load_kernels(module: str, progress: Progress) -> None:
+    kernels = importlib.import_module(module)
+    if not kernels.is_compiled():
         progress.stage(stages.COMPILING_KERNELS)
-    warm_up()
+    kernels.warm_up()
 
 
 def tidied(found: Answer) -> Answer:
@@ -106,13 +114,39 @@ def tidied(found: Answer) -> Answer:
 
 
 def answer(question: Question, config: Config, progress: Progress, start: Schedule | None = None) -> Answer:
-    """Solve within the budget and the time limit, from `start` if given, telling `progress` of every improvement."""
+    """Solve within the budget and the time limit, from `start` if given, telling `progress` of every improvement.
+
+    Raises:
+        ConfigError: unknown solver or option, or the solver does not take this problem.
+    """
+    if reason := refusal(question.problem, config.solver, config.solver_options, question.names):
+        raise ConfigError(f"solver {config.solver} cannot take this problem: {reason}")
     progress.stage(stages.SOLVING)
     limits = _limits(question, config, progress, config.time_limit_seconds)
     if question.least:
         return _least(question, limits, config, progress)
     result = solve(question.problem, config.solver, limits, config.solver_options, start)
     return _answer(question, result, config)
+
+
+def refusal(problem: Problem, solver: str, options: Mapping[str, Any], names: Sequence[str]) -> str | None:
+    """Why a solver does not take a problem, with ops by their names; None where it does.
+
+    Raises:
+        ConfigError: unknown solver or option.
+    """
+    reason = make_solver(solver, options).supports(problem)
+    return None if reason is None else name_ops(reason, names)
+
+
+def name_ops(text: str, names: Sequence[str]) -> str:
+    """`op 7` as `op conv_3`; solvers know numbers only. An op without a name keeps its number."""
+
+    def named(match: re.Match[str]) -> str:
+        number = int(match[1])
+        return f"op {names[number]}" if number < len(names) and names[number] else match[0]
+
+    return re.sub(r"\bop ([0-9]+)\b", named, text)
 
 
 def unsolved(question: Question, config: Config) -> Answer:
@@ -145,7 +179,7 @@ def answer_again(first: Answer, slack_bytes: int, config: Config, progress: Prog
         return Answer(question, msgspec.structs.replace(first.run, status="not_found", seconds=spent), None)
     proved = first.run.bound is not None and result.plan.time_ns <= first.run.bound
     run = msgspec.structs.replace(
-        _run(result, config),
+        solver_run(result, config.seed),
         status="optimal" if proved else "feasible",
         bound=first.run.bound,
         space=first.run.space,
@@ -166,7 +200,7 @@ def _least(question: Question, limits: Limits, config: Config, progress: Progres
     rest = _limits(question, config, progress, max(LEAST_SECONDS, limits.seconds_left))
     result = solve(found.problem, config.solver, rest, config.solver_options, start.schedule)
     if result.plan is None or result.plan.time_ns > start.time_ns:
-        run = msgspec.structs.replace(_run(result, config), status="feasible")
+        run = msgspec.structs.replace(solver_run(result, config.seed), status="feasible")
         return Answer(found, run, start)
     return _answer(found, result, config)
 
@@ -199,10 +233,11 @@ def _limits(question: Question, config: Config, progress: Progress, seconds: flo
 
 
 def _answer(question: Question, result: Result, config: Config) -> Answer:
-    return Answer(question, _run(result, config), result.plan)
+    return Answer(question, solver_run(result, config.seed), result.plan)
 
 
-def _run(result: Result, config: Config) -> SolverRun:
+def solver_run(result: Result, seed: int) -> SolverRun:
+    """What a solver said, in plain values."""
     options: Mapping[str, Any] = result.options
     return SolverRun(
         solver=result.solver,
@@ -211,7 +246,7 @@ def _run(result: Result, config: Config) -> SolverRun:
         floor_bytes=result.floor.bytes,
         floor_op=result.floor.ops[-1] if result.floor.ops else None,
         floor_held=result.floor.held,
-        seed=config.seed,
+        seed=seed,
         seconds=result.seconds,
         seconds_to_best=result.seconds_to_best,
         bound=result.bound_ns,

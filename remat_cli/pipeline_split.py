@@ -24,7 +24,7 @@ FREE_PERCENT = 0.5  # a plan of whole ops that costs no more than this is taken 
 def plan_model(prepared: Prepared, profile: Profile, config: Config, work: Path, progress: Progress) -> Planned:
     """Plan whole ops; where that is not possible for free, plan with splits too and take what is better."""
     problem = make_problem(prepared.graph, profile, 0)
-    question = ask(problem, config)
+    question = ask(problem, config, tuple(op.name for op in prepared.graph.ops))
     share = 1.0 if config.split == "off" else WHOLE_SHARE
     limited = msgspec.structs.replace(config, time_limit_seconds=config.time_limit_seconds * share)
     first = answer(question, limited, progress)

@@ -250,7 +250,8 @@ class Splitter:
         problem = make_problem(trial.prepared.graph, trial.profile, self.question.problem.memories[0].budget_bytes)
         if working_set_floor(problem).bytes[0] > self.question.budget_bytes:
             return None
-        asked = replace(self.question, problem=problem)
+        names = tuple(op.name for op in trial.prepared.graph.ops)
+        asked = replace(self.question, problem=problem, names=names)
         seconds = self.config.time_limit_seconds * (1 - WHOLE_SHARE - SEARCH_SHARE)
         config = msgspec.structs.replace(self.config, time_limit_seconds=seconds)
         first = _lower(asked, answer(asked, config, self.progress))

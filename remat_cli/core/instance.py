@@ -27,6 +27,11 @@ class Instance(msgspec.Struct, frozen=True):
     edges: tuple[tuple[int, int], ...]
     name: str = ""
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the nodes; empty where they have none."""
+        return tuple(node.name for node in self.nodes)
+
 
 def load_instance(path: Path) -> Instance:
     """Read an instance file.

@@ -1,50 +1,62 @@
-"""The worker process of `_bounds_process`: reads an integer program as JSON, writes what HiGHS or SCIP proves about it.
+"""The worker process of `_bounds_process`: reads integer programs as JSON, writes what HiGHS or SCIP proves about each.
 
 Run as a script, so that it loads nothing but OR-Tools. HiGHS cannot be interrupted; a process can. HiGHS's own log goes
-to standard output while it works, for the bounds in it; the last line is the reply. SCIP replies on its way, too.
+to standard output while it works, for the bounds in it; the last line is the reply. SCIP replies on its way, too, and
+HiGHS writes the solutions that it finds into a file.
 """
 
+import ctypes
 import datetime
 import json
 import math
 import sys
+import threading
 from functools import partial
 from typing import Any
 
+from ortools.math_opt import model_pb2
 from ortools.math_opt.python import mathopt
+from ortools.math_opt.solvers import highs_pb2
+
+_FLUSH_SECONDS = 0.2
 
 
 def main() -> None:
-    """One request on stdin, HiGHS's log and then one reply on stdout."""
+    """One request on stdin; HiGHS's log and then a reply on stdout, for each program of the request."""
     request = json.load(sys.stdin)
-    reply = solve(request["milp"], request["seconds"])
-    sys.stdout.write("\n" + json.dumps(reply) + "\n")
+    for milp in request["milps"]:
+        reply = solve(milp, request["seconds"])
+        sys.stdout.write("\n" + json.dumps(reply) + "\n")
+        sys.stdout.flush()
 
 
 def solve(milp: dict[str, Any], seconds: float) -> dict[str, Any]:
     """Status (`optimal`, `infeasible`, `unknown`), bound, best solution and (no integers) reduced costs of a Milp.
 
-    `engine` (default `highs`) may be `scip`, which takes a `hint`: [variable, value] pairs to start from. HiGHS gets
-    none: it would solve a program of its own to complete it, and log the bounds of that.
+    `engine` (default `highs`) may be `scip`. A `hint` has [variable, value] pairs to start from; HiGHS must be given a
+    value of each variable, or it would solve a program of its own to complete them, and log the bounds of that.
+    `solutions` is the file for those that HiGHS finds.
     """
     # Costs are integers: a gap below one is closed by rounding up. A relative gap would end too early.
     parameters = mathopt.SolveParameters(
         time_limit=datetime.timedelta(seconds=seconds),
         enable_output=True,
-        absolute_gap_tolerance=0.5,
+        absolute_gap_tolerance=max(0.5, milp.get("gap", 0.0)),
         relative_gap_tolerance=0.0,
     )
     model = build(milp)
     variables = list(model.variables())
+    hint = mathopt.SolutionHint({variables[variable]: value for variable, value in milp.get("hint", ())})
+    start = mathopt.ModelSolveParameters(solution_hints=[hint] if milp.get("hint") else [])
     if milp.get("engine") == "scip":
-        hint = mathopt.SolutionHint({variables[variable]: value for variable, value in milp["hint"]})
-        start = mathopt.ModelSolveParameters(solution_hints=[hint] if milp["hint"] else [])
         news = mathopt.CallbackRegistration(events={mathopt.Event.MIP_SOLUTION})
         tell = partial(_tell, variables, [])
         scip = mathopt.SolverType.GSCIP
         result = mathopt.solve(model, scip, params=parameters, model_params=start, callback_reg=news, cb=tell)
     else:
-        result = mathopt.solve(model, mathopt.SolverType.HIGHS, params=parameters)
+        if milp.get("solutions"):
+            _write_solutions(parameters, milp["solutions"])
+        result = mathopt.solve(model, mathopt.SolverType.HIGHS, params=parameters, model_params=start)
     reason = mathopt.TerminationReason
     status = {reason.OPTIMAL: "optimal", reason.INFEASIBLE: "infeasible"}.get(result.termination.reason, "unknown")
     bound = result.termination.objective_bounds.dual_bound
@@ -54,6 +66,7 @@ def solve(milp: dict[str, Any], seconds: float) -> dict[str, Any]:
         "bound": bound if math.isfinite(bound) else None,
         "values": result.variable_values(variables) if result.has_primal_feasible_solution() else None,
         "reduced": result.reduced_costs(variables) if has_duals else None,
+        "duals": result.dual_values(list(model.linear_constraints())) if has_duals and milp.get("duals") else None,
     }
 
 
@@ -69,24 +82,52 @@ def _tell(variables: list[Any], told: list[Any], news: Any) -> mathopt.CallbackR
     return mathopt.CallbackResult()
 
 
+def _write_solutions(parameters: mathopt.SolveParameters, path: str) -> None:
+    """Have HiGHS write solutions into a file; C's buffers are flushed on and on, so that they get there at once."""
+    options = highs_pb2.HighsOptionsProto()
+    options.bool_options["mip_improving_solution_save"] = True
+    options.string_options["mip_improving_solution_file"] = path
+    parameters.highs = options
+    flush, never = ctypes.CDLL(None).fflush, threading.Event()
+
+    def flush_on() -> None:
+        while not never.wait(_FLUSH_SECONDS):
+            flush(None)
+
+    threading.Thread(target=flush_on, daemon=True).start()
+
+
 def build(milp: dict[str, Any]) -> mathopt.Model:
-    """The model in MathOpt's terms; variables that need not be integral are continuous."""
-    model = mathopt.Model()
-    columns = zip(milp["lower"], milp["upper"], milp["integral"], strict=True)
-    variables = [model.add_variable(lb=lower, ub=upper, is_integer=integral) for lower, upper, integral in columns]
-    for terms, least, most in milp["rows"]:
-        row = model.add_linear_constraint(
-            lb=-math.inf if least is None else least, ub=math.inf if most is None else most
-        )
-        sums: dict[int, int] = {}
+    """The model in MathOpt's terms; variables that need not be integral are continuous.
+
+    By way of a message: adding coefficients one by one takes minutes for a million of them.
+    """
+    message = model_pb2.ModelProto()
+    columns = message.variables
+    columns.ids.extend(range(len(milp["upper"])))
+    columns.lower_bounds.extend(milp["lower"])
+    columns.upper_bounds.extend(milp["upper"])
+    columns.integers.extend(milp["integral"])
+    costs = [(variable, cost) for variable, cost in enumerate(milp["cost"]) if cost]
+    message.objective.linear_coefficients.ids.extend(variable for variable, _ in costs)
+    message.objective.linear_coefficients.values.extend(cost for _, cost in costs)
+    _add_rows(message, milp["rows"])
+    return mathopt.Model.from_model_proto(message)
+
+
+def _add_rows(message: model_pb2.ModelProto, rows: list[Any]) -> None:
+    message.linear_constraints.ids.extend(range(len(rows)))
+    message.linear_constraints.lower_bounds.extend(-math.inf if least is None else least for _, least, _ in rows)
+    message.linear_constraints.upper_bounds.extend(math.inf if most is None else most for _, _, most in rows)
+    matrix = message.linear_constraint_matrix
+    for row, (terms, _, _) in enumerate(rows):
+        sums: dict[int, float] = {}
         for coefficient, variable in terms:
             sums[variable] = sums.get(variable, 0) + coefficient
-        for variable, coefficient in sums.items():
-            row.set_coefficient(variables[variable], coefficient)
-    for variable, cost in zip(variables, milp["cost"], strict=True):
-        if cost:
-            model.objective.set_linear_coefficient(variable, cost)
-    return model
+        entries = sorted((variable, coefficient) for variable, coefficient in sums.items() if coefficient)
+        matrix.row_ids.extend([row] * len(entries))
+        matrix.column_ids.extend(variable for variable, _ in entries)
+        matrix.coefficients.extend(coefficient for _, coefficient in entries)
 
 
 if __name__ == "__main__":

@@ -13,8 +13,9 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
@@ -31,24 +32,41 @@ _TABLE_ROW = re.compile(r"^ ?[A-Za-z]? +[\d.]+[kM]? +[\d.]+[kM]? +[\d.]+[kM]? +[
 
 
 class Reply(msgspec.Struct):
-    """What HiGHS says at the end; `reduced` costs come with an optimal program without integers."""
+    """What HiGHS says at the end; `reduced` costs come with an optimal program without integers, `duals` if asked."""
 
     status: str
     bound: float | None
     values: list[float] | None = None
     reduced: list[float] | None = None
+    duals: list[float] | None = None
 
 
 def ask_highs(program: dict[str, Any], limits: Limits) -> Iterator[float | Reply]:
     """Rising bounds, as logged, and the reply; no reply if it is stopped, by the limits or by closing the iterator.
 
-    `program` has the fields of a Milp, and `lower` limits of the variables.
+    `program` has the fields of a Milp, and `lower` limits of the variables. With `live` there are also replies with
+    solutions, as they are found.
 
     Raises:
         RuntimeFailure: the worker failed.
     """
+    if not program.get("live"):
+        yield from ask_highs_in_turn([program], limits)
+        return
+    with tempfile.NamedTemporaryFile("r") as file:
+        solutions = _Solutions(file, len(program["upper"]))
+        yield from _ask([program | {"solutions": file.name}], solutions, limits)
+
+
+def ask_highs_in_turn(programs: Sequence[dict[str, Any]], limits: Limits) -> Iterator[float | Reply]:
+    """The same for several programs, one after the other in one process, none of them live."""
+    with tempfile.TemporaryFile("r") as nothing:
+        yield from _ask(programs, _Solutions(nothing, 0), limits)
+
+
+def _ask(programs: Sequence[dict[str, Any]], solutions: _Solutions, limits: Limits) -> Iterator[float | Reply]:
     with tempfile.TemporaryFile() as source, tempfile.TemporaryFile() as errors:
-        source.write(msgspec.json.encode({"milp": program, "seconds": limits.seconds_left}))
+        source.write(msgspec.json.encode({"milps": programs, "seconds": limits.seconds_left}))
         source.seek(0)
         with subprocess.Popen(
             [sys.executable, str(_WORKER)],
@@ -59,19 +77,39 @@ def ask_highs(program: dict[str, Any], limits: Limits) -> Iterator[float | Reply
             start_new_session=True,  # Ctrl-C is for remat, which then stops the worker
         ) as process:
             try:
-                yield from _listen(process, limits)
+                yield from _listen(process, solutions, limits)
             finally:
                 process.kill()
         errors.seek(0)
         _check(process.returncode, errors.read())
 
 
-def _listen(process: subprocess.Popen[str], limits: Limits) -> Iterator[float | Reply]:
+@dataclass
+class _Solutions:
+    """The file of solutions, each a line with its objective, one with its size, and a line per variable."""
+
+    file: IO[str]
+    size: int
+    lines: list[str] = field(default_factory=list)
+    rest: str = ""
+
+    def read(self) -> Iterator[Reply]:
+        """Those that have been written to their end since the last time."""
+        *lines, self.rest = (self.rest + self.file.read()).split("\n")
+        self.lines += lines
+        length = self.size + 2
+        while len(self.lines) >= length:
+            solution, self.lines = self.lines[2:length], self.lines[length:]
+            yield Reply("unknown", None, list(map(float, solution)))
+
+
+def _listen(process: subprocess.Popen[str], solutions: _Solutions, limits: Limits) -> Iterator[float | Reply]:
     """Read in a thread, so that the limits are kept whatever the worker does."""
     lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
     assert process.stdout is not None
     threading.Thread(target=_forward, args=(process.stdout, lines), daemon=True).start()
     while not (limits.should_stop() or _is_overdue(limits)):
+        yield from solutions.read()
         with suppress(queue.Empty):
             line = lines.get(timeout=_POLL_SECONDS)
             if line is None:

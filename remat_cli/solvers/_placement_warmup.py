@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any, cast
-
 from remat_cli.core.placing import one_device_schedule
 from remat_cli.core.problem import Device, Memory, OpSpec, Problem, TensorSpec
 from remat_cli.solvers._placement_search import begin, search
 from remat_cli.solvers._placement_state import capacity, make_net
 from remat_cli.solvers._placement_tracks import make_track
+from remat_cli.solvers._search_state import is_cached
 
 # The kernels that Python calls; all others are compiled into them.
 _ENTRIES = (begin, capacity, search)
@@ -17,7 +15,7 @@ _ENTRIES = (begin, capacity, search)
 
 def is_compiled() -> bool:
     """Whether this machine's cache holds every kernel as the source now stands."""
-    return all(_is_cached(cast(Any, entry)) for entry in _ENTRIES)
+    return all(is_cached(entry) for entry in _ENTRIES)
 
 
 def warm_up() -> None:
@@ -39,10 +37,3 @@ def _tiny_problem() -> Problem:
         (Device("cpu", 0), Device("other", 1)),
         ((times, times), (times, times)),
     )
-
-
-def _is_cached(entry: Any) -> bool:
-    """Whether numba's cache has an index of this kernel that is not older than its source file."""
-    source = Path(entry.py_func.__code__.co_filename)
-    found = Path(entry.stats.cache_path).glob(f"{source.stem}.{entry.py_func.__name__}-*.nbi")
-    return any(index.stat().st_mtime >= source.stat().st_mtime for index in found)

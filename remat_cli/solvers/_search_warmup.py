@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from pathlib import Path
 
 import numba
 
@@ -17,7 +16,7 @@ from remat_cli.solvers import (
     _search_repair,
     _search_slots,
 )
-from remat_cli.solvers._search_state import make_net
+from remat_cli.solvers._search_state import is_cached, make_net
 from remat_cli.solvers._search_tracks import Track, make_track
 
 # The kernels that Python calls; all others are compiled into them.
@@ -34,7 +33,7 @@ _ENTRIES = (
 
 def is_compiled() -> bool:
     """Whether this machine's cache holds every kernel as the source now stands."""
-    return all(_is_cached(entry) for entry in _ENTRIES)
+    return all(is_cached(entry) for entry in _ENTRIES)
 
 
 def warm_up() -> None:
@@ -77,11 +76,3 @@ def _make_track() -> Track:
     tensors = tuple(TensorSpec(1, v) for v in range(3))
     net = make_net(Problem(ops, tensors, (Memory("cpu", 3),), (Device("cpu", 0),)))
     return make_track(net, 2, 0, is_pinned=False)
-
-
-def _is_cached(entry: object) -> bool:
-    """Whether numba's cache has an index of this kernel that is not older than its source file."""
-    source = Path(entry.py_func.__code__.co_filename)  # type: ignore[attr-defined]
-    name = f"{source.stem}.{entry.py_func.__name__}-*.nbi"  # type: ignore[attr-defined]
-    found = Path(entry.stats.cache_path).glob(name)  # type: ignore[attr-defined]
-    return any(index.stat().st_mtime >= source.stat().st_mtime for index in found)

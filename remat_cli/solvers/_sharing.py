@@ -8,18 +8,22 @@ merged gets storage of its own, which is more than the judge counts, never less.
 from __future__ import annotations
 
 import heapq
+import re
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
 import msgspec
 
 from remat_cli.core.errors import InvalidSchedule
+from remat_cli.core.graph import Phase
 from remat_cli.core.problem import OpSpec, Problem, TensorSpec
 from remat_cli.core.schedule import Schedule
 from remat_cli.core.simulate import simulate
 from remat_cli.solvers.base import Judge
 
 Groups: TypeAlias = tuple[tuple[int, ...], ...]
+
+LATE_PHASES: tuple[Phase, ...] = ("backward", "update")
 
 
 @dataclass(frozen=True)
@@ -70,6 +74,10 @@ class Condensed:
             return Schedule.of_ops(list(range(len(self.groups))))
         return nearest
 
+    def in_original_terms(self, reason: str) -> str:
+        """A reason that speaks of condensed ops (`op 7`) in terms of original ones: of the first of each group."""
+        return re.sub(r"\bop ([0-9]+)\b", lambda match: f"op {self.groups[int(match[1])][0]}", reason)
+
 
 def condense(problem: Problem) -> Condensed:
     """Merge views and in-place ops with the op whose storage they share; one device.
@@ -86,7 +94,8 @@ def condense(problem: Problem) -> Condensed:
         merger.place(op)
     groups = merger.groups()
     class_of = _storage_classes(problem, groups, merger.views)
-    merged = _merged_problem(problem, groups, class_of)
+    phases = tuple(_phase_of(problem, [op for op in members if op not in merger.views]) for members in groups)
+    merged = _merged_problem(problem, groups, class_of, phases)
     in_place = _sources_left(problem, merged, groups, class_of)
     return Condensed(problem, merged, groups, frozenset(merger.views), False, in_place)
 
@@ -181,7 +190,17 @@ class _Merger:
             op, source = producer, self.problem.ops[producer].inputs[0]
 
 
-def _merged_problem(problem: Problem, groups: Groups, class_of: list[int]) -> Problem:
+def _phase_of(problem: Problem, members: list[int]) -> Phase:
+    """The leader's phase, or that of the backward op or update that overwrites the only result of a forward leader.
+
+    Nothing forward reads such a result: the group is there for the backward part alone.
+    """
+    leader, *others = (problem.ops[op] for op in members)
+    late = [spec.phase for spec in others if spec.phase in LATE_PHASES]
+    return late[0] if late and leader.phase not in LATE_PHASES and len(leader.outputs) == 1 else leader.phase
+
+
+def _merged_problem(problem: Problem, groups: Groups, class_of: list[int], phases: tuple[Phase, ...]) -> Problem:
     """One op per group, one tensor per storage."""
     kept = {class_of[t] for t, spec in enumerate(problem.tensors) if spec.kept}
     ops: list[OpSpec] = []
@@ -200,7 +219,7 @@ def _merged_problem(problem: Problem, groups: Groups, class_of: list[int]) -> Pr
                 time_ns=(sum(problem.ops[op].time_ns[0] or 0 for op in members),),
                 workspace_bytes=(max(problem.ops[op].workspace_bytes[0] for op in members),),
                 repeatable=all(problem.ops[op].repeatable for op in members),
-                phase=problem.ops[members[0]].phase,
+                phase=phases[index],
             )
         )
     return msgspec.structs.replace(problem, ops=tuple(ops), tensors=tuple(tensors))

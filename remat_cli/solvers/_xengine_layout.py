@@ -10,6 +10,7 @@ import msgspec
 
 from remat_cli.core.floor import storage_root
 from remat_cli.core.problem import Problem
+from remat_cli.solvers._stages import last_stages
 
 Room: TypeAlias = Literal["staging", "none", "pooled"]
 Objective: TypeAlias = Literal["corrected", "paper"]
@@ -119,7 +120,7 @@ def make_layout(problem: Problem, rules: Rules) -> Layout:
     for op, spec in enumerate(problem.ops):
         for tensor in dict.fromkeys(spec.inputs):
             readers[tensor].append(op)
-    last_run, last_hold = _last_stages(problem, readers)
+    last_run, last_hold = last_stages(problem, readers)
     sizes = _sizes(problem)
     workspaces = [size for op in problem.ops for size in op.workspace_bytes]
     byte_unit = math.gcd(*sizes, *workspaces, *problem.weight_bytes) or 1
@@ -131,26 +132,13 @@ def make_layout(problem: Problem, rules: Rules) -> Layout:
             tuple(d for d in devices if problem.devices[d].memory == memory) for memory in range(len(problem.memories))
         ),
         readers=tuple(map(tuple, readers)),
-        last_run=last_run,
-        last_hold=last_hold,
+        last_run=tuple(last_run),
+        last_hold=tuple(last_hold),
         sources=tuple(tuple(_sources(problem, rules, d, x) for x in range(len(problem.tensors))) for d in devices),
         sizes=tuple(size // byte_unit for size in sizes),
         byte_unit=byte_unit,
         cost_unit=_cost_unit(problem, rules),
     )
-
-
-def _last_stages(problem: Problem, readers: list[list[int]]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The last stage in which an op is of use, and at whose start a tensor is; readers come after what they read."""
-    last_run, last_hold = [0] * len(problem.ops), [0] * len(problem.tensors)
-    for op in range(len(problem.ops) - 1, -1, -1):
-        spec = problem.ops[op]
-        for tensor in spec.outputs:
-            is_kept = problem.tensors[tensor].kept
-            last_hold[tensor] = len(problem.ops) if is_kept else max((last_run[r] for r in readers[tensor]), default=-1)
-        useful = min(len(problem.ops) - 1, max((last_hold[x] for x in spec.outputs), default=op))
-        last_run[op] = max(op, useful) if spec.repeatable else op
-    return tuple(last_run), tuple(last_hold)
 
 
 def _sizes(problem: Problem) -> list[int]:

@@ -118,3 +118,16 @@ def test_a_group_does_not_run_before_what_its_later_members_read():
     contracted = condensed.contract(Schedule.of_ops([1, 0, 2, 3]))
     simulate(condensed.problem, contracted)
     assert condensed.expand(contracted).op_ids() == [0, 1, 2, 3]
+
+
+def test_a_group_belongs_to_the_phase_that_it_is_there_for():
+    """A forward result that only a backward op reads, and overwrites; with a second result it stays forward."""
+    one = (1,), (0,)
+    backward = OpSpec((1,), (2,), *one, in_place=((1, 2),), phase="backward")
+    alone = (OpSpec((), (0,), *one, phase="forward"), OpSpec((0,), (1,), *one, phase="forward"), backward)
+    tensors = tuple(TensorSpec(8, producer) for producer in range(3))
+    problem = Problem(alone, tensors, (Memory("cpu", 100),), (Device("cpu", 0),))
+    assert [op.phase for op in condense(problem).problem.ops] == ["forward", "backward"]
+    two = (alone[0], OpSpec((0,), (1, 3), *one, phase="forward"), backward)
+    problem = Problem(two, (*tensors, TensorSpec(8, 1)), problem.memories, problem.devices)
+    assert [op.phase for op in condense(problem).problem.ops] == ["forward", "forward"]

@@ -1,25 +1,41 @@
-"""Solving the program of `xengine`: exactly by CP-SAT, or in floating point by HiGHS or SCIP in their own process."""
+"""Solving integer programs over stages: exactly by CP-SAT, or in floating point by HiGHS or SCIP, each in a process."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias
 
 import msgspec
 
-from remat_cli.solvers._bounds_milp import make_cp_model
+from remat_cli.solvers._bounds_milp import Milp, make_cp_model
 from remat_cli.solvers._bounds_process import Reply, ask_highs, safe_units
 from remat_cli.solvers._cp_sat import WORK_PER_DETERMINISTIC_SECOND, Run, Watch, search
-from remat_cli.solvers._xengine_model import Model
 from remat_cli.solvers.base import Limits
 
 Engine: TypeAlias = Literal["cp-sat", "highs", "scip"]
 Hint: TypeAlias = dict[int, int]
 """Values of some variables in a good solution."""
 
+MOST_FOR_CP_SAT = 200_000
+"""Variables that take CP-SAT about 4 GB."""
+
 _LARGE = 1e6
 _MODERATE = 1e5
+
+
+class Model(Protocol):
+    """A program, and which of its variables count bytes."""
+
+    @property
+    def milp(self) -> Milp:
+        """The program."""
+        ...
+
+    @property
+    def levels(self) -> set[int]:
+        """Variables that count bytes."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -39,22 +55,37 @@ class Listener:
 
 
 def run_engine(model: Model, engine: Engine, hint: Hint, limits: Limits, listener: Listener, gap: float) -> Verdict:
-    """Solve within the limits, up to a gap in cost units."""
+    """Solve within the limits, up to a gap in cost units.
+
+    HiGHS is given a hint only if it says all: it would solve a program of its own to complete one.
+    """
     if engine == "cp-sat":
         return _run_cp_sat(model, hint, limits, listener, gap)
-    best = 0
-    for item in ask_highs(_program(model, engine, hint), limits):
-        if isinstance(item, Reply) and item.status == "infeasible":  # floating point: believed if CP-SAT agrees
-            return _run_cp_sat(model, hint, limits, listener, gap)
+    given = hint if engine == "scip" or len(hint) == len(model.milp.upper) else {}
+    best, is_found = 0, False
+    for item in ask_highs(_program(model, engine, given, gap), limits):
+        if isinstance(item, Reply) and item.status == "infeasible" and not is_found:
+            return _confirmed(model, limits, listener, best)
+        is_found |= isinstance(item, Reply) and bool(item.values)
         best = _hear(item, best, listener)
     return Verdict(False, best)
 
 
+def _confirmed(model: Model, limits: Limits, listener: Listener, best: int) -> Verdict:
+    """What floating point says is infeasible is so if CP-SAT agrees."""
+    if len(model.milp.upper) > MOST_FOR_CP_SAT:
+        return Verdict(False, best)
+    verdict = _run_cp_sat(model, {}, limits, listener, 0.0)
+    return Verdict(verdict.is_infeasible, max(best, verdict.bound))
+
+
 def _hear(item: float | Reply, best: int, listener: Listener) -> int:
     """Pass on what an engine says; the best bound so far."""
-    bound = safe_units(item.bound if isinstance(item, Reply) else item)
     if isinstance(item, Reply) and item.values:
         listener.found([round(value) for value in item.values])
+    if isinstance(item, Reply) and item.status == "infeasible":
+        return best
+    bound = safe_units(item.bound if isinstance(item, Reply) else item)
     if bound > best:
         listener.bounded(bound)
     return max(bound, best)
@@ -73,7 +104,7 @@ def _run_cp_sat(model: Model, hint: Hint, limits: Limits, listener: Listener, ga
     return Verdict(outcome.is_infeasible, max(0, outcome.bound))
 
 
-def _program(model: Model, engine: Engine, hint: Hint) -> dict[str, Any]:
+def _program(model: Model, engine: Engine, hint: Hint, gap: float) -> dict[str, Any]:
     """The program in numbers of moderate size, which floating point needs: wrong bounds have come from raw bytes.
 
     Levels count in larger units, and rows with large factors are divided; that changes no solution.
@@ -87,7 +118,9 @@ def _program(model: Model, engine: Engine, hint: Hint) -> dict[str, Any]:
         "upper": upper,
         "rows": list(_rows(model, unit)),
         "engine": engine,
-        "hint": list(hint.items()),
+        "hint": [(v, value / unit if v in model.levels else value) for v, value in hint.items()],
+        "gap": gap,
+        "live": engine == "highs",
     }
 
 

@@ -1,0 +1,133 @@
+"""Branches of equal layers that meet in a loss, memory in slots: the model of Shilova 2021, ch. 1, and its definition.
+
+Every value and gradient takes one slot. A forward or backward of a layer puts its result where its input was, so that
+keeping an input takes a copy of it, which costs a slot and no time. The backward of layer l needs the layer's input
+and the gradient of its output, and leaves the gradient of its input. The loss turns the ends of all branches into
+their gradients.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, TypeAlias
+
+from remat_cli.core.errors import InvalidSchedule
+
+SlotKind: TypeAlias = Literal["copy", "advance", "loss", "back", "drop"]
+
+
+class SlotAction(NamedTuple):
+    """One operation on a layer of a branch, 1 the first; the loss has neither.
+
+    `copy` is of the layer's output (0: the branch's input), `drop` of the gradient of the branch's input (layer 0).
+    """
+
+    kind: SlotKind
+    branch: int = 0
+    layer: int = 0
+
+
+LOSS = SlotAction("loss")
+
+
+@dataclass(frozen=True)
+class SlotCosts:
+    """What the forward and the backward of a layer and the loss take."""
+
+    forward: int = 1
+    backward: int = 1
+    loss: int = 1
+
+
+UNIT_COSTS = SlotCosts()
+
+
+@dataclass(frozen=True)
+class SlotRun:
+    """What a sequence takes: total time and the most slots in use after any step.
+
+    `gradients` are the branches whose input gradient is there at the end.
+    """
+
+    time: int
+    peak_slots: int
+    gradients: frozenset[int]
+
+
+def follow_join(lengths: Sequence[int], actions: Iterable[SlotAction], costs: SlotCosts = UNIT_COSTS) -> SlotRun:
+    """Run a sequence from the inputs of the branches to all their backwards.
+
+    Raises:
+        InvalidSchedule: an operation lacks what it needs, or a backward is missing at the end.
+    """
+    walk = _Walk(costs, Counter((branch, 0) for branch in range(len(lengths))), {})
+    return walk.run(actions, lengths)
+
+
+def follow_backwards(length: int, actions: Iterable[SlotAction], costs: SlotCosts = UNIT_COSTS) -> SlotRun:
+    """Run a sequence on one branch from its input and the gradient of its end.
+
+    Raises:
+        InvalidSchedule: an operation lacks what it needs, or a backward is missing at the end.
+    """
+    return _Walk(costs, Counter([(0, 0)]), {0: length}).run(actions, (length,))
+
+
+class _Walk:
+    """What is stored, operation by operation: copies of each layer's output, and the gradient of each branch."""
+
+    def __init__(self, costs: SlotCosts, values: Counter[tuple[int, int]], gradients: dict[int, int]) -> None:
+        self.costs, self.values, self.gradients = costs, values, gradients
+        self.dropped: set[int] = set()
+        self.time = 0
+
+    @property
+    def slots(self) -> int:
+        return self.values.total() + len(self.gradients)
+
+    def run(self, actions: Iterable[SlotAction], lengths: Sequence[int]) -> SlotRun:
+        peak = self.slots
+        for number, action in enumerate(actions):
+            if not self._take(action, lengths):
+                name = f"{action.kind} of layer {action.layer} in branch {action.branch}"
+                raise InvalidSchedule(f"operation {number} ({name}) lacks what it needs")
+            peak = max(peak, self.slots)
+        for branch in range(len(lengths)):
+            if self.gradients.get(branch) != 0 and branch not in self.dropped:
+                raise InvalidSchedule(f"the sequence does not reach the gradient of the input of branch {branch}")
+        return SlotRun(self.time, peak, frozenset(self.gradients))
+
+    def _take(self, action: SlotAction, lengths: Sequence[int]) -> bool:
+        """Apply one operation; whether it could run."""
+        branch, layer = action.branch, action.layer
+        match action.kind:
+            case "copy":
+                self.values[branch, layer] += 1
+                return self.values[branch, layer] > 1
+            case "advance":
+                self.values[branch, layer] += 1
+                self.time += self.costs.forward
+                return 1 <= layer <= lengths[branch] and self._consume(branch, layer - 1)
+            case "back":
+                self.time += self.costs.backward
+                is_ready = layer >= 1 and self.gradients.get(branch) == layer
+                self.gradients[branch] = layer - 1
+                return is_ready and self._consume(branch, layer - 1)
+            case "drop":
+                self.dropped.add(branch)
+                return self.gradients.pop(branch, None) == 0
+            case "loss":
+                return self._run_loss(lengths)
+
+    def _run_loss(self, lengths: Sequence[int]) -> bool:
+        if self.gradients or self.dropped:
+            return False
+        self.time += self.costs.loss
+        self.gradients = dict(enumerate(lengths))
+        return all(self._consume(branch, length) for branch, length in enumerate(lengths))
+
+    def _consume(self, branch: int, layer: int) -> bool:
+        self.values[branch, layer] -= 1
+        return self.values[branch, layer] >= 0

@@ -1,0 +1,203 @@
+"""Checkmate: exact rematerialisation as one integer program over stages."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import msgspec
+
+from remat_cli.core.plan import Plan
+from remat_cli.core.problem import Problem
+from remat_cli.core.schedule import Schedule
+from remat_cli.core.simulate import baseline
+from remat_cli.solvers._milp_engines import MOST_FOR_CP_SAT, Engine, Hint, Listener, run_engine
+from remat_cli.solvers._rs_model import StageModel, Unfinished, build_stage_model, full_size
+from remat_cli.solvers._sharing import Condensed, condense
+from remat_cli.solvers._stages import Stages, in_stages, schedule_of, stages_of
+from remat_cli.solvers.base import Limits, Solution, Space, Status
+
+_MARGIN = 1e-5  # of the cost: less than this is within the tolerances of floating point
+
+
+class Checkmate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Least total time within the budget, by an integer program over stages.
+
+    Jain et al.: "Checkmate: Breaking the Memory Wall with Optimal Tensor Rematerialization", MLSys 2020, with the
+    memory of ops with several results corrected, workspace, kept tensors and ops that must not be repeated. Space
+    `staged`: first computations in baseline order; between two of them each earlier op at most once, in the order of
+    ops. About n^2 / 2 binaries each for what runs and is held, and n (m - n) / 2 for what is left after a read, with
+    n ops and m reads: good for some hundreds of ops. What cannot matter is left out (`_rs_model`); facts tell how much.
+
+    A start within budget is given to the engine, and ops that take longer than all recomputes of the start together
+    are not recomputed. Views and in-place results are merged with the op whose storage they share; what cannot be
+    merged counts in full. Where that changed the problem, schedules are still good but nothing is proved.
+
+    Options:
+        engine: `highs` or `scip` (floating point, in a process of their own: bounds are rounded with a margin of 1e-6;
+            whether less is possible within it, and whether nothing is, CP-SAT decides), or `cp-sat` (exact).
+    """
+
+    name: ClassVar[str] = "checkmate"
+    summary: ClassVar[str] = "exact, integer program over stages (Jain et al. 2020)"
+    proves: ClassVar[str] = "optimal, infeasible, bound; for schedules in stages"
+
+    engine: Engine = "highs"
+
+    def supports(self, problem: Problem) -> str | None:
+        """One device."""
+        return None if len(problem.devices) == 1 else "it places every op on one device"
+
+    def solve(self, problem: Problem, limits: Limits, start: Schedule | None = None) -> Solution:
+        """The baseline if it fits; otherwise the program, from the start if that is in stages and fits."""
+        plan = baseline(problem)
+        if plan.peak <= problem.memories[0].budget_bytes:
+            return Solution(Status.OPTIMAL, "free", plan.schedule, problem.baseline_time_ns)
+        return _Session(condense(problem), self.engine, limits).solve(start)
+
+
+@dataclass
+class _Session:
+    """One call of `Checkmate.solve`.
+
+    `value` is the cost of the best solution of the program, and `bound` is proved, both in its cost units.
+    """
+
+    condensed: Condensed
+    engine: Engine
+    limits: Limits
+    best: Plan | None = None
+    bound: int = 0
+    value: int | None = None
+    facts: dict[str, Any] = field(default_factory=dict)
+    model: StageModel = field(init=False)
+
+    @property
+    def original(self) -> Problem:
+        """The problem as asked, with views and in-place results."""
+        return self.condensed.original
+
+    @property
+    def bound_ns(self) -> int | None:
+        """The best bound on time; None where a start from beyond the space is faster than all of the space."""
+        proved = self.original.baseline_time_ns
+        if self.bound and self.condensed.exact:
+            proved += self.bound * self.model.cost_unit
+        return proved if self.best is None or proved <= self.best.time_ns else None
+
+    def solve(self, start: Schedule | None) -> Solution:
+        """Build and solve the program."""
+        self.facts |= {"engine": self.engine, "is_exact": self.condensed.exact}
+        if start is not None:
+            self._offer(start)
+        staged = None if start is None else self._staged(start)
+        if self.limits.is_over:
+            return self._solution(is_infeasible=False)
+        try:
+            hint = self._build(staged)
+        except Unfinished as reason:
+            self.facts["unfinished"] = str(reason)
+            return self._solution(is_infeasible=False)
+        if self.engine == "cp-sat" and len(self.model.milp.upper) > MOST_FOR_CP_SAT:
+            self.facts["unfinished"] = f"more than {MOST_FOR_CP_SAT} variables, which is too much for CP-SAT"
+            return self._solution(is_infeasible=False)
+        gap = self.limits.gap * self.original.baseline_time_ns / self.model.cost_unit
+        listener = Listener(self._take, self._raise)
+        is_infeasible = run_engine(self.model, self.engine, hint, self.limits, listener, gap).is_infeasible
+        if self.value is not None and gap < self.value - self.bound <= _MARGIN * self.value + 1:
+            self._settle(self.value, listener)
+        return self._solution(is_infeasible)
+
+    def _staged(self, start: Schedule) -> Stages | None:
+        """The start as a solution of the program, which is reported; None where it is none."""
+        problem = self.condensed.problem
+        stages = stages_of(problem, self.condensed.contract(start))
+        if stages is None:
+            return None
+        plan = self.limits.judge(problem, schedule_of(stages.computed))
+        if plan.peak > problem.memories[0].budget_bytes:
+            return None
+        self._offer(self._expanded(stages))
+        return stages
+
+    def _settle(self, value: int, listener: Listener) -> None:
+        """Floating point leaves a little open below the value: ask in integers whether that is possible."""
+        try:
+            self._write(_without_recomputes_of(self.condensed.problem, value * self.model.cost_unit - 1))
+        except Unfinished:
+            return
+        if len(self.model.milp.upper) > MOST_FOR_CP_SAT:
+            return
+        costs = [(cost, variable) for variable, cost in enumerate(self.model.milp.cost) if cost]
+        self.model.milp.at_most(costs, value - 1)
+        if run_engine(self.model, "cp-sat", {}, self.limits, listener, 0.0).is_infeasible:
+            self.facts["settled_by"] = "cp-sat"
+            self._raise(value)
+
+    def _write(self, problem: Problem) -> None:
+        self.model = build_stage_model(problem, problem.memories[0].budget_bytes, lambda: self.limits.is_over)
+
+    def _build(self, staged: Stages | None) -> Hint:
+        """The program, and the start in its terms."""
+        problem = self.condensed.problem
+        full = full_size(problem)
+        self._write(problem if staged is None else _without_recomputes_of(problem, _extra_ns(problem, staged)))
+        milp = self.model.milp
+        self.facts |= {"variables": len(milp.upper), "constraints": len(milp.rows)}
+        self.facts |= {"full_variables": full[0], "full_constraints": full[1]}
+        values = None if staged is None else self.model.hint(staged)
+        self.facts["has_hint"] = values is not None
+        return {} if values is None else dict(enumerate(values))
+
+    def _expanded(self, stages: Stages) -> Schedule:
+        return self.condensed.expand(schedule_of(stages.computed), judge=self.limits.judge)
+
+    def _take(self, values: list[int]) -> None:
+        """A solution of the program; in floating point it need not quite be one."""
+        stages = in_stages(self.condensed.problem, self.model.stages_computed(values))
+        if stages is None or not self._offer(self._expanded(stages)):
+            self.facts["refused"] = self.facts.get("refused", 0) + 1
+            return
+        value = _extra_ns(self.condensed.problem, stages) // self.model.cost_unit
+        self.value = value if self.value is None else min(value, self.value)
+
+    def _offer(self, schedule: Schedule) -> bool:
+        """Keep and report a schedule if the judge finds it within budget and it is better; whether it is within."""
+        plan = self.limits.judge(self.original, schedule)
+        if plan.peak > self.original.memories[0].budget_bytes:
+            return False
+        if self.best is None or plan.time_ns < self.best.time_ns:
+            self.best = plan
+            self.limits.report(schedule, None)
+        return True
+
+    def _raise(self, bound: int) -> None:
+        self.bound = max(self.bound, bound)
+        self.limits.report(None, self.bound_ns)
+
+    def _solution(self, is_infeasible: bool) -> Solution:
+        bound = self.bound_ns
+        if self.best is None:
+            is_proved = is_infeasible and self.condensed.exact
+            status = Status.INFEASIBLE if is_proved else Status.NOT_FOUND
+            return Solution(status, "staged", None, None if is_proved else bound, facts=self.facts)
+        time = self.best.time_ns
+        if bound is not None:
+            self.facts["gap_percent"] = 100.0 * (time - bound) / time if time else 0.0
+        space: Space = "free" if time == self.original.baseline_time_ns else "staged"
+        status = Status.OPTIMAL if time == bound else Status.FEASIBLE
+        return Solution(status, space, self.best.schedule, bound, facts=self.facts)
+
+
+def _extra_ns(problem: Problem, stages: Stages) -> int:
+    """What all recomputes take."""
+    times = [op.time_ns[0] or 0 for op in problem.ops]
+    return sum(times[op] for ops in stages.computed for op in ops) - sum(times)
+
+
+def _without_recomputes_of(problem: Problem, most_ns: int) -> Problem:
+    """Without recomputes that take longer alone: they are in no schedule whose recomputes take that together."""
+    ops = tuple(
+        msgspec.structs.replace(op, repeatable=op.repeatable and (op.time_ns[0] or 0) <= most_ns) for op in problem.ops
+    )
+    return msgspec.structs.replace(problem, ops=ops)

@@ -1,0 +1,117 @@
+"""Rotor: optimal persistent schedules of chains of unequal stages, from one table for all budgets."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any, ClassVar, Literal
+
+import msgspec
+
+from remat_cli.core.problem import Problem
+from remat_cli.core.schedule import Schedule
+from remat_cli.solvers._candidates import Request, best_within, cleaned
+from remat_cli.solvers._chain import Blocks, find_blocks, spell_out
+from remat_cli.solvers._chain_ops import Action
+from remat_cli.solvers._rotor_periodic import periodic
+from remat_cli.solvers._rotor_plan import plans, size_table
+from remat_cli.solvers._rotor_tables import Variant, build_table
+from remat_cli.solvers._sharing import Condensed, condense
+from remat_cli.solvers.base import Limits, Solution
+
+
+class Rotor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Least time of a chain of stages with times and sizes of their own, by dynamic programming over memory slots.
+
+    Shilova 2021, chapter 2 (Beaumont et al., "Optimal checkpointing for heterogeneous chains", 2019). A training step
+    is viewed as a chain of blocks, each with a forward and a backward; a checkpoint is a block's output or all that its
+    backward needs. The table is optimal for the blocks under its rules, to a slot; ops inside blocks run together.
+    O(S N^3) time and O(S N^2) memory for N stages and S slots.
+
+    Attributes:
+        variant: `persistent`, which uses a checkpoint where it was kept; `drop`, which may also keep all that a
+            backward needs without the stage's input (twice the table); `floating`, in which checkpoints may move on
+            (O(S N^4) time, O(S N^3) memory); `no-fall`, which only keeps outputs, as in automatic differentiation;
+            `periodic`, no table but checkpoints at equal distances, every distance tried.
+        slots: parts that the budget is counted in, unless a common divisor of all sizes needs fewer: then exact.
+        close_gaps: afterwards keep what the rest of the budget has room for.
+        inflate: also judge plans for larger budgets, since plans may take less than the table thinks.
+    """
+
+    name: ClassVar[str] = "rotor"
+    summary: ClassVar[str] = "optimal checkpoints of a chain of unequal blocks (Beaumont et al. 2019)"
+    proves: ClassVar[str] = "nothing beyond that the baseline is fastest where it fits"
+
+    variant: Literal["persistent", "drop", "floating", "no-fall", "periodic"] = "persistent"
+    slots: Annotated[int, msgspec.Meta(ge=1)] = 500
+    close_gaps: bool = True
+    inflate: bool = True
+
+    def supports(self, problem: Problem) -> str | None:
+        """A training step on one device that is a chain of blocks, not too long for the table."""
+        if len(problem.devices) > 1:
+            return "it plans for one device"
+        condensed = condense(problem)
+        blocks = find_blocks(condensed.problem, "free")
+        if isinstance(blocks, str):
+            return condensed.in_original_terms(blocks)
+        if self.variant == "periodic":
+            return None
+        sizing = size_table(blocks.chain, self.variant, room_of(blocks), self.slots, self.inflate)
+        return sizing if isinstance(sizing, str) else None
+
+    def solve(self, problem: Problem, limits: Limits, start: Schedule | None = None) -> Solution:
+        """The fastest within the budget of the plans for it and for larger budgets."""
+        session = _Session(self, limits)
+        found = best_within(problem, session.propose, Request(close_gaps=self.close_gaps), limits, start)
+        return replace(found, facts={**found.facts, **session.facts})
+
+
+def room_of(blocks: Blocks) -> int:
+    """What the budget leaves for the chain."""
+    return blocks.problem.memories[0].free_bytes - blocks.resident_bytes
+
+
+@dataclass
+class _Session:
+    """One call of `Rotor.solve`."""
+
+    options: Rotor
+    limits: Limits
+    facts: dict[str, Any] = field(default_factory=dict)
+
+    def propose(self, condensed: Condensed) -> Iterator[list[int]]:
+        """Plans on blocks, spelled out."""
+        blocks = find_blocks(condensed.problem, self.limits.order)
+        if isinstance(blocks, str):
+            self.facts["refused"] = condensed.in_original_terms(blocks)
+            return
+        self.facts["stages"] = blocks.chain.stages
+        if self.options.variant == "periodic":
+            for segments in range(1, min(blocks.chain.stages, 2 * math.isqrt(blocks.chain.stages) + 1) + 1):
+                yield spell_out(blocks, periodic(blocks.chain.stages, segments))
+        else:
+            yield from self._from_table(blocks, self.options.variant)
+
+    def _from_table(self, blocks: Blocks, variant: Variant) -> Iterator[list[int]]:
+        room = room_of(blocks)
+        sizing = size_table(blocks.chain, variant, room, self.options.slots, self.options.inflate)
+        if isinstance(sizing, str):
+            self.facts["refused"] = sizing
+            return
+        self.facts |= {"slots": sizing.slots.most, "is_exact": sizing.slots.is_exact, "table_bytes": sizing.bytes_}
+        table = build_table(blocks.chain, variant, sizing.slots, lambda: self.limits.is_over)
+        if table is None:
+            self.facts["refused"] = "the time was over before the table was"
+            return
+        self.facts["chain_time_ns"] = table.least_ns(room)
+
+        def spell(actions: Sequence[Action]) -> list[int]:
+            return spell_out(blocks, actions)
+
+        def fits(ops: list[int]) -> bool:
+            schedule = cleaned(blocks.problem, ops, self.limits.order)
+            return self.limits.judge(blocks.problem, schedule).peak <= blocks.problem.memories[0].budget_bytes
+
+        yield from plans(table, room, spell, fits)

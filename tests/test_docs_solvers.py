@@ -1,0 +1,76 @@
+"""The user's guide to the solvers says what the registry says. `UPDATE` renews its table."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from remat_cli.cli.solvers import list_solvers
+from remat_cli.solvers import SOLVERS
+
+GUIDE = Path(__file__).resolve().parents[1] / "docs" / "solvers.md"
+MARK, END = "from what `remat solvers` says -->\n", "<!-- end -->"
+UPDATE = "python -m tests.test_docs_solvers"
+NAMED_FOR_ALL = {"close_gaps"}
+
+
+def table() -> str:
+    """The registry as Markdown."""
+    lines = ["| solver | what it is | takes | proves |", "| --- | --- | --- | --- |"]
+    for entry in list_solvers().solvers:
+        cells = [f"`{entry.name}`", entry.summary, entry.supports.rstrip("."), entry.proves]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def renewed(text: str) -> str:
+    """The guide with the table of now."""
+    before, rest = text.split(MARK)
+    return before + MARK + table() + END + rest.partition(END)[2]
+
+
+def test_the_table_is_that_of_the_registry():
+    assert renewed(GUIDE.read_text()) == GUIDE.read_text(), UPDATE
+
+
+def section(title: str) -> str:
+    return GUIDE.read_text().split(f"## {title}\n")[1].split("\n## ")[0]
+
+
+def test_every_solver_is_recommended_for_something():
+    named = set(re.findall(r"`([a-z-]+)`", section("Which for what")))
+    assert named == set(SOLVERS)
+
+
+def test_solvers_that_need_marks_are_those_that_refuse_a_plain_chain():
+    from remat_cli.core.problem import Device, Memory, OpSpec, Problem, TensorSpec
+    from remat_cli.solvers import make_solver
+
+    ops = tuple(OpSpec((op - 1,) if op else (), (op,), (1,), (0,)) for op in range(5))
+    problem = Problem(ops, tuple(TensorSpec(1, op) for op in range(5)), (Memory("cpu", 9),), (Device("cpu", 0),))
+    refusing = {name for name in SOLVERS if make_solver(name).supports(problem) is not None}
+    named = set(re.findall(r"`([a-z-]+)`", section("Marks").split(" need to know")[0]))
+    assert named == refusing
+
+
+OPTIONS = [
+    (solver, option)
+    for cell in re.findall(r"^\| `([^`]+)` \|", section("Options of note"), flags=re.MULTILINE)
+    for solver, _, option in [cell.rpartition(".")]
+]
+
+
+@pytest.mark.parametrize(("solver", "option"), OPTIONS)
+def test_options_of_note_exist(solver, option):
+    known = {entry.name: {one.name for one in entry.options} for entry in list_solvers().solvers}
+    if solver:
+        assert option in known[solver]
+    else:
+        assert option in NAMED_FOR_ALL
+        assert sum(option in names for names in known.values()) > 1
+
+
+if __name__ == "__main__":
+    GUIDE.write_text(renewed(GUIDE.read_text()))
