@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from remat_cli.report.bench_plot import COLORS
-from remat_cli.report.svg_chart import BEFORE, INK, SETTINGS, require_matplotlib
+from remat_cli.report.svg_chart import BEFORE, INK, draw_svg, undress
 
 MIB = 2**20
 BEST = "auto"
@@ -28,14 +27,8 @@ def curve_svg(row: Row, compiled: Sequence[Row]) -> bytes:
     Raises:
         MissingDependency: matplotlib is not installed.
     """
-    require_matplotlib()
-    import matplotlib
-    from matplotlib.figure import Figure
 
-    buffer = io.BytesIO()
-    with matplotlib.rc_context(SETTINGS):
-        figure = Figure(figsize=(8.4, 4.6), layout="constrained")
-        axes = figure.add_subplot()
+    def draw(axes: Any) -> None:
         _draw_limits(axes, row)
         for number, solver in reversed(list(enumerate(solvers_of(row)))):
             _draw_solver(axes, row, solver, number)
@@ -43,8 +36,8 @@ def curve_svg(row: Row, compiled: Sequence[Row]) -> bytes:
         _draw_measured(axes, compiled)
         axes.plot(row["baseline_bytes"] / MIB, 0, "*", color=INK, markersize=13, label="keep-all")
         _dress(axes, row)
-        figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None, "Creator": "remat"})
-    return buffer.getvalue()
+
+    return draw_svg((8.4, 4.6), draw)
 
 
 def solvers_of(row: Row) -> list[str]:
@@ -119,9 +112,7 @@ def _dress(axes: Any, row: Row) -> None:
     axes.set_xlabel("peak memory of the step, MiB")
     axes.set_ylabel("overhead, %")
     axes.set_xlim(left=0)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.grid(axis="y", color=INK, alpha=0.25, linewidth=0.6)
-    axes.set_axisbelow(True)
+    undress(axes)
     axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False, fontsize=9, borderaxespad=0)
     title = f"{row['network']}: training step, {sizes_text(row['sizes'])}"
     axes.set_title(title, loc="left", pad=10, fontsize=12, fontweight="bold")

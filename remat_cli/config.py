@@ -106,14 +106,18 @@ class Outputs(msgspec.Struct, frozen=True):
     failed: Path
 
 
-def load_config(flags: Mapping[str, Any], file: Path | None = None) -> Config:
+def load_config(
+    flags: Mapping[str, Any], file: Path | None = None, defaults: Mapping[str, Any] | None = None
+) -> Config:
     """Settings from a YAML file, if any, under the flags that were given (None and empty: not given).
+
+    `defaults` are a command's own, in place of those of `Config`.
 
     Raises:
         ConfigError: an unknown key, or a value that cannot be used; the text names key, value and a next step.
     """
     given = {key: value for key, value in flags.items() if value is not None and value != ()}
-    values = _parse(read_yaml(file), f"{file}: ") if file else {}
+    values = _parse(defaults or {}, "") | (_parse(read_yaml(file), f"{file}: ") if file else {})
     for key, value in _parse(given, "").items():
         values[key] = {**values[key], **value} if isinstance(values.get(key), dict) else value
     values.setdefault("cache_dir", default_cache_dir(os.environ))

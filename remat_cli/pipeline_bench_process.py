@@ -9,7 +9,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any, TypeAlias
 
@@ -38,28 +38,62 @@ def run_case(case: BenchCase, path: Path, watch: Watch) -> BenchRun:
 
     A KeyboardInterrupt kills the process and goes on to the caller.
     """
-    trace: list[TracePoint] = []
-    with tempfile.TemporaryFile() as stderr, _worker(stderr) as process:
-        lines, sampler = _lines(process), Sampler(process.pid)
-        _send(process, Job(case, str(path.resolve())))
-        deadline = time.monotonic() + LOADING_SECONDS
-        while time.monotonic() < deadline:
-            sampler.look()
-            try:
-                line = lines.get(timeout=SAMPLE_SECONDS)
-            except queue.Empty:
-                continue
-            if line is None:
-                return _failed(case, "crashed", _last_words(process, stderr), trace)
-            message = msgspec.json.decode(line, type=Message)
-            if message.run is not None:
-                return _with_peak(message.run, sampler.peak_mib)
-            if message.started:
-                deadline = time.monotonic() + 2 * case.time_limit_seconds + GRACE_SECONDS
-            if message.point is not None:
-                trace.append(message.point)
-                watch(message.point)
-    return _failed(case, "overran", f"killed {GRACE_SECONDS:.0f} s after twice its time limit", trace)
+    with CaseProcess(Job(case, str(path.resolve())), watch) as process:
+        while (run := process.poll(SAMPLE_SECONDS)) is None:
+            pass
+        return run
+
+
+class CaseProcess:
+    """One case in a fresh process, which ends with the block; several may run beside each other."""
+
+    def __init__(self, job: Job, watch: Watch) -> None:
+        """Start the process and hand over the job; `watch` hears of every improvement."""
+        self._case, self._watch = job.case, watch
+        self._trace: list[TracePoint] = []
+        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - closed in __exit__
+        self._process = _start(self._stderr)
+        self._lines, self._sampler = _lines(self._process), Sampler(self._process.pid)
+        self._deadline = time.monotonic() + LOADING_SECONDS
+        _send(self._process, job)
+
+    def __enter__(self) -> CaseProcess:
+        """The process itself."""
+        return self
+
+    def __exit__(self, *reason: object) -> None:
+        """Kill the process, if it still runs, with what it started."""
+        _end(self._process)
+        self._stderr.close()
+
+    def poll(self, seconds: float) -> BenchRun | None:
+        """What came of the case; None if it goes on after the next message, or after so many seconds without one."""
+        self._sampler.look()
+        if time.monotonic() >= self._deadline:
+            return self._failed("overran", f"killed {GRACE_SECONDS:.0f} s after twice its time limit")
+        try:
+            line = self._lines.get(timeout=seconds)
+        except queue.Empty:
+            return None
+        if line is None:
+            return self._failed("crashed", _last_words(self._process, self._stderr))
+        return self._hear(msgspec.json.decode(line, type=Message))
+
+    def _hear(self, message: Message) -> BenchRun | None:
+        if message.run is not None:
+            return _with_peak(message.run, self._sampler.peak_mib)
+        if message.started:
+            self._deadline = time.monotonic() + 2 * self._case.time_limit_seconds + GRACE_SECONDS
+        if message.point is not None:
+            self._trace.append(message.point)
+            self._watch(message.point)
+        return None
+
+    def _failed(self, status: BenchStatus, message: str) -> BenchRun:
+        """A run without an answer; what it had reported is kept, but is no result."""
+        case = self._case
+        asked: dict[str, Any] = {item.name: getattr(case, item.name) for item in msgspec.structs.fields(BenchCase)}
+        return BenchRun(**asked, status=status, message=message, trace=tuple(self._trace), versions=versions())
 
 
 def _with_peak(run: BenchRun, seen_mib: float) -> BenchRun:
@@ -67,20 +101,15 @@ def _with_peak(run: BenchRun, seen_mib: float) -> BenchRun:
     return msgspec.structs.replace(run, peak_rss_mib=max(run.peak_rss_mib or 0.0, seen_mib) or None)
 
 
-@contextlib.contextmanager
-def _worker(stderr: IO[bytes]) -> Iterator[subprocess.Popen[bytes]]:
-    """A worker process, ended with the block, in a session of its own so that Ctrl-C reaches only us."""
-    process = subprocess.Popen(
+def _start(stderr: IO[bytes]) -> subprocess.Popen[bytes]:
+    """A worker process in a session of its own, so that Ctrl-C reaches only us."""
+    return subprocess.Popen(
         [sys.executable, "-P", "-W", "ignore", "-c", BOOT, str(PACKAGE_ROOT)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=stderr,
         start_new_session=True,
     )
-    try:
-        yield process
-    finally:
-        _end(process)
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
@@ -124,9 +153,3 @@ def _last_words(process: subprocess.Popen[bytes], stderr: IO[bytes]) -> str:
     lines = [line for line in stderr.read().decode(errors="replace").splitlines() if line.strip()]
     how = f"killed by signal {-code}" if code < 0 else f"ended with code {code}"
     return f"{how}: {lines[-1].strip()[:300]}" if lines else how
-
-
-def _failed(case: BenchCase, status: BenchStatus, message: str, trace: list[TracePoint]) -> BenchRun:
-    """A run without an answer; what it had reported is kept, but is no result."""
-    asked: dict[str, Any] = {item.name: getattr(case, item.name) for item in msgspec.structs.fields(BenchCase)}
-    return BenchRun(**asked, status=status, message=message, trace=tuple(trace), versions=versions())

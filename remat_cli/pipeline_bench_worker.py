@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 
@@ -19,6 +19,7 @@ from remat_cli import __version__
 from remat_cli.config import available_cores
 from remat_cli.core.budget import parse_budget, resolve
 from remat_cli.core.errors import RematError
+from remat_cli.core.graph import Phase
 from remat_cli.core.instance import instance_problem, load_instance
 from remat_cli.core.plan import Plan
 from remat_cli.core.problem import Device, Memory, OpSpec, Problem, TensorSpec
@@ -26,9 +27,9 @@ from remat_cli.core.progress import SilentProgress
 from remat_cli.core.schedule import Schedule
 from remat_cli.core.simulate import baseline
 from remat_cli.core.timeline import time_of
-from remat_cli.pipeline_solve import prepare_kernels
+from remat_cli.pipeline_solve import prepare_kernels, solver_run
 from remat_cli.report.bench_run import BenchCase, BenchRun, TracePoint
-from remat_cli.report.report import SolverRun, overhead_percent, solution_report
+from remat_cli.report.report import overhead_percent, solution_report
 from remat_cli.solvers import solve
 from remat_cli.solvers.base import Limits, Result
 
@@ -42,10 +43,11 @@ REPORTED = (
 
 
 class Job(msgspec.Struct, frozen=True):
-    """A case and the file of its instance."""
+    """A case and the file of its instance, or of its problem as JSON."""
 
     case: BenchCase
     path: str
+    kind: Literal["instance", "problem"] = "instance"
 
 
 class Message(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -70,7 +72,7 @@ def main() -> None:
         out.write(msgspec.json.encode(message, enc_hook=str) + b"\n")
 
     try:
-        tell(Message(run=measure(job.case, Path(job.path), tell)))
+        tell(Message(run=_do(job, tell)))
     except RematError as error:
         text = str(error).replace(job.path, job.case.instance_path)
         tell(Message(run=_run(job.case, {"status": "error", "message": text})))
@@ -83,15 +85,32 @@ def _exit_when_orphaned() -> None:
     os._exit(1)
 
 
+def _do(job: Job, tell: Tell) -> BenchRun:
+    """Solve what the job's file holds."""
+    path = Path(job.path)
+    if job.kind == "instance":
+        return measure(job.case, path, tell)
+    return measure_problem(job.case, msgspec.json.decode(path.read_bytes(), type=Problem), tell)
+
+
 def measure(case: BenchCase, path: Path, tell: Tell) -> BenchRun:
-    """Solve one case in this process.
+    """Solve one case of an instance in this process.
 
     Raises:
         RematError: the instance or the solver's options cannot be used, or the solver broke the judge's rules.
     """
-    free = instance_problem(load_instance(path))
+    return measure_problem(case, instance_problem(load_instance(path)), tell)
+
+
+def measure_problem(case: BenchCase, free: Problem, tell: Tell) -> BenchRun:
+    """Solve one case, whose problem has no budget yet, in this process.
+
+    Raises:
+        RematError: the solver's options cannot be used, or the solver broke the judge's rules.
+    """
     plan = baseline(free)
-    problem = free.with_budget(resolve(parse_budget(case.budget), 0, plan.peak))
+    fixed_bytes = free.memories[0].fixed_bytes
+    problem = free.with_budget(resolve(parse_budget(case.budget), fixed_bytes, plan.peak))
     _warm_up(case)
     before = memory_mib("VmRSS")
     tell(Message(started=True))
@@ -160,27 +179,17 @@ def _warm_up(case: BenchCase) -> None:
 
 
 def tiny_problem() -> Problem:
-    """A training chain of four layers whose baseline peak of 6 does not fit into the budget of 5."""
+    """A training chain of four layers and a loss, marked as such, whose baseline peak of 6 is above the budget of 5."""
     reads = [(), (0,), (1,), (2,), (3,), (3, 4), (2, 5), (1, 6), (0, 7)]
-    ops = tuple(OpSpec(inputs, (op,), (1,), (0,)) for op, inputs in enumerate(reads))
+    phases: tuple[Phase, ...] = ("none",) * 5 + ("backward",) * 4
+    ops = tuple(OpSpec(reads[op], (op,), (1,), (0,), phase=phase) for op, phase in enumerate(phases))
     tensors = tuple(TensorSpec(1, op) for op in range(len(reads)))
     return Problem(ops, tensors, (Memory("cpu", 5),), (Device("cpu", 0),))
 
 
 def _figures(problem: Problem, base: Plan, result: Result, seed: int) -> dict[str, Any]:
     """What the judge and the solver say, in the fields of a run."""
-    run = SolverRun(
-        solver=result.solver,
-        status=result.status.value,
-        space=result.space,
-        floor_bytes=result.floor.bytes,
-        seed=seed,
-        seconds=result.seconds,
-        seconds_to_best=result.seconds_to_best,
-        bound=result.bound_ns,
-        facts=result.facts,
-    )
-    report = solution_report(run, problem, base, result.plan)
+    report = solution_report(solver_run(result, seed), problem, base, result.plan)
     trace = tuple(_point(problem, point.seconds, point.time_ns, point.bound_ns) for point in result.trace)
     return {name: getattr(report, name) for name in REPORTED} | {
         "ops": len(problem.ops),

@@ -121,6 +121,10 @@ class _Part:
         """So much of this device's share."""
         self.whole.advance(self.number * self.ops + done * self.ops // max(1, total), self.devices * self.ops)
 
+    def detail(self, text: str) -> None:
+        """The same words."""
+        self.whole.detail(text)
+
     def incumbent(self, overhead_percent: float | None, bound_percent: float | None) -> None:
         """The same."""
         self.whole.incumbent(overhead_percent, bound_percent)

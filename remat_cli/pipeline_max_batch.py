@@ -86,6 +86,10 @@ class _Enough:
         """So much of it is done."""
         self.progress.advance(done, total)
 
+    def detail(self, text: str) -> None:
+        """How far it is."""
+        self.progress.detail(text)
+
     def incumbent(self, overhead_percent: float | None, bound_percent: float | None) -> None:
         """A better plan, perhaps good enough."""
         self.is_reached |= overhead_percent is not None and overhead_percent <= self.most_percent

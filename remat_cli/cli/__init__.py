@@ -22,6 +22,7 @@ COMMANDS: Mapping[str, str] = {
     "run": "remat_cli.cli.run:run_command",
     "solve": "remat_cli.cli.solve:solve_command",
     "solvers": "remat_cli.cli.solvers:solvers_command",
+    "compare": "remat_cli.cli.compare:compare_command",
     "bench": "remat_cli.cli.bench:bench_command",
 }
 

@@ -35,13 +35,14 @@ def examples(*lines: str) -> str:
     return "\b\n" + "\n".join(["Example:" if len(lines) == 1 else "Examples:", *(f"  {line}" for line in lines)])
 
 
+budget_scope_option = _option(
+    "--budget-scope",
+    type=click.Choice(["total", "activations"]),
+    help="What bytes bound: everything, or all but weights and inputs. [total]",
+)
 budget_options = _group(
     _option("--budget", "budget", metavar="B", help="512MiB, 2GB, 80%, 0.8, min, or cpu=2GiB,cuda:0=512MiB."),
-    _option(
-        "--budget-scope",
-        type=click.Choice(["total", "activations"]),
-        help="What bytes bound: everything, or all but weights and inputs. [total]",
-    ),
+    budget_scope_option,
 )
 
 model_options = _group(
@@ -93,12 +94,16 @@ placement_options = _group(
     _option("--overlap/--no-overlap", help="Copies between memories run beside ops. [no]"),
 )
 
+order_option = _option(
+    "--order", type=click.Choice(["free", "keep"]), help="May ops run in another order than now? [free]"
+)
+gap_option = _option("--gap", metavar="G", help="Stop when the plan is this near the proved bound. [0.1%]")
 solver_options = _group(
     _option("--solver", metavar="NAME", help="One of `remat solvers`. [auto]"),
     _option("--option", "options", multiple=True, metavar="K=V", help="Option of the solver; may be repeated."),
-    _option("--order", type=click.Choice(["free", "keep"]), help="May ops run in another order than now? [free]"),
+    order_option,
     _option("--time-limit", metavar="T", help="Stop solving after 30s, 2m or 500ms. [30s]"),
-    _option("--gap", metavar="G", help="Stop when the plan is this near the proved bound. [0.1%]"),
+    gap_option,
 )
 
 split_options = _group(

@@ -61,6 +61,9 @@ class Quiet:
     def advance(self, done: int, total: int) -> None:
         """Ignore."""
 
+    def detail(self, text: str) -> None:
+        """Ignore."""
+
     def incumbent(self, overhead_percent: float | None, bound_percent: float | None) -> None:
         """Ignore."""
 
@@ -97,6 +100,10 @@ class PlainLines:
 
     def advance(self, done: int, total: int) -> None:
         """Too much for a log."""
+
+    def detail(self, text: str) -> None:
+        """One line per part."""
+        self._write(f"{text}  {_elapsed(self._started)}")
 
     def incumbent(self, overhead_percent: float | None, bound_percent: float | None) -> None:
         """One line per improvement."""
@@ -164,6 +171,11 @@ class LiveLine:
         self._detail = f"{done}/{total}"
         if done >= total or time.monotonic() - self._drawn > REFRESH_SECONDS:
             self._draw()
+
+    def detail(self, text: str) -> None:
+        """Show it beside the stage."""
+        self._detail = text
+        self._draw()
 
     def incumbent(self, overhead_percent: float | None, bound_percent: float | None) -> None:
         """Show the best plan and the proved bound."""

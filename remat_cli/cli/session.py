@@ -21,12 +21,12 @@ class Interrupted(click.ClickException):
     exit_code = 130
 
 
-def settings(flags: Mapping[str, Any]) -> Config:
-    """The settings of a command: its flags over the file that `--config` names."""
+def settings(flags: Mapping[str, Any], defaults: Mapping[str, Any] | None = None) -> Config:
+    """The settings of a command: its flags over the file that `--config` names, over its own defaults."""
     from remat_cli.config import load_config
 
     given = dict(flags)
-    return load_config(given, given.pop("config_file", None))
+    return load_config(given, given.pop("config_file", None), defaults)
 
 
 def run(config: Config, work: Callable[[Config, Progress], AnyReport]) -> int:

@@ -11,11 +11,12 @@ PROFILING: Final = "profiling"
 COMPILING_KERNELS: Final = "compiling kernels (once per machine)"
 SPLITTING: Final = "searching for splits"
 SOLVING: Final = "solving"
+COMPARING: Final = "comparing"
 REWRITING: Final = "rewriting"
 VERIFYING: Final = "verifying"
 RUNNING: Final = "running the plan"
 
-STOPPABLE: Final = frozenset({SPLITTING, SOLVING})  # stages that keep what they have when asked to stop
+STOPPABLE: Final = frozenset({SPLITTING, SOLVING, COMPARING})  # stages that keep what they have when asked to stop
 
 
 class Progress(Protocol):
@@ -27,6 +28,10 @@ class Progress(Protocol):
 
     def advance(self, done: int, total: int) -> None:
         """So many of so many units of the current stage are done."""
+        ...
+
+    def detail(self, text: str) -> None:
+        """How far the current stage is, in a few words; for stages of few, long parts."""
         ...
 
     def incumbent(self, overhead_percent: float | None, bound_percent: float | None) -> None:
@@ -49,6 +54,9 @@ class SilentProgress:
         """Ignore."""
 
     def advance(self, done: int, total: int) -> None:
+        """Ignore."""
+
+    def detail(self, text: str) -> None:
         """Ignore."""
 
     def incumbent(self, overhead_percent: float | None, bound_percent: float | None) -> None:
@@ -74,6 +82,9 @@ class AsideProgress:
         self._whole.stage(text)
 
     def advance(self, done: int, total: int) -> None:
+        """Ignore."""
+
+    def detail(self, text: str) -> None:
         """Ignore."""
 
     def incumbent(self, overhead_percent: float | None, bound_percent: float | None) -> None:

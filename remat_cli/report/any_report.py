@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from remat_cli.report.bench_run import BenchReport
+from remat_cli.report.compare_report import CompareReport
 from remat_cli.report.device_compile import DeviceCompileReport
 from remat_cli.report.report import (
     CacheReport,
@@ -29,4 +30,5 @@ AnyReport = (
     | MaxBatchReport
     | RunReport
     | BenchReport
+    | CompareReport
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import math
 import re
 import statistics
@@ -11,7 +10,7 @@ from typing import Any, TypeAlias
 
 from remat_cli.report.bench_run import BenchRun
 from remat_cli.report.bench_stats import LEAST_SECONDS, Group, group_runs
-from remat_cli.report.svg_chart import INK, SETTINGS, require_matplotlib
+from remat_cli.report.svg_chart import draw_svg, require_matplotlib, undress
 
 # Saturated colours that read on white and on a dark page, and stay apart for most colour-blind readers.
 COLORS = ("#2f81f7", "#e5534b", "#3fb950", "#d29922", "#a371f7", "#39c5cf")
@@ -43,20 +42,15 @@ def _slug(text: str) -> str:
 
 def row_svg(groups: Sequence[Group], labels: Sequence[str]) -> bytes:
     """Draw the solvers of one row; `labels` are all of the suite, so that a solver has one colour everywhere."""
-    import matplotlib
-    from matplotlib.figure import Figure
 
-    buffer = io.BytesIO()
-    with matplotlib.rc_context(SETTINGS):
-        figure = Figure(figsize=(8.4, 4.0), layout="constrained")
-        axes = figure.add_subplot()
+    def draw(axes: Any) -> None:
         for group in groups:
             _draw_group(axes, group, COLORS[labels.index(group.label) % len(COLORS)])
         if (target := groups[0].target_percent) is not None:
             axes.axhline(target, color=TARGET, linewidth=1.2, linestyle=(0, (1, 2)), label=f"published: {target:g} %")
         _dress(axes, groups[0])
-        figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None, "Creator": "remat"})
-    return buffer.getvalue()
+
+    return draw_svg((8.4, 4.0), draw)
 
 
 def _draw_group(axes: Any, group: Group, color: str) -> None:
@@ -96,9 +90,7 @@ def _dress(axes: Any, group: Group) -> None:
     axes.set_xlabel("seconds")
     axes.set_ylabel("overhead, %")
     axes.set_ylim(bottom=0)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.grid(axis="y", color=INK, alpha=0.25, linewidth=0.6)
-    axes.set_axisbelow(True)
+    undress(axes)
     axes.legend(loc="upper left", bbox_to_anchor=(0, 1.14), ncols=3, frameon=False, fontsize=9, borderaxespad=0)
     order_text = "order kept" if order == "keep" else "free order"
     title = f"{instance}, budget {budget}, {order_text} (dashed: proved bound)"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import io
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import accumulate
 from typing import Any
 
@@ -94,14 +94,8 @@ def memory_svg(
     Raises:
         MissingDependency: matplotlib is not installed.
     """
-    require_matplotlib()
-    import matplotlib
-    from matplotlib.figure import Figure
 
-    buffer = io.BytesIO()
-    with matplotlib.rc_context(SETTINGS):
-        figure = Figure(figsize=(8.4, 3.6), layout="constrained")
-        axes = figure.add_subplot()
+    def draw(axes: Any) -> None:
         for curve in curves:
             _draw_curve(axes, curve, AFTER if curve is curves[-1] else BEFORE)
         if budget_bytes is not None:
@@ -109,8 +103,33 @@ def memory_svg(
         if shading is not None:
             _draw_shading(axes, shading, curves[-1].edges)
         _dress(axes, title, "time, ms (predicted)" if curves[-1].times_ns else "step (one op each)")
+
+    return draw_svg((8.4, 3.6), draw)
+
+
+def draw_svg(inches: tuple[float, float], draw: Callable[[Any], None]) -> bytes:
+    """A picture of that size with one pair of axes; the same bytes for the same strokes.
+
+    Raises:
+        MissingDependency: matplotlib is not installed.
+    """
+    require_matplotlib()
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    buffer = io.BytesIO()
+    with matplotlib.rc_context(SETTINGS):
+        figure = Figure(figsize=inches, layout="constrained")
+        draw(figure.add_subplot())
         figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None, "Creator": "remat"})
     return buffer.getvalue()
+
+
+def undress(axes: Any) -> None:
+    """Two sides of the frame and light lines across are enough."""
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(axis="y", color=INK, alpha=0.25, linewidth=0.6)
+    axes.set_axisbelow(True)
 
 
 def _draw_curve(axes: Any, curve: Curve, color: str) -> None:
@@ -145,9 +164,7 @@ def _dress(axes: Any, title: str, across: str) -> None:
     axes.set_ylabel("memory held, MiB")
     axes.set_ylim(0, axes.get_ylim()[1] * 1.02)
     axes.margins(x=0)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.grid(axis="y", color=INK, alpha=0.25, linewidth=0.6)
-    axes.set_axisbelow(True)
+    undress(axes)
     place = {"loc": "upper left", "bbox_to_anchor": (0, 1.16), "borderaxespad": 0}
     axes.legend(**place, ncols=4, columnspacing=1.4, handlelength=1.6, frameon=False, fontsize=10)
     if title:

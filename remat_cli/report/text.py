@@ -14,6 +14,8 @@ from remat_cli.core.verification import Verification
 from remat_cli.report.any_report import AnyReport
 from remat_cli.report.bench_run import BenchReport
 from remat_cli.report.bench_table import bench_lines
+from remat_cli.report.compare_report import CompareReport
+from remat_cli.report.compare_text import compare_lines
 from remat_cli.report.device_compile import DeviceCompileReport
 from remat_cli.report.report import (
     EXIT_DONE,
@@ -53,6 +55,7 @@ def render_text(report: AnyReport, style: Style) -> str:
         MaxBatchReport: max_batch_lines,
         RunReport: run_lines,
         BenchReport: bench_lines,
+        CompareReport: compare_lines,
     }
     return "\n".join(writers[type(report)](report, style)) + "\n"
 

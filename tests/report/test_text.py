@@ -11,7 +11,7 @@ import pytest
 from remat_cli.report import RENDERERS, render
 from remat_cli.report.report import CacheReport, OptionEntry, SolverEntry, SolversReport
 from remat_cli.report.style import Style, columns, duration, percent, shorten
-from tests.report import device_samples, samples
+from tests.report import compare_samples, device_samples, samples
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -26,6 +26,7 @@ REPORTS = {
     "inspect_plan": samples.inspect_report,
     "inspect_split_plan": samples.split_inspect_report,
     "inspect_proposal": samples.proposal_report,
+    "compare": compare_samples.compare_report,
     "solve": samples.solve_report,
     "solve_not_found": lambda: samples.solve_report("not_found"),
     "verify": samples.verify_report,
