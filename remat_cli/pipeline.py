@@ -43,7 +43,7 @@ from remat_cli.pipeline_prepare import (
     sha256,
     work_folder,
 )
-from remat_cli.pipeline_solve import answer, ask, prepare_kernels
+from remat_cli.pipeline_solve import answer, ask, check_solver, prepare_kernels
 from remat_cli.pipeline_split import Planned, plan_model, propose_regions
 from remat_cli.pipeline_write import with_budget, write_with_room
 from remat_cli.report.device_compile import DeviceCompileReport
@@ -91,6 +91,7 @@ def compile_for_one(model: Path, config: Config, progress: Progress) -> CompileR
     started = time.monotonic()
     device = only_device(config)
     require_budget(config)
+    check_solver(config)
     targets = output_paths(model, config)
     prepare_kernels(config.solver, progress)
     with work_folder(config) as work:
@@ -178,6 +179,7 @@ def solve_instance(instance: Path, config: Config, progress: Progress) -> SolveR
     Raises:
         InputError: the instance or the settings cannot be used.
     """
+    check_solver(config)
     loaded = load_instance(instance)
     question = ask(instance_problem(loaded), config, loaded.names)
     prepare_kernels(config.solver, progress)

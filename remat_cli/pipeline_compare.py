@@ -14,7 +14,7 @@ import msgspec
 
 from remat_cli.config import Config
 from remat_cli.core.budget import resolve
-from remat_cli.core.errors import BrokenSolver, ConfigError
+from remat_cli.core.errors import BrokenSolver, ConfigError, RematError
 from remat_cli.core.files import atomic_write
 from remat_cli.core.floor import working_set_floor
 from remat_cli.core.instance import instance_problem, load_instance
@@ -75,7 +75,7 @@ def compare(request: CompareRequest, config: Config, progress: Progress) -> Comp
         not_applicable=tuple(NotApplicable(name, why) for name, why in refused.items()),
         seconds=time.monotonic() - started,
     )
-    return _with_picture(report, request.svg)
+    return _with_picture(report, request.svg, progress)
 
 
 def check_agreement(report: CompareReport) -> None:
@@ -217,11 +217,17 @@ def _stored(problem: Problem) -> Iterator[Path]:
         yield path
 
 
-def _with_picture(report: CompareReport, svg: Path | None) -> CompareReport:
+def _with_picture(report: CompareReport, svg: Path | None, progress: Progress) -> CompareReport:
     """The report with its picture written; not where Ctrl-C cut it short, nor where there is nothing to draw."""
-    if svg is None or report.missing_runs or not any(run.has_plan for run in report.runs):
+    if svg is None or report.missing_runs:
+        return report
+    if not any(run.has_plan for run in report.runs):
+        progress.note(f"{svg} is not written: there is no plan to draw")
         return report
     from remat_cli.report.compare_plot import compare_svg
 
-    atomic_write(svg, compare_svg(report))
+    try:
+        atomic_write(svg, compare_svg(report))
+    except RematError as error:
+        return msgspec.structs.replace(report, picture_error=str(error))
     return msgspec.structs.replace(report, picture=str(svg))

@@ -32,7 +32,7 @@ from remat_cli.pipeline_device_write import (
 )
 from remat_cli.pipeline_devices import AUTO, DevicePlan, Platform, judged_again, on_best_single, plan_on_devices
 from remat_cli.pipeline_prepare import Prepared, prepare, work_folder
-from remat_cli.pipeline_solve import prepare_kernels, prepare_placement_kernels
+from remat_cli.pipeline_solve import check_solver, prepare_kernels, prepare_placement_kernels
 from remat_cli.report.device_compile import DeviceCompileReport, device_compile_report
 from remat_cli.report.placed import Placed
 
@@ -56,6 +56,7 @@ def compile_on_devices(model: Path, config: Config, progress: Progress) -> Devic
     """
     started = time.monotonic()
     require_budget(config)
+    check_solver(config)
     if config.split == "max":
         raise ConfigError("--split max: ops are not split in plans for several devices; leave --split out")
     specs = device_specs(config)

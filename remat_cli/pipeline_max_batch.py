@@ -20,7 +20,7 @@ from remat_cli.core.profile import Profile
 from remat_cli.core.progress import Progress
 from remat_cli.core.simulate import baseline
 from remat_cli.pipeline_prepare import Prepared, only_device, prepare, profile_prepared, work_folder
-from remat_cli.pipeline_solve import prepare_kernels
+from remat_cli.pipeline_solve import check_solver, prepare_kernels
 from remat_cli.pipeline_split import plan_model
 from remat_cli.pipeline_train import compile_settings, make_step, write_step
 from remat_cli.report.training import BatchProbe, MaxBatchReport
@@ -42,6 +42,7 @@ def find_max_batch(model: Path, config: Config, progress: Progress) -> MaxBatchR
     started = time.monotonic()
     check_train(config)
     _check_budget(config)
+    check_solver(config)
     if config.split == "auto":
         config = msgspec.structs.replace(config, split="off")
     prepare_kernels(config.solver, progress)

@@ -84,6 +84,15 @@ def ask(problem: Problem, config: Config, names: tuple[str, ...] = ()) -> Questi
     return Question(problem.with_budget(bytes_), plan, budget.text, least, names)
 
 
+def check_solver(config: Config) -> None:
+    """Refuse an unknown solver or option before a model is read and measured, which may take minutes.
+
+    Raises:
+        ConfigError: no such solver, no such option, or a value that it cannot have.
+    """
+    make_solver(config.solver, config.solver_options)
+
+
 def prepare_kernels(solver: str, progress: Progress) -> None:
     """Load a solver's compiled kernels, or compile them once per machine, before anything is measured or timed."""
     if solver in WARM_UPS:

@@ -24,6 +24,7 @@ from remat_cli.onnx_io.load import DimBindings, SourceModel, load, save
 from remat_cli.onnx_io.rewrite import set_model_metadata
 from remat_cli.onnx_io.step_state import STATE_FILE_KEY
 from remat_cli.pipeline import compile_for_one
+from remat_cli.pipeline_solve import check_solver
 from remat_cli.report.training import TrainReport
 
 
@@ -38,6 +39,7 @@ def train_model(model: Path, config: Config, progress: Progress) -> TrainReport:
     check_train(config)
     paths = step_paths(model, config)
     if config.budget is not None:
+        check_solver(config)
         output_paths(paths.step, compile_settings(config))
     progress.stage(stages.READING)
     step = make_step(model, config, progress)

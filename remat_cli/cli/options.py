@@ -65,7 +65,9 @@ model_options = _group(
     _option("--work-dir", type=FILE, metavar="DIR", help="Keep intermediate files here."),
 )
 
-device_option = _option("--device", "devices", metavar="NAME", help="Where the model will run. [cpu]")
+device_option = _option(
+    "--device", "devices", multiple=True, metavar="NAME", help="Where the model will run. [cpu]"
+)  # repeated only to be refused: click would take the last one
 estimate_option = _option(
     "--estimate",
     is_flag=True,

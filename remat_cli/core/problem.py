@@ -8,6 +8,8 @@ from remat_cli.core.errors import ModelError
 from remat_cli.core.graph import Graph, Phase, check_ids
 from remat_cli.core.profile import Profile
 
+MOST_TOTAL = 2**60  # bytes of all tensors, ns of all ops: what solvers add up in 64 bits
+
 
 class TensorSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     """One value made by an op.
@@ -101,6 +103,7 @@ class Problem(msgspec.Struct, frozen=True):
                 raise ModelError(f"tensor {index}: is a view of {tensor.view_of}, which its op does not read")
         if any(not 0 <= device.memory < len(self.memories) for device in self.devices):
             raise ModelError("a device names a memory that does not exist")
+        self._check_totals()
         self._check_copies(self.copy_ns, "copy_ns")
         self._check_copies(self.copy_energy_nj, "copy_energy_nj")
 
@@ -115,6 +118,14 @@ class Problem(msgspec.Struct, frozen=True):
             raise ModelError(f"op {index}: negative time, workspace or energy")
         if any(i not in op.inputs or o not in op.outputs for i, o in op.in_place):
             raise ModelError(f"op {index}: in-place pair does not join one of its inputs to one of its outputs")
+
+    def _check_totals(self) -> None:
+        """Figures that no machine has would overflow where solvers add them up."""
+        bytes_ = sum(tensor.size_bytes for tensor in self.tensors) + sum(sum(op.workspace_bytes) for op in self.ops)
+        time_ns = sum(time for op in self.ops for time in op.time_ns if time is not None)
+        for what, total in (("sizes of all tensors and workspaces", bytes_), ("times of all ops", time_ns)):
+            if total >= MOST_TOTAL:
+                raise ModelError(f"the {what} add up to {total}: at most 2^60 can be planned; use a larger unit")
 
     def _check_copies(self, table: tuple[tuple[tuple[int | None, ...], ...], ...], name: str) -> None:
         """An entry per device, device and tensor; nothing where there is nothing to say."""

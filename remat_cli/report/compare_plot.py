@@ -17,6 +17,8 @@ from remat_cli.report.svg_chart import INK, draw_svg, undress
 COLORS = ("#2f81f7", "#c4620a", "#0f8f73", "#bf4b8a", "#8a63d2", "#a07a00", "#d1495b")
 MARKS = "os^DvPX*"
 LEAST_STEP = 0.048  # between two labels, as a share of the picture's height
+LINEAR_PERCENT = 1.0  # a line up to here, logarithmic above: one solver at 2000 % would flatten all others to nothing
+TICKS = (0, 0.5, *(digit * 10**power for power in range(7) for digit in (1, 2, 5)))
 MIB = 2**20
 
 
@@ -65,11 +67,13 @@ def bound_line(report: CompareReport) -> tuple[list[float], list[float]]:
 
 
 def spread(heights: Sequence[float], step: float) -> list[float]:
-    """The heights, moved as little upwards as keeps them at least `step` apart."""
+    """The heights, moved upwards as little as keeps them `step` apart, then down from 1 where the last are above it."""
     order = sorted(range(len(heights)), key=lambda place: heights[place])
     moved = list(heights)
     for below, place in pairwise(order):
         moved[place] = max(moved[place], moved[below] + step)
+    for number, place in enumerate(reversed(order)):
+        moved[place] = min(moved[place], 1 - number * step)
     return moved
 
 
@@ -89,8 +93,9 @@ def _draw(axes: Any, report: CompareReport) -> None:
 
 def _label(axes: Any, lines: Sequence[Line]) -> None:
     """Each solver's name beside the end of its line, at the smallest budget, where lines are farthest apart."""
-    low, high = axes.get_ylim()
-    heights = spread([(line.overheads[0] - low) / (high - low) for line in lines], LEAST_STEP)
+    place_of = axes.transData + axes.transAxes.inverted()
+    ends = [place_of.transform((line.budgets[0], line.overheads[0]))[1] for line in lines]
+    heights = spread(ends, LEAST_STEP)
     for line, height in zip(lines, heights, strict=True):
         axes.annotate(
             f"{line.solver} {percent(line.overheads[0])}",
@@ -101,7 +106,14 @@ def _label(axes: Any, lines: Sequence[Line]) -> None:
             fontsize=9,
             fontweight="bold" if line.solver == BEST else "normal",
             va="center",
-            arrowprops={"arrowstyle": "-", "color": line.color, "linewidth": 0.6, "alpha": 0.6, "shrinkB": 4},
+            arrowprops={
+                "arrowstyle": "-",
+                "color": line.color,
+                "linewidth": 0.6,
+                "alpha": 0.6,
+                "shrinkB": 4,
+                "relpos": (0, 0.5),  # from the left end of the name: from its middle it would cross other names
+            },
         )
 
 
@@ -109,7 +121,7 @@ def _dress(axes: Any, report: CompareReport) -> None:
     """Axes and title; each budget is a tick, as the user wrote it and in bytes, the smallest last."""
     undress(axes)
     axes.set_ylabel("overhead, %")
-    axes.set_ylim(bottom=0)
+    _scale(axes)
     axes.set_xlabel("budget (less memory to the right)")
     axes.set_xticks([budget.bytes / MIB for budget in report.budgets], [_tick(budget) for budget in report.budgets])
     axes.margins(x=0.04)
@@ -117,6 +129,18 @@ def _dress(axes: Any, report: CompareReport) -> None:
     name = (report.model or report.instance or "").replace("\\", "/").rpartition("/")[2]
     title = f"Overhead against budget: {name}"
     axes.set_title(title, loc="left", pad=28, fontsize=12, fontweight="bold")
+
+
+def _scale(axes: Any) -> None:
+    """Overheads from 0 on; where some are above `LINEAR_PERCENT`, those on a logarithmic scale."""
+    top = axes.dataLim.y1
+    if top > LINEAR_PERCENT:
+        axes.set_yscale("symlog", linthresh=LINEAR_PERCENT)
+        ticks = [tick for tick in TICKS if tick <= top]
+        axes.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
+        axes.set_yticks([], minor=True)
+        axes.set_ylim(top=top * 1.15)
+    axes.set_ylim(bottom=0)
 
 
 def _tick(budget: ComparedBudget) -> str:

@@ -7,6 +7,7 @@ import msgspec
 from remat_cli.report.report import EXIT_DONE, SolutionReport
 
 BEST = "auto"  # goes first among equals
+EXIT_ERROR = 1
 EXIT_INTERRUPTED = 130
 VALID_SPACES = {"free": frozenset({"free"}), "keep": frozenset({"free", "first_in_order"})}
 
@@ -41,7 +42,8 @@ class CompareReport(msgspec.Struct, frozen=True, kw_only=True):
 
     Each run had `run_threads` threads and `time_limit_seconds`; `threads` is what all that ran at once had together.
     `floor_bytes` is the highest floor that was proved, by the working sets of single ops or by a solver. `missing_runs`
-    had not ended when the user stopped the command.
+    had not ended when the user stopped the command. `picture` is the file that was written, and `picture_error` why it
+    could not be: the figures took minutes, so they are told all the same.
     """
 
     model: str | None = None
@@ -62,12 +64,15 @@ class CompareReport(msgspec.Struct, frozen=True, kw_only=True):
     not_applicable: tuple[NotApplicable, ...] = ()
     missing_runs: int = 0
     picture: str | None = None
+    picture_error: str | None = None
     seconds: float = 0.0
 
     @property
     def exit_code(self) -> int:
-        """0 for a whole comparison, whatever it says; 130 for one that Ctrl-C cut short."""
-        return EXIT_INTERRUPTED if self.missing_runs else EXIT_DONE
+        """0 for a whole comparison, whatever it says; 1 without its picture; 130 for one that Ctrl-C cut short."""
+        if self.missing_runs:
+            return EXIT_INTERRUPTED
+        return EXIT_DONE if self.picture_error is None else EXIT_ERROR
 
     def runs_at(self, budget: str) -> list[CompareRun]:
         """The runs at one budget, best first."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from textwrap import TextWrapper
 
 from remat_cli.core.budget import describe_bytes
@@ -11,6 +12,12 @@ from remat_cli.report.style import Style, columns, percent, plural
 
 HEAD = ["", "solver", "status", "peak", "overhead", "bound", "space", "seconds"]
 BEST_MARK = "*"
+NONE = "-"
+SPACES = {
+    "free": "all schedules",
+    "first_in_order": "first computations in the baseline's order",
+    "staged": "first computations in the baseline's order, no op twice between two of them",
+}
 
 
 def compare_lines(report: CompareReport, style: Style) -> list[str]:
@@ -19,10 +26,13 @@ def compare_lines(report: CompareReport, style: Style) -> list[str]:
     for budget in report.budgets:
         lines += ["", *_budget_lines(report, budget, style)]
     if report.not_applicable:
-        lines += ["", "does not apply:", *_reason_lines(report, style)]
-    lines += ["", f"{BEST_MARK} least time; a status or a bound holds in its space only (see docs/solvers.md)"]
+        entries = [(entry.solver, entry.reason) for entry in report.not_applicable]
+        lines += ["", "does not apply:", *_grouped(entries, style)]
+    lines += _legend(report, style)
     if report.picture is not None:
         lines += [f"picture {report.picture}"]
+    if report.picture_error is not None:
+        lines += [style.paint(f"no picture: {report.picture_error}", "bad")]
     if report.missing_runs:
         cut = f"interrupted: {plural(report.missing_runs, 'run')} had not ended"
         lines += [style.paint(cut, "warn")]
@@ -41,14 +51,48 @@ def _heading(report: CompareReport, style: Style) -> list[str]:
     ]
 
 
-def _reason_lines(report: CompareReport, style: Style) -> list[str]:
-    """Each reason once, after those whom it concerns."""
+def _legend(report: CompareReport, style: Style) -> list[str]:
+    """What the columns mean, as far as there are any."""
+    spaces = dict.fromkeys(_space(run) for run in report.runs if run.budget_bytes >= report.floor_bytes)
+    if not spaces:
+        return []
+    meaning = "overhead: extra time over every op once; bound: no schedule of that space has less"
+    words = [f"space {space}: {_describe_space(space)}" for space in spaces if space != NONE]
+    return ["", *_wrapped([f"{BEST_MARK} least time; {meaning}", *words], style, "")]
+
+
+def _describe_space(space: str) -> str:
+    """`staged_c2` in words: that of `staged`, each op at most twice."""
+    kind, _, most = space.partition("_c")
+    words = SPACES.get(kind, "see docs/solvers.md")
+    return f"{words}; no op more than {most} times" if most else words
+
+
+def _grouped(entries: Iterable[tuple[str, str]], style: Style) -> list[str]:
+    """Each reason once, after the solvers whom it concerns."""
     solvers: dict[str, list[str]] = {}
-    for entry in report.not_applicable:
-        solvers.setdefault(entry.reason, []).append(entry.solver)
+    for solver, reason in entries:
+        solvers.setdefault(reason, []).append(solver)
     texts = [f"{', '.join(names)}: {reason}" for reason, names in solvers.items()]
-    wrapper = TextWrapper(style.width, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False)
+    return _wrapped(texts, style, "  ")
+
+
+def _wrapped(texts: Iterable[str], style: Style, indent: str) -> list[str]:
+    """Each text on as few lines as it needs; what follows the first is indented more."""
+    wrapper = TextWrapper(style.width, initial_indent=indent, subsequent_indent=f"{indent}  ", break_on_hyphens=False)
     return [line for text in texts for line in wrapper.wrap(text)]
+
+
+def _without_plan(runs: Iterable[CompareRun]) -> Iterator[tuple[str, str]]:
+    """Solvers that found none, as far as they say why."""
+    for run in runs:
+        if run.status != "not_found":
+            continue
+        least = run.facts.get("least_peak_bytes")
+        if (reason := run.facts.get("unfinished")) is not None:
+            yield run.solver, str(reason)
+        elif least is not None:
+            yield run.solver, f"the schedules it tried need {format_bytes(least)} or more"
 
 
 def _budget_lines(report: CompareReport, budget: ComparedBudget, style: Style) -> list[str]:
@@ -60,7 +104,9 @@ def _budget_lines(report: CompareReport, budget: ComparedBudget, style: Style) -
     if not runs:
         return [heading, "  no run had ended"]
     best = runs[0].time
-    return [heading, *columns([HEAD, *(_row(run, best) for run in runs)], "<<<>>><>", indent=" ")]
+    table = columns([HEAD, *(_row(run, best) for run in runs)], "<<<>>><>", indent=" ")
+    reasons = _grouped(_without_plan(runs), style)
+    return [heading, *table, *(["    no plan:"] if reasons else []), *(f"    {line}" for line in reasons)]
 
 
 def _row(run: CompareRun, best: int | None) -> list[str]:
@@ -69,9 +115,14 @@ def _row(run: CompareRun, best: int | None) -> list[str]:
         BEST_MARK if is_best else "",
         run.solver,
         run.status.replace("_", " "),
-        "-" if run.peak_bytes is None else format_bytes(run.peak_bytes),
-        "-" if not run.has_plan else percent(run.overhead_percent),
-        "-" if run.lower_bound_percent is None else percent(run.lower_bound_percent),
-        run.space if run.status != "not_found" or run.lower_bound_percent is not None else "-",
+        NONE if run.peak_bytes is None else format_bytes(run.peak_bytes),
+        NONE if not run.has_plan else percent(run.overhead_percent),
+        NONE if run.lower_bound_percent is None else percent(run.lower_bound_percent),
+        _space(run),
         f"{run.seconds:.2f}",
     ]
+
+
+def _space(run: CompareRun) -> str:
+    """Where what the solver says holds, if it says anything."""
+    return run.space if run.status != "not_found" or run.lower_bound_percent is not None else NONE

@@ -197,10 +197,17 @@ def _not_found_lines(solution: SolutionReport, style: Style) -> list[str]:
     least = f"{describe_bytes(solution.floor_bytes)} for whole ops"
     if split_floor is not None:
         least += f", {describe_bytes(split_floor)} with the best splits found"
-    return [
-        style.paint(f"no plan within budget was found in {solution.seconds:.1f} s", "bad"),
-        f"the proved least is {least}: try a longer --time-limit or a larger --budget",
-    ]
+    lines = [style.paint(f"no plan within budget was found in {solution.seconds:.1f} s", "bad")]
+    nearest = _nearest_bytes(solution)
+    if nearest is None:
+        return [*lines, f"the proved least is {least}: try a longer --time-limit or a larger --budget"]
+    lines += [f"the smallest of the plans that {solution.solver} makes takes {describe_bytes(nearest)}"]
+    return [*lines, f"the proved least is {least}: try another --solver or a larger --budget"]
+
+
+def _nearest_bytes(solution: SolutionReport) -> int | None:
+    """The least peak of the plans of a solver that goes through a list of them and ends by itself."""
+    return solution.facts.get("least_peak_bytes")
 
 
 def verify_lines(report: VerifyReport, style: Style) -> list[str]:
@@ -259,6 +266,7 @@ def solve_lines(report: SolveReport, style: Style) -> list[str]:
     rows = [
         ["status", f"{status} (space {solution.space})"],
         ["peak", _bytes_or_unknown(solution.peak_bytes)],
+        *_optional("smallest plan tried", None if solution.peak_bytes else _nearest_bytes(solution)),
         ["baseline peak", describe_bytes(solution.baseline_peak_bytes)],
         ["floor", describe_bytes(solution.floor_bytes)],
         ["time", f"{_count_or_unknown(solution.time)} (baseline {solution.baseline_time:,})"],

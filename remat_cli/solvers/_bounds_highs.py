@@ -9,9 +9,12 @@ import ctypes
 import datetime
 import json
 import math
+import os
 import sys
 import threading
+import time
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from ortools.math_opt import model_pb2
@@ -19,15 +22,35 @@ from ortools.math_opt.python import mathopt
 from ortools.math_opt.solvers import highs_pb2
 
 _FLUSH_SECONDS = 0.2
+_WATCH_SECONDS = 1.0
 
 
 def main() -> None:
-    """One request on stdin; HiGHS's log and then a reply on stdout, for each program of the request."""
+    """One request on stdin; HiGHS's log and then a reply on stdout, for each program of the request.
+
+    It has the programs, the time.time() `until` which to work, and the `parent` that asks.
+    """
     request = json.load(sys.stdin)
+    _end_with_parent(request)
     for milp in request["milps"]:
-        reply = solve(milp, request["seconds"])
+        reply = solve(milp, max(0.0, request["until"] - time.time()))
         sys.stdout.write("\n" + json.dumps(reply) + "\n")
         sys.stdout.flush()
+
+
+def _end_with_parent(request: dict[str, Any]) -> None:
+    """When remat is gone, even killed, nobody else ends this process or removes the files of solutions."""
+    never = threading.Event()
+
+    def watch() -> None:
+        while not never.wait(_WATCH_SECONDS):
+            if os.getppid() != request["parent"]:
+                for milp in request["milps"]:
+                    if milp.get("solutions"):
+                        Path(milp["solutions"]).unlink(missing_ok=True)
+                os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def solve(milp: dict[str, Any], seconds: float) -> dict[str, Any]:

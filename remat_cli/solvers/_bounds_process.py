@@ -7,12 +7,14 @@ is rounded with a margin.
 from __future__ import annotations
 
 import math
+import os
 import queue
 import re
 import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -48,7 +50,7 @@ def ask_highs(program: dict[str, Any], limits: Limits) -> Iterator[float | Reply
     solutions, as they are found.
 
     Raises:
-        RuntimeFailure: the worker failed.
+        RuntimeFailure: the worker failed, or its request cannot be written.
     """
     if not program.get("live"):
         yield from ask_highs_in_turn([program], limits)
@@ -65,9 +67,11 @@ def ask_highs_in_turn(programs: Sequence[dict[str, Any]], limits: Limits) -> Ite
 
 
 def _ask(programs: Sequence[dict[str, Any]], solutions: _Solutions, limits: Limits) -> Iterator[float | Reply]:
+    if limits.is_over:
+        return
+    request = {"milps": programs, "until": time.time() + limits.seconds_left, "parent": os.getpid()}
     with tempfile.TemporaryFile() as source, tempfile.TemporaryFile() as errors:
-        source.write(msgspec.json.encode({"milps": programs, "seconds": limits.seconds_left}))
-        source.seek(0)
+        _write(source, msgspec.json.encode(request))
         with subprocess.Popen(
             [sys.executable, str(_WORKER)],
             stdin=source,
@@ -82,6 +86,15 @@ def _ask(programs: Sequence[dict[str, Any]], solutions: _Solutions, limits: Limi
                 process.kill()
         errors.seek(0)
         _check(process.returncode, errors.read())
+
+
+def _write(file: IO[bytes], request: bytes) -> None:
+    try:
+        file.write(request)
+        file.seek(0)  # which writes what is buffered
+    except OSError as error:
+        where = f"the bound worker's request of {len(request)} bytes into {tempfile.gettempdir()}"
+        raise RuntimeFailure(f"cannot write {where}: {error.strerror}; make room or set TMPDIR") from error
 
 
 @dataclass
@@ -100,7 +113,8 @@ class _Solutions:
         length = self.size + 2
         while len(self.lines) >= length:
             solution, self.lines = self.lines[2:length], self.lines[length:]
-            yield Reply("unknown", None, list(map(float, solution)))
+            with suppress(ValueError):  # a full disk leaves gaps; whoever takes solutions checks them
+                yield Reply("unknown", None, list(map(float, solution)))
 
 
 def _listen(process: subprocess.Popen[str], solutions: _Solutions, limits: Limits) -> Iterator[float | Reply]:
@@ -142,7 +156,7 @@ def _check(code: int | None, errors: bytes) -> None:
 
 def _is_overdue(limits: Limits) -> bool:
     """HiGHS notices its time limit late at times; the bound it then returns is worth a short wait."""
-    late = min(5.0, 0.1 * limits.seconds + 1.0)
+    late = min(2.0, 0.1 * limits.seconds + 1.0)
     return limits.seconds_left <= 0.0 and Limits(limits.seconds + late, started=limits.started).seconds_left <= 0.0
 
 

@@ -51,7 +51,7 @@ def find_blocks(problem: Problem, order: Order) -> Blocks | str:
     if not line.ops:
         return "every op is marked backward or update, or reads from one that is"
     backward = _backward(problem, net, line, order)
-    boundaries = pair(net, line, backward).boundaries
+    boundaries = pair(net, line, backward)
     if len(boundaries) + 1 < LEAST_STAGES:
         return _no_boundary(net, line, backward)
     once = frozenset(op for op in line.ops if op in line.unneeded or not problem.ops[op].repeatable)

@@ -123,7 +123,8 @@ class _Liner:
         places = _cuts(self.net, skeleton)
         cuts = [skeleton[place] for place in places if skeleton[place] in self.main]
         local = self._local(skeleton, places)
-        before = [op for op in self.forward if op not in local and op not in set(skeleton)]
+        in_line = local.union(skeleton)
+        before = [op for op in self.forward if op not in in_line]
         return Line(tuple(before), tuple(self._emit(local)), tuple(cuts), frozenset(self.unneeded))
 
     def _find_unneeded(self) -> set[int]:

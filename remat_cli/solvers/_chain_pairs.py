@@ -29,13 +29,6 @@ class Backward:
     bears: tuple[bool, ...]
 
 
-@dataclass(frozen=True)
-class Pairing:
-    """Boundaries from the chain's input on: a forward op and the backward op that makes its gradient."""
-
-    boundaries: tuple[tuple[int, int], ...]
-
-
 class Backwards:
     """What is known of backward ops before they are in order."""
 
@@ -125,8 +118,11 @@ class GradientCuts:
         return next((place for place in places[:beyond] if self.last_read[place] >= beyond), None), None
 
 
-def pair(net: Net, line: Line, backward: Backward) -> Pairing:
-    """Go from the loss end to the input, and take for each cut the first place that goes with it."""
+def pair(net: Net, line: Line, backward: Backward) -> tuple[tuple[int, int], ...]:
+    """Boundaries from the chain's input on: a forward op and the backward op that makes its gradient.
+
+    Goes from the loss end to the input, and takes for each cut the first place that goes with it.
+    """
     cuts = GradientCuts(net, backward, len(line.ops))
     place_of = {op: place for place, op in enumerate(line.ops)}
     found: list[tuple[int, int]] = []
@@ -136,7 +132,7 @@ def pair(net: Net, line: Line, backward: Backward) -> Pairing:
         if place is not None:
             found.append((op, backward.ops[place]))
             start = place + 1
-    return Pairing(tuple(found[::-1]))
+    return tuple(found[::-1])
 
 
 def _last_reads(net: Net, backward: Backward) -> list[int]:

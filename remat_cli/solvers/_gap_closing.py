@@ -55,7 +55,11 @@ def closings(problem: Problem, schedule: Schedule, should_stop: Callable[[], boo
 
 def _pass(steps: _Steps, should_stop: Callable[[], bool]) -> list[frozenset[int]]:
     """Try every gap once, the best first; what is worth less than when it was ranked goes back into the queue."""
-    queue = [(-steps.closing(place).worth, place) for place in steps.repeats()]
+    queue = []
+    for place in steps.repeats():
+        if should_stop():
+            return []
+        queue.append((-steps.closing(place).worth, place))
     heapq.heapify(queue)
     found: list[frozenset[int]] = []
     while queue and not should_stop():

@@ -12,6 +12,7 @@ import numpy as np
 from remat_cli.solvers._bounds_milp import solve_milp
 from remat_cli.solvers._bounds_process import Reply, ask_highs_in_turn, safe_units
 from remat_cli.solvers._lp_candidates import Shares, number_tensors
+from remat_cli.solvers._milp_engines import MOST_FOR_CP_SAT, scaled_rows
 from remat_cli.solvers._rs_model import StageModel
 from remat_cli.solvers.base import Limits
 
@@ -60,8 +61,8 @@ def proved_value(program: dict[str, Any], prices: list[float]) -> float:
 
 
 def is_impossible(model: StageModel, limits: Limits) -> bool:
-    """Whether CP-SAT, which is exact, proves that no schedule of the space fits."""
-    return solve_milp(model.milp, "cp-sat", limits).bound is None
+    """Whether CP-SAT, which is exact, proves that no schedule of the space fits: not of what is too large for it."""
+    return len(model.milp.upper) <= MOST_FOR_CP_SAT and solve_milp(model.milp, "cp-sat", limits).bound is None
 
 
 def program_of(model: StageModel) -> dict[str, Any]:
@@ -72,21 +73,9 @@ def program_of(model: StageModel) -> dict[str, Any]:
         "integral": [False] * len(milp.upper),
         "lower": [0] * len(milp.upper),
         "upper": [most / unit if v in model.levels else most for v, most in enumerate(milp.upper)],
-        "rows": list(_rows(model, unit)),
+        "rows": list(scaled_rows(milp, model.levels, unit)),
         "duals": True,
     }
-
-
-def _rows(model: StageModel, unit: float) -> Iterator[tuple[list[tuple[float, int]], float | None, float | None]]:
-    for terms, least, most in model.milp.rows:
-        if model.levels.isdisjoint(variable for _, variable in terms):
-            yield [(float(factor), variable) for factor, variable in terms], least, most
-        else:
-            yield (
-                [(factor if variable in model.levels else factor / unit, variable) for factor, variable in terms],
-                None if least is None else least / unit,
-                None if most is None else most / unit,
-            )
 
 
 def shares_of(model: StageModel, values: list[float]) -> Shares:

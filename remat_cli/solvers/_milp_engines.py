@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeAlias
-
-import msgspec
 
 from remat_cli.solvers._bounds_milp import Milp, make_cp_model
 from remat_cli.solvers._bounds_process import Reply, ask_highs, safe_units
@@ -16,6 +14,9 @@ from remat_cli.solvers.base import Limits
 Engine: TypeAlias = Literal["cp-sat", "highs", "scip"]
 Hint: TypeAlias = dict[int, int]
 """Values of some variables in a good solution."""
+
+Row: TypeAlias = tuple[Sequence[tuple[float, int]], float | None, float | None]
+"""(coefficient, variable) pairs, and what they are at least and at most together."""
 
 MOST_FOR_CP_SAT = 200_000
 """Variables that take CP-SAT about 4 GB."""
@@ -109,14 +110,16 @@ def _program(model: Model, engine: Engine, hint: Hint, gap: float) -> dict[str, 
 
     Levels count in larger units, and rows with large factors are divided; that changes no solution.
     """
-    program: dict[str, Any] = msgspec.to_builtins(model.milp)
-    most = max((model.milp.upper[level] for level in model.levels), default=0)
+    milp = model.milp
+    most = max((milp.upper[level] for level in model.levels), default=0)
     unit = most / _MODERATE if most > _LARGE else 1
-    upper = [limit / unit if v in model.levels else limit for v, limit in enumerate(model.milp.upper)]
-    return program | {
+    upper = [limit / unit if v in model.levels else limit for v, limit in enumerate(milp.upper)]
+    return {
+        "integral": milp.integral,
+        "cost": milp.cost,
         "lower": [0] * len(upper),
         "upper": upper,
-        "rows": list(_rows(model, unit)),
+        "rows": list(scaled_rows(milp, model.levels, unit)),
         "engine": engine,
         "hint": [(v, value / unit if v in model.levels else value) for v, value in hint.items()],
         "gap": gap,
@@ -124,14 +127,20 @@ def _program(model: Model, engine: Engine, hint: Hint, gap: float) -> dict[str, 
     }
 
 
-def _rows(model: Model, unit: float) -> Iterator[tuple[list[tuple[float, int]], float | None, float | None]]:
-    for terms, least, most in model.milp.rows:
-        factors = [(factor * unit if variable in model.levels else factor, variable) for factor, variable in terms]
-        largest = max((abs(factor) for factor, _ in factors), default=0)
-        counts_bytes = any(variable in model.levels for _, variable in factors)
-        share = unit if counts_bytes else max(1, largest / _MODERATE if largest > _LARGE else 1)
+def scaled_rows(milp: Milp, levels: set[int], unit: float) -> Iterator[Row]:
+    """Rows about levels, which now count in `unit`, divided by it; others by what makes large factors moderate."""
+    for terms, least, most in milp.rows:
+        share = _share([factor for factor, _ in terms]) if levels.isdisjoint(v for _, v in terms) else unit
+        if share == 1:
+            yield terms, least, most
+            continue
         yield (
-            [(factor / share, variable) for factor, variable in factors],
+            [(factor if variable in levels else factor / share, variable) for factor, variable in terms],
             None if least is None else least / share,
             None if most is None else most / share,
         )
+
+
+def _share(factors: list[int]) -> float:
+    largest = max(map(abs, factors), default=0)
+    return largest / _MODERATE if largest > _LARGE else 1

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Iterator
 from remat_cli.solvers._chain_ops import Action
 from remat_cli.solvers._unit_slots import SlotAction
 
+MOST_FORWARDS = 100_000  # longer sequences, in the fewest slots on very long branches, are not worth judging
+
 
 def chain_actions(actions: Iterable[SlotAction]) -> Iterator[Action]:
     """One branch: each layer a stage, its forward run again, keeping everything, just before its backward."""

@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from remat_cli.solvers._chain_ops import Action, Chain, follow
+from remat_cli.solvers._rotor_kernels import NEVER
 from remat_cli.solvers._rotor_periodic import periodic
 from remat_cli.solvers._rotor_slots import Slots, make_slots
 from remat_cli.solvers._rotor_tables import Table, Variant, table_bytes
 
 LARGEST_TABLE = 2**30
-INFLATION = 4  # up to how many times the budget a table goes
 SPREAD = 16  # larger budgets tried at first, and again between the largest that does and the next
 LEAST_SHARE = 4  # a budget below such a part of what keeping all takes has fewer slots
 
@@ -25,13 +25,16 @@ class Sizing:
 
 
 def size_table(chain: Chain, variant: Variant, budget_bytes: int, slots: int, inflate: bool) -> Sizing | str:
-    """Slots of the budget, and of larger ones where `inflate`; or why the table is too large.
+    """Slots of the budget, and of larger ones where `inflate`; or why there can be no table.
 
     A table for larger budgets goes no further than what keeping everything takes, nor than its memory allows.
     """
-    everything = follow(chain, periodic(chain.stages, 1)).peak_bytes
+    kept = follow(chain, periodic(chain.stages, 1))
+    if kept.time_ns * chain.stages >= NEVER:
+        return f"a table cannot add up times of {kept.time_ns} ns for {chain.stages} stages"
+    everything = kept.peak_bytes
     room = max(1, min(budget_bytes, everything), everything // LEAST_SHARE)
-    most = _largest(room, everything + chain.stages * (room // slots + 1)) if inflate else max(1, budget_bytes)
+    most = everything + chain.stages * (room // slots + 1) if inflate else max(1, budget_bytes)
     for part in range(8, -1, -1):
         found = make_slots(chain, room + (most - room) * part // 8, room, slots)
         size = table_bytes(chain.stages, variant, found.most)
@@ -39,11 +42,8 @@ def size_table(chain: Chain, variant: Variant, budget_bytes: int, slots: int, in
             return Sizing(found, size)
     mebibytes = size >> 20
     table = f"a table of {chain.stages} stages and {found.most} slots takes {mebibytes} MiB"
-    return f"{table}, more than {LARGEST_TABLE >> 20} MiB: fewer slots or variant=persistent take less"
-
-
-def _largest(room: int, everything: int) -> int:
-    return max(room, min(everything, INFLATION * room))
+    less = "fewer slots take" if variant in ("persistent", "no-fall") else "fewer slots or variant=persistent take"
+    return f"{table}, more than {LARGEST_TABLE >> 20} MiB: {less} less"
 
 
 def plans(
@@ -51,8 +51,8 @@ def plans(
 ) -> Iterator[list[int]]:
     """The best plan of the budget, then those of larger budgets that may take less than the table thinks.
 
-    What a plan takes grows with the budget it was made for, nearly always. So the largest one that does is looked for
-    among a few over the whole range, then among those from there to the next.
+    What a plan really takes grows with the budget it was made for, nearly always. So the largest budget whose plan
+    still fits is looked for among a few over the whole range, then among those from there to the next.
     """
     steps = [budget for budget, _ in table.steps()]
     within = [budget for budget in steps if budget <= budget_bytes]

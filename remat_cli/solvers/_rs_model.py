@@ -19,8 +19,10 @@ together, because holding it all is as good as any other way to get there; level
 
 from __future__ import annotations
 
+import gc
 import math
 from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -109,13 +111,26 @@ def build_stage_model(problem: Problem, budget_bytes: int, should_stop: Callable
     """
     free_bytes = budget_bytes - problem.memories[0].fixed_bytes
     builder = _Builder(problem, free_bytes)
-    for stage in range(builder.model.begin, len(problem.ops) + 1):
-        builder.add_variables(stage)
-        _check(builder.milp, should_stop)
-    for stage in range(builder.model.begin, len(problem.ops)):
-        builder.add_stage(stage)
-        _check(builder.milp, should_stop)
+    with _no_collecting():
+        for stage in range(builder.model.begin, len(problem.ops) + 1):
+            builder.add_variables(stage)
+            _check(builder.milp, should_stop)
+        for stage in range(builder.model.begin, len(problem.ops)):
+            builder.add_stage(stage)
+            _check(builder.milp, should_stop)
     return builder.model
+
+
+@contextmanager
+def _no_collecting() -> Iterator[None]:
+    """Millions of small tuples, none of them garbage: to look for it takes twice as long as to make them."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def full_size(problem: Problem) -> tuple[int, int]:
@@ -260,9 +275,7 @@ class _Builder:
 
     def _fit(self, stage: int, spans: dict[int, dict[int, Expression]]) -> None:
         """U op by op, with workspace."""
-        level: Expression = _NOTHING
-        for tensor in spans:
-            level = _sum(level, _scale(self.sizes[tensor], self._hold(stage, tensor)))
+        level = _sum(*(_scale(self.sizes[tensor], self._hold(stage, tensor)) for tensor in spans))
         for op in self._running(stage):
             outputs = [x for x in self.problem.ops[op].outputs if self.sizes[x]]
             made = [_scale(self.sizes[x], self._run(stage, op)) for x in outputs]

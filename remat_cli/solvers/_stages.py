@@ -27,22 +27,34 @@ def schedule_of(computed: Sequence[Collection[int]]) -> Schedule:
     return Schedule.of_ops([op for ops in computed for op in sorted(ops)])
 
 
+def keeps_order(schedule: Schedule) -> bool:
+    """Whether first computations come in baseline order."""
+    firsts = list(dict.fromkeys(schedule.op_ids()))
+    return firsts == sorted(firsts)
+
+
 def complete(problem: Problem, held: Sequence[Collection[int]]) -> list[set[int]]:
     """The least that must run in each stage, so that what is held between stages is there: `computed`.
 
     What begins to be held is made in that stage, and so is what a step of it reads and is not held. `held` has an entry
     for each of the n stages and one for the end. An op that must not be repeated may be: that is for the judge.
     """
-    return [_needed(problem, stage, held[stage], held[stage + 1]) for stage in range(len(problem.ops))]
-
-
-def _needed(problem: Problem, stage: int, before: Collection[int], after: Collection[int]) -> set[int]:
-    """One pass down the ops suffices, since an op reads only what ops before it make."""
     producer = [spec.producer for spec in problem.tensors]
-    found = {stage, *(producer[tensor] for tensor in after if tensor not in before)}
-    for op in range(stage, -1, -1):
-        if op in found:
-            found.update(producer[tensor] for tensor in problem.ops[op].inputs if tensor not in before)
+    found = []
+    for stage in range(len(problem.ops)):
+        wanted = {stage, *(producer[tensor] for tensor in held[stage + 1] if tensor not in held[stage])}
+        found.append(_with_makers(problem, producer, wanted, held[stage]))
+    return found
+
+
+def _with_makers(problem: Problem, producer: Sequence[int], wanted: set[int], there: Collection[int]) -> set[int]:
+    """These ops and all that make what they read and is not there."""
+    found, open_ops = set(wanted), list(wanted)
+    while open_ops:
+        for tensor in problem.ops[open_ops.pop()].inputs:
+            if tensor not in there and producer[tensor] not in found:
+                found.add(producer[tensor])
+                open_ops.append(producer[tensor])
     return found
 
 

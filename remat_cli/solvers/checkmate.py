@@ -14,7 +14,7 @@ from remat_cli.core.simulate import baseline
 from remat_cli.solvers._milp_engines import MOST_FOR_CP_SAT, Engine, Hint, Listener, run_engine
 from remat_cli.solvers._rs_model import StageModel, Unfinished, build_stage_model, full_size
 from remat_cli.solvers._sharing import Condensed, condense
-from remat_cli.solvers._stages import Stages, in_stages, schedule_of, stages_of
+from remat_cli.solvers._stages import Stages, in_stages, keeps_order, schedule_of, stages_of
 from remat_cli.solvers.base import Limits, Solution, Space, Status
 
 _MARGIN = 1e-5  # of the cost: less than this is within the tolerances of floating point
@@ -85,13 +85,18 @@ class _Session:
             proved += self.bound * self.model.cost_unit
         return proved if self.best is None or proved <= self.best.time_ns else None
 
+    @property
+    def is_baseline_met(self) -> bool:
+        """Whether nothing can be faster, in any space."""
+        return self.best is not None and self.best.time_ns == self.original.baseline_time_ns
+
     def solve(self, start: Schedule | None) -> Solution:
         """Build and solve the program."""
         self.facts |= {"engine": self.engine, "is_exact": self.condensed.exact}
-        if start is not None:
+        if start is not None and (self.limits.order == "free" or keeps_order(start)):
             self._offer(start)
         staged = None if start is None else self._staged(start)
-        if self.limits.is_over:
+        if self.limits.is_over or self.is_baseline_met:
             return self._solution(is_infeasible=False)
         try:
             hint = self._build(staged)
@@ -182,9 +187,11 @@ class _Session:
             status = Status.INFEASIBLE if is_proved else Status.NOT_FOUND
             return Solution(status, "staged", None, None if is_proved else bound, facts=self.facts)
         time = self.best.time_ns
+        if self.is_baseline_met:
+            bound = time
         if bound is not None:
             self.facts["gap_percent"] = 100.0 * (time - bound) / time if time else 0.0
-        space: Space = "free" if time == self.original.baseline_time_ns else "staged"
+        space: Space = "free" if self.is_baseline_met else "staged"
         status = Status.OPTIMAL if time == bound else Status.FEASIBLE
         return Solution(status, space, self.best.schedule, bound, facts=self.facts)
 

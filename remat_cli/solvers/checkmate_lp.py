@@ -17,7 +17,7 @@ from remat_cli.solvers._lp_candidates import Candidate, Rounder, Rounding, Share
 from remat_cli.solvers._lp_relaxed import Relaxed, is_impossible, relax
 from remat_cli.solvers._rs_model import StageModel, Unfinished, build_stage_model
 from remat_cli.solvers._sharing import Condensed, condense
-from remat_cli.solvers._stages import stages_of
+from remat_cli.solvers._stages import keeps_order, stages_of
 from remat_cli.solvers.base import Limits, Solution, Status
 
 # Steps measured while recomputes are tried one by one, for each program solved: a few seconds.
@@ -151,7 +151,7 @@ class _Session:
             events = [t * count + op for t, ops in enumerate(stages.computed) for op in sorted(ops)]
             self._offer(self.rounder.measure(events))
         plan = self.limits.judge(self.problem, start)
-        if self._is_better(plan) and (self.limits.order == "free" or _keeps_order(start)):
+        if self._is_better(plan) and (self.limits.order == "free" or keeps_order(start)):
             self._keep(plan)
             self.is_staged = False
 
@@ -259,9 +259,3 @@ class _Session:
             return Solution(Status.OPTIMAL, "free", self.best.schedule, self.best.time_ns, facts=self.facts)
         status = Status.OPTIMAL if self.best.time_ns == self.bound_ns else Status.FEASIBLE
         return Solution(status, "staged", self.best.schedule, self.bound_ns, facts=self.facts)
-
-
-def _keeps_order(schedule: Schedule) -> bool:
-    """Whether first computations come in baseline order."""
-    firsts = list(dict.fromkeys(schedule.op_ids()))
-    return firsts == sorted(firsts)

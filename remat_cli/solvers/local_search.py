@@ -16,6 +16,7 @@ from remat_cli.solvers._order import greedy_starts, search_order
 from remat_cli.solvers._search_state import make_net
 from remat_cli.solvers._search_tracks import Clock, Incumbent, Track, chunk_work, is_roomy, make_track
 from remat_cli.solvers._sharing import Condensed, condense
+from remat_cli.solvers._stages import keeps_order
 from remat_cli.solvers.base import Limits, Solution, Space, Status
 
 HEATS = (0.02, 0.1, 0.5)  # of the mean op time
@@ -89,7 +90,7 @@ class _Search:
 
     def _take_start(self) -> list[list[int]]:
         """Offer the given schedule, and bring it into the form the search works on, unless it is too long for that."""
-        if self.start is None or (self.is_pinned and not _keeps_order(self.start)):
+        if self.start is None or (self.is_pinned and not keeps_order(self.start)):
             return []
         self.incumbent.offer(self.start)
         ops = self.condensed.contract(self.start).op_ids()
@@ -191,9 +192,3 @@ class _Search:
             return Solution(Status.NOT_FOUND, space, None, bound_ns, facts=facts)
         status = Status.OPTIMAL if plan.time_ns == bound_ns else Status.FEASIBLE
         return Solution(status, space, plan.schedule, bound_ns, facts=facts)
-
-
-def _keeps_order(schedule: Schedule) -> bool:
-    """Whether first computations come in baseline order."""
-    firsts = list(dict.fromkeys(schedule.op_ids()))
-    return firsts == sorted(firsts)

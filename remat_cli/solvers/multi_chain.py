@@ -12,11 +12,11 @@ from remat_cli.core.schedule import Schedule
 from remat_cli.solvers._branches import Join, one_branch, several_branches, spell_out
 from remat_cli.solvers._candidates import Request, best_within
 from remat_cli.solvers._multi_chain import JoinTable, OrderedTable, fewest_slots, join_table, ordered_table, table_work
+from remat_cli.solvers._revolve_plan import MOST_FORWARDS
 from remat_cli.solvers._sharing import Condensed, condense
 from remat_cli.solvers.base import Limits, Order, Solution
 
 MOST_WORK = 2_000_000_000  # 4 s and 0.35 GB of table: two branches of 124 blocks, three of 34, four of 14, five of 8
-MOST_FORWARDS = 100_000  # longer sequences, in the fewest slots on very long branches, are not worth judging
 
 InputGradients: TypeAlias = Literal["dropped", "kept", "both"]
 

@@ -12,11 +12,9 @@ from remat_cli.core.schedule import Schedule
 from remat_cli.solvers._candidates import Request, best_within
 from remat_cli.solvers._chain import Blocks, find_blocks, spell_out
 from remat_cli.solvers._revolve import fewest_forwards, forward_table, reverse
-from remat_cli.solvers._revolve_plan import chain_actions
+from remat_cli.solvers._revolve_plan import MOST_FORWARDS, chain_actions
 from remat_cli.solvers._sharing import Condensed, condense
 from remat_cli.solvers.base import Limits, Solution
-
-MOST_FORWARDS = 100_000  # longer sequences, of one checkpoint on a very long chain, are not worth judging
 
 
 class Revolve(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -16,7 +16,7 @@ from remat_cli.solvers._chain import Blocks, find_blocks, spell_out
 from remat_cli.solvers._chain_ops import Action
 from remat_cli.solvers._rotor_periodic import periodic
 from remat_cli.solvers._rotor_plan import plans, size_table
-from remat_cli.solvers._rotor_tables import Variant, build_table
+from remat_cli.solvers._rotor_tables import Table, Variant, build_table
 from remat_cli.solvers._sharing import Condensed, condense
 from remat_cli.solvers.base import Limits, Solution
 
@@ -36,7 +36,8 @@ class Rotor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             `periodic`, no table but checkpoints at equal distances, every distance tried.
         slots: parts that the budget is counted in, unless a common divisor of all sizes needs fewer: then exact.
         close_gaps: afterwards keep what the rest of the budget has room for.
-        inflate: also judge plans for larger budgets, since plans may take less than the table thinks.
+        inflate: also judge plans for larger budgets, since plans may take less than the table thinks; where none fits,
+            those of variant `no-fall` too, which hold least (the fact `also` says so).
     """
 
     name: ClassVar[str] = "rotor"
@@ -80,6 +81,7 @@ class _Session:
     options: Rotor
     limits: Limits
     facts: dict[str, Any] = field(default_factory=dict)
+    has_fitting: bool = False
 
     def propose(self, condensed: Condensed) -> Iterator[list[int]]:
         """Plans on blocks, spelled out."""
@@ -92,26 +94,50 @@ class _Session:
             for segments in range(1, min(blocks.chain.stages, 2 * math.isqrt(blocks.chain.stages) + 1) + 1):
                 yield spell_out(blocks, periodic(blocks.chain.stages, segments))
         else:
-            yield from self._from_table(blocks, self.options.variant)
+            yield from self._from_tables(blocks, self.options.variant)
 
-    def _from_table(self, blocks: Blocks, variant: Variant) -> Iterator[list[int]]:
-        room = room_of(blocks)
-        sizing = size_table(blocks.chain, variant, room, self.options.slots, self.options.inflate)
-        if isinstance(sizing, str):
-            self.facts["refused"] = sizing
+    def _from_tables(self, blocks: Blocks, variant: Variant) -> Iterator[list[int]]:
+        """Plans of the variant; where none fits and larger budgets are asked for, those that only keep outputs too.
+
+        A table takes the fastest plan of each budget as it counts, which need not be the one that really holds least.
+        """
+        table = self._table(blocks, variant, self.facts)
+        if table is None:
             return
-        self.facts |= {"slots": sizing.slots.most, "is_exact": sizing.slots.is_exact, "table_bytes": sizing.bytes_}
+        self.facts["chain_time_ns"] = table.least_ns(room_of(blocks))
+        yield from self._plans(blocks, table)
+        if self.has_fitting or not self.options.inflate or variant == "no-fall":
+            return
+        self.facts["also"] = {"variant": "no-fall"}
+        del table  # as large as the next
+        sparing = self._table(blocks, "no-fall", self.facts["also"])
+        if sparing is not None:
+            yield from self._plans(blocks, sparing)
+
+    def _table(self, blocks: Blocks, variant: Variant, facts: dict[str, Any]) -> Table | None:
+        """A table for the budget and, if asked for, larger ones; None where it is too large or time is over."""
+        sizing = size_table(blocks.chain, variant, room_of(blocks), self.options.slots, self.options.inflate)
+        if isinstance(sizing, str):
+            facts["refused"] = sizing
+            return None
+        facts |= {"slots": sizing.slots.most, "is_exact": sizing.slots.is_exact, "table_bytes": sizing.bytes_}
         table = build_table(blocks.chain, variant, sizing.slots, lambda: self.limits.is_over)
         if table is None:
-            self.facts["refused"] = "the time was over before the table was"
-            return
-        self.facts["chain_time_ns"] = table.least_ns(room)
+            facts["refused"] = "the time was over before the table was"
+        return table
+
+    def _plans(self, blocks: Blocks, table: Table) -> Iterator[list[int]]:
+        """The plans of a table that are worth judging; notes whether one of them fits."""
+        problem, room = blocks.problem, room_of(blocks)
+        self.has_fitting |= table.least_ns(room) is not None
 
         def spell(actions: Sequence[Action]) -> list[int]:
             return spell_out(blocks, actions)
 
         def fits(ops: list[int]) -> bool:
-            schedule = cleaned(blocks.problem, ops, self.limits.order)
-            return self.limits.judge(blocks.problem, schedule).peak <= blocks.problem.memories[0].budget_bytes
+            schedule = cleaned(problem, ops, self.limits.order)
+            is_within = self.limits.judge(problem, schedule).peak <= problem.memories[0].budget_bytes
+            self.has_fitting |= is_within
+            return is_within
 
         yield from plans(table, room, spell, fits)

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from remat_cli import pipeline_compare
+from remat_cli.core.errors import RematError
 from remat_cli.pipeline_bench_family import family
 from remat_cli.pipeline_compare_runs import run_side_by_side
 from tests.compare_processes import HereProcess
@@ -112,11 +113,34 @@ def test_svg_is_written_and_named(remat):
     assert remat(*FAST, "--svg", "chain.svg", "--force").code == 0
 
 
+def test_a_full_disk_costs_the_picture_but_not_the_figures(remat, monkeypatch):
+    pytest.importorskip("matplotlib")
+
+    def full(path, data):
+        raise RematError(f"{path} cannot be written: No space left on device")
+
+    monkeypatch.setattr(pipeline_compare, "atomic_write", full)
+    outcome = remat(*FAST, "--budgets", "0.8", "--svg", "chain.svg", "--format", "json", "--quiet")
+    assert (outcome.code, outcome.err) == (1, "")
+    report = json.loads(outcome.out)
+    assert len(report["runs"]) == 2
+    assert report["picture"] is None
+    assert report["picture_error"] == "chain.svg cannot be written: No space left on device"
+
+
+def test_a_second_device_is_refused_not_forgotten(remat):
+    model = ROOT / "sample_models" / "chain.onnx"
+    outcome = remat("compare", model, "--device", "cpu", "--device", "cpu:2threads", "--quiet")
+    assert (outcome.code, outcome.out) == (2, "")
+    assert "only `remat compile` and `remat profile` take several" in outcome.err
+
+
 def test_no_plan_no_picture(remat):
     pytest.importorskip("matplotlib")
     outcome = remat(*FAST, "--budgets", "2", "--svg", "chain.svg", "--format", "json")
     assert outcome.code == 0
     assert json.loads(outcome.out)["picture"] is None
+    assert "chain.svg is not written: there is no plan to draw" in outcome.err
     assert not Path("chain.svg").exists()
 
 

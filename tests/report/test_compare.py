@@ -48,6 +48,41 @@ def test_reasons_of_those_that_do_not_apply():
     assert "does not apply" not in text(not_applicable=())
 
 
+def test_solvers_without_a_plan_say_why_where_they_know():
+    late = {"status": "not_found", "facts": {"unfinished": "time was up"}}
+    large = {"status": "not_found", "facts": {"least_peak_bytes": 99 * MIB}}
+    runs = (
+        *(run(name, 0, None, **large) for name in ("revolve", "rotor")),
+        run("checkmate", 0, None, **late),
+        run("keep-all", 0, None, status="not_found"),
+        run("chen-sqrt", 0, 1100, facts={"least_peak_bytes": 80 * MIB}),
+    )
+    block = text(runs=runs).split("budget 90%")[1].split("\n\n")[0]
+    assert block.endswith(
+        "    no plan:\n"
+        "      revolve, rotor: the schedules it tried need 99.00 MiB or more\n"
+        "      checkmate: time was up"
+    )
+    assert "no plan:" not in text(runs=runs[-1:])
+
+
+def test_the_legend_explains_the_spaces_that_are_there():
+    runs = (run("auto", 0, 1010), run("moccasin", 0, 1010, space="staged_c3"))
+    legend = text(runs=runs).split("* least time; ")[1]
+    assert "bound: no schedule of that space has less\n" in legend
+    assert "space free: all schedules\n" in legend
+    assert "no op twice between two of them; no op more than 3 times" in " ".join(legend.split())
+    assert max(map(len, legend.splitlines())) <= Style().width
+    assert "first_in_order" not in legend
+    assert "least time" not in text(runs=(), floor_bytes=99 * MIB)
+
+
+def test_figures_are_told_though_the_picture_could_not_be_written():
+    report = compare_report(picture_error="a.svg cannot be written: No space left on device")
+    assert report.exit_code == 1
+    assert render(report, "text", Style()).endswith("no picture: a.svg cannot be written: No space left on device\n")
+
+
 def test_an_interrupted_comparison_says_so_with_its_exit_code():
     report = compare_report(runs=RUNS[:5], missing_runs=10)
     assert report.exit_code == 130
@@ -135,6 +170,21 @@ def test_colours_read_on_white_and_on_a_dark_page(color):
 def test_labels_keep_apart():
     assert spread([0.1, 0.1, 0.5, 0.12], 0.05) == pytest.approx([0.1, 0.15, 0.5, 0.2])
     assert spread([], 0.05) == []
+    assert spread([0.97, 0.2, 0.99, 0.98], 0.05) == pytest.approx([0.9, 0.2, 1.0, 0.95])
+
+
+def test_one_bad_solver_does_not_flatten_the_others():
+    figure = pytest.importorskip("matplotlib.figure")
+    from remat_cli.report.compare_plot import _draw
+
+    def height(worst: int) -> float:
+        """Where 8 % is beside that worst of all, as a share of the picture's height."""
+        axes = figure.Figure().add_subplot()
+        _draw(axes, compare_report(runs=(run("rotor", 0, 1080), run("checkpoint-last", 0, worst))))
+        return float((axes.transData + axes.transAxes.inverted()).transform((90, 8))[1])
+
+    assert 0.3 < height(21_000) < height(1200) < 1
+    assert height(1081) > 0.9
 
 
 def test_svg_is_deterministic_and_has_a_line_per_solver():

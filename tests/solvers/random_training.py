@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import random
 
+import msgspec
+
 from remat_cli.core.problem import Device, Memory, OpSpec, Problem, TensorSpec
+
+Op = tuple[tuple[int, ...], int, str]
 
 
 class _Step:
@@ -80,3 +84,73 @@ def _forward(step: _Step, rng: random.Random, phase: str) -> None:
         step.add(reads[:1], [step.tensors[reads[0]].size_bytes], phase, view_of=reads[0], **facts)
     else:
         step.add(reads, [step.tensors[reads[0]].size_bytes], phase, in_place=reads[:1], **facts)
+
+
+def step_of(*ops: Op, **changes) -> Problem:
+    """Ops with one output each, as (inputs, bytes, phase); `changes` are fields of single ops by number."""
+    specs = [OpSpec(reads, (op,), (op + 1,), (0,), phase=phase) for op, (reads, _, phase) in enumerate(ops)]
+    for number, change in changes.items():
+        op = int(number.removeprefix("op"))
+        specs[op] = msgspec.structs.replace(specs[op], **change)
+    tensors = [TensorSpec(size, op) for op, (_, size, _) in enumerate(ops)]
+    return Problem(tuple(specs), tuple(tensors), (Memory("cpu", 2**40),), (Device("cpu", 0),))
+
+
+def keeping(problem: Problem, *kept: int) -> Problem:
+    """The problem with these tensors kept to the end, and no others."""
+    tensors = tuple(msgspec.structs.replace(spec, kept=t in kept) for t, spec in enumerate(problem.tensors))
+    return msgspec.structs.replace(problem, tensors=tensors)
+
+
+class _BlockStep:
+    """Blocks of one to three ops with side inputs, metrics, workspace, weight gradients and updates."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = random.Random(seed)
+        self.ops: list[Op] = [((), self.rng.randint(1, 9), "forward")]
+        self.facts: dict[str, dict] = {}
+        self.kept: list[int] = []
+        self.mask = [self.add([], "forward")] if self.rng.random() < 0.4 else []
+
+    def add(self, reads: list[int], phase: str) -> int:
+        rng, op = self.rng, len(self.ops)
+        self.ops.append((tuple(dict.fromkeys(reads)), rng.choice([0, rng.randint(1, 9)]), phase))
+        is_repeatable = phase != "forward" or rng.random() < 0.95
+        self.facts[f"op{op}"] = {"workspace_bytes": (rng.choice([0, 0, 5]),), "repeatable": is_repeatable}
+        if rng.random() < 0.05:
+            self.kept.append(op)
+        return op
+
+    def block(self, value: int) -> list[int]:
+        """Forward ops after a value, the last of which makes the next."""
+        rng, made = self.rng, [value]
+        for _ in range(rng.randint(1, 3)):
+            reads = [made[-1], *rng.sample(made, 1), *(self.mask if rng.random() < 0.5 else [])]
+            if rng.random() < 0.2:
+                reads.append(self.add([], "forward"))
+            made.append(self.add(reads, "forward"))
+        if rng.random() < 0.3:
+            self.add(made[-2:], "none")
+        return made
+
+    def turn(self, made: list[int], gradient: int, scale: list[int]) -> int:
+        """The backward of a block, with gradients of weights and some of their updates."""
+        for value in reversed(made[1:]):
+            weight = self.add([gradient, value], "backward")
+            if self.rng.random() < 0.5:
+                self.kept.append(self.add([weight, *scale], "update"))
+            gradient = self.add([gradient, value], "backward")
+        return self.add([gradient, made[0]], "backward")
+
+
+def random_chain_step(seed: int) -> Problem:
+    """Two to five blocks, one after the other, and back through them: always a chain."""
+    step = _BlockStep(seed)
+    blocks = [step.block(0)]
+    for _ in range(step.rng.randint(1, 4)):
+        blocks.append(step.block(blocks[-1][-1]))
+    scale = [step.add([], "update")] if step.rng.random() < 0.5 else []
+    gradient = step.add([blocks[-1][-1]], "backward")
+    for made in reversed(blocks):
+        gradient = step.turn(made, gradient, scale)
+    return keeping(step_of(*step.ops, **step.facts), *step.kept)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import random
 
-import msgspec
 import pytest
 
 from remat_cli.core.problem import Device, Memory, OpSpec, Problem, TensorSpec
@@ -23,42 +21,11 @@ from remat_cli.solvers._chain import (
 )
 from remat_cli.solvers._chain_ops import Action, follow
 from remat_cli.solvers._sharing import condense
-from tests.solvers.random_training import chain_training, random_training
-from tests.solvers.vectors import SHARED
+from tests.solvers.chain_vectors import GRAPHS, chain_vectors, graph_problem
+from tests.solvers.random_training import chain_training, keeping, random_chain_step, random_training, step_of
 
-VECTORS = SHARED / "algorithms" / "chains_vectors.json"
-GRAPHS = range(8)
 SEEDS = range(60)
 ORDERS = ("free", "keep")
-
-Op = tuple[tuple[int, ...], int, str]
-
-
-def step_of(*ops: Op, **changes) -> Problem:
-    """Ops with one output each, as (inputs, bytes, phase); `changes` are fields of single ops by number."""
-    specs = [OpSpec(reads, (op,), (op + 1,), (0,), phase=phase) for op, (reads, _, phase) in enumerate(ops)]
-    for number, change in changes.items():
-        op = int(number.removeprefix("op"))
-        specs[op] = msgspec.structs.replace(specs[op], **change)
-    tensors = [TensorSpec(size, op) for op, (_, size, _) in enumerate(ops)]
-    return Problem(tuple(specs), tuple(tensors), (Memory("cpu", 2**40),), (Device("cpu", 0),))
-
-
-def keeping(problem: Problem, *kept: int) -> Problem:
-    tensors = tuple(msgspec.structs.replace(spec, kept=t in kept) for t, spec in enumerate(problem.tensors))
-    return msgspec.structs.replace(problem, tensors=tensors)
-
-
-def vector_graph(number: int) -> dict:
-    if not VECTORS.exists():
-        pytest.skip(f"no test vectors beside the checkout ({VECTORS.name})")
-    return json.loads(VECTORS.read_text())["dags"][number]
-
-
-def vector_problem(graph: dict) -> Problem:
-    nodes = [(tuple(n["deps"]), n["size"], "backward" if n["backward"] else "none") for n in graph["nodes"]]
-    times = {f"op{node['id']}": {"time_ns": (node["cost"],)} for node in graph["nodes"]}
-    return step_of(*nodes, **times)
 
 
 def every_op_once(blocks: Blocks) -> bool:
@@ -118,8 +85,8 @@ def check_blocks(problem: Problem, order: str = "free") -> Blocks:
 
 @pytest.mark.parametrize("number", GRAPHS)
 def test_vectors_as_chains(number):
-    graph = vector_graph(number)
-    problem, expected = vector_problem(graph), graph["chain"]
+    graph = chain_vectors()["dags"][number]
+    problem, expected = graph_problem(graph), graph["chain"]
     blocks = check_blocks(problem)
     chain = blocks.chain
     assert list(backward_ops(problem, "free")) == expected["backward_order"]
@@ -135,8 +102,8 @@ def test_vectors_as_chains(number):
 
 @pytest.mark.parametrize("number", GRAPHS)
 def test_vectors_cut(number):
-    graph = vector_graph(number)
-    problem = vector_problem(graph)
+    graph = chain_vectors()["dags"][number]
+    problem = graph_problem(graph)
     assert list(cut_ops(problem, forward_ops(problem))) == graph["articulation_points"]
 
 
@@ -167,59 +134,6 @@ def separates(problem: Problem, removed: int, loss: int) -> bool:
 @pytest.mark.parametrize("seed", SEEDS)
 def test_plans_spelled_out_take_no_more_than_on_the_chain(seed, order):
     check_blocks(random_chain_step(seed), order)
-
-
-class RandomStep:
-    """Blocks of one to three ops with side inputs, metrics, workspace, weight gradients and updates."""
-
-    def __init__(self, seed: int) -> None:
-        self.rng = random.Random(seed)
-        self.ops: list[Op] = [((), self.rng.randint(1, 9), "forward")]
-        self.facts: dict[str, dict] = {}
-        self.kept: list[int] = []
-        self.mask = [self.add([], "forward")] if self.rng.random() < 0.4 else []
-
-    def add(self, reads: list[int], phase: str) -> int:
-        rng, op = self.rng, len(self.ops)
-        self.ops.append((tuple(dict.fromkeys(reads)), rng.choice([0, rng.randint(1, 9)]), phase))
-        is_repeatable = phase != "forward" or rng.random() < 0.95
-        self.facts[f"op{op}"] = {"workspace_bytes": (rng.choice([0, 0, 5]),), "repeatable": is_repeatable}
-        if rng.random() < 0.05:
-            self.kept.append(op)
-        return op
-
-    def block(self, value: int) -> list[int]:
-        """Forward ops after a value, the last of which makes the next."""
-        rng, made = self.rng, [value]
-        for _ in range(rng.randint(1, 3)):
-            reads = [made[-1], *rng.sample(made, 1), *(self.mask if rng.random() < 0.5 else [])]
-            if rng.random() < 0.2:
-                reads.append(self.add([], "forward"))
-            made.append(self.add(reads, "forward"))
-        if rng.random() < 0.3:
-            self.add(made[-2:], "none")
-        return made
-
-    def turn(self, made: list[int], gradient: int, scale: list[int]) -> int:
-        """The backward of a block, with gradients of weights and some of their updates."""
-        for value in reversed(made[1:]):
-            weight = self.add([gradient, value], "backward")
-            if self.rng.random() < 0.5:
-                self.kept.append(self.add([weight, *scale], "update"))
-            gradient = self.add([gradient, value], "backward")
-        return self.add([gradient, made[0]], "backward")
-
-
-def random_chain_step(seed: int) -> Problem:
-    step = RandomStep(seed)
-    blocks = [step.block(0)]
-    for _ in range(step.rng.randint(1, 4)):
-        blocks.append(step.block(blocks[-1][-1]))
-    scale = [step.add([], "update")] if step.rng.random() < 0.5 else []
-    gradient = step.add([blocks[-1][-1]], "backward")
-    for made in reversed(blocks):
-        gradient = step.turn(made, gradient, scale)
-    return keeping(step_of(*step.ops, **step.facts), *step.kept)
 
 
 @pytest.mark.parametrize("order", ORDERS)

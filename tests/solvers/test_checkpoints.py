@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 import time
 from math import isqrt
@@ -23,31 +22,8 @@ from remat_cli.solvers._checkpoints import (
     steps_of,
 )
 from remat_cli.solvers._sharing import condense
-from tests.solvers.random_training import chain_training, random_training
-from tests.solvers.vectors import SHARED
-
-VECTORS = SHARED / "algorithms" / "chains_vectors.json"
-GRAPHS = range(8)
-
-
-def vector_problem(graph: dict) -> Problem:
-    """A training graph of the vectors; what nobody reads is an output."""
-    read = {source for node in graph["nodes"] for source in node["deps"]}
-    return Problem(
-        ops=tuple(
-            OpSpec(
-                tuple(node["deps"]),
-                (node["id"],),
-                (node["cost"],),
-                (0,),
-                phase="backward" if node["backward"] else "forward",
-            )
-            for node in graph["nodes"]
-        ),
-        tensors=tuple(TensorSpec(node["size"], node["id"], kept=node["id"] not in read) for node in graph["nodes"]),
-        memories=(Memory("cpu", 2**40),),
-        devices=(Device("cpu", 0),),
-    )
+from tests.solvers.chain_vectors import GRAPHS, chain_vectors, graph_problem
+from tests.solvers.random_training import chain_training, keeping, random_training
 
 
 def checkpoints_of(passes, method: str, size: int) -> tuple[int, ...]:
@@ -112,10 +88,9 @@ def test_steps_are_those_of_the_definition(seed):
 
 @pytest.mark.parametrize("number", GRAPHS)
 def test_the_vectors_are_met_exactly(number):
-    if not VECTORS.exists():
-        pytest.skip(f"no test vectors beside the checkout ({VECTORS.name})")
-    graph = json.loads(VECTORS.read_text())["dags"][number]
-    problem = vector_problem(graph)
+    graph = chain_vectors()["dags"][number]
+    read = {source for node in graph["nodes"] for source in node["deps"]}
+    problem = keeping(graph_problem(graph), *(node["id"] for node in graph["nodes"] if node["id"] not in read))
     passes = passes_of(problem)
     assert candidate_ops(passes, "articulation") == (tuple(graph["articulation_points"]),)
     assert len(graph["heuristics"]) > 10

@@ -105,6 +105,17 @@ def test_stops_when_told_to():
     assert closed(problem, schedule, seconds=0.0) is schedule
 
 
+def test_a_long_schedule_does_not_outlast_its_time():
+    """Every stage from the beginning again: tens of thousands of gaps, whose ranking alone takes many seconds."""
+    problem = chain_training(300, size=3).with_budget(250)
+    ops = list(range(301))
+    for stage in range(300):
+        ops += [*range(301 - stage), 301 + stage]
+    started = time.monotonic()
+    closed(problem, Schedule.of_ops(ops), seconds=0.5)
+    assert time.monotonic() - started < 2.5
+
+
 def test_hundreds_of_gaps_in_a_thousand_steps_close_quickly():
     problem = chain_training(400, size=3).with_budget(700)
     forward = list(range(401))

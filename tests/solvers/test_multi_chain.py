@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
-from typing import Any
 
 import msgspec
 import pytest
@@ -18,16 +16,9 @@ from remat_cli.solvers._revolve import forward_table
 from remat_cli.solvers._unit_slots import SlotCosts, follow_join
 from remat_cli.solvers.base import Limits, Status
 from remat_cli.solvers.multi_chain import MOST_WORK
+from tests.solvers.chain_vectors import chain_vectors
 from tests.solvers.random_training import chain_training, random_training
 from tests.solvers.slot_oracle import fewest_forwards
-from tests.solvers.vectors import SHARED
-
-
-def vectors() -> dict[str, Any]:
-    path = SHARED / "algorithms" / "chains_vectors.json"
-    if not path.exists():
-        pytest.skip("no test vectors beside the checkout")
-    return json.loads(path.read_text())
 
 
 def mask_of(wanted: tuple[int, ...]) -> int:
@@ -48,14 +39,14 @@ def makespan(lengths, wanted, slots: int, costs: SlotCosts) -> int | None:
 
 
 def test_vectors():
-    for case in vectors()["multi_chain"]:
+    for case in chain_vectors()["multi_chain"]:
         costs = SlotCosts(case["uF"], case["uB"], case["uL"])
         assert makespan(case["L"], case["b"], case["m"], costs) == case["makespan"]
         assert fewest_slots(case["L"], mask_of(case["b"])) == case["m_min"]
 
 
 def test_curves():
-    for case in vectors()["multi_chain_curves"]:
+    for case in chain_vectors()["multi_chain_curves"]:
         table = join_table(case["L"])
         for slots, value in case["makespan_by_m"]:
             forwards = table.forwards(slots)

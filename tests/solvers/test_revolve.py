@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import msgspec
 import numpy as np
 import pytest
@@ -19,9 +17,9 @@ from remat_cli.solvers._revolve import NEVER, fewest_forwards, forward_table, re
 from remat_cli.solvers._revolve_plan import chain_actions
 from remat_cli.solvers._unit_slots import LOSS, SlotAction, SlotCosts, follow_backwards, follow_join
 from remat_cli.solvers.base import Limits, Status
+from tests.solvers.chain_vectors import chain_vectors
 from tests.solvers.random_training import chain_training, random_training
 from tests.solvers.slot_oracle import fewest_backward_forwards
-from tests.solvers.vectors import SHARED
 
 LAYERS, SLOTS = 120, 20
 
@@ -71,10 +69,7 @@ def test_no_sequence_is_better(layers):
 
 
 def test_vectors():
-    path = SHARED / "algorithms" / "chains_vectors.json"
-    if not path.exists():
-        pytest.skip("no test vectors beside the checkout")
-    for case in json.loads(path.read_text())["revolve_single"]:
+    for case in chain_vectors()["revolve_single"]:
         count = join_table([case["L"]]).forwards(case["m"])
         if count is None:
             assert case["makespan"] is None

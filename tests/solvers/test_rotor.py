@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 
 import msgspec
@@ -21,27 +20,15 @@ from remat_cli.solvers._rotor_tables import ALLOWED, build_table, table_bytes
 from remat_cli.solvers._rotor_warmup import is_compiled, warm_up
 from remat_cli.solvers.base import Limits, Status
 from tests.solvers.chain_oracle import optimum
-from tests.solvers.random_training import chain_training
-from tests.solvers.vectors import INSTANCES, SHARED
+from tests.solvers.chain_vectors import chain_of, chain_vectors
+from tests.solvers.random_graphs import at_fraction
+from tests.solvers.random_training import chain_training, random_chain_step
+from tests.solvers.vectors import INSTANCES
 
-VECTORS = SHARED / "algorithms" / "chains_vectors.json"
 METHODS = {"persistent": "persistent", "no_fall": "no-fall", "floating": "floating", "persistent_drop": "drop"}
 KINDS = {"Fall": "all", "Fck": "keep", "Fn": "move", "B": "back"}
 RANDOM_CHAINS = 60
 TRAININGS = ("linear16_unit_train", "vgg19_bs256_224_train", "mobilenet_bs512_224_train")
-
-
-@pytest.fixture(scope="module")
-def vectors():
-    if not VECTORS.exists():
-        pytest.skip(f"no test vectors beside the checkout ({VECTORS.name})")
-    return json.loads(VECTORS.read_text())
-
-
-def chain_of(entry) -> Chain:
-    rows = [(0, *entry["uF"]), (0, *entry["uB"]), entry["a"], (0, *entry["abar"]), entry["delta"]]
-    extra = (0, *entry["oF"])
-    return Chain(*map(tuple, rows), extra, extra, (0, *entry["oB"]))
 
 
 def exact_table(chain: Chain, variant: str, most_bytes: int):
@@ -77,9 +64,9 @@ def check_plan(chain: Chain, table, budget: int) -> None:
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_published_values_hold_at_every_budget(vectors, method):
+def test_published_values_hold_at_every_budget(method):
     checked = 0
-    for entry in vectors["heterogeneous"]:
+    for entry in chain_vectors()["heterogeneous"]:
         if method not in entry.get("results", {}):
             continue
         chain, top = chain_of(entry), entry["store_all"]["peak"]
@@ -95,8 +82,8 @@ def test_published_values_hold_at_every_budget(vectors, method):
     assert checked > 500
 
 
-def test_the_counter_examples_hold(vectors):
-    entries = [entry for entry in vectors["heterogeneous"] if "at_budget" in entry]
+def test_the_counter_examples_hold():
+    entries = [entry for entry in chain_vectors()["heterogeneous"] if "at_budget" in entry]
     assert entries
     for entry in entries:
         chain, values = chain_of(entry), entry["at_budget"]
@@ -105,16 +92,16 @@ def test_the_counter_examples_hold(vectors):
                 assert exact_table(chain, variant, values["M"]).least_ns(values["M"]) == values[method]
 
 
-def test_periodic_checkpoints_take_what_is_published(vectors):
-    for entry in vectors["heterogeneous"]:
+def test_periodic_checkpoints_take_what_is_published():
+    for entry in chain_vectors()["heterogeneous"]:
         for row in entry.get("segments", []):
             run = follow(chain_of(entry), periodic(entry["N"], row["segments"]))
             assert (run.time_ns, run.peak_bytes) == (row["time"], row["peak"])
 
 
-def test_published_sequences_take_what_they_should_or_are_refused(vectors):
-    chain = chain_of(vectors["simulator"]["chain"])
-    for sequence in vectors["simulator"]["sequences"]:
+def test_published_sequences_take_what_they_should_or_are_refused():
+    chain = chain_of(chain_vectors()["simulator"]["chain"])
+    for sequence in chain_vectors()["simulator"]["sequences"]:
         actions = [Action(KINDS[kind], stage) for kind, stage in sequence["ops"]]
         if sequence["valid"]:
             run = follow(chain, actions)
@@ -124,8 +111,8 @@ def test_published_sequences_take_what_they_should_or_are_refused(vectors):
                 follow(chain, actions)
 
 
-def test_the_oracle_finds_what_is_published(vectors):
-    for entry in vectors["heterogeneous"]:
+def test_the_oracle_finds_what_is_published():
+    for entry in chain_vectors()["heterogeneous"]:
         if entry["N"] > 4:
             continue
         chain = chain_of(entry)
@@ -256,6 +243,13 @@ def test_a_table_that_is_too_large_is_refused_in_a_line(monkeypatch):
     assert "\n" not in refused
 
 
+def test_times_that_do_not_add_up_are_refused_in_a_line():
+    problem = chain_training(8, forward_ns=2**57).with_budget(9)
+    with pytest.raises(ConfigError, match="cannot add up times of 1297036692682702856 ns for 8 stages"):
+        solve(problem, "rotor", Limits(seconds=5.0))
+    assert solve(problem, "rotor", Limits(seconds=5.0), {"variant": "periodic"}).plan is not None
+
+
 def test_larger_budgets_are_searched_for_the_last_that_fits():
     rng = random.Random(11)
     chain = random_chain(rng, 40, largest=2**20)
@@ -314,6 +308,26 @@ def test_more_budget_is_never_slower_on_a_chain():
     assert times == sorted(times, reverse=True)
     assert times[-1] == problem.baseline_time_ns
     assert len(set(times)) > 5
+
+
+def test_where_no_plan_of_the_table_fits_those_that_hold_least_are_judged():
+    found = 0
+    for seed in range(20):
+        problem = at_fraction(random_chain_step(seed), 0.8)
+        result = solve(problem, "rotor", Limits(seconds=20.0))
+        if "also" in result.facts:
+            assert solve(problem, "rotor", Limits(seconds=20.0), {"inflate": False}).plan is None
+            found += result.plan is not None
+    assert found > 3
+
+
+@pytest.mark.parametrize("budget", [-100, 0, 1, 7, 10**6])
+def test_tables_reach_what_keeping_all_takes_however_small_the_budget(budget):
+    for seed in range(20):
+        chain = random_chain(random.Random(seed), 4)
+        sizing = size_table(chain, "persistent", budget, 500, inflate=True)
+        table = build_table(chain, "persistent", sizing.slots, lambda: False)
+        assert table.least_ns(store_all_peak(chain)) == sum(chain.forward_ns) + sum(chain.backward_ns)
 
 
 def test_closing_gaps_and_larger_budgets_only_help():
