@@ -25,8 +25,8 @@ from remat_cli.core.problem import Device, Memory, OpSpec, Problem, TensorSpec
 from remat_cli.core.schedule import Copy
 from remat_cli.core.simulate import baseline
 from remat_cli.solvers import solve
-from remat_cli.solvers._placement_warmup import warm_up as warm_up_placement
-from remat_cli.solvers._search_warmup import warm_up
+from remat_cli.solvers._placement.warmup import warm_up as warm_up_placement
+from remat_cli.solvers._search.warmup import warm_up
 from remat_cli.solvers.base import Limits, Result
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -31,11 +31,11 @@ from remat_cli.solvers.least_budget import find_least_budget
 
 # Of each solver with compiled kernels, what loads them. `auto` and the local search share theirs.
 WARM_UPS: Mapping[str, str] = {
-    "auto": "remat_cli.solvers._search_warmup",
-    "local-search": "remat_cli.solvers._search_warmup",
-    "rotor": "remat_cli.solvers._rotor_warmup",
-    "checkmate-lp": "remat_cli.solvers._lp_warmup",
-    "placement": "remat_cli.solvers._placement_warmup",
+    "auto": "remat_cli.solvers._search.warmup",
+    "local-search": "remat_cli.solvers._search.warmup",
+    "rotor": "remat_cli.solvers._chains.rotor_warmup",
+    "checkmate-lp": "remat_cli.solvers._stages.warmup",
+    "placement": "remat_cli.solvers._placement.warmup",
 }
 LEAST_SECONDS = 1.0  # a repeated search always gets this much
 
@@ -101,7 +101,7 @@ def prepare_kernels(solver: str, progress: Progress) -> None:
 
 def prepare_placement_kernels(progress: Progress) -> None:
     """The same for searching placements in several memories."""
-    _load_kernels("remat_cli.solvers._placement_warmup", progress)
+    _load_kernels("remat_cli.solvers._placement.warmup", progress)
 
 
 def _load_kernels(module: str, progress: Progress) -> None:

@@ -145,7 +145,7 @@ def solve(
 
 def _without_plan(problem: Problem, solution: Solution, limits: Limits) -> Solution:
     """What a solver says that found no plan; INFEASIBLE if a moment's proof shows that there is none."""
-    from remat_cli.solvers._floor import impossible
+    from remat_cli.solvers._floor.proof import impossible
 
     proof = impossible(problem, Limits(seconds=PROOF_SECONDS, should_stop=limits.should_stop))
     if proof is None:

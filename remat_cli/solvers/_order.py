@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from remat_cli.solvers._search_state import Ints, make_net
-from remat_cli.solvers._search_tracks import Track, chunk_work, make_track
+from remat_cli.solvers._search.state import Ints, make_net
+from remat_cli.solvers._search.tracks import Track, chunk_work, make_track
 from remat_cli.solvers._sharing import Condensed
 
 HEATS = (0.0005, 0.01, 0.002, 0.05)  # of the excess; no single one is best on all graphs

@@ -11,7 +11,7 @@ from remat_cli.core.problem import Problem
 from remat_cli.core.schedule import Schedule
 from remat_cli.core.simulate import simulate
 from remat_cli.solvers._sharing import condense
-from remat_cli.solvers._windows import Windows
+from remat_cli.solvers._windows.search import Windows
 from remat_cli.solvers.base import Limits
 
 WHOLE_SHARE = 0.5  # of a turn, for the whole problem at once

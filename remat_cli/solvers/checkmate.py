@@ -11,10 +11,10 @@ from remat_cli.core.plan import Plan
 from remat_cli.core.problem import Problem
 from remat_cli.core.schedule import Schedule
 from remat_cli.core.simulate import baseline
-from remat_cli.solvers._milp_engines import MOST_FOR_CP_SAT, Engine, Hint, Listener, run_engine
-from remat_cli.solvers._rs_model import StageModel, Unfinished, build_stage_model, full_size
+from remat_cli.solvers._milp.engines import MOST_FOR_CP_SAT, Engine, Hint, Listener, run_engine
 from remat_cli.solvers._sharing import Condensed, condense
-from remat_cli.solvers._stages import Stages, in_stages, keeps_order, schedule_of, stages_of
+from remat_cli.solvers._stages.program import StageModel, Unfinished, build_stage_model, full_size
+from remat_cli.solvers._stages.rows import Stages, in_stages, keeps_order, schedule_of, stages_of
 from remat_cli.solvers.base import Limits, Solution, Space, Status
 
 _MARGIN = 1e-5  # of the cost: less than this is within the tolerances of floating point
@@ -27,7 +27,7 @@ class Checkmate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     memory of ops with several results corrected, workspace, kept tensors and ops that must not be repeated. Space
     `staged`: first computations in baseline order; between two of them each earlier op at most once, in the order of
     ops. About n^2 / 2 binaries each for what runs and is held, and n (m - n) / 2 for what is left after a read, with
-    n ops and m reads: good for some hundreds of ops. What cannot matter is left out (`_rs_model`); facts tell how much.
+    n ops and m reads: good for some hundreds of ops. What cannot matter is left out (`_stages.program`); facts say so.
 
     A start within budget is given to the engine, and ops that take longer than all recomputes of the start together
     are not recomputed. Views and in-place results are merged with the op whose storage they share; what cannot be

@@ -13,11 +13,11 @@ from remat_cli.core.plan import Plan
 from remat_cli.core.problem import Problem
 from remat_cli.core.schedule import Schedule
 from remat_cli.core.simulate import baseline
-from remat_cli.solvers._lp_candidates import Candidate, Rounder, Rounding, Shares, guesses
-from remat_cli.solvers._lp_relaxed import Relaxed, is_impossible, relax
-from remat_cli.solvers._rs_model import StageModel, Unfinished, build_stage_model
 from remat_cli.solvers._sharing import Condensed, condense
-from remat_cli.solvers._stages import keeps_order, stages_of
+from remat_cli.solvers._stages.candidates import Candidate, Rounder, Rounding, Shares, guesses
+from remat_cli.solvers._stages.program import StageModel, Unfinished, build_stage_model
+from remat_cli.solvers._stages.relaxed import Relaxed, is_impossible, relax
+from remat_cli.solvers._stages.rows import keeps_order, stages_of
 from remat_cli.solvers.base import Limits, Solution, Status
 
 # Steps measured while recomputes are tried one by one, for each program solved: a few seconds.

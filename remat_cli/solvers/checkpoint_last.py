@@ -9,9 +9,9 @@ import msgspec
 
 from remat_cli.core.problem import Problem
 from remat_cli.core.schedule import Schedule
-from remat_cli.solvers._candidates import Request, best_within
+from remat_cli.solvers._chains.candidates import Request, best_within
 from remat_cli.solvers._sharing import Condensed, condense
-from remat_cli.solvers._stages import complete, schedule_of
+from remat_cli.solvers._stages.rows import complete, schedule_of
 from remat_cli.solvers.base import Limits, Solution
 
 MOST_STEPS = 500_000  # the judge takes a few seconds and a third of a gigabyte for so many

@@ -10,8 +10,8 @@ import msgspec
 from remat_cli.core.problem import Problem
 from remat_cli.core.schedule import Schedule
 from remat_cli.core.simulate import simulate
-from remat_cli.solvers._candidates import Request, best_within
-from remat_cli.solvers._checkpoints import (
+from remat_cli.solvers._chains.candidates import Request, best_within
+from remat_cli.solvers._chains.checkpoints import (
     CandidateOps,
     Passes,
     by_size,

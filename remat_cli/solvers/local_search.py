@@ -13,10 +13,10 @@ from remat_cli.core.problem import Problem
 from remat_cli.core.schedule import Schedule
 from remat_cli.core.simulate import baseline
 from remat_cli.solvers._order import greedy_starts, search_order
-from remat_cli.solvers._search_state import make_net
-from remat_cli.solvers._search_tracks import Clock, Incumbent, Track, chunk_work, is_roomy, make_track
+from remat_cli.solvers._search.state import make_net
+from remat_cli.solvers._search.tracks import Clock, Incumbent, Track, chunk_work, is_roomy, make_track
 from remat_cli.solvers._sharing import Condensed, condense
-from remat_cli.solvers._stages import keeps_order
+from remat_cli.solvers._stages.rows import keeps_order
 from remat_cli.solvers.base import Limits, Solution, Space, Status
 
 HEATS = (0.02, 0.1, 0.5)  # of the mean op time

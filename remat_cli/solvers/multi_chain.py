@@ -9,10 +9,17 @@ import msgspec
 
 from remat_cli.core.problem import Problem
 from remat_cli.core.schedule import Schedule
-from remat_cli.solvers._branches import Join, one_branch, several_branches, spell_out
-from remat_cli.solvers._candidates import Request, best_within
-from remat_cli.solvers._multi_chain import JoinTable, OrderedTable, fewest_slots, join_table, ordered_table, table_work
-from remat_cli.solvers._revolve_plan import MOST_FORWARDS
+from remat_cli.solvers._chains.branches import Join, one_branch, several_branches, spell_out
+from remat_cli.solvers._chains.candidates import Request, best_within
+from remat_cli.solvers._chains.multi_chain import (
+    JoinTable,
+    OrderedTable,
+    fewest_slots,
+    join_table,
+    ordered_table,
+    table_work,
+)
+from remat_cli.solvers._chains.revolve_plan import MOST_FORWARDS
 from remat_cli.solvers._sharing import Condensed, condense
 from remat_cli.solvers.base import Limits, Order, Solution
 

@@ -14,14 +14,14 @@ import msgspec
 from remat_cli.core.floor import working_set_floor
 from remat_cli.core.problem import Problem
 from remat_cli.core.schedule import Schedule
-from remat_cli.solvers._bounds_devices import improving_device_bounds
-from remat_cli.solvers._placement_exact import solve_exact
-from remat_cli.solvers._placement_home import Home, make_home
-from remat_cli.solvers._placement_lift import lift, relaxed_problem, single_problem
-from remat_cli.solvers._placement_session import Incumbent
-from remat_cli.solvers._placement_starts import plain_starts
-from remat_cli.solvers._placement_state import make_net
-from remat_cli.solvers._placement_tracks import Track, chunk_evaluations, make_track
+from remat_cli.solvers._bounds.devices import improving_device_bounds
+from remat_cli.solvers._placement.exact import solve_exact
+from remat_cli.solvers._placement.home import Home, make_home
+from remat_cli.solvers._placement.lift import lift, relaxed_problem, single_problem
+from remat_cli.solvers._placement.session import Incumbent
+from remat_cli.solvers._placement.starts import plain_starts
+from remat_cli.solvers._placement.state import make_net
+from remat_cli.solvers._placement.tracks import Track, chunk_evaluations, make_track
 from remat_cli.solvers.base import Limits, Solution, Solver, Status
 
 HEATS = ((0.02, 0.1, 0.5, 0.004), (0.02, 0.1, 0.5, 2.0, 8.0))  # of the mean op time, for every other track

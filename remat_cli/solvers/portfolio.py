@@ -14,8 +14,8 @@ from remat_cli.core.problem import Problem
 from remat_cli.core.schedule import Schedule
 from remat_cli.core.simulate import baseline
 from remat_cli.core.timeline import time_of
-from remat_cli.solvers._bounds import Bound, improving_bounds
-from remat_cli.solvers._floor import impossible
+from remat_cli.solvers._bounds.improving import Bound, improving_bounds
+from remat_cli.solvers._floor.proof import impossible
 from remat_cli.solvers._portfolio_exact import Finisher
 from remat_cli.solvers.base import Limits, Order, ProvedFloor, Solution, Space, Status
 

@@ -14,11 +14,11 @@ from remat_cli.core.placing import fastest_schedule, one_device_schedule
 from remat_cli.core.plan import Plan
 from remat_cli.core.problem import Problem
 from remat_cli.core.schedule import Schedule
-from remat_cli.solvers._milp_engines import Engine, Listener, run_engine
+from remat_cli.solvers._milp.engines import Engine, Listener, run_engine
 from remat_cli.solvers._sharing import Condensed, condense
-from remat_cli.solvers._xengine_layout import Objective, Room, Rules, is_exact, make_layout, without_sharing
-from remat_cli.solvers._xengine_model import Model, OutOfRoom, build_model
-from remat_cli.solvers._xengine_schedule import Staged, is_affordable, read_schedule, stage_schedule
+from remat_cli.solvers._xengine.layout import Objective, Room, Rules, is_exact, make_layout, without_sharing
+from remat_cli.solvers._xengine.model import Model, OutOfRoom, build_model
+from remat_cli.solvers._xengine.schedule import Staged, is_affordable, read_schedule, stage_schedule
 from remat_cli.solvers.base import Limits, Solution, Space, Status
 
 Energy = Annotated[int, msgspec.Meta(ge=0)]

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from remat_cli.core.instance import instance_problem, load_instance
 from remat_cli.core.problem import Device, Memory, OpSpec, Problem, TensorSpec
 from remat_cli.core.simulate import baseline, simulate
-from remat_cli.solvers._bounds import Bound, free_order_bound, frontier, gap_cover, improving_bounds
-from remat_cli.solvers._bounds_frontier import choose_boundaries, make_frontier
-from remat_cli.solvers._bounds_milp import Milp, solve_milp
-from remat_cli.solvers._bounds_pressure import make_pressure
+from remat_cli.solvers._bounds.frontier import choose_boundaries, make_frontier
+from remat_cli.solvers._bounds.improving import Bound, free_order_bound, frontier, gap_cover, improving_bounds
+from remat_cli.solvers._bounds.pressure import make_pressure
+from remat_cli.solvers._milp.program import Milp, solve_milp
 from remat_cli.solvers.base import Limits
 from tests.solvers.brute_force import optimum
 from tests.solvers.vectors import INSTANCES, load_cases

@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 
 from remat_cli.core.problem import Problem
 from remat_cli.core.simulate import baseline
-from remat_cli.solvers._bounds_free import critical_events, free_order_milp
-from remat_cli.solvers._bounds_free_events import bits_of, forced_loads, forced_tensors, make_events
-from remat_cli.solvers._bounds_free_frontier import choose_chain, free_frontier_milp
-from remat_cli.solvers._bounds_milp import Milp, solve_milp
-from remat_cli.solvers._bounds_pressure import Pressure, make_pressure
-from remat_cli.solvers._floor import proved_floor
-from remat_cli.solvers._moccasin_time import relatives
+from remat_cli.solvers._bounds.free import critical_events, free_order_milp
+from remat_cli.solvers._bounds.free_events import bits_of, forced_loads, forced_tensors, make_events
+from remat_cli.solvers._bounds.free_frontier import choose_chain, free_frontier_milp
+from remat_cli.solvers._bounds.pressure import Pressure, make_pressure
+from remat_cli.solvers._floor.proof import proved_floor
+from remat_cli.solvers._milp.program import Milp, solve_milp
+from remat_cli.solvers._moccasin.clock import relatives
 from remat_cli.solvers.base import Limits
 from tests.solvers.brute_force import optimum
 from tests.solvers.random_graphs import at_fraction, fusion_net, one_device, random_problem, skip_net

@@ -9,12 +9,12 @@ import pytest
 
 from remat_cli.core.problem import Device, Memory, OpSpec, Problem, TensorSpec
 from remat_cli.core.simulate import baseline, simulate
-from remat_cli.solvers._bounds import gap_cover, improving_bounds, relaxed_frontier
-from remat_cli.solvers._bounds_frontier import Frontier, make_frontier
-from remat_cli.solvers._bounds_milp import Milp, relaxed_answer, rising_answers, solve_milp
-from remat_cli.solvers._bounds_pressure import make_pressure
-from remat_cli.solvers._bounds_process import ask_highs, safe_units
-from remat_cli.solvers._bounds_start import rounded_schedule
+from remat_cli.solvers._bounds.frontier import Frontier, make_frontier
+from remat_cli.solvers._bounds.improving import gap_cover, improving_bounds, relaxed_frontier
+from remat_cli.solvers._bounds.pressure import make_pressure
+from remat_cli.solvers._bounds.start import rounded_schedule
+from remat_cli.solvers._milp.process import ask_highs, safe_units
+from remat_cli.solvers._milp.program import Milp, relaxed_answer, rising_answers, solve_milp
 from remat_cli.solvers.base import Limits
 from tests.solvers.brute_force import optimum
 from tests.solvers.random_graphs import at_fraction, one_device, random_problem

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from remat_cli.core.errors import RuntimeFailure
-from remat_cli.solvers import _bounds_process
-from remat_cli.solvers._bounds_process import _Solutions, ask_highs
+from remat_cli.solvers._milp import process
+from remat_cli.solvers._milp.process import _Solutions, ask_highs
 from remat_cli.solvers.base import Limits
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -21,13 +21,13 @@ ROOT = Path(__file__).resolve().parents[2]
 # A program that HiGHS does not finish; the line says that it has begun.
 ENDLESS = """
 import subprocess
-from remat_cli.solvers import _bounds_process
-from remat_cli.solvers._milp_engines import _program
+from remat_cli.solvers._milp import process
+from remat_cli.solvers._milp.engines import _program
 from remat_cli.solvers.base import Limits
 from tests.solvers.test_checkmate import build, tight, training
 
 program = _program(build(tight(training(60), 0.2)), "highs", {}, 0.0)
-listen = _bounds_process._listen
+listen = process._listen
 
 
 def announce(*arguments):
@@ -35,8 +35,8 @@ def announce(*arguments):
     return listen(*arguments)
 
 
-_bounds_process._listen = announce
-list(_bounds_process.ask_highs(program, Limits(seconds=60.0)))
+process._listen = announce
+list(process.ask_highs(program, Limits(seconds=60.0)))
 """
 
 
@@ -72,7 +72,7 @@ def test_a_full_disk_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
         def write(self, data: Any) -> int:
             raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(_bounds_process.tempfile, "TemporaryFile", lambda *mode: Full())
+    monkeypatch.setattr(process.tempfile, "TemporaryFile", lambda *mode: Full())
     with pytest.raises(RuntimeFailure, match=r"request of \d+ bytes into .*: No space left on device; .* TMPDIR"):
         list(ask_highs(small(), Limits(seconds=60.0)))
 

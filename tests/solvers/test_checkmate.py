@@ -13,9 +13,10 @@ from remat_cli.core.instance import instance_problem, load_instance
 from remat_cli.core.problem import Device, Memory, OpSpec, Problem, TensorSpec
 from remat_cli.core.schedule import Schedule
 from remat_cli.core.simulate import baseline, simulate
-from remat_cli.solvers import _rs_model, make_solver, solve
-from remat_cli.solvers._rs_model import StageModel, Unfinished, build_stage_model, full_size
-from remat_cli.solvers._stages import in_stages, schedule_of, stages_of
+from remat_cli.solvers import make_solver, solve
+from remat_cli.solvers._stages import program as program_module
+from remat_cli.solvers._stages.program import StageModel, Unfinished, build_stage_model, full_size
+from remat_cli.solvers._stages.rows import in_stages, schedule_of, stages_of
 from remat_cli.solvers.base import Limits, Result, Status
 from tests.solvers.brute_force import optimum
 from tests.solvers.random_graphs import at_fraction, one_device, random_problem
@@ -92,7 +93,7 @@ def test_random_problems_agree_with_exhaustive_search(seed, share):
 
 def program_optimum(model: StageModel) -> int | None:
     """What the bare program costs at least, in time."""
-    from remat_cli.solvers._milp_engines import Listener, run_engine
+    from remat_cli.solvers._milp.engines import Listener, run_engine
 
     listener = Listener(lambda values: None, lambda bound: None)
     verdict = run_engine(model, "cp-sat", {}, Limits(seconds=60.0), listener, 0.0)
@@ -111,8 +112,8 @@ def everything_matters(problem: Problem, readers: list[list[int]]) -> tuple[list
 def test_what_is_left_out_changes_no_optimum(monkeypatch):
     problems = [tight(random_problem(seed, 9), 0.4) for seed in range(40)] + [p for p, _ in vector_problems()[::5]]
     sparse = [build(problem) for problem in problems]
-    monkeypatch.setattr(_rs_model, "last_stages", everything_matters)
-    monkeypatch.setattr(_rs_model._Builder, "_begin", lambda self, capacity: 0)
+    monkeypatch.setattr(program_module, "last_stages", everything_matters)
+    monkeypatch.setattr(program_module._Builder, "_begin", lambda self, capacity: 0)
     full = [build(problem) for problem in problems]
     assert sum(len(model.milp.upper) for model in sparse) < 0.7 * sum(len(model.milp.upper) for model in full)
     wanted = [program_optimum(model) for model in full]
@@ -206,7 +207,7 @@ def test_stopping_while_the_program_is_written():
 
 
 def test_too_large_a_program_is_not_written(monkeypatch):
-    monkeypatch.setattr(_rs_model, "MOST_VARIABLES", 20)
+    monkeypatch.setattr(program_module, "MOST_VARIABLES", 20)
     result = run(SKIP)
     assert result.status is Status.NOT_FOUND
     assert result.facts["unfinished"] == "more than 20 variables"

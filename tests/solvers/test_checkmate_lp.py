@@ -12,11 +12,12 @@ from remat_cli.core.instance import instance_problem, load_instance
 from remat_cli.core.problem import Device, Memory, OpSpec, Problem, TensorSpec
 from remat_cli.core.schedule import Schedule
 from remat_cli.core.simulate import baseline, simulate
-from remat_cli.solvers import _lp_relaxed, solve
-from remat_cli.solvers._bounds_process import Reply, ask_highs_in_turn
-from remat_cli.solvers._lp_candidates import guesses
-from remat_cli.solvers._lp_relaxed import is_impossible, program_of, proved_value, relax
-from remat_cli.solvers._rs_model import build_stage_model
+from remat_cli.solvers import solve
+from remat_cli.solvers._milp.process import Reply, ask_highs_in_turn
+from remat_cli.solvers._stages import relaxed as relaxation
+from remat_cli.solvers._stages.candidates import guesses
+from remat_cli.solvers._stages.program import build_stage_model
+from remat_cli.solvers._stages.relaxed import is_impossible, program_of, proved_value, relax
 from remat_cli.solvers.base import Limits, Result, Status
 from tests.solvers.brute_force import optimum
 from tests.solvers.random_graphs import at_fraction, one_device, random_problem
@@ -125,7 +126,7 @@ def test_what_cp_sat_cannot_hold_is_not_called_infeasible(monkeypatch):
     problem = next(problem for problem, best in vectors() if best is None)
     model = build_stage_model(problem, problem.memories[0].budget_bytes, lambda: False)
     assert is_impossible(model, limits())
-    monkeypatch.setattr(_lp_relaxed, "MOST_FOR_CP_SAT", len(model.milp.upper) - 1)
+    monkeypatch.setattr(relaxation, "MOST_FOR_CP_SAT", len(model.milp.upper) - 1)
     assert not is_impossible(model, limits())
 
 

@@ -12,7 +12,7 @@ from remat_cli.core.problem import Device, Memory, OpSpec, Problem, TensorSpec
 from remat_cli.core.schedule import Schedule
 from remat_cli.core.simulate import simulate
 from remat_cli.core.tidy import tidy
-from remat_cli.solvers._checkpoints import (
+from remat_cli.solvers._chains.checkpoints import (
     by_size,
     candidate_ops,
     every_root,

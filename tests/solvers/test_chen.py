@@ -19,7 +19,7 @@ from remat_cli.core.training import TrainOptions
 from remat_cli.pipeline_prepare import prepare, profile_prepared
 from remat_cli.pipeline_train import compile_settings, make_step, write_step
 from remat_cli.solvers import make_solver, solve
-from remat_cli.solvers._checkpoints import by_size, candidate_ops, every_root, passes_of, steps_of
+from remat_cli.solvers._chains.checkpoints import by_size, candidate_ops, every_root, passes_of, steps_of
 from remat_cli.solvers._sharing import condense
 from remat_cli.solvers.base import Limits, Status
 from tests.solvers.random_graphs import at_fraction, one_device

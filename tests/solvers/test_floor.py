@@ -8,8 +8,8 @@ from hypothesis import HealthCheck, given, settings
 from remat_cli.core.floor import working_set_floor
 from remat_cli.core.problem import Problem
 from remat_cli.core.simulate import baseline, simulate
-from remat_cli.solvers._floor import impossible, improving_floors, proved_floor
-from remat_cli.solvers._floor_game import Game, Move, least_peak, subsets
+from remat_cli.solvers._floor.game import Game, Move, least_peak, subsets
+from remat_cli.solvers._floor.proof import impossible, improving_floors, proved_floor
 from remat_cli.solvers.base import Limits
 from tests.solvers.brute_force import optimum
 from tests.solvers.random_graphs import nested_unet, one_device, skip_net

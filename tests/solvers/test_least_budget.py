@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from remat_cli.core.floor import working_set_floor
 from remat_cli.core.problem import Device, OpSpec, Problem
 from remat_cli.core.simulate import baseline, simulate
-from remat_cli.solvers._search_warmup import warm_up
+from remat_cli.solvers._search.warmup import warm_up
 from remat_cli.solvers.base import Limits
 from remat_cli.solvers.least_budget import find_least_budget
 from tests.solvers.brute_force import optimum

@@ -14,11 +14,11 @@ from remat_cli.core.schedule import Compute, Copy, Schedule, Step
 from remat_cli.core.simulate import baseline, simulate
 from remat_cli.core.timeline import time_of
 from remat_cli.solvers import solve
-from remat_cli.solvers._placement_home import make_home
-from remat_cli.solvers._placement_judge import evaluate
-from remat_cli.solvers._placement_lift import lift, relaxed_problem
-from remat_cli.solvers._placement_starts import cut_labels
-from remat_cli.solvers._placement_state import (
+from remat_cli.solvers._placement.home import make_home
+from remat_cli.solvers._placement.judge import evaluate
+from remat_cli.solvers._placement.lift import lift, relaxed_problem
+from remat_cli.solvers._placement.starts import cut_labels
+from remat_cli.solvers._placement.state import (
     LENGTHS,
     MEM,
     NUM,
@@ -31,7 +31,7 @@ from remat_cli.solvers._placement_state import (
     make_net,
     make_work,
 )
-from remat_cli.solvers._placement_tracks import make_track
+from remat_cli.solvers._placement.tracks import make_track
 from remat_cli.solvers.base import Limits, Status
 from tests.solvers.brute_force import optimum
 from tests.solvers.brute_force_devices import optimum as devices_optimum

@@ -11,12 +11,12 @@ from remat_cli.core.placing import placed_schedule
 from remat_cli.core.problem import Device, Memory, OpSpec, Problem, TensorSpec
 from remat_cli.core.schedule import Compute, Copy, Schedule
 from remat_cli.core.simulate import simulate
-from remat_cli.solvers import _placement_exact
-from remat_cli.solvers._placement_exact import ExactOutcome, solve_exact
-from remat_cli.solvers._placement_exact_hints import add_hint, counts_of, expressible
-from remat_cli.solvers._placement_exact_model import build_model
-from remat_cli.solvers._placement_exact_parts import Question
-from remat_cli.solvers._placement_exact_units import Caps, make_choices, make_costs, make_units
+from remat_cli.solvers._placement import exact as exact_module
+from remat_cli.solvers._placement.exact import ExactOutcome, solve_exact
+from remat_cli.solvers._placement.exact_hints import add_hint, counts_of, expressible
+from remat_cli.solvers._placement.exact_model import build_model
+from remat_cli.solvers._placement.exact_parts import Question
+from remat_cli.solvers._placement.exact_units import Caps, make_choices, make_costs, make_units
 from remat_cli.solvers.base import Limits, Status
 from tests.solvers.brute_force_devices import optimum
 from tests.solvers.vectors import load_cases
@@ -282,7 +282,7 @@ def test_too_large_and_overlapping_problems_are_refused_with_a_reason(monkeypatc
     overlapping = exact(msgspec.structs.replace(problem, overlap=True))
     assert overlapping.status is Status.NOT_FOUND
     assert "beside computes" in overlapping.facts["refused"]
-    monkeypatch.setattr(_placement_exact, "LARGEST_MODEL", 10)
+    monkeypatch.setattr(exact_module, "LARGEST_MODEL", 10)
     refused = exact(problem)
     assert "more than 10" in refused.facts["refused"]
     assert refused.status in (Status.NOT_FOUND, Status.FEASIBLE)

@@ -11,7 +11,7 @@ from remat_cli.core.schedule import Schedule
 from remat_cli.core.simulate import baseline, simulate
 from remat_cli.solvers import portfolio, solve
 from remat_cli.solvers._portfolio_exact import Finisher
-from remat_cli.solvers._search_warmup import warm_up
+from remat_cli.solvers._search.warmup import warm_up
 from remat_cli.solvers.base import Limits, Status
 from tests.solvers.random_graphs import at_fraction, fusion_net, nested_unet, one_device, random_problem
 from tests.solvers.vectors import INSTANCES, load_cases

@@ -11,13 +11,14 @@ from remat_cli.core.errors import ConfigError, InvalidSchedule
 from remat_cli.core.instance import instance_problem, load_instance
 from remat_cli.core.problem import Device, Memory, OpSpec, Problem, TensorSpec
 from remat_cli.core.simulate import baseline
-from remat_cli.solvers import _rotor_plan, make_solver, solve
-from remat_cli.solvers._chain_ops import Action, Chain, follow
-from remat_cli.solvers._rotor_periodic import periodic
-from remat_cli.solvers._rotor_plan import plans, size_table, spread
-from remat_cli.solvers._rotor_slots import Slots, make_slots
-from remat_cli.solvers._rotor_tables import ALLOWED, build_table, table_bytes
-from remat_cli.solvers._rotor_warmup import is_compiled, warm_up
+from remat_cli.solvers import make_solver, solve
+from remat_cli.solvers._chains import rotor_plan
+from remat_cli.solvers._chains.actions import Action, Chain, follow
+from remat_cli.solvers._chains.rotor_periodic import periodic
+from remat_cli.solvers._chains.rotor_plan import plans, size_table, spread
+from remat_cli.solvers._chains.rotor_slots import Slots, make_slots
+from remat_cli.solvers._chains.rotor_tables import ALLOWED, build_table, table_bytes
+from remat_cli.solvers._chains.rotor_warmup import is_compiled, warm_up
 from remat_cli.solvers.base import Limits, Status
 from tests.solvers.chain_oracle import optimum
 from tests.solvers.chain_vectors import chain_of, chain_vectors
@@ -234,7 +235,7 @@ def test_a_table_stops_when_time_is_over():
 def test_a_table_that_is_too_large_is_refused_in_a_line(monkeypatch):
     chain = random_chain(random.Random(2), 40, largest=2**20)
     top = store_all_peak(chain)
-    monkeypatch.setattr(_rotor_plan, "LARGEST_TABLE", table_bytes(40, "floating", 100))
+    monkeypatch.setattr(rotor_plan, "LARGEST_TABLE", table_bytes(40, "floating", 100))
     narrow = size_table(chain, "floating", top // 2, 100, inflate=True)
     assert narrow.slots.given(top // 2) == 100
     assert narrow.bytes_ <= table_bytes(40, "floating", 100)
@@ -244,8 +245,8 @@ def test_a_table_that_is_too_large_is_refused_in_a_line(monkeypatch):
 
 
 def test_times_that_do_not_add_up_are_refused_in_a_line():
-    problem = chain_training(8, forward_ns=2**57).with_budget(9)
-    with pytest.raises(ConfigError, match="cannot add up times of 1297036692682702856 ns for 8 stages"):
+    problem = chain_training(8, forward_ns=2**56).with_budget(9)
+    with pytest.raises(ConfigError, match="cannot add up times of 648518346341351432 ns for 8 stages"):
         solve(problem, "rotor", Limits(seconds=5.0))
     assert solve(problem, "rotor", Limits(seconds=5.0), {"variant": "periodic"}).plan is not None
 

@@ -11,10 +11,10 @@ import pytest
 from remat_cli.core.problem import Problem
 from remat_cli.core.schedule import Schedule
 from remat_cli.core.simulate import simulate
-from remat_cli.solvers._lp_candidates import Candidate, Guess, Rounder, guesses, number_tensors
-from remat_cli.solvers._lp_warmup import is_compiled, warm_up
 from remat_cli.solvers._sharing import condense, drop_dead
-from remat_cli.solvers._stages import complete, schedule_of, stages_of
+from remat_cli.solvers._stages.candidates import Candidate, Guess, Rounder, guesses, number_tensors
+from remat_cli.solvers._stages.rows import complete, schedule_of, stages_of
+from remat_cli.solvers._stages.warmup import is_compiled, warm_up
 from tests.solvers.random_graphs import at_fraction, in_place_problem, nested_unet, one_device, random_problem
 
 

@@ -5,17 +5,11 @@ import pytest
 
 from remat_cli.core.schedule import Schedule
 from remat_cli.core.simulate import baseline, simulate
-from remat_cli.solvers import _search_changes as changes
-from remat_cli.solvers import _search_destroy as destroying
-from remat_cli.solvers import _search_kernels as kernels
-from remat_cli.solvers import _search_moves as moves
-from remat_cli.solvers import _search_orders as orders
-from remat_cli.solvers import _search_profile as profile
-from remat_cli.solvers import _search_repair as repairing
-from remat_cli.solvers import _search_shifts as shifts
-from remat_cli.solvers import _search_slots as slots
-from remat_cli.solvers._search_records import load, pick_over, save
-from remat_cli.solvers._search_state import (
+from remat_cli.solvers._search import changes, kernels, moves, orders, profile, shifts, slots
+from remat_cli.solvers._search import destroy as destroying
+from remat_cli.solvers._search import repair as repairing
+from remat_cli.solvers._search.records import load, pick_over, save
+from remat_cli.solvers._search.state import (
     BUDGET,
     BUNDLE,
     COST,
@@ -45,8 +39,8 @@ from remat_cli.solvers._search_state import (
     WORK,
     make_net,
 )
-from remat_cli.solvers._search_tracks import CURRENT, make_track
-from remat_cli.solvers._search_warmup import warm_up
+from remat_cli.solvers._search.tracks import CURRENT, make_track
+from remat_cli.solvers._search.warmup import warm_up
 from remat_cli.solvers._sharing import condense
 from tests.solvers.random_graphs import in_place_problem, random_problem
 

@@ -13,10 +13,10 @@ from remat_cli.core.problem import Device, Memory, OpSpec, Problem, TensorSpec
 from remat_cli.core.schedule import Compute, Copy, Schedule
 from remat_cli.core.simulate import simulate
 from remat_cli.solvers import make_solver, solve
-from remat_cli.solvers._milp_engines import Listener, run_engine
-from remat_cli.solvers._xengine_layout import Rules as ModelRules
-from remat_cli.solvers._xengine_layout import make_layout
-from remat_cli.solvers._xengine_model import build_model
+from remat_cli.solvers._milp.engines import Listener, run_engine
+from remat_cli.solvers._xengine.layout import Rules as ModelRules
+from remat_cli.solvers._xengine.layout import make_layout
+from remat_cli.solvers._xengine.model import build_model
 from remat_cli.solvers.base import Limits, Result, Status
 from tests.solvers.brute_force import optimum as one_device_optimum
 from tests.solvers.brute_force_devices import Rules, optimum

@@ -1,0 +1,209 @@
+"""A training step as branches of blocks that meet only in a loss, and plans on them spelled out as ops."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from remat_cli.core.problem import OpSpec, Problem, TensorSpec
+from remat_cli.solvers._chains.blocks import Blocks, backward_ops, find_blocks, forward_ops, marks_missing
+from remat_cli.solvers._chains.cuts import make_net
+from remat_cli.solvers._chains.towers import Towers, find_towers
+from remat_cli.solvers._chains.unit_slots import SlotAction
+from remat_cli.solvers.base import Order
+
+
+@dataclass(frozen=True)
+class Branch:
+    """Blocks 1 to L in entries 1 to L, entry 0 is empty: ops in running order."""
+
+    forward: tuple[tuple[int, ...], ...]
+    backward: tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True)
+class Join:
+    """Every op of a one-device problem in one place.
+
+    `before` run once at the start. `loss` is all that runs, forward and backward, between the last forward block of
+    any branch and the first backward block. `aside` run as soon as they can, and `once` are never repeated.
+    """
+
+    problem: Problem
+    branches: tuple[Branch, ...]
+    before: tuple[int, ...]
+    loss: tuple[int, ...]
+    aside: tuple[int, ...]
+    once: frozenset[int]
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        """How many blocks each branch has."""
+        return tuple(len(branch.forward) - 1 for branch in self.branches)
+
+    @property
+    def backward_order(self) -> tuple[int, ...]:
+        """The branch of each backward block, as their first ops come in the baseline order."""
+        found = [(min(ops), k) for k, branch in enumerate(self.branches) for ops in branch.backward[1:]]
+        return tuple(k for _, k in sorted(found))
+
+
+def one_branch(problem: Problem, order: Order) -> Join | str:
+    """A chain of blocks, the last of them as the loss; or the reason why it is none."""
+    blocks = find_blocks(problem, order)
+    if isinstance(blocks, str):
+        return blocks
+    branch = Branch(((), *blocks.forward[1:-1]), blocks.backward[:-1])
+    loss = (*blocks.forward[-1], *blocks.backward[-1])
+    return Join(problem, (branch,), blocks.forward[0], loss, (), blocks.once)
+
+
+def several_branches(problem: Problem, order: Order) -> Join | str:
+    """At least two chains of blocks that share no op before they meet; or the reason why there are none."""
+    if (reason := marks_missing(problem)) is not None:
+        return reason
+    towers = find_towers(make_net(problem), forward_ops(problem))
+    if not towers.forward:
+        return "no separate branches meet in a loss"
+    parts = [_Part(problem, towers, tower) for tower in range(len(towers.forward))]
+    chains: list[tuple[_Part, Blocks]] = []
+    for part in parts:
+        blocks = part.find_blocks(order)
+        if isinstance(blocks, str):
+            return f"the branch that begins with op {part.names[0]}: {blocks}"
+        chains.append((part, blocks))
+    return _join(problem, towers, chains, order)
+
+
+def _join(problem: Problem, towers: Towers, chains: Sequence[tuple[_Part, Blocks]], order: Order) -> Join:
+    """Put together what was found for each tower; the last stage of each is part of the loss."""
+    ends = [part.named((blocks.forward[-1], blocks.backward[-1])) for part, blocks in chains]
+    loss = {*towers.meeting_forward, *towers.meeting_backward, *(op for end in ends for ops in end for op in ops)}
+    return Join(
+        problem,
+        branches=tuple(
+            Branch(((), *part.named(blocks.forward[1:-1])), part.named(blocks.backward[:-1])) for part, blocks in chains
+        ),
+        before=tuple(op for part, blocks in chains for op in part.named(blocks.forward[:1])[0]),
+        loss=tuple(op for op in (*forward_ops(problem), *backward_ops(problem, order)) if op in loss),
+        aside=towers.aside,
+        once=frozenset(part.names[op] for part, blocks in chains for op in blocks.once if part.is_own(op)),
+    )
+
+
+def spell_out(join: Join, actions: Iterable[SlotAction]) -> list[int]:
+    """The ops of a plan, one per step: each block forward again just before it runs backward; dead steps are in it."""
+    speller = _Speller(join)
+    speller.run(join.before)
+    for action in actions:
+        branch = join.branches[action.branch]
+        if action.kind == "loss":
+            speller.run(join.loss)
+        elif action.kind == "advance":
+            speller.run(branch.forward[action.layer])
+        elif action.kind == "back":
+            speller.run(branch.forward[action.layer])
+            speller.run(branch.backward[action.layer])
+    return speller.steps
+
+
+class _Part:
+    """One tower as a problem of its own: its ops, and two that stand for all that comes where towers meet.
+
+    `names[op]` is the op of the whole problem; for the two, one of those that they stand for.
+    """
+
+    def __init__(self, problem: Problem, towers: Towers, tower: int) -> None:
+        forward, backward = towers.forward[tower], towers.backward[tower]
+        ahead, behind = towers.meeting_forward, towers.meeting_backward
+        made = {t for op in forward for t in problem.ops[op].outputs}
+        wanted = {t for op in backward for t in problem.ops[op].inputs}
+        handed = tuple(t for op in behind for t in problem.ops[op].outputs if t in wanted)
+        signal = len(problem.tensors)
+        self.meeting_forward, self.meeting_backward = len(forward), len(forward) + 1
+        self.names = (*forward, ahead[0], (behind or ahead)[0], *backward)
+        specs = (
+            *(problem.ops[op] for op in forward),
+            OpSpec(_reads(problem, ahead, made), (signal,), (0,), (0,), phase="forward"),
+            OpSpec((signal, *_reads(problem, behind, made)), handed, (0,), (0,), phase="backward"),
+            *(problem.ops[op] for op in backward),
+        )
+        self.problem = _built(problem, specs)
+
+    def is_own(self, op: int) -> bool:
+        """Whether an op of this problem is one of the whole."""
+        return op not in (self.meeting_forward, self.meeting_backward)
+
+    def named(self, blocks: Iterable[tuple[int, ...]]) -> tuple[tuple[int, ...], ...]:
+        """The same blocks in ops of the whole problem."""
+        return tuple(tuple(self.names[op] for op in ops if self.is_own(op)) for ops in blocks)
+
+    def find_blocks(self, order: Order) -> Blocks | str:
+        """The tower as a chain whose last stage holds the rest, or the reason why not."""
+        blocks = find_blocks(self.problem, order)
+        if isinstance(blocks, str):
+            return re.sub(r"\bop ([0-9]+)\b", lambda match: f"op {self.names[int(match[1])]}", blocks)
+        if self.meeting_backward not in blocks.backward[-1]:
+            return "its gradient does not come from where the branches meet"
+        return blocks
+
+
+def _built(whole: Problem, specs: Sequence[OpSpec]) -> Problem:
+    """These ops alone as a problem, and tensors renumbered; one tensor is not of the whole and takes nothing."""
+    new_id: dict[int, int] = {}
+    ops: list[OpSpec] = []
+    tensors: list[TensorSpec] = []
+    for op, spec in enumerate(specs):
+        inputs = tuple(new_id[t] for t in spec.inputs if t in new_id)
+        for tensor in spec.outputs:
+            new_id[tensor] = len(tensors)
+            known = whole.tensors[tensor] if tensor < len(whole.tensors) else TensorSpec(0, op)
+            tensors.append(TensorSpec(known.size_bytes, op, kept=known.kept))
+        ops.append(msgspec.structs.replace(spec, inputs=inputs, outputs=tuple(new_id[t] for t in spec.outputs)))
+    return msgspec.structs.replace(whole, ops=tuple(ops), tensors=tuple(tensors))
+
+
+def _reads(problem: Problem, ops: Iterable[int], made: set[int]) -> tuple[int, ...]:
+    return tuple(dict.fromkeys(t for op in ops for t in problem.ops[op].inputs if t in made))
+
+
+class _Speller:
+    """Writes ops down, those aside as soon as their inputs are there."""
+
+    def __init__(self, join: Join) -> None:
+        self.join = join
+        self.steps: list[int] = []
+        self.done: set[int] = set()
+        net = make_net(join.problem)
+        self.readers = net.readers
+        self.waits = {op: set(net.inputs[op]) for op in join.aside}
+        for op in join.aside:
+            if not self.waits[op]:
+                self._emit(op)
+
+    def run(self, ops: Iterable[int]) -> None:
+        """These ops, and what waited for them."""
+        for op in ops:
+            if op not in self.done or op not in self.join.once:
+                self._emit(op)
+
+    def _emit(self, op: int) -> None:
+        ready = [op]
+        while ready:
+            following = ready.pop()
+            self.steps.append(following)
+            if following not in self.done:
+                self.done.add(following)
+                ready += reversed(self._released(following))
+
+    def _released(self, op: int) -> list[int]:
+        released = []
+        for reader in self.readers[op]:
+            if reader in self.waits:
+                self.waits[reader].discard(op)
+                if not self.waits[reader]:
+                    released.append(reader)
+        return released

@@ -1,0 +1,207 @@
+"""From sequences of ops that a heuristic proposes to the best schedule within the budget."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from remat_cli.core.problem import Problem
+from remat_cli.core.schedule import Schedule
+from remat_cli.core.simulate import baseline
+from remat_cli.solvers._chains.gap_closing import close_gaps
+from remat_cli.solvers._sharing import Condensed, condense, drop_dead
+from remat_cli.solvers.base import Limits, Order, Solution, Space, Status
+
+CLOSED = 12  # of the fastest candidates, the gaps are closed
+
+Generate = Callable[[Condensed], Iterable[Sequence[int]]]
+
+
+@dataclass(frozen=True)
+class Request:
+    """What to do with candidates besides judging them: close the gaps of the fastest within the budget."""
+
+    close_gaps: bool = False
+
+
+def best_within(
+    problem: Problem, generate: Generate, request: Request, limits: Limits, start: Schedule | None
+) -> Solution:
+    """The fastest of what `generate` proposes, as sequences of ops of the condensed problem, within the budget.
+
+    Each must read only what was computed before it. Dead steps are taken out, ops that must not be repeated are not,
+    and with order `keep` what comes too late for the baseline order is put earlier. Better ones are reported at once.
+    Nothing but the baseline time is proved.
+    """
+    plan = baseline(problem)
+    if plan.peak <= problem.memories[0].budget_bytes:
+        return Solution(Status.OPTIMAL, "free", plan.schedule, plan.time_ns)
+    contest = _Contest(problem, condense(problem), request, limits)
+    if start is not None:
+        contest.enter_start(start)
+    if not contest.is_decided:
+        for ops in generate(contest.condensed):
+            if limits.is_over:
+                break
+            contest.enter(ops)
+            if contest.is_decided:
+                break
+    if request.close_gaps:
+        contest.close_gaps()
+    return contest.solution()
+
+
+def read_later(problem: Problem, ops: Sequence[int]) -> list[int]:
+    """Leave out steps whose results nobody reads, nor would after the others have gone; one device.
+
+    Every op stays once, with what it reads. Other than `drop_dead` this may take out a first computation.
+    """
+    first = {op: place for place, op in reversed(list(enumerate(ops)))}
+    wanted: set[int] = set()
+    stays: list[int] = []
+    stayed: set[int] = set()
+    for place in range(len(ops) - 1, -1, -1):
+        op = ops[place]
+        spec = problem.ops[op]
+        is_last_chance = first[op] == place and op not in stayed
+        if wanted.isdisjoint(spec.outputs) and not is_last_chance:
+            continue
+        wanted.difference_update(spec.outputs)
+        wanted.update(spec.inputs)
+        stays.append(op)
+        stayed.add(op)
+    return stays[::-1]
+
+
+def in_baseline_order(ops: Sequence[int]) -> list[int]:
+    """First computations moved to where the baseline order asks for them: never later, and so always legal."""
+    done: set[int] = set()
+    early: set[int] = set()
+    sequence: list[int] = []
+    following = 0
+    for op in ops:
+        if op in early:
+            early.discard(op)
+            continue
+        while following < op:
+            if following not in done:
+                sequence.append(following)
+                done.add(following)
+                early.add(following)
+            following += 1
+        sequence.append(op)
+        done.add(op)
+    return sequence
+
+
+def _without_repeats(problem: Problem, ops: Sequence[int]) -> Sequence[int]:
+    """Leave out repeats of what must not be repeated: readers take the first result."""
+    if all(spec.repeatable for spec in problem.ops):
+        return ops
+    done: set[int] = set()
+    sequence = []
+    for op in ops:
+        if problem.ops[op].repeatable or op not in done:
+            sequence.append(op)
+        done.add(op)
+    return sequence
+
+
+def cleaned(problem: Problem, ops: Sequence[int], order: Order) -> Schedule:
+    """A proposed sequence as a schedule without dead steps, in the order asked for."""
+    allowed = _without_repeats(problem, ops)
+    if order == "free":
+        return Schedule.of_ops(read_later(problem, allowed))
+    return drop_dead(problem, Schedule.of_ops(in_baseline_order(allowed)))
+
+
+@dataclass(order=True)
+class _Entry:
+    """A candidate within the budget: its time, its number, and its condensed schedule."""
+
+    time_ns: int
+    number: int
+    schedule: Schedule = field(compare=False)
+
+
+@dataclass
+class _Contest:
+    """Judges candidates and remembers the best."""
+
+    problem: Problem
+    condensed: Condensed
+    request: Request
+    limits: Limits
+    best: Schedule | None = None
+    best_ns: int | None = None
+    least_peak: int | None = None
+    seen: set[Schedule] = field(default_factory=set)
+    fitting: list[_Entry] = field(default_factory=list)
+    closed: int = 0
+
+    @property
+    def is_decided(self) -> bool:
+        """Whether nothing can be faster."""
+        return self.best_ns == self.problem.baseline_time_ns
+
+    @property
+    def space(self) -> Space:
+        return "free" if self.limits.order == "free" else "first_in_order"
+
+    def enter_start(self, start: Schedule) -> None:
+        """What the caller knew already, if it is in the order asked for."""
+        firsts = list(dict.fromkeys(start.op_ids()))
+        if self.limits.order == "free" or firsts == sorted(firsts):
+            self._take(start)
+        self.enter(self.condensed.contract(start).op_ids())
+
+    def enter(self, ops: Sequence[int]) -> None:
+        """Judge one candidate."""
+        schedule = cleaned(self.condensed.problem, ops, self.limits.order)
+        if schedule in self.seen:
+            return
+        self.seen.add(schedule)
+        time_ns = self._judge(schedule)
+        if time_ns is not None and self.request.close_gaps:
+            self.fitting.append(_Entry(time_ns, len(self.seen), schedule))
+
+    def close_gaps(self) -> None:
+        """Close the gaps of the fastest candidates, fastest first."""
+        for entry in sorted(self.fitting)[:CLOSED]:
+            if self.limits.is_over or self.is_decided:
+                return
+            ops = close_gaps(self.condensed, entry.schedule, self.limits).op_ids()
+            closed = cleaned(self.condensed.problem, ops, self.limits.order)
+            if closed not in self.seen:
+                self.closed += 1
+                self.seen.add(closed)
+                self._judge(closed)
+
+    def solution(self) -> Solution:
+        """The answer; the schedule in it has been reported."""
+        facts: dict[str, Any] = {"candidates": len(self.seen)}
+        if self.request.close_gaps:
+            facts["closed"] = self.closed
+        if self.least_peak is not None:
+            facts["least_peak_bytes"] = self.least_peak
+        bound = self.problem.baseline_time_ns
+        if self.best is None:
+            return Solution(Status.NOT_FOUND, self.space, None, bound, facts=facts)
+        status = Status.OPTIMAL if self.is_decided else Status.FEASIBLE
+        return Solution(status, self.space, self.best, bound, facts=facts)
+
+    def _judge(self, schedule: Schedule) -> int | None:
+        """Spell a condensed schedule out and take it; its time if it is within the budget."""
+        budget = self.problem.memories[0].budget_bytes
+        return self._take(self.condensed.expand(schedule, budget, self.limits.judge))
+
+    def _take(self, schedule: Schedule) -> int | None:
+        plan = self.limits.judge(self.problem, schedule)
+        self.least_peak = plan.peak if self.least_peak is None else min(self.least_peak, plan.peak)
+        if plan.peak > self.problem.memories[0].budget_bytes:
+            return None
+        if self.best_ns is None or plan.time_ns < self.best_ns:
+            self.best, self.best_ns = schedule, plan.time_ns
+            self.limits.report(schedule, self.problem.baseline_time_ns)
+        return plan.time_ns

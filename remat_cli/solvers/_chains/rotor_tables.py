@@ -1,0 +1,163 @@
+"""Optimal schedules of a chain for every budget at once: tables, what they say, and the operations behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+import numpy as np
+
+from remat_cli.solvers._chains import rotor_floating as floating
+from remat_cli.solvers._chains import rotor_kernels as persistent
+from remat_cli.solvers._chains.actions import Action, Chain
+from remat_cli.solvers._chains.rotor_kernels import CHECKPOINT, NEVER, SAVE, Net
+from remat_cli.solvers._chains.rotor_slots import VALUE_SLOTS, Ints, Slots, chain_figures, forward_bytes
+
+Variant: TypeAlias = Literal["persistent", "drop", "floating", "no-fall"]
+Moves: TypeAlias = dict[Variant, tuple[int, int, int]]
+
+ENTRY_BYTES = 8
+TOGETHER = 8  # stages s whose rows are filled in one call: less than half the time of one by one
+ALLOWED: Moves = {"persistent": (1, 1, 0), "drop": (1, 1, 1), "floating": (1, 1, 0), "no-fall": (0, 1, 0)}
+
+
+@dataclass(frozen=True)
+class Table:
+    """Least times of a chain in `times`, for every number of slots up to the largest budget's; see the kernels."""
+
+    chain: Chain
+    variant: Variant
+    slots: Slots
+    net: Net
+    times: Ints
+    first: Ints
+
+    def least_ns(self, budget_bytes: int) -> int | None:
+        """The least time within a budget, which the chain's input counts against; None: no schedule fits."""
+        slots = self._slots(budget_bytes)
+        time_ns = NEVER if slots < 0 else int(self._row[slots])
+        return None if time_ns >= NEVER else time_ns
+
+    def steps(self) -> list[tuple[int, int]]:
+        """The least time from each budget at which it changes, in order of the budgets."""
+        finite = np.nonzero(self._row < NEVER)[0]
+        if not finite.size:
+            return []
+        changes = [int(finite[0]), *(int(m) for m in finite[1:] if self._row[m] != self._row[m - 1])]
+        held = int(self.net.figures[VALUE_SLOTS, 0])
+        return [(self.slots.first_bytes(m + held), int(self._row[m])) for m in changes]
+
+    def actions(self, budget_bytes: int) -> tuple[Action, ...] | None:
+        """Operations that take the least time within a budget; None: no schedule fits."""
+        if self.least_ns(budget_bytes) is None:
+            return None
+        slots, last = self._slots(budget_bytes), self.chain.stages
+        if self.variant == "floating":
+            return _floating_actions(self, (1, last, 1, slots))
+        return _persistent_actions(self, (0, 1, last, slots))
+
+    @property
+    def _row(self) -> Ints:
+        """Times of the whole chain, per number of slots besides its input."""
+        stages, held = self.chain.stages, int(self.net.figures[VALUE_SLOTS, 0])
+        if self.variant == "floating":
+            whole: Ints = self.times[floating.row_of(stages, 1, stages, 1)]
+        else:
+            whole = self.times[0, persistent.row_of(stages, 1, stages)]
+        return whole[: max(0, self.slots.most + 1 - held)]
+
+    def _slots(self, budget_bytes: int) -> int:
+        """Slots of a budget besides the chain's input; negative: not even that fits."""
+        held = int(self.net.figures[VALUE_SLOTS, 0])
+        return self.slots.given(budget_bytes) - held if budget_bytes >= 0 else -1
+
+
+def table_rows(stages: int, variant: Variant) -> int:
+    """How many rows a table has."""
+    if variant == "floating":
+        return stages * (stages + 1) * (stages + 2) // 6 + 1
+    return (stages * (stages + 1) // 2 + 1) * (2 if variant == "drop" else 1)
+
+
+def table_bytes(stages: int, variant: Variant, width: int) -> int:
+    """What a table for so many slots takes."""
+    return table_rows(stages, variant) * (width + 1) * ENTRY_BYTES
+
+
+def build_table(chain: Chain, variant: Variant, slots: Slots, is_over: Callable[[], bool]) -> Table | None:
+    """The table for the largest budget of these slots; None when it was over before.
+
+    O(S N^3) time and O(S N^2) memory for N stages and S slots; O(S N^4) and O(S N^3) for the floating variant.
+    """
+    figures = chain_figures(chain, slots)
+    scale = np.array([slots.count, slots.bytes_], dtype=np.int64)
+    allowed = np.array(ALLOWED[variant], dtype=np.int64)
+    net = Net(figures, forward_bytes(chain), scale, allowed)
+    layers = 2 if variant == "drop" else 1
+    rows = table_rows(chain.stages, variant) // layers
+    shape = (rows, slots.most + 1) if variant == "floating" else (layers, rows, slots.most + 1)
+    times, first = np.empty(shape, dtype=np.int64), np.zeros(shape[:-1], dtype=np.int64)
+    times[..., -1, :] = 0
+    fill = floating.fill if variant == "floating" else persistent.fill
+    for high in range(chain.stages, 0, -TOGETHER):
+        if is_over():
+            return None
+        fill(max(1, high - TOGETHER + 1), high, net, times, first)
+    return Table(chain, variant, slots, net, times, first)
+
+
+def _persistent_actions(table: Table, place: tuple[int, int, int, int]) -> tuple[Action, ...]:
+    """Spell out the choices behind an entry (layer, s, t, slots)."""
+    actions: list[Action] = []
+    waiting: list[Action | tuple[int, int, int, int]] = [place]
+    while waiting:
+        item = waiting.pop()
+        if isinstance(item, Action):
+            actions.append(item)
+            continue
+        layer, s, t, m = item
+        if s == t:
+            actions += [Action("back", s)] if layer else [Action("all", s), Action("back", s)]
+            continue
+        begin, j, way = persistent.choose(item, table.net, table.times, table.first)
+        actions += _forwards(begin, s, j)
+        head = Action("back", s) if begin == SAVE else (way.head_layer, s, j, m - way.held)
+        waiting += [head, (layer, j + 1, t, m - way.taken)]
+    return tuple(actions)
+
+
+def _forwards(begin: int, s: int, j: int) -> list[Action]:
+    """The forwards from s to j of a way to begin."""
+    if begin == SAVE:
+        return [Action("all", s)]
+    if begin == CHECKPOINT:
+        return [Action("keep", s), *(Action("move", h) for h in range(s + 1, j + 1))]
+    return [Action("keep", s), *(Action("move", h) for h in range(s + 1, j)), Action("drop", j)]
+
+
+def _floating_actions(table: Table, place: tuple[int, int, int, int]) -> tuple[Action, ...]:
+    """Spell out the choices behind an entry (s, t, end, slots)."""
+    actions: list[Action] = []
+    waiting: list[Action | tuple[int, int, int, int]] = [place]
+    while waiting:
+        item = waiting.pop()
+        if isinstance(item, Action):
+            actions.append(item)
+            continue
+        s, t, end, m = item
+        if s == t:
+            actions += [Action("all", s), Action("back", s)]
+            continue
+        begin, cut, way = floating.choose(item, table.net, table.times, table.first)
+        left = m - way.taken
+        if begin == SAVE:
+            actions.append(Action("all", s))
+            waiting += [Action("back", s), (s + 1, t, s + 1, left)]
+        elif begin == CHECKPOINT:
+            actions.append(Action("keep", s))
+            waiting += [(s, cut - 1, end, m), (s + 1, t, cut, left)]
+        else:
+            actions.append(Action("move", s))
+            waiting.append((s + 1, t, end, left))
+    return tuple(actions)

@@ -1,0 +1,1 @@
+"""A proved least budget: what no order and no recomputing gets below."""

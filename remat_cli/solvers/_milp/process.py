@@ -1,0 +1,167 @@
+"""HiGHS in a process of its own, which is killed to stop it; the bounds it logs are heard while it works.
+
+It proves far more than CP-SAT on large models, but ignores interruption and works in floating point: every bound of it
+is rounded with a margin.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import queue
+import re
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+import msgspec
+
+from remat_cli.core.errors import RuntimeFailure
+from remat_cli.solvers.base import Limits
+
+_POLL_SECONDS = 0.05
+_WORKER = Path(__file__).with_name("worker.py")
+# A row of HiGHS's table: source of a solution, nodes, queue, leaves, explored, best bound. Lines of the searches inside
+# heuristics are not logged.
+_TABLE_ROW = re.compile(r"^ ?[A-Za-z]? +[\d.]+[kM]? +[\d.]+[kM]? +[\d.]+[kM]? +[\d.]+% +(-?[\d.]+(?:e[+-]?\d+)?) ")
+
+
+class Reply(msgspec.Struct):
+    """What HiGHS says at the end; `reduced` costs come with an optimal program without integers, `duals` if asked."""
+
+    status: str
+    bound: float | None
+    values: list[float] | None = None
+    reduced: list[float] | None = None
+    duals: list[float] | None = None
+
+
+def ask_highs(program: dict[str, Any], limits: Limits) -> Iterator[float | Reply]:
+    """Rising bounds, as logged, and the reply; no reply if it is stopped, by the limits or by closing the iterator.
+
+    `program` has the fields of a Milp, and `lower` limits of the variables. With `live` there are also replies with
+    solutions, as they are found.
+
+    Raises:
+        RuntimeFailure: the worker failed, or its request cannot be written.
+    """
+    if not program.get("live"):
+        yield from ask_highs_in_turn([program], limits)
+        return
+    with tempfile.NamedTemporaryFile("r") as file:
+        solutions = _Solutions(file, len(program["upper"]))
+        yield from _ask([program | {"solutions": file.name}], solutions, limits)
+
+
+def ask_highs_in_turn(programs: Sequence[dict[str, Any]], limits: Limits) -> Iterator[float | Reply]:
+    """The same for several programs, one after the other in one process, none of them live."""
+    with tempfile.TemporaryFile("r") as nothing:
+        yield from _ask(programs, _Solutions(nothing, 0), limits)
+
+
+def _ask(programs: Sequence[dict[str, Any]], solutions: _Solutions, limits: Limits) -> Iterator[float | Reply]:
+    if limits.is_over:
+        return
+    request = {"milps": programs, "until": time.time() + limits.seconds_left, "parent": os.getpid()}
+    with tempfile.TemporaryFile() as source, tempfile.TemporaryFile() as errors:
+        _write(source, msgspec.json.encode(request))
+        with subprocess.Popen(
+            [sys.executable, str(_WORKER)],
+            stdin=source,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+            start_new_session=True,  # Ctrl-C is for remat, which then stops the worker
+        ) as process:
+            try:
+                yield from _listen(process, solutions, limits)
+            finally:
+                process.kill()
+        errors.seek(0)
+        _check(process.returncode, errors.read())
+
+
+def _write(file: IO[bytes], request: bytes) -> None:
+    try:
+        file.write(request)
+        file.seek(0)  # which writes what is buffered
+    except OSError as error:
+        where = f"the bound worker's request of {len(request)} bytes into {tempfile.gettempdir()}"
+        raise RuntimeFailure(f"cannot write {where}: {error.strerror}; make room or set TMPDIR") from error
+
+
+@dataclass
+class _Solutions:
+    """The file of solutions, each a line with its objective, one with its size, and a line per variable."""
+
+    file: IO[str]
+    size: int
+    lines: list[str] = field(default_factory=list)
+    rest: str = ""
+
+    def read(self) -> Iterator[Reply]:
+        """Those that have been written to their end since the last time."""
+        *lines, self.rest = (self.rest + self.file.read()).split("\n")
+        self.lines += lines
+        length = self.size + 2
+        while len(self.lines) >= length:
+            solution, self.lines = self.lines[2:length], self.lines[length:]
+            with suppress(ValueError):  # a full disk leaves gaps; whoever takes solutions checks them
+                yield Reply("unknown", None, list(map(float, solution)))
+
+
+def _listen(process: subprocess.Popen[str], solutions: _Solutions, limits: Limits) -> Iterator[float | Reply]:
+    """Read in a thread, so that the limits are kept whatever the worker does."""
+    lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+    assert process.stdout is not None
+    threading.Thread(target=_forward, args=(process.stdout, lines), daemon=True).start()
+    while not (limits.should_stop() or _is_overdue(limits)):
+        yield from solutions.read()
+        with suppress(queue.Empty):
+            line = lines.get(timeout=_POLL_SECONDS)
+            if line is None:
+                process.wait()
+                return
+            found = _understand(line)
+            if found is not None:
+                yield found
+
+
+def _forward(output: IO[str], lines: queue.SimpleQueue[str | None]) -> None:
+    with suppress(ValueError):  # closed when the worker is killed
+        for line in output:
+            lines.put(line)
+    lines.put(None)
+
+
+def _understand(line: str) -> float | Reply | None:
+    if line.startswith("{"):
+        return msgspec.json.decode(line, type=Reply)
+    row = _TABLE_ROW.match(line)
+    return float(row[1]) if row else None
+
+
+def _check(code: int | None, errors: bytes) -> None:
+    killed = -9
+    if code not in (0, None, killed):
+        raise RuntimeFailure(f"the bound worker {_WORKER.name} failed: {errors.decode(errors='replace').strip()}")
+
+
+def _is_overdue(limits: Limits) -> bool:
+    """HiGHS notices its time limit late at times; the bound it then returns is worth a short wait."""
+    late = min(2.0, 0.1 * limits.seconds + 1.0)
+    return limits.seconds_left <= 0.0 and Limits(limits.seconds + late, started=limits.started).seconds_left <= 0.0
+
+
+def safe_units(bound: float | None) -> int:
+    """The least integer a bound leaves open, after a margin of 1e-6 of it for the solver's tolerances."""
+    if bound is None or not math.isfinite(bound):
+        return 0
+    return max(0, math.ceil(bound - 1e-6 * max(1.0, abs(bound))))

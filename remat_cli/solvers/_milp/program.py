@@ -1,0 +1,202 @@
+"""Small integer programs for bounds, and how they are bounded: exactly by CP-SAT, or in steps by HiGHS.
+
+In steps: first without integers; then with those variables fixed whose reduced cost says that another value costs more
+than the best schedule known. See `_with_target` for why that is a proof.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, TypeAlias
+
+import msgspec
+from ortools.sat.python import cp_model
+
+from remat_cli.solvers._milp.cp_sat import Run, Watch, search
+from remat_cli.solvers._milp.process import Reply, ask_highs, safe_units
+from remat_cli.solvers.base import Limits
+
+Terms: TypeAlias = list[tuple[int, int]]
+"""(coefficient, variable) pairs."""
+
+Known: TypeAlias = Callable[[], int | None]
+"""The least cost known so far; a bound above it is of no use."""
+
+_CERTAIN = 1e-6
+
+
+class Milp(msgspec.Struct):
+    """Minimise the cost of integer variables from 0 to `upper`, under rows `least <= terms <= most`.
+
+    A variable that need not be integral, because the others force it, has `integral` False.
+    """
+
+    upper: list[int] = msgspec.field(default_factory=list)
+    integral: list[bool] = msgspec.field(default_factory=list)
+    cost: list[int] = msgspec.field(default_factory=list)
+    rows: list[tuple[Terms, int | None, int | None]] = msgspec.field(default_factory=list)
+
+    def add(self, upper: int = 1, cost: int = 0, integral: bool = True) -> int:
+        """A new variable; returns its number."""
+        self.upper.append(upper)
+        self.cost.append(cost)
+        self.integral.append(integral)
+        return len(self.upper) - 1
+
+    def at_least(self, terms: Terms, least: int) -> None:
+        """A row with a lower limit."""
+        self.rows.append((terms, least, None))
+
+    def at_most(self, terms: Terms, most: int) -> None:
+        """A row with an upper limit."""
+        self.rows.append((terms, None, most))
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A proved lower bound on the cost; None: proved infeasible. `is_tight` says that it is the optimum.
+
+    `values` is a solution of the program, if one was found; not always a best one.
+    """
+
+    bound: int | None
+    is_tight: bool
+    values: tuple[int, ...] | None = None
+    facts: dict[str, Any] = field(default_factory=dict)
+
+
+def solve_milp(milp: Milp, engine: Literal["cp-sat", "highs"], limits: Limits, known: Known = lambda: None) -> Answer:
+    """Bound the optimum within the limits; `known()` is a cost that is known to be in reach."""
+    *_, last = [Answer(0, False), *rising_answers(milp, engine, limits, known)]
+    return last
+
+
+def rising_answers(
+    milp: Milp, engine: Literal["cp-sat", "highs"], limits: Limits, known: Known = lambda: None
+) -> Iterator[Answer]:
+    """Answers of which each says at least as much as those before it."""
+    facts = {"variables": len(milp.upper), "rows": len(milp.rows), "engine": engine}
+    if not milp.rows:  # nothing forces any cost; HiGHS gives no duals for such a program
+        yield Answer(0, True, (0,) * len(milp.upper), facts)
+        return
+    answers = iter([_solve_exactly(milp, limits)]) if engine == "cp-sat" else _solve_in_steps(milp, limits, known)
+    for answer in answers:
+        yield replace(answer, facts=_facts(milp, engine))
+
+
+def _facts(milp: Milp, engine: str) -> dict[str, Any]:
+    return {"variables": len(milp.upper), "rows": len(milp.rows), "engine": engine}
+
+
+def _solve_exactly(milp: Milp, limits: Limits) -> Answer:
+    """With CP-SAT, in integers."""
+    run = Run(limits.seconds_left, None, 0.0, linearization_level=2)
+    found: list[list[int]] = []
+    cp, variables = make_cp_model(milp)
+    outcome = search(cp, lambda value: [value(v) for v in variables], run, limits, Watch(found.append, _ignore_bound))
+    if outcome.is_infeasible:
+        return Answer(None, True)
+    return Answer(max(0, outcome.bound), outcome.is_optimal, tuple(found[-1]) if found else None)
+
+
+def make_cp_model(milp: Milp) -> tuple[Any, list[Any]]:
+    """The program and its variables in CP-SAT's terms, all integral."""
+    cp = cp_model.CpModel()
+    variables = [cp.new_int_var(0, upper, "") for upper in milp.upper]
+    for terms, least, most in milp.rows:
+        total = cp_model.LinearExpr.weighted_sum([variables[v] for _, v in terms], [c for c, _ in terms])
+        cp.add_linear_constraint(
+            total, cp_model.INT_MIN if least is None else least, cp_model.INT_MAX if most is None else most
+        )
+    cp.minimize(cp_model.LinearExpr.weighted_sum(variables, milp.cost))
+    return cp, variables
+
+
+def _ignore_bound(bound: int) -> None:
+    """The last bound counts."""
+
+
+def relaxed_answer(milp: Milp, limits: Limits) -> Answer:
+    """Bound from the program without integers."""
+    return replace(_relaxed(milp, limits)[0], facts=_facts(milp, "highs"))
+
+
+def _relaxed(milp: Milp, limits: Limits) -> tuple[Answer, Reply | None]:
+    """With HiGHS; an answer "infeasible" is believed only if CP-SAT proves it too."""
+    program = msgspec.to_builtins(milp)
+    program |= {"integral": [False] * len(milp.upper), "lower": [0] * len(milp.upper)}
+    replies = [item for item in ask_highs(program, limits) if isinstance(item, Reply)]
+    if not replies or replies[0].status == "unknown":
+        return Answer(0, False), None
+    if replies[0].status == "infeasible":
+        return _checked(milp, limits), None
+    return Answer(safe_units(replies[0].bound), False), replies[0]
+
+
+def _checked(milp: Milp, limits: Limits) -> Answer:
+    exact = _solve_exactly(milp, limits)
+    return exact if exact.bound is None else Answer(exact.bound, False, exact.values)
+
+
+def _solve_in_steps(milp: Milp, limits: Limits, known: Known) -> Iterator[Answer]:
+    """Without integers, then with them, up to what is known."""
+    best, relaxed = _relaxed(milp, limits)
+    yield best
+    if relaxed is None or relaxed.bound is None or limits.is_over:
+        return
+    cost = known()
+    # A cost equal to the one known needs no proof that it cannot be had; a target lies between integers.
+    target = None if cost is None else max(math.floor(relaxed.bound), cost - 1) + 0.5
+    for answer in _with_target(milp, relaxed, target, limits):
+        best = _better(answer, best)
+        if best is answer or answer.values:
+            yield replace(best, values=answer.values)
+
+
+def _better(answer: Answer, best: Answer) -> Answer:
+    if answer.is_tight or answer.bound is None or best.bound is None:
+        return answer
+    return answer if answer.bound > best.bound else best
+
+
+def _with_target(milp: Milp, relaxed: Reply, target: float | None, limits: Limits) -> Iterator[Answer]:
+    """Bounds up to the target, and the optimum if it is below the target.
+
+    With x a best solution without integers and c its reduced costs, any solution y costs at least
+    bound + sum over j of c[j] (y[j] - x[j]), all terms of the sum >= 0. So in solutions up to the target an integer
+    variable with |c[j]| > target - bound stays where it is in x. What is then proved of the others holds up to the
+    target, beyond which the proof says nothing.
+    """
+    program = _fixed(milp, relaxed, target)
+    for item in ask_highs(program, limits):
+        bound = item.bound if isinstance(item, Reply) else item
+        if isinstance(item, Reply) and item.status == "infeasible":
+            yield _checked(milp, limits) if target is None else Answer(safe_units(target), False)
+            return
+        reached = target is not None and bound is not None and bound >= target
+        units = safe_units(target if reached else bound)
+        values = _integers(item.values) if isinstance(item, Reply) else None
+        is_tight = isinstance(item, Reply) and item.status == "optimal" and not reached
+        yield Answer(units, is_tight, values)
+        if reached:
+            return
+
+
+def _fixed(milp: Milp, relaxed: Reply, target: float | None) -> dict[str, Any]:
+    """The program with limits of variables as `_with_target` says."""
+    program: dict[str, Any] = msgspec.to_builtins(milp)
+    lower, upper = [0] * len(milp.upper), list(milp.upper)
+    if target is not None and relaxed.reduced and relaxed.values and relaxed.bound is not None:
+        room = target - relaxed.bound + 2 * _CERTAIN * max(1.0, abs(relaxed.bound))
+        for variable, (cost, value) in enumerate(zip(relaxed.reduced, relaxed.values, strict=True)):
+            if milp.integral[variable] and cost > room and value < _CERTAIN:
+                upper[variable] = 0
+            elif milp.integral[variable] and cost < -room and value > upper[variable] - _CERTAIN:
+                lower[variable] = upper[variable]
+    return program | {"lower": lower, "upper": upper}
+
+
+def _integers(values: list[float] | None) -> tuple[int, ...] | None:
+    return None if values is None else tuple(map(round, values))

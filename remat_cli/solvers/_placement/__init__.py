@@ -1,0 +1,1 @@
+"""What `placement` is made of: compiled search over several memories, and its exact model."""

@@ -1,0 +1,1 @@
+"""Compiled kernels of local search on one device, and how they are run."""

@@ -1,0 +1,27 @@
+"""Compiling the rounding kernels ahead of need, so that a caller can say what it waits for."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from remat_cli.core.problem import Device, Memory, OpSpec, Problem, TensorSpec
+from remat_cli.solvers._search.state import is_cached
+from remat_cli.solvers._sharing import condense
+from remat_cli.solvers._stages.candidates import Rounder
+from remat_cli.solvers._stages.rounding import complete, delay, prune, settle
+
+# The kernels that Python calls; all others are compiled into them.
+_ENTRIES = (complete, delay, prune, settle)
+
+
+def is_compiled() -> bool:
+    """Whether this machine's cache holds every kernel as the source now stands."""
+    return all(is_cached(entry) for entry in _ENTRIES)
+
+
+def warm_up() -> None:
+    """Load all kernels from the cache, or compile them into it: some seconds, once per machine and version."""
+    ops = tuple(OpSpec(tuple(range(v)), (v,), (1,), (0,)) for v in range(3))
+    problem = Problem(ops, tuple(TensorSpec(1, v) for v in range(3)), (Memory("cpu", 3),), (Device("cpu", 0),))
+    rounder = Rounder(condense(problem), 3)
+    rounder.better(rounder.round(np.zeros((4, 3), np.uint8)))
