@@ -34,6 +34,7 @@ WARM_UPS: Mapping[str, str] = {
     "auto": "remat_cli.solvers._search.warmup",
     "local-search": "remat_cli.solvers._search.warmup",
     "rotor": "remat_cli.solvers._chains.rotor_warmup",
+    "checkmate": "remat_cli.solvers._stages.warmup",
     "checkmate-lp": "remat_cli.solvers._stages.warmup",
     "placement": "remat_cli.solvers._placement.warmup",
 }

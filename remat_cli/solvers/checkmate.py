@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import msgspec
@@ -18,6 +18,8 @@ from remat_cli.solvers._stages.rows import Stages, in_stages, keeps_order, sched
 from remat_cli.solvers.base import Limits, Solution, Space, Status
 
 _MARGIN = 1e-5  # of the cost: less than this is within the tolerances of floating point
+_ROUNDING_SHARE = 0.5  # of the time left, for a start by rounding
+_ALLOWANCES = ("0", "0.1")  # of the budget, left to rounding: the second only if the first gives no plan
 
 
 class Checkmate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -34,6 +36,8 @@ class Checkmate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     merged counts in full. Where that changed the problem, schedules are still good but nothing is proved.
 
     Options:
+        rounding: first solve the program without integers and round it, as `checkmate-lp` does (section 5 of the
+            paper), for a start and a bound; without it the engine begins with nothing, as in the paper.
         engine: `highs` or `scip` (floating point, in a process of their own: bounds are rounded with a margin of 1e-6;
             whether less is possible within it, and whether nothing is, CP-SAT decides), or `cp-sat` (exact).
     """
@@ -43,6 +47,7 @@ class Checkmate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     proves: ClassVar[str] = "optimal, infeasible, bound; for schedules in stages"
 
     engine: Engine = "highs"
+    rounding: bool = True
 
     def supports(self, problem: Problem) -> str | None:
         """One device."""
@@ -53,14 +58,18 @@ class Checkmate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         plan = baseline(problem)
         if plan.peak <= problem.memories[0].budget_bytes:
             return Solution(Status.OPTIMAL, "free", plan.schedule, problem.baseline_time_ns)
-        return _Session(condense(problem), self.engine, limits).solve(start)
+        session = _Session(condense(problem), self.engine, limits)
+        if self.rounding:
+            start = session.rounded(start)
+        return session.solve(start)
 
 
 @dataclass
 class _Session:
     """One call of `Checkmate.solve`.
 
-    `value` is the cost of the best solution of the program, and `bound` is proved, both in its cost units.
+    `value` is the cost of the best solution of the program, and `bound` is proved, both in its cost units;
+    `rounded_ns` is proved by the program without integers.
     """
 
     condensed: Condensed
@@ -68,6 +77,7 @@ class _Session:
     limits: Limits
     best: Plan | None = None
     bound: int = 0
+    rounded_ns: int = 0
     value: int | None = None
     facts: dict[str, Any] = field(default_factory=dict)
     model: StageModel = field(init=False)
@@ -83,12 +93,35 @@ class _Session:
         proved = self.original.baseline_time_ns
         if self.bound and self.condensed.exact:
             proved += self.bound * self.model.cost_unit
+        proved = max(proved, self.rounded_ns)
         return proved if self.best is None or proved <= self.best.time_ns else None
 
     @property
     def is_baseline_met(self) -> bool:
         """Whether nothing can be faster, in any space."""
         return self.best is not None and self.best.time_ns == self.original.baseline_time_ns
+
+    @property
+    def _is_good_enough(self) -> bool:
+        """Whether the start is within the gap already."""
+        allowed = self.limits.gap * self.original.baseline_time_ns
+        return self.best is not None and self.bound_ns is not None and self.best.time_ns - self.bound_ns <= allowed
+
+    def rounded(self, start: Schedule | None) -> Schedule | None:
+        """A start from the program without integers if that is better, and its value as a bound."""
+        from remat_cli.solvers import make_solver
+
+        seconds = self.limits.seconds - (1 - _ROUNDING_SHARE) * self.limits.seconds_left
+        for allowance in _ALLOWANCES:
+            solver = make_solver("checkmate-lp", {"allowances": allowance})
+            found = solver.solve(self.original, replace(self.limits, seconds=seconds), start)
+            self.facts[f"rounding_{allowance}"] = found.facts
+            if allowance == _ALLOWANCES[0]:
+                self.rounded_ns = found.bound_ns or 0
+                self.facts |= {key: found.facts[key] for key in ("variables", "constraints") if key in found.facts}
+            if found.schedule is not None:
+                return found.schedule
+        return start
 
     def solve(self, start: Schedule | None) -> Solution:
         """Build and solve the program."""
