@@ -129,7 +129,7 @@ class _Session:
         if start is not None and (self.limits.order == "free" or keeps_order(start)):
             self._offer(start)
         staged = None if start is None else self._staged(start)
-        if self.limits.is_over or self.is_baseline_met:
+        if self._is_good_enough:
             return self._solution(is_infeasible=False)
         try:
             hint = self._build(staged)

@@ -3,7 +3,7 @@
 import pytest
 
 from remat_cli.core.errors import ModelError
-from remat_cli.core.problem import MOST_TOTAL, Device, Memory, OpSpec, Problem, TensorSpec
+from remat_cli.core.problem import MOST_BYTES, MOST_NS, Device, Memory, OpSpec, Problem, TensorSpec
 
 
 def problem_of(sizes, times, workspace=0):
@@ -15,9 +15,9 @@ def problem_of(sizes, times, workspace=0):
 @pytest.mark.parametrize(
     ("sizes", "times", "workspace", "what"),
     [
-        ((MOST_TOTAL // 2, MOST_TOTAL // 2), (1, 1), 0, "sizes of all tensors and workspaces"),
-        ((1, 1), (1, 1), MOST_TOTAL, "sizes of all tensors and workspaces"),
-        ((1, 1), (MOST_TOTAL - 1, 1), 0, "times of all ops"),
+        ((MOST_BYTES // 2, MOST_BYTES // 2), (1, 1), 0, "sizes of all tensors and workspaces"),
+        ((1, 1), (1, 1), MOST_BYTES, "sizes of all tensors and workspaces"),
+        ((1, 1), (MOST_NS - 1, 1), 0, "times of all ops"),
     ],
 )
 def test_figures_that_would_overflow_are_refused(sizes, times, workspace, what):
@@ -26,4 +26,4 @@ def test_figures_that_would_overflow_are_refused(sizes, times, workspace, what):
 
 
 def test_the_largest_figures_are_taken():
-    assert problem_of((MOST_TOTAL - 2, 1), (MOST_TOTAL - 2, 1)).baseline_time_ns == MOST_TOTAL - 1
+    assert problem_of((MOST_BYTES - 2, 1), (MOST_NS - 2, 1)).baseline_time_ns == MOST_NS - 1

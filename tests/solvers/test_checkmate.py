@@ -27,8 +27,9 @@ SKIP = one_device([([], 1, 3), ([0], 1, 4), ([1], 1, 4), ([2], 1, 3), ([3, 0], 1
 
 
 def run(problem: Problem, engine: str = "cp-sat", start: Schedule | None = None, **changes: Any) -> Result:
+    """The engine alone: what rounding settles before it would not test it."""
     limits = Limits(**{"seconds": 60.0, "order": "keep", **changes})
-    return solve(problem, "checkmate", limits, {"engine": engine}, start)
+    return solve(problem, "checkmate", limits, {"engine": engine, "rounding": False}, start)
 
 
 def check_exact(problem: Problem, result: Result, want: int | None) -> None:
@@ -204,6 +205,33 @@ def test_stopping_while_the_program_is_written():
     result = run(SKIP, should_stop=lambda: next(calls, True))
     assert result.status is Status.NOT_FOUND
     assert "unfinished" in result.facts
+
+
+def test_beginning_with_a_rounded_plan_changes_no_answer():
+    needing = [(problem, want) for problem, want in vector_problems() if want != problem.baseline_time_ns]
+    for problem, want in needing[::6]:
+        result = solve(problem, "checkmate", Limits(seconds=60.0, order="keep"), {"engine": "cp-sat"})
+        check_exact(problem, result, want)
+
+
+def test_a_rounded_plan_is_a_start_and_makes_the_program_smaller():
+    problem = tight(training(6), 0.3)
+    result, alone = solve(problem, "checkmate", Limits(seconds=60.0, order="keep")), run(problem)
+    assert result.status is alone.status is Status.OPTIMAL
+    assert result.plan.time_ns == alone.plan.time_ns
+    assert result.facts["has_hint"]
+    assert not alone.facts["has_hint"]
+    assert result.facts["variables"] < alone.facts["variables"]
+
+
+def test_a_rounded_plan_that_meets_the_bound_needs_no_engine():
+    if not INSTANCES.exists():
+        pytest.skip("no instances beside the checkout")
+    problem = instance_problem(load_instance(INSTANCES / "linear16_unit_train.json")).with_budget(13)
+    result = solve(problem, "checkmate", Limits(seconds=60.0, order="keep"))
+    assert result.status is Status.OPTIMAL
+    assert result.plan.time_ns == 38
+    assert "has_hint" not in result.facts
 
 
 def test_too_large_a_program_is_not_written(monkeypatch):
