@@ -45,7 +45,7 @@ from remat_cli.pipeline_device_write import device_plan_file, noted_model, place
 from remat_cli.pipeline_devices import ATTEMPTS, DevicePlan, Platform, judged_again, plan_on_devices
 from remat_cli.pipeline_prepare import Prepared, prepare
 from remat_cli.pipeline_program import placed_program
-from remat_cli.pipeline_solve import prepare_kernels, prepare_placement_kernels
+from remat_cli.pipeline_solve import prepare_kernels
 from remat_cli.report.device_compile import device_compile_report
 from remat_cli.report.placed import Placed
 from remat_cli.runtime.providers import device_of, require_device
@@ -265,7 +265,7 @@ class Subject:
         config = case.config(text, seconds)
         prepare_kernels(config.solver, SilentProgress())
         if case.set_name == TWO_MEMORIES:
-            prepare_placement_kernels(SilentProgress())
+            prepare_kernels("placement", SilentProgress())
         with tempfile.TemporaryDirectory() as work:
             counted, planned = self._counted(config, Path(work))
         folder = case.at(budget)

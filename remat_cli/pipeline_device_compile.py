@@ -32,7 +32,7 @@ from remat_cli.pipeline_device_write import (
 )
 from remat_cli.pipeline_devices import AUTO, DevicePlan, Platform, judged_again, on_best_single, plan_on_devices
 from remat_cli.pipeline_prepare import Prepared, prepare, work_folder
-from remat_cli.pipeline_solve import check_solver, prepare_kernels, prepare_placement_kernels
+from remat_cli.pipeline_solve import check_solver, prepare_kernels
 from remat_cli.report.device_compile import DeviceCompileReport, device_compile_report
 from remat_cli.report.placed import Placed
 
@@ -66,7 +66,7 @@ def compile_on_devices(model: Path, config: Config, progress: Progress) -> Devic
     targets = output_paths(model, config)
     prepare_kernels("auto", progress)  # which every device alone is planned by
     if len(budgets) > 1:
-        prepare_placement_kernels(progress)
+        prepare_kernels("placement", progress)
     with work_folder(config) as work:
         prepared = prepare(model, config, work, progress)
         platform = Platform(prepared.graph, specs, *profile_on_devices(prepared, config, specs, progress))

@@ -96,17 +96,9 @@ def check_solver(config: Config) -> None:
 
 def prepare_kernels(solver: str, progress: Progress) -> None:
     """Load a solver's compiled kernels, or compile them once per machine, before anything is measured or timed."""
-    if solver in WARM_UPS:
-        _load_kernels(WARM_UPS[solver], progress)
-
-
-def prepare_placement_kernels(progress: Progress) -> None:
-    """The same for searching placements in several memories."""
-    _load_kernels("remat_cli.solvers._placement.warmup", progress)
-
-
-def _load_kernels(module: str, progress: Progress) -> None:
-    kernels = importlib.import_module(module)
+    if solver not in WARM_UPS:
+        return
+    kernels = importlib.import_module(WARM_UPS[solver])
     if not kernels.is_compiled():
         progress.stage(stages.COMPILING_KERNELS)
     kernels.warm_up()

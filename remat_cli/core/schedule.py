@@ -38,3 +38,9 @@ class Schedule(msgspec.Struct, frozen=True):
     def op_ids(self) -> list[int]:
         """Op ids of the Compute steps, in order."""
         return [step.op for step in self.steps if isinstance(step, Compute)]
+
+    @property
+    def keeps_order(self) -> bool:
+        """Whether first computations come in baseline order."""
+        firsts = list(dict.fromkeys(self.op_ids()))
+        return firsts == sorted(firsts)

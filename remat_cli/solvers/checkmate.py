@@ -14,7 +14,7 @@ from remat_cli.core.simulate import baseline
 from remat_cli.solvers._milp.engines import MOST_FOR_CP_SAT, Engine, Hint, Listener, run_engine
 from remat_cli.solvers._sharing import Condensed, condense
 from remat_cli.solvers._stages.program import StageModel, Unfinished, build_stage_model, full_size
-from remat_cli.solvers._stages.rows import Stages, in_stages, keeps_order, schedule_of, stages_of
+from remat_cli.solvers._stages.rows import Stages, in_stages, schedule_of, stages_of
 from remat_cli.solvers.base import Limits, Solution, Space, Status
 
 _MARGIN = 1e-5  # of the cost: less than this is within the tolerances of floating point
@@ -126,7 +126,7 @@ class _Session:
     def solve(self, start: Schedule | None) -> Solution:
         """Build and solve the program."""
         self.facts |= {"engine": self.engine, "is_exact": self.condensed.exact}
-        if start is not None and (self.limits.order == "free" or keeps_order(start)):
+        if start is not None and (self.limits.order == "free" or start.keeps_order):
             self._offer(start)
         staged = None if start is None else self._staged(start)
         if self._is_good_enough:

@@ -17,7 +17,7 @@ from remat_cli.solvers._sharing import Condensed, condense
 from remat_cli.solvers._stages.candidates import Candidate, Rounder, Rounding, Shares, guesses
 from remat_cli.solvers._stages.program import StageModel, Unfinished, build_stage_model
 from remat_cli.solvers._stages.relaxed import Relaxed, is_impossible, relax
-from remat_cli.solvers._stages.rows import keeps_order, stages_of
+from remat_cli.solvers._stages.rows import stages_of
 from remat_cli.solvers.base import Limits, Solution, Status
 
 # Steps measured while recomputes are tried one by one, for each program solved: a few seconds.
@@ -151,7 +151,7 @@ class _Session:
             events = [t * count + op for t, ops in enumerate(stages.computed) for op in sorted(ops)]
             self._offer(self.rounder.measure(events))
         plan = self.limits.judge(self.problem, start)
-        if self._is_better(plan) and (self.limits.order == "free" or keeps_order(start)):
+        if self._is_better(plan) and (self.limits.order == "free" or start.keeps_order):
             self._keep(plan)
             self.is_staged = False
 

@@ -16,7 +16,6 @@ from remat_cli.solvers._order import greedy_starts, search_order
 from remat_cli.solvers._search.state import make_net
 from remat_cli.solvers._search.tracks import Clock, Incumbent, Track, chunk_work, is_roomy, make_track
 from remat_cli.solvers._sharing import Condensed, condense
-from remat_cli.solvers._stages.rows import keeps_order
 from remat_cli.solvers.base import Limits, Solution, Space, Status
 
 HEATS = (0.02, 0.1, 0.5)  # of the mean op time
@@ -90,7 +89,7 @@ class _Search:
 
     def _take_start(self) -> list[list[int]]:
         """Offer the given schedule, and bring it into the form the search works on, unless it is too long for that."""
-        if self.start is None or (self.is_pinned and not keeps_order(self.start)):
+        if self.start is None or (self.is_pinned and not self.start.keeps_order):
             return []
         self.incumbent.offer(self.start)
         ops = self.condensed.contract(self.start).op_ids()

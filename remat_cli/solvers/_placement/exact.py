@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 from remat_cli.core.placing import one_device_schedule
 from remat_cli.core.plan import Plan
 from remat_cli.core.problem import Problem
-from remat_cli.core.schedule import Compute, Schedule, Step
+from remat_cli.core.schedule import Schedule, Step
 from remat_cli.core.simulate import baseline
 from remat_cli.solvers._milp.cp_sat import WORK_PER_DETERMINISTIC_SECOND, Outcome, Run, Watch, search
 from remat_cli.solvers._placement.exact_hints import add_hint, counts_of, expressible, read_steps
@@ -110,7 +110,7 @@ class _Session:
         plain = [one_device_schedule(self.problem, device) for device in self._whole_devices()]
         for schedule in [*([] if start is None else [start]), *plain]:
             found = expressible(self.problem, self.choices, schedule)
-            if found is not None and (self.space == "free" or _is_in_order(found)):
+            if found is not None and (self.space == "free" or found.keeps_order):
                 self.hint = found if self.hint is None else self.hint
                 self._found(found)
 
@@ -233,12 +233,6 @@ class _Session:
 
 def _ignore(_: list[int] | int) -> None:
     """What a relaxation finds is no schedule."""
-
-
-def _is_in_order(schedule: Schedule) -> bool:
-    """Whether first computes follow the baseline order."""
-    firsts = list(dict.fromkeys(step.op for step in schedule.steps if isinstance(step, Compute)))
-    return firsts == sorted(firsts)
 
 
 def _is_even(problem: Problem) -> bool:

@@ -11,7 +11,7 @@ from typing import Any
 from remat_cli.core.errors import InvalidSchedule
 from remat_cli.core.plan import Plan
 from remat_cli.core.problem import Problem
-from remat_cli.core.schedule import Compute, Schedule
+from remat_cli.core.schedule import Schedule
 from remat_cli.core.simulate import baseline
 from remat_cli.core.timeline import time_of
 from remat_cli.solvers.base import Limits, Solution, Space, Status
@@ -122,10 +122,7 @@ class Incumbent:
         return time.monotonic() - self.improved_at > max(patience, 2 * self.found_after)
 
     def _is_in_space(self, schedule: Schedule) -> bool:
-        if self.space == "free":
-            return True
-        firsts = list(dict.fromkeys(step.op for step in schedule.steps if isinstance(step, Compute)))
-        return firsts == sorted(firsts)
+        return self.space == "free" or schedule.keeps_order
 
     def _fits(self, schedule: Schedule) -> bool:
         try:

@@ -27,12 +27,6 @@ def schedule_of(computed: Sequence[Collection[int]]) -> Schedule:
     return Schedule.of_ops([op for ops in computed for op in sorted(ops)])
 
 
-def keeps_order(schedule: Schedule) -> bool:
-    """Whether first computations come in baseline order."""
-    firsts = list(dict.fromkeys(schedule.op_ids()))
-    return firsts == sorted(firsts)
-
-
 def complete(problem: Problem, held: Sequence[Collection[int]]) -> list[set[int]]:
     """The least that must run in each stage, so that what is held between stages is there: `computed`.
 
