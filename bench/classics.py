@@ -20,11 +20,11 @@ import msgspec
 from bench.classics_plot import ratio_svg
 from bench.classics_report import markdown
 from bench.classics_stats import RATIO, Rows, networks_of
-from remat_cli.config import parse_seconds
-from remat_cli.core.files import atomic_write
-from remat_cli.pipeline_bench_config import Overrides, Target, load_bench
-from remat_cli.pipeline_bench_process import run_case
+from remat_cli.base.files import atomic_write
+from remat_cli.contest.bench_file import Overrides, Target, load_bench
+from remat_cli.contest.case_process import run_case
 from remat_cli.report.bench_run import BenchCase, BenchRun, case_key, encode_run, read_runs
+from remat_cli.settings.config import parse_seconds
 
 ROOT = Path(__file__).resolve().parents[1]
 CONFIG = ROOT / "configs" / "bench" / "classics.yaml"

@@ -31,25 +31,25 @@ import onnx
 from bench.compiling import RESULTS, ROOT, Row, write_results
 from bench.devices_measure import MODEL, PLAN, ROUNDS, RUNS, SINGLE, Planned, measure
 from bench.devices_report import markdown
-from remat_cli.config import Config, load_config
-from remat_cli.config_devices import device_specs, memory_budgets
+from remat_cli.base.errors import MissingDependency, RematError
+from remat_cli.base.progress import SilentProgress
 from remat_cli.core.budget import parse_budget
 from remat_cli.core.device import DeviceSpec
-from remat_cli.core.errors import MissingDependency, RematError
 from remat_cli.core.plan_file import PlanFile, graph_instances, write_plan
-from remat_cli.core.progress import SilentProgress
 from remat_cli.core.simulate import simulate
 from remat_cli.onnx_io.load import save
-from remat_cli.pipeline_device_profile import profile_on_devices
-from remat_cli.pipeline_device_write import device_plan_file, noted_model, placed_at, unplaced
-from remat_cli.pipeline_devices import ATTEMPTS, DevicePlan, Platform, judged_again, plan_on_devices
-from remat_cli.pipeline_prepare import Prepared, prepare
-from remat_cli.pipeline_program import placed_program
-from remat_cli.pipeline_solve import prepare_kernels
 from remat_cli.report.device_compile import device_compile_report
 from remat_cli.report.placed import Placed
 from remat_cli.runtime.providers import device_of, require_device
 from remat_cli.runtime.segment_measure import see_memory
+from remat_cli.settings.config import Config, load_config
+from remat_cli.settings.devices import device_specs, memory_budgets
+from remat_cli.stages.place import ATTEMPTS, DevicePlan, Platform, judged_again, plan_on_devices
+from remat_cli.stages.placed_record import device_plan_file, noted_model, placed_at, unplaced
+from remat_cli.stages.prepare import Prepared, prepare
+from remat_cli.stages.profile import profile_on_devices
+from remat_cli.stages.program import placed_program
+from remat_cli.stages.solve import prepare_kernels
 from sample_models.papers import paper_model
 
 NAME = "devices"

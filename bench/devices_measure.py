@@ -11,18 +11,18 @@ from typing import Any
 import msgspec
 
 from bench.compiling import Row
+from remat_cli.base.errors import RuntimeFailure
+from remat_cli.base.progress import SilentProgress
 from remat_cli.core.device import DeviceSpec
-from remat_cli.core.errors import RuntimeFailure
 from remat_cli.core.plan_file import read_plan
 from remat_cli.core.program import Program
-from remat_cli.core.progress import SilentProgress
-from remat_cli.pipeline_device_verify import PlannedRun, verify_on_devices
-from remat_cli.pipeline_program import make_program
 from remat_cli.runtime._arrays import PackedArray, pack_all, run_session, unpack
 from remat_cli.runtime._ort import runtime_errors
 from remat_cli.runtime._process import Advance, run_fresh
 from remat_cli.runtime.segment_measure import time_runs
 from remat_cli.runtime.session import SessionSettings, device_settings, open_session
+from remat_cli.stages.program import make_program
+from remat_cli.stages.verify import PlannedRun, verify_on_devices
 
 REPEATS, ROUNDS, RUNS = 2, 2, 6  # a measurement is the least of ROUNDS x RUNS runs, in turns; it is made REPEATS times
 PLAN, SINGLE, MODEL = "plan.json", "single.json", "noted.onnx"

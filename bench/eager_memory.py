@@ -31,16 +31,16 @@ from torch.utils._pytree import tree_leaves
 
 from bench.compiling import table_lines
 from remat_cli.autodiff.step import Step
-from remat_cli.config import Config
-from remat_cli.config_train import step_paths
+from remat_cli.base.progress import SilentProgress
+from remat_cli.commands.train import make_step, write_step
 from remat_cli.core.graph import Graph
 from remat_cli.core.problem import make_problem, tensor_ids
 from remat_cli.core.profile import OpCost, Profile, Provenance
-from remat_cli.core.progress import SilentProgress
 from remat_cli.core.simulate import baseline
 from remat_cli.core.training import TrainOptions
-from remat_cli.pipeline_prepare import prepare
-from remat_cli.pipeline_train import make_step, write_step
+from remat_cli.settings.config import Config
+from remat_cli.settings.train import step_paths
+from remat_cli.stages.prepare import prepare
 from sample_models.papers import paper_model
 from tests.autodiff.torch_twin import Twin, cross_entropy
 

@@ -11,11 +11,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from bench.draft import Draft
-from remat_cli.config import Config, load_config
+from remat_cli.base.progress import SilentProgress
 from remat_cli.core.problem import Problem, make_problem
-from remat_cli.core.progress import SilentProgress
-from remat_cli.pipeline_prepare import prepare, profile_prepared, work_folder
+from remat_cli.settings.config import Config, load_config
 from remat_cli.solvers._sharing import condense
+from remat_cli.stages.prepare import prepare, profile_prepared, work_folder
 
 KEEPER_BYTES = 1
 

@@ -19,12 +19,12 @@ import click
 import onnx
 
 from bench.compiling import EXIT_WORDS, PLAN, RESULTS, ROOT, Row, compile_row, mib, table_lines, write_results
-from remat_cli.core.errors import RuntimeFailure
+from remat_cli.base.errors import RuntimeFailure
 from remat_cli.core.plan_file import read_plan
-from remat_cli.pipeline_program import input_specs, make_program
 from remat_cli.runtime.feeds import make_feeds
 from remat_cli.runtime.providers import absence, parse_device
 from remat_cli.runtime.segment_measure import time_runs
+from remat_cli.stages.program import input_specs, make_program
 from sample_models.papers import paper_model
 
 NAME, GPU = "gpu", "cuda:0"

@@ -17,20 +17,20 @@ import onnx
 from onnx import helper, numpy_helper
 
 from bench.compiling import table_lines
-from remat_cli.config import Config, load_config
-from remat_cli.core.progress import SilentProgress
+from remat_cli.base.progress import SilentProgress
 from remat_cli.onnx_io.load import save
-from remat_cli.pipeline_prepare import Prepared, prepare
-from remat_cli.pipeline_prepare_split import channel_block
 from remat_cli.runtime._arrays import Array, pack_all, run_session
 from remat_cli.runtime._process import run_fresh
 from remat_cli.runtime._trials import TimeJob, time_models
 from remat_cli.runtime.session import SessionSettings, open_session
+from remat_cli.settings.config import Config, load_config
 from remat_cli.splitting.build import TiledRegion, split_model
 from remat_cli.splitting.slab import tile_bounds
 from remat_cli.splitting.steps import region_steps
 from remat_cli.splitting.tiling import Cutting
 from remat_cli.splitting.view import view_model
+from remat_cli.stages.prepare import Prepared, prepare
+from remat_cli.stages.split_model import channel_block
 from sample_models.make_models import Builder
 
 CHANNELS, SIZE, HEIGHT = 32, 128, 2

@@ -27,25 +27,25 @@ import msgspec
 from bench.compiling import OUTPUT, RESULTS, ROOT, Row, compile_row, write_results
 from bench.curves_plot import compiled_of, curve_svg
 from bench.curves_report import markdown
-from remat_cli.config import Config, load_config
-from remat_cli.config_train import StepPaths
+from remat_cli.base.errors import RematError
+from remat_cli.base.progress import SilentProgress
+from remat_cli.commands.train import compile_settings, make_step, write_step
 from remat_cli.core.budget import parse_budget
-from remat_cli.core.errors import RematError
 from remat_cli.core.floor import working_set_floor
 from remat_cli.core.problem import Problem, make_problem
 from remat_cli.core.profile import Profile
-from remat_cli.core.progress import SilentProgress
 from remat_cli.core.simulate import baseline
 from remat_cli.core.training import TrainOptions
-from remat_cli.pipeline_prepare import Prepared, prepare, profile_prepared
-from remat_cli.pipeline_solve import answer, ask, prepare_kernels
-from remat_cli.pipeline_train import compile_settings, make_step, write_step
 from remat_cli.report.report import SolutionReport, solution_report
 from remat_cli.runtime._arrays import pack_all
 from remat_cli.runtime._process import run_fresh
 from remat_cli.runtime._trials import TimeJob, time_models
 from remat_cli.runtime.session import SessionSettings
+from remat_cli.settings.config import Config, load_config
+from remat_cli.settings.train import StepPaths
 from remat_cli.solvers import SOLVERS, make_solver
+from remat_cli.stages.prepare import Prepared, prepare, profile_prepared
+from remat_cli.stages.solve import answer, ask, prepare_kernels
 from sample_models.papers import paper_model
 
 NAME = "training_curves"

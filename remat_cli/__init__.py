@@ -11,12 +11,16 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from remat_cli.config import Config, load_config
-    from remat_cli.core.errors import RematError
+    from remat_cli.base.errors import RematError
+    from remat_cli.base.progress import SilentProgress
+    from remat_cli.commands.compile import compile_model
+    from remat_cli.commands.inspect import inspect_file
+    from remat_cli.commands.profile import profile_model
+    from remat_cli.commands.run import load
+    from remat_cli.commands.solve import solve_instance
+    from remat_cli.commands.verify import verify_plan
     from remat_cli.core.plan_file import PlanFile, read_plan
-    from remat_cli.core.progress import SilentProgress
-    from remat_cli.pipeline import compile_model, inspect_file, profile_model, solve_instance, verify_plan
-    from remat_cli.pipeline_run import load
+    from remat_cli.settings.config import Config, load_config
 
 __version__ = "0.1.0"
 
@@ -37,18 +41,23 @@ __all__ = [
 ]
 
 _HOME = {
-    "Config": "remat_cli.config",
+    "Config": "remat_cli.settings.config",
     "PlanFile": "remat_cli.core.plan_file",
-    "RematError": "remat_cli.core.errors",
-    "SilentProgress": "remat_cli.core.progress",
-    "load": "remat_cli.pipeline_run",
-    "load_config": "remat_cli.config",
+    "RematError": "remat_cli.base.errors",
+    "SilentProgress": "remat_cli.base.progress",
+    "compile_model": "remat_cli.commands.compile",
+    "inspect_file": "remat_cli.commands.inspect",
+    "load": "remat_cli.commands.run",
+    "load_config": "remat_cli.settings.config",
+    "profile_model": "remat_cli.commands.profile",
     "read_plan": "remat_cli.core.plan_file",
+    "solve_instance": "remat_cli.commands.solve",
+    "verify_plan": "remat_cli.commands.verify",
 }
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name on first use; those not listed elsewhere are the pipeline's."""
+    """Import a public name on first use."""
     if name.startswith("_") or name not in __all__:
         raise AttributeError(f"module 'remat_cli' has no attribute '{name}'")
-    return getattr(importlib.import_module(_HOME.get(name, "remat_cli.pipeline")), name)
+    return getattr(importlib.import_module(_HOME[name]), name)

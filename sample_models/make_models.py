@@ -351,9 +351,9 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 def with_training_steps(models: Iterator[Path], batch: int) -> Iterator[Path]:
     """Each model, and the training step that remat makes of it."""
-    from remat_cli.config import load_config
-    from remat_cli.core.progress import SilentProgress
-    from remat_cli.pipeline_train import train_model
+    from remat_cli.base.progress import SilentProgress
+    from remat_cli.commands.train import train_model
+    from remat_cli.settings.config import load_config
 
     config = load_config({"train": {"loss": "cross-entropy", "batch": batch}, "force": True})
     for path in models:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import onnx_ir as ir
 
 from remat_cli.autodiff.tape import Array, Tape, known, shape_of
-from remat_cli.core.errors import ModelError
+from remat_cli.base.errors import ModelError
 
 Grads = Sequence[ir.Value | None]  # by output; None where none flows back
 

@@ -13,7 +13,7 @@ import onnx_ir as ir
 from remat_cli.autodiff.call import Call, Form, Grads, Rule
 from remat_cli.autodiff.rules_norm import BATCH_NORM_FROZEN
 from remat_cli.autodiff.tape import Tape
-from remat_cli.core.errors import ConfigError
+from remat_cli.base.errors import ConfigError
 from remat_cli.core.training import TrainOptions
 
 

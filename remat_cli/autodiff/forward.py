@@ -16,7 +16,7 @@ from remat_cli.autodiff.rebatch import Inputs, Rebatch
 from remat_cli.autodiff.recorder import Recorder
 from remat_cli.autodiff.tape import IR_VERSION, OPSET, Array, known
 from remat_cli.autodiff.written_out import written_out
-from remat_cli.core.errors import ModelError
+from remat_cli.base.errors import ModelError
 from remat_cli.onnx_io.interface import fed_inputs
 from remat_cli.onnx_io.op_facts import facts_of, has_body
 

@@ -13,7 +13,7 @@ from remat_cli.autodiff.call import Call, Form, Grads, Rule
 from remat_cli.autodiff.recorder import Recorder
 from remat_cli.autodiff.shapes import reshape
 from remat_cli.autodiff.tape import Tape, element_type, known, shape_of
-from remat_cli.core.errors import ModelError
+from remat_cli.base.errors import ModelError
 
 DOMAIN = "remat"
 CLASS_INDEX = ir.DataType.INT64

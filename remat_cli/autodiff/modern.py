@@ -9,7 +9,7 @@ import onnx_ir as ir
 from onnx_ir.passes.common import InlinePass
 
 from remat_cli.autodiff.tape import OPSET
-from remat_cli.core.errors import ModelError
+from remat_cli.base.errors import ModelError
 from remat_cli.onnx_io.normalise import lift_constants, name_nodes
 
 KEPT_ELEMENTS = 1024  # smaller constants stay while the opset is raised, since conversions read shapes, axes, scales

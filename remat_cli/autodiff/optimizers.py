@@ -9,7 +9,7 @@ import msgspec
 import onnx_ir as ir
 
 from remat_cli.autodiff.tape import Tape, element_type
-from remat_cli.core.errors import ConfigError
+from remat_cli.base.errors import ConfigError
 
 Values = Sequence[ir.Value]
 

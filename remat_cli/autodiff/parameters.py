@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from remat_cli.autodiff.call import Rule
 from remat_cli.autodiff.recorder import rule_name
-from remat_cli.core.errors import ModelError
+from remat_cli.base.errors import ModelError
 from remat_cli.onnx_io.op_facts import has_body
 
 STATISTICS = frozenset({3, 4})  # inputs of BatchNormalization: running mean and variance

@@ -10,7 +10,7 @@ import onnx_ir as ir
 from remat_cli.autodiff.call import Call, Rule
 from remat_cli.autodiff.recorder import rule_name
 from remat_cli.autodiff.tape import Tape, shape_of
-from remat_cli.core.errors import RematError
+from remat_cli.base.errors import RematError
 
 Arrived = Callable[[ir.Value, ir.Value], None]
 

@@ -11,7 +11,7 @@ import onnx_ir as ir
 from remat_cli.autodiff.call import Call, Grads, Rule, only
 from remat_cli.autodiff.shapes import reshape
 from remat_cli.autodiff.tape import Tape, shape_of
-from remat_cli.core.errors import ModelError
+from remat_cli.base.errors import ModelError
 
 DOTS = "..."
 

@@ -13,7 +13,7 @@ from remat_cli.autodiff.moves import scatter_add, ungather, zeros
 from remat_cli.autodiff.rules_shape import Found
 from remat_cli.autodiff.shapes import positive, reshape
 from remat_cli.autodiff.tape import Array, Tape
-from remat_cli.core.errors import ModelError
+from remat_cli.base.errors import ModelError
 
 FIRST = frozenset({0})
 

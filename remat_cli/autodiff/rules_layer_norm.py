@@ -13,7 +13,7 @@ from remat_cli.autodiff.call import Call, Form, Grads, Rule
 from remat_cli.autodiff.shapes import reshape, sum_to
 from remat_cli.autodiff.slopes import sign
 from remat_cli.autodiff.tape import Tape, element_type, shape_of
-from remat_cli.core.errors import ModelError
+from remat_cli.base.errors import ModelError
 
 LAYER_EPSILON = 1e-5  # defaults of the ops
 SKIP_EPSILON = 1e-12

@@ -15,7 +15,7 @@ from remat_cli.autodiff.rules_conv_window import LEADING, Window, resized, windo
 from remat_cli.autodiff.shapes import reshape
 from remat_cli.autodiff.slopes import as_numbers, sign
 from remat_cli.autodiff.tape import Array, Tape, element_type, shape_of
-from remat_cli.core.errors import ModelError
+from remat_cli.base.errors import ModelError
 
 WINDOW_ATTRIBUTES = ("kernel_shape", "strides", "dilations", "pads", "auto_pad", "ceil_mode")
 

@@ -10,7 +10,7 @@ import onnx_ir as ir
 from remat_cli.autodiff.call import Call, Form, Grads, Rule, only
 from remat_cli.autodiff.shapes import reshape
 from remat_cli.autodiff.tape import Array, Tape, element_type
-from remat_cli.core.errors import ModelError
+from remat_cli.base.errors import ModelError
 
 DEFAULT_RATIO = 0.5
 NOTHING: frozenset[int] = frozenset()

@@ -13,7 +13,7 @@ from remat_cli.autodiff.moves import sum_repeats, ungather, untransform
 from remat_cli.autodiff.rules_shape import Found
 from remat_cli.autodiff.shapes import positive
 from remat_cli.autodiff.tape import Array, Tape, shape_of
-from remat_cli.core.errors import ModelError
+from remat_cli.base.errors import ModelError
 
 
 @dataclass(frozen=True)

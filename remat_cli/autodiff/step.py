@@ -29,7 +29,7 @@ from remat_cli.autodiff.reverse import write_gradients
 from remat_cli.autodiff.rules import RULES
 from remat_cli.autodiff.shapes import reshape
 from remat_cli.autodiff.tape import IR_VERSION, OPSET, Array, Tape, element_type, shape_of
-from remat_cli.core.errors import ModelError
+from remat_cli.base.errors import ModelError
 from remat_cli.core.training import StepFacts, TrainOptions
 from remat_cli.onnx_io.normalise import lifted_constants
 from remat_cli.onnx_io.phases import PHASE_KEY

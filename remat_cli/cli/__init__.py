@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 import click
 
 from remat_cli import __version__
+from remat_cli.base.errors import InputError, RematError
 from remat_cli.cli.console import complain, show_traceback
-from remat_cli.core.errors import InputError, RematError
 
 COMMANDS: Mapping[str, str] = {
     "compile": "remat_cli.cli.compile:compile_command",

@@ -11,9 +11,9 @@ from remat_cli.cli import options
 from remat_cli.cli.session import run, settings
 
 if TYPE_CHECKING:
-    from remat_cli.config import Config
-    from remat_cli.core.progress import Progress
+    from remat_cli.base.progress import Progress
     from remat_cli.report.bench_run import BenchReport
+    from remat_cli.settings.config import Config
 
 OWN = frozenset({"output", "resume", "only", "time_limit", "markdown", "svg"})  # flags that are no settings
 
@@ -42,13 +42,13 @@ def bench_command(file: Path, **flags: Any) -> int:
     Each run has a process of its own, and is in the results file as soon as it ends. Ctrl-C keeps the file; --resume
     goes on with it. --seed and --threads hold for all suites.
     """
-    from remat_cli.pipeline_bench_request import bench_request
+    from remat_cli.contest.bench_request import bench_request
 
     request = bench_request(file, flags)
     config = settings({name: value for name, value in flags.items() if name not in OWN})
 
     def work(config: Config, progress: Progress) -> BenchReport:
-        from remat_cli.pipeline_bench import bench
+        from remat_cli.commands.bench import bench
 
         return bench(request, progress)
 

@@ -11,9 +11,9 @@ from remat_cli.cli import options
 from remat_cli.cli.session import run, settings
 
 if TYPE_CHECKING:
-    from remat_cli.config import Config
-    from remat_cli.core.progress import Progress
+    from remat_cli.base.progress import Progress
     from remat_cli.report.compare_report import CompareReport
+    from remat_cli.settings.config import Config
 
 
 @click.command(
@@ -43,14 +43,14 @@ def compare_command(file: Path, budgets: str | None, solvers: str | None, **flag
     Each run has a process of its own; --threads says how many there are at once. Solvers that do not take the problem
     are listed with their reason. Ops stay whole. The first Ctrl-C prints what had ended.
     """
-    from remat_cli.pipeline_compare_request import SECONDS, compare_request, refuse_model_flags
+    from remat_cli.contest.compare_request import SECONDS, compare_request, refuse_model_flags
 
     refuse_model_flags(file, flags)
     config = settings(flags, {"time_limit": SECONDS})
     request = compare_request(file, budgets, solvers, config)
 
     def work(config: Config, progress: Progress) -> CompareReport:
-        from remat_cli.pipeline_compare import compare
+        from remat_cli.commands.compare import compare
 
         return compare(request, config, progress)
 

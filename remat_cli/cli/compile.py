@@ -35,11 +35,11 @@ from remat_cli.cli.session import run, settings
 @options.common_options
 def compile_command(model: Path, **flags: Any) -> int:
     """Rewrite MODEL so that it runs within a memory budget, at the least extra time, and prove it by running both."""
-    from remat_cli.config import output_paths, require_budget
+    from remat_cli.settings.config import output_paths, require_budget
 
     config = settings(flags)
     require_budget(config)
     output_paths(model, config)
-    from remat_cli import pipeline
+    from remat_cli.commands import compile as story
 
-    return run(config, lambda config, progress: pipeline.compile_model(model, config, progress))
+    return run(config, lambda config, progress: story.compile_model(model, config, progress))

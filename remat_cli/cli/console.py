@@ -14,8 +14,8 @@ from remat_cli.cli.progress import LiveLine, PlainLines, Quiet, Stopper
 
 if TYPE_CHECKING:
     from remat_cli.cli.progress import Watcher
-    from remat_cli.config import Config
     from remat_cli.report.style import Style
+    from remat_cli.settings.config import Config
 
 
 def emit(text: str) -> None:

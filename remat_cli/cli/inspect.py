@@ -11,9 +11,9 @@ from remat_cli.cli import options
 from remat_cli.cli.session import run, settings
 
 if TYPE_CHECKING:
-    from remat_cli.config import Config
-    from remat_cli.core.progress import Progress
+    from remat_cli.base.progress import Progress
     from remat_cli.report.report import InspectReport
+    from remat_cli.settings.config import Config
 
 
 @click.command(
@@ -36,10 +36,10 @@ def inspect_command(file: Path, **flags: Any) -> int:
     if config.svg is not None:
         _check_svg(config.svg, file, config)
 
-    from remat_cli import pipeline
+    from remat_cli.commands import inspect as story
 
     def work(config: Config, progress: Progress) -> InspectReport:
-        report = pipeline.inspect_file(file, config, progress)
+        report = story.inspect_file(file, config, progress)
         if config.svg is not None:
             _write_svg(report, config.svg)
         return report
@@ -48,7 +48,7 @@ def inspect_command(file: Path, **flags: Any) -> int:
 
 
 def _check_svg(svg: Path, file: Path, config: Config) -> None:
-    from remat_cli.core.files import check_target
+    from remat_cli.base.files import check_target
     from remat_cli.report.svg_chart import require_matplotlib
 
     check_target(svg, sources=(file,), overwrite=config.force)
@@ -56,7 +56,7 @@ def _check_svg(svg: Path, file: Path, config: Config) -> None:
 
 
 def _write_svg(report: InspectReport, svg: Path) -> None:
-    from remat_cli.core.files import atomic_write
+    from remat_cli.base.files import atomic_write
     from remat_cli.report.placement_svg import inspect_picture
 
     atomic_write(svg, inspect_picture(report))

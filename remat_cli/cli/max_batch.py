@@ -29,12 +29,12 @@ def max_batch_command(model: Path, **flags: Any) -> int:
 
     Memory and time are measured for every batch that is tried, and each answer is a judged plan.
     """
-    from remat_cli.config import require_budget
-    from remat_cli.config_train import check_train
+    from remat_cli.settings.config import require_budget
+    from remat_cli.settings.train import check_train
 
     config = settings(options.with_train(flags))
     check_train(config)
     require_budget(config)
-    from remat_cli import pipeline_max_batch
+    from remat_cli.commands import max_batch as story
 
-    return run(config, lambda config, progress: pipeline_max_batch.find_max_batch(model, config, progress))
+    return run(config, lambda config, progress: story.find_max_batch(model, config, progress))

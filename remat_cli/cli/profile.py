@@ -12,9 +12,9 @@ from remat_cli.cli import options
 from remat_cli.cli.session import run, settings
 
 if TYPE_CHECKING:
-    from remat_cli.config import Config
-    from remat_cli.core.progress import Progress
+    from remat_cli.base.progress import Progress
     from remat_cli.report.report import CacheReport, ProfileReport
+    from remat_cli.settings.config import Config
 
 
 @click.command(
@@ -36,7 +36,7 @@ def profile_command(model: Path | None, clear_cache: bool, **flags: Any) -> int:
         return run(config, _clear)
     if model is None:
         raise click.UsageError("Missing argument 'MODEL'.", click.get_current_context())
-    from remat_cli.core.files import check_target
+    from remat_cli.base.files import check_target
 
     if config.output is not None:
         check_target(config.output, sources=(model,), overwrite=config.force)
@@ -47,20 +47,20 @@ def profile_command(model: Path | None, clear_cache: bool, **flags: Any) -> int:
 
 def _clear(config: Config, progress: Progress | None = None) -> CacheReport:
     """Empty the cache; needs no progress, it is done at once."""
-    from remat_cli import pipeline
+    from remat_cli.commands import profile as story
     from remat_cli.report.report import CacheReport
 
-    return CacheReport(str(config.cache_dir), pipeline.clear_profile_cache(config))
+    return CacheReport(str(config.cache_dir), story.clear_profile_cache(config))
 
 
 def _profile(model: Path, config: Config, progress: Progress) -> ProfileReport:
     """Measure, and write what JSON output would show to the file that was asked for."""
-    from remat_cli import pipeline
-    from remat_cli.core.files import atomic_write
+    from remat_cli.base.files import atomic_write
+    from remat_cli.commands import profile as story
     from remat_cli.report import render
     from remat_cli.report.style import Style
 
-    report = pipeline.profile_model(model, config, progress)
+    report = story.profile_model(model, config, progress)
     if config.output is not None:
         report = msgspec.structs.replace(report, output=str(config.output))
         atomic_write(config.output, render(report, "json", Style()).encode())

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from types import FrameType
 from typing import Any, Protocol, TextIO
 
-from remat_cli.core.progress import SOLVING, STOPPABLE, Progress
+from remat_cli.base.progress import SOLVING, STOPPABLE, Progress
 
 REFRESH_SECONDS = 0.2
 

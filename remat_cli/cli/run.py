@@ -35,7 +35,7 @@ def run_command(plan_path: Path, repeat: int, trace: Path | None, is_capped: boo
     The plan runs on the devices that it names, and on no others. Memory is seen in one run of its own.
     """
     config = settings({key: value for key, value in flags.items() if value is not False})
-    from remat_cli import pipeline_run
+    from remat_cli.commands import run as story
 
-    asked = pipeline_run.RunOptions(repeat, trace, is_capped)
-    return run(config, lambda config, progress: pipeline_run.run_plan(plan_path, asked, config, progress))
+    asked = story.RunOptions(repeat, trace, is_capped)
+    return run(config, lambda config, progress: story.run_plan(plan_path, asked, config, progress))

@@ -10,9 +10,9 @@ import click
 from remat_cli.cli.console import emit, stdout_style, watching
 
 if TYPE_CHECKING:
-    from remat_cli.config import Config
-    from remat_cli.core.progress import Progress
+    from remat_cli.base.progress import Progress
     from remat_cli.report.any_report import AnyReport
+    from remat_cli.settings.config import Config
 
 
 class Interrupted(click.ClickException):
@@ -23,7 +23,7 @@ class Interrupted(click.ClickException):
 
 def settings(flags: Mapping[str, Any], defaults: Mapping[str, Any] | None = None) -> Config:
     """The settings of a command: its flags over the file that `--config` names, over its own defaults."""
-    from remat_cli.config import load_config
+    from remat_cli.settings.config import load_config
 
     given = dict(flags)
     return load_config(given, given.pop("config_file", None), defaults)

@@ -23,10 +23,10 @@ from remat_cli.cli.session import run, settings
 @options.common_options
 def solve_command(instance: Path, **flags: Any) -> int:
     """Solve INSTANCE.json, a graph of nodes with cost and memory and of edges, within a budget."""
-    from remat_cli.config import require_budget
+    from remat_cli.settings.config import require_budget
 
     config = settings(flags)
     require_budget(config)
-    from remat_cli import pipeline
+    from remat_cli.commands import solve as story
 
-    return run(config, lambda config, progress: pipeline.solve_instance(instance, config, progress))
+    return run(config, lambda config, progress: story.solve_instance(instance, config, progress))

@@ -37,11 +37,11 @@ def train_command(model: Path, **flags: Any) -> int:
     The step's outputs NAME.next are its inputs NAME of the next step; their first values are in STEP.state.npz. With
     --budget the step is also compiled to stay within it.
     """
-    from remat_cli.config_train import check_train, step_paths
+    from remat_cli.settings.train import check_train, step_paths
 
     config = settings(options.with_train(flags))
     check_train(config)
     step_paths(model, config)
-    from remat_cli import pipeline_train
+    from remat_cli.commands import train as story
 
-    return run(config, lambda config, progress: pipeline_train.train_model(model, config, progress))
+    return run(config, lambda config, progress: story.train_model(model, config, progress))

@@ -9,8 +9,8 @@ from typing import Literal
 
 import msgspec
 
-from remat_cli.core.errors import ConfigError
-from remat_cli.core.units import format_bytes, parse_bytes
+from remat_cli.base.errors import ConfigError
+from remat_cli.base.units import format_bytes, parse_bytes
 
 Scope = Literal["total", "activations"]
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+HOST_MEMORY = "cpu"
+
 
 class LinkSpec(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """A link from a device's memory to another memory, by its name, in that direction and back.

@@ -7,11 +7,11 @@ from types import MappingProxyType
 
 import msgspec
 
-from remat_cli.core.errors import ModelError
+from remat_cli.base.errors import ModelError
+from remat_cli.core.device import HOST_MEMORY
 from remat_cli.core.graph import Graph
 from remat_cli.core.problem import Device, Memory, OpSpec, Problem, TensorSpec, make_problem
 from remat_cli.core.profile import LinkCost, OpCost, Profile
-from remat_cli.core.provider_table import HOST_MEMORY
 
 NOTHING: Mapping[str, int] = MappingProxyType({})
 

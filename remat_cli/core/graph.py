@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from remat_cli.core.errors import ModelError
+from remat_cli.base.errors import ModelError
 
 Phase = Literal["none", "forward", "backward", "update"]
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 
-from remat_cli.core.errors import ModelError
+from remat_cli.base.errors import ModelError
 from remat_cli.core.problem import Device, Memory, OpSpec, Problem, TensorSpec
 
 

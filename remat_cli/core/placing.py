@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Sequence
 
-from remat_cli.core.errors import ModelError
+from remat_cli.base.errors import ModelError
 from remat_cli.core.problem import Problem
 from remat_cli.core.schedule import Compute, Copy, Schedule, Step
 from remat_cli.core.timeline import time_of

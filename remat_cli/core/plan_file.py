@@ -7,10 +7,10 @@ from typing import Any, Final, Literal
 
 import msgspec
 
+from remat_cli.base.errors import InvalidSchedule, ModelError
+from remat_cli.base.files import atomic_write
 from remat_cli.core.device_problem import device_tensor_ids, make_device_problem
 from remat_cli.core.device_verification import DeviceVerification
-from remat_cli.core.errors import InvalidSchedule, ModelError
-from remat_cli.core.files import atomic_write
 from remat_cli.core.graph import Graph
 from remat_cli.core.placement import Placement
 from remat_cli.core.plan import Instance, Plan

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from remat_cli.core.files import atomic_write
+from remat_cli.base.files import atomic_write
 from remat_cli.core.plan_file import VERSION, PlanFile
 
 SCHEMA_PATH = Path(__file__).resolve().parent.parent / "plan.schema.json"

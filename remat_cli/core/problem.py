@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from remat_cli.core.errors import ModelError
+from remat_cli.base.errors import ModelError
 from remat_cli.core.graph import Graph, Phase, check_ids
 from remat_cli.core.profile import Profile
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from remat_cli.core.device import DeviceSpec
+from remat_cli.core.device import HOST_MEMORY, DeviceSpec
 from remat_cli.core.interface import InputSpec, WeightUse
-from remat_cli.core.provider_table import HOST_MEMORY
 
 Span = tuple[int, int]
 """Start and end in nanoseconds since a run began."""

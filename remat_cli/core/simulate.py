@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from operator import add
 
-from remat_cli.core.errors import InvalidSchedule
+from remat_cli.base.errors import InvalidSchedule
 from remat_cli.core.placing import best_device, one_device_schedule
 from remat_cli.core.plan import Instance, Plan
 from remat_cli.core.problem import Problem

@@ -9,7 +9,7 @@ from typing import Literal
 
 import msgspec
 
-from remat_cli.core.errors import ConfigError, ModelError
+from remat_cli.base.errors import ConfigError, ModelError
 from remat_cli.core.graph import Graph
 from remat_cli.core.profile import Profile
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import onnx
 import onnx_ir as ir
 
-from remat_cli.core.errors import RematError
+from remat_cli.base.errors import RematError
 from remat_cli.core.graph import TensorType
 from remat_cli.onnx_io.default_order import default_order, priority_order
 from remat_cli.onnx_io.draft import Draft

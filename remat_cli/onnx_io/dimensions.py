@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import onnx_ir as ir
 
-from remat_cli.core.errors import ModelError
+from remat_cli.base.errors import ModelError
 from remat_cli.onnx_io.interface import fed_inputs
 
 

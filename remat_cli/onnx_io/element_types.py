@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import onnx_ir as ir
 
-from remat_cli.core.errors import ModelError
+from remat_cli.base.errors import ModelError
 from remat_cli.core.graph import TensorType
 
 RUNTIME_NAMES: Mapping[ir.DataType, str] = {

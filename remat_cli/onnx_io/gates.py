@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from remat_cli.core.errors import RematError
+from remat_cli.base.errors import RematError
 from remat_cli.onnx_io.default_order import depth_first_order, ready_order
 from remat_cli.onnx_io.draft import Draft
 from remat_cli.onnx_io.weave import Scene, Woven, weave

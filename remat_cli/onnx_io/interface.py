@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from remat_cli.core.errors import ModelError
+from remat_cli.base.errors import ModelError
 from remat_cli.core.interface import InputSpec
 from remat_cli.onnx_io.element_types import runtime_name
 

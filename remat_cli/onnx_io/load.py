@@ -11,7 +11,7 @@ import onnx
 import onnx_ir as ir
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
-from remat_cli.core.errors import ModelError
+from remat_cli.base.errors import ModelError
 from remat_cli.onnx_io.canonical import canonicalise, outputs_by_place
 from remat_cli.onnx_io.dimensions import DimBindings, bind_dimensions
 from remat_cli.onnx_io.interface import Interface, inputs_of, interface_of, outputs_of

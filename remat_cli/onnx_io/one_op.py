@@ -8,7 +8,7 @@ import onnx
 import onnx_ir as ir
 from onnx import helper
 
-from remat_cli.core.errors import ModelError
+from remat_cli.base.errors import ModelError
 from remat_cli.core.graph import Graph, TensorType
 from remat_cli.onnx_io.default_order import wiring_of
 from remat_cli.onnx_io.element_types import DATA_TYPES

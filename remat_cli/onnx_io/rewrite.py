@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from remat_cli.core.errors import RematError
+from remat_cli.base.errors import RematError
 from remat_cli.core.graph import Graph, Tensor, TensorType
 from remat_cli.core.plan import Plan
 from remat_cli.core.problem import tensor_ids

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import onnx_ir as ir
 
-from remat_cli.core.errors import ModelError
+from remat_cli.base.errors import ModelError
 from remat_cli.onnx_io.load import SourceModel
 
 STATE_FILE_KEY = "remat.state_file"  # model metadata: name of an .npz file in the same folder

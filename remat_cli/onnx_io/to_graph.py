@@ -8,7 +8,7 @@ from typing import cast
 
 import onnx_ir as ir
 
-from remat_cli.core.errors import ModelError
+from remat_cli.base.errors import ModelError
 from remat_cli.core.graph import Graph, Op, Phase, Tensor, TensorType, Weight
 from remat_cli.onnx_io.default_order import captured_values, default_order, is_constant
 from remat_cli.onnx_io.element_types import element_bits, size_bytes

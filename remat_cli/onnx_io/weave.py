@@ -6,7 +6,7 @@ import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
-from remat_cli.core.errors import RematError
+from remat_cli.base.errors import RematError
 from remat_cli.core.graph import TensorType
 from remat_cli.onnx_io.draft import Draft
 from remat_cli.onnx_io.gate_helpers import HelperWriter

@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-from remat_cli.core.errors import ModelError
+from remat_cli.base.errors import ModelError
 
 BenchStatus = Literal["optimal", "feasible", "infeasible", "not_found", "error", "crashed", "overran"]
 FAILED: frozenset[str] = frozenset({"error", "crashed", "overran"})

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from remat_cli.core.units import format_bytes
+from remat_cli.base.units import format_bytes
 from remat_cli.report.compare_report import BEST, ComparedBudget, CompareReport
 from remat_cli.report.style import percent
 from remat_cli.report.svg_chart import INK, draw_svg, undress

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from textwrap import TextWrapper
 
+from remat_cli.base.units import format_bytes
 from remat_cli.core.budget import describe_bytes
-from remat_cli.core.units import format_bytes
 from remat_cli.report.compare_report import ComparedBudget, CompareReport, CompareRun
 from remat_cli.report.style import Style, columns, percent, plural
 

@@ -9,7 +9,7 @@ import io
 from collections.abc import Sequence
 from typing import Any
 
-from remat_cli.core.units import format_bytes
+from remat_cli.base.units import format_bytes
 from remat_cli.report.devices import PlacementMatrix
 from remat_cli.report.report import InspectReport, MemoryReport
 from remat_cli.report.style import shorten

@@ -10,8 +10,8 @@ from typing import Any
 
 import msgspec
 
-from remat_cli.core.errors import MissingDependency
-from remat_cli.core.units import format_bytes
+from remat_cli.base.errors import MissingDependency
+from remat_cli.base.units import format_bytes
 from remat_cli.report.report import InspectReport
 
 MIB = 2**20

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from remat_cli.core.units import format_bytes
+from remat_cli.base.units import format_bytes
 from remat_cli.report.style import Role, Style
 
 EIGHTHS = " ▁▂▃▄▅▆▇█"

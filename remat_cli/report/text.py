@@ -7,9 +7,9 @@ from typing import Any
 
 import msgspec
 
+from remat_cli.base.units import format_bytes
 from remat_cli.core.budget import describe_bytes
 from remat_cli.core.device_verification import DeviceVerification
-from remat_cli.core.units import format_bytes
 from remat_cli.core.verification import Verification
 from remat_cli.report.any_report import AnyReport
 from remat_cli.report.bench_run import BenchReport

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+from remat_cli.base.units import format_bytes
 from remat_cli.core.budget import describe_bytes
 from remat_cli.core.device_verification import DeviceVerification
 from remat_cli.core.placement import Reference
-from remat_cli.core.units import format_bytes
 from remat_cli.report.device_compile import DeviceCompileReport
 from remat_cli.report.devices import DeviceReport, LinkReport
 from remat_cli.report.obstacle import Obstacle

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from remat_cli.base.units import format_bytes
 from remat_cli.core.budget import describe_bytes
-from remat_cli.core.units import format_bytes
 from remat_cli.report.report import InspectReport, LiveTensor, Recompute
 from remat_cli.report.style import Style, columns, duration, percent, plural, shorten
 from remat_cli.report.terminal_chart import Band, Rule, memory_chart

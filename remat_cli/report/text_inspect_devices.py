@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from remat_cli.core.units import format_bytes
+from remat_cli.base.units import format_bytes
 from remat_cli.report.placement_picture import placement_lines
 from remat_cli.report.report import InspectReport, MemoryReport, Recompute
 from remat_cli.report.style import Style, columns, duration, percent, plural, shorten

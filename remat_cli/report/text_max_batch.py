@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from remat_cli.base.units import format_bytes
 from remat_cli.core.budget import describe_bytes
-from remat_cli.core.units import format_bytes
 from remat_cli.report.style import Style, columns, duration, percent
 from remat_cli.report.training import BatchProbe, MaxBatchReport
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
+from remat_cli.base.units import format_bytes
 from remat_cli.core.budget import describe_bytes
 from remat_cli.core.profile import LinkCost, Profile, Provenance
-from remat_cli.core.units import format_bytes
 from remat_cli.report.report import ProfileReport
 from remat_cli.report.style import Style, columns, duration, plural, shorten
 

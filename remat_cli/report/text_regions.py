@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from remat_cli.base.units import format_bytes
 from remat_cli.core.budget import describe_bytes
-from remat_cli.core.units import format_bytes
 from remat_cli.report.regions import RegionReport
 from remat_cli.report.report import SolutionReport
 from remat_cli.report.style import columns, duration, percent, plural, shorten

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from remat_cli.core.errors import RuntimeFailure
+from remat_cli.base.errors import RuntimeFailure
 from remat_cli.core.graph import TensorType
 
 SUFFIX = "_kernel_time"

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
-from remat_cli.core.errors import MissingDependency, RuntimeFailure
+from remat_cli.base.errors import MissingDependency, RuntimeFailure
 
 SILENT = 4  # log severity "fatal only": errors reach the user as exceptions, not as lines on stderr
 LONGEST_MESSAGE = 300

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from remat_cli.core.provider_table import HOST_MEMORY
+from remat_cli.core.device import HOST_MEMORY
 from remat_cli.runtime._arrays import EXTENDED_NAMES, Array, host_value, runtime_dtype
 from remat_cli.runtime._ort import import_ort
 from remat_cli.runtime.providers import Device

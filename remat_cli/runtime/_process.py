@@ -19,8 +19,8 @@ from typing import Any, Generic, TypeAlias, TypeVar, get_type_hints
 
 import msgspec
 
-from remat_cli.core import errors
-from remat_cli.core.errors import RematError, RuntimeFailure
+from remat_cli.base import errors
+from remat_cli.base.errors import RematError, RuntimeFailure
 
 Job = TypeVar("Job")
 Answer = TypeVar("Answer")

@@ -10,10 +10,10 @@ from typing import Any, Final
 
 import numpy as np
 
-from remat_cli.core.device import DeviceSpec
-from remat_cli.core.errors import MissingDependency
+from remat_cli.base.errors import MissingDependency
+from remat_cli.core.device import HOST_MEMORY, DeviceSpec
 from remat_cli.core.program import CopyAction, Program, SessionAction, StoredWeight
-from remat_cli.core.provider_table import HOST_MEMORY, PROVIDERS
+from remat_cli.devices.provider_table import PROVIDERS
 from remat_cli.runtime._arena import share_arena, share_cuda_arena
 from remat_cli.runtime._arrays import EXTENDED_NAMES, Array, numpy_dtype
 from remat_cli.runtime._ort import import_ort

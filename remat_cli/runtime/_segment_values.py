@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from remat_cli.core.errors import ModelError
+from remat_cli.base.errors import ModelError
+from remat_cli.core.device import HOST_MEMORY
 from remat_cli.core.interface import InputSpec
 from remat_cli.core.program import Program
-from remat_cli.core.provider_table import HOST_MEMORY
 from remat_cli.runtime._arrays import EXTENDED_NAMES, Array, array_of, numpy_dtype, runtime_dtype
 from remat_cli.runtime._ort import import_ort
 from remat_cli.runtime._places import placed_value

@@ -9,7 +9,7 @@ from typing import Final, NoReturn
 
 import msgspec
 
-from remat_cli.core.errors import RematError, RuntimeFailure
+from remat_cli.base.errors import RematError, RuntimeFailure
 from remat_cli.runtime._arena import share_arena
 from remat_cli.runtime._arrays import PackedArray, run_session, unpack
 from remat_cli.runtime._ort import import_ort, runtime_errors

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from remat_cli.core.errors import ModelError
+from remat_cli.base.errors import ModelError
 from remat_cli.core.interface import InputSpec
 from remat_cli.runtime._arrays import EXTENDED_NAMES, Array, numpy_dtype, runtime_dtype
 

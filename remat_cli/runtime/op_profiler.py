@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from remat_cli.core.errors import MissingDependency, RuntimeFailure
+from remat_cli.base.errors import MissingDependency, RuntimeFailure
 from remat_cli.core.interface import InputSpec
 from remat_cli.runtime._arrays import Array, run_session
 from remat_cli.runtime._ort import runtime_errors

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Literal
 
-from remat_cli.core.errors import RuntimeFailure
+from remat_cli.base.errors import RuntimeFailure
 from remat_cli.runtime._ort import import_ort, new_options, runtime_errors
 
 Level = Literal["all", "extended", "basic"]

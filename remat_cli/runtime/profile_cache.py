@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self
 
-from remat_cli.core.errors import ConfigError
+from remat_cli.base.errors import ConfigError
 from remat_cli.core.profile import LinkCost, OpCost, Provenance, Unsupported
 
 FILE_NAME: Final = "profiles.sqlite3"

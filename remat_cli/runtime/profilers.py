@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from remat_cli.core.errors import RuntimeFailure
+from remat_cli.base.errors import RuntimeFailure
 from remat_cli.core.profile import OpCost
 from remat_cli.runtime._arena import share_arena
 from remat_cli.runtime._arrays import Array, PackedArray, pack_all, run_session, unpack

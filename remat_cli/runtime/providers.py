@@ -17,9 +17,9 @@ from typing import Any
 
 import msgspec
 
+from remat_cli.base.errors import MissingDependency
 from remat_cli.core.device import DeviceSpec
-from remat_cli.core.errors import MissingDependency
-from remat_cli.core.provider_table import PROVIDERS, SESSION_THREADS, Plugin, Provider, named_spec
+from remat_cli.devices.provider_table import PROVIDERS, SESSION_THREADS, Plugin, Provider, named_spec
 from remat_cli.runtime._ort import import_ort, one_line
 
 __all__ = [

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from remat_cli.core.errors import RuntimeFailure
+from remat_cli.base.errors import RuntimeFailure
 from remat_cli.core.interface import WeightUse
 from remat_cli.core.program import Program, SessionAction
 from remat_cli.core.program_run import RunRecord, SeenMemory

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from remat_cli.core.errors import RuntimeFailure
+from remat_cli.base.errors import RuntimeFailure
 from remat_cli.core.program import CopyAction, Program
 from remat_cli.core.program_run import ActionRecord, RunRecord
 from remat_cli.runtime._arrays import Array

@@ -12,8 +12,8 @@ from typing import Any
 
 import msgspec
 
+from remat_cli.base.errors import RuntimeFailure
 from remat_cli.core.device import DeviceSpec
-from remat_cli.core.errors import RuntimeFailure
 from remat_cli.core.graph import TensorType
 from remat_cli.runtime._arrays import Array, run_session
 from remat_cli.runtime._events import Event, Run, read_runs, require_counters

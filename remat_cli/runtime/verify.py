@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from remat_cli.core.units import format_bytes
+from remat_cli.base.units import format_bytes
 from remat_cli.core.verification import Verification
 from remat_cli.runtime._arrays import Array, PackedArray, pack_all
 from remat_cli.runtime._process import Advance, ignore_progress, run_fresh, started

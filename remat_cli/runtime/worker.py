@@ -12,7 +12,7 @@ from typing import get_type_hints
 
 import msgspec
 
-from remat_cli.core.errors import RematError
+from remat_cli.base.errors import RematError
 from remat_cli.runtime._process import ANSWER, FAILURE, JOB, PROGRESS, Failure
 
 

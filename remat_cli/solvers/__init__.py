@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from remat_cli.core.errors import BrokenSolver, ConfigError, InvalidSchedule
+from remat_cli.base.errors import BrokenSolver, ConfigError, InvalidSchedule
 from remat_cli.core.floor import working_set_floor
 from remat_cli.core.plan import Plan
 from remat_cli.core.problem import Problem

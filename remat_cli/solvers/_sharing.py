@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from remat_cli.core.errors import InvalidSchedule
+from remat_cli.base.errors import InvalidSchedule
 from remat_cli.core.graph import Phase
 from remat_cli.core.problem import OpSpec, Problem, TensorSpec
 from remat_cli.core.schedule import Schedule

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 import msgspec
 
-from remat_cli.core.errors import ModelError
+from remat_cli.base.errors import ModelError
 from remat_cli.core.placing import fastest_schedule
 from remat_cli.core.problem import Problem
 from remat_cli.core.schedule import Schedule

@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar
 
 import msgspec
 
-from remat_cli.core.errors import ModelError
+from remat_cli.base.errors import ModelError
 from remat_cli.core.placing import fastest_schedule, one_device_schedule
 from remat_cli.core.plan import Plan
 from remat_cli.core.problem import Problem

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from remat_cli.core.units import format_bytes
+from remat_cli.base.units import format_bytes
 from remat_cli.splitting.slab import Slab
 from remat_cli.splitting.timeline import Timeline, owner_of
 from remat_cli.splitting.view import ModelView

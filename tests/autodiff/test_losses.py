@@ -11,7 +11,7 @@ from remat_cli.autodiff.recorder import Recorder
 from remat_cli.autodiff.reverse import write_gradients
 from remat_cli.autodiff.rules import RULES
 from remat_cli.autodiff.tape import IR_VERSION, OPSET, Tape
-from remat_cli.core.errors import ModelError
+from remat_cli.base.errors import ModelError
 from tests.autodiff.rule_case import assert_close, runtime
 
 RNG = np.random.default_rng(1)

@@ -8,7 +8,7 @@ import pytest
 
 from remat_cli.autodiff.optimizers import make_optimizer
 from remat_cli.autodiff.tape import IR_VERSION, OPSET, Tape
-from remat_cli.core.errors import ConfigError
+from remat_cli.base.errors import ConfigError
 from tests.autodiff.rule_case import assert_close, runtime
 
 RNG = np.random.default_rng(2)

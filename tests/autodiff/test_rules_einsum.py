@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from remat_cli.autodiff.rules import RULES
-from remat_cli.core.errors import ModelError
+from remat_cli.base.errors import ModelError
 from tests.autodiff.rule_case import Case, build, check, check_with_torch
 
 EQUATIONS = [

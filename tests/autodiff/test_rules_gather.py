@@ -17,7 +17,7 @@ from remat_cli.autodiff.call import Call, Grads
 from remat_cli.autodiff.moves import LARGEST_ONE_HOT
 from remat_cli.autodiff.rules import RULES
 from remat_cli.autodiff.tape import Tape
-from remat_cli.core.errors import ModelError
+from remat_cli.base.errors import ModelError
 from tests.autodiff.rule_case import Case, build, check, check_with_torch, cotangent, reference, runtime
 
 RNG = np.random.default_rng(0)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from remat_cli.autodiff.rules import RULES
-from remat_cli.core.errors import ModelError
+from remat_cli.base.errors import ModelError
 from tests.autodiff.rule_case import Case, check, check_with_torch, differentiate, runtime
 
 DOUBLE = 11  # stash_type; without it float64 cases would be normalised in float32

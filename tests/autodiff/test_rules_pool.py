@@ -12,7 +12,7 @@ import onnxruntime as ort
 import pytest
 
 from remat_cli.autodiff.rules import RULES
-from remat_cli.core.errors import ModelError
+from remat_cli.base.errors import ModelError
 from tests.autodiff.rule_case import (
     Case,
     assert_close,

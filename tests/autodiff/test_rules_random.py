@@ -13,7 +13,7 @@ from remat_cli.autodiff.call import Call
 from remat_cli.autodiff.recorder import Recorder
 from remat_cli.autodiff.rules import RULES
 from remat_cli.autodiff.tape import Tape
-from remat_cli.core.errors import ModelError
+from remat_cli.base.errors import ModelError
 from remat_cli.onnx_io.op_facts import facts_of
 from tests.autodiff.rule_case import Case, build, check, cotangent, reference, runtime
 

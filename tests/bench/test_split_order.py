@@ -5,7 +5,7 @@ import onnx
 import pytest
 
 from bench.split_order import outputs_of, prepared, residual, split_after, split_before, unfused
-from remat_cli.config import load_config
+from remat_cli.settings.config import load_config
 
 TILES = (2, 5)
 

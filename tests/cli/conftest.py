@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import contextlib
-import sys
-import types
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-import remat_cli
 from remat_cli.cli import main
+from remat_cli.commands import compile, inspect, max_batch, profile, solve, train, verify
 from tests.report import samples
+
+HOMES: dict[str, Any] = {
+    "compile_model": compile,
+    "profile_model": profile,
+    "inspect_file": inspect,
+    "verify_plan": verify,
+    "solve_instance": solve,
+    "train_model": train,
+    "find_max_batch": max_batch,
+}
 
 
 @dataclass
@@ -35,12 +43,10 @@ class FakePipeline:
     during: Any = None
     calls: list[tuple[str, Any, Any]] = field(default_factory=list)
 
-    def module(self) -> types.ModuleType:
-        fake = types.ModuleType("remat_cli.pipeline")
+    def install(self, monkeypatch) -> None:
         for name in self.reports:
-            setattr(fake, name, self._function(name))
-        fake.clear_profile_cache = self._clear  # type: ignore[attr-defined]
-        return fake
+            monkeypatch.setattr(HOMES[name], name, self._function(name))
+        monkeypatch.setattr(HOMES["profile_model"], "clear_profile_cache", self._clear)
 
     def _function(self, name):
         def call(path, config, progress):
@@ -65,10 +71,7 @@ class FakePipeline:
 @pytest.fixture
 def pipeline(monkeypatch) -> FakePipeline:
     fake = FakePipeline()
-    module = fake.module()
-    for name in ("pipeline", "pipeline_train", "pipeline_max_batch"):
-        monkeypatch.setitem(sys.modules, f"remat_cli.{name}", module)
-        monkeypatch.setattr(remat_cli, name, module, raising=False)
+    fake.install(monkeypatch)
     return fake
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from remat_cli import pipeline_bench
+from remat_cli.commands import bench as pipeline_bench
 from tests.report.bench_runs import bench_run, without_plan
 
 CHAIN = {

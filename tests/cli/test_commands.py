@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from remat_cli.core.errors import BrokenSolver, ConfigError, MissingDependency, ModelError, RuntimeFailure
-from remat_cli.core.progress import OPTIMISING, PROFILING, SOLVING
+from remat_cli.base.errors import BrokenSolver, ConfigError, MissingDependency, ModelError, RuntimeFailure
+from remat_cli.base.progress import OPTIMISING, PROFILING, SOLVING
 from tests.report import samples
 
 COMPILE = ("compile", "net.onnx", "--budget", "80%")

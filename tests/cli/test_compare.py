@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from remat_cli import pipeline_compare
-from remat_cli.core.errors import RematError
-from remat_cli.pipeline_bench_family import family
-from remat_cli.pipeline_compare_runs import run_side_by_side
-from tests.compare_processes import HereProcess
+from remat_cli.base.errors import RematError
+from remat_cli.commands import compare as pipeline_compare
+from remat_cli.contest.crew import run_side_by_side
+from remat_cli.contest.family import family
+from tests.contest.compare_processes import HereProcess
 
 ROOT = Path(__file__).resolve().parents[2]
 CHAIN = {

@@ -16,18 +16,16 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 
 FAKE = """
-import sys, types, threading, time
-import remat_cli
-from remat_cli.core.progress import OPTIMISING, SOLVING, SPLITTING, VERIFYING
+import sys, threading, time
+from remat_cli.base.progress import OPTIMISING, SOLVING, SPLITTING, VERIFYING
 from tests.report import samples
 
 def compile_model(model, config, progress):
     {body}
     return samples.compile_report()
 
-fake = types.ModuleType("remat_cli.pipeline")
-fake.compile_model = compile_model
-sys.modules["remat_cli.pipeline"] = remat_cli.pipeline = fake
+from remat_cli.commands import compile as story
+story.compile_model = compile_model
 from remat_cli.cli import main
 sys.exit(main(["compile", "net.onnx", "--budget", "80%"]))
 """

@@ -11,9 +11,9 @@ from msgspec.structs import replace
 
 from remat_cli.cli import main
 from remat_cli.core.plan_file import read_plan, write_plan
-from remat_cli.core.provider_table import named_spec
+from remat_cli.devices.provider_table import named_spec
 from remat_cli.runtime.session import SessionSettings, run_profiled
-from tests.placed_plans import APART, Placed, place, prepared_model
+from tests.stages.placed_plans import APART, Placed, place, prepared_model
 
 SAMPLES = Path(__file__).resolve().parents[2] / "sample_models"
 

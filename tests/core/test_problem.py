@@ -2,7 +2,7 @@
 
 import pytest
 
-from remat_cli.core.errors import ModelError
+from remat_cli.base.errors import ModelError
 from remat_cli.core.problem import MOST_BYTES, MOST_NS, Device, Memory, OpSpec, Problem, TensorSpec
 
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remat_cli.core.errors import ConfigError, ModelError
+from remat_cli.base.errors import ConfigError, ModelError
 from remat_cli.core.graph import Graph, Op, Tensor
 from remat_cli.core.profile import OpCost
 from remat_cli.core.splits import AXIS_NAMES, Region, SplitAxis, Splitting, parse_split_axis, regions_of_ops

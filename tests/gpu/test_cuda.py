@@ -8,15 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from remat_cli.base.errors import MissingDependency, RuntimeFailure
+from remat_cli.base.progress import SilentProgress
 from remat_cli.cli import main
-from remat_cli.config import load_config
-from remat_cli.core.errors import MissingDependency, RuntimeFailure
-from remat_cli.core.progress import SilentProgress
-from remat_cli.core.provider_table import named_spec
+from remat_cli.devices.provider_table import named_spec
 from remat_cli.onnx_io.load import save
 from remat_cli.onnx_io.one_op import call_model
-from remat_cli.pipeline_prepare import prepare
-from remat_cli.pipeline_program import make_program
 from remat_cli.runtime._places import place_of, placed_value
 from remat_cli.runtime._segment_sessions import outside_bytes
 from remat_cli.runtime._segment_values import as_array, copied
@@ -25,7 +22,10 @@ from remat_cli.runtime.links import FASTEST, measure_link
 from remat_cli.runtime.providers import absence, parse_device
 from remat_cli.runtime.segment_measure import time_runs
 from remat_cli.runtime.session import SessionSettings, device_settings, open_session, run_profiled
-from tests.placed_plans import Placed, place
+from remat_cli.settings.config import load_config
+from remat_cli.stages.prepare import prepare
+from remat_cli.stages.program import make_program
+from tests.stages.placed_plans import Placed, place
 
 if reason := absence(parse_device("cuda:0")):
     pytest.skip(reason, allow_module_level=True)

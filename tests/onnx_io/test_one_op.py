@@ -10,7 +10,7 @@ import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper
 
-from remat_cli.core.errors import ModelError
+from remat_cli.base.errors import ModelError
 from remat_cli.onnx_io.load import DimBindings, inputs_of, load, save
 from remat_cli.onnx_io.one_op import call_model, model_with_outputs, one_op_model
 from remat_cli.onnx_io.to_graph import to_graph

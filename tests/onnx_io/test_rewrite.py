@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
-from remat_cli.core.errors import RematError
+from remat_cli.base.errors import RematError
 from remat_cli.core.graph import Graph
 from remat_cli.core.schedule import Schedule
 from remat_cli.core.simulate import baseline, simulate

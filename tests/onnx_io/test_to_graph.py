@@ -8,7 +8,7 @@ import onnx_ir as ir
 import pytest
 from onnx import helper
 
-from remat_cli.core.errors import ModelError
+from remat_cli.base.errors import ModelError
 from remat_cli.core.graph import Graph, TensorType
 from remat_cli.core.schedule import Schedule
 from remat_cli.core.simulate import simulate

@@ -5,7 +5,7 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
-from remat_cli.core.errors import ModelError
+from remat_cli.base.errors import ModelError
 from remat_cli.report.bench_plot import bench_pictures, median_curve
 from remat_cli.report.bench_run import BenchReport, case_key, encode_run, read_runs
 from remat_cli.report.bench_stats import (

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remat_cli.core.errors import MissingDependency
+from remat_cli.base.errors import MissingDependency
 from remat_cli.report.style import Style
 from remat_cli.report.svg_chart import Curve, Shading, inspect_svg, memory_svg
 from remat_cli.report.terminal_chart import Band, Rule, memory_chart, resample

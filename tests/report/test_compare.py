@@ -6,7 +6,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from remat_cli.core.errors import MissingDependency
+from remat_cli.base.errors import MissingDependency
 from remat_cli.report import render
 from remat_cli.report.compare_plot import COLORS, bound_line, compare_svg, lines_of, spread
 from remat_cli.report.compare_report import NotApplicable

@@ -3,7 +3,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from remat_cli.core.errors import ModelError
+from remat_cli.base.errors import ModelError
 from remat_cli.core.splits import Region, RegionFacts
 from remat_cli.report.regions import planned_regions, region_report, region_reports, step_times_ns
 from remat_cli.report.style import Style

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from remat_cli.report import render
 from remat_cli.report.run_report import RunSource, RunTimes, run_report
 from remat_cli.report.style import Style
-from tests.run_samples import PROGRAM, RECORD, SEEN, SLOWER
+from tests.commands.run_samples import PROGRAM, RECORD, SEEN, SLOWER
 
 SOURCE = RunSource(plan="m.plan.json", model="m.onnx")
 TIMES = RunTimes((SLOWER, RECORD, SLOWER), True)

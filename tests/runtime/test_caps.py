@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from remat_cli.core.errors import RuntimeFailure
+from remat_cli.base.errors import RuntimeFailure
 from remat_cli.runtime._arrays import pack_all
 from remat_cli.runtime._process import run_fresh
 from remat_cli.runtime.caps import CapJob, Trial, find_smallest_cap, try_cap

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from remat_cli.core.errors import ModelError
+from remat_cli.base.errors import ModelError
 from remat_cli.core.interface import InputSpec
 from remat_cli.runtime._arrays import EXTENDED_NAMES, NUMPY_NAMES, runtime_dtype
 from remat_cli.runtime.feeds import load_feeds, make_feeds

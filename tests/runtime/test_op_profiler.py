@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
-from remat_cli.core.errors import RuntimeFailure
+from remat_cli.base.errors import RuntimeFailure
 from remat_cli.core.interface import InputSpec
 from remat_cli.runtime import op_profiler
 from remat_cli.runtime.op_profiler import (

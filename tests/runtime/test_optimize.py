@@ -5,7 +5,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from remat_cli.core.errors import RuntimeFailure
+from remat_cli.base.errors import RuntimeFailure
 from remat_cli.core.interface import InputSpec
 from remat_cli.runtime.feeds import make_feeds
 from remat_cli.runtime.optimize import data_file, needs_data_file, optimize

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from remat_cli.core.errors import ModelError, RuntimeFailure
+from remat_cli.base.errors import ModelError, RuntimeFailure
 from remat_cli.runtime._process import run_fresh, started
 from tests.runtime import models
 

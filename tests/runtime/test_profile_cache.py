@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import msgspec
 import pytest
 
-from remat_cli.core.errors import ConfigError
+from remat_cli.base.errors import ConfigError
 from remat_cli.core.profile import LinkCost, OpCost, Provenance, Unsupported
 from remat_cli.runtime.profile_cache import CacheScope, ProfileCache
 

@@ -8,9 +8,9 @@ from types import SimpleNamespace
 import pytest
 from onnx import TensorProto, helper
 
+from remat_cli.base.errors import ConfigError, MissingDependency, RuntimeFailure
 from remat_cli.core.device import DeviceSpec
-from remat_cli.core.errors import ConfigError, MissingDependency, RuntimeFailure
-from remat_cli.core.provider_table import REPEATABLE_CUDA, unmeasured_note
+from remat_cli.devices.provider_table import REPEATABLE_CUDA, unmeasured_note
 from remat_cli.runtime import providers
 from remat_cli.runtime._ort import import_ort
 from remat_cli.runtime.providers import (

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
-from remat_cli.core.errors import MissingDependency, RuntimeFailure
+from remat_cli.base.errors import MissingDependency, RuntimeFailure
 from remat_cli.core.graph import TensorType
 from remat_cli.runtime import _ort
 from remat_cli.runtime._arrays import pack, unpack

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from remat_cli.runtime.trace import MEASURED, PLANNED, chrome_trace
-from tests.run_samples import PROGRAM, RECORD, SEEN
+from tests.commands.run_samples import PROGRAM, RECORD, SEEN
 
 
 @pytest.fixture(scope="module")

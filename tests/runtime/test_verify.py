@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
-from remat_cli.core.errors import RuntimeFailure
+from remat_cli.base.errors import RuntimeFailure
 from remat_cli.core.interface import InputSpec
 from remat_cli.runtime.feeds import make_feeds
 from remat_cli.runtime.verify import VerifyRequest, verify

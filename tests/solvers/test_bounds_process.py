@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from remat_cli.core.errors import RuntimeFailure
+from remat_cli.base.errors import RuntimeFailure
 from remat_cli.solvers._milp import process
 from remat_cli.solvers._milp.process import _Solutions, ask_highs
 from remat_cli.solvers.base import Limits

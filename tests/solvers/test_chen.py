@@ -7,21 +7,21 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from remat_cli.config import load_config
-from remat_cli.config_train import StepPaths
-from remat_cli.core.errors import ConfigError
+from remat_cli.base.errors import ConfigError
+from remat_cli.base.progress import SilentProgress
+from remat_cli.commands.train import compile_settings, make_step, write_step
 from remat_cli.core.problem import Device, Memory, OpSpec, Problem, TensorSpec, make_problem
-from remat_cli.core.progress import SilentProgress
 from remat_cli.core.schedule import Schedule
 from remat_cli.core.simulate import baseline, simulate
 from remat_cli.core.tidy import tidy
 from remat_cli.core.training import TrainOptions
-from remat_cli.pipeline_prepare import prepare, profile_prepared
-from remat_cli.pipeline_train import compile_settings, make_step, write_step
+from remat_cli.settings.config import load_config
+from remat_cli.settings.train import StepPaths
 from remat_cli.solvers import make_solver, solve
 from remat_cli.solvers._chains.checkpoints import by_size, candidate_ops, every_root, passes_of, steps_of
 from remat_cli.solvers._sharing import condense
 from remat_cli.solvers.base import Limits, Status
+from remat_cli.stages.prepare import prepare, profile_prepared
 from tests.solvers.random_graphs import at_fraction, one_device
 from tests.solvers.random_training import chain_training, random_training
 

@@ -7,7 +7,7 @@ import random
 import msgspec
 import pytest
 
-from remat_cli.core.errors import InvalidSchedule
+from remat_cli.base.errors import InvalidSchedule
 from remat_cli.core.placing import one_device_schedule, placed_schedule
 from remat_cli.core.problem import Device, Memory, OpSpec, Problem, TensorSpec
 from remat_cli.core.schedule import Compute, Copy, Schedule, Step

@@ -7,7 +7,7 @@ import random
 import msgspec
 import pytest
 
-from remat_cli.core.errors import ConfigError, InvalidSchedule
+from remat_cli.base.errors import ConfigError, InvalidSchedule
 from remat_cli.core.instance import instance_problem, load_instance
 from remat_cli.core.problem import Device, Memory, OpSpec, Problem, TensorSpec
 from remat_cli.core.simulate import baseline

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, TypeAlias
 
-from remat_cli.core.errors import InvalidSchedule
+from remat_cli.base.errors import InvalidSchedule
 
 SlotKind: TypeAlias = Literal["copy", "advance", "loss", "back", "drop"]
 

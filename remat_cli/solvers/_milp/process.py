@@ -23,7 +23,7 @@ from typing import IO, Any
 
 import msgspec
 
-from remat_cli.core.errors import RuntimeFailure
+from remat_cli.base.errors import RuntimeFailure
 from remat_cli.solvers.base import Limits
 
 _POLL_SECONDS = 0.05

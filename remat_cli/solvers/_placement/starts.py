@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from remat_cli.core.errors import ModelError
+from remat_cli.base.errors import ModelError
 from remat_cli.core.placing import fastest, placed_schedule
 from remat_cli.core.problem import Problem
 from remat_cli.core.schedule import Compute, Schedule

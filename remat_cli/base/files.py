@@ -1,0 +1,95 @@
+"""Files written whole or not at all, and the checks that come before any work."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import secrets
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from remat_cli.base.errors import ConfigError, RematError
+
+USER_MISTAKES = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.ENOTDIR, errno.EISDIR})
+
+
+def atomic_write(path: Path, data: bytes) -> None:
+    """Write a file so that, after a kill at any moment, the old one or the new one is there, never half.
+
+    Raises:
+        ConfigError: the path cannot be written (permission, missing directory, not a regular file).
+        RematError: the disk is full or failed.
+    """
+    with atomic_path(path) as temporary:
+        temporary.write_bytes(data)
+
+
+@contextlib.contextmanager
+def atomic_path(path: Path) -> Iterator[Path]:
+    """A temporary path beside `path` that takes its place when the block ends well, and vanishes otherwise.
+
+    The block must create the file. A link is followed, so that it still is one afterwards.
+
+    Raises:
+        ConfigError: the path cannot be written (permission, missing directory, not a regular file).
+        RematError: the disk is full or failed.
+    """
+    target = path.resolve()
+    if target.exists() and not target.is_file():
+        raise ConfigError(f"{path} is not a regular file: choose another output path")
+    temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
+    try:
+        yield temporary
+        _flush(temporary)
+        if target.exists():
+            shutil.copymode(target, temporary)
+        os.replace(temporary, target)
+        _flush(target.parent)
+    except OSError as error:
+        kind = ConfigError if error.errno in USER_MISTAKES else RematError
+        raise kind(f"{path} cannot be written: {error.strerror or error}") from None
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _flush(path: Path) -> None:
+    """Make the disk hold what was written to a file, or the entries of a directory."""
+    if path.is_dir() and os.name == "nt":
+        return  # Windows cannot open directories; its rename is durable by itself
+    descriptor = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def check_target(path: Path, *, sources: tuple[Path, ...] = (), overwrite: bool = False) -> None:
+    """Check, before any work, that a result can be written to `path`.
+
+    Raises:
+        ConfigError: it is a directory, one of the `sources`, exists already, or its directory is not there or
+            cannot be written to.
+    """
+    for source in sources:
+        if _is_same(path, source):
+            raise ConfigError(f"output {path} would overwrite {source}: choose another path")
+    if path.is_dir():
+        raise ConfigError(f"output {path} is a directory: give a file name in it")
+    if path.exists() and not path.is_file():
+        raise ConfigError(f"output {path} is not a regular file: choose another path")
+    if path.exists() and not overwrite:
+        raise ConfigError(f"output {path} exists: add --force to overwrite it, or choose another path")
+    parent = path.parent
+    if not parent.is_dir():
+        raise ConfigError(f"directory {parent} does not exist: create it, or choose another output path")
+    if not os.access(parent, os.W_OK):
+        raise ConfigError(f"directory {parent} cannot be written to: choose another output path")
+
+
+def _is_same(one: Path, other: Path) -> bool:
+    """Whether two paths name one file, through links and hard links too."""
+    if one.exists() and other.exists():
+        return one.samefile(other)
+    return one.resolve() == other.resolve()

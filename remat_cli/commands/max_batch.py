@@ -1,0 +1,191 @@
+"""The largest batch whose training step fits a budget, with at most one forward pass computed again."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from remat_cli.base.errors import ConfigError
+from remat_cli.base.progress import Progress
+from remat_cli.commands.train import compile_settings, make_step, write_step
+from remat_cli.core.budget import resolve
+from remat_cli.core.graph import Graph
+from remat_cli.core.plan import Plan
+from remat_cli.core.problem import make_problem
+from remat_cli.core.profile import Profile
+from remat_cli.core.simulate import baseline
+from remat_cli.report.training import BatchProbe, MaxBatchReport
+from remat_cli.settings.config import Config, require_budget
+from remat_cli.settings.train import StepPaths, check_train
+from remat_cli.stages.plan import plan_model
+from remat_cli.stages.prepare import Prepared, only_device, prepare, profile_prepared, work_folder
+from remat_cli.stages.solve import check_solver, prepare_kernels
+
+MOST_BATCH = 2**20
+
+
+def find_max_batch(model: Path, config: Config, progress: Progress) -> MaxBatchReport:
+    """Search over the batch: the largest one that keeps everything, and the largest one with recomputation.
+
+    Every answer is a plan of the training step with that batch, measured op by op and judged. Memory grows with the
+    batch, so each search doubles the batch until it no longer fits, and halves the gap from there. Ops are split
+    only with `--split max`.
+
+    Raises:
+        InputError: the model or the settings cannot be used.
+        RuntimeFailure: ONNX Runtime refuses a step.
+    """
+    started = time.monotonic()
+    check_train(config)
+    _check_budget(config)
+    check_solver(config)
+    if config.split == "auto":
+        config = msgspec.structs.replace(config, split="off")
+    prepare_kernels(config.solver, progress)
+    with work_folder(config) as work:
+        search = _Search(model, config, work, progress)
+        keeping = search.largest(search.keeps_all, 1)
+        planned = search.largest(search.has_plan, max(keeping, 1))
+        best = search.probes.get(planned)
+    return MaxBatchReport(
+        model=str(model),
+        budget=require_budget(config).text,
+        budget_bytes=search.budget_bytes,
+        keep_all_batch=keeping or None,
+        max_batch=planned or None,
+        best=best,
+        probes=tuple(search.probes[batch] for batch in sorted(search.probes)),
+        seconds=time.monotonic() - started,
+    )
+
+
+def _check_budget(config: Config) -> None:
+    budget = require_budget(config)
+    if budget.for_device(only_device(config)).kind != "bytes":
+        raise ConfigError(f"budget '{budget.text}' depends on the batch: write it in bytes, such as --budget 2GiB")
+    if config.train.batch is not None:
+        raise ConfigError(f"--batch {config.train.batch}: max-batch looks for the batch itself")
+
+
+class _Enough:
+    """Stops the solver once a plan costs no more than one forward pass; the rest goes to the user's progress."""
+
+    def __init__(self, progress: Progress, most_percent: float) -> None:
+        self.progress = progress
+        self.most_percent = most_percent
+        self.is_reached = False
+
+    def stage(self, text: str) -> None:
+        """A stage begins."""
+        self.progress.stage(text)
+
+    def advance(self, done: int, total: int) -> None:
+        """So much of it is done."""
+        self.progress.advance(done, total)
+
+    def detail(self, text: str) -> None:
+        """How far it is."""
+        self.progress.detail(text)
+
+    def incumbent(self, overhead_percent: float | None, bound_percent: float | None) -> None:
+        """A better plan, perhaps good enough."""
+        self.is_reached |= overhead_percent is not None and overhead_percent <= self.most_percent
+        self.progress.incumbent(overhead_percent, bound_percent)
+
+    def note(self, text: str) -> None:
+        """A line for the user."""
+        self.progress.note(text)
+
+    def should_stop(self) -> bool:
+        """Whether a plan is good enough, or the user wants to stop."""
+        return self.is_reached or self.progress.should_stop()
+
+
+@dataclass
+class _Search:
+    """Probes of single batches, each made once; `latest` is what was prepared last."""
+
+    model: Path
+    config: Config
+    work: Path
+    progress: Progress
+    probes: dict[int, BatchProbe] = field(default_factory=dict)
+    budget_bytes: int = 0
+    latest: tuple[int, Prepared, Profile] | None = None
+
+    def largest(self, fits: Callable[[int], bool], first: int) -> int:
+        """The largest batch that fits, 0 if none does; `first` is where to begin."""
+        low, high = 0, first
+        while high <= MOST_BATCH and fits(high):
+            low, high = high, 2 * high
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if fits(middle) else (low, middle)
+        return low
+
+    def keeps_all(self, batch: int) -> bool:
+        """Whether the step fits as it is."""
+        return self._probe(batch).baseline_peak_bytes <= self.budget_bytes
+
+    def has_plan(self, batch: int) -> bool:
+        """Whether a plan fits and costs at most one forward pass."""
+        probe = self._probe(batch)
+        if probe.fits is None:
+            probe = self.probes[batch] = self._plan(batch, probe)
+        return bool(probe.fits)
+
+    def _probe(self, batch: int) -> BatchProbe:
+        if batch not in self.probes:
+            prepared, profile = self._prepared(batch)
+            self.probes[batch] = self._looked_at(batch, prepared, profile)
+        return self.probes[batch]
+
+    def _prepared(self, batch: int) -> tuple[Prepared, Profile]:
+        if self.latest is None or self.latest[0] != batch:
+            self.latest = (batch, *self._prepare(batch))
+        return self.latest[1:]
+
+    def _prepare(self, batch: int) -> tuple[Prepared, Profile]:
+        train = msgspec.structs.replace(self.config.train, batch=batch)
+        config = msgspec.structs.replace(self.config, train=train)
+        self.progress.note(f"batch {batch}")
+        paths = StepPaths(self.work / "step.onnx", self.work / "step.state.npz")
+        write_step(make_step(self.model, config, self.progress), paths)
+        settings = compile_settings(config)
+        prepared = prepare(paths.step, settings, self.work, self.progress)
+        return prepared, profile_prepared(prepared, settings, only_device(config), self.progress)
+
+    def _looked_at(self, batch: int, prepared: Prepared, profile: Profile) -> BatchProbe:
+        before = _baseline(prepared, profile)
+        budget = require_budget(self.config).for_device(only_device(self.config))
+        self.budget_bytes = resolve(budget, profile.fixed_bytes, before.peak, self.config.budget_scope)
+        forward = _forward_ns(prepared.graph, profile)
+        fits = True if before.peak <= self.budget_bytes else None
+        return BatchProbe(
+            batch, before.peak, before.time_ns, forward, fits, before.peak if fits else None, 0.0 if fits else None
+        )
+
+    def _plan(self, batch: int, probe: BatchProbe) -> BatchProbe:
+        most = 100 * probe.forward_ns / probe.baseline_ns
+        prepared, profile = self._prepared(batch)
+        enough = _Enough(self.progress, most)
+        planned = plan_model(prepared, profile, compile_settings(self.config), self.work, enough)
+        if planned.written is None:
+            return msgspec.structs.replace(probe, fits=False)
+        plan = planned.written.plan
+        overhead = 100 * (plan.time_ns / probe.baseline_ns - 1)
+        fits = overhead <= most and plan.peak <= self.budget_bytes
+        return msgspec.structs.replace(probe, fits=fits, peak_bytes=plan.peak, overhead_percent=overhead)
+
+
+def _baseline(prepared: Prepared, profile: Profile) -> Plan:
+    return baseline(make_problem(prepared.graph, profile, 0))
+
+
+def _forward_ns(graph: Graph, profile: Profile) -> int:
+    """How long the forward pass takes."""
+    return sum(cost.time_ns for op, cost in zip(graph.ops, profile.ops, strict=True) if op.phase == "forward")

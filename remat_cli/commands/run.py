@@ -1,0 +1,157 @@
+"""Run plans: open them for Python, or run them in fresh processes and report what was planned and what was measured."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from remat_cli.base import progress as stages
+from remat_cli.base.errors import ConfigError
+from remat_cli.base.files import atomic_path, atomic_write, check_target
+from remat_cli.base.progress import Progress
+from remat_cli.core.plan_file import PlanFile, read_plan
+from remat_cli.core.program import Program
+from remat_cli.onnx_io.load import prepare_optimized
+from remat_cli.onnx_io.step_state import state_beside
+from remat_cli.report.run_report import RunReport, RunSource, RunTimes, run_report
+from remat_cli.runtime.feeds import load_feeds, load_state, make_feeds
+from remat_cli.runtime.segment_measure import see_memory, time_runs
+from remat_cli.runtime.segment_run import PlanRunner, check_devices
+from remat_cli.runtime.trace import chrome_trace
+from remat_cli.settings.config import Config
+from remat_cli.stages.program import input_specs, make_program
+from remat_cli.stages.record import elsewhere, find_file
+
+
+class LoadedPlan:
+    """A plan that is ready to run in this process, as often as asked; not for several threads at once.
+
+    Use it in a `with` block or call `close`, which frees sessions, weights and the files they lie in.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Open every session of a plan."""
+        with contextlib.ExitStack() as stack:
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="remat_", ignore_cleanup_errors=True)))
+            plan = read_plan(path)
+            self._runner = stack.enter_context(PlanRunner(make_program(plan, path, folder)))
+            self._stack = stack.pop_all()
+
+    def __enter__(self) -> LoadedPlan:
+        """The plan itself."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Free everything."""
+        self.close()
+
+    @property
+    def program(self) -> Program:
+        """What is run, in which order, and where."""
+        return self._runner.program
+
+    def run(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
+        """Run once; inputs and outputs are numpy arrays by name.
+
+        Raises:
+            ModelError: a name, type or shape of the feeds does not fit.
+            RuntimeFailure: ONNX Runtime fails, or memory does not suffice.
+        """
+        return self._runner.run(feeds)
+
+    def close(self) -> None:
+        """Free everything; the plan cannot run any more."""
+        self._stack.close()
+
+
+def load(path: str | Path) -> LoadedPlan:
+    """Open a plan to run it in this process: `load("PLAN.json").run({"x": array})["y"]`.
+
+    Raises:
+        ModelError: the plan is damaged, or its model is gone or changed.
+        MissingDependency: a device of the plan is not here; it is not run on another one instead.
+        RuntimeFailure: ONNX Runtime refuses a part of it.
+    """
+    return LoadedPlan(Path(path))
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """What `remat run` is asked for besides settings.
+
+    `is_capped`: the runtime may not take more of any memory than its budget, however it rounds and splits.
+    """
+
+    repeat: int = 5
+    trace: Path | None = None
+    is_capped: bool = False
+
+
+def run_plan(path: Path, options: RunOptions, config: Config, progress: Progress) -> RunReport:
+    """Run a plan in fresh processes, once to see its memory and then as often as asked to see its time.
+
+    Raises:
+        InputError: the plan, its model, the inputs or an output path cannot be used.
+        MissingDependency: a device of the plan is not here; it is not run on another one instead.
+        RuntimeFailure: ONNX Runtime fails, or memory does not suffice.
+    """
+    progress.stage(stages.READING)
+    read = read_plan(path)
+    _check_targets(_sources(read, path, config), options, config)
+    with tempfile.TemporaryDirectory(prefix="remat_", dir=config.work_dir) as folder:
+        program = make_program(read, path, Path(folder))
+        check_devices(program)
+        feeds = _feeds(read, path, config)
+        progress.stage(stages.RUNNING)
+        caps = dict(zip(program.memories, program.budgets, strict=True)) if options.is_capped else {}
+        seen = see_memory(program, feeds)
+        timed = time_runs(program, feeds, options.repeat, caps, progress.advance)
+    if config.output is not None:
+        _save(config.output, timed.storable)
+    if options.trace is not None:
+        atomic_write(options.trace, chrome_trace(program, timed.fastest, seen))
+    source = RunSource(
+        plan=str(path),
+        model=str(find_file(read.output, path, "model")),
+        output=None if config.output is None else str(config.output),
+        trace=None if options.trace is None else str(options.trace),
+        warnings=elsewhere(read),
+        is_capped=options.is_capped,
+    )
+    return run_report(source, program, seen, RunTimes(timed.runs, timed.is_repeatable))
+
+
+def _sources(read: PlanFile, path: Path, config: Config) -> tuple[Path, ...]:
+    """The files that a run reads, which its results may not take the place of."""
+    inputs = () if config.inputs is None else (config.inputs,)
+    return (path, find_file(read.output, path, "model"), *inputs)
+
+
+def _check_targets(sources: tuple[Path, ...], options: RunOptions, config: Config) -> None:
+    if options.repeat < 1:
+        raise ConfigError(f"repeat {options.repeat} must be at least 1")
+    targets = [target for target in (config.output, options.trace) if target is not None]
+    for number, target in enumerate(targets):
+        check_target(target, sources=(*sources, *targets[:number]), overwrite=config.force)
+
+
+def _feeds(read: PlanFile, path: Path, config: Config) -> dict[str, Any]:
+    """The user's inputs, or seeded ones; a training step begins with its own state."""
+    inputs = input_specs(read)
+    model = find_file(read.output, path, "model")
+    state = load_state(state_beside(prepare_optimized(model), model), inputs)
+    if config.inputs is not None:
+        return {**state, **load_feeds(config.inputs, [spec for spec in inputs if spec.name not in state])}
+    return {**make_feeds(inputs, config.seed), **state}
+
+
+def _save(path: Path, outputs: Mapping[str, Any]) -> None:
+    """Outputs by name, as they can be fed again with --input."""
+    with atomic_path(path) as temporary, temporary.open("wb") as file:
+        np.savez(file, **outputs)

@@ -1,0 +1,1 @@
+"""Solvers beside each other, each in a process of its own."""

@@ -1,0 +1,87 @@
+"""What one `remat bench` command asks for, checked before any work."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from remat_cli.base.errors import ConfigError
+from remat_cli.base.files import check_target
+from remat_cli.contest.bench_file import Overrides
+from remat_cli.settings.config import parse_seconds
+from remat_cli.settings.yaml_file import read_yaml
+
+YAML = frozenset({".yaml", ".yml"})
+FOR_RUNNING = ("output", "resume", "seed", "threads", "time_limit")
+
+
+@dataclass(frozen=True)
+class BenchRequest:
+    """A bench file to run (None: only tabulate) and the results file; `is_resumed` keeps what that holds already.
+
+    Otherwise the runs of the suites in question are forgotten first.
+    """
+
+    bench: Path | None
+    results: Path
+    overrides: Overrides
+    is_resumed: bool = False
+    markdown: Path | None = None
+    svg: Path | None = None
+
+
+def bench_request(file: Path, flags: Mapping[str, Any]) -> BenchRequest:
+    """Read the flags of the command; `flags` holds None, empty or False for what was not given.
+
+    Raises:
+        ConfigError: a flag makes no sense here, or a file cannot be written.
+        MissingDependency: pictures are asked for, but matplotlib is not installed.
+    """
+    given = {**_file_settings(flags.get("config_file")), **{key: value for key, value in flags.items() if value}}
+    if flags.get("seed") is not None:
+        given["seed"] = flags["seed"]
+    overrides = Overrides(
+        tuple(given.get("only", ())), given.get("seed"), given.get("threads"), _time_limit(given.get("time_limit"))
+    )
+    overwrite = bool(given.get("force") or given.get("resume"))
+    markdown, svg = given.get("markdown"), given.get("svg")
+    _check_extras(file, markdown, svg, overwrite)
+    if file.suffix.lower() not in YAML:
+        _refuse_run_flags(file, flags)
+        return BenchRequest(None, file, overrides, markdown=markdown, svg=svg)
+    results = given.get("output") or Path(f"{file.stem}.jsonl")
+    if results.exists() and not overwrite:
+        raise ConfigError(f"output {results} exists: add --resume to go on with it, or --force to begin anew")
+    check_target(results, sources=(file,), overwrite=overwrite)
+    return BenchRequest(file, results, overrides, bool(given.get("resume")), markdown, svg)
+
+
+def _file_settings(file: Path | None) -> dict[str, Any]:
+    """What a settings file says about all runs."""
+    values = read_yaml(file) if file is not None else {}
+    return {key: values[key] for key in ("seed", "threads", "time_limit") if key in values}
+
+
+def _time_limit(text: object) -> float | None:
+    return None if text is None else parse_seconds(text)
+
+
+def _check_extras(file: Path, markdown: Path | None, svg: Path | None, overwrite: bool) -> None:
+    if markdown is not None:
+        check_target(markdown, sources=(file,), overwrite=overwrite)
+    if svg is not None:
+        from remat_cli.report.svg_chart import require_matplotlib
+
+        require_matplotlib()
+        if svg.exists() and not svg.is_dir():
+            raise ConfigError(f"{svg} is not a folder: --svg takes the folder for the pictures")
+
+
+def _refuse_run_flags(file: Path, flags: Mapping[str, Any]) -> None:
+    """A results file is only read."""
+    for name in FOR_RUNNING:
+        if flags.get(name) not in (None, False):
+            flag = name.replace("_", "-")
+            raise ConfigError(f"--{flag} is for running a bench file; {file} holds results (no .yaml): leave it out")

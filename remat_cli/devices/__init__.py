@@ -1,0 +1,1 @@
+"""What is known of devices: provider records, description files, roofline."""

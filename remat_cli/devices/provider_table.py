@@ -1,0 +1,243 @@
+"""The table of execution providers, one record each, and the devices that are named after them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from types import MappingProxyType
+
+import msgspec
+
+from remat_cli.base.errors import ConfigError
+from remat_cli.core.device import HOST_MEMORY, DeviceSpec
+
+SESSION_THREADS = "intra_op_num_threads"
+
+
+class Plugin(msgspec.Struct, frozen=True):
+    """A package that adds a provider to stock onnxruntime as a library.
+
+    `module` is imported for `get_library_path()`. `takes` says on which hardware it offers devices; `otherwise` is
+    what to do on other hardware.
+    """
+
+    package: str
+    module: str
+    takes: str
+    otherwise: str
+
+
+class Provider(msgspec.Struct, frozen=True, kw_only=True):
+    """One execution provider of ONNX Runtime.
+
+    `package` is the distribution that contains it, `install` how to get it. `memory` is where its tensors are: `cpu`
+    is the host's, any other name gets the device's number behind it. `is_opaque`: it compiles what it is given, so
+    that neither order nor memory can be enforced inside. `is_measured`: it was run by
+    the authors. `has_index` says whether device names carry a number (`cuda:1`); `kinds` are the values of the option
+    `device_type` that names may carry (`openvino:gpu`). `thread_option` is how a number of threads is passed:
+    SESSION_THREADS to the session, any other name to the provider; empty: not at all. `session_config` are entries
+    that its sessions need. `libraries` are file names of its provider library per operating system, `drivers` those
+    of the driver that must be installed first.
+    """
+
+    name: str
+    runtime_name: str
+    package: str
+    install: str
+    needs: str = ""
+    memory: str = HOST_MEMORY
+    is_opaque: bool = False
+    is_measured: bool = False
+    has_index: bool = False
+    kinds: tuple[str, ...] = ()
+    thread_option: str = ""
+    options: tuple[tuple[str, str], ...] = ()
+    session_config: tuple[tuple[str, str], ...] = ()
+    plugin: Plugin | None = None
+    libraries: tuple[tuple[str, str], ...] = ()
+    drivers: tuple[tuple[str, str], ...] = ()
+
+    def memory_of(self, index: int) -> str:
+        """The name of the memory in which a device's tensors are."""
+        return self.memory if self.memory == HOST_MEMORY else f"{self.memory}:{index}"
+
+
+REPEATABLE_CUDA = (
+    ("use_tf32", "0"),
+    ("cudnn_conv_algo_search", "HEURISTIC"),
+    ("cudnn_conv_use_max_workspace", "0"),
+)
+"""float32 as on the CPU, the same algorithm in every session (the default benchmarks them), and little workspace."""
+NVIDIA_DRIVERS = (("Linux", "libcuda.so.1"), ("Windows", "nvcuda.dll"))
+
+PROVIDERS: Mapping[str, Provider] = MappingProxyType(
+    {
+        "cpu": Provider(
+            name="cpu",
+            runtime_name="CPUExecutionProvider",
+            package="onnxruntime",
+            install='pip install "remat_cli[cpu]"',
+            is_measured=True,
+            thread_option=SESSION_THREADS,
+        ),
+        "cuda": Provider(
+            name="cuda",
+            runtime_name="CUDAExecutionProvider",
+            package="onnxruntime-gpu",
+            install='pip uninstall onnxruntime, then pip install "remat_cli[gpu]"',
+            needs="an NVIDIA GPU with its driver, CUDA and cuDNN",
+            memory="cuda",
+            has_index=True,
+            options=REPEATABLE_CUDA,
+            libraries=(
+                ("Linux", "libonnxruntime_providers_cuda.so"),
+                ("Windows", "onnxruntime_providers_cuda.dll"),
+            ),
+            drivers=NVIDIA_DRIVERS,
+        ),
+        "tensorrt": Provider(
+            name="tensorrt",
+            runtime_name="TensorrtExecutionProvider",
+            package="onnxruntime-gpu",
+            install='pip uninstall onnxruntime, then pip install "remat_cli[gpu]"',
+            needs="an NVIDIA GPU with its driver, CUDA, cuDNN and TensorRT",
+            memory="cuda",
+            is_opaque=True,
+            has_index=True,
+            libraries=(
+                ("Linux", "libonnxruntime_providers_tensorrt.so"),
+                ("Windows", "onnxruntime_providers_tensorrt.dll"),
+            ),
+            drivers=NVIDIA_DRIVERS,
+        ),
+        "openvino": Provider(
+            name="openvino",
+            runtime_name="OpenVINOExecutionProvider",
+            package="onnxruntime-openvino",
+            install='pip install "remat_cli[openvino]" on an Intel processor, on any other `pip uninstall onnxruntime` '
+            "and `pip install onnxruntime-openvino`",
+            needs="a processor, GPU or NPU that OpenVINO supports",
+            is_opaque=True,
+            is_measured=True,
+            kinds=("cpu", "gpu", "npu"),
+            thread_option="num_of_threads",
+            options=(("device_type", "CPU"),),
+            plugin=Plugin(
+                package="onnxruntime-ep-openvino",
+                module="onnxruntime_ep_openvino",
+                takes="Intel processors only",
+                otherwise="`pip uninstall onnxruntime` and `pip install onnxruntime-openvino` works on others",
+            ),
+        ),
+        "dml": Provider(
+            name="dml",
+            runtime_name="DmlExecutionProvider",
+            package="onnxruntime-directml",
+            install="pip uninstall onnxruntime, then pip install onnxruntime-directml (Windows)",
+            needs="Windows with a DirectX 12 GPU",
+            memory="dml",
+            is_opaque=True,
+            has_index=True,
+            session_config=(("ep.dml.disable_graph_fusion", "1"),),
+        ),
+        "migraphx": Provider(
+            name="migraphx",
+            runtime_name="MIGraphXExecutionProvider",
+            package="onnxruntime-migraphx",
+            install="pip uninstall onnxruntime, then install AMD's onnxruntime-migraphx for your ROCm version",
+            needs="an AMD GPU with ROCm and MIGraphX",
+            memory="migraphx",
+            is_opaque=True,
+            has_index=True,
+            libraries=(("Linux", "libonnxruntime_providers_migraphx.so"),),
+            drivers=(("Linux", "libamdhip64.so"),),
+        ),
+        "coreml": Provider(
+            name="coreml",
+            runtime_name="CoreMLExecutionProvider",
+            package="onnxruntime",
+            install='pip install "remat_cli[cpu]" on macOS',
+            needs="a Mac",
+            is_opaque=True,
+        ),
+    }
+)
+GONE: Mapping[str, str] = MappingProxyType(
+    {"rocm": "ONNX Runtime has no ROCm provider any more, MIGraphX took its place: write migraphx"}
+)
+
+
+def named_spec(text: str) -> DeviceSpec:
+    """The device of a name: a provider, then `:` and a number, a kind (`openvino:gpu`) or threads (`cpu:8threads`).
+
+    `cuda` alone is `cuda:0`, `openvino:cpu` is `openvino`, `cpu:1thread` is `cpu:1threads`.
+
+    Raises:
+        ConfigError: no such provider, or something behind it that it does not take.
+    """
+    first, *parts = text.strip().lower().split(":")
+    if first in GONE:
+        raise ConfigError(f"device '{text}': {':'.join([GONE[first], *parts])}")
+    provider = PROVIDERS.get(first)
+    if provider is None:
+        names = ", ".join(_example(provider) for provider in PROVIDERS.values())
+        raise ConfigError(f"no device named '{text}'; there are: {names}, or a file: --device FILE.yaml")
+    taken = [_read_part(provider, part, text) for part in parts]
+    found: dict[str, str] = dict(taken)
+    if len(found) != len(taken):
+        raise ConfigError(f"device '{text}' says the same thing twice: write {_example(provider)}")
+    return _spec(provider, int(found.get("index", 0)), int(found.get("threads", 0)), found.get("kind", ""))
+
+
+def is_device_file(text: str) -> bool:
+    """Whether a device is given by a YAML file rather than by name."""
+    return text.strip().lower().endswith((".yaml", ".yml"))
+
+
+def unmeasured_note(provider: Provider) -> str:
+    """What to say of a provider that the authors could not run; empty for the others."""
+    if provider.is_measured:
+        return ""
+    return f"{provider.name} was never run by remat's authors: what is said of it is unmeasured"
+
+
+def _spec(provider: Provider, index: int, threads: int, kind: str) -> DeviceSpec:
+    kind = "" if kind == "cpu" else kind
+    number = str(index) if provider.has_index else ""
+    parts = (provider.name, number, kind, f"{threads}threads" if threads else "")
+    return DeviceSpec(
+        name=":".join(part for part in parts if part),
+        provider=provider.name,
+        memory=provider.memory_of(index),
+        index=index,
+        threads=threads,
+        options={"device_type": kind.upper()} if kind else {},
+    )
+
+
+def _read_part(provider: Provider, part: str, text: str) -> tuple[str, str]:
+    """What a part of a name says: ("index", "1"), ("threads", "8") or ("kind", "gpu")."""
+    if part in provider.kinds:
+        return "kind", part
+    if provider.has_index and re.fullmatch(r"[0-9]+", part):
+        return "index", part
+    if provider.thread_option and (match := re.fullmatch(r"([1-9][0-9]*)threads?", part)):
+        return "threads", match[1]
+    raise ConfigError(f"device '{text}': {provider.name} takes {_takes(provider)}: write {_example(provider)}")
+
+
+def _takes(provider: Provider) -> str:
+    forms = [
+        "a number" if provider.has_index else "",
+        ", ".join(provider.kinds),
+        "a number of threads such as 2threads" if provider.thread_option else "",
+    ]
+    return " or ".join(form for form in forms if form) or "nothing behind its name"
+
+
+def _example(provider: Provider) -> str:
+    if provider.has_index:
+        return f"{provider.name}:0"
+    return (
+        f"{provider.name} or {provider.name}:2threads" if provider.thread_option == SESSION_THREADS else provider.name
+    )

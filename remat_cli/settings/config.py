@@ -1,0 +1,321 @@
+"""Everything a user can set: a YAML file under flags, checked once; the only reader of the environment."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Mapping
+from fractions import Fraction
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import msgspec
+
+from remat_cli.base.errors import ConfigError
+from remat_cli.base.files import check_target
+from remat_cli.core.budget import Budget, Scope, parse_budget, parse_share
+from remat_cli.core.splits import SplitAxis, SplitMode, parse_split_axis
+from remat_cli.core.training import TrainOptions
+from remat_cli.settings.devices import parse_devices, settled
+from remat_cli.settings.train import parse_pairs, parse_train
+from remat_cli.settings.yaml_file import read_yaml, suggest
+
+
+class Config(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    forbid_unknown_fields=True,
+    rename={"time_limit_seconds": "time_limit", "gap_share": "gap", "max_overhead_share": "max_overhead"},
+):
+    """All settings of a run. Keys of a YAML file are these names, without units (`time_limit`, `gap`, `max_overhead`).
+
+    `devices` are names or description files; `estimate` admits devices that are not here, at estimated costs;
+    `overlap` lets copies between memories run beside ops.
+    `threads` are the solver's (0: all cores), `intra_op_threads` the profile's and the run's (0: the runtime's own
+    default). `max_tiles` is the most tiles of one region; `allow_reassociation` admits splits that add in another
+    order, which changes the last bits of outputs. `options` are the chosen solver's, `solvers` those of any solver by
+    name. `gap_share` and `max_overhead_share` are shares of the baseline time. `work_dir` keeps intermediate files
+    (None: a temporary directory, removed afterwards). `cache_dir` holds measured profiles.
+    """
+
+    budget: Budget | None = None
+    budget_scope: Scope = "total"
+    max_overhead_share: Fraction = Fraction(1, 5)
+    devices: tuple[str, ...] = ("cpu",)
+    estimate: bool = False
+    overlap: bool = False
+    portable: bool = False
+    intra_op_threads: int = 0
+
+    split: SplitMode = "auto"
+    max_tiles: int = 32
+    split_axis: SplitAxis = SplitAxis()
+    allow_reassociation: bool = False
+
+    train: TrainOptions = TrainOptions()
+
+    solver: str = "auto"
+    solvers: dict[str, dict[str, Any]] = {}
+    options: dict[str, Any] = {}
+    order: Literal["free", "keep"] = "free"
+    time_limit_seconds: float = 30.0
+    gap_share: Fraction = Fraction(1, 1000)
+    seed: int = 0
+    threads: int = 0
+
+    dims: dict[str, int] = {}
+    input_shapes: dict[str, tuple[int, ...]] = {}
+    inputs: Path | None = None
+
+    verify: bool = True
+    capped_run: bool = True
+    output: Path | None = None
+    plan: Path | None = None
+    svg: Path | None = None
+    force: bool = False
+    work_dir: Path | None = None
+    cache_dir: Path = Path()
+
+    format: Literal["text", "json"] = "text"
+    quiet: bool = False
+    verbose: bool = False
+    color: bool = True
+
+    @property
+    def solver_options(self) -> dict[str, Any]:
+        """Options of the chosen solver: the file's under the command line's."""
+        return {**self.solvers.get(self.solver, {}), **self.options}
+
+    @property
+    def workers(self) -> int:
+        """Threads the solver may use: `threads`, or every core this process may run on."""
+        return self.threads or available_cores()
+
+    @property
+    def device(self) -> str:
+        """The first device, for commands that plan for one."""
+        return self.devices[0]
+
+
+class Outputs(msgspec.Struct, frozen=True):
+    """Where `compile` writes: the model, its plan, and the model if verification fails."""
+
+    model: Path
+    plan: Path
+    failed: Path
+
+
+def load_config(
+    flags: Mapping[str, Any], file: Path | None = None, defaults: Mapping[str, Any] | None = None
+) -> Config:
+    """Settings from a YAML file, if any, under the flags that were given (None and empty: not given).
+
+    `defaults` are a command's own, in place of those of `Config`.
+
+    Raises:
+        ConfigError: an unknown key, or a value that cannot be used; the text names key, value and a next step.
+    """
+    given = {key: value for key, value in flags.items() if value is not None and value != ()}
+    values = _parse(defaults or {}, "") | (_parse(read_yaml(file), f"{file}: ") if file else {})
+    for key, value in _parse(given, "").items():
+        values[key] = {**values[key], **value} if isinstance(values.get(key), dict) else value
+    values.setdefault("cache_dir", default_cache_dir(os.environ))
+    if os.environ.get("NO_COLOR"):
+        values["color"] = False
+    config = _convert(values)
+    _check_values(config)
+    return settled(config)
+
+
+def default_cache_dir(environment: Mapping[str, str]) -> Path:
+    """REMAT_CACHE_DIR, else `remat` in XDG_CACHE_HOME, else in ~/.cache."""
+    if chosen := environment.get("REMAT_CACHE_DIR"):
+        return Path(chosen).expanduser()
+    base = environment.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "remat"
+
+
+def available_cores() -> int:
+    """Cores this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def parse_seconds(value: object) -> float:
+    """Seconds from `30s`, `2m`, `500ms`, `1h` or a number of seconds.
+
+    Raises:
+        ConfigError: not a positive duration.
+    """
+    match = re.fullmatch(r"\s*([0-9]*\.?[0-9]+)\s*(ms|s|m|min|h|)\s*", str(value))
+    if match is None or float(match[1]) <= 0:
+        raise ConfigError(f"time limit '{value}' is not a duration: write 30s, 2m or 500ms")
+    return float(match[1]) * {"ms": 0.001, "": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}[match[2]]
+
+
+def parse_dims(value: object) -> dict[str, int]:
+    """Bound dimensions from `batch=8` texts, or the mapping of a YAML file.
+
+    Raises:
+        ConfigError: not NAME=SIZE with a positive size.
+    """
+    dims: dict[str, int] = {}
+    for name, size in parse_pairs(value, "=", "dimension", "--dim batch=8").items():
+        if not re.fullmatch(r"[0-9]+", str(size)) or int(size) < 1:
+            raise ConfigError(f"dimension {name}={size}: the size must be a positive integer, such as --dim batch=8")
+        dims[name] = int(size)
+    return dims
+
+
+def parse_input_shapes(value: object) -> dict[str, tuple[int, ...]]:
+    """Input shapes from `x:1,3,224,224` texts, or the mapping of a YAML file.
+
+    Raises:
+        ConfigError: not NAME:SIZES with sizes of at least 0.
+    """
+    shapes: dict[str, tuple[int, ...]] = {}
+    for name, sizes in parse_pairs(value, ":", "input shape", "--input-shape x:1,3,224,224").items():
+        texts = [str(size) for size in sizes] if isinstance(sizes, list | tuple) else str(sizes).split(",")
+        texts = [] if texts == [""] else [text.strip() for text in texts]
+        if not all(re.fullmatch(r"[0-9]+", text) for text in texts):
+            raise ConfigError(f"input shape {name}:{sizes} must be integers, such as --input-shape x:1,3,224,224")
+        shapes[name] = tuple(int(text) for text in texts)
+    return shapes
+
+
+def parse_options(value: object) -> dict[str, Any]:
+    """Solver options from `name=value` texts, or the mapping of a YAML file.
+
+    Raises:
+        ConfigError: not NAME=VALUE.
+    """
+    return {key.replace("-", "_"): v for key, v in parse_pairs(value, "=", "option", "--option max_copies=2").items()}
+
+
+def require_budget(config: Config) -> Budget:
+    """The budget.
+
+    Raises:
+        ConfigError: none was given.
+    """
+    if config.budget is None:
+        raise ConfigError("no budget: add --budget 512MiB, --budget 80% or --budget min")
+    return config.budget
+
+
+def output_paths(model: Path, config: Config) -> Outputs:
+    """Where `compile` writes, checked before any work; defaults stand beside the model.
+
+    Raises:
+        ConfigError: a path cannot be written, exists without --force, or is the model itself.
+    """
+    output = config.output or model.with_name(f"{model.stem}.remat.onnx")
+    name = output.name.removesuffix(".onnx")
+    plan = config.plan or output.with_name(f"{name.removesuffix('.remat')}.plan.json")
+    check_target(output, sources=(model,), overwrite=config.force)
+    check_target(plan, sources=(model, output), overwrite=config.force)
+    return Outputs(output, plan, output.with_name(f"{name}.failed.onnx"))
+
+
+def _parse_gap(value: object) -> Fraction:
+    return _parse_small_share(value, "gap", 1)
+
+
+def _parse_max_overhead(value: object) -> Fraction:
+    return _parse_small_share(value, "max overhead", 100)
+
+
+def _parse_small_share(value: object, what: str, most: int) -> Fraction:
+    """A share; without a percent sign a number above 1 is refused, since 20 would hardly mean 2000 %."""
+    share = parse_share(str(value), what)
+    if share > (most if "%" in str(value) else 1):
+        raise ConfigError(f"{what} '{value}' is too large: write a percentage such as 20%, or a fraction such as 0.2")
+    return share
+
+
+def _parse_budget(value: object) -> Budget:
+    if isinstance(value, dict):
+        value = ",".join(f"{device}={amount}" for device, amount in value.items())
+    return parse_budget(str(value))
+
+
+def _parse_split(value: object) -> str:
+    """A mode; YAML reads a bare `off` as false."""
+    word = "off" if value is False else "on" if value is True else str(value)
+    if word not in get_args(SplitMode):
+        raise ConfigError(f"split '{word}' is not a mode: write auto, off or max")
+    return word
+
+
+def _parse_axis(value: object) -> SplitAxis:
+    return parse_split_axis(str(value))
+
+
+def _parse_solvers(value: object) -> object:
+    if not isinstance(value, dict):
+        raise ConfigError("solvers must map solver names to their options, such as `moccasin: {max_copies: 2}`")
+    return {str(name).replace("_", "-"): options or {} for name, options in value.items()}
+
+
+def _parse_path(value: object) -> Path:
+    return Path(str(value)).expanduser()
+
+
+PARSERS: Mapping[str, Callable[[object], object]] = {
+    "budget": _parse_budget,
+    "max_overhead": _parse_max_overhead,
+    "gap": _parse_gap,
+    "split": _parse_split,
+    "split_axis": _parse_axis,
+    "time_limit": parse_seconds,
+    "devices": parse_devices,
+    "solvers": _parse_solvers,
+    "options": parse_options,
+    "dims": parse_dims,
+    "input_shapes": parse_input_shapes,
+    "train": parse_train,
+    "inputs": _parse_path,
+    "output": _parse_path,
+    "plan": _parse_path,
+    "svg": _parse_path,
+    "work_dir": _parse_path,
+    "cache_dir": _parse_path,
+}
+
+
+def _parse(values: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """Values in the form that `Config` takes; `where` opens the messages."""
+    known = [field.encode_name for field in msgspec.structs.fields(Config)]
+    for key in values:
+        if key not in known:
+            raise ConfigError(f"{where}unknown key '{key}'{suggest(key, known)}")
+    try:
+        return {key: PARSERS[key](value) if key in PARSERS else value for key, value in values.items()}
+    except ConfigError as error:
+        raise ConfigError(f"{where}{error}") from None
+
+
+def _convert(values: dict[str, Any]) -> Config:
+    try:
+        return msgspec.convert(values, Config, strict=False)
+    except msgspec.ValidationError as error:
+        message, _, path = str(error).partition(" - at `$.")
+        key = re.split(r"[.\[`]", path)[0]
+        raise ConfigError(f"{key} = {values.get(key)!r} cannot be used: {message}") from None
+
+
+def _check_values(config: Config) -> None:
+    """Check what no parser has looked at."""
+    for name in ("seed", "threads", "intra_op_threads"):
+        if getattr(config, name) < 0:
+            raise ConfigError(f"{name} = {getattr(config, name)} must not be negative")
+    if config.max_tiles < 2:
+        raise ConfigError(f"max_tiles = {config.max_tiles} must be at least 2; to keep ops whole write --split off")
+    if len(set(config.devices)) != len(config.devices):
+        raise ConfigError(f"devices {', '.join(config.devices)}: one is named twice")
+    if config.inputs is not None and not config.inputs.is_file():
+        raise ConfigError(f"inputs file {config.inputs} does not exist")
+    if config.work_dir is not None and not config.work_dir.is_dir():
+        raise ConfigError(f"work directory {config.work_dir} does not exist: create it")

@@ -1,0 +1,218 @@
+"""What concerns devices in the settings: names, description files, threads, and budgets per memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from remat_cli.base.errors import ConfigError
+from remat_cli.core.budget import Budget, parse_budget
+from remat_cli.core.device import DeviceSpec, LinkSpec
+from remat_cli.devices.provider_table import PROVIDERS, is_device_file, named_spec
+from remat_cli.settings.train import as_sequence
+from remat_cli.settings.yaml_file import read_yaml, suggest
+
+if TYPE_CHECKING:
+    from remat_cli.settings.config import Config
+
+RATES = ("flops_per_second", "memory_bytes_per_second", "power_watts")
+
+
+def parse_devices(value: object) -> tuple[str, ...]:
+    """Devices in the full form of their names; paths of description files stay as they are.
+
+    Raises:
+        ConfigError: not a list, or a name that no provider stands behind.
+    """
+    names = (value,) if isinstance(value, str) else as_sequence(value, "devices", "--device cpu")
+    texts = [str(name).strip() for name in names]
+    return tuple(text if is_device_file(text) else named_spec(text).name for text in texts) or ("cpu",)
+
+
+def device_specs(config: Config) -> tuple[DeviceSpec, ...]:
+    """The devices of a run, those of files read; `intra_op_threads` holds for all that name no threads themselves.
+
+    Raises:
+        ConfigError: a file cannot be used, two devices have one name, or threads are given twice and differently.
+    """
+    specs = tuple(
+        read_device(Path(text).expanduser()) if is_device_file(text) else named_spec(text) for text in config.devices
+    )
+    names = [spec.name for spec in specs]
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise ConfigError(f"devices {', '.join(names)}: '{twice[0]}' is named twice")
+    return tuple(_with_threads(spec, config.intra_op_threads) for spec in specs)
+
+
+def settled(config: Config) -> Config:
+    """The settings with devices checked.
+
+    One CPU with threads is the CPU under `intra_op_threads`; without a budget the devices' own ones hold.
+
+    Raises:
+        ConfigError: what `device_specs` raises, or a budget of a device that cannot be read.
+    """
+    specs = device_specs(config)
+    own = _own_budgets(specs)
+    if config.budget is None and own:
+        text = ",".join(f"{name}={budget.text}" for name, budget in own.items())
+        config = msgspec.structs.replace(config, budget=Budget(text, "per_device", devices=tuple(own.items())))
+    if len(specs) == 1 and specs[0].threads and config.devices[0] == f"cpu:{specs[0].threads}threads":
+        return msgspec.structs.replace(config, devices=("cpu",), intra_op_threads=specs[0].threads)
+    return config
+
+
+def read_device(file: Path) -> DeviceSpec:
+    """A device from its YAML file; `name` is the file's unless given, `memory` the provider's.
+
+    Raises:
+        ConfigError: the file is missing or not YAML, a key is unknown, or a value cannot be used.
+    """
+    values = read_yaml(file, "device file")
+    _check_keys(values, DeviceSpec, f"device file {file}")
+    provider = PROVIDERS.get(str(values.get("provider", "")))
+    if provider is None:
+        given = f", not '{values['provider']}'" if values.get("provider") else ", and none is given"
+        raise ConfigError(f"device file {file}: provider must be one of {', '.join(PROVIDERS)}{given}")
+    values = {"name": file.stem, **values, "links": _links(values.get("links"), file)}
+    values["options"] = {str(key): _option_text(value) for key, value in _mapping(values.get("options"), file).items()}
+    try:
+        if values.get("budget") is not None:
+            values["budget"] = parse_budget(str(values["budget"])).text
+        spec = msgspec.convert(values, DeviceSpec, strict=False)
+    except (msgspec.ValidationError, ConfigError) as error:
+        raise ConfigError(f"device file {file}: {error}") from None
+    _check_values(spec, file)
+    return spec if "memory" in values else msgspec.structs.replace(spec, memory=provider.memory_of(spec.index))
+
+
+def memory_budgets(config: Config, specs: Sequence[DeviceSpec]) -> dict[str, Budget]:
+    """The budget of each memory that the devices use, in the order of the devices.
+
+    One percentage means the same share of each. A budget may name a device or its memory; what it does not name has
+    the budget of the device's description.
+
+    Raises:
+        ConfigError: a memory without budget or with two, a name that is no device, one size for several memories, or
+            `min` for several.
+    """
+    memories = tuple(dict.fromkeys(spec.memory for spec in specs))
+    budget = config.budget
+    if budget is not None and budget.kind != "per_device":
+        return dict.fromkeys(memories, _for_all(budget, memories))
+    found: dict[str, Budget] = {}
+    for name, part in budget.devices if budget is not None else ():
+        _put(found, _memory_named(name, specs), part, specs)
+    for memory, own in _own_budgets(specs).items():
+        found.setdefault(memory, own)
+    if missing := [memory for memory in memories if memory not in found]:
+        raise ConfigError(f"memory '{missing[0]}' has no budget: add --budget {missing[0]}=512MiB")
+    if len(memories) > 1:
+        for memory in memories:
+            _for_all(found[memory], (memory,) if found[memory].kind != "min" else memories)
+    return {memory: found[memory] for memory in memories}
+
+
+def _own_budgets(specs: Sequence[DeviceSpec]) -> dict[str, Budget]:
+    """Budgets by memory from the devices' own descriptions."""
+    own: dict[str, Budget] = {}
+    for spec in specs:
+        if spec.budget is not None:
+            _put(own, spec.memory, parse_budget(spec.budget), specs)
+    return own
+
+
+def _put(found: dict[str, Budget], memory: str, budget: Budget, specs: Sequence[DeviceSpec]) -> None:
+    """Give a memory its budget, once."""
+    before = found.setdefault(memory, budget)
+    if (before.kind, before.bytes, before.fraction) != (budget.kind, budget.bytes, budget.fraction):
+        sharing = " and ".join(spec.name for spec in specs if spec.memory == memory)
+        raise ConfigError(f"budgets {before.text} and {budget.text}: {sharing} share memory '{memory}', give it one")
+
+
+def _for_all(budget: Budget, memories: tuple[str, ...]) -> Budget:
+    """One budget that is to hold for each of several memories."""
+    if len(memories) == 1 or budget.kind == "fraction":
+        return budget
+    names = ", ".join(memories)
+    if budget.kind == "min":
+        raise ConfigError(f"budget 'min' cannot be found for several memories ({names}): give each bytes or a share")
+    each = ",".join(f"{memory}={budget.text}" for memory in memories)
+    raise ConfigError(f"budget '{budget.text}' is one size for several memories ({names}): write --budget {each}")
+
+
+def _memory_named(name: str, specs: Sequence[DeviceSpec]) -> str:
+    """The memory that a name in a budget speaks of: its own, or that of a device."""
+    by_name = {spec.name: spec.memory for spec in specs} | {spec.memory: spec.memory for spec in specs}
+    if name in by_name:
+        return by_name[name]
+    try:
+        full = named_spec(name).name
+    except ConfigError:
+        full = name
+    if full not in by_name:
+        raise ConfigError(f"budget names '{name}', which is no device here: there are {', '.join(by_name)}")
+    return by_name[full]
+
+
+def _with_threads(spec: DeviceSpec, threads: int) -> DeviceSpec:
+    if not threads or not PROVIDERS[spec.provider].thread_option or spec.threads == threads:
+        return spec
+    if spec.threads:
+        raise ConfigError(
+            f"device {spec.name} computes with {spec.threads} threads, but --intra-op-threads says {threads}: "
+            "give the number once"
+        )
+    return msgspec.structs.replace(spec, threads=threads)
+
+
+def _check_keys(values: Mapping[str, Any], kind: type[msgspec.Struct], where: str) -> None:
+    known = [field.name for field in msgspec.structs.fields(kind)]
+    for key in values:
+        if key not in known:
+            raise ConfigError(f"{where}: unknown key '{key}'{suggest(key, known)}")
+
+
+def _links(value: object, file: Path) -> list[dict[str, Any]]:
+    if value is None:
+        return []
+    if not isinstance(value, list) or not all(isinstance(link, dict) for link in value):
+        raise ConfigError(f"device file {file}: links must be a list, each with `to` and `bytes_per_second`")
+    for link in value:
+        _check_keys(link, LinkSpec, f"device file {file}, links")
+    return value
+
+
+def _mapping(value: object, file: Path) -> dict[Any, Any]:
+    if value is not None and not isinstance(value, dict):
+        raise ConfigError(f"device file {file}: options must map names to values")
+    return value or {}
+
+
+def _option_text(value: object) -> str:
+    """An option as the runtime takes it; YAML's true and false are 1 and 0."""
+    return str(int(value)) if isinstance(value, bool) else str(value)
+
+
+def _check_values(spec: DeviceSpec, file: Path) -> None:
+    """Check what the types do not say."""
+    rates = {key: getattr(spec, key) for key in RATES}
+    rates |= {f"links to {link.to}: bytes_per_second": link.bytes_per_second for link in spec.links}
+    rates |= {f"links to {link.to}: back_bytes_per_second": link.back_bytes_per_second for link in spec.links}
+    for key, rate in rates.items():
+        if rate is not None and not rate > 0:
+            raise ConfigError(f"device file {file}: {key} = {rate} must be above 0")
+    counts = {key: getattr(spec, key) for key in ("index", "threads", "launch_ns")}
+    counts |= {
+        f"links to {link.to}: latency_ns": min(link.latency_ns, link.back_latency_ns or 0) for link in spec.links
+    }
+    for key, count in counts.items():
+        if count < 0:
+            raise ConfigError(f"device file {file}: {key} = {count} must not be negative")
+    if spec.threads and not PROVIDERS[spec.provider].thread_option:
+        raise ConfigError(f"device file {file}: provider {spec.provider} takes no number of threads")
+    if spec.index and not PROVIDERS[spec.provider].has_index:
+        raise ConfigError(f"device file {file}: provider {spec.provider} takes no index")

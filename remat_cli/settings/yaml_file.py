@@ -1,0 +1,39 @@
+"""Read YAML files of settings, and say which key was perhaps meant."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from remat_cli.base.errors import ConfigError
+
+
+def read_yaml(file: Path, what: str = "configuration") -> dict[str, Any]:
+    """The keys and values of a file; `what` names it in messages.
+
+    Raises:
+        ConfigError: the file is missing, is not YAML, or holds no mapping.
+    """
+    import yaml
+
+    try:
+        values = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigError(f"{what} {file} does not exist") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{what} {file} cannot be read: {error}") from None
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{what} {file} is not YAML: {' '.join(str(error).split())}") from None
+    if values is None:
+        return {}
+    if not isinstance(values, dict):
+        raise ConfigError(f"{what} {file} must hold `key: value` lines, not a {type(values).__name__}")
+    return {str(key).replace("-", "_"): value for key, value in values.items()}
+
+
+def suggest(key: str, known: Sequence[str]) -> str:
+    """The end of a message about an unknown key: the nearest known one, or all of them."""
+    nearest = difflib.get_close_matches(key, known, 1, 0.5)
+    return f"; did you mean '{nearest[0]}'?" if nearest else f"; known keys: {', '.join(known)}"

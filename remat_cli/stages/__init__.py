@@ -1,0 +1,1 @@
+"""The steps of one compile, in their order."""

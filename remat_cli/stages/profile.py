@@ -1,0 +1,314 @@
+"""Profile a model on several devices, and the links between their memories; what was measured before is cached."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import msgspec
+
+from remat_cli.base import progress as stages
+from remat_cli.base.progress import Progress
+from remat_cli.core.device import DeviceSpec
+from remat_cli.core.graph import Tensor
+from remat_cli.core.interface import InputSpec
+from remat_cli.core.profile import LinkCost, OpCost, Profile, Unsupported
+from remat_cli.devices.provider_table import PROVIDERS
+from remat_cli.devices.roofline import estimate, estimated_links
+from remat_cli.onnx_io.load import save
+from remat_cli.onnx_io.one_op import call_model, model_with_outputs, one_op_model
+from remat_cli.runtime.links import measure_link
+from remat_cli.runtime.op_profiler import (
+    HANDOVER_ELEMENTS,
+    HANDOVERS,
+    OpFinding,
+    OpJob,
+    OpRequest,
+    measure_call,
+    measure_handover,
+    measure_ops,
+)
+from remat_cli.runtime.profile_cache import CacheScope, ProfileCache
+from remat_cli.runtime.provenance import provenance
+from remat_cli.runtime.providers import device_of, must_estimate, require_device
+from remat_cli.runtime.session import SessionSettings, device_settings
+from remat_cli.runtime.tensor_values import record_values
+from remat_cli.settings.config import Config
+from remat_cli.stages.prepare import (
+    CPU,
+    RUNS,
+    WARMUPS,
+    Prepared,
+    Sight,
+    cache_scope,
+    known_sight,
+    optimization_level,
+    profile_prepared,
+)
+
+MOST_VALUE_BYTES = 2**30  # of recorded floats; larger ones are random
+FLOATS = ("float", "double", "float16", "bfloat16")
+CALL, HANDOVER = "call", "handover"
+
+
+def profile_on_devices(
+    prepared: Prepared, config: Config, specs: Sequence[DeviceSpec], progress: Progress
+) -> tuple[tuple[Profile, ...], tuple[LinkCost, ...]]:
+    """The cost of every op on each device, and of copies between each two memories.
+
+    On the CPU provider ops are measured inside the model, since segments run as whole sessions there. On any other
+    provider each op is measured in a session of its own, on the values that its inputs take in a run, and compared
+    with the CPU; its workspace cannot be observed there and counts as 0. `run_ns` is the whole model in one session.
+    What was measured is in the cache at once, so that an interrupted run loses nothing. Devices that are not here are
+    estimated from their descriptions where the settings admit that, by what was measured on the first that is here.
+
+    Raises:
+        RuntimeFailure: the model fails to run on the CPU, or nothing runs on a device.
+        MissingDependency: a device cannot be used.
+        ConfigError: the description of a device that is not here lacks figures.
+    """
+    absent = {spec.name for spec in specs if must_estimate(spec, config.estimate)}
+    here = [spec for spec in specs if spec.name not in absent]
+    for spec in here:
+        require_device(device_of(spec))
+    found: dict[str, Profile] = {}
+    for number, spec in enumerate(here):
+        part = _Part(progress, number, len(here), len(prepared.graph.ops))
+        measure = _profile_inside if spec.provider == CPU else _profile_apart
+        found[spec.name] = measure(prepared, config, spec, part)
+    measured = (found[here[0].name], here[0]) if here else (None, None)
+    for spec in specs:
+        if spec.name in absent:
+            guess = estimate(prepared.graph, spec, *measured)
+            found[spec.name] = msgspec.structs.replace(guess, model_sha256=prepared.reference_sha256)
+    links = link_costs(here, config)
+    known = {(link.source, link.target) for link in links}
+    described = tuple(link for link in estimated_links(specs) if (link.source, link.target) not in known)
+    return tuple(found[spec.name] for spec in specs), (*links, *described)
+
+
+def link_costs(specs: Sequence[DeviceSpec], config: Config) -> tuple[LinkCost, ...]:
+    """What copies cost between each two memories of devices that are here.
+
+    Raises:
+        RuntimeFailure: the runtime cannot copy there.
+        MissingDependency: a device cannot be used.
+    """
+    first = {spec.memory: spec for spec in reversed(specs)}
+    pairs = [(a, b) for a in first.values() for b in first.values() if a.memory != b.memory]
+    if not pairs:
+        return ()
+    with ProfileCache(config.cache_dir) as cache:
+        return tuple(_link(source, target, config, cache) for source, target in pairs)
+
+
+@dataclass(frozen=True)
+class _Part:
+    """The progress of one device among several, in ops of all devices."""
+
+    whole: Progress
+    number: int
+    devices: int
+    ops: int
+
+    def stage(self, text: str) -> None:
+        """The same stage."""
+        self.whole.stage(text)
+
+    def advance(self, done: int, total: int) -> None:
+        """So much of this device's share."""
+        self.whole.advance(self.number * self.ops + done * self.ops // max(1, total), self.devices * self.ops)
+
+    def detail(self, text: str) -> None:
+        """The same words."""
+        self.whole.detail(text)
+
+    def incumbent(self, overhead_percent: float | None, bound_percent: float | None) -> None:
+        """The same."""
+        self.whole.incumbent(overhead_percent, bound_percent)
+
+    def note(self, text: str) -> None:
+        """The same line."""
+        self.whole.note(text)
+
+    def should_stop(self) -> bool:
+        """The same answer."""
+        return self.whole.should_stop()
+
+
+def _profile_inside(prepared: Prepared, config: Config, spec: DeviceSpec, progress: Progress) -> Profile:
+    """Costs on the CPU provider, with the device's threads, as seen inside the model."""
+    config = msgspec.structs.replace(config, intra_op_threads=spec.threads or config.intra_op_threads)
+    scope = cache_scope(CPU, config)
+    with ProfileCache(config.cache_dir) as cache:
+        sight = known_sight(cache, scope, prepared.reference_sha256) if config.inputs is None else None
+    own = sight or Sight(prepared.sight.types, prepared.sight.packed_bytes)
+    profile = profile_prepared(replace(prepared, sight=own), config, CPU, progress)
+    settings = device_settings(spec, SessionSettings(intra_op_threads=config.intra_op_threads))
+    call_ns = _handover_ns(scope, config, settings)
+    return msgspec.structs.replace(
+        profile, device=spec.name, memory=spec.memory, power_watts=spec.power_watts, call_ns=call_ns
+    )
+
+
+def _profile_apart(prepared: Prepared, config: Config, spec: DeviceSpec, progress: Progress) -> Profile:
+    """Costs on another provider, each op by itself."""
+    progress.stage(stages.PROFILING)
+    settings, scope = device_settings(spec, SessionSettings()), _scope_apart(spec, config)
+    is_opaque = PROVIDERS[spec.provider].is_opaque
+    keys = (*prepared.signatures, prepared.reference_sha256)
+    with ProfileCache(config.cache_dir) as cache:
+        known = cache.op_costs(scope, keys).keys() | cache.unsupported(scope, keys).keys()
+        missing = {key: op for op, key in reversed(tuple(enumerate(prepared.signatures))) if key not in known}
+        if missing or prepared.reference_sha256 not in known:
+            _measure_apart(prepared, config, settings, missing, _Keeper(cache, scope), progress)
+        costs, refused = cache.op_costs(scope, keys), cache.unsupported(scope, keys)
+    call_ns = 0 if is_opaque else _call_ns(scope, config, settings)
+    named = [(op.name, key) for op, key in zip(prepared.graph.ops, prepared.signatures, strict=True)]
+    whole = costs.get(prepared.reference_sha256)
+    return Profile(
+        device=spec.name,
+        model_sha256=prepared.reference_sha256,
+        provenance=scope.provenance,
+        ops=tuple(_without_call(costs[key], name, call_ns) for name, key in named if key in costs),
+        weight_bytes=prepared.graph.weight_bytes,
+        input_bytes=prepared.graph.input_bytes,
+        run_ns=whole.time_ns if whole else None,
+        unsupported=tuple(Unsupported(name, refused[key].reason) for name, key in named if key not in costs),
+        memory=spec.memory,
+        power_watts=spec.power_watts,
+        call_ns=call_ns,
+        is_opaque=is_opaque,
+    )
+
+
+def _without_call(cost: OpCost, name: str, call_ns: int) -> OpCost:
+    """The op's part of the time of a session with it alone."""
+    return msgspec.structs.replace(cost, name=name, time_ns=max(1, cost.time_ns - call_ns))
+
+
+def _scope_apart(spec: DeviceSpec, config: Config) -> CacheScope:
+    """What costs of ops by themselves depend on."""
+    source = provenance(spec.session_device, spec.threads, optimization_level(config), RUNS, WARMUPS)
+    options = " ".join(f"{key}={value}" for key, value in spec.session_options)
+    return CacheScope(f"{spec.session_device} {options} by itself", source)
+
+
+@dataclass(frozen=True)
+class _Keeper:
+    """Puts findings into the cache, one by one."""
+
+    cache: ProfileCache
+    scope: CacheScope
+
+    def keep(self, found: OpFinding) -> None:
+        """Written when this returns."""
+        if found.time_ns is None:
+            self.cache.store_unsupported(self.scope, Unsupported(found.name, found.reason))
+        else:
+            cost = OpCost(found.name, found.time_ns, 0, found.noise_percent)
+            self.cache.store_ops(self.scope, {found.name: cost})
+
+
+def _measure_apart(
+    prepared: Prepared,
+    config: Config,
+    settings: SessionSettings,
+    missing: dict[str, int],
+    keeper: _Keeper,
+    progress: Progress,
+) -> None:
+    """Measure one op of each signature that is missing, and the whole model."""
+    ops = dict(sorted(missing.items(), key=lambda item: item[1]))
+    with tempfile.TemporaryDirectory(prefix="remat_ops_", dir=prepared.reference_path.parent) as name:
+        folder = Path(name)
+        values = _values(prepared, list(ops.values()), folder)
+        jobs = [_job(prepared, key, op, values, folder) for key, op in ops.items()]
+        jobs.append(_whole_job(prepared, values))
+        call = folder / "call.onnx"
+        save(call_model(), call)
+        request = OpRequest(settings, RUNS, WARMUPS, seed=config.seed)
+        measure_ops(jobs, request, call, keeper.keep, progress.advance)
+
+
+def _values(prepared: Prepared, ops: Sequence[int], folder: Path) -> dict[str, str]:
+    """Files with what ops read in a run: all that is not floats, and of floats the smallest, up to a limit."""
+    graph = prepared.graph
+    read = {tensor for op in ops for tensor in graph.ops[op].inputs} | set(graph.model_inputs)
+    tensors = sorted((graph.tensors[tensor] for tensor in read), key=lambda t: (t.dtype in FLOATS, t.size_bytes))
+    names, total_bytes = [], 0
+    for tensor in tensors:
+        total_bytes += tensor.size_bytes
+        if tensor.producer is None or tensor.dtype not in FLOATS or total_bytes <= MOST_VALUE_BYTES:
+            names.append(tensor.name)
+    path = folder / "observed.onnx"
+    made = {tensor.name for tensor in tensors if tensor.producer is not None}
+    save(model_with_outputs(prepared.reference, graph, [name for name in names if name in made]), path)
+    return record_values(path, prepared.feeds, tuple(names), folder)
+
+
+def _job(prepared: Prepared, key: str, op: int, values: dict[str, str], folder: Path) -> OpJob:
+    tensors = [prepared.graph.tensors[tensor] for tensor in prepared.graph.ops[op].inputs]
+    path = folder / f"op_{op}.onnx"
+    save(one_op_model(prepared.reference, prepared.graph, op), path)
+    return OpJob(key, str(path), tuple(_input(tensor) for tensor in tensors), _chosen(values, tensors))
+
+
+def _whole_job(prepared: Prepared, values: dict[str, str]) -> OpJob:
+    tensors = [prepared.graph.tensors[tensor] for tensor in prepared.graph.model_inputs]
+    inputs = tuple(_input(tensor) for tensor in tensors)
+    path = str(prepared.reference_path.resolve())
+    return OpJob(prepared.reference_sha256, path, inputs, _chosen(values, tensors))
+
+
+def _input(tensor: Tensor) -> InputSpec:
+    return InputSpec(tensor.name, tensor.dtype, tensor.shape)
+
+
+def _chosen(values: dict[str, str], tensors: Sequence[Tensor]) -> dict[str, str]:
+    return {tensor.name: values[tensor.name] for tensor in tensors if tensor.name in values}
+
+
+def _call_ns(scope: CacheScope, config: Config, settings: SessionSettings) -> int:
+    """What one more session costs on a device, from the cache if it is known."""
+
+    def measure(folder: Path) -> int:
+        save(call_model(), folder / "call.onnx")
+        return measure_call(folder / "call.onnx", settings)
+
+    return _measured_once(CALL, scope, config, measure)
+
+
+def _handover_ns(scope: CacheScope, config: Config, settings: SessionSettings) -> int:
+    """What it costs to go on in another session, where ops were measured inside the model, from the cache if known."""
+
+    def measure(folder: Path) -> int:
+        one, row = folder / "one.onnx", folder / "row.onnx"
+        save(call_model(1, HANDOVER_ELEMENTS), one)
+        save(call_model(HANDOVERS, HANDOVER_ELEMENTS), row)
+        return measure_handover(one, row, settings)
+
+    return _measured_once(HANDOVER, scope, config, measure)
+
+
+def _measured_once(key: str, scope: CacheScope, config: Config, measure: Callable[[Path], int]) -> int:
+    """A cost in nanoseconds that is no op's, from the cache if it is known; `measure` may write models to a folder."""
+    with ProfileCache(config.cache_dir) as cache:
+        if key not in cache.op_costs(scope, [key]):
+            with tempfile.TemporaryDirectory(prefix="remat_call_") as folder:
+                cache.store_ops(scope, {key: OpCost(key, measure(Path(folder)))})
+        return cache.op_costs(scope, [key])[key].time_ns
+
+
+def _link(source: DeviceSpec, target: DeviceSpec, config: Config, cache: ProfileCache) -> LinkCost:
+    names = (source.memory, target.memory)
+    scopes = [_scope_apart(spec, config) for spec in (source, target)]
+    key = " -> ".join((names[0], scopes[0].key, names[1], scopes[1].key))
+    known = cache.link(key, names)
+    if known is not None:
+        return known
+    settings = (device_settings(source, SessionSettings()), device_settings(target, SessionSettings()))
+    cache.store_link(key, found := measure_link(names, settings))
+    return found

@@ -1,0 +1,156 @@
+"""Run a plan that spans devices beside the plain model and the best single device, and compare with its promises."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from remat_cli.base import progress as stages
+from remat_cli.base.progress import Progress
+from remat_cli.core.device import DeviceSpec
+from remat_cli.core.device_verification import DeviceVerification
+from remat_cli.core.plan_file import PlanFile, graph_instances
+from remat_cli.core.profile import Profile
+from remat_cli.core.program import Program
+from remat_cli.core.program_run import SeenMemory
+from remat_cli.core.schedule import Compute, Schedule
+from remat_cli.core.simulate import simulate
+from remat_cli.runtime.likeness import Likeness, have_same_bits, likeness
+from remat_cli.runtime.segment_measure import see_memory, time_runs
+from remat_cli.runtime.session import runtime_version
+from remat_cli.stages.program import placed_program
+
+ROUNDS, RUNS = 3, 4
+HOST = DeviceSpec("cpu", "cpu")
+
+
+@dataclass(frozen=True)
+class PlannedRun:
+    """A plan file and the model that it speaks of; `single` is the best plan on one device, if it is another one."""
+
+    plan: PlanFile
+    model: Path
+    single: Schedule | None = None
+
+
+def verify_on_devices(
+    run: PlannedRun, feeds: Sequence[Mapping[str, Any]], work: Path, progress: Progress
+) -> DeviceVerification:
+    """Run all in fresh processes, the plan and the single device in turns; broken promises are in the report.
+
+    Raises:
+        MissingDependency: a device of the plan is not here.
+        RuntimeFailure: ONNX Runtime fails to run a part of it.
+    """
+    progress.stage(stages.VERIFYING)
+    assert run.plan.placement is not None
+    program = _program(run.plan, run.model, work / "planned")
+    reference = _program(_plain(run.plan), run.model, work / "plain")
+    alike = [_compared(reference, program, fed) for fed in feeds]
+    progress.advance(1, 3)
+    seen = see_memory(program, feeds[0])
+    progress.advance(2, 3)
+    programs = {"": program}
+    if run.single is not None:
+        programs[_device_of(run)] = _program(_rescheduled(run.plan, run.single), run.model, work / "single")
+    times = _in_turns(programs, feeds[0])
+    progress.advance(3, 3)
+    return _verification(run, program, alike, seen, times)
+
+
+def _verification(
+    run: PlannedRun, program: Program, alike: Sequence[Likeness | None], seen: SeenMemory, times: dict[str, int]
+) -> DeviceVerification:
+    """The figures joined; a likeness of None means the same bits."""
+    place = run.plan.placement
+    assert place is not None
+    differing = [found for found in alike if found is not None]
+    errors = [found.relative_error for found in differing if found.relative_error is not None]
+    peaks = dict(zip(program.memories, seen.peak_bytes, strict=True))
+    hidden = [name for name, is_hidden in zip(program.memories, seen.is_hidden, strict=True) if is_hidden]
+    return DeviceVerification(
+        reference=f"the same model on {_reference(place.devices).name} alone",
+        outputs_identical=not differing,
+        must_be_identical={spec.provider for spec in place.devices} == {_reference(place.devices).provider},
+        outputs_close=all(found.are_close for found in differing),
+        largest_difference=max(errors, default=None) if differing else 0.0,
+        predicted_peak_bytes=place.peak_bytes,
+        measured_peak_bytes={**peaks, **dict.fromkeys(hidden)},
+        predicted_fixed_bytes=dict(zip(program.memories, program.planned_fixed_bytes, strict=True)),
+        measured_fixed_bytes=dict(zip(program.memories, seen.fixed_bytes, strict=True)),
+        predicted_time_ns=run.plan.solved.time_ns,
+        measured_time_ns=times[""],
+        measured_single_time_ns={name: time for name, time in times.items() if name},
+        within_budget=all(peak <= place.budgets[name] for name, peak in peaks.items()),
+        runs=ROUNDS * RUNS,
+        runtime_version=runtime_version(),
+        notes=_notes(hidden),
+    )
+
+
+def _notes(hidden: Sequence[str]) -> tuple[str, ...]:
+    return tuple(f"what providers hold inside their sessions in memory '{name}' does not show" for name in hidden)
+
+
+def _compared(reference: Program, program: Program, feeds: Mapping[str, Any]) -> Likeness | None:
+    """How alike the outputs are; None: the same bits."""
+    originals, others = (time_runs(each, feeds, 0, {}).arrays for each in (reference, program))
+    return None if have_same_bits(originals, others) else likeness(originals, others)
+
+
+def _in_turns(programs: Mapping[str, Program], feeds: Mapping[str, Any]) -> dict[str, int]:
+    """The least time of each program, measured in turns."""
+    least: dict[str, int] = {}
+    for _ in range(ROUNDS):
+        for name, program in programs.items():
+            runs = time_runs(program, feeds, RUNS, {}).runs
+            least[name] = min(least.get(name, runs[0].total_ns), *(run.total_ns for run in runs))
+    return least
+
+
+def _program(plan: PlanFile, model: Path, folder: Path) -> Program:
+    folder.mkdir()
+    return placed_program(plan, model, folder)
+
+
+def _reference(devices: Sequence[DeviceSpec]) -> DeviceSpec:
+    """The plan's first device of the CPU provider, else the CPU as it is."""
+    return next((spec for spec in devices if spec.provider == "cpu"), HOST)
+
+
+def _plain(plan: PlanFile) -> PlanFile:
+    """Every op once in baseline order on the reference device, without a budget."""
+    place = plan.placement
+    assert place is not None
+    spec = msgspec.structs.replace(_reference(place.devices), memory="cpu")
+    profile = msgspec.structs.replace(
+        place.profiles[0], device=spec.name, memory="cpu", unsupported=(), is_opaque=False
+    )
+    profile = msgspec.structs.replace(profile, ops=_any_costs(plan, place.profiles))
+    alone = msgspec.structs.replace(place, devices=(spec,), profiles=(profile,), links=(), budgets={"cpu": 2**62})
+    schedule = Schedule(tuple(Compute(op) for op in range(len(plan.graph.ops))))
+    return _rescheduled(msgspec.structs.replace(plan, placement=alone), schedule)
+
+
+def _any_costs(plan: PlanFile, profiles: Sequence[Profile]) -> tuple[Any, ...]:
+    """A cost for every op, whichever device it is from: a plain run is not planned, so none of them matters."""
+    costs = {cost.name: cost for profile in profiles for cost in profile.ops}
+    return tuple(costs[op.name] for op in plan.graph.ops)
+
+
+def _rescheduled(plan: PlanFile, schedule: Schedule) -> PlanFile:
+    """The same problem under another schedule."""
+    bare = msgspec.structs.replace(plan, schedule=schedule)
+    problem = bare.problem()
+    return msgspec.structs.replace(bare, instances=graph_instances(plan.graph, problem, simulate(problem, schedule)))
+
+
+def _device_of(run: PlannedRun) -> str:
+    """The device of the single plan."""
+    place = run.plan.placement
+    assert place is not None
+    return place.single[0].device

@@ -1,0 +1,175 @@
+"""Profiles of several devices: what is measured where, what is kept, and what is estimated."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from remat_cli import SilentProgress, load_config
+from remat_cli.base.errors import MissingDependency
+from remat_cli.core.device import DeviceSpec, LinkSpec
+from remat_cli.core.profile import LinkCost
+from remat_cli.runtime.op_profiler import OpFinding
+from remat_cli.runtime.providers import is_present, parse_device
+from remat_cli.settings.devices import device_specs
+from remat_cli.stages import profile as under_test
+from remat_cli.stages.prepare import optimization_level, prepare
+from remat_cli.stages.profile import profile_on_devices
+
+CHAIN = Path(__file__).resolve().parents[2] / "sample_models" / "chain.onnx"
+APART = DeviceSpec("other", "coreml", memory="other", power_watts=7.0)
+"""A device of another provider, whose sessions `apart` opens on the CPU: ops are measured by themselves."""
+
+
+class Bar(SilentProgress):
+    """Remembers how far it was."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[int, int]] = []
+
+    def advance(self, done: int, total: int) -> None:
+        self.seen.append((done, total))
+
+
+@pytest.fixture
+def apart(monkeypatch):
+    """Sessions of any device are opened on the CPU."""
+    honest = under_test.device_settings
+
+    def on_cpu(spec, settings):
+        return honest(msgspec.structs.replace(spec, provider="cpu", threads=1), settings)
+
+    monkeypatch.setattr(under_test, "device_settings", on_cpu)
+    monkeypatch.setattr(under_test, "require_device", lambda device: None)
+    monkeypatch.setattr(under_test, "must_estimate", lambda spec, may_estimate: False)
+
+
+@pytest.fixture
+def config(tmp_path):
+    return load_config({"cache_dir": str(tmp_path / "cache"), "devices": ("cpu:1threads", "cpu:2threads")})
+
+
+@pytest.fixture
+def model(tmp_path, config):
+    return prepare(CHAIN, config, tmp_path, SilentProgress())
+
+
+def test_cpus_are_measured_inside_the_model_with_their_own_threads(model, config):
+    bar = Bar()
+    profiles, links = profile_on_devices(model, config, device_specs(config), bar)
+    names = [op.name for op in model.graph.ops]
+    assert [profile.device for profile in profiles] == ["cpu:1threads", "cpu:2threads"]
+    assert [profile.provenance.intra_op_threads for profile in profiles] == [1, 2]
+    assert all([cost.name for cost in profile.ops] == names for profile in profiles)
+    assert all(profile.memory == "cpu" and profile.call_ns > 0 and not profile.is_opaque for profile in profiles)
+    assert all(profile.run_ns is not None for profile in profiles)
+    assert links == ()
+    assert bar.seen == sorted(bar.seen)
+    assert bar.seen[-1] == (2 * len(names), 2 * len(names))
+    quiet = Bar()
+    assert profile_on_devices(model, config, device_specs(config), quiet)[0] == profiles
+    assert quiet.seen == []
+
+
+def test_other_providers_are_measured_op_by_op(model, config, apart):
+    profiles, links = profile_on_devices(model, config, (*device_specs(config)[:1], APART), SilentProgress())
+    other = profiles[1]
+    assert [cost.name for cost in other.ops] == [op.name for op in model.graph.ops]
+    assert (other.is_opaque, other.call_ns, other.memory, other.power_watts) == (True, 0, "other", 7.0)
+    assert all(cost.workspace_bytes == 0 for cost in other.ops)
+    assert other.unsupported == ()
+    assert other.run_ns is not None
+    assert other.weight_bytes == model.graph.weight_bytes
+    assert other.model_sha256 == profiles[0].model_sha256
+    assert {(link.source, link.target) for link in links} == {("cpu", "other"), ("other", "cpu")}
+    assert all(link.measured for link in links)
+    assert profile_on_devices(model, config, (*device_specs(config)[:1], APART), SilentProgress()) == (profiles, links)
+
+
+def test_an_interrupted_run_goes_on_where_it_was(model, config, apart, monkeypatch):
+    asked = []
+
+    def two_and_then_stop(jobs, request, call, keep, advance):
+        asked.append([job.name for job in jobs])
+        for number, job in enumerate(jobs):
+            if len(asked) == 1 and number == 2:
+                raise KeyboardInterrupt
+            reason = "no kernel" if number == 1 else ""
+            keep(OpFinding(job.name, None if reason else 5, reason=reason))
+
+    monkeypatch.setattr(under_test, "measure_ops", two_and_then_stop)
+    with pytest.raises(KeyboardInterrupt):
+        profile_on_devices(model, config, (APART,), SilentProgress())
+    (profile,), _ = profile_on_devices(model, config, (APART,), SilentProgress())
+    assert len(asked[0]) == len(set(model.signatures)) + 1
+    assert asked[1] == asked[0][2:]
+    refused = {op.name for op in profile.unsupported}
+    assert refused
+    assert {cost.name for cost in profile.ops} | refused == {op.name for op in model.graph.ops}
+    assert not refused & {cost.name for cost in profile.ops}
+    assert profile_on_devices(model, config, (APART,), SilentProgress())[0] == (profile,)
+    assert len(asked) == 2
+
+
+def test_a_device_that_is_not_here_is_estimated_only_when_asked(model, config):
+    absent = DeviceSpec(
+        "accelerator",
+        "cuda",
+        memory="cuda:0",
+        flops_per_second=1e12,
+        memory_bytes_per_second=1e11,
+        launch_ns=5000,
+        links=(LinkSpec("cpu", 1e10, 9000, back_bytes_per_second=5e9),),
+    )
+    if is_present(parse_device("cuda:0")):
+        pytest.skip("a CUDA device is here")
+    specs = (*device_specs(config)[:1], absent)
+    bar = Bar()
+    with pytest.raises(MissingDependency):
+        profile_on_devices(model, config, specs, bar)
+    assert bar.seen == []  # nothing is measured in vain
+    profiles, links = profile_on_devices(model, msgspec.structs.replace(config, estimate=True), specs, SilentProgress())
+    assert [profile.provenance.measured for profile in profiles] == [True, False]
+    assert profiles[1].model_sha256 == model.reference_sha256
+    assert all(cost.time_ns >= 5000 for cost in profiles[1].ops)
+    assert set(links) == {
+        LinkCost("cuda:0", "cpu", 9000, 1e10, measured=False),
+        LinkCost("cpu", "cuda:0", 9000, 5e9, measured=False),
+    }
+
+
+@pytest.mark.parametrize(
+    ("devices", "portable", "level"),
+    [
+        (("cpu",), False, "all"),
+        (("cpu",), True, "extended"),
+        (("cpu:1threads", "cpu:2threads"), False, "all"),
+        (("cpu", "openvino"), False, "basic"),
+        (("cuda:0",), True, "basic"),
+    ],
+)
+def test_only_the_cpu_gets_ops_of_its_own(devices, portable, level):
+    assert optimization_level(load_config({"devices": devices, "portable": portable})) == level
+
+
+def test_at_the_basic_level_ops_are_standard(tmp_path):
+    config = load_config({"cache_dir": str(tmp_path), "devices": ("cpu", "openvino")})
+    sample = CHAIN.with_name("unet.onnx")
+    model = prepare(sample, config, tmp_path, SilentProgress())
+    assert {op.domain for op in model.graph.ops} == {""}
+    usual = prepare(sample, load_config({"cache_dir": str(tmp_path)}), tmp_path, SilentProgress())
+    assert {op.domain for op in usual.graph.ops} != {""}
+
+
+def test_openvino_is_profiled(tmp_path):
+    if not is_present(parse_device("openvino")):
+        pytest.skip("no device that OpenVINO takes is here")
+    config = load_config({"cache_dir": str(tmp_path / "cache"), "devices": ("cpu:1threads", "openvino")})
+    model = prepare(CHAIN, config, tmp_path, SilentProgress())
+    (first, second), links = profile_on_devices(model, config, device_specs(config), SilentProgress())
+    assert (first.is_opaque, second.is_opaque) == (False, True)
+    assert second.ops
+    assert {op.name for op in (*second.ops, *second.unsupported)} == {op.name for op in model.graph.ops}
+    assert links == ()
