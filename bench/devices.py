@@ -11,7 +11,6 @@ its plugin on Intel processors), else its rows are skipped with one line, and ro
 
 from __future__ import annotations
 
-import dataclasses
 import importlib.metadata
 import json
 import platform
@@ -33,23 +32,26 @@ from bench.devices_measure import MODEL, PLAN, ROUNDS, RUNS, SINGLE, Planned, me
 from bench.devices_report import markdown
 from remat_cli.base.errors import MissingDependency, RematError
 from remat_cli.base.progress import SilentProgress
-from remat_cli.core.budget import parse_budget
+from remat_cli.commands.asked import request_of
 from remat_cli.core.device import DeviceSpec
 from remat_cli.core.plan_file import PlanFile, graph_instances, write_plan
 from remat_cli.core.simulate import simulate
+from remat_cli.core.solver_run import Status
 from remat_cli.onnx_io.load import save
-from remat_cli.report.device_compile import device_compile_report
-from remat_cli.report.placed import Placed
 from remat_cli.runtime.providers import device_of, require_device
 from remat_cli.runtime.segment_measure import see_memory
-from remat_cli.settings.config import Config, load_config
-from remat_cli.settings.devices import device_specs, memory_budgets
-from remat_cli.stages.place import ATTEMPTS, DevicePlan, Platform, judged_again, plan_on_devices
-from remat_cli.stages.placed_record import device_plan_file, noted_model, placed_at, unplaced
+from remat_cli.settings.settings import Settings, load_settings
+from remat_cli.stages.place import plan_again, plan_on_devices
+from remat_cli.stages.planned import PlannedModel
+from remat_cli.stages.platform import Platform
 from remat_cli.stages.prepare import Prepared, prepare
-from remat_cli.stages.profile import profile_on_devices
+from remat_cli.stages.profile import profile_model
 from remat_cli.stages.program import placed_program
+from remat_cli.stages.record import model_to_write, plan_file, written_at
+from remat_cli.stages.request import CompileRequest
+from remat_cli.stages.settle import ATTEMPTS, Settled
 from remat_cli.stages.solve import prepare_kernels
+from remat_cli.stages.tell import compile_report
 from sample_models.papers import paper_model
 
 NAME = "devices"
@@ -118,14 +120,14 @@ class Case:
         path = self.at(budget) / ROW
         return json.loads(path.read_text()) if path.exists() else None
 
-    def config(self, budget: str, seconds: str) -> Config:
+    def config(self, budget: str, seconds: str) -> Settings:
         """The product's settings."""
-        return load_config({"devices": list(SETS[self.set_name]), "budget": budget, "time_limit": seconds})
+        return load_settings({"devices": list(SETS[self.set_name]), "budget": budget, "time_limit": seconds})
 
     @property
     def specs(self) -> tuple[DeviceSpec, ...]:
         """The devices."""
-        return device_specs(self.config(ENOUGH, "1s"))
+        return self.config(ENOUGH, "1s").devices
 
 
 @click.command()
@@ -256,9 +258,9 @@ class Subject:
     @classmethod
     def profiled(cls, case: Case, work: Path) -> Subject:
         """Measure what the cache of profiles does not have."""
-        config, specs, silent = case.config(ENOUGH, "1s"), case.specs, SilentProgress()
-        prepared = prepare(case.source, config, work, silent)
-        return cls(prepared, Platform(prepared.graph, specs, *profile_on_devices(prepared, config, specs, silent)))
+        conditions = case.config(ENOUGH, "1s").conditions
+        prepared = prepare(case.source, conditions, work, SilentProgress())
+        return cls(prepared, profile_model(prepared, conditions, SilentProgress()))
 
     def plan(self, case: Case, budget: str, text: str, seconds: str) -> None:
         """Plan within a budget; the folder gets the row so far and, where one was found, the plan."""
@@ -267,64 +269,53 @@ class Subject:
         if case.set_name == TWO_MEMORIES:
             prepare_kernels("placement", SilentProgress())
         with tempfile.TemporaryDirectory() as work:
-            counted, planned = self._counted(config, Path(work))
+            request = request_of(config)
+            planned = self._counted(request, Path(work))
         folder = case.at(budget)
         folder.mkdir(parents=True, exist_ok=True)
-        plan = None
         if planned.cut is not None:
-            plan = counted.written(folder, planned, config)
-        row = {"network": case.network, "set": case.set_name, "budget": budget, **counted.facts(planned, plan)}
+            self.written(folder, planned, request)
+        row = {"network": case.network, "set": case.set_name, "budget": budget, **self.facts(planned)}
         row |= {"sizes": NETWORKS[case.network], "limit": seconds, "outcome": _outcome(planned)}
         (folder / ROW).write_text(json.dumps(row))
 
-    def _counted(self, config: Config, work: Path) -> tuple[Subject, DevicePlan]:
+    def _counted(self, request: CompileRequest, work: Path) -> PlannedModel:
         """A plan that knows what its sessions hold of weights, as the product makes it: run, count, plan again."""
-        subject, budgets = self, memory_budgets(config, self.platform.specs)
-        planned = plan_on_devices(self.platform, budgets, config, SilentProgress())
+        planned = plan_on_devices(self.prepared, self.platform, request, SilentProgress())
         for attempt in range(ATTEMPTS):
-            more = {} if planned.cut is None else subject.session_bytes(planned, config, work / str(attempt))
+            more = {} if planned.cut is None else self.session_bytes(planned, request, work / str(attempt))
             if not more:
                 break
-            subject = dataclasses.replace(subject, platform=subject.platform.with_session_bytes(more))
-            judged = judged_again(subject.platform, planned)
-            if judged is not None:
-                return subject, judged
-            memories = planned.answer.question.problem.memories
-            budgets = {memory.name: parse_budget(str(memory.budget_bytes)) for memory in memories}
-            planned = plan_on_devices(subject.platform, budgets, config, SilentProgress())
-        return subject, planned
+            counted = planned.platform.with_session_bytes(more)
+            planned = plan_again(planned, counted, request.search, SilentProgress())
+        return planned
 
-    def session_bytes(self, planned: DevicePlan, config: Config, folder: Path) -> dict[str, int]:
+    def session_bytes(self, planned: PlannedModel, request: CompileRequest, folder: Path) -> dict[str, int]:
         """What sessions of a plan hold of weights beyond what was planned, by memory."""
         folder.mkdir()
-        save(noted_model(self.prepared, self.platform, planned), folder / MODEL)
-        plan = device_plan_file(self.prepared, self.platform, planned, config)
-        program = placed_program(plan, folder / MODEL, folder)
+        save(model_to_write(planned), folder / MODEL)
+        program = placed_program(plan_file(planned, request), folder / MODEL, folder)
         held = see_memory(program, self.prepared.feeds).fixed_bytes
         known = zip(program.memories, held, program.planned_fixed_bytes, strict=True)
         return {name: seen - thought for name, seen, thought in known if seen > thought}
 
-    def written(self, folder: Path, planned: DevicePlan, config: Config) -> PlanFile:
+    def written(self, folder: Path, planned: PlannedModel, request: CompileRequest) -> PlanFile:
         """The plan, that of the best single device if it is another one, their model and what it is fed."""
-        save(noted_model(self.prepared, self.platform, planned), folder / MODEL)
+        save(model_to_write(planned), folder / MODEL)
         np.savez(folder / FEEDS, **self.prepared.feeds)
-        plan = device_plan_file(self.prepared, self.platform, planned, config)
-        write_plan(folder / PLAN, placed_at(plan, folder / MODEL, folder / PLAN, None, ()))
+        plan = plan_file(planned, request)
+        write_plan(folder / PLAN, written_at(plan, folder / MODEL, folder / PLAN, None))
         best = planned.best_single
         if best is not None and best.schedule != plan.schedule:
             problem = planned.answer.question.problem
             lives = graph_instances(self.prepared.graph, problem, simulate(problem, best.schedule))
             single = msgspec.structs.replace(plan, schedule=best.schedule, instances=lives)
-            write_plan(folder / SINGLE, placed_at(single, folder / MODEL, folder / SINGLE, None, ()))
+            write_plan(folder / SINGLE, written_at(single, folder / MODEL, folder / SINGLE, None))
         return plan
 
-    def facts(self, planned: DevicePlan, plan: PlanFile | None) -> Row:
+    def facts(self, planned: PlannedModel) -> Row:
         """The product's report without what holds for this run only, and what it was made on."""
-        question = planned.answer.question
-        place = plan.placement if plan is not None else None
-        place = place or unplaced(self.platform, question.problem, planned.single)
-        placed = Placed(self.platform.graph, question.problem, place, planned.answer.plan)
-        report = msgspec.to_builtins(device_compile_report(placed, planned.answer.run, "", question.text))
+        report = msgspec.to_builtins(compile_report(Path(), Settled(planned, None)))
         source = self.platform.profiles[0].provenance
         return {
             "report": {key: value for key, value in report.items() if key not in OF_THIS_RUN},
@@ -334,10 +325,10 @@ class Subject:
         }
 
 
-def _outcome(planned: DevicePlan) -> str:
+def _outcome(planned: PlannedModel) -> str:
     if planned.cut is not None:
         return "planned"
-    return "impossible" if planned.answer.run.status == "infeasible" else "no plan found"
+    return "impossible" if planned.answer.run.status is Status.INFEASIBLE else "no plan found"
 
 
 def _runtime() -> str:

@@ -22,7 +22,7 @@ from remat_cli.runtime._process import Advance, run_fresh
 from remat_cli.runtime.segment_measure import time_runs
 from remat_cli.runtime.session import SessionSettings, device_settings, open_session
 from remat_cli.stages.program import make_program
-from remat_cli.stages.verify import PlannedRun, verify_on_devices
+from remat_cli.stages.verify import PlannedRun, verify_sessions
 
 REPEATS, ROUNDS, RUNS = 2, 2, 6  # a measurement is the least of ROUNDS x RUNS runs, in turns; it is made REPEATS times
 PLAN, SINGLE, MODEL = "plan.json", "single.json", "noted.onnx"
@@ -81,7 +81,7 @@ def measure(planned: Planned, work: Path) -> Row:
     rival = read_plan(planned.folder / SINGLE).schedule if planned.has_rival else None
     run = PlannedRun(plan, planned.folder / MODEL, rival)
     (work / "verify").mkdir()
-    seen = verify_on_devices(run, (planned.feeds,), work / "verify", SilentProgress())
+    seen = verify_sessions(run, (planned.feeds,), work / "verify", SilentProgress())
     times = in_turns(_timers(planned, work))
     wholes = {spec.name: times[f"whole {spec.name}"] for spec in planned.devices}
     return {

@@ -38,7 +38,7 @@ from remat_cli.core.problem import make_problem, tensor_ids
 from remat_cli.core.profile import OpCost, Profile, Provenance
 from remat_cli.core.simulate import baseline
 from remat_cli.core.training import TrainOptions
-from remat_cli.settings.config import Config
+from remat_cli.settings.settings import Settings
 from remat_cli.settings.train import step_paths
 from remat_cli.stages.prepare import prepare
 from sample_models.papers import paper_model
@@ -190,18 +190,18 @@ def step_peak(model: onnx.ModelProto) -> tuple[Step, Peak]:
         folder = Path(name)
         path = folder / "model.onnx"
         onnx.save(model, path)
-        config = Config(train=options, cache_dir=folder / "cache")
+        config = Settings(train=options, cache_dir=folder / "cache")
         step = make_step(path, config, SilentProgress())
-        paths = step_paths(path, config)
+        paths = step_paths(path, config.output, config.force)
         write_step(step, paths)
-        graph = prepare(paths.step, config, folder, SilentProgress()).graph
+        graph = prepare(paths.step, config.conditions, folder, SilentProgress()).graph
     return step, _peak_of(graph)
 
 
 def _peak_of(graph: Graph) -> Peak:
     nowhere = Provenance("", "", "", "", "", 0, "", 0, 0, measured=False)
     profile = Profile("any", "", nowhere, tuple(OpCost(op.name, 0) for op in graph.ops), 0, 0)
-    plan, ids = baseline(make_problem(graph, profile, 0)), tensor_ids(graph)
+    plan, ids = baseline(make_problem(graph, profile)), tensor_ids(graph)
     curve = plan.live_bytes[0]
     top = max(range(len(curve)), key=curve.__getitem__)
     storages: dict[int, Held] = {}

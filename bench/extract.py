@@ -13,16 +13,17 @@ from pathlib import Path
 from bench.draft import Draft
 from remat_cli.base.progress import SilentProgress
 from remat_cli.core.problem import Problem, make_problem
-from remat_cli.settings.config import Config, load_config
+from remat_cli.settings.settings import Settings, load_settings
 from remat_cli.solvers._sharing import condense
-from remat_cli.stages.prepare import prepare, profile_prepared, work_folder
+from remat_cli.stages.prepare import prepare, work_folder
+from remat_cli.stages.profile import profile_model
 
 KEEPER_BYTES = 1
 
 
 def extract(name: str, model: Path) -> Draft:
     """The instance of a model; costs are nanoseconds measured here and now, so a second call differs a little."""
-    config = load_config({})
+    config = load_settings({})
     problem, names, fixed = _problem(model, config)
     condensed = condense(problem)
     source = f"extracted from the model {model.stem}: optimised by ONNX Runtime, views and in-place ops merged"
@@ -31,13 +32,13 @@ def extract(name: str, model: Path) -> Draft:
     return draft
 
 
-def _problem(model: Path, config: Config) -> tuple[Problem, list[str], int]:
+def _problem(model: Path, config: Settings) -> tuple[Problem, list[str], int]:
     """The problem, the names of its ops, and the bytes of weights and inputs."""
     progress = SilentProgress()
-    with work_folder(config) as work:
-        prepared = prepare(model, config, work, progress)
-        profile = profile_prepared(prepared, config, config.device, progress)
-    return make_problem(prepared.graph, profile, 0), [op.name for op in prepared.graph.ops], profile.fixed_bytes
+    with work_folder(config.work_dir) as work:
+        prepared = prepare(model, config.conditions, work, progress)
+        profile = profile_model(prepared, config.conditions, progress).profile
+    return make_problem(prepared.graph, profile), [op.name for op in prepared.graph.ops], profile.fixed_bytes
 
 
 def _fill(draft: Draft, problem: Problem, names: list[str]) -> None:

@@ -24,10 +24,11 @@ from remat_cli.core.instance import instance_problem, load_instance
 from remat_cli.core.problem import Device, Memory, OpSpec, Problem, TensorSpec
 from remat_cli.core.schedule import Copy
 from remat_cli.core.simulate import baseline
+from remat_cli.core.solver_run import SolverRun
 from remat_cli.solvers import solve
 from remat_cli.solvers._placement.warmup import warm_up as warm_up_placement
 from remat_cli.solvers._search.warmup import warm_up
-from remat_cli.solvers.base import Limits, Result
+from remat_cli.solvers.base import Limits
 
 ROOT = Path(__file__).resolve().parents[1]
 INSTANCES = ROOT.parent / "shared" / "instances"
@@ -88,7 +89,7 @@ def run(name: str, budget: float, solver: str, limits: Limits) -> Row:
     return _row(name, budget, problem, solve(problem, solver, limits))
 
 
-def _row(name: str, budget: float, problem: Problem, result: Result) -> Row:
+def _row(name: str, budget: float, problem: Problem, result: SolverRun) -> Row:
     base, plan = problem.baseline_time_ns, result.plan
     bound = None if result.bound_ns is None else 100 * (result.bound_ns / base - 1)
     extra = None if plan is None else 100 * (plan.time_ns / base - 1)

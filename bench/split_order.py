@@ -23,7 +23,7 @@ from remat_cli.runtime._arrays import Array, pack_all, run_session
 from remat_cli.runtime._process import run_fresh
 from remat_cli.runtime._trials import TimeJob, time_models
 from remat_cli.runtime.session import SessionSettings, open_session
-from remat_cli.settings.config import Config, load_config
+from remat_cli.settings.settings import Settings, load_settings
 from remat_cli.splitting.build import TiledRegion, split_model
 from remat_cli.splitting.slab import tile_bounds
 from remat_cli.splitting.steps import region_steps
@@ -96,9 +96,9 @@ def split_before(whole: onnx.ModelProto, tiles: int) -> onnx.ModelProto:
     return split
 
 
-def split_after(whole: Prepared, tiles: int, config: Config, work: Path) -> Path:
+def split_after(whole: Prepared, tiles: int, config: Settings, work: Path) -> Path:
     """The optimised block in the same tiles, as remat writes it."""
-    view = view_model(whole.reference, whole.graph, channel_block(whole, config, work))
+    view = view_model(whole.reference, whole.graph, channel_block(whole, config.conditions, work))
     ops = range(len(whole.graph.ops))
     inside = tuple(op for op in ops if whole.graph.ops[op].op_type not in REORDERS)[1:]  # without the stem
     (exit_name,) = (name for name in view.makes[inside[-1]] if name)
@@ -147,7 +147,7 @@ def _compare(tiles: int) -> list[list[str]]:
     """Rows of the table for one number of tiles; the whole block first."""
     with tempfile.TemporaryDirectory() as root:
         folder = Path(root)
-        config = load_config({"intra_op_threads": THREADS})
+        config = load_settings({"intra_op_threads": THREADS})
         whole = prepared(residual(), folder / "whole", config)
         before = prepared(split_before(residual(), tiles), folder / "before", config)
         after = prepared(split_after(whole, tiles, config, folder / "whole"), folder / "after", config)
@@ -156,13 +156,13 @@ def _compare(tiles: int) -> list[list[str]]:
         return [_cells((str(tiles), name), whole, way, plain) for name, way in ways.items()]
 
 
-def prepared(model: onnx.ModelProto | Path, work: Path, config: Config) -> Prepared:
+def prepared(model: onnx.ModelProto | Path, work: Path, config: Settings) -> Prepared:
     """A model, optimised until nothing changes."""
     work.mkdir(exist_ok=True)
     path = model if isinstance(model, Path) else work / "model.onnx"
     if not isinstance(model, Path):
         onnx.save(model, path)
-    return prepare(path, config, work, SilentProgress())
+    return prepare(path, config.conditions, work, SilentProgress())
 
 
 def _cells(names: tuple[str, ...], whole: Prepared, way: Prepared, plain: Outputs) -> list[str]:

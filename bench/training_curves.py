@@ -29,6 +29,7 @@ from bench.curves_plot import compiled_of, curve_svg
 from bench.curves_report import markdown
 from remat_cli.base.errors import RematError
 from remat_cli.base.progress import SilentProgress
+from remat_cli.commands.asked import search_of
 from remat_cli.commands.train import compile_settings, make_step, write_step
 from remat_cli.core.budget import parse_budget
 from remat_cli.core.floor import working_set_floor
@@ -36,16 +37,18 @@ from remat_cli.core.problem import Problem, make_problem
 from remat_cli.core.profile import Profile
 from remat_cli.core.simulate import baseline
 from remat_cli.core.training import TrainOptions
-from remat_cli.report.report import SolutionReport, solution_report
+from remat_cli.report.solution import SolutionReport, solution_report
 from remat_cli.runtime._arrays import pack_all
 from remat_cli.runtime._process import run_fresh
 from remat_cli.runtime._trials import TimeJob, time_models
 from remat_cli.runtime.session import SessionSettings
-from remat_cli.settings.config import Config, load_config
+from remat_cli.settings.settings import Settings, load_settings
 from remat_cli.settings.train import StepPaths
 from remat_cli.solvers import SOLVERS, make_solver
-from remat_cli.stages.prepare import Prepared, prepare, profile_prepared
-from remat_cli.stages.solve import answer, ask, prepare_kernels
+from remat_cli.stages.ask import ask_abstract
+from remat_cli.stages.prepare import Prepared, prepare
+from remat_cli.stages.profile import profile_model
+from remat_cli.stages.solve import answer, prepare_kernels
 from sample_models.papers import paper_model
 
 NAME = "training_curves"
@@ -79,15 +82,14 @@ class Subject:
     prepared: Prepared
     problem: Problem
     profile: Profile
-    settings: Config
+    settings: Settings
 
     def solve(self, budget: str, solver: str, seconds: float) -> SolutionReport:
         """What a solver reaches within a budget, judged."""
-        config = msgspec.structs.replace(
-            self.settings, budget=parse_budget(budget), solver=solver, time_limit_seconds=seconds
-        )
-        found = answer(ask(self.problem, config), config, SilentProgress())
-        return solution_report(found.run, found.question.problem, found.question.baseline, found.plan)
+        search = search_of(msgspec.structs.replace(self.settings, solver=solver, time_limit_seconds=seconds))
+        question = ask_abstract(self.problem, parse_budget(budget), "total")
+        found = answer(question, search, SilentProgress())
+        return solution_report(found.run, question.problem, question.baseline)
 
     def facts(self) -> Row:
         """What keeping everything takes, and what no plan can change."""
@@ -129,12 +131,12 @@ def prepared(name: str, sizes: Sizes, folder: Path) -> Subject:
     """Build the training step of a network and measure it op by op."""
     model, step = folder / f"{name}.onnx", folder / f"{name}.train.onnx"
     model.write_bytes(paper_model(name, **sizes).SerializeToString())
-    config = msgspec.structs.replace(load_config({}), train=TRAIN, split="off")
+    config = msgspec.structs.replace(load_settings({}), train=TRAIN, split="off")
     write_step(make_step(model, config, SilentProgress()), StepPaths(step, folder / f"{name}.state.npz"))
     settings = compile_settings(config)
-    prepared_step = prepare(step, settings, folder, SilentProgress())
-    profile = profile_prepared(prepared_step, settings, settings.device, SilentProgress())
-    return Subject(step, prepared_step, make_problem(prepared_step.graph, profile, 0), profile, settings)
+    prepared_step = prepare(step, settings.conditions, folder, SilentProgress())
+    profile = profile_model(prepared_step, settings.conditions, SilentProgress()).profile
+    return Subject(step, prepared_step, make_problem(prepared_step.graph, profile), profile, settings)
 
 
 def applicable(problem: Problem) -> tuple[str, ...]:

@@ -1,6 +1,6 @@
 """remat: compile an ONNX model to fit a memory budget, with the same outputs, bit for bit.
 
-The command line in Python: `compile_model(Path("model.onnx"), load_config({"budget": "80%"}), SilentProgress())`
+The command line in Python: `compile_model(Path("model.onnx"), load_settings({"budget": "80%"}), SilentProgress())`
 returns a report; `load("model.plan.json").run({"x": array})` runs a plan in this process and returns its
 outputs by name. Everything is imported when first used, so that `remat --help` stays instant.
 """
@@ -15,41 +15,41 @@ if TYPE_CHECKING:
     from remat_cli.base.progress import SilentProgress
     from remat_cli.commands.compile import compile_model
     from remat_cli.commands.inspect import inspect_file
-    from remat_cli.commands.profile import profile_model
+    from remat_cli.commands.profile import profile_ops
     from remat_cli.commands.run import load
     from remat_cli.commands.solve import solve_instance
     from remat_cli.commands.verify import verify_plan
     from remat_cli.core.plan_file import PlanFile, read_plan
-    from remat_cli.settings.config import Config, load_config
+    from remat_cli.settings.settings import Settings, load_settings
 
 __version__ = "0.1.0"
 
 __all__ = [
-    "Config",
     "PlanFile",
     "RematError",
+    "Settings",
     "SilentProgress",
     "__version__",
     "compile_model",
     "inspect_file",
     "load",
-    "load_config",
-    "profile_model",
+    "load_settings",
+    "profile_ops",
     "read_plan",
     "solve_instance",
     "verify_plan",
 ]
 
 _HOME = {
-    "Config": "remat_cli.settings.config",
+    "Settings": "remat_cli.settings.settings",
     "PlanFile": "remat_cli.core.plan_file",
     "RematError": "remat_cli.base.errors",
     "SilentProgress": "remat_cli.base.progress",
     "compile_model": "remat_cli.commands.compile",
     "inspect_file": "remat_cli.commands.inspect",
     "load": "remat_cli.commands.run",
-    "load_config": "remat_cli.settings.config",
-    "profile_model": "remat_cli.commands.profile",
+    "load_settings": "remat_cli.settings.settings",
+    "profile_ops": "remat_cli.commands.profile",
     "read_plan": "remat_cli.core.plan_file",
     "solve_instance": "remat_cli.commands.solve",
     "verify_plan": "remat_cli.commands.verify",

@@ -97,3 +97,36 @@ class AsideProgress:
     def should_stop(self) -> bool:
         """Whether the whole run is to stop."""
         return self._whole.should_stop()
+
+
+class PartialProgress:
+    """One of several equal parts of a stage, in units of all parts."""
+
+    def __init__(self, whole: Progress, number: int, parts: int, units: int) -> None:
+        """Listen for somebody who listens to all `parts`, of `units` each."""
+        self._whole, self._number, self._parts, self._units = whole, number, parts, units
+
+    def stage(self, text: str) -> None:
+        """The same stage."""
+        self._whole.stage(text)
+
+    def advance(self, done: int, total: int) -> None:
+        """So much of this part's share."""
+        done_here = self._number * self._units + done * self._units // max(1, total)
+        self._whole.advance(done_here, self._parts * self._units)
+
+    def detail(self, text: str) -> None:
+        """The same words."""
+        self._whole.detail(text)
+
+    def incumbent(self, overhead_percent: float | None, bound_percent: float | None) -> None:
+        """The same."""
+        self._whole.incumbent(overhead_percent, bound_percent)
+
+    def note(self, text: str) -> None:
+        """The same line."""
+        self._whole.note(text)
+
+    def should_stop(self) -> bool:
+        """The same answer."""
+        return self._whole.should_stop()

@@ -13,7 +13,7 @@ from remat_cli.cli.session import run, settings
 if TYPE_CHECKING:
     from remat_cli.base.progress import Progress
     from remat_cli.report.bench_run import BenchReport
-    from remat_cli.settings.config import Config
+    from remat_cli.settings.settings import Settings
 
 OWN = frozenset({"output", "resume", "only", "time_limit", "markdown", "svg"})  # flags that are no settings
 
@@ -47,7 +47,7 @@ def bench_command(file: Path, **flags: Any) -> int:
     request = bench_request(file, flags)
     config = settings({name: value for name, value in flags.items() if name not in OWN})
 
-    def work(config: Config, progress: Progress) -> BenchReport:
+    def work(config: Settings, progress: Progress) -> BenchReport:
         from remat_cli.commands.bench import bench
 
         return bench(request, progress)

@@ -13,7 +13,7 @@ from remat_cli.cli.session import run, settings
 if TYPE_CHECKING:
     from remat_cli.base.progress import Progress
     from remat_cli.report.compare_report import CompareReport
-    from remat_cli.settings.config import Config
+    from remat_cli.settings.settings import Settings
 
 
 @click.command(
@@ -49,7 +49,7 @@ def compare_command(file: Path, budgets: str | None, solvers: str | None, **flag
     config = settings(flags, {"time_limit": SECONDS})
     request = compare_request(file, budgets, solvers, config)
 
-    def work(config: Config, progress: Progress) -> CompareReport:
+    def work(config: Settings, progress: Progress) -> CompareReport:
         from remat_cli.commands.compare import compare
 
         return compare(request, config, progress)

@@ -35,7 +35,7 @@ from remat_cli.cli.session import run, settings
 @options.common_options
 def compile_command(model: Path, **flags: Any) -> int:
     """Rewrite MODEL so that it runs within a memory budget, at the least extra time, and prove it by running both."""
-    from remat_cli.settings.config import output_paths, require_budget
+    from remat_cli.settings.settings import output_paths, require_budget
 
     config = settings(flags)
     require_budget(config)

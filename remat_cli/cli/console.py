@@ -15,7 +15,7 @@ from remat_cli.cli.progress import LiveLine, PlainLines, Quiet, Stopper
 if TYPE_CHECKING:
     from remat_cli.cli.progress import Watcher
     from remat_cli.report.style import Style
-    from remat_cli.settings.config import Config
+    from remat_cli.settings.settings import Settings
 
 
 def emit(text: str) -> None:
@@ -42,7 +42,7 @@ def show_traceback(error: BaseException) -> None:
     sys.stderr.write("".join(traceback.format_exception(error)))
 
 
-def stdout_style(config: Config) -> Style:
+def stdout_style(config: Settings) -> Style:
     """What the reader of stdout can show."""
     from remat_cli.report.style import Style
 
@@ -60,7 +60,7 @@ def _can_encode(text: str) -> bool:
 
 
 @contextlib.contextmanager
-def watching(config: Config) -> Iterator[Watcher]:
+def watching(config: Settings) -> Iterator[Watcher]:
     """Progress on stderr as the config asks: silent, a live line on a terminal, or plain lines. Ctrl-C is caught."""
     stopper = Stopper()
     if config.quiet:

@@ -13,7 +13,7 @@ from remat_cli.cli.session import run, settings
 if TYPE_CHECKING:
     from remat_cli.base.progress import Progress
     from remat_cli.report.report import InspectReport
-    from remat_cli.settings.config import Config
+    from remat_cli.settings.settings import Settings
 
 
 @click.command(
@@ -38,7 +38,7 @@ def inspect_command(file: Path, **flags: Any) -> int:
 
     from remat_cli.commands import inspect as story
 
-    def work(config: Config, progress: Progress) -> InspectReport:
+    def work(config: Settings, progress: Progress) -> InspectReport:
         report = story.inspect_file(file, config, progress)
         if config.svg is not None:
             _write_svg(report, config.svg)
@@ -47,7 +47,7 @@ def inspect_command(file: Path, **flags: Any) -> int:
     return run(config, work)
 
 
-def _check_svg(svg: Path, file: Path, config: Config) -> None:
+def _check_svg(svg: Path, file: Path, config: Settings) -> None:
     from remat_cli.base.files import check_target
     from remat_cli.report.svg_chart import require_matplotlib
 

@@ -14,7 +14,7 @@ from remat_cli.cli.session import run, settings
 if TYPE_CHECKING:
     from remat_cli.base.progress import Progress
     from remat_cli.report.report import CacheReport, ProfileReport
-    from remat_cli.settings.config import Config
+    from remat_cli.settings.settings import Settings
 
 
 @click.command(
@@ -45,22 +45,21 @@ def profile_command(model: Path | None, clear_cache: bool, **flags: Any) -> int:
     return run(config, lambda config, progress: _profile(model, config, progress))
 
 
-def _clear(config: Config, progress: Progress | None = None) -> CacheReport:
+def _clear(config: Settings, progress: Progress | None = None) -> CacheReport:
     """Empty the cache; needs no progress, it is done at once."""
     from remat_cli.commands import profile as story
-    from remat_cli.report.report import CacheReport
 
-    return CacheReport(str(config.cache_dir), story.clear_profile_cache(config))
+    return story.clear_profile_cache(config)
 
 
-def _profile(model: Path, config: Config, progress: Progress) -> ProfileReport:
+def _profile(model: Path, config: Settings, progress: Progress) -> ProfileReport:
     """Measure, and write what JSON output would show to the file that was asked for."""
     from remat_cli.base.files import atomic_write
     from remat_cli.commands import profile as story
     from remat_cli.report import render
     from remat_cli.report.style import Style
 
-    report = story.profile_model(model, config, progress)
+    report = story.profile_ops(model, config, progress)
     if config.output is not None:
         report = msgspec.structs.replace(report, output=str(config.output))
         atomic_write(config.output, render(report, "json", Style()).encode())

@@ -12,7 +12,7 @@ from remat_cli.cli.console import emit, stdout_style, watching
 if TYPE_CHECKING:
     from remat_cli.base.progress import Progress
     from remat_cli.report.any_report import AnyReport
-    from remat_cli.settings.config import Config
+    from remat_cli.settings.settings import Settings
 
 
 class Interrupted(click.ClickException):
@@ -21,15 +21,15 @@ class Interrupted(click.ClickException):
     exit_code = 130
 
 
-def settings(flags: Mapping[str, Any], defaults: Mapping[str, Any] | None = None) -> Config:
+def settings(flags: Mapping[str, Any], defaults: Mapping[str, Any] | None = None) -> Settings:
     """The settings of a command: its flags over the file that `--config` names, over its own defaults."""
-    from remat_cli.settings.config import load_config
+    from remat_cli.settings.settings import load_settings
 
     given = dict(flags)
-    return load_config(given, given.pop("config_file", None), defaults)
+    return load_settings(given, given.pop("config_file", None), defaults)
 
 
-def run(config: Config, work: Callable[[Config, Progress], AnyReport]) -> int:
+def run(config: Settings, work: Callable[[Settings, Progress], AnyReport]) -> int:
     """Do the work under progress and Ctrl-C, print its report on stdout, and return its exit code."""
     from remat_cli.report import render
 

@@ -23,7 +23,7 @@ from remat_cli.cli.session import run, settings
 @options.common_options
 def solve_command(instance: Path, **flags: Any) -> int:
     """Solve INSTANCE.json, a graph of nodes with cost and memory and of edges, within a budget."""
-    from remat_cli.settings.config import require_budget
+    from remat_cli.settings.settings import require_budget
 
     config = settings(flags)
     require_budget(config)

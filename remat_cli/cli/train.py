@@ -40,8 +40,8 @@ def train_command(model: Path, **flags: Any) -> int:
     from remat_cli.settings.train import check_train, step_paths
 
     config = settings(options.with_train(flags))
-    check_train(config)
-    step_paths(model, config)
+    check_train(config.train)
+    step_paths(model, config.output, config.force)
     from remat_cli.commands import train as story
 
     return run(config, lambda config, progress: story.train_model(model, config, progress))

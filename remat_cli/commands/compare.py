@@ -22,16 +22,18 @@ from remat_cli.core.budget import resolve
 from remat_cli.core.floor import working_set_floor
 from remat_cli.core.instance import instance_problem, load_instance
 from remat_cli.core.plan import Plan
-from remat_cli.core.problem import Problem, make_problem
+from remat_cli.core.problem import Problem
 from remat_cli.core.simulate import baseline
 from remat_cli.report.bench_run import BenchCase, BenchRun
 from remat_cli.report.compare_report import ComparedBudget, CompareReport, CompareRun, NotApplicable
-from remat_cli.report.report import solution_report
-from remat_cli.settings.config import Config
+from remat_cli.report.solution import solution_report
+from remat_cli.settings.devices import only_device
+from remat_cli.settings.settings import Settings
 from remat_cli.solvers import make_solver, solve
 from remat_cli.solvers.base import Limits
-from remat_cli.stages.prepare import only_device, prepare, profile_prepared, work_folder
-from remat_cli.stages.solve import prepare_kernels, refusal, solver_run
+from remat_cli.stages.prepare import prepare, work_folder
+from remat_cli.stages.profile import profile_model
+from remat_cli.stages.solve import prepare_kernels, refusal
 
 TOLERANCE = 1e-9  # of percentages, which are rounded; times are integers
 
@@ -50,7 +52,7 @@ class Subject:
         return self.problem.memories[0].fixed_bytes
 
 
-def compare(request: CompareRequest, config: Config, progress: Progress) -> CompareReport:
+def compare(request: CompareRequest, config: Settings, progress: Progress) -> CompareReport:
     """Run every solver that takes the problem at every budget; each run is judged, and none is given up silently.
 
     Raises:
@@ -96,15 +98,14 @@ def check_agreement(report: CompareReport) -> None:
             raise BrokenSolver(f"{found} is one that was proved impossible")
 
 
-def _subject(request: CompareRequest, config: Config, progress: Progress) -> Subject:
+def _subject(request: CompareRequest, config: Settings, progress: Progress) -> Subject:
     """The one problem of all runs."""
     path = request.path
     if not request.is_instance:
-        with work_folder(config) as work:
-            device = only_device(config)
-            prepared = prepare(path, config, work, progress)
-            profile = profile_prepared(prepared, config, device, progress)
-        problem = make_problem(prepared.graph, profile, 0)
+        only_device(config.devices)
+        with work_folder(config.work_dir) as work:
+            prepared = prepare(path, config.conditions, work, progress)
+            problem = profile_model(prepared, config.conditions, progress).problem()
         return Subject(problem, tuple(op.name for op in prepared.graph.ops), baseline(problem))
     instance = load_instance(path)
     problem = instance_problem(instance)
@@ -113,7 +114,9 @@ def _subject(request: CompareRequest, config: Config, progress: Progress) -> Sub
 
 def _refused(request: CompareRequest, subject: Subject) -> dict[str, str]:
     """The solvers that do not take the problem, and why."""
-    found = {name: refusal(subject.problem, name, opts, subject.names) for name, opts in request.solvers.items()}
+    found = {
+        name: refusal(subject.problem, make_solver(name, opts), subject.names) for name, opts in request.solvers.items()
+    }
     return {name: reason for name, reason in found.items() if reason is not None}
 
 
@@ -122,7 +125,7 @@ class _Comparison:
     """What runs, and how its outcome is put together."""
 
     request: CompareRequest
-    config: Config
+    config: Settings
     subject: Subject
     solvers: Mapping[str, Mapping[str, Any]]
     progress: Progress
@@ -203,8 +206,8 @@ class _Comparison:
     def _impossible(self, budget: ComparedBudget, solver: str) -> CompareRun:
         """A budget below what single ops need: that takes no solver, and no process, to say."""
         problem = self.subject.problem.with_budget(budget.bytes)
-        result = solve(problem, solver, Limits(order=self.config.order), self.solvers[solver])
-        said = solution_report(solver_run(result, self.config.seed), problem, self.subject.baseline, result.plan)
+        limits = Limits(order=self.config.order, seed=self.config.seed)
+        said = solution_report(solve(problem, solver, limits, self.solvers[solver]), problem, self.subject.baseline)
         return CompareRun(**{name: getattr(said, name) for name in said.__struct_fields__}, budget=budget.text)
 
 

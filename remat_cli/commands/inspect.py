@@ -7,19 +7,21 @@ from pathlib import Path
 import msgspec
 
 from remat_cli.base.progress import Progress
+from remat_cli.commands.asked import request_of
 from remat_cli.core.plan_file import is_plan, read_plan
-from remat_cli.core.problem import make_problem
 from remat_cli.report.inspection import inspect_model, inspect_plan
 from remat_cli.report.regions import estimated_regions
 from remat_cli.report.report import InspectReport
-from remat_cli.settings.config import Config
+from remat_cli.settings.devices import only_device
+from remat_cli.settings.settings import Settings
+from remat_cli.stages.ask import ask
 from remat_cli.stages.plan import propose_regions
-from remat_cli.stages.prepare import only_device, prepare, profile_prepared, work_folder
+from remat_cli.stages.prepare import prepare, work_folder
+from remat_cli.stages.profile import profile_model
 from remat_cli.stages.record import elsewhere
-from remat_cli.stages.solve import ask
 
 
-def inspect_file(path: Path, config: Config, progress: Progress) -> InspectReport:
+def inspect_file(path: Path, settings: Settings, progress: Progress) -> InspectReport:
     """Where the memory of a model or a plan goes.
 
     Raises:
@@ -28,18 +30,19 @@ def inspect_file(path: Path, config: Config, progress: Progress) -> InspectRepor
     if is_plan(path):
         read = read_plan(path)
         return inspect_plan(path, read, elsewhere(read))
-    device = only_device(config)
-    with work_folder(config) as work:
-        prepared = prepare(path, config, work, progress)
-        profile = profile_prepared(prepared, config, device, progress)
-        problem = make_problem(prepared.graph, profile, 0)
-        if config.budget is None:
-            return inspect_model(path, prepared.graph, profile, problem, None)
-        question = ask(problem, config)
-        text = None if question.least else question.text
-        report = inspect_model(path, prepared.graph, profile, problem if question.least else question.problem, text)
-        if config.split == "off":
+    only_device(settings.devices)
+    with work_folder(settings.work_dir) as work:
+        prepared = prepare(path, settings.conditions, work, progress)
+        platform = profile_model(prepared, settings.conditions, progress)
+        free = inspect_model(path, prepared.graph, platform.profile, platform.problem())
+        if settings.budget is None:
+            return free
+        request = request_of(settings)
+        question = ask(platform, request)
+        asked = inspect_model(path, prepared.graph, platform.profile, question.problem, question.text)
+        report = free if question.least else asked
+        if settings.split == "off":
             return report
-        regions, facts, obstacle = propose_regions(prepared, profile, config, work)
+        regions, facts, obstacle = propose_regions(prepared, platform, request, work)
     reports = estimated_regions(regions, facts, prepared.graph)
     return msgspec.structs.replace(report, regions=reports, split_obstacle=obstacle)

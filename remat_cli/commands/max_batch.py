@@ -11,24 +11,24 @@ import msgspec
 
 from remat_cli.base.errors import ConfigError
 from remat_cli.base.progress import Progress
+from remat_cli.commands.asked import request_of
 from remat_cli.commands.train import compile_settings, make_step, write_step
-from remat_cli.core.budget import resolve
-from remat_cli.core.graph import Graph
-from remat_cli.core.plan import Plan
-from remat_cli.core.problem import make_problem
-from remat_cli.core.profile import Profile
-from remat_cli.core.simulate import baseline
 from remat_cli.report.training import BatchProbe, MaxBatchReport
-from remat_cli.settings.config import Config, require_budget
+from remat_cli.settings.devices import only_device
+from remat_cli.settings.settings import Settings, require_budget
 from remat_cli.settings.train import StepPaths, check_train
+from remat_cli.stages.ask import ask
 from remat_cli.stages.plan import plan_model
-from remat_cli.stages.prepare import Prepared, only_device, prepare, profile_prepared, work_folder
-from remat_cli.stages.solve import check_solver, prepare_kernels
+from remat_cli.stages.platform import Platform
+from remat_cli.stages.prepare import Prepared, prepare, work_folder
+from remat_cli.stages.profile import profile_model
+from remat_cli.stages.request import CompileRequest
+from remat_cli.stages.solve import prepare_kernels
 
 MOST_BATCH = 2**20
 
 
-def find_max_batch(model: Path, config: Config, progress: Progress) -> MaxBatchReport:
+def find_max_batch(model: Path, settings: Settings, progress: Progress) -> MaxBatchReport:
     """Search over the batch: the largest one that keeps everything, and the largest one with recomputation.
 
     Every answer is a plan of the training step with that batch, measured op by op and judged. Memory grows with the
@@ -40,20 +40,20 @@ def find_max_batch(model: Path, config: Config, progress: Progress) -> MaxBatchR
         RuntimeFailure: ONNX Runtime refuses a step.
     """
     started = time.monotonic()
-    check_train(config)
-    _check_budget(config)
-    check_solver(config)
-    if config.split == "auto":
-        config = msgspec.structs.replace(config, split="off")
-    prepare_kernels(config.solver, progress)
-    with work_folder(config) as work:
-        search = _Search(model, config, work, progress)
+    check_train(settings.train)
+    _check_budget(settings)
+    if settings.split == "auto":
+        settings = msgspec.structs.replace(settings, split="off")
+    request = request_of(compile_settings(settings))
+    prepare_kernels(settings.solver, progress)
+    with work_folder(settings.work_dir) as work:
+        search = _Search(model, settings, request, work, progress)
         keeping = search.largest(search.keeps_all, 1)
         planned = search.largest(search.has_plan, max(keeping, 1))
         best = search.probes.get(planned)
     return MaxBatchReport(
         model=str(model),
-        budget=require_budget(config).text,
+        budget=require_budget(settings).text,
         budget_bytes=search.budget_bytes,
         keep_all_batch=keeping or None,
         max_batch=planned or None,
@@ -63,12 +63,12 @@ def find_max_batch(model: Path, config: Config, progress: Progress) -> MaxBatchR
     )
 
 
-def _check_budget(config: Config) -> None:
-    budget = require_budget(config)
-    if budget.for_device(only_device(config)).kind != "bytes":
+def _check_budget(settings: Settings) -> None:
+    budget = require_budget(settings)
+    if budget.for_device(only_device(settings.devices).name).kind != "bytes":
         raise ConfigError(f"budget '{budget.text}' depends on the batch: write it in bytes, such as --budget 2GiB")
-    if config.train.batch is not None:
-        raise ConfigError(f"--batch {config.train.batch}: max-batch looks for the batch itself")
+    if settings.train.batch is not None:
+        raise ConfigError(f"--batch {settings.train.batch}: max-batch looks for the batch itself")
 
 
 class _Enough:
@@ -110,12 +110,13 @@ class _Search:
     """Probes of single batches, each made once; `latest` is what was prepared last."""
 
     model: Path
-    config: Config
+    settings: Settings
+    request: CompileRequest
     work: Path
     progress: Progress
     probes: dict[int, BatchProbe] = field(default_factory=dict)
     budget_bytes: int = 0
-    latest: tuple[int, Prepared, Profile] | None = None
+    latest: tuple[int, Prepared, Platform] | None = None
 
     def largest(self, fits: Callable[[int], bool], first: int) -> int:
         """The largest batch that fits, 0 if none does; `first` is where to begin."""
@@ -140,40 +141,36 @@ class _Search:
 
     def _probe(self, batch: int) -> BatchProbe:
         if batch not in self.probes:
-            prepared, profile = self._prepared(batch)
-            self.probes[batch] = self._looked_at(batch, prepared, profile)
+            self.probes[batch] = self._looked_at(batch, self._prepared(batch)[1])
         return self.probes[batch]
 
-    def _prepared(self, batch: int) -> tuple[Prepared, Profile]:
+    def _prepared(self, batch: int) -> tuple[Prepared, Platform]:
         if self.latest is None or self.latest[0] != batch:
             self.latest = (batch, *self._prepare(batch))
         return self.latest[1:]
 
-    def _prepare(self, batch: int) -> tuple[Prepared, Profile]:
-        train = msgspec.structs.replace(self.config.train, batch=batch)
-        config = msgspec.structs.replace(self.config, train=train)
+    def _prepare(self, batch: int) -> tuple[Prepared, Platform]:
+        train = msgspec.structs.replace(self.settings.train, batch=batch)
+        settings = msgspec.structs.replace(self.settings, train=train)
         self.progress.note(f"batch {batch}")
         paths = StepPaths(self.work / "step.onnx", self.work / "step.state.npz")
-        write_step(make_step(self.model, config, self.progress), paths)
-        settings = compile_settings(config)
-        prepared = prepare(paths.step, settings, self.work, self.progress)
-        return prepared, profile_prepared(prepared, settings, only_device(config), self.progress)
+        write_step(make_step(self.model, settings, self.progress), paths)
+        conditions = self.request.conditions
+        prepared = prepare(paths.step, conditions, self.work, self.progress)
+        return prepared, profile_model(prepared, conditions, self.progress)
 
-    def _looked_at(self, batch: int, prepared: Prepared, profile: Profile) -> BatchProbe:
-        before = _baseline(prepared, profile)
-        budget = require_budget(self.config).for_device(only_device(self.config))
-        self.budget_bytes = resolve(budget, profile.fixed_bytes, before.peak, self.config.budget_scope)
-        forward = _forward_ns(prepared.graph, profile)
-        fits = True if before.peak <= self.budget_bytes else None
-        return BatchProbe(
-            batch, before.peak, before.time_ns, forward, fits, before.peak if fits else None, 0.0 if fits else None
-        )
+    def _looked_at(self, batch: int, platform: Platform) -> BatchProbe:
+        question = ask(platform, self.request)
+        before, self.budget_bytes = question.baseline, question.budget_bytes
+        forward = _forward_ns(platform)
+        if before.peak > self.budget_bytes:
+            return BatchProbe(batch, before.peak, before.time_ns, forward)
+        return BatchProbe(batch, before.peak, before.time_ns, forward, True, before.peak, 0.0)
 
     def _plan(self, batch: int, probe: BatchProbe) -> BatchProbe:
         most = 100 * probe.forward_ns / probe.baseline_ns
-        prepared, profile = self._prepared(batch)
         enough = _Enough(self.progress, most)
-        planned = plan_model(prepared, profile, compile_settings(self.config), self.work, enough)
+        planned = plan_model(*self._prepared(batch), self.request, self.work, enough)
         if planned.written is None:
             return msgspec.structs.replace(probe, fits=False)
         plan = planned.written.plan
@@ -182,10 +179,7 @@ class _Search:
         return msgspec.structs.replace(probe, fits=fits, peak_bytes=plan.peak, overhead_percent=overhead)
 
 
-def _baseline(prepared: Prepared, profile: Profile) -> Plan:
-    return baseline(make_problem(prepared.graph, profile, 0))
-
-
-def _forward_ns(graph: Graph, profile: Profile) -> int:
+def _forward_ns(platform: Platform) -> int:
     """How long the forward pass takes."""
-    return sum(cost.time_ns for op, cost in zip(graph.ops, profile.ops, strict=True) if op.phase == "forward")
+    costs = zip(platform.graph.ops, platform.profile.ops, strict=True)
+    return sum(cost.time_ns for op, cost in costs if op.phase == "forward")

@@ -5,26 +5,29 @@ from __future__ import annotations
 from pathlib import Path
 
 from remat_cli.base.progress import Progress
+from remat_cli.commands.asked import search_of
 from remat_cli.core.instance import instance_problem, load_instance
-from remat_cli.report.report import SolveReport, solution_report
-from remat_cli.settings.config import Config
-from remat_cli.stages.solve import answer, ask, check_solver, prepare_kernels
+from remat_cli.report.report import SolveReport
+from remat_cli.report.solution import solution_report
+from remat_cli.settings.settings import Settings, require_budget
+from remat_cli.stages.ask import ask_abstract
+from remat_cli.stages.solve import answer, prepare_kernels
 
 
-def solve_instance(instance: Path, config: Config, progress: Progress) -> SolveReport:
+def solve_instance(instance: Path, settings: Settings, progress: Progress) -> SolveReport:
     """Solve an abstract benchmark instance.
 
     Raises:
         InputError: the instance or the settings cannot be used.
     """
-    check_solver(config)
+    search, budget = search_of(settings), require_budget(settings)
     loaded = load_instance(instance)
-    question = ask(instance_problem(loaded), config, loaded.names)
-    prepare_kernels(config.solver, progress)
-    solved = answer(question, config, progress)
+    question = ask_abstract(instance_problem(loaded), budget, settings.budget_scope, loaded.names)
+    prepare_kernels(search.solver.name, progress)
+    solved = answer(question, search, progress)
     return SolveReport(
         instance=str(instance),
         ops=len(question.problem.ops),
         budget=question.text,
-        solution=solution_report(solved.run, solved.question.problem, solved.question.baseline, solved.plan),
+        solution=solution_report(solved.run, solved.question.problem, solved.question.baseline),
     )

@@ -18,17 +18,17 @@ from remat_cli.autodiff.tape import Array
 from remat_cli.base import progress as stages
 from remat_cli.base.files import atomic_path
 from remat_cli.base.progress import Progress
-from remat_cli.commands.compile import compile_for_one
+from remat_cli.commands.asked import request_of
+from remat_cli.commands.compile import compile_model
 from remat_cli.onnx_io.load import DimBindings, SourceModel, load, save
 from remat_cli.onnx_io.rewrite import set_model_metadata
 from remat_cli.onnx_io.step_state import STATE_FILE_KEY
 from remat_cli.report.training import TrainReport
-from remat_cli.settings.config import Config, output_paths
+from remat_cli.settings.settings import Settings, output_paths
 from remat_cli.settings.train import StepPaths, check_train, step_paths
-from remat_cli.stages.solve import check_solver
 
 
-def train_model(model: Path, config: Config, progress: Progress) -> TrainReport:
+def train_model(model: Path, settings: Settings, progress: Progress) -> TrainReport:
     """Write the training step of a model and its first state; with a budget, also a step that stays within it.
 
     Raises:
@@ -36,17 +36,17 @@ def train_model(model: Path, config: Config, progress: Progress) -> TrainReport:
         RuntimeFailure: ONNX Runtime refuses the step (only with a budget).
     """
     started = time.monotonic()
-    check_train(config)
-    paths = step_paths(model, config)
-    if config.budget is not None:
-        check_solver(config)
-        output_paths(paths.step, compile_settings(config))
+    check_train(settings.train)
+    paths = step_paths(model, settings.output, settings.force)
+    if settings.budget is not None:
+        request_of(settings)
+        output_paths(paths.step, compile_settings(settings))
     progress.stage(stages.READING)
-    step = make_step(model, config, progress)
+    step = make_step(model, settings, progress)
     write_step(step, paths)
     compiled = None
-    if config.budget is not None:
-        compiled = compile_for_one(paths.step, compile_settings(config), progress)
+    if settings.budget is not None:
+        compiled = compile_model(paths.step, compile_settings(settings), progress)
     return TrainReport(
         model=str(model),
         step=str(paths.step),
@@ -58,12 +58,12 @@ def train_model(model: Path, config: Config, progress: Progress) -> TrainReport:
     )
 
 
-def make_step(model: Path, config: Config, progress: Progress) -> Step:
+def make_step(model: Path, settings: Settings, progress: Progress) -> Step:
     """The training step of a model as the settings ask for it."""
-    options = config.train
-    source = load(model, DimBindings(config.dims, config.input_shapes, options.batch))
+    options = settings.train
+    source = load(model, DimBindings(settings.dims, settings.input_shapes, options.batch))
     progress.stage(stages.DIFFERENTIATING)
-    step = build_step(source.ir, options, seed=config.seed, batch=_rebatch(source, options.batch))
+    step = build_step(source.ir, options, seed=settings.seed, batch=_rebatch(source, options.batch))
     set_model_metadata(step.model, "remat.version", __version__)
     set_model_metadata(step.model, "remat.source_sha256", source.sha256)
     return step
@@ -84,9 +84,9 @@ def _add_array(archive: zipfile.ZipFile, name: str, array: Array) -> None:
         np.lib.format.write_array(entry, _plain(array), allow_pickle=False)
 
 
-def compile_settings(config: Config) -> Config:
+def compile_settings(settings: Settings) -> Settings:
     """The settings under which the step is compiled: its dimensions are bound already."""
-    return msgspec.structs.replace(config, dims={}, input_shapes={}, output=None)
+    return msgspec.structs.replace(settings, dims={}, input_shapes={}, output=None)
 
 
 def _rebatch(source: SourceModel, batch: int | None) -> Rebatch | None:

@@ -10,7 +10,7 @@ from typing import Any
 from remat_cli.base.errors import ConfigError
 from remat_cli.base.files import check_target
 from remat_cli.contest.bench_file import Overrides
-from remat_cli.settings.config import parse_seconds
+from remat_cli.settings.settings import parse_seconds
 from remat_cli.settings.yaml_file import read_yaml
 
 YAML = frozenset({".yaml", ".yml"})

@@ -10,7 +10,7 @@ from typing import Any
 from remat_cli.base.errors import ConfigError
 from remat_cli.base.files import check_target
 from remat_cli.core.budget import Budget, parse_budget
-from remat_cli.settings.config import Config
+from remat_cli.settings.settings import Settings
 from remat_cli.solvers import SOLVERS, make_solver
 
 BUDGETS = "0.9,0.8,0.7"
@@ -41,7 +41,7 @@ def is_instance(path: Path) -> bool:
         return file.read(64).lstrip()[:1] == b"{"
 
 
-def compare_request(path: Path, budgets: str | None, solvers: str | None, config: Config) -> CompareRequest:
+def compare_request(path: Path, budgets: str | None, solvers: str | None, config: Settings) -> CompareRequest:
     """Read the flags of the command.
 
     Raises:
@@ -107,7 +107,7 @@ def _parts(text: str, what: str, example: str) -> list[str]:
     return parts
 
 
-def _with_options(names: list[str], config: Config) -> dict[str, dict[str, Any]]:
+def _with_options(names: list[str], config: Settings) -> dict[str, dict[str, Any]]:
     """The options of each solver: the file's under those of the command line, `rotor.close_gaps=false`."""
     chosen = {name: dict(config.solvers.get(name, {})) for name in names}
     for key, value in config.options.items():

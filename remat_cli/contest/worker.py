@@ -17,6 +17,7 @@ import msgspec
 
 from remat_cli import __version__
 from remat_cli.base.errors import RematError
+from remat_cli.base.machine import available_cores
 from remat_cli.base.progress import SilentProgress
 from remat_cli.core.budget import parse_budget, resolve
 from remat_cli.core.graph import Phase
@@ -25,13 +26,13 @@ from remat_cli.core.plan import Plan
 from remat_cli.core.problem import Device, Memory, OpSpec, Problem, TensorSpec
 from remat_cli.core.schedule import Schedule
 from remat_cli.core.simulate import baseline
+from remat_cli.core.solver_run import SolverRun
 from remat_cli.core.timeline import time_of
 from remat_cli.report.bench_run import BenchCase, BenchRun, TracePoint
-from remat_cli.report.report import overhead_percent, solution_report
-from remat_cli.settings.config import available_cores
+from remat_cli.report.solution import overhead_percent, solution_report
 from remat_cli.solvers import solve
-from remat_cli.solvers.base import Limits, Result
-from remat_cli.stages.solve import prepare_kernels, solver_run
+from remat_cli.solvers.base import Limits
+from remat_cli.stages.solve import prepare_kernels
 
 MIB = 2**20
 WARM_UP_SECONDS = 5.0
@@ -118,7 +119,7 @@ def measure_problem(case: BenchCase, free: Problem, tell: Tell) -> BenchRun:
     cpu = cpu_seconds()
     result = solve(problem, case.solver, _limits(case, watch), case.options)
     cpu = cpu_seconds() - cpu
-    figures = _figures(problem, plan, result, case.seed)
+    figures = _figures(problem, plan, result)
     figures |= {
         "edges": sum(len(op.inputs) for op in problem.ops),
         "cpu_seconds": cpu,
@@ -187,9 +188,9 @@ def tiny_problem() -> Problem:
     return Problem(ops, tensors, (Memory("cpu", 5),), (Device("cpu", 0),))
 
 
-def _figures(problem: Problem, base: Plan, result: Result, seed: int) -> dict[str, Any]:
+def _figures(problem: Problem, base: Plan, result: SolverRun) -> dict[str, Any]:
     """What the judge and the solver say, in the fields of a run."""
-    report = solution_report(solver_run(result, seed), problem, base, result.plan)
+    report = solution_report(result, problem, base)
     trace = tuple(_point(problem, point.seconds, point.time_ns, point.bound_ns) for point in result.trace)
     return {name: getattr(report, name) for name in REPORTED} | {
         "ops": len(problem.ops),

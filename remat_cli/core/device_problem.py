@@ -40,7 +40,7 @@ def make_device_problem(
     if missing := [name for name in names if name not in budgets]:
         raise ModelError(f"memory '{missing[0]}' has no budget: write one for each device")
     costs = [_costs(graph, profile) for profile in profiles]
-    alone = make_problem(graph, _merged(graph, profiles), 0)
+    alone = make_problem(graph, _merged(graph, profiles))
     several = len(names) > 1
     ops = tuple(_op(graph, index, spec, costs, profiles) for index, spec in enumerate(alone.ops))
     tensors = alone.tensors

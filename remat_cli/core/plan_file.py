@@ -10,7 +10,6 @@ import msgspec
 from remat_cli.base.errors import InvalidSchedule, ModelError
 from remat_cli.base.files import atomic_write
 from remat_cli.core.device_problem import device_tensor_ids, make_device_problem
-from remat_cli.core.device_verification import DeviceVerification
 from remat_cli.core.graph import Graph
 from remat_cli.core.placement import Placement
 from remat_cli.core.plan import Instance, Plan
@@ -32,7 +31,7 @@ class FileRef(msgspec.Struct, frozen=True):
     sha256: str
 
 
-class SessionSettings(msgspec.Struct, frozen=True):
+class ExactSession(msgspec.Struct, frozen=True):
     """ONNX Runtime session options by their Python names; under these the predicted peak is exact, to the byte."""
 
     graph_optimization_level: str = "ORT_DISABLE_ALL"
@@ -103,7 +102,7 @@ class Promise(msgspec.Struct, frozen=True):
     baseline_peak_bytes: int
     memory_bytes: tuple[int, ...]
     baseline_memory_bytes: tuple[int, ...]
-    exact_session: SessionSettings
+    exact_session: ExactSession
     holds_by_default: bool
 
 
@@ -115,8 +114,7 @@ class PlanFile(msgspec.Struct, frozen=True, kw_only=True):
     is Python that runs the result. With `splitting`, `graph`, `schedule`, `profile` and `optimized_sha256` are those of
     the split model, and the whole one is told of there. With `placement` the plan spans devices: `device` names them,
     `profile` is the first one's, `output` is the optimised model, which `schedule` indexes (its ops after those that
-    stand for model inputs, where there are several memories), figures of bytes are the first memory's, and
-    `device_verification` stands in place of `verification`.
+    stand for model inputs, where there are several memories), figures of bytes are the first memory's.
     """
 
     format: Literal["remat-plan"] = FORMAT
@@ -138,7 +136,6 @@ class PlanFile(msgspec.Struct, frozen=True, kw_only=True):
     verification: Verification | None = None
     splitting: Splitting | None = None
     placement: Placement | None = None
-    device_verification: DeviceVerification | None = None
 
     def problem(self) -> Problem:
         """The problem that was solved.

@@ -11,6 +11,7 @@ from remat_cli.core.profile import Profile
 # What solvers add up in 64 bits: bytes once, times of many recomputes.
 MOST_BYTES = 2**62
 MOST_NS = 2**60
+NO_BUDGET = MOST_BYTES  # in bytes: more memory than there could be
 
 
 class TensorSpec(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -154,7 +155,7 @@ class Problem(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self, memories=memories)
 
 
-def make_problem(graph: Graph, profile: Profile, budget_bytes: int) -> Problem:
+def make_problem(graph: Graph, profile: Profile, budget_bytes: int = NO_BUDGET) -> Problem:
     """Join what the model computes with what it costs, for one device.
 
     Model inputs are fixed (the caller owns them), so they vanish here: ops read only tensors that ops make.

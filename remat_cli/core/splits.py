@@ -83,6 +83,15 @@ def parse_split_axis(text: str) -> SplitAxis:
     )
 
 
+class SplitOptions(msgspec.Struct, frozen=True):
+    """Which splits may be made; `allow_reassociation` admits those that add in another order."""
+
+    mode: SplitMode = "auto"
+    max_tiles: int = 32
+    axis: SplitAxis = SplitAxis()
+    allow_reassociation: bool = False
+
+
 class Region(msgspec.Struct, frozen=True):
     """Ops that run tile by tile: each tile makes its part of `exits`, which exist whole once all tiles have run.
 

@@ -1,4 +1,4 @@
-"""What running the original and the rewritten model showed, beside what the plan promised."""
+"""What running a plan showed, beside what it promised: one type for one session and for sessions on several devices."""
 
 from __future__ import annotations
 
@@ -6,81 +6,95 @@ from typing import Literal
 
 import msgspec
 
+from remat_cli.core.left_out import LEFT_OUT, applies
+
 
 class Verification(msgspec.Struct, frozen=True, kw_only=True):
-    """Figures of one verification; `None` means not measured, never "fine".
+    """Figures of one verification; `None` means not measured, never "fine". What does not apply is left out.
 
-    `predicted_peak_bytes` and `measured_peak_bytes` count live tensors under the exact options, so that they can be
-    compared to the byte. The two default-session peaks come from one counter, first run, default options.
-    `later_runs_block_bytes` is the block that later runs of a default session allocate. A cap is a limit on the
-    runtime's arena in bytes; the smallest is the least under which three runs in a fresh process succeed, with the
-    session options that `cap_options` names. Where outputs need not be identical and are not, `outputs_close` says
-    whether they are within the tolerance for sums in another order, and `outputs_max_relative_error` is the largest
-    difference relative to the largest magnitude in its tensor.
-    `within_budget` says whether the default session's first run stays within the budget, fixed part included.
-    `notes` are lines for people: what was not checked and why, slack between live bytes and the smallest cap.
+    Of a plan that runs as one model (`runs_in_one_session`): `predicted_peak_bytes` and `measured_peak_bytes` count
+    live tensors under the exact options, so that they can be compared to the byte. The two default-session peaks come
+    from one counter, first run, default options. `later_runs_block_bytes` is the block that later runs of a default
+    session allocate. A cap is a limit on the runtime's arena in bytes; the smallest is the least under which three runs
+    in a fresh process succeed, with the session options that `cap_options` names. Where outputs need not be identical
+    and are not, `outputs_close` says whether they are within the tolerance for sums in another order, and
+    `outputs_max_relative_error` is the largest difference relative to the largest magnitude in its tensor.
+
+    Of a plan that is cut into sessions: outputs are compared with those of the optimised model in one session on
+    `reference`; they must be the same bits where `must_be_identical` (one execution provider), else close
+    (`largest_difference`, relative as above). Peaks are total bytes by memory, of which the fixed bytes are weights and
+    inputs; a provider that hides what it holds has None. Times are the least over `runs` turns of the plan and of the
+    best plan on one device (`measured_single_time_ns`, by device), taken in turns. `rejected_time_ns` is what a plan on
+    several devices took that was given up for this one, on one device, because it was not measured to be faster.
+
+    `within_budget` is about a default session's first run, or every memory. `notes` are lines for people: what was not
+    checked and why, slack between live bytes and the smallest cap.
     """
 
     outputs_identical: bool
-    order_honoured: bool
-    predicted_peak_bytes: int
-    measured_peak_bytes: int
-    measured_peak_default_session_bytes: int
-    original_default_session_peak_bytes: int
-    runtime_version: str
     within_budget: bool
-    smallest_cap_bytes: int | None = None
-    original_smallest_cap_bytes: int | None = None
-    capped_run_ok: bool | None = None
-    cap_options: Literal["default", "exact"] | None = None
-    later_runs_block_bytes: int | None = None
-    measured_workspace_bytes: int | None = None
-    predicted_workspace_bytes: int | None = None
     outputs_close: bool | None = None
-    outputs_max_relative_error: float | None = None
-    predicted_overhead_percent: float | None = None
-    measured_overhead_percent: float | None = None
+    predicted_peak_bytes: int | dict[str, int]
+    measured_peak_bytes: int | dict[str, int | None]
+    runtime_version: str = ""
     notes: tuple[str, ...] = ()
 
-    @property
-    def is_peak_exact(self) -> bool:
-        """Whether the measured live-tensor peak equals the prediction to the byte."""
-        return self.measured_peak_bytes == self.predicted_peak_bytes
+    order_honoured: bool = LEFT_OUT
+    measured_peak_default_session_bytes: int = LEFT_OUT
+    original_default_session_peak_bytes: int = LEFT_OUT
+    smallest_cap_bytes: int | None = LEFT_OUT
+    original_smallest_cap_bytes: int | None = LEFT_OUT
+    capped_run_ok: bool | None = LEFT_OUT
+    cap_options: Literal["default", "exact"] | None = LEFT_OUT
+    later_runs_block_bytes: int | None = LEFT_OUT
+    measured_workspace_bytes: int | None = LEFT_OUT
+    predicted_workspace_bytes: int | None = LEFT_OUT
+    outputs_max_relative_error: float | None = LEFT_OUT
+    predicted_overhead_percent: float | None = LEFT_OUT
+    measured_overhead_percent: float | None = LEFT_OUT
+
+    reference: str = LEFT_OUT
+    must_be_identical: bool = LEFT_OUT
+    largest_difference: float | None = LEFT_OUT
+    predicted_fixed_bytes: dict[str, int] = LEFT_OUT
+    measured_fixed_bytes: dict[str, int] = LEFT_OUT
+    predicted_time_ns: int = LEFT_OUT
+    measured_time_ns: int = LEFT_OUT
+    measured_single_time_ns: dict[str, int] = LEFT_OUT
+    rejected_time_ns: int | None = LEFT_OUT
+    runs: int = LEFT_OUT
 
     @property
-    def is_workspace_close(self) -> bool:
-        """Whether an independent counter found at most 5 % more workspace than predicted.
+    def runs_in_one_session(self) -> bool:
+        """Whether the plan is one model in one session, not cut into several."""
+        return applies(self.order_honoured)
 
-        True when not measured. Less than predicted breaks no promise: the plan then reserves more than it needs.
-        """
-        if self.measured_workspace_bytes is None or self.predicted_workspace_bytes is None:
-            return True
-        return self.measured_workspace_bytes * 100 <= self.predicted_workspace_bytes * 105
+    @property
+    def peaks(self) -> dict[str, tuple[int, int | None]]:
+        """Predicted and measured peak of each memory; of one session's only memory under the empty name."""
+        predicted, measured = self.predicted_peak_bytes, self.measured_peak_bytes
+        if isinstance(predicted, int) or isinstance(measured, int):
+            assert isinstance(predicted, int)
+            assert isinstance(measured, int)
+            return {"": (predicted, measured)}
+        return {name: (bytes_, measured.get(name)) for name, bytes_ in predicted.items()}
 
     @property
     def failures(self) -> tuple[str, ...]:
-        """One line per broken promise; empty when the model holds all of them."""
-        checks = (
-            (self.are_outputs_kept, f"the outputs differ from the original's{self._too_far}"),
-            (self.order_honoured, "the runtime did not run the ops in the plan's order"),
-            (
-                self.is_peak_exact,
-                f"the measured peak is {self.measured_peak_bytes} bytes, not the predicted {self.predicted_peak_bytes}",
-            ),
-            (self.within_budget, "a default session's peak is above the budget"),
-            (self.capped_run_ok is not False, "no cap was found under which this model runs and the original fails"),
-            (self.is_workspace_close, "the measured workspace is more than 5 % above the predicted one"),
-        )
+        """One line per broken promise; empty when all of them hold."""
+        checks = self._session_checks() if self.runs_in_one_session else self._placement_checks()
         return tuple(line for is_kept, line in checks if not is_kept)
+
+    @property
+    def passed(self) -> bool:
+        """Whether every promise that was checked holds."""
+        return not self.failures
 
     @property
     def are_outputs_kept(self) -> bool:
         """Whether the outputs are identical, or need not be and are close."""
-        return self.outputs_identical or self.outputs_close is True
-
-    @property
-    def _too_far(self) -> str:
-        return "" if self.outputs_close is None else " by more than sums in another order explain"
+        must_be_identical = applies(self.must_be_identical) and self.must_be_identical
+        return self.outputs_identical or (self.outputs_close is True and not must_be_identical)
 
     @property
     def lacks_only_cap(self) -> bool:
@@ -93,6 +107,53 @@ class Verification(msgspec.Struct, frozen=True, kw_only=True):
         return len(self.failures) == 1 and not self.within_budget
 
     @property
-    def passed(self) -> bool:
-        """Whether every promise that was checked holds."""
-        return not self.failures
+    def is_faster_than_single(self) -> bool:
+        """Whether the plan was measured to be faster than the best one on one device, where there is one to compare."""
+        return all(self.measured_time_ns < time for time in self.measured_single_time_ns.values())
+
+    @property
+    def session_bytes(self) -> dict[str, int]:
+        """What sessions hold of weights beyond what was planned, by memory; nothing where it is as planned."""
+        more = {name: seen - self.predicted_fixed_bytes[name] for name, seen in self.measured_fixed_bytes.items()}
+        return {name: bytes_ for name, bytes_ in more.items() if bytes_ > 0}
+
+    def with_sessions_counted(self, predicted_peak_bytes: dict[str, int]) -> Verification:
+        """The same figures beside a prediction that knows what sessions hold of weights."""
+        more = self.session_bytes
+        fixed = {name: bytes_ + more.get(name, 0) for name, bytes_ in self.predicted_fixed_bytes.items()}
+        return msgspec.structs.replace(self, predicted_peak_bytes=predicted_peak_bytes, predicted_fixed_bytes=fixed)
+
+    def _session_checks(self) -> tuple[tuple[bool, str], ...]:
+        """What one rewritten model promises."""
+        predicted, measured = self.predicted_peak_bytes, self.measured_peak_bytes
+        too_far = "" if self.outputs_close is None else " by more than sums in another order explain"
+        return (
+            (self.are_outputs_kept, f"the outputs differ from the original's{too_far}"),
+            (self.order_honoured, "the runtime did not run the ops in the plan's order"),
+            (measured == predicted, f"the measured peak is {measured} bytes, not the predicted {predicted}"),
+            (self.within_budget, "a default session's peak is above the budget"),
+            (self.capped_run_ok is not False, "no cap was found under which this model runs and the original fails"),
+            (self._is_workspace_close, "the measured workspace is more than 5 % above the predicted one"),
+        )
+
+    @property
+    def _is_workspace_close(self) -> bool:
+        """Whether an independent counter found at most 5 % more workspace than predicted; True when not measured.
+
+        Less than predicted breaks no promise: the plan then reserves more than it needs.
+        """
+        if self.measured_workspace_bytes is None or self.predicted_workspace_bytes is None:
+            return True
+        return self.measured_workspace_bytes * 100 <= self.predicted_workspace_bytes * 105
+
+    def _placement_checks(self) -> tuple[tuple[bool, str], ...]:
+        """What a plan that is cut into sessions promises."""
+        overfull = (
+            (seen is None or seen <= bytes_, f"memory '{name}' held {seen or 0:,} bytes, not the predicted {bytes_:,}")
+            for name, (bytes_, seen) in self.peaks.items()
+        )
+        return (
+            (self.are_outputs_kept, f"the outputs differ from those of {self.reference}"),
+            (self.within_budget, "a measured peak is above its budget"),
+            *overfull,
+        )

@@ -194,11 +194,12 @@ def is_device_file(text: str) -> bool:
     return text.strip().lower().endswith((".yaml", ".yml"))
 
 
-def unmeasured_note(provider: Provider) -> str:
-    """What to say of a provider that the authors could not run; empty for the others."""
-    if provider.is_measured:
-        return ""
-    return f"{provider.name} was never run by remat's authors: what is said of it is unmeasured"
+def is_plain(spec: DeviceSpec) -> bool:
+    """Whether a device is what its name says and no more: not one that a file describes."""
+    provider = PROVIDERS[spec.provider]
+    kind = spec.options.get("device_type", "").lower()
+    plain = _spec(provider, spec.index, spec.threads, kind)
+    return msgspec.structs.replace(plain, name=spec.name) == spec and spec.name.split(":")[0] == provider.name
 
 
 def _spec(provider: Provider, index: int, threads: int, kind: str) -> DeviceSpec:

@@ -78,7 +78,7 @@ def _groups(graph: Graph, left_out: set[str]) -> dict[str, int]:
     what is behind a barrier has a shape of its own, and its readers cannot know more than they are told.
     """
     ids = tensor_ids(graph)
-    storage = {ids[i.tensor]: i.storage for i in baseline(make_problem(graph, _no_cost(graph), 0)).instances}
+    storage = {ids[i.tensor]: i.storage for i in baseline(make_problem(graph, _no_cost(graph))).instances}
     numbers: dict[int, int] = {}
     for op in graph.ops:
         for made in op.outputs:

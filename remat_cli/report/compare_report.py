@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from remat_cli.report.report import EXIT_DONE, SolutionReport
+from remat_cli.report.solution import EXIT_DONE, SolutionReport
 
 BEST = "auto"  # goes first among equals
 EXIT_ERROR = 1

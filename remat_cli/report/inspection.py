@@ -7,22 +7,23 @@ from pathlib import Path
 from remat_cli.core.floor import working_set_floor
 from remat_cli.core.graph import Graph
 from remat_cli.core.plan_file import PlanFile
-from remat_cli.core.problem import Problem
+from remat_cli.core.problem import NO_BUDGET, Problem
 from remat_cli.core.profile import Profile
 from remat_cli.core.simulate import baseline
 from remat_cli.report.explain import alive_at, peak_step, recomputes, step_name
 from remat_cli.report.inspection_devices import inspect_placed
 from remat_cli.report.regions import planned_regions, step_times_ns
-from remat_cli.report.report import InspectReport, difference
+from remat_cli.report.report import InspectReport
+from remat_cli.report.solution import difference
 
 
 def inspect_model(
     path: Path, graph: Graph, profile: Profile, problem: Problem, budget: str | None = None
 ) -> InspectReport:
-    """Where the memory of a model goes as it is; a budget of 0 in the problem is none."""
+    """Where the memory of a model goes as it is; `budget` is that of the problem as the user wrote it."""
     plan = baseline(problem)
     step = peak_step(plan)
-    floor = working_set_floor(problem)
+    floor, budget_bytes = working_set_floor(problem), problem.memories[0].budget_bytes
     return InspectReport(
         path=str(path),
         kind="model",
@@ -39,7 +40,7 @@ def inspect_model(
         workspace_bytes=plan.memory_bytes[0][step] - plan.live_bytes[0][step],
         time=plan.time_ns,
         budget=budget,
-        budget_bytes=problem.memories[0].budget_bytes or None,
+        budget_bytes=None if budget_bytes == NO_BUDGET else budget_bytes,
     )
 
 

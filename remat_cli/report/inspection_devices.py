@@ -8,14 +8,15 @@ from remat_cli.core.placing import best_device
 from remat_cli.core.plan_file import PlanFile
 from remat_cli.core.simulate import baseline
 from remat_cli.report.placed import (
-    Placed,
+    PlacedPlan,
     device_reports,
     link_reports,
     memory_reports,
     placed_recomputes,
     placement_matrix,
 )
-from remat_cli.report.report import InspectReport, difference
+from remat_cli.report.report import InspectReport
+from remat_cli.report.solution import difference
 
 
 def inspect_placed(path: Path, file: PlanFile, warnings: tuple[str, ...] = ()) -> InspectReport:
@@ -26,7 +27,7 @@ def inspect_placed(path: Path, file: PlanFile, warnings: tuple[str, ...] = ()) -
     """
     assert file.placement is not None
     problem = file.problem()
-    placed = Placed(file.graph, problem, file.placement, file.plan())
+    placed = PlacedPlan(file.graph, problem, file.placement, file.plan())
     memories, first = memory_reports(placed), baseline(problem)
     host, solved = memories[0], file.solved
     return InspectReport(

@@ -6,7 +6,7 @@ import msgspec
 
 from remat_cli.core.floor import working_set_bytes
 from remat_cli.core.problem import OpSpec, Problem
-from remat_cli.report.placed import Placed
+from remat_cli.report.placed import PlacedPlan
 
 
 class Obstacle(msgspec.Struct, frozen=True, kw_only=True):
@@ -17,7 +17,7 @@ class Obstacle(msgspec.Struct, frozen=True, kw_only=True):
     needs: dict[str, int]
 
 
-def find_obstacle(placed: Placed) -> Obstacle | None:
+def find_obstacle(placed: PlacedPlan) -> Obstacle | None:
     """The op furthest above the budget of every memory in which it could run; None where each op fits somewhere."""
     problem, found = placed.problem, []
     for index, op in enumerate(problem.ops[placed.given :]):

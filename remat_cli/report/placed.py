@@ -19,7 +19,7 @@ from remat_cli.report.devices import DeviceReport, LinkReport, PlacedLife, Place
 from remat_cli.report.report import LiveTensor, MemoryReport, Recompute
 
 
-class Placed(msgspec.Struct, frozen=True):
+class PlacedPlan(msgspec.Struct, frozen=True):
     """The problem of several devices with its judged plan; `graph` and `placement` say what its numbers stand for.
 
     Where no plan was found, `plan` is None and what is told of it is nothing.
@@ -53,7 +53,7 @@ class Placed(msgspec.Struct, frozen=True):
 
 
 def device_reports(
-    placed: Placed,
+    placed: PlacedPlan,
     peak_bytes: Mapping[str, int | None] | None = None,
     busy_ns: Mapping[str, int] | None = None,
 ) -> tuple[DeviceReport, ...]:
@@ -84,7 +84,7 @@ def device_reports(
     return tuple(reports)
 
 
-def _planned(placed: Placed) -> list[tuple[int, int]]:
+def _planned(placed: PlacedPlan) -> list[tuple[int, int]]:
     """How many computes each device runs and how long they take."""
     found = [(0, 0)] * len(placed.problem.devices)
     for step, (start, end) in zip(placed.steps, placed.spans, strict=True):
@@ -94,14 +94,14 @@ def _planned(placed: Placed) -> list[tuple[int, int]]:
     return found
 
 
-def predicted_peak(placed: Placed, memory: int) -> int | None:
+def predicted_peak(placed: PlacedPlan, memory: int) -> int | None:
     """What the plan needs of a memory as it is cut to be run, or by its schedule where that is not known."""
     if placed.plan is None:
         return None
     return placed.placement.peak_bytes.get(placed.problem.memories[memory].name, placed.plan.peak_bytes[memory])
 
 
-def link_reports(placed: Placed) -> tuple[LinkReport, ...]:
+def link_reports(placed: PlacedPlan) -> tuple[LinkReport, ...]:
     """One report per link between two memories of the plan, whether it is used or not."""
     names = [memory.name for memory in placed.problem.memories]
     used: dict[tuple[str, str], list[tuple[int, int]]] = defaultdict(list)
@@ -123,14 +123,14 @@ def link_reports(placed: Placed) -> tuple[LinkReport, ...]:
     )
 
 
-def memory_reports(placed: Placed) -> tuple[MemoryReport, ...]:
+def memory_reports(placed: PlacedPlan) -> tuple[MemoryReport, ...]:
     """What each memory holds over the steps of the plan, and what is there when it is fullest."""
     assert placed.plan is not None
     fixed = fixed_bytes_of(placed.problem, placed.plan.schedule)
     return tuple(_memory_report(placed, placed.plan, number, fixed[number]) for number in range(len(fixed)))
 
 
-def _memory_report(placed: Placed, plan: Plan, number: int, fixed_bytes: int) -> MemoryReport:
+def _memory_report(placed: PlacedPlan, plan: Plan, number: int, fixed_bytes: int) -> MemoryReport:
     memory, curve = placed.problem.memories[number], plan.memory_bytes[number]
     step = curve.index(max(curve))
     return MemoryReport(
@@ -148,7 +148,7 @@ def _memory_report(placed: Placed, plan: Plan, number: int, fixed_bytes: int) ->
     )
 
 
-def step_label(placed: Placed, number: int) -> str:
+def step_label(placed: PlacedPlan, number: int) -> str:
     """The op that a step runs, or what it copies where."""
     step = placed.steps[number]
     if isinstance(step, Compute):
@@ -157,7 +157,7 @@ def step_label(placed: Placed, number: int) -> str:
     return f"copy of {tensor} to {placed.problem.devices[step.target].name}"
 
 
-def alive_in(placed: Placed, plan: Plan, memory: int, step: int) -> tuple[LiveTensor, ...]:
+def alive_in(placed: PlacedPlan, plan: Plan, memory: int, step: int) -> tuple[LiveTensor, ...]:
     """The tensors held in a memory during a step, largest first; a storage is listed under its owner's name."""
     ids = device_tensor_ids(placed.graph, placed.problem)
     owners: dict[int, Instance] = {}
@@ -175,7 +175,7 @@ def alive_in(placed: Placed, plan: Plan, memory: int, step: int) -> tuple[LiveTe
     return tuple(_live_tensor(placed, ids, instance, owner) for _, _, instance, owner in found)
 
 
-def _live_tensor(placed: Placed, ids: tuple[int, ...], instance: Instance, owner: Instance) -> LiveTensor:
+def _live_tensor(placed: PlacedPlan, ids: tuple[int, ...], instance: Instance, owner: Instance) -> LiveTensor:
     tensor, size = placed.graph.tensors[ids[instance.tensor]], placed.problem.tensors[instance.tensor].size_bytes
     shares = None if owner is instance else placed.graph.tensors[ids[owner.tensor]].name
     if owner is instance and size == 0 and tensor.view_of is not None:
@@ -190,7 +190,7 @@ def _live_tensor(placed: Placed, ids: tuple[int, ...], instance: Instance, owner
     )
 
 
-def placement_matrix(placed: Placed) -> PlacementMatrix:
+def placement_matrix(placed: PlacedPlan) -> PlacementMatrix:
     """Where and when every op is computed, copied and kept."""
     assert placed.plan is not None
     problem, producers = placed.problem, [tensor.producer for tensor in placed.problem.tensors]
@@ -212,13 +212,13 @@ def placement_matrix(placed: Placed) -> PlacementMatrix:
     )
 
 
-def _kind(placed: Placed, step: Compute, seen: set[int]) -> StepKind:
+def _kind(placed: PlacedPlan, step: Compute, seen: set[int]) -> StepKind:
     if step.op < placed.given:
         return "given"
     return "recompute" if step.op in seen else "compute"
 
 
-def placed_recomputes(placed: Placed) -> tuple[Recompute, ...]:
+def placed_recomputes(placed: PlacedPlan) -> tuple[Recompute, ...]:
     """Every op that runs more than once on whatever devices, the costliest first."""
     runs: dict[int, list[tuple[int, int]]] = defaultdict(list)
     for number, step in enumerate(placed.steps):
@@ -228,7 +228,7 @@ def placed_recomputes(placed: Placed) -> tuple[Recompute, ...]:
     return tuple(sorted(found, key=lambda r: (-r.time, r.op)))
 
 
-def _recompute(placed: Placed, op: int, places: tuple[tuple[int, int], ...]) -> Recompute:
+def _recompute(placed: PlacedPlan, op: int, places: tuple[tuple[int, int], ...]) -> Recompute:
     """Explain one repeated op by the gap in its results' lives that frees most; none: it saves a copy."""
     assert placed.plan is not None
     spec, made = placed.graph.ops[op - placed.given], placed.problem.ops[op]
@@ -254,7 +254,9 @@ def _recompute(placed: Placed, op: int, places: tuple[tuple[int, int], ...]) -> 
     )
 
 
-def _gaps(placed: Placed, plan: Plan, outputs: tuple[int, ...], births: set[int]) -> list[tuple[int, int, int, int]]:
+def _gaps(
+    placed: PlacedPlan, plan: Plan, outputs: tuple[int, ...], births: set[int]
+) -> list[tuple[int, int, int, int]]:
     """Memory, tensor, last step before and first step after, for each result that a repeat makes.
 
     Where the memory did not hold it before, both steps are the repeat's: nothing was dropped.

@@ -9,7 +9,7 @@ import msgspec
 
 from remat_cli.core.program import CopyAction, Program, SessionAction, Span
 from remat_cli.core.program_run import RunRecord, SeenMemory
-from remat_cli.report.report import EXIT_DONE, EXIT_UNVERIFIED
+from remat_cli.report.solution import EXIT_DONE, EXIT_UNVERIFIED
 
 
 class RanDevice(msgspec.Struct, frozen=True, kw_only=True):

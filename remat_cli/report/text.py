@@ -9,26 +9,22 @@ import msgspec
 
 from remat_cli.base.units import format_bytes
 from remat_cli.core.budget import describe_bytes
-from remat_cli.core.device_verification import DeviceVerification
 from remat_cli.core.verification import Verification
 from remat_cli.report.any_report import AnyReport
 from remat_cli.report.bench_run import BenchReport
 from remat_cli.report.bench_table import bench_lines
 from remat_cli.report.compare_report import CompareReport
 from remat_cli.report.compare_text import compare_lines
-from remat_cli.report.device_compile import DeviceCompileReport
+from remat_cli.report.compile import CompileReport, VerifyReport
 from remat_cli.report.report import (
-    EXIT_DONE,
     CacheReport,
-    CompileReport,
     InspectReport,
     ProfileReport,
-    SolutionReport,
     SolveReport,
     SolversReport,
-    VerifyReport,
 )
 from remat_cli.report.run_report import RunReport
+from remat_cli.report.solution import EXIT_DONE, SolutionReport
 from remat_cli.report.style import Style, columns, duration, percent, plural, shorten
 from remat_cli.report.text_devices import device_compile_lines, device_verification_lines, measured_table
 from remat_cli.report.text_inspect import inspect_lines, live_tensor_lines
@@ -44,7 +40,6 @@ def render_text(report: AnyReport, style: Style) -> str:
     """The report for people, with a newline at the end."""
     writers: dict[type, Callable[[Any, Style], list[str]]] = {
         CompileReport: compile_lines,
-        DeviceCompileReport: device_compile_lines,
         VerifyReport: verify_lines,
         SolveReport: solve_lines,
         InspectReport: _inspect_lines,
@@ -67,6 +62,8 @@ def _inspect_lines(report: InspectReport, style: Style) -> list[str]:
 
 def compile_lines(report: CompileReport, style: Style) -> list[str]:
     """What was compiled to what, before and after, the proof, and the snippet that runs it."""
+    if report.is_cut_into_sessions:
+        return device_compile_lines(report, style)
     solution = report.solution
     lines = [_compile_heading(report, style), _budget_line(report.budget, solution), ""]
     if solution.peak_bytes is None or solution.time is None:
@@ -101,7 +98,7 @@ def train_lines(report: TrainReport, style: Style) -> list[str]:
     lines += [f"note: {note}" for note in facts.notes]
     lines += ["", f"step  {report.step}", f"state {report.state}"]
     if report.compiled is not None:
-        lines += ["", *compile_lines(msgspec.structs.replace(report.compiled, snippet=None), style)]
+        lines += ["", *compile_lines(msgspec.structs.replace(report.compiled, snippet=""), style)]
     if report.exit_code == EXIT_DONE:
         lines += ["", "Train with it:", "", *(f"    {line}".rstrip() for line in report.snippet.rstrip().splitlines())]
     return lines
@@ -214,7 +211,7 @@ def verify_lines(report: VerifyReport, style: Style) -> list[str]:
     """The verdict, and the figures behind it."""
     seen = report.verification
     heading = style.paint(report.model, "strong") + f"  against {report.source}"
-    if isinstance(seen, DeviceVerification):
+    if not seen.runs_in_one_session:
         lines = [heading, "", *device_verification_lines(seen, style), *measured_table(seen)]
     else:
         lines = [heading, f"budget {describe_bytes(report.budget_bytes)}", "", *verification_lines(seen, style)]
@@ -228,12 +225,13 @@ def verification_lines(seen: Verification, style: Style) -> list[str]:
     else:
         lines = [style.paint("VERIFICATION FAILED", "bad") + f" on ONNX Runtime {seen.runtime_version}"]
         lines += [style.paint(f"  {failure}", "bad") for failure in seen.failures]
+    ((predicted_bytes, measured_bytes),) = seen.peaks.values()
     yes = {True: "yes", False: "no", None: "not measured"}
     rows = [
         ["outputs identical", yes[seen.outputs_identical] + _difference(seen)],
         ["order honoured", yes[seen.order_honoured]],
-        ["live tensors, predicted", describe_bytes(seen.predicted_peak_bytes)],
-        ["live tensors, measured", describe_bytes(seen.measured_peak_bytes)],
+        ["live tensors, predicted", describe_bytes(predicted_bytes)],
+        ["live tensors, measured", describe_bytes(measured_bytes or 0)],
         ["default session, original", describe_bytes(seen.original_default_session_peak_bytes)],
         ["default session, this model", describe_bytes(seen.measured_peak_default_session_bytes)],
         *_optional("block of later default runs", seen.later_runs_block_bytes),
@@ -313,9 +311,7 @@ def solvers_lines(report: SolversReport, style: Style) -> list[str]:
     return lines[:-1]
 
 
-def _warning_lines(
-    warnings: tuple[str, ...], seen: Verification | DeviceVerification | None, style: Style
-) -> list[str]:
+def _warning_lines(warnings: tuple[str, ...], seen: Verification | None, style: Style) -> list[str]:
     """Warnings that the verification's notes do not say already."""
     said = seen.notes if seen is not None else ()
     lines = [style.paint(f"warning: {warning}", "warn") for warning in warnings if warning not in said]

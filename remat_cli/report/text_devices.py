@@ -6,12 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 
 from remat_cli.base.units import format_bytes
 from remat_cli.core.budget import describe_bytes
-from remat_cli.core.device_verification import DeviceVerification
 from remat_cli.core.placement import Reference
-from remat_cli.report.device_compile import DeviceCompileReport
+from remat_cli.core.verification import Verification
+from remat_cli.report.compile import CompileReport
 from remat_cli.report.devices import DeviceReport, LinkReport
 from remat_cli.report.obstacle import Obstacle
-from remat_cli.report.report import SolutionReport
+from remat_cli.report.solution import SolutionReport
 from remat_cli.report.style import Style, columns, duration, percent, plural, shorten
 
 MARK = "~"
@@ -19,7 +19,7 @@ MARK_LINE = f"  {MARK} estimated from a description, never run there"
 MOST_NAMES = 3
 
 
-def device_compile_lines(report: DeviceCompileReport, style: Style) -> list[str]:
+def device_compile_lines(report: CompileReport, style: Style) -> list[str]:
     """What runs where, what that gains as planned and as measured, and how to run it."""
     lines = [_heading(report, style), f"budget {report.budget}: {_budgets(report.devices)}"]
     if report.solution.time is None:
@@ -35,7 +35,7 @@ def device_compile_lines(report: DeviceCompileReport, style: Style) -> list[str]
     return lines + _delivery_lines(report, style)
 
 
-def _plan_lines(report: DeviceCompileReport, style: Style) -> list[str]:
+def _plan_lines(report: CompileReport, style: Style) -> list[str]:
     """The gain, then the tables."""
     lines = [*_gain_lines(report, style), ""]
     lines += [*device_table(report.devices, is_run=report.verification is not None), ""]
@@ -49,7 +49,7 @@ def _plan_lines(report: DeviceCompileReport, style: Style) -> list[str]:
     return [*lines, *_recompute_lines(report), *estimate_lines(report.devices, report.links)]
 
 
-def _delivery_lines(report: DeviceCompileReport, style: Style) -> list[str]:
+def _delivery_lines(report: CompileReport, style: Style) -> list[str]:
     """Which files were written, and how to run them."""
     lines = []
     if report.output is not None and report.plan is not None:
@@ -67,7 +67,7 @@ def _delivery_lines(report: DeviceCompileReport, style: Style) -> list[str]:
     return lines
 
 
-def _heading(report: DeviceCompileReport, style: Style) -> str:
+def _heading(report: CompileReport, style: Style) -> str:
     """`net.onnx placed on cpu (20 ops) and cuda:0 (14 ops), 3 sessions, 4 copies`, or that there is no plan."""
     if report.solution.time is None:
         where = ", ".join(device.name for device in report.devices)
@@ -97,7 +97,7 @@ def _by_memory(devices: Sequence[DeviceReport]) -> Mapping[str, int]:
     return {device.memory: device.budget_bytes for device in devices}
 
 
-def _gain_lines(report: DeviceCompileReport, style: Style) -> list[str]:
+def _gain_lines(report: CompileReport, style: Style) -> list[str]:
     """How the plan compares with the best single device, and a note where running it shows no gain."""
     seen = report.verification
     lines = [f"planned: {_planned_gain(report)}"]
@@ -116,7 +116,7 @@ def _gain_lines(report: DeviceCompileReport, style: Style) -> list[str]:
     return lines
 
 
-def _planned_gain(report: DeviceCompileReport) -> str:
+def _planned_gain(report: CompileReport) -> str:
     """The planned time against that of the best plan on one device, if the plan is not that one."""
     used, mark = [device.name for device in report.devices if device.ops], _mark(_is_estimated(report))
     if report.solution.time is not None and len(used) == 1 and not any(link.copies for link in report.links):
@@ -146,14 +146,14 @@ def gain(overhead_percent: float, device: str) -> str:
     )
 
 
-def _best_measured(seen: DeviceVerification | None) -> tuple[str, int] | None:
+def _best_measured(seen: Verification | None) -> tuple[str, int] | None:
     """The device that was measured fastest alone."""
     if seen is None or not seen.measured_single_time_ns:
         return None
     return min(seen.measured_single_time_ns.items(), key=lambda item: item[1])
 
 
-def _is_estimated(report: DeviceCompileReport) -> bool:
+def _is_estimated(report: CompileReport) -> bool:
     return any(not device.is_measured for device in report.devices) or _has_estimated_link(report.links)
 
 
@@ -232,7 +232,7 @@ def link_lines(links: Sequence[LinkReport]) -> list[str]:
     return columns(rows, "<>>>")
 
 
-def _time_table(report: DeviceCompileReport) -> list[str]:
+def _time_table(report: CompileReport) -> list[str]:
     """The whole run beside each device alone within the same budgets."""
     seen = report.verification
     single = seen.measured_single_time_ns if seen is not None else {}
@@ -246,7 +246,7 @@ def _time_table(report: DeviceCompileReport) -> list[str]:
     return columns(rows if seen is not None else [row[:2] for row in rows], "<>>" if seen is not None else "<>")
 
 
-def _planned_time(report: DeviceCompileReport) -> str:
+def _planned_time(report: CompileReport) -> str:
     return _mark(_is_estimated(report)) + _time(report.solution.time)
 
 
@@ -276,7 +276,7 @@ def _solver_line(solution: SolutionReport, device: str) -> str:
     return f"{solution.solver}: {found}, {solution.seconds:.1f} s, seed {solution.seed}"
 
 
-def _recompute_lines(report: DeviceCompileReport) -> list[str]:
+def _recompute_lines(report: CompileReport) -> list[str]:
     count = report.solution.recomputed_ops or 0
     if count == 0:
         return ["nothing is recomputed"]
@@ -286,7 +286,7 @@ def _recompute_lines(report: DeviceCompileReport) -> list[str]:
     return [f"{plural(count, 'recomputed op')}{f': {names}{more}' if names else ''}"]
 
 
-def _no_plan_lines(report: DeviceCompileReport, style: Style) -> list[str]:
+def _no_plan_lines(report: CompileReport, style: Style) -> list[str]:
     """What was proved or not, and what each device would need."""
     solution = report.solution
     if solution.status == "infeasible":
@@ -315,7 +315,7 @@ def _baseline_peaks(devices: Sequence[DeviceReport]) -> Mapping[str, int]:
     return {device.memory: device.baseline_peak_bytes for device in devices}
 
 
-def device_verification_lines(seen: DeviceVerification, style: Style) -> list[str]:
+def device_verification_lines(seen: Verification, style: Style) -> list[str]:
     """One line of verdict, broken promises if any, what was compared, then the notes."""
     if seen.passed:
         lines = [style.paint("verified", "good") + f" on ONNX Runtime {seen.runtime_version}: {_outputs(seen)}"]
@@ -326,7 +326,7 @@ def device_verification_lines(seen: DeviceVerification, style: Style) -> list[st
     return lines + [f"  note: {note}" for note in seen.notes]
 
 
-def _outputs(seen: DeviceVerification) -> str:
+def _outputs(seen: Verification) -> str:
     """`outputs identical to those of cpu`, or by how much they differ."""
     if seen.outputs_identical:
         return f"outputs identical to those of {seen.reference}"
@@ -335,11 +335,10 @@ def _outputs(seen: DeviceVerification) -> str:
     return f"outputs {verdict} those of {seen.reference}{size}"
 
 
-def measured_table(seen: DeviceVerification) -> list[str]:
+def measured_table(seen: Verification) -> list[str]:
     """Peaks and times as predicted and as measured."""
     rows = [["", "predicted", "measured"]]
-    for memory, size in seen.predicted_peak_bytes.items():
-        found = seen.measured_peak_bytes.get(memory)
+    for memory, (size, found) in seen.peaks.items():
         rows.append([f"peak of {memory}", format_bytes(size), "hidden" if found is None else format_bytes(found)])
     rows.append(["time of a run", duration(seen.predicted_time_ns), duration(seen.measured_time_ns)])
     rows += [[f"{device} alone", "", duration(time)] for device, time in seen.measured_single_time_ns.items()]

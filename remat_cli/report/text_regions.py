@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from remat_cli.base.units import format_bytes
 from remat_cli.core.budget import describe_bytes
 from remat_cli.report.regions import RegionReport
-from remat_cli.report.report import SolutionReport
+from remat_cli.report.solution import SolutionReport
 from remat_cli.report.style import columns, duration, percent, plural, shorten
 
 MOST_ROWS = 12

@@ -5,7 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from remat_cli.core.training import StepFacts
-from remat_cli.report.report import EXIT_DONE, EXIT_NOT_FOUND, CompileReport
+from remat_cli.report.compile import CompileReport
+from remat_cli.report.solution import EXIT_DONE, EXIT_NOT_FOUND
 
 
 class TrainReport(msgspec.Struct, frozen=True, kw_only=True):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
@@ -15,54 +15,58 @@ from remat_cli.devices.provider_table import PROVIDERS, is_device_file, named_sp
 from remat_cli.settings.train import as_sequence
 from remat_cli.settings.yaml_file import read_yaml, suggest
 
-if TYPE_CHECKING:
-    from remat_cli.settings.config import Config
-
 RATES = ("flops_per_second", "memory_bytes_per_second", "power_watts")
 
 
-def parse_devices(value: object) -> tuple[str, ...]:
-    """Devices in the full form of their names; paths of description files stay as they are.
+def parse_devices(value: object) -> tuple[DeviceSpec, ...]:
+    """The devices that names and description files stand for; files are read here, once.
 
     Raises:
-        ConfigError: not a list, or a name that no provider stands behind.
+        ConfigError: not a list, a name that no provider stands behind, or a file that cannot be used.
     """
-    names = (value,) if isinstance(value, str) else as_sequence(value, "devices", "--device cpu")
-    texts = [str(name).strip() for name in names]
-    return tuple(text if is_device_file(text) else named_spec(text).name for text in texts) or ("cpu",)
+    names = (value,) if isinstance(value, str | DeviceSpec) else as_sequence(value, "devices", "--device cpu")
+    return tuple(map(_device, names)) or (named_spec("cpu"),)
 
 
-def device_specs(config: Config) -> tuple[DeviceSpec, ...]:
-    """The devices of a run, those of files read; `intra_op_threads` holds for all that name no threads themselves.
+def _device(given: object) -> DeviceSpec:
+    if isinstance(given, DeviceSpec):
+        return given
+    text = str(given).strip()
+    return read_device(Path(text).expanduser()) if is_device_file(text) else named_spec(text)
+
+
+def only_device(specs: Sequence[DeviceSpec]) -> DeviceSpec:
+    """The one device of a command that takes no several.
 
     Raises:
-        ConfigError: a file cannot be used, two devices have one name, or threads are given twice and differently.
+        ConfigError: several devices were named.
     """
-    specs = tuple(
-        read_device(Path(text).expanduser()) if is_device_file(text) else named_spec(text) for text in config.devices
-    )
-    names = [spec.name for spec in specs]
-    if twice := [name for name in names if names.count(name) > 1]:
-        raise ConfigError(f"devices {', '.join(names)}: '{twice[0]}' is named twice")
-    return tuple(_with_threads(spec, config.intra_op_threads) for spec in specs)
+    if len(specs) != 1:
+        names = ", ".join(spec.name for spec in specs)
+        raise ConfigError(f"devices {names}: only `remat compile` and `remat profile` take several; name one here")
+    return specs[0]
 
 
-def settled(config: Config) -> Config:
-    """The settings with devices checked.
+def with_threads(specs: Sequence[DeviceSpec], threads: int) -> tuple[tuple[DeviceSpec, ...], int]:
+    """The devices with so many threads where they name none themselves, and the number that holds for the run.
 
-    One CPU with threads is the CPU under `intra_op_threads`; without a budget the devices' own ones hold.
+    One CPU with threads is the CPU under that number.
 
     Raises:
-        ConfigError: what `device_specs` raises, or a budget of a device that cannot be read.
+        ConfigError: threads are given twice and differently.
     """
-    specs = device_specs(config)
+    found = tuple(_with_threads(spec, threads) for spec in specs)
+    first = found[0]
+    if len(found) > 1 or not first.threads or first.name != f"cpu:{first.threads}threads":
+        return found, threads
+    return (msgspec.structs.replace(named_spec("cpu"), threads=first.threads),), first.threads
+
+
+def described_budget(specs: Sequence[DeviceSpec]) -> Budget | None:
+    """The budget that the devices' own descriptions come to, if any has one."""
     own = _own_budgets(specs)
-    if config.budget is None and own:
-        text = ",".join(f"{name}={budget.text}" for name, budget in own.items())
-        config = msgspec.structs.replace(config, budget=Budget(text, "per_device", devices=tuple(own.items())))
-    if len(specs) == 1 and specs[0].threads and config.devices[0] == f"cpu:{specs[0].threads}threads":
-        return msgspec.structs.replace(config, devices=("cpu",), intra_op_threads=specs[0].threads)
-    return config
+    text = ",".join(f"{name}={budget.text}" for name, budget in own.items())
+    return Budget(text, "per_device", devices=tuple(own.items())) if own else None
 
 
 def read_device(file: Path) -> DeviceSpec:
@@ -89,7 +93,7 @@ def read_device(file: Path) -> DeviceSpec:
     return spec if "memory" in values else msgspec.structs.replace(spec, memory=provider.memory_of(spec.index))
 
 
-def memory_budgets(config: Config, specs: Sequence[DeviceSpec]) -> dict[str, Budget]:
+def memory_budgets(budget: Budget | None, specs: Sequence[DeviceSpec]) -> dict[str, Budget]:
     """The budget of each memory that the devices use, in the order of the devices.
 
     One percentage means the same share of each. A budget may name a device or its memory; what it does not name has
@@ -100,7 +104,6 @@ def memory_budgets(config: Config, specs: Sequence[DeviceSpec]) -> dict[str, Bud
             `min` for several.
     """
     memories = tuple(dict.fromkeys(spec.memory for spec in specs))
-    budget = config.budget
     if budget is not None and budget.kind != "per_device":
         return dict.fromkeys(memories, _for_all(budget, memories))
     found: dict[str, Budget] = {}

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 from remat_cli.base.errors import ConfigError
 from remat_cli.base.files import check_target
-
-if TYPE_CHECKING:
-    from remat_cli.settings.config import Config
+from remat_cli.core.training import TrainOptions
 
 
 class StepPaths(msgspec.Struct, frozen=True):
@@ -21,13 +19,12 @@ class StepPaths(msgspec.Struct, frozen=True):
     state: Path
 
 
-def check_train(config: Config) -> None:
+def check_train(options: TrainOptions) -> None:
     """Check that it is said what the loss is, once.
 
     Raises:
         ConfigError: no loss, or two.
     """
-    options = config.train
     if options.loss is None and options.loss_output is None:
         raise ConfigError("no loss: add --loss cross-entropy, mse, l1 or dice, or --loss-output NAME")
     if options.loss is not None and options.loss_output is not None:
@@ -38,16 +35,16 @@ def check_train(config: Config) -> None:
         raise ConfigError("--optimizer-option needs --optimizer: with gradients only nothing is updated")
 
 
-def step_paths(model: Path, config: Config) -> StepPaths:
+def step_paths(model: Path, output: Path | None, overwrite: bool) -> StepPaths:
     """Where `train` writes, checked before any work; defaults stand beside the model.
 
     Raises:
         ConfigError: a path cannot be written, exists without --force, or is the model itself.
     """
-    step = config.output or model.with_name(f"{model.stem}.train.onnx")
+    step = output or model.with_name(f"{model.stem}.train.onnx")
     state = step.with_name(f"{step.name.removesuffix('.onnx')}.state.npz")
-    check_target(step, sources=(model,), overwrite=config.force)
-    check_target(state, sources=(model, step), overwrite=config.force)
+    check_target(step, sources=(model,), overwrite=overwrite)
+    check_target(state, sources=(model, step), overwrite=overwrite)
     return StepPaths(step, state)
 
 

@@ -16,7 +16,7 @@ from remat_cli.core.plan import Plan
 from remat_cli.core.problem import Problem
 from remat_cli.core.schedule import Schedule
 from remat_cli.core.simulate import simulate
-from remat_cli.solvers.base import Improvement, Limits, ProvedFloor, Result, Solution, Solver, Status
+from remat_cli.solvers.base import Improvement, Limits, ProvedFloor, Solution, Solver, SolverRun, Status
 
 PROOF_SECONDS = 1.0  # to prove that there is no plan, after a solver has found none
 
@@ -119,18 +119,27 @@ def solve(
     limits: Limits,
     options: Mapping[str, Any] | None = None,
     start: Schedule | None = None,
-) -> Result:
-    """Run a solver and judge what it says; the best schedule it ever reported counts.
+) -> SolverRun:
+    """Run the solver of that name and judge what it says.
 
     Raises:
         ConfigError: unknown solver or option, or the solver does not take this problem.
         BrokenSolver: a schedule was illegal or over budget, or a bound lies above a judged schedule.
     """
-    solver = make_solver(solver_name, options)
+    return run_solver(problem, make_solver(solver_name, options), limits, start)
+
+
+def run_solver(problem: Problem, solver: Solver, limits: Limits, start: Schedule | None = None) -> SolverRun:
+    """Run a solver and judge what it says; the best schedule it ever reported counts.
+
+    Raises:
+        ConfigError: the solver does not take this problem.
+        BrokenSolver: a schedule was illegal or over budget, or a bound lies above a judged schedule.
+    """
     if reason := solver.supports(problem):
-        raise ConfigError(f"solver {solver_name} cannot take this problem: {reason}")
+        raise ConfigError(f"solver {solver.name} cannot take this problem: {reason}")
     floor = working_set_floor(problem)
-    recorder = _Recorder(problem, solver_name, limits)
+    recorder = _Recorder(problem, solver.name, limits)
     if any(memory.budget_bytes < floor.bytes[i] for i, memory in enumerate(problem.memories)):
         solution = Solution(Status.INFEASIBLE, "free", facts={"reason": "working set above budget"})
     else:
@@ -153,7 +162,7 @@ def _without_plan(problem: Problem, solution: Solution, limits: Limits) -> Solut
     return replace(solution, status=Status.INFEASIBLE, space="free", bound_ns=None, floor=proof)
 
 
-def _result(solver: Solver, solution: Solution, recorder: _Recorder, floor: ProvedFloor) -> Result:
+def _result(solver: Solver, solution: Solution, recorder: _Recorder, floor: ProvedFloor) -> SolverRun:
     plan, bound_ns = recorder.best, recorder.bound_ns
     if plan is not None and bound_ns is not None and bound_ns > plan.time_ns:
         raise BrokenSolver(f"{solver.name}: bound {bound_ns} ns above a judged schedule of {plan.time_ns} ns")
@@ -163,8 +172,9 @@ def _result(solver: Solver, solution: Solution, recorder: _Recorder, floor: Prov
     if plan is not None:
         status = Status.OPTIMAL if status is Status.OPTIMAL or plan.time_ns == bound_ns else Status.FEASIBLE
     best = [point.seconds for point in recorder.trace if plan and point.time_ns == plan.time_ns]
-    return Result(
+    return SolverRun(
         solver=solver.name,
+        seed=recorder.limits.seed,
         options=msgspec.to_builtins(solver),
         status=status,
         space=solution.space,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import enum
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -12,19 +11,12 @@ from remat_cli.core.plan import Plan
 from remat_cli.core.problem import Problem
 from remat_cli.core.schedule import Schedule
 from remat_cli.core.simulate import simulate
+from remat_cli.core.solver_run import Improvement, ProvedFloor, SolverRun, Space, Status
+
+__all__ = ["Improvement", "Limits", "Order", "ProvedFloor", "Solution", "Solver", "SolverRun", "Space", "Status"]
 
 Order = Literal["free", "keep"]
 Judge: TypeAlias = Callable[[Problem, Schedule], Plan]
-Space = Literal["free", "free_c2", "first_in_order", "staged", "staged_c2"]
-
-
-class Status(enum.Enum):
-    """What a solver knows when it stops; INFEASIBLE and OPTIMAL are proved, in the solution's space."""
-
-    OPTIMAL = "optimal"
-    FEASIBLE = "feasible"
-    INFEASIBLE = "infeasible"
-    NOT_FOUND = "not_found"
 
 
 def _ignore(schedule: Schedule | None, bound_ns: int | None) -> None:
@@ -69,21 +61,6 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class ProvedFloor:
-    """No schedule of any kind meets a total budget of less than `bytes`.
-
-    `ops` are the op that cannot be reached with less and the op whose step needs `bytes` on the way there, which are
-    the same if one step alone says so (none: the fixed part, or the model's outputs together); `held` are the storages
-    (their first tensors) that are in memory at that step besides its own. `facts` are figures for people.
-    """
-
-    bytes: int
-    ops: tuple[int, ...] = ()
-    held: tuple[int, ...] = ()
-    facts: dict[str, int] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
 class Solution:
     """What a solver claims: never a peak or a time, only a schedule and a proved lower bound on the total time.
 
@@ -97,35 +74,6 @@ class Solution:
     bound_ns: int | None = None
     floor: ProvedFloor | None = None
     facts: dict[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Improvement:
-    """One point of an anytime trace."""
-
-    seconds: float
-    time_ns: int | None
-    bound_ns: int | None
-
-
-@dataclass(frozen=True)
-class Result:
-    """A judged solution: what `solve` returns.
-
-    `plan` is None when no schedule within budget was found.
-    """
-
-    solver: str
-    options: dict[str, Any]
-    status: Status
-    space: Space
-    plan: Plan | None
-    bound_ns: int | None
-    floor: ProvedFloor
-    seconds: float
-    seconds_to_best: float | None
-    trace: tuple[Improvement, ...]
-    facts: dict[str, Any]
 
 
 class Solver(Protocol):

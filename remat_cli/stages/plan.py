@@ -1,51 +1,59 @@
-"""Reorder, split, recompute: which model is planned, the whole one or one with regions in tiles."""
+"""Which model is planned, and how: reorder, split, recompute; on one device in one session, or on several."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-import msgspec
-
 from remat_cli.base.progress import Progress, SilentProgress
-from remat_cli.core.problem import make_problem
-from remat_cli.core.profile import Profile
 from remat_cli.core.splits import Region, RegionFacts
-from remat_cli.settings.config import Config
+from remat_cli.stages.ask import ask
+from remat_cli.stages.place import plan_on_devices
+from remat_cli.stages.planned import PlannedModel
+from remat_cli.stages.platform import Platform
 from remat_cli.stages.prepare import Prepared
-from remat_cli.stages.solve import answer, ask, unsolved
-from remat_cli.stages.splitter import WHOLE_SHARE, Planned, Splitter
+from remat_cli.stages.profile import is_cut_into_sessions
+from remat_cli.stages.request import CompileRequest
+from remat_cli.stages.solve import answer, unsolved
+from remat_cli.stages.splitter import WHOLE_SHARE, Splitter
 from remat_cli.stages.write import write_within_budget
-
-__all__ = ["Planned", "plan_model", "propose_regions"]
 
 FREE_PERCENT = 0.5  # a plan of whole ops that costs no more than this is taken as it is
 
 
-def plan_model(prepared: Prepared, profile: Profile, config: Config, work: Path, progress: Progress) -> Planned:
-    """Plan whole ops; where that is not possible for free, plan with splits too and take what is better."""
-    problem = make_problem(prepared.graph, profile, 0)
-    question = ask(problem, config, tuple(op.name for op in prepared.graph.ops))
-    share = 1.0 if config.split == "off" else WHOLE_SHARE
-    limited = msgspec.structs.replace(config, time_limit_seconds=config.time_limit_seconds * share)
-    first = answer(question, limited, progress)
-    whole = Planned(prepared, profile, *write_within_budget(prepared, profile, first, config, progress))
-    if config.split == "off" or (config.split == "auto" and _is_free(whole)):
+def plan_model(
+    prepared: Prepared, platform: Platform, request: CompileRequest, work: Path, progress: Progress
+) -> PlannedModel:
+    """Plan whole ops; where that is not possible for free, plan with splits too and take what is better.
+
+    Plans that say where ops run do not split them.
+
+    Raises:
+        ConfigError: the solver does not take the model.
+        ModelError: an op runs on no device.
+    """
+    if is_cut_into_sessions(platform.specs):
+        return plan_on_devices(prepared, platform, request, progress)
+    mode, question = request.splits.mode, ask(platform, request)
+    search = request.search if mode == "off" else request.search.share(WHOLE_SHARE)
+    first = PlannedModel(prepared, platform, answer(question, search, progress), prepared)
+    whole = write_within_budget(first, search, progress)
+    if mode == "off" or (mode == "auto" and _is_free(whole)):
         return whole
-    return Splitter(whole, question, config, work, progress).best()
+    return Splitter(whole, question, request, work, progress).best()
 
 
 def propose_regions(
-    prepared: Prepared, profile: Profile, config: Config, work: Path
+    prepared: Prepared, platform: Platform, request: CompileRequest, work: Path
 ) -> tuple[tuple[Region, ...], tuple[RegionFacts, ...], str | None]:
     """What would be split to meet the budget, estimated from the whole ops' figures, and what stands in the way."""
-    question = ask(make_problem(prepared.graph, profile, 0), config)
-    whole = Planned(prepared, profile, unsolved(question, config), None)
-    return Splitter(whole, question, config, work, SilentProgress()).proposed()
+    question = ask(platform, request)
+    whole = PlannedModel(prepared, platform, unsolved(question, request.search), prepared)
+    return Splitter(whole, question, request, work, SilentProgress()).proposed()
 
 
-def _is_free(whole: Planned) -> bool:
+def _is_free(whole: PlannedModel) -> bool:
     """Whether a plan of whole ops needs nothing better."""
     question = whole.answer.question
     if whole.written is None or question.least:
         return False
-    return whole.time_ns <= question.baseline.time_ns * (1 + FREE_PERCENT / 100)
+    return whole.plan.time_ns <= question.baseline.time_ns * (1 + FREE_PERCENT / 100)

@@ -10,15 +10,17 @@ from pathlib import Path
 import msgspec
 
 from remat_cli.base import progress as stages
-from remat_cli.base.progress import Progress
+from remat_cli.base.progress import PartialProgress, Progress
+from remat_cli.core.conditions import CPU, Conditions
 from remat_cli.core.device import DeviceSpec
 from remat_cli.core.graph import Tensor
 from remat_cli.core.interface import InputSpec
 from remat_cli.core.profile import LinkCost, OpCost, Profile, Unsupported
-from remat_cli.devices.provider_table import PROVIDERS
+from remat_cli.devices.provider_table import PROVIDERS, is_plain
 from remat_cli.devices.roofline import estimate, estimated_links
 from remat_cli.onnx_io.load import save
 from remat_cli.onnx_io.one_op import call_model, model_with_outputs, one_op_model
+from remat_cli.onnx_io.weights import weight_uses
 from remat_cli.runtime.links import measure_link
 from remat_cli.runtime.op_profiler import (
     HANDOVER_ELEMENTS,
@@ -31,21 +33,20 @@ from remat_cli.runtime.op_profiler import (
     measure_ops,
 )
 from remat_cli.runtime.profile_cache import CacheScope, ProfileCache
+from remat_cli.runtime.profilers import Measured, ProfileRequest, measure
 from remat_cli.runtime.provenance import provenance
 from remat_cli.runtime.providers import device_of, must_estimate, require_device
 from remat_cli.runtime.session import SessionSettings, device_settings
 from remat_cli.runtime.tensor_values import record_values
-from remat_cli.settings.config import Config
+from remat_cli.runtime.weights import kept_weight_bytes
+from remat_cli.stages.platform import Platform
 from remat_cli.stages.prepare import (
-    CPU,
     RUNS,
     WARMUPS,
+    ModelFacts,
     Prepared,
-    Sight,
     cache_scope,
-    known_sight,
-    optimization_level,
-    profile_prepared,
+    known_facts,
 )
 
 MOST_VALUE_BYTES = 2**30  # of recorded floats; larger ones are random
@@ -53,9 +54,7 @@ FLOATS = ("float", "double", "float16", "bfloat16")
 CALL, HANDOVER = "call", "handover"
 
 
-def profile_on_devices(
-    prepared: Prepared, config: Config, specs: Sequence[DeviceSpec], progress: Progress
-) -> tuple[tuple[Profile, ...], tuple[LinkCost, ...]]:
+def profile_model(prepared: Prepared, conditions: Conditions, progress: Progress) -> Platform:
     """The cost of every op on each device, and of copies between each two memories.
 
     On the CPU provider ops are measured inside the model, since segments run as whole sessions there. On any other
@@ -69,27 +68,35 @@ def profile_on_devices(
         MissingDependency: a device cannot be used.
         ConfigError: the description of a device that is not here lacks figures.
     """
-    absent = {spec.name for spec in specs if must_estimate(spec, config.estimate)}
+    specs = conditions.devices
+    if not is_cut_into_sessions(specs):
+        return Platform(prepared.graph, specs, (profile_inside(prepared, conditions, specs[0], progress),))
+    absent = {spec.name for spec in specs if must_estimate(spec, conditions.estimate)}
     here = [spec for spec in specs if spec.name not in absent]
     for spec in here:
         require_device(device_of(spec))
     found: dict[str, Profile] = {}
     for number, spec in enumerate(here):
-        part = _Part(progress, number, len(here), len(prepared.graph.ops))
-        measure = _profile_inside if spec.provider == CPU else _profile_apart
-        found[spec.name] = measure(prepared, config, spec, part)
+        share = PartialProgress(progress, number, len(here), len(prepared.graph.ops))
+        measure = _profile_on_cpu if spec.provider == CPU else _profile_apart
+        found[spec.name] = measure(prepared, conditions, spec, share)
     measured = (found[here[0].name], here[0]) if here else (None, None)
     for spec in specs:
         if spec.name in absent:
             guess = estimate(prepared.graph, spec, *measured)
             found[spec.name] = msgspec.structs.replace(guess, model_sha256=prepared.reference_sha256)
-    links = link_costs(here, config)
+    links = link_costs(here, conditions)
     known = {(link.source, link.target) for link in links}
     described = tuple(link for link in estimated_links(specs) if (link.source, link.target) not in known)
-    return tuple(found[spec.name] for spec in specs), (*links, *described)
+    return Platform(prepared.graph, specs, tuple(found[spec.name] for spec in specs), (*links, *described))
 
 
-def link_costs(specs: Sequence[DeviceSpec], config: Config) -> tuple[LinkCost, ...]:
+def is_cut_into_sessions(specs: Sequence[DeviceSpec]) -> bool:
+    """Whether plans for these devices say where ops run, or cannot be written as one model: remat then runs them."""
+    return len(specs) > 1 or any(not is_plain(spec) or PROVIDERS[spec.provider].is_opaque for spec in specs)
+
+
+def link_costs(specs: Sequence[DeviceSpec], conditions: Conditions) -> tuple[LinkCost, ...]:
     """What copies cost between each two memories of devices that are here.
 
     Raises:
@@ -100,72 +107,92 @@ def link_costs(specs: Sequence[DeviceSpec], config: Config) -> tuple[LinkCost, .
     pairs = [(a, b) for a in first.values() for b in first.values() if a.memory != b.memory]
     if not pairs:
         return ()
-    with ProfileCache(config.cache_dir) as cache:
-        return tuple(_link(source, target, config, cache) for source, target in pairs)
+    with ProfileCache(conditions.cache_dir) as cache:
+        return tuple(_link(source, target, conditions, cache) for source, target in pairs)
 
 
-@dataclass(frozen=True)
-class _Part:
-    """The progress of one device among several, in ops of all devices."""
+def profile_inside(prepared: Prepared, conditions: Conditions, spec: DeviceSpec, progress: Progress) -> Profile:
+    """The cost of every op as seen inside the model; only what the cache does not know is measured.
 
-    whole: Progress
-    number: int
-    devices: int
-    ops: int
-
-    def stage(self, text: str) -> None:
-        """The same stage."""
-        self.whole.stage(text)
-
-    def advance(self, done: int, total: int) -> None:
-        """So much of this device's share."""
-        self.whole.advance(self.number * self.ops + done * self.ops // max(1, total), self.devices * self.ops)
-
-    def detail(self, text: str) -> None:
-        """The same words."""
-        self.whole.detail(text)
-
-    def incumbent(self, overhead_percent: float | None, bound_percent: float | None) -> None:
-        """The same."""
-        self.whole.incumbent(overhead_percent, bound_percent)
-
-    def note(self, text: str) -> None:
-        """The same line."""
-        self.whole.note(text)
-
-    def should_stop(self) -> bool:
-        """The same answer."""
-        return self.whole.should_stop()
-
-
-def _profile_inside(prepared: Prepared, config: Config, spec: DeviceSpec, progress: Progress) -> Profile:
-    """Costs on the CPU provider, with the device's threads, as seen inside the model."""
-    config = msgspec.structs.replace(config, intra_op_threads=spec.threads or config.intra_op_threads)
-    scope = cache_scope(CPU, config)
-    with ProfileCache(config.cache_dir) as cache:
-        sight = known_sight(cache, scope, prepared.reference_sha256) if config.inputs is None else None
-    own = sight or Sight(prepared.sight.types, prepared.sight.packed_bytes)
-    profile = profile_prepared(replace(prepared, sight=own), config, CPU, progress)
-    settings = device_settings(spec, SessionSettings(intra_op_threads=config.intra_op_threads))
-    call_ns = _handover_ns(scope, config, settings)
-    return msgspec.structs.replace(
-        profile, device=spec.name, memory=spec.memory, power_watts=spec.power_watts, call_ns=call_ns
+    Raises:
+        RuntimeFailure: the model fails to run.
+        MissingDependency: the device cannot be used.
+    """
+    progress.stage(stages.PROFILING)
+    scope, measured = cache_scope(spec, conditions), prepared.facts.measured
+    with ProfileCache(conditions.cache_dir) as cache:
+        known = cache.op_costs(scope, prepared.signatures)
+        if len(known) < len(set(prepared.signatures)):
+            measured = _measure_inside(prepared, conditions, spec, progress)
+            cache.store_ops(scope, _least_costs(prepared, measured))
+            if conditions.inputs is None:
+                facts = msgspec.structs.replace(prepared.facts, measured=measured)
+                cache.store_model(scope, prepared.reference_sha256, msgspec.json.encode(facts))
+            known = cache.op_costs(scope, prepared.signatures)
+    ops = zip(prepared.graph.ops, prepared.signatures, strict=True)
+    packed = measured.packed_bytes if measured else prepared.facts.packed_bytes
+    uses = weight_uses(prepared.reference)
+    return Profile(
+        device=spec.name,
+        model_sha256=prepared.reference_sha256,
+        provenance=scope.provenance,
+        ops=tuple(msgspec.structs.replace(known[signature], name=op.name) for op, signature in ops),
+        weight_bytes=prepared.graph.weight_bytes if packed is None else kept_weight_bytes(uses, packed),
+        input_bytes=prepared.graph.input_bytes,
+        packed_bytes=packed or 0,
+        run_ns=measured.run_ns if measured else None,
+        loading_peak_bytes=measured.loading_peak_bytes if measured else None,
+        memory=spec.memory,
+        power_watts=spec.power_watts,
     )
 
 
-def _profile_apart(prepared: Prepared, config: Config, spec: DeviceSpec, progress: Progress) -> Profile:
+def _measure_inside(prepared: Prepared, conditions: Conditions, spec: DeviceSpec, progress: Progress) -> Measured:
+    request = ProfileRequest(
+        device=CPU if spec.provider == CPU else spec.session_device,
+        runs=RUNS,
+        warmups=WARMUPS,
+        intra_op_threads=conditions.threads_of(spec),
+        optimization=conditions.optimization,
+        custom_ops=conditions.custom_ops,
+    )
+    names = [op.name for op in prepared.graph.ops]
+    return measure(prepared.reference_path, prepared.feeds, names, request, progress.advance)
+
+
+def _least_costs(prepared: Prepared, measured: Measured) -> dict[str, OpCost]:
+    """Costs by signature; of equal ops the least time counts."""
+    least: dict[str, OpCost] = {}
+    for signature, cost in zip(prepared.signatures, measured.ops, strict=True):
+        if signature not in least or cost.time_ns < least[signature].time_ns:
+            least[signature] = cost
+    return least
+
+
+def _profile_on_cpu(prepared: Prepared, conditions: Conditions, spec: DeviceSpec, progress: Progress) -> Profile:
+    """Costs on the CPU provider with a device's threads, and what it costs to go on in another session there."""
+    scope = cache_scope(spec, conditions)
+    with ProfileCache(conditions.cache_dir) as cache:
+        known = known_facts(cache, scope, prepared.reference_sha256) if conditions.inputs is None else None
+    own = known or ModelFacts(prepared.facts.types, prepared.facts.packed_bytes)
+    profile = profile_inside(replace(prepared, facts=own), conditions, spec, progress)
+    settings = device_settings(spec, SessionSettings(intra_op_threads=conditions.threads_of(spec)))
+    return msgspec.structs.replace(profile, call_ns=_handover_ns(scope, conditions, settings))
+
+
+def _profile_apart(prepared: Prepared, conditions: Conditions, spec: DeviceSpec, progress: Progress) -> Profile:
     """Costs on another provider, each op by itself."""
     progress.stage(stages.PROFILING)
-    settings, scope = device_settings(spec, SessionSettings()), _scope_apart(spec, config)
+    settings, scope = device_settings(spec, SessionSettings()), _scope_apart(spec, conditions)
     is_opaque = PROVIDERS[spec.provider].is_opaque
     keys = (*prepared.signatures, prepared.reference_sha256)
-    with ProfileCache(config.cache_dir) as cache:
+    with ProfileCache(conditions.cache_dir) as cache:
         known = cache.op_costs(scope, keys).keys() | cache.unsupported(scope, keys).keys()
         missing = {key: op for op, key in reversed(tuple(enumerate(prepared.signatures))) if key not in known}
         if missing or prepared.reference_sha256 not in known:
-            _measure_apart(prepared, config, settings, missing, _Keeper(cache, scope), progress)
+            _measure_apart(prepared, conditions, settings, missing, _Keeper(cache, scope), progress)
         costs, refused = cache.op_costs(scope, keys), cache.unsupported(scope, keys)
-    call_ns = 0 if is_opaque else _call_ns(scope, config, settings)
+    call_ns = 0 if is_opaque else _call_ns(scope, conditions, settings)
     named = [(op.name, key) for op, key in zip(prepared.graph.ops, prepared.signatures, strict=True)]
     whole = costs.get(prepared.reference_sha256)
     return Profile(
@@ -189,9 +216,9 @@ def _without_call(cost: OpCost, name: str, call_ns: int) -> OpCost:
     return msgspec.structs.replace(cost, name=name, time_ns=max(1, cost.time_ns - call_ns))
 
 
-def _scope_apart(spec: DeviceSpec, config: Config) -> CacheScope:
+def _scope_apart(spec: DeviceSpec, conditions: Conditions) -> CacheScope:
     """What costs of ops by themselves depend on."""
-    source = provenance(spec.session_device, spec.threads, optimization_level(config), RUNS, WARMUPS)
+    source = provenance(spec.session_device, spec.threads, conditions.optimization, RUNS, WARMUPS)
     options = " ".join(f"{key}={value}" for key, value in spec.session_options)
     return CacheScope(f"{spec.session_device} {options} by itself", source)
 
@@ -214,7 +241,7 @@ class _Keeper:
 
 def _measure_apart(
     prepared: Prepared,
-    config: Config,
+    conditions: Conditions,
     settings: SessionSettings,
     missing: dict[str, int],
     keeper: _Keeper,
@@ -229,7 +256,7 @@ def _measure_apart(
         jobs.append(_whole_job(prepared, values))
         call = folder / "call.onnx"
         save(call_model(), call)
-        request = OpRequest(settings, RUNS, WARMUPS, seed=config.seed)
+        request = OpRequest(settings, RUNS, WARMUPS, seed=conditions.seed)
         measure_ops(jobs, request, call, keeper.keep, progress.advance)
 
 
@@ -271,17 +298,17 @@ def _chosen(values: dict[str, str], tensors: Sequence[Tensor]) -> dict[str, str]
     return {tensor.name: values[tensor.name] for tensor in tensors if tensor.name in values}
 
 
-def _call_ns(scope: CacheScope, config: Config, settings: SessionSettings) -> int:
+def _call_ns(scope: CacheScope, conditions: Conditions, settings: SessionSettings) -> int:
     """What one more session costs on a device, from the cache if it is known."""
 
     def measure(folder: Path) -> int:
         save(call_model(), folder / "call.onnx")
         return measure_call(folder / "call.onnx", settings)
 
-    return _measured_once(CALL, scope, config, measure)
+    return _measured_once(CALL, scope, conditions, measure)
 
 
-def _handover_ns(scope: CacheScope, config: Config, settings: SessionSettings) -> int:
+def _handover_ns(scope: CacheScope, conditions: Conditions, settings: SessionSettings) -> int:
     """What it costs to go on in another session, where ops were measured inside the model, from the cache if known."""
 
     def measure(folder: Path) -> int:
@@ -290,21 +317,21 @@ def _handover_ns(scope: CacheScope, config: Config, settings: SessionSettings) -
         save(call_model(HANDOVERS, HANDOVER_ELEMENTS), row)
         return measure_handover(one, row, settings)
 
-    return _measured_once(HANDOVER, scope, config, measure)
+    return _measured_once(HANDOVER, scope, conditions, measure)
 
 
-def _measured_once(key: str, scope: CacheScope, config: Config, measure: Callable[[Path], int]) -> int:
+def _measured_once(key: str, scope: CacheScope, conditions: Conditions, measure: Callable[[Path], int]) -> int:
     """A cost in nanoseconds that is no op's, from the cache if it is known; `measure` may write models to a folder."""
-    with ProfileCache(config.cache_dir) as cache:
+    with ProfileCache(conditions.cache_dir) as cache:
         if key not in cache.op_costs(scope, [key]):
             with tempfile.TemporaryDirectory(prefix="remat_call_") as folder:
                 cache.store_ops(scope, {key: OpCost(key, measure(Path(folder)))})
         return cache.op_costs(scope, [key])[key].time_ns
 
 
-def _link(source: DeviceSpec, target: DeviceSpec, config: Config, cache: ProfileCache) -> LinkCost:
+def _link(source: DeviceSpec, target: DeviceSpec, conditions: Conditions, cache: ProfileCache) -> LinkCost:
     names = (source.memory, target.memory)
-    scopes = [_scope_apart(spec, config) for spec in (source, target)]
+    scopes = [_scope_apart(spec, conditions) for spec in (source, target)]
     key = " -> ".join((names[0], scopes[0].key, names[1], scopes[1].key))
     known = cache.link(key, names)
     if known is not None:

@@ -1,175 +1,241 @@
-"""The plan as a file, and a file's promises as a verification."""
+"""The one way into and out of a plan file: what was planned as a file, and a file's promises as a verification."""
 
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from collections import defaultdict
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from remat_cli import __version__
 from remat_cli.base.errors import ModelError
+from remat_cli.core.device_problem import input_ops
 from remat_cli.core.graph import Graph
+from remat_cli.core.placement import Placement, Reference
 from remat_cli.core.plan_file import (
+    ExactSession,
     FileRef,
     PlanFile,
     Promise,
     Request,
-    SessionSettings,
     Solved,
     graph_instances,
 )
+from remat_cli.core.problem import Problem
 from remat_cli.core.profile import Profile
-from remat_cli.core.schedule import Schedule
+from remat_cli.core.schedule import Compute, Schedule
 from remat_cli.core.verification import Verification
 from remat_cli.devices.provider_table import PROVIDERS, named_spec
-from remat_cli.report.report import SolutionReport, solution_report
+from remat_cli.onnx_io.annotate import annotate
+from remat_cli.report.solution import SolutionReport, solution_report
 from remat_cli.runtime.provenance import provenance
 from remat_cli.runtime.verify import VerifyRequest
-from remat_cli.settings.config import Config
-from remat_cli.stages.plan import Planned
+from remat_cli.stages.planned import PlannedModel, WrittenModel
+from remat_cli.stages.platform import Platform
 from remat_cli.stages.prepare import Prepared, sha256
-from remat_cli.stages.solve import Answer
-from remat_cli.stages.write import Written
+from remat_cli.stages.request import CompileRequest
+
+PATTERN_OFF = "options.enable_mem_pattern = False  # else later runs take one block for all tensors\n"
+UNVERIFIED = "not verified: run `remat verify` on the plan"
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """All that a finished compilation knows: the whole model and its profile, and what was planned instead of it."""
-
-    whole: Prepared
-    whole_profile: Profile
-    planned: Planned
-    written: Written
-    solution: SolutionReport
-
-    @classmethod
-    def of(cls, whole: Prepared, profile: Profile, planned: Planned) -> Outcome:
-        """What is known once a plan is written."""
-        assert planned.written is not None
-        return cls(whole, profile, planned, planned.written, planned_solution(planned))
-
-    @property
-    def prepared(self) -> Prepared:
-        """The model that was planned, split or not."""
-        return self.planned.prepared
-
-    @property
-    def profile(self) -> Profile:
-        """The profile of the model that was planned."""
-        return self.planned.profile
-
-    @property
-    def answer(self) -> Answer:
-        """What the solver said."""
-        return self.planned.answer
-
-
-def planned_solution(planned: Planned) -> SolutionReport:
-    """The solver's claims beside the judge's figures; once written, the peak is that of the written model."""
-    solved, written = planned.answer, planned.written
-    solution = solution_report(solved.run, solved.question.problem, solved.question.baseline, solved.plan)
+def planned_solution(planned: PlannedModel) -> SolutionReport:
+    """The solver's claims beside the judge's figures; once in its form, the peak is that of the form."""
+    answer = planned.answer
+    solution = solution_report(answer.run, answer.question.problem, answer.question.baseline)
     if planned.splitting is not None:
         solution = msgspec.structs.replace(
             solution,
             floor_bytes=planned.splitting.whole_floor_bytes,
             floor_with_splitting_bytes=solution.floor_bytes,
         )
-    return solution if written is None else msgspec.structs.replace(solution, peak_bytes=written.plan.peak)
+    form = planned.written or planned.cut
+    return solution if form is None else msgspec.structs.replace(solution, peak_bytes=form.peak_bytes[0])
 
 
-def verify_request(outcome: Outcome, rewritten: Path, config: Config) -> VerifyRequest:
-    """What verification must find for a freshly rewritten model."""
-    profile = outcome.profile
-    step_ops, gates = outcome.written.rewritten.step_ops, outcome.written.rewritten.gate_ops
-    assert outcome.answer.plan is not None
-    return VerifyRequest(
-        reference=outcome.whole.reference_path,
-        rewritten=rewritten,
-        feeds=outcome.whole.feeds,
-        more_feeds=outcome.whole.more_feeds,
-        expected_order=step_ops,
-        predicted_live_peak_bytes=outcome.written.plan.live_peak - outcome.written.fixed_bytes,
-        fixed_bytes=outcome.written.fixed_bytes,
-        reference_fixed_bytes=outcome.whole_profile.fixed_bytes,
-        budget_bytes=outcome.answer.question.budget_bytes,
-        gate_ops=gates,
-        workspace=_workspace(outcome.whole_profile)
-        | _workspace_by_name(profile, outcome.prepared.graph, step_ops, outcome.answer.plan.schedule),
-        predicted_overhead_percent=outcome.solution.overhead_percent,
-        capped=config.capped_run,
-        portable=config.portable,
-        intra_op_threads=config.intra_op_threads,
-        device=profile.device,
-        original_cap_bytes=outcome.whole.sight.smallest_cap_bytes,
-        may_reassociate=config.allow_reassociation and outcome.planned.splitting is not None,
-    )
-
-
-def plan_file(
-    outcome: Outcome, config: Config, output: Path, plan: Path, verification: Verification | None
-) -> PlanFile:
-    """Everything needed to rebuild, draw and verify the model at `output`; paths are relative to the plan."""
-    answer, solution = outcome.answer, outcome.solution
-    assert answer.plan is not None
-    assert solution.time is not None
+def plan_file(planned: PlannedModel, request: CompileRequest) -> PlanFile:
+    """Everything needed to rebuild, draw, run and verify a plan; `written_at` adds the files it speaks of."""
+    prepared, plan, question = planned.prepared, planned.plan, planned.answer.question
+    placement = None if planned.written is not None else placement_of(planned)
     return PlanFile(
         remat_version=__version__,
-        source=FileRef(relative(outcome.prepared.source.path, plan), outcome.prepared.source.sha256),
-        optimized_sha256=outcome.prepared.reference_sha256,
-        output=FileRef(relative(output, plan), sha256(output)),
-        request=Request(
-            budget=answer.question.text,
-            budget_bytes=answer.question.budget_bytes,
-            budget_scope=config.budget_scope,
-            order=config.order,
-            portable=config.portable,
-            dims=config.dims,
-            input_shapes=config.input_shapes,
-            split=config.split,
-            max_tiles=config.max_tiles,
-            split_axis=config.split_axis.text,
-            allow_reassociation=config.allow_reassociation,
-        ),
-        splitting=outcome.planned.splitting,
-        device=outcome.profile.device,
-        graph=outcome.prepared.graph,
-        profile=outcome.profile,
-        schedule=answer.plan.schedule,
-        instances=graph_instances(outcome.prepared.graph, answer.question.problem, answer.plan),
-        solved=Solved(
-            solver=solution.solver,
-            options=solution.options,
-            seed=solution.seed,
-            space=solution.space,
-            status=solution.status,
-            time_ns=solution.time,
-            baseline_time_ns=solution.baseline_time,
-            bound_ns=answer.run.bound,
-            overhead_percent=solution.overhead_percent,
-            lower_bound_percent=solution.lower_bound_percent,
-            floor_bytes=solution.floor_bytes,
-            floor_with_splitting_bytes=solution.floor_with_splitting_bytes,
-            seconds=solution.seconds,
-            seconds_to_best=solution.seconds_to_best,
-        ),
-        promise=_promise(outcome, config, verification),
-        snippet=snippet(output, config),
-        warnings=warnings(verification),
-        verification=verification,
+        source=FileRef(str(prepared.source.path), prepared.source.sha256),
+        optimized_sha256=prepared.reference_sha256,
+        output=FileRef("", ""),
+        request=_request(planned, request),
+        splitting=planned.splitting,
+        device=",".join(profile.device for profile in planned.platform.profiles),
+        graph=prepared.graph,
+        profile=planned.profile,
+        schedule=plan.schedule,
+        instances=graph_instances(prepared.graph, question.problem, plan),
+        solved=_solved(planned),
+        promise=_promise(planned.written, planned, request) if planned.written else _placed_promise(planned),
+        snippet="",
+        placement=placement,
     )
 
 
-def request_of(plan: PlanFile, prepared: Prepared, rewritten: Path, config: Config) -> VerifyRequest:
-    """What verification must find for a plan read from a file."""
+def written_at(plan: PlanFile, output: Path, path: Path, seen: Verification | None) -> PlanFile:
+    """The plan with the files that it speaks of, relative to where it is written."""
+    holds = plan.promise.holds_by_default and (seen is None or seen.within_budget)
+    return msgspec.structs.replace(
+        plan,
+        source=FileRef(relative(Path(plan.source.path), path), plan.source.sha256),
+        output=FileRef(relative(output, path), sha256(output)),
+        promise=msgspec.structs.replace(plan.promise, holds_by_default=holds),
+        snippet=snippet(plan, output, path),
+        warnings=warnings(plan, seen),
+        verification=seen,
+    )
+
+
+def noted_model(planned: PlannedModel) -> Any:
+    """The optimised model, which says of each op where and when it runs; a cut plan's schedule indexes it."""
+    problem, platform = planned.answer.question.problem, planned.platform
+    first = input_ops(platform.graph, problem)
+    runs: dict[str, list[tuple[str, int]]] = defaultdict(list)
+    for number, step in enumerate(planned.plan.schedule.steps):
+        if isinstance(step, Compute) and step.op >= first:
+            runs[platform.graph.ops[step.op - first].name].append((problem.devices[step.device].name, number))
+    about = {
+        "remat.version": __version__,
+        "remat.source_sha256": planned.prepared.source.sha256,
+        "remat.devices": ",".join(device.name for device in problem.devices),
+        "remat.budget_bytes": ",".join(f"{memory.name}={memory.budget_bytes}" for memory in problem.memories),
+    }
+    return annotate(planned.prepared.reference, runs, about)
+
+
+def model_to_write(planned: PlannedModel) -> Any:
+    """The model that stands beside the plan file."""
+    return noted_model(planned) if planned.written is None else planned.written.rewritten.model
+
+
+def _request(planned: PlannedModel, request: CompileRequest) -> Request:
+    question, conditions, splits = planned.answer.question, request.conditions, request.splits
+    asked = Request(
+        budget=question.text,
+        budget_bytes=question.budget_bytes,
+        budget_scope=request.scope,
+        order=request.search.limits.order,
+        portable=conditions.portable,
+        dims=conditions.dims,
+        input_shapes=conditions.input_shapes,
+    )
+    if planned.written is None:
+        return asked
+    return msgspec.structs.replace(
+        asked,
+        split=splits.mode,
+        max_tiles=splits.max_tiles,
+        split_axis=splits.axis.text,
+        allow_reassociation=splits.allow_reassociation,
+    )
+
+
+def _solved(planned: PlannedModel) -> Solved:
+    solution = planned_solution(planned)
+    assert solution.time is not None
+    return Solved(
+        solver=solution.solver,
+        options=solution.options,
+        seed=solution.seed,
+        space=solution.space,
+        status=solution.status,
+        time_ns=solution.time,
+        baseline_time_ns=solution.baseline_time,
+        bound_ns=planned.answer.run.bound_ns,
+        overhead_percent=solution.overhead_percent,
+        lower_bound_percent=solution.lower_bound_percent,
+        floor_bytes=solution.floor_bytes,
+        floor_with_splitting_bytes=solution.floor_with_splitting_bytes,
+        seconds=solution.seconds,
+        seconds_to_best=solution.seconds_to_best,
+    )
+
+
+def _promise(written: WrittenModel, planned: PlannedModel, request: CompileRequest) -> Promise:
+    """What the written model does, gates included."""
+    baseline, gates = planned.answer.question.baseline, written.rewritten.gate_ops
+    return Promise(
+        order=written.order,
+        gates=tuple(name for name in written.order if name in gates),
+        peak_bytes=written.plan.peak,
+        live_peak_bytes=written.plan.live_peak - written.fixed_bytes,
+        fixed_bytes=written.fixed_bytes,
+        baseline_peak_bytes=baseline.peak,
+        memory_bytes=written.plan.memory_bytes[0],
+        baseline_memory_bytes=baseline.memory_bytes[0],
+        exact_session=ExactSession(intra_op_num_threads=request.conditions.intra_op_threads),
+        holds_by_default=not request.conditions.portable,
+    )
+
+
+def _placed_promise(planned: PlannedModel) -> Promise:
+    """What a run does, in figures of the first memory; those of the others are in the placement."""
+    question, plan, cut = planned.answer.question, planned.plan, planned.cut
+    assert cut is not None
+    graph, first = planned.platform.graph, input_ops(planned.platform.graph, question.problem)
+    computes = (step.op for step in plan.schedule.steps if isinstance(step, Compute))
+    fixed = question.problem.memories[0].fixed_bytes
+    return Promise(
+        order=tuple(graph.ops[op - first].name for op in computes if op >= first),
+        gates=(),
+        peak_bytes=cut.peak_bytes[0],
+        live_peak_bytes=plan.live_peak - fixed,
+        fixed_bytes=fixed,
+        baseline_peak_bytes=question.baseline.peak,
+        memory_bytes=plan.memory_bytes[0],
+        baseline_memory_bytes=question.baseline.memory_bytes[0],
+        exact_session=ExactSession(),
+        holds_by_default=False,
+    )
+
+
+def placement_of(planned: PlannedModel) -> Placement:
+    """All that a plan across devices holds besides its schedule, as far as it is known."""
+    platform, problem = planned.platform, planned.answer.question.problem
+    known = unplaced(platform, problem, planned.single)
+    if planned.cut is None:
+        return known
+    names = [memory.name for memory in problem.memories]
+    has_power = any(profile.power_watts is not None for profile in platform.profiles)
+    energy = {device.name: nj for device, nj in zip(problem.devices, planned.plan.energy_nj, strict=True)}
+    return msgspec.structs.replace(
+        known,
+        peak_bytes=dict(zip(names, planned.cut.peak_bytes, strict=True)),
+        memory_bytes=dict(zip(names, planned.cut.memory_bytes, strict=True)),
+        segments=planned.cut.segments,
+        energy_nj=energy if has_power else {},
+    )
+
+
+def unplaced(platform: Platform, problem: Problem, single: tuple[Reference, ...]) -> Placement:
+    """What is known of devices where no plan was found."""
+    return Placement(
+        devices=platform.specs,
+        profiles=platform.profiles,
+        links=platform.links,
+        budgets={memory.name: memory.budget_bytes for memory in problem.memories},
+        overlap=problem.overlap,
+        peak_bytes={},
+        single=single,
+        session_bytes=dict(platform.session_bytes),
+    )
+
+
+def request_of(plan: PlanFile, whole: Prepared, rewritten: Path) -> VerifyRequest:
+    """What verification must find for the rewritten model of a plan; `whole` is the model before splitting."""
     profile, promise = plan.profile, plan.promise
     order = tuple(name for name in promise.order if name not in set(promise.gates))
     return VerifyRequest(
-        reference=prepared.reference_path,
+        reference=whole.reference_path,
         rewritten=rewritten,
-        feeds=prepared.feeds,
-        more_feeds=prepared.more_feeds,
+        feeds=whole.feeds,
+        more_feeds=whole.more_feeds,
         expected_order=order,
         predicted_live_peak_bytes=promise.live_peak_bytes,
         fixed_bytes=promise.fixed_bytes,
@@ -178,11 +244,10 @@ def request_of(plan: PlanFile, prepared: Prepared, rewritten: Path, config: Conf
         gate_ops=frozenset(promise.gates),
         workspace=_workspace(_whole_profile(plan)) | _workspace_by_name(profile, plan.graph, order, plan.schedule),
         predicted_overhead_percent=plan.solved.overhead_percent,
-        capped=config.capped_run,
         portable=plan.request.portable,
         intra_op_threads=profile.provenance.intra_op_threads,
         device=plan.device,
-        original_cap_bytes=prepared.sight.smallest_cap_bytes,
+        original_cap_bytes=whole.facts.smallest_cap_bytes,
         may_reassociate=plan.request.allow_reassociation and plan.splitting is not None,
     )
 
@@ -245,42 +310,36 @@ def _moved(device: str, profile: Profile) -> list[str]:
     ]
 
 
-def snippet(output: Path, config: Config) -> str:
+def snippet(plan: PlanFile, output: Path, path: Path) -> str:
     """Python that runs the result, ready to paste."""
-    provider = PROVIDERS[named_spec(config.device).provider].runtime_name
-    threads = f"options.intra_op_num_threads = {config.intra_op_threads}\n" if config.intra_op_threads else ""
+    if plan.placement is not None:
+        return (
+            "import remat_cli\n\n"
+            f'plan = remat_cli.load("{path.as_posix()}")\n'
+            "outputs = plan.run(inputs)  # inputs and outputs: dicts of numpy arrays by name\n"
+        )
+    provider = PROVIDERS[named_spec(plan.device).provider].runtime_name
+    count = plan.promise.exact_session.intra_op_num_threads
+    threads = f"options.intra_op_num_threads = {count}\n" if count else ""
     return (
         "import onnxruntime as ort\n\n"
         "options = ort.SessionOptions()\n"
         f"{threads}"
-        "options.enable_mem_pattern = False  # else later runs take one block for all tensors\n"
+        f"{PATTERN_OFF}"
         f'session = ort.InferenceSession("{output.as_posix()}", options, providers=["{provider}"])\n'
         "outputs = session.run(None, inputs)  # inputs: a dict of numpy arrays by name\n"
     )
 
 
-def warnings(verification: Verification | None) -> tuple[str, ...]:
+def warnings(plan: PlanFile, seen: Verification | None) -> tuple[str, ...]:
     """What the user should know besides the figures."""
-    if verification is None:
-        return ("not verified: run `remat verify` on the plan",)
-    return verification.notes
-
-
-def _promise(outcome: Outcome, config: Config, verification: Verification | None) -> Promise:
-    written, baseline = outcome.written, outcome.answer.question.baseline
-    gates = outcome.written.rewritten.gate_ops
-    return Promise(
-        order=written.order,
-        gates=tuple(name for name in written.order if name in gates),
-        peak_bytes=written.plan.peak,
-        live_peak_bytes=written.plan.live_peak - written.fixed_bytes,
-        fixed_bytes=written.fixed_bytes,
-        baseline_peak_bytes=baseline.peak,
-        memory_bytes=written.plan.memory_bytes[0],
-        baseline_memory_bytes=baseline.memory_bytes[0],
-        exact_session=SessionSettings(intra_op_num_threads=config.intra_op_threads),
-        holds_by_default=not config.portable and (verification is None or verification.within_budget),
-    )
+    if seen is not None:
+        return seen.notes
+    profiles = plan.placement.profiles if plan.placement is not None else ()
+    absent = [profile.device for profile in profiles if not profile.provenance.measured]
+    if absent:
+        return (f"not verified: {', '.join(absent)} is not here, its costs are estimated from a description",)
+    return (UNVERIFIED,)
 
 
 def relative(path: Path, plan: Path) -> str:

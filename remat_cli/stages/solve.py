@@ -2,31 +2,27 @@
 
 from __future__ import annotations
 
-import dataclasses
 import importlib
 import re
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
-
-import msgspec
+from dataclasses import dataclass, replace
+from fractions import Fraction
 
 from remat_cli.base import progress as stages
 from remat_cli.base.errors import ConfigError
 from remat_cli.base.progress import Progress
-from remat_cli.core.budget import resolve
 from remat_cli.core.floor import working_set_floor
 from remat_cli.core.plan import Plan
 from remat_cli.core.problem import Problem
 from remat_cli.core.schedule import Schedule
 from remat_cli.core.simulate import baseline, simulate
+from remat_cli.core.solver_run import ProvedFloor, SolverRun, Status
 from remat_cli.core.tidy import tidy
 from remat_cli.core.timeline import time_of
-from remat_cli.report.report import SolverRun, overhead_percent
-from remat_cli.settings.config import Config
-from remat_cli.solvers import make_solver, solve
-from remat_cli.solvers.base import Limits, Result
+from remat_cli.report.solution import overhead_percent
+from remat_cli.solvers import run_solver
+from remat_cli.solvers.base import Limits, Solver
 from remat_cli.solvers.least_budget import find_least_budget
 
 # Of each solver with compiled kernels, what loads them. `auto` and the local search share theirs.
@@ -42,7 +38,24 @@ LEAST_SECONDS = 1.0  # a repeated search always gets this much
 
 
 @dataclass(frozen=True)
-class Question:
+class Search:
+    """How plans are searched for: the solver, its limits, and the share of time that `--budget min` may cost."""
+
+    solver: Solver
+    limits: Limits
+    max_overhead_share: Fraction = Fraction(0)
+
+    def within(self, seconds: float) -> Search:
+        """The same search with so much time."""
+        return replace(self, limits=replace(self.limits, seconds=seconds))
+
+    def share(self, share: float) -> Search:
+        """The same search with a share of its time."""
+        return self.within(self.limits.seconds * share)
+
+
+@dataclass(frozen=True)
+class BudgetQuestion:
     """A problem under the budget in force, and the baseline's plan, which `min` and percentages refer to.
 
     Of a split model the baseline is that of the whole one. `names` are those of the ops, where they have any.
@@ -59,39 +72,38 @@ class Question:
         """The budget of the first memory, fixed part included."""
         return self.problem.memories[0].budget_bytes
 
+    @property
+    def budgets(self) -> dict[str, int]:
+        """The budget of each memory, fixed part included."""
+        return {memory.name: memory.budget_bytes for memory in self.problem.memories}
+
+    def with_slack(self, slack_bytes: Sequence[int]) -> BudgetQuestion:
+        """The same question for so much less of each memory."""
+        problem = self.problem
+        for number, bytes_ in enumerate(slack_bytes):
+            problem = problem.with_budget(problem.memories[number].budget_bytes - bytes_, number)
+        return replace(self, problem=problem)
+
 
 @dataclass(frozen=True)
-class Answer:
-    """What the solver said, the judged plan (None: not found), and the question it answers."""
+class BudgetAnswer:
+    """What the solver said, judged, and the question it answers."""
 
-    question: Question
+    question: BudgetQuestion
     run: SolverRun
-    plan: Plan | None
 
+    @property
+    def plan(self) -> Plan | None:
+        """The judged plan; None: not found."""
+        return self.run.plan
 
-def ask(problem: Problem, config: Config, names: tuple[str, ...] = ()) -> Question:
-    """Put the user's budget on a problem; `min` starts at the baseline's peak.
+    def with_plan(self, plan: Plan) -> BudgetAnswer:
+        """The same answer with another plan."""
+        return replace(self, run=replace(self.run, plan=plan))
 
-    Raises:
-        ConfigError: there is no budget, or it does not name the device.
-    """
-    if config.budget is None:
-        raise ConfigError("no budget: write --budget 512MiB, --budget 80% or --budget min")
-    budget = config.budget.for_device(problem.devices[0].name)
-    plan = baseline(problem)
-    fixed = problem.memories[0].fixed_bytes
-    least = budget.kind == "min"
-    bytes_ = plan.peak if least else resolve(budget, fixed, plan.peak, config.budget_scope)
-    return Question(problem.with_budget(bytes_), plan, budget.text, least, names)
-
-
-def check_solver(config: Config) -> None:
-    """Refuse an unknown solver or option before a model is read and measured, which may take minutes.
-
-    Raises:
-        ConfigError: no such solver, no such option, or a value that it cannot have.
-    """
-    make_solver(config.solver, config.solver_options)
+    def without_plan(self) -> BudgetAnswer:
+        """The same answer after its plan turned out not to fit."""
+        return replace(self, run=replace(self.run, plan=None, status=Status.NOT_FOUND))
 
 
 def prepare_kernels(solver: str, progress: Progress) -> None:
@@ -104,40 +116,34 @@ def prepare_kernels(solver: str, progress: Progress) -> None:
     kernels.warm_up()
 
 
-def tidied(found: Answer) -> Answer:
+def tidied(found: BudgetAnswer) -> BudgetAnswer:
     """The answer without computations for nobody; a bound that was proved for a smaller space may then not hold."""
     if found.plan is None:
         return found
-    plan = tidy(found.question.problem, found.plan)
-    run = found.run
-    if run.bound is not None and plan.time_ns < run.bound:
-        run = msgspec.structs.replace(run, bound=None, status="feasible", space="free")
-    return Answer(found.question, run, plan)
+    plan, run = tidy(found.question.problem, found.plan), found.run
+    if run.bound_ns is not None and plan.time_ns < run.bound_ns:
+        run = replace(run, bound_ns=None, status=Status.FEASIBLE, space="free")
+    return replace(found, run=replace(run, plan=plan))
 
 
-def answer(question: Question, config: Config, progress: Progress, start: Schedule | None = None) -> Answer:
+def answer(question: BudgetQuestion, search: Search, progress: Progress, start: Schedule | None = None) -> BudgetAnswer:
     """Solve within the budget and the time limit, from `start` if given, telling `progress` of every improvement.
 
     Raises:
-        ConfigError: unknown solver or option, or the solver does not take this problem.
+        ConfigError: the solver does not take this problem.
     """
-    if reason := refusal(question.problem, config.solver, config.solver_options, question.names):
-        raise ConfigError(f"solver {config.solver} cannot take this problem: {reason}")
+    if reason := refusal(question.problem, search.solver, question.names):
+        raise ConfigError(f"solver {search.solver.name} cannot take this problem: {reason}")
     progress.stage(stages.SOLVING)
-    limits = _limits(question, config, progress, config.time_limit_seconds)
+    limits = _limits(question, search, progress)
     if question.least:
-        return _least(question, limits, config, progress)
-    result = solve(question.problem, config.solver, limits, config.solver_options, start)
-    return _answer(question, result, config)
+        return _least(question, limits, search, progress)
+    return BudgetAnswer(question, run_solver(question.problem, search.solver, limits, start))
 
 
-def refusal(problem: Problem, solver: str, options: Mapping[str, Any], names: Sequence[str]) -> str | None:
-    """Why a solver does not take a problem, with ops by their names; None where it does.
-
-    Raises:
-        ConfigError: unknown solver or option.
-    """
-    reason = make_solver(solver, options).supports(problem)
+def refusal(problem: Problem, solver: Solver, names: Sequence[str]) -> str | None:
+    """Why a solver does not take a problem, with ops by their names; None where it does."""
+    reason = solver.supports(problem)
     return None if reason is None else name_ops(reason, names)
 
 
@@ -151,70 +157,73 @@ def name_ops(text: str, names: Sequence[str]) -> str:
     return re.sub(r"\bop ([0-9]+)\b", named, text)
 
 
-def unsolved(question: Question, config: Config) -> Answer:
+def unsolved(question: BudgetQuestion, search: Search) -> BudgetAnswer:
     """What is known of a question before any solver has looked at it: the floor of single ops."""
     floor = working_set_floor(question.problem)
     run = SolverRun(
-        solver=config.solver,
-        status="not_found",
+        solver=search.solver.name,
+        status=Status.NOT_FOUND,
         space="free",
-        floor_bytes=floor.bytes[0],
-        floor_op=floor.ops[0],
-        seed=config.seed,
+        floor=ProvedFloor(floor.bytes[0], () if floor.ops[0] is None else (floor.ops[0],)),
+        seed=search.limits.seed,
         seconds=0.0,
     )
-    return Answer(question, run, None)
+    return BudgetAnswer(question, run)
 
 
-def answer_again(first: Answer, slack_bytes: int, config: Config, progress: Progress) -> Answer:
-    """Solve for a budget smaller by what the written model needs beyond its plan; bound and floor stay the first's.
+def answer_again(first: BudgetAnswer, slack_bytes: Sequence[int], search: Search, progress: Progress) -> BudgetAnswer:
+    """Solve for budgets smaller by what the plan needs beyond its schedule; bound and floor stay the first's.
 
     A bound under a smaller budget says nothing about the user's, so the first search's bound is kept.
     """
-    question = first.question
-    tight = question.problem.with_budget(question.budget_bytes - slack_bytes)
-    seconds = max(LEAST_SECONDS, config.time_limit_seconds - first.run.seconds)
-    limits = _limits(question, config, progress, seconds)
-    result = solve(tight, config.solver, limits, config.solver_options)
-    spent = first.run.seconds + result.seconds
-    if result.plan is None:
-        return Answer(question, msgspec.structs.replace(first.run, status="not_found", seconds=spent), None)
-    proved = first.run.bound is not None and result.plan.time_ns <= first.run.bound
-    run = msgspec.structs.replace(
-        solver_run(result, config.seed),
-        status="optimal" if proved else "feasible",
-        bound=first.run.bound,
-        space=first.run.space,
-        floor_bytes=first.run.floor_bytes,
-        floor_op=first.run.floor_op,
-        floor_held=first.run.floor_held,
-        seconds=spent,
+    question, said = first.question, first.run
+    tight = question.with_slack(slack_bytes).problem
+    rest = search.within(max(LEAST_SECONDS, search.limits.seconds - said.seconds))
+    progress.stage(stages.SOLVING)
+    again = run_solver(tight, search.solver, _limits(question, rest, progress))
+    seconds = said.seconds + again.seconds
+    if again.plan is None:
+        return replace(first, run=replace(said, seconds=seconds)).without_plan()
+    run = replace(
+        again,
+        plan=simulate(question.problem, again.plan.schedule),
+        status=proved_status(said, again.plan),
+        bound_ns=said.bound_ns,
+        space=said.space,
+        floor=said.floor,
+        seconds=seconds,
     )
-    return Answer(question, run, simulate(question.problem, result.plan.schedule))
+    return replace(first, run=run)
 
 
-def _least(question: Question, limits: Limits, config: Config, progress: Progress) -> Answer:
+def proved_status(run: SolverRun, plan: Plan) -> Status:
+    """What is known of a plan under the bound of a run that did not find it."""
+    is_proved = run.bound_ns is not None and plan.time_ns <= run.bound_ns
+    return Status.OPTIMAL if is_proved else Status.FEASIBLE
+
+
+def _least(question: BudgetQuestion, limits: Limits, search: Search, progress: Progress) -> BudgetAnswer:
     """The least budget within the allowed overhead, then the least time under that budget."""
-    halved = dataclasses.replace(limits, seconds=limits.seconds / 2)
-    schedule = find_least_budget(question.problem, halved, allowed_share(question, config))
+    halved = replace(limits, seconds=limits.seconds / 2)
+    schedule = find_least_budget(question.problem, halved, allowed_share(question, search))
     start = simulate(question.problem, schedule) if schedule is not None else baseline(question.problem)
-    found = dataclasses.replace(question, problem=question.problem.with_budget(start.peak))
-    rest = _limits(question, config, progress, max(LEAST_SECONDS, limits.seconds_left))
-    result = solve(found.problem, config.solver, rest, config.solver_options, start.schedule)
-    if result.plan is None or result.plan.time_ns > start.time_ns:
-        run = msgspec.structs.replace(solver_run(result, config.seed), status="feasible")
-        return Answer(found, run, start)
-    return _answer(found, result, config)
+    found = replace(question, problem=question.problem.with_budget(start.peak))
+    rest = _limits(question, search.within(max(LEAST_SECONDS, limits.seconds_left)), progress)
+    run = run_solver(found.problem, search.solver, rest, start.schedule)
+    if run.plan is None or run.plan.time_ns > start.time_ns:
+        run = replace(run, status=Status.FEASIBLE, plan=start)
+    return BudgetAnswer(found, run)
 
 
-def allowed_share(question: Question, config: Config) -> float:
+def allowed_share(question: BudgetQuestion, search: Search) -> float:
     """How much longer than its ops once each a plan of this problem may take, by the overhead allowed of the whole."""
-    most_ns = question.baseline.time_ns * (1 + config.max_overhead_share)
+    most_ns = question.baseline.time_ns * (1 + search.max_overhead_share)
     own_ns = question.problem.baseline_time_ns
     return float(most_ns / own_ns - 1) if own_ns else 0.0
 
 
-def _limits(question: Question, config: Config, progress: Progress, seconds: float) -> Limits:
+def _limits(question: BudgetQuestion, search: Search, progress: Progress) -> Limits:
+    """The search's limits from now on, heard by `progress` in percent of the baseline."""
     problem, base = question.problem, question.baseline.time_ns
 
     def report(schedule: Schedule | None, bound_ns: int | None) -> None:
@@ -222,36 +231,4 @@ def _limits(question: Question, config: Config, progress: Progress, seconds: flo
         least = problem.baseline_time_ns
         progress.incumbent(spent, None if bound_ns is None else overhead_percent(max(bound_ns, least), base))
 
-    return Limits(
-        seconds=seconds,
-        workers=config.workers,
-        seed=config.seed,
-        gap=float(config.gap_share),
-        order=config.order,
-        report=report,
-        should_stop=progress.should_stop,
-        started=time.monotonic(),
-    )
-
-
-def _answer(question: Question, result: Result, config: Config) -> Answer:
-    return Answer(question, solver_run(result, config.seed), result.plan)
-
-
-def solver_run(result: Result, seed: int) -> SolverRun:
-    """What a solver said, in plain values."""
-    options: Mapping[str, Any] = result.options
-    return SolverRun(
-        solver=result.solver,
-        status=result.status.value,
-        space=result.space,
-        floor_bytes=result.floor.bytes,
-        floor_op=result.floor.ops[-1] if result.floor.ops else None,
-        floor_held=result.floor.held,
-        seed=seed,
-        seconds=result.seconds,
-        seconds_to_best=result.seconds_to_best,
-        bound=result.bound_ns,
-        options=dict(options),
-        facts=result.facts,
-    )
+    return replace(search.limits, report=report, should_stop=progress.should_stop, started=time.monotonic())

@@ -2,38 +2,45 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
+from itertools import islice
 from pathlib import Path
 
 import msgspec
 
 from remat_cli.base import progress as stages
+from remat_cli.base.machine import available_cores
 from remat_cli.base.progress import Progress
 from remat_cli.core.floor import working_set_floor
 from remat_cli.core.plan import Plan
 from remat_cli.core.problem import make_problem
 from remat_cli.core.profile import Profile
 from remat_cli.core.simulate import baseline
+from remat_cli.core.solver_run import Status
 from remat_cli.core.splits import Region, RegionFacts, Splitting, regions_of_ops
-from remat_cli.settings.config import Config, available_cores
 from remat_cli.splitting.build import TiledRegion, split_model
 from remat_cli.splitting.obstacle import Obstacle, explain
-from remat_cli.splitting.search import Candidate, Limits, Proposal, Search
+from remat_cli.splitting.search import Candidate, Limits, Proposal
+from remat_cli.splitting.search import Search as RegionSearch
 from remat_cli.splitting.steps import region_steps
 from remat_cli.splitting.timeline import Timeline
 from remat_cli.splitting.view import view_model
+from remat_cli.stages.planned import PlannedModel
 from remat_cli.stages.prepare import Prepared
-from remat_cli.stages.solve import Answer, Question, answer
+from remat_cli.stages.request import CompileRequest
+from remat_cli.stages.solve import BudgetAnswer, BudgetQuestion, answer
 from remat_cli.stages.split_model import (
+    ExposedTiles,
     channel_block,
     find_culprit,
     prepare_split,
     profile_split,
     raised_model,
 )
-from remat_cli.stages.write import Written, write_within_budget
+from remat_cli.stages.write import write_within_budget
 
 WHOLE_SHARE, SEARCH_SHARE = 0.3, 0.3  # of the time limit: for plans of whole ops, for the search for regions
 AIMS = (1.0, 0.985, 0.95, 0.9, 0.8, 0.65, 0.5)  # shares of the budget to aim at, one after the other: estimates err
@@ -45,33 +52,7 @@ MOST_CULPRITS = 8  # ops found to change bits before splitting is given up
 
 
 @dataclass(frozen=True)
-class Planned:
-    """A model, whole or split, and the answer for it; `written` is None where no plan fits.
-
-    `obstacle` says in one line why splitting cannot help. `splitter` can plan again, tighter.
-    """
-
-    prepared: Prepared
-    profile: Profile
-    answer: Answer
-    written: Written | None
-    splitting: Splitting | None = None
-    obstacle: str | None = None
-    splitter: Splitter | None = None
-
-    @property
-    def time_ns(self) -> int:
-        """Time of the plan."""
-        assert self.answer.plan is not None
-        return self.answer.plan.time_ns
-
-    def tighter(self) -> Planned | None:
-        """A plan that holds less than this one, for when the runtime's arena leaves gaps; None where there is none."""
-        return None if self.splitter is None else self.splitter.again()
-
-
-@dataclass(frozen=True)
-class Trial:
+class SplitTrial:
     """A split model, measured: its ops once each take `least_ns`."""
 
     proposal: Proposal
@@ -84,33 +65,25 @@ class Trial:
         return sum(cost.time_ns for cost in self.profile.ops)
 
 
-@dataclass
+@dataclass(frozen=True)
 class Splitter:
-    """Tries splits of one model."""
+    """Tries splits of one model: a way to ask, which holds no state but what it found out about the model."""
 
-    whole: Planned
-    question: Question
-    config: Config
+    whole: PlannedModel
+    question: BudgetQuestion
+    request: CompileRequest
     work: Path
     progress: Progress
-    trials: int = 0
-    builds: int = 0
-    aim: float = AIMS[0]
 
-    def best(self) -> Planned:
+    def best(self) -> PlannedModel:
         """The better of the whole plan and the best one with splits."""
         self.progress.stage(stages.SPLITTING)
         found = self._least() if self.question.least else self._within(AIMS)
         if found is None:
             return self._without_splits()
-        if self.config.split == "auto" and self.whole.written is not None:
+        if self.request.splits.mode == "auto" and self.whole.written is not None:
             return min(self.whole, found, key=self._rank)
         return found
-
-    def again(self) -> Planned | None:
-        """The next plan at a lower aim than the last."""
-        self.trials = 0
-        return self._within(tuple(aim for aim in AIMS if aim < self.aim)[1:])
 
     def proposed(self) -> tuple[tuple[Region, ...], tuple[RegionFacts, ...], str | None]:
         """The cheapest regions that would meet the budget (for `min`: those of least memory), by estimate."""
@@ -130,77 +103,77 @@ class Splitter:
         )
 
     @cached_property
-    def search(self) -> Search:
+    def search(self) -> RegionSearch:
         """The search for regions, on the whole ops in the order of the baseline."""
-        whole = self.whole
-        block = channel_block(whole.prepared, self.config, self.work)
-        threads = self.config.intra_op_threads or available_cores()
-        raised = raised_model(whole.prepared, self.config, self.work)
-        view = view_model(
-            raised or whole.prepared.reference,
-            whole.prepared.graph,
-            block,
-            threads,
-            self.config.allow_reassociation,
-        )
+        whole, conditions, splits = self.whole, self.request.conditions, self.request.splits
+        block = channel_block(whole.prepared, conditions, self.work)
+        threads = conditions.intra_op_threads or available_cores()
+        raised = raised_model(whole.prepared, conditions, self.work)
+        model = raised or whole.prepared.reference
+        view = view_model(model, whole.prepared.graph, block, threads, splits.allow_reassociation)
         plan = self.question.baseline
         memory = tuple(held - whole.profile.fixed_bytes for held in plan.memory_bytes[0])
         limits = Limits(
-            most_tiles=self.config.max_tiles,
-            axis=self.config.split_axis,
+            most_tiles=splits.max_tiles,
+            axis=splits.axis,
             may_fill=raised is not None,
-            seconds=SEARCH_SHARE * self.config.time_limit_seconds,
+            seconds=SEARCH_SHARE * self.request.search.limits.seconds,
         )
-        return Search(Timeline(view, tuple(plan.schedule.op_ids()), memory), whole.profile.ops, limits)
+        return RegionSearch(Timeline(view, tuple(plan.schedule.op_ids()), memory), whole.profile.ops, limits)
 
     @property
     def _free_bytes(self) -> int:
         """What the budget leaves to activations and workspace."""
         return self.question.problem.memories[0].free_bytes
 
-    def _rank(self, planned: Planned) -> int:
+    def _rank(self, planned: PlannedModel) -> int:
         """Less is better: memory for `min`, time otherwise."""
         assert planned.written is not None
-        return planned.written.plan.peak if self.question.least else planned.time_ns
+        return planned.written.plan.peak if self.question.least else planned.plan.time_ns
 
-    def _without_splits(self) -> Planned:
-        """The whole plan, and why no split is in it; `infeasible` only where nothing can get around the reason."""
+    def _without_splits(self) -> PlannedModel:
+        """The whole plan, and why no split is in it; INFEASIBLE only where nothing can get around the reason."""
         obstacle, whole = self._obstacle(), self.whole
         text = None if obstacle is None else obstacle.text
-        if whole.answer.run.status == "infeasible" and (obstacle is None or not obstacle.is_final):
-            run = msgspec.structs.replace(whole.answer.run, status="not_found")
+        if whole.answer.run.status is Status.INFEASIBLE and (obstacle is None or not obstacle.is_final):
+            run = replace(whole.answer.run, status=Status.NOT_FOUND)
             return replace(whole, answer=replace(whole.answer, run=run), obstacle=text)
         return replace(whole, obstacle=text)
 
     def _obstacle(self) -> Obstacle | None:
-        search, floor_op = self.search, self.whole.answer.run.floor_op
+        search, floor_op = self.search, self.whole.answer.run.floor.op
         return explain(search.timeline, search.stuck, floor_op, self._free_bytes)
 
-    def _within(self, aims: Sequence[float]) -> Planned | None:
-        """The first split, by falling aims, whose plan fits the budget."""
+    def _within(self, aims: Sequence[float]) -> PlannedModel | None:
+        """The first split, by falling aims, whose plan fits the budget; tighter ones go on at lower aims."""
+        for aim, trial in islice(self._trials(aims), MOST_TRIALS):
+            found = None if trial is None else self._plan(trial)
+            if found is not None and found.written is not None:
+                lower = tuple(other for other in AIMS if other < aim)[1:]
+                return replace(found, tighter=partial(self._within, lower))
+        return None
+
+    def _trials(self, aims: Sequence[float]) -> Iterator[tuple[float, SplitTrial | None]]:
+        """Splits to try, each measured when its turn comes; no proposal twice."""
         tried: set[tuple[object, ...]] = set()
         for aim in aims:
             proposal = self._propose(aim)
-            if proposal is None or not proposal.regions or _key(proposal) in tried:
-                continue
-            tried.add(_key(proposal))
-            self.aim = aim
-            trial = self._measure(proposal, aim)
-            found = None if trial is None else self._plan(trial)
-            if found is not None and found.written is not None:
-                return found
-        return None
+            if proposal is not None and proposal.regions and _key(proposal) not in tried:
+                tried.add(_key(proposal))
+                yield aim, self._measure(proposal, aim)
 
     def _propose(self, aim: float) -> Proposal | None:
         return None if self.progress.should_stop() else self.search.propose(int(self._free_bytes * aim))
 
-    def _least(self) -> Planned | None:
+    def _least(self) -> PlannedModel | None:
         """The split of least memory whose plan takes no longer than the overhead allows, by bisection."""
         ladder = list(self._ladder())
-        fits: list[Trial] = []
+        fits: list[SplitTrial] = []
         low, high = 0, len(ladder) - 1
         probe = max((i for i, proposal in enumerate(ladder) if proposal.added_ns <= self._allowed_ns), default=0)
-        while low <= high:
+        for _ in range(MOST_TRIALS):
+            if low > high:
+                break
             trial = self._measure(ladder[probe], None)
             if trial is not None and trial.least_ns <= self.question.baseline.time_ns + self._allowed_ns:
                 fits.append(trial)
@@ -215,10 +188,10 @@ class Splitter:
     @property
     def _allowed_ns(self) -> float:
         """By how much a plan may take longer than the baseline."""
-        return self.question.baseline.time_ns * float(self.config.max_overhead_share)
+        return self.question.baseline.time_ns * float(self.request.search.max_overhead_share)
 
-    def _is_allowed(self, found: Planned) -> bool:
-        return found.time_ns <= self.question.baseline.time_ns + self._allowed_ns
+    def _is_allowed(self, found: PlannedModel) -> bool:
+        return found.plan.time_ns <= self.question.baseline.time_ns + self._allowed_ns
 
     def _ladder(self) -> Iterator[Proposal]:
         """Proposals for ever smaller budgets, as long as their estimated overhead is not far too large."""
@@ -232,49 +205,54 @@ class Splitter:
                 target = min(target, proposal.peak_bytes)
                 yield proposal
 
-    def _measure(self, proposal: Proposal, aim: float | None) -> Trial | None:
-        """Build and measure a split; None where it cannot be used or trials are used up."""
-        if self.trials >= MOST_TRIALS or self.progress.should_stop():
+    def _measure(self, proposal: Proposal, aim: float | None) -> SplitTrial | None:
+        """Build and measure a split; None where it cannot be used."""
+        if self.progress.should_stop():
             return None
-        self.trials += 1
         built = self._build(proposal, aim)
         if built is None:
             return None
         proposal, prepared = built
-        whole = self.whole.prepared
-        profile = profile_split(prepared, whole, self.question.baseline.time_ns, self.config, self.progress)
-        return Trial(proposal, prepared, profile)
+        whole, conditions = self.whole.prepared, self.request.conditions
+        profile = profile_split(prepared, whole, self.question.baseline.time_ns, conditions, self.progress)
+        return SplitTrial(proposal, prepared, profile)
 
-    def _plan(self, trial: Trial) -> Planned | None:
+    def _plan(self, trial: SplitTrial) -> PlannedModel | None:
         """Plan and write a split like any model; None where one of its ops alone is beyond the budget."""
         problem = make_problem(trial.prepared.graph, trial.profile, self.question.problem.memories[0].budget_bytes)
         if working_set_floor(problem).bytes[0] > self.question.budget_bytes:
             return None
         names = tuple(op.name for op in trial.prepared.graph.ops)
         asked = replace(self.question, problem=problem, names=names)
-        seconds = self.config.time_limit_seconds * (1 - WHOLE_SHARE - SEARCH_SHARE)
-        config = msgspec.structs.replace(self.config, time_limit_seconds=seconds)
-        first = _lower(asked, answer(asked, config, self.progress))
-        solved, written = write_within_budget(trial.prepared, trial.profile, first, config, self.progress)
-        splitting = self._record(trial.proposal)
-        if solved.plan is not None:
-            splitting = _as_planned(splitting, trial, solved.plan)
-        return Planned(trial.prepared, trial.profile, solved, written, splitting, splitter=self)
+        search = self.request.search.share(1 - WHOLE_SHARE - SEARCH_SHARE)
+        first = replace(
+            self.whole,
+            prepared=trial.prepared,
+            platform=self.whole.platform.of_model(trial.prepared.graph, trial.profile),
+            answer=_lower(asked, answer(asked, search, self.progress)),
+            written=None,
+            splitting=self._record(trial.proposal),
+        )
+        found = write_within_budget(first, search, self.progress)
+        return found if found.answer.plan is None else _as_planned(found)
 
     def _build(self, proposal: Proposal, aim: float | None) -> tuple[Proposal, Prepared] | None:
         """The split model, with the bits of the whole one: ops that change bits are left whole."""
         view, order = self.search.timeline.view, self.search.timeline.order
+        whole, request = self.whole.prepared, self.request
+        may_reassociate = request.splits.allow_reassociation
         current: Proposal | None = proposal
         for _ in range(MOST_CULPRITS):
             if current is None or not current.regions:
                 return None
-            self.builds += 1
             regions = [TiledRegion(c.cutting.ops, region_steps(view, c.cutting) or ()) for c in current.regions]
             model = split_model(view, order, regions)
-            prepared = prepare_split(self.whole.prepared, model, self.config, self.work / f"split_{self.builds}")
+            folder = Path(tempfile.mkdtemp(prefix="split_", dir=self.work))
+            prepared = prepare_split(whole, model, request.conditions, folder, may_reassociate)
             if prepared is not None:
                 return current, prepared
-            culprit = find_culprit(view, model, regions, self.whole.prepared, self.config, self.work)
+            exposed = ExposedTiles(view, model, tuple(regions), may_reassociate)
+            culprit = find_culprit(exposed, whole, request.conditions, folder)
             if culprit is not None:
                 self.search.forbid(culprit)
             elif not self.search.forbid_fills():
@@ -291,7 +269,7 @@ class Splitter:
             facts=tuple(self._facts(candidate) for candidate in proposal.regions),
             whole_sha256=self.whole.prepared.reference_sha256,
             whole_profile=self.whole.profile,
-            whole_floor_bytes=self.whole.answer.run.floor_bytes,
+            whole_floor_bytes=self.whole.answer.run.floor.bytes,
         )
 
     def _facts(self, candidate: Candidate) -> RegionFacts:
@@ -318,29 +296,31 @@ def _region(timeline: Timeline, candidate: Candidate) -> Region:
     )
 
 
-def _as_planned(splitting: Splitting, trial: Trial, plan: Plan) -> Splitting:
-    """The record with peaks and times of the regions as they came out."""
-    owner = regions_of_ops(splitting, trial.prepared.graph)
+def _as_planned(found: PlannedModel) -> PlannedModel:
+    """The plan, whose record has peaks and times of the regions as they came out."""
+    splitting, plan = found.splitting, found.plan
+    assert splitting is not None
+    owner = regions_of_ops(splitting, found.prepared.graph)
     peaks, times = [0] * len(splitting.regions), [0] * len(splitting.regions)
     for op, held in zip(plan.schedule.op_ids(), plan.memory_bytes[0], strict=True):
         region = owner[op]
         if region is not None:
             peaks[region] = max(peaks[region], held)
-            times[region] += trial.profile.ops[op].time_ns
+            times[region] += found.profile.ops[op].time_ns
     facts = tuple(
         msgspec.structs.replace(known, peak_after_bytes=peak, time_after_ns=time_ns)
         for known, peak, time_ns in zip(splitting.facts, peaks, times, strict=True)
     )
-    return msgspec.structs.replace(splitting, facts=facts)
+    return replace(found, splitting=msgspec.structs.replace(splitting, facts=facts))
 
 
-def _lower(question: Question, found: Answer) -> Answer:
+def _lower(question: BudgetQuestion, found: BudgetAnswer) -> BudgetAnswer:
     """The answer with the order of tiles, where that holds less and takes no longer."""
     if found.plan is None:
         return found
-    tiles = baseline(question.problem)
+    tiles: Plan = baseline(question.problem)
     is_better = tiles.time_ns <= found.plan.time_ns and tiles.peak < found.plan.peak
-    return replace(found, plan=tiles) if is_better else found
+    return found.with_plan(tiles) if is_better else found
 
 
 def _key(proposal: Proposal) -> tuple[object, ...]:

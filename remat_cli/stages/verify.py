@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,17 +13,20 @@ import msgspec
 from remat_cli.base import progress as stages
 from remat_cli.base.progress import Progress
 from remat_cli.core.device import DeviceSpec
-from remat_cli.core.device_verification import DeviceVerification
 from remat_cli.core.plan_file import PlanFile, graph_instances
 from remat_cli.core.profile import Profile
 from remat_cli.core.program import Program
 from remat_cli.core.program_run import SeenMemory
 from remat_cli.core.schedule import Compute, Schedule
 from remat_cli.core.simulate import simulate
+from remat_cli.core.verification import Verification
 from remat_cli.runtime.likeness import Likeness, have_same_bits, likeness
 from remat_cli.runtime.segment_measure import see_memory, time_runs
 from remat_cli.runtime.session import runtime_version
+from remat_cli.runtime.verify import verify
+from remat_cli.stages.prepare import Prepared
 from remat_cli.stages.program import placed_program
+from remat_cli.stages.record import request_of
 
 ROUNDS, RUNS = 3, 4
 HOST = DeviceSpec("cpu", "cpu")
@@ -37,26 +41,35 @@ class PlannedRun:
     single: Schedule | None = None
 
 
-def verify_on_devices(
-    run: PlannedRun, feeds: Sequence[Mapping[str, Any]], work: Path, progress: Progress
-) -> DeviceVerification:
-    """Run all in fresh processes, the plan and the single device in turns; broken promises are in the report.
+def verify_plan(run: PlannedRun, whole: Prepared, work: Path, capped: bool, progress: Progress) -> Verification:
+    """Run what a plan speaks of beside the original, in fresh processes; broken promises are in the report.
+
+    `whole` is the optimised original, `work` a folder for what must be written. With `capped` smallest caps are found.
 
     Raises:
         MissingDependency: a device of the plan is not here.
         RuntimeFailure: ONNX Runtime fails to run a part of it.
     """
     progress.stage(stages.VERIFYING)
-    assert run.plan.placement is not None
-    program = _program(run.plan, run.model, work / "planned")
-    reference = _program(_plain(run.plan), run.model, work / "plain")
+    if run.plan.placement is not None:
+        return verify_sessions(run, (whole.feeds, *whole.more_feeds), work, progress)
+    return verify(replace(request_of(run.plan, whole, run.model), capped=capped), progress.advance)
+
+
+def verify_sessions(
+    run: PlannedRun, feeds: Sequence[Mapping[str, Any]], work: Path, progress: Progress
+) -> Verification:
+    """Run a plan on several devices and the best single one in turns, beside the plain model."""
+    folder = Path(tempfile.mkdtemp(prefix="verify_", dir=work))
+    program = _program(run.plan, run.model, folder / "planned")
+    reference = _program(_plain(run.plan), run.model, folder / "plain")
     alike = [_compared(reference, program, fed) for fed in feeds]
     progress.advance(1, 3)
     seen = see_memory(program, feeds[0])
     progress.advance(2, 3)
     programs = {"": program}
     if run.single is not None:
-        programs[_device_of(run)] = _program(_rescheduled(run.plan, run.single), run.model, work / "single")
+        programs[_device_of(run)] = _program(_rescheduled(run.plan, run.single), run.model, folder / "single")
     times = _in_turns(programs, feeds[0])
     progress.advance(3, 3)
     return _verification(run, program, alike, seen, times)
@@ -64,7 +77,7 @@ def verify_on_devices(
 
 def _verification(
     run: PlannedRun, program: Program, alike: Sequence[Likeness | None], seen: SeenMemory, times: dict[str, int]
-) -> DeviceVerification:
+) -> Verification:
     """The figures joined; a likeness of None means the same bits."""
     place = run.plan.placement
     assert place is not None
@@ -72,7 +85,7 @@ def _verification(
     errors = [found.relative_error for found in differing if found.relative_error is not None]
     peaks = dict(zip(program.memories, seen.peak_bytes, strict=True))
     hidden = [name for name, is_hidden in zip(program.memories, seen.is_hidden, strict=True) if is_hidden]
-    return DeviceVerification(
+    return Verification(
         reference=f"the same model on {_reference(place.devices).name} alone",
         outputs_identical=not differing,
         must_be_identical={spec.provider for spec in place.devices} == {_reference(place.devices).provider},
@@ -86,6 +99,7 @@ def _verification(
         measured_time_ns=times[""],
         measured_single_time_ns={name: time for name, time in times.items() if name},
         within_budget=all(peak <= place.budgets[name] for name, peak in peaks.items()),
+        rejected_time_ns=None,
         runs=ROUNDS * RUNS,
         runtime_version=runtime_version(),
         notes=_notes(hidden),

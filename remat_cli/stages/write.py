@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
-from dataclasses import dataclass
+from dataclasses import replace
 
 import msgspec
 
@@ -12,7 +11,6 @@ from remat_cli.base import progress as stages
 from remat_cli.base.errors import RematError
 from remat_cli.base.progress import Progress
 from remat_cli.core.calm import calm
-from remat_cli.core.graph import Graph
 from remat_cli.core.plan import Plan
 from remat_cli.core.problem import make_problem
 from remat_cli.core.profile import OpCost, Profile
@@ -20,84 +18,85 @@ from remat_cli.core.simulate import baseline
 from remat_cli.onnx_io.rewrite import RewriteInfo, Rewritten, rewrite, set_model_metadata
 from remat_cli.onnx_io.to_graph import to_graph
 from remat_cli.onnx_io.weights import weight_uses
-from remat_cli.settings.config import Config
+from remat_cli.stages.fit import excess_bytes, fit
+from remat_cli.stages.planned import PlannedModel, WrittenModel
 from remat_cli.stages.prepare import Prepared
-from remat_cli.stages.solve import Answer, answer_again, tidied
-
-ATTEMPTS = 4
+from remat_cli.stages.solve import BudgetAnswer, Search, answer_again, tidied
 
 
-@dataclass(frozen=True)
-class Written:
-    """A rewritten model as the judge sees it: `graph` and `plan` are those of the file, gates included."""
+def write_within_budget(planned: PlannedModel, search: Search, progress: Progress) -> PlannedModel:
+    """Rewrite the model by its plan; without a written model where no plan fits.
 
-    rewritten: Rewritten
-    graph: Graph
-    plan: Plan
-    fixed_bytes: int
-
-    @property
-    def order(self) -> tuple[str, ...]:
-        """Op names in the order in which the runtime must run them, gates included."""
-        return tuple(op.name for op in self.graph.ops)
-
-
-def write_within_budget(
-    prepared: Prepared, profile: Profile, first: Answer, config: Config, progress: Progress
-) -> tuple[Answer, Written | None]:
-    """Rewrite, and where gates push the peak over the budget, plan again for that much less; None: no plan fits.
-
-    Gates are live tensors of a few bytes, so a plan that uses the budget to the last byte may not survive them.
+    Gates are live tensors of a few bytes, so a plan that uses the budget to the last byte may not survive them, and is
+    then planned again for less. For `min` the budget becomes what the written model needs.
     """
-    answer, slack_bytes = tidied(first), 0
-    for _ in range(ATTEMPTS):
-        if answer.plan is None:
-            return answer, None
+
+    def build(found: BudgetAnswer) -> tuple[BudgetAnswer, WrittenModel]:
         progress.stage(stages.REWRITING)
-        answer, written = _write_calmly(prepared, profile, answer, config)
-        excess_bytes = _excess_bytes(answer, written)
-        if excess_bytes <= 0:
-            return answer, written
-        if answer.question.least:
-            return with_budget(answer, written, written.plan.peak)
-        slack_bytes += excess_bytes
-        answer = tidied(answer_again(first, slack_bytes, config, progress))
-    run = msgspec.structs.replace(answer.run, status="not_found")
-    return Answer(answer.question, run, None), None
+        return _write_calmly(planned.prepared, planned.profile, tidied(found), search)
+
+    answer, written = fit(planned.answer, build, search, progress)
+    if written is not None and answer.question.least and written.plan.peak > answer.question.budget_bytes:
+        return with_budget(replace(planned, answer=answer, written=written), written.plan.peak)
+    return replace(planned, answer=answer if written is not None else tidied(answer), written=written)
 
 
-def _write_calmly(prepared: Prepared, profile: Profile, found: Answer, config: Config) -> tuple[Answer, Written]:
+def write_with_room(planned: PlannedModel, room_bytes: int, search: Search, progress: Progress) -> PlannedModel:
+    """Like `write_within_budget`, with so many bytes of the budget left over."""
+    answer, budget_bytes = planned.answer, planned.answer.question.budget_bytes
+    if answer.plan is None or answer.plan.peak > budget_bytes - room_bytes:
+        answer = answer_again(answer, (room_bytes,), search, progress)
+    narrow = write_within_budget(_asking(replace(planned, answer=answer), budget_bytes - room_bytes), search, progress)
+    return with_budget(narrow, budget_bytes)
+
+
+def with_budget(planned: PlannedModel, budget_bytes: int) -> PlannedModel:
+    """The same plan and model as the answer to a question with another budget."""
+    if planned.written is not None:
+        set_model_metadata(planned.written.rewritten.model, "remat.budget_bytes", str(budget_bytes))
+    return _asking(planned, budget_bytes)
+
+
+def _asking(planned: PlannedModel, budget_bytes: int) -> PlannedModel:
+    """The same answer to a question with another budget."""
+    question = planned.answer.question
+    asked = replace(question, problem=question.problem.with_budget(budget_bytes))
+    return replace(planned, answer=replace(planned.answer, question=asked))
+
+
+def _write_calmly(
+    prepared: Prepared, profile: Profile, found: BudgetAnswer, search: Search
+) -> tuple[BudgetAnswer, WrittenModel]:
     """Write the plan in its calm order; where gates push that over the budget, calm within less, else as it was found.
 
     The last one tried where none fits.
     """
-    answer = _calmed(found, config, 0)
+    answer = _calmed(found, search, 0)
     written = _write(prepared, profile, answer)
-    excess_bytes = _excess_bytes(answer, written)
-    if excess_bytes <= 0 or found.question.least:
+    excess = _excess_bytes(answer, written)
+    if not excess or found.question.least:
         return answer, written
-    for other in (_calmed(found, config, excess_bytes), found):
+    for other in (_calmed(found, search, excess), found):
         if other.plan != answer.plan:
             answer, written = other, _write(prepared, profile, other)
-            if _excess_bytes(answer, written) <= 0:
+            if not _excess_bytes(answer, written):
                 break
     return answer, written
 
 
-def _calmed(found: Answer, config: Config, room_bytes: int) -> Answer:
+def _calmed(found: BudgetAnswer, search: Search, room_bytes: int) -> BudgetAnswer:
     """The answer with its steps in an order that needs few gates, some room left below budget and baseline."""
     assert found.plan is not None
     most_bytes = min(found.question.budget_bytes, found.question.baseline.peak) - room_bytes
-    plan = calm(found.question.problem.with_budget(most_bytes), found.plan, config.order)
-    return dataclasses.replace(found, plan=plan)
+    return found.with_plan(calm(found.question.problem.with_budget(most_bytes), found.plan, search.limits.order))
 
 
-def _excess_bytes(answer: Answer, written: Written) -> int:
+def _excess_bytes(answer: BudgetAnswer, written: WrittenModel) -> int:
     """By how much the written model is over the budget."""
-    return written.plan.peak - answer.question.budget_bytes
+    return excess_bytes(answer.question.problem, written.peak_bytes)[0]
 
 
-def _write(prepared: Prepared, profile: Profile, answer: Answer) -> Written:
+def _write(prepared: Prepared, profile: Profile, answer: BudgetAnswer) -> WrittenModel:
     assert answer.plan is not None
     source = prepared.source
     info = RewriteInfo(answer.question.budget_bytes, source.sha256, __version__, source.bound_dims, source.interface)
@@ -107,7 +106,7 @@ def _write(prepared: Prepared, profile: Profile, answer: Answer) -> Written:
     return written
 
 
-def _judge_again(prepared: Prepared, profile: Profile, plan: Plan, rewritten: Rewritten) -> Written:
+def _judge_again(prepared: Prepared, profile: Profile, plan: Plan, rewritten: Rewritten) -> WrittenModel:
     """Judge the written model from its own graph: the plan's steps at their measured cost, gates at none.
 
     Raises:
@@ -125,35 +124,11 @@ def _judge_again(prepared: Prepared, profile: Profile, plan: Plan, rewritten: Re
     ops = tuple(costs.get(op.name, OpCost(op.name, 0)) for op in graph.ops)
     fixed = _added_weight_bytes(prepared, rewritten)
     judged = msgspec.structs.replace(profile, ops=ops, weight_bytes=profile.weight_bytes + fixed)
-    problem = make_problem(graph, judged, 0)
-    return Written(rewritten, graph, baseline(problem), judged.fixed_bytes)
+    problem = make_problem(graph, judged)
+    return WrittenModel(rewritten, graph, baseline(problem), judged.fixed_bytes)
 
 
 def _added_weight_bytes(prepared: Prepared, rewritten: Rewritten) -> int:
     """Bytes of the small constants that gates brought along."""
     before = sum(use.size_bytes for use in weight_uses(prepared.reference))
     return sum(use.size_bytes for use in weight_uses(rewritten.model)) - before
-
-
-def write_with_room(
-    prepared: Prepared, profile: Profile, found: Answer, room_bytes: int, config: Config, progress: Progress
-) -> tuple[Answer, Written | None]:
-    """Like `write_within_budget`, with so many bytes of the budget left over."""
-    budget_bytes = found.question.budget_bytes
-    if found.plan is None or found.plan.peak > budget_bytes - room_bytes:
-        found = answer_again(found, room_bytes, config, progress)
-    narrow = _asking(found, budget_bytes - room_bytes)
-    answer, written = write_within_budget(prepared, profile, narrow, config, progress)
-    return with_budget(answer, written, budget_bytes) if written is not None else (answer, None)
-
-
-def with_budget(answer: Answer, written: Written, budget_bytes: int) -> tuple[Answer, Written]:
-    """The same plan and model as the answer to a question with another budget."""
-    set_model_metadata(written.rewritten.model, "remat.budget_bytes", str(budget_bytes))
-    return _asking(answer, budget_bytes), written
-
-
-def _asking(answer: Answer, budget_bytes: int) -> Answer:
-    """The same answer to a question with another budget."""
-    question = dataclasses.replace(answer.question, problem=answer.question.problem.with_budget(budget_bytes))
-    return Answer(question, answer.run, answer.plan)

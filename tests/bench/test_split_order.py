@@ -5,14 +5,14 @@ import onnx
 import pytest
 
 from bench.split_order import outputs_of, prepared, residual, split_after, split_before, unfused
-from remat_cli.settings.config import load_config
+from remat_cli.settings.settings import load_settings
 
 TILES = (2, 5)
 
 
 @pytest.fixture
 def config(tmp_path):
-    return load_config({"intra_op_threads": 1, "cache_dir": str(tmp_path / "cache")})
+    return load_settings({"intra_op_threads": 1, "cache_dir": str(tmp_path / "cache")})
 
 
 @pytest.fixture

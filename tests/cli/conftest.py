@@ -11,11 +11,12 @@ import pytest
 
 from remat_cli.cli import main
 from remat_cli.commands import compile, inspect, max_batch, profile, solve, train, verify
+from remat_cli.report.report import CacheReport
 from tests.report import samples
 
 HOMES: dict[str, Any] = {
     "compile_model": compile,
-    "profile_model": profile,
+    "profile_ops": profile,
     "inspect_file": inspect,
     "verify_plan": verify,
     "solve_instance": solve,
@@ -31,7 +32,7 @@ class FakePipeline:
     reports: dict[str, Any] = field(
         default_factory=lambda: {
             "compile_model": samples.compile_report(),
-            "profile_model": samples.profile_report(),
+            "profile_ops": samples.profile_report(),
             "inspect_file": samples.inspect_report(),
             "verify_plan": samples.verify_report(),
             "solve_instance": samples.solve_report(),
@@ -46,7 +47,7 @@ class FakePipeline:
     def install(self, monkeypatch) -> None:
         for name in self.reports:
             monkeypatch.setattr(HOMES[name], name, self._function(name))
-        monkeypatch.setattr(HOMES["profile_model"], "clear_profile_cache", self._clear)
+        monkeypatch.setattr(HOMES["profile_ops"], "clear_profile_cache", self._clear)
 
     def _function(self, name):
         def call(path, config, progress):
@@ -61,7 +62,7 @@ class FakePipeline:
 
     def _clear(self, config) -> int:
         self.calls.append(("clear_profile_cache", None, config))
-        return 3
+        return CacheReport(str(config.cache_dir), 3)
 
     @property
     def config(self):

@@ -14,7 +14,7 @@ from remat_cli.contest.compare_request import compare_request
 from remat_cli.contest.crew import run_side_by_side
 from remat_cli.contest.worker import Job
 from remat_cli.report.bench_run import BenchCase
-from remat_cli.settings.config import load_config
+from remat_cli.settings.settings import load_settings
 from remat_cli.stages.solve import name_ops, refusal
 from tests.contest.compare_processes import HereProcess, LogProcess, made_up
 from tests.report.compare_samples import compare_report, run
@@ -30,7 +30,7 @@ def here(monkeypatch):
 
 
 def compared(path=INSTANCE, budgets="0.9", solvers="keep-all,checkpoint-last", progress=None, **settings):
-    config = load_config({"time_limit": "200ms", "threads": 2, "cache_dir": "cache", **settings})
+    config = load_settings({"time_limit": "200ms", "threads": 2, "cache_dir": "cache", **settings})
     return compare(compare_request(path, budgets, solvers, config), config, progress or SilentProgress())
 
 
@@ -229,7 +229,7 @@ def test_none_that_applies_is_refused_with_reasons(picky):
 def test_solve_refuses_with_the_name_of_the_op(picky):
     from remat_cli.commands.solve import solve_instance
 
-    config = load_config({"budget": "0.9", "solver": "keep-all"})
+    config = load_settings({"budget": "0.9", "solver": "keep-all"})
     with pytest.raises(ConfigError, match=r"solver keep-all cannot take this problem: op \S+ breaks the chain"):
         solve_instance(INSTANCE, config, SilentProgress())
     assert refusal(None, "keep-all", {}, ("a", "conv")) == "op conv breaks the chain"

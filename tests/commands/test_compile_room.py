@@ -10,8 +10,9 @@ import onnx
 import pytest
 
 from remat_cli.base.progress import SilentProgress
-from remat_cli.commands import compile as pipeline
-from remat_cli.settings.config import load_config
+from remat_cli.commands.compile import compile_model
+from remat_cli.settings.settings import load_settings
+from remat_cli.stages import settle
 from tests.report.samples import verification
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -23,23 +24,23 @@ def first_look(monkeypatch):
     """Verifications as they are made; the first one sees a default session over the budget."""
     seen = []
 
-    def look(outcome, config, work, progress):
-        budget_bytes = outcome.answer.question.budget_bytes
-        peak_bytes = budget_bytes + EXTRA_BYTES if not seen else outcome.written.plan.peak
+    def look(run, whole, work, capped, progress):
+        budget_bytes, planned_bytes = run.plan.request.budget_bytes, run.plan.promise.peak_bytes
+        peak_bytes = budget_bytes + EXTRA_BYTES if not seen else planned_bytes
         found = msgspec.structs.replace(
             verification(), within_budget=bool(seen), measured_peak_default_session_bytes=peak_bytes
         )
-        seen.append((budget_bytes, outcome.written.plan.peak))
+        seen.append((budget_bytes, planned_bytes))
         return found
 
-    monkeypatch.setattr(pipeline, "_verify_fresh", look)
+    monkeypatch.setattr(settle, "verify_plan", look)
     return seen
 
 
 def compiled(tmp_path, model, budget):
     path = shutil.copy(ROOT / "sample_models" / f"{model}.onnx", tmp_path / "net.onnx")
-    config = load_config({"budget": budget, "split": "off", "time_limit": "2s", "cache_dir": str(tmp_path / "cache")})
-    report = pipeline.compile_model(Path(path), config, SilentProgress())
+    config = load_settings({"budget": budget, "split": "off", "time_limit": "2s", "cache_dir": str(tmp_path / "cache")})
+    report = compile_model(Path(path), config, SilentProgress())
     props = {entry.key: entry.value for entry in onnx.load(report.output).metadata_props}
     return report, props
 
@@ -61,9 +62,9 @@ def test_the_least_budget_is_what_a_default_session_needs(tmp_path, first_look):
 
 
 def test_a_least_budget_that_is_far_off_is_a_broken_promise(tmp_path, first_look, monkeypatch):
-    monkeypatch.setattr(pipeline, "MOST_ROOM", 1.0)
+    monkeypatch.setattr(settle, "MOST_ROOM", 1.0)
     path = shutil.copy(ROOT / "sample_models" / "transformer.onnx", tmp_path / "net.onnx")
-    config = load_config({"budget": "min", "split": "off", "time_limit": "2s", "cache_dir": str(tmp_path / "cache")})
-    report = pipeline.compile_model(Path(path), config, SilentProgress())
+    config = load_settings({"budget": "min", "split": "off", "time_limit": "2s", "cache_dir": str(tmp_path / "cache")})
+    report = compile_model(Path(path), config, SilentProgress())
     assert report.exit_code == 5
     assert report.output is None

@@ -11,10 +11,10 @@ import pytest
 from msgspec.structs import replace
 from onnx import numpy_helper
 
-import remat_cli
+from remat_cli import load
 from remat_cli.base.errors import ConfigError, MissingDependency, ModelError, RuntimeFailure
 from remat_cli.base.progress import SilentProgress
-from remat_cli.commands.run import RunOptions, load, run_plan
+from remat_cli.commands.run import RunOptions, run_plan
 from remat_cli.core.plan_file import write_plan
 from remat_cli.core.program import CopyAction
 from remat_cli.devices.provider_table import named_spec
@@ -22,7 +22,7 @@ from remat_cli.runtime import segment_measure
 from remat_cli.runtime.providers import Device
 from remat_cli.runtime.segment_measure import see_memory, time_runs
 from remat_cli.runtime.session import SessionSettings, run_profiled
-from remat_cli.settings.config import load_config
+from remat_cli.settings.settings import load_settings
 from remat_cli.stages.program import make_program
 from remat_cli.stages.record import elsewhere
 from tests.stages.placed_plans import APART, ONE, SHARED, Placed, place, prepared_model
@@ -214,12 +214,12 @@ def test_results_never_take_the_place_of_what_is_read(chain, name):
     target = chain.path.with_name(name)
     np.savez(chain.path.with_name("x.npz"), x=np.zeros(1))
     before = target.read_bytes()
-    config = load_config({"output": target, "inputs": chain.path.with_name("x.npz"), "force": True})
+    config = load_settings({"output": target, "inputs": chain.path.with_name("x.npz"), "force": True})
     with pytest.raises(ConfigError, match="would overwrite"):
         run_plan(chain.path, RunOptions(), config, SilentProgress())
     trace = RunOptions(trace=chain.path.with_name("both"))
     with pytest.raises(ConfigError, match="would overwrite"):
-        run_plan(chain.path, trace, load_config({"output": chain.path.with_name("both")}), SilentProgress())
+        run_plan(chain.path, trace, load_settings({"output": chain.path.with_name("both")}), SilentProgress())
     assert target.read_bytes() == before
 
 
@@ -265,10 +265,6 @@ def test_weights_are_in_no_segment(prepared, tmp_path):
     assert stored > 0.9 * made.prepared.graph.weight_bytes
     models = sum((tmp_path / "work" / action.segment.file).stat().st_size for action in program.sessions)
     assert models < 0.2 * stored
-
-
-def test_load_is_public():
-    assert remat_cli.load is load
 
 
 def anonymous_bytes() -> int:

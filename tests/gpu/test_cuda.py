@@ -22,7 +22,7 @@ from remat_cli.runtime.links import FASTEST, measure_link
 from remat_cli.runtime.providers import absence, parse_device
 from remat_cli.runtime.segment_measure import time_runs
 from remat_cli.runtime.session import SessionSettings, device_settings, open_session, run_profiled
-from remat_cli.settings.config import load_config
+from remat_cli.settings.settings import load_settings
 from remat_cli.stages.prepare import prepare
 from remat_cli.stages.program import make_program
 from tests.stages.placed_plans import Placed, place
@@ -40,8 +40,8 @@ ON_GPU = device_settings(GPU, SessionSettings())
 def prepared(request, tmp_path_factory):
     """A sample optimised to standard ops, as for every plan that uses a GPU."""
     folder = tmp_path_factory.mktemp(request.param)
-    config = load_config({"cache_dir": str(folder / "cache"), "devices": ["cpu", "cuda:0"], "quiet": True})
-    return prepare(SAMPLES / f"{request.param}.onnx", config, folder, SilentProgress())
+    config = load_settings({"cache_dir": str(folder / "cache"), "devices": ["cpu", "cuda:0"], "quiet": True})
+    return prepare(SAMPLES / f"{request.param}.onnx", config.conditions, folder, SilentProgress())
 
 
 @pytest.fixture(scope="module")

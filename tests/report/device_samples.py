@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -9,16 +10,18 @@ import msgspec
 
 from remat_cli.core.device import DeviceSpec
 from remat_cli.core.device_problem import make_device_problem
-from remat_cli.core.device_verification import DeviceVerification
 from remat_cli.core.placement import Placement, Reference
 from remat_cli.core.plan_file import PlanFile, graph_instances
 from remat_cli.core.profile import LinkCost, OpCost, Profile, Unsupported
 from remat_cli.core.schedule import Compute, Copy, Schedule
 from remat_cli.core.simulate import baseline, simulate
-from remat_cli.report.device_compile import DeviceCompileReport, device_compile_report
+from remat_cli.core.solver_run import SolverRun, StatusName
+from remat_cli.core.verification import Verification
+from remat_cli.report.compile import CompileReport, on_devices
 from remat_cli.report.inspection import inspect_plan
-from remat_cli.report.placed import Placed
-from remat_cli.report.report import InspectReport, StatusName
+from remat_cli.report.placed import PlacedPlan, predicted_peak
+from remat_cli.report.report import InspectReport
+from remat_cli.report.solution import solution_report
 from tests.report import samples
 
 MIB = samples.MIB
@@ -67,7 +70,7 @@ def placement(specs: tuple[DeviceSpec, ...], budgets: Mapping[str, int]) -> Plac
     return Placement(devices=specs, profiles=profiles, links=links, budgets=dict(budgets), peak_bytes={})
 
 
-def placed(specs: tuple[DeviceSpec, ...], budgets: Mapping[str, int], steps: tuple[Compute | Copy, ...]) -> Placed:
+def placed(specs: tuple[DeviceSpec, ...], budgets: Mapping[str, int], steps: tuple[Compute | Copy, ...]) -> PlacedPlan:
     """A judged plan."""
     place = placement(specs, budgets)
     problem = make_device_problem(samples.graph(), place.profiles, place.links, place.budgets)
@@ -78,29 +81,29 @@ def placed(specs: tuple[DeviceSpec, ...], budgets: Mapping[str, int], steps: tup
         for spec in sorted(specs, key=lambda spec: spec.name, reverse=True)
     )
     place = msgspec.structs.replace(place, peak_bytes=peaks, segments=3, single=alone)
-    return Placed(samples.graph(), problem, place, plan)
+    return PlacedPlan(samples.graph(), problem, place, plan)
 
 
-def shared() -> Placed:
+def shared() -> PlacedPlan:
     """Two settings of the processor, one memory."""
     return placed((SLOW, FAST), {"cpu": 27 * MIB}, SHARED_STEPS)
 
 
-def several() -> Placed:
+def several() -> PlacedPlan:
     """Three devices, two memories, the GPU estimated."""
     found = placed((SLOW, FAST, GPU), {"cpu": 14 * MIB, "cuda:0": 28 * MIB}, STEPS)
     peaks = {name: peak + MIB * (name == "cpu") for name, peak in found.placement.peak_bytes.items()}
     return msgspec.structs.replace(found, placement=msgspec.structs.replace(found.placement, peak_bytes=peaks))
 
 
-def one() -> Placed:
+def one() -> PlacedPlan:
     """One device, named as a placement."""
     return placed((FAST,), {"cpu": 30 * MIB}, tuple(Compute(op, 0) for op in range(4)))
 
 
-def verification(time_ns: int = 6_100_000) -> DeviceVerification:
+def verification(time_ns: int = 6_100_000) -> Verification:
     """Of a run with shared memory."""
-    return DeviceVerification(
+    return Verification(
         reference="cpu:2threads",
         outputs_identical=True,
         must_be_identical=True,
@@ -114,11 +117,14 @@ def verification(time_ns: int = 6_100_000) -> DeviceVerification:
         within_budget=True,
         runs=10,
         runtime_version="1.31.1",
+        predicted_fixed_bytes={},
+        measured_fixed_bytes={},
+        rejected_time_ns=None,
         notes=("the peak is that of the runtime's arena",),
     )
 
 
-def wrong_verification() -> DeviceVerification:
+def wrong_verification() -> Verification:
     """The GPU hides its memory, and the outputs are too far."""
     return msgspec.structs.replace(
         verification(),
@@ -131,13 +137,23 @@ def wrong_verification() -> DeviceVerification:
     )
 
 
+def told(found: PlacedPlan, run: SolverRun, budget: str, seen: Verification | None = None) -> CompileReport:
+    """What is known of a plan before anything is written."""
+    run = dataclasses.replace(run, plan=found.plan)
+    solution = solution_report(run, found.problem, baseline(found.problem))
+    solution = msgspec.structs.replace(solution, peak_bytes=predicted_peak(found, 0))
+    ops = len(found.graph.ops)
+    report = CompileReport(model="net.onnx", budget=budget, solution=solution, ops=ops, verification=seen)
+    return on_devices(report, found)
+
+
 def compile_report(
-    found: Placed, seen: DeviceVerification | None = None, status: StatusName = "feasible"
-) -> DeviceCompileReport:
+    found: PlacedPlan, seen: Verification | None = None, status: StatusName = "feasible"
+) -> CompileReport:
     """What compiling gave."""
-    run = msgspec.structs.replace(samples.run(status, None), solver="placement", options={}, facts={})
+    run = dataclasses.replace(samples.run(status, None), solver="placement", options={}, facts={})
     budget = ",".join(f"{name}={size // MIB}MiB" for name, size in found.placement.budgets.items())
-    report = device_compile_report(found, run, "net.onnx", budget, seen)
+    report = told(found, run, budget, seen)
     if found.plan is None:
         return report
     if report.exit_code:
@@ -149,14 +165,14 @@ def compile_report(
     )
 
 
-def no_plan(status: StatusName) -> DeviceCompileReport:
+def no_plan(status: StatusName) -> CompileReport:
     """Nothing fits, or nothing was found."""
     found = several()
     place = msgspec.structs.replace(found.placement, peak_bytes={}, single=(), segments=0)
     return compile_report(msgspec.structs.replace(found, placement=place, plan=None), None, status)
 
 
-def plan_file(found: Placed) -> PlanFile:
+def plan_file(found: PlacedPlan) -> PlanFile:
     """The plan as a file."""
     file, plan = samples.plan_file(), found.plan
     assert plan is not None
@@ -181,6 +197,6 @@ def plan_file(found: Placed) -> PlanFile:
     )
 
 
-def inspect_report(found: Placed) -> InspectReport:
+def inspect_report(found: PlacedPlan) -> InspectReport:
     """The plan inspected."""
     return inspect_plan(Path("net.plan.json"), plan_file(found))

@@ -9,11 +9,11 @@ import msgspec
 from remat_cli.core.graph import Graph, Op, Tensor, Weight
 from remat_cli.core.plan import Plan
 from remat_cli.core.plan_file import (
+    ExactSession,
     FileRef,
     PlanFile,
     Promise,
     Request,
-    SessionSettings,
     Solved,
     graph_instances,
 )
@@ -21,23 +21,16 @@ from remat_cli.core.problem import Problem, make_problem
 from remat_cli.core.profile import OpCost, Profile, Provenance
 from remat_cli.core.schedule import Schedule
 from remat_cli.core.simulate import baseline, simulate
+from remat_cli.core.solver_run import ProvedFloor, SolverRun, Status, StatusName
 from remat_cli.core.splits import Region, RegionFacts, Splitting
 from remat_cli.core.training import StepFacts
 from remat_cli.core.verification import Verification
+from remat_cli.report.compile import CompileReport, VerifyReport
 from remat_cli.report.explain import alive_at, recomputes
 from remat_cli.report.inspection import inspect_model, inspect_plan
 from remat_cli.report.regions import estimated_regions, region_reports
-from remat_cli.report.report import (
-    CompileReport,
-    InspectReport,
-    ProfileReport,
-    SolutionReport,
-    SolveReport,
-    SolverRun,
-    StatusName,
-    VerifyReport,
-    solution_report,
-)
+from remat_cli.report.report import InspectReport, ProfileReport, SolveReport
+from remat_cli.report.solution import SolutionReport, solution_report
 from remat_cli.report.training import BatchProbe, MaxBatchReport, TrainReport
 
 MIB = 2**20
@@ -84,27 +77,28 @@ def plan() -> Plan:
     return simulate(problem(), Schedule.of_ops(SKIP_STEPS))
 
 
-def run(status: StatusName = "feasible", bound: int | None = 10_500_000) -> SolverRun:
+def run(status: StatusName = "feasible", bound: int | None = 10_500_000, found: Plan | None = None) -> SolverRun:
     return SolverRun(
         solver="local-search",
-        status=status,
+        status=Status(status),
         space="free",
-        floor_bytes=25 * MIB,
+        plan=found,
+        floor=ProvedFloor(25 * MIB),
         seed=7,
         seconds=1.25,
         seconds_to_best=0.5,
-        bound=bound,
+        bound_ns=bound,
         options={"restarts": 4},
         facts={"moves": 1000},
     )
 
 
 def solution() -> SolutionReport:
-    return solution_report(run(), problem(), baseline(problem()), plan())
+    return solution_report(run(found=plan()), problem(), baseline(problem()))
 
 
 def no_solution(status: StatusName) -> SolutionReport:
-    return solution_report(run(status, None), problem(2 * MIB), baseline(problem()), None)
+    return solution_report(run(status, None), problem(2 * MIB), baseline(problem()))
 
 
 def verification(*, outputs_identical: bool = True) -> Verification:
@@ -120,7 +114,11 @@ def verification(*, outputs_identical: bool = True) -> Verification:
         smallest_cap_bytes=25 * MIB,
         original_smallest_cap_bytes=33 * MIB,
         capped_run_ok=True,
+        cap_options="default",
         later_runs_block_bytes=24 * MIB,
+        measured_workspace_bytes=None,
+        predicted_workspace_bytes=None,
+        outputs_max_relative_error=None,
         predicted_overhead_percent=10.0,
         measured_overhead_percent=9.25,
         notes=("slack between live bytes and smallest cap: 1.00 MiB",),
@@ -228,7 +226,7 @@ def plan_file() -> PlanFile:
             baseline_peak_bytes=first.peak,
             memory_bytes=judged.memory_bytes[0],
             baseline_memory_bytes=first.memory_bytes[0],
-            exact_session=SessionSettings(),
+            exact_session=ExactSession(),
             holds_by_default=True,
         ),
         snippet="import onnxruntime as ort\n",
@@ -328,7 +326,7 @@ def split_solution() -> SolutionReport:
     """Judged against the whole net's baseline."""
     asked = make_problem(split_graph(), split_profile(), 22 * MIB)
     judged = baseline(asked)
-    found = solution_report(run("optimal", judged.time_ns), split_problem(), baseline(problem()), judged)
+    found = solution_report(run("optimal", judged.time_ns, judged), split_problem(), baseline(problem()))
     return msgspec.structs.replace(found, floor_with_splitting_bytes=21 * MIB + 1024)
 
 

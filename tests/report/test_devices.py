@@ -10,9 +10,8 @@ from remat_cli.core.floor import working_set_bytes
 from remat_cli.core.schedule import Compute, Copy
 from remat_cli.core.simulate import baseline
 from remat_cli.report import render
-from remat_cli.report.device_compile import device_compile_report
 from remat_cli.report.obstacle import find_obstacle
-from remat_cli.report.placed import Placed, device_reports, link_reports, memory_reports, placed_recomputes
+from remat_cli.report.placed import PlacedPlan, device_reports, link_reports, memory_reports, placed_recomputes
 from remat_cli.report.style import Style
 from remat_cli.report.text_devices import gain
 from tests.report import device_samples, samples
@@ -111,7 +110,7 @@ def test_a_gain_is_told_as_it_is():
 
 
 def test_faster_is_claimed_only_where_it_was_measured():
-    def text(placed: Placed, time_ns: int | None) -> str:
+    def text(placed: PlacedPlan, time_ns: int | None) -> str:
         seen = None if time_ns is None else device_samples.verification(time_ns)
         return render(device_samples.compile_report(placed, seen), "text", Style())
 
@@ -143,7 +142,7 @@ def test_an_op_that_fits_in_no_memory_is_named():
     need = fixed + workspace + working_set_bytes(found.problem, found.problem.ops[1])
     assert (obstacle.op, obstacle.needs) == ("grow", {"cpu": need})
     line = f"op grow ({obstacle.op_type}) needs {describe_bytes(need)} in cpu while it runs"
-    report = device_compile_report(tight, samples.run("infeasible", None), "net.onnx", "9MiB")
+    report = device_samples.told(tight, samples.run("infeasible", None), "9MiB")
     assert line in render(report, "text", Style())
 
 

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import msgspec
 
+from remat_cli.core.problem import NO_BUDGET
 from remat_cli.core.simulate import baseline
 from remat_cli.report.inspection import inspect_model, inspect_plan
 from tests.report import samples
@@ -21,7 +22,7 @@ def test_a_model_as_it_is():
 
 
 def test_without_a_budget_nothing_is_judged():
-    report = inspect_model(Path("net.onnx"), samples.graph(), samples.profile(), samples.problem(0))
+    report = inspect_model(Path("net.onnx"), samples.graph(), samples.profile(), samples.problem(NO_BUDGET))
     assert (report.budget_bytes, report.fits) == (None, None)
 
 

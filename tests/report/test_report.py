@@ -5,7 +5,7 @@ import pytest
 
 from remat_cli.core.problem import make_problem
 from remat_cli.core.simulate import baseline
-from remat_cli.report.report import overhead_percent, solution_report
+from remat_cli.report.solution import overhead_percent, solution_report
 from tests.report import samples
 
 
@@ -30,13 +30,13 @@ def test_compile_without_verification_is_done():
 
 
 def test_bound_below_the_baseline_time_counts_as_no_overhead():
-    report = solution_report(samples.run(bound=3), samples.problem(), baseline(samples.problem()), samples.plan())
+    report = solution_report(samples.run(bound=3, found=samples.plan()), samples.problem(), baseline(samples.problem()))
     assert (report.lower_bound_percent, report.gap_percent) == (0.0, report.overhead_percent)
 
 
 def test_unknown_bound_leaves_the_gap_unknown():
-    run = samples.run(bound=None)
-    report = solution_report(run, samples.problem(), baseline(samples.problem()), samples.plan())
+    run = samples.run(bound=None, found=samples.plan())
+    report = solution_report(run, samples.problem(), baseline(samples.problem()))
     assert report.lower_bound_percent is None
     assert report.gap_percent is None
     assert report.overhead_percent == pytest.approx(10.0)
@@ -52,8 +52,8 @@ def test_splits_are_counted_from_the_whole_model():
 
 
 def test_a_weak_bound_is_the_time_of_running_each_tile_once():
-    judged = baseline(make_problem(samples.split_graph(), samples.split_profile(), 0))
-    found = solution_report(samples.run(bound=3), samples.split_problem(), baseline(samples.problem()), judged)
+    judged = baseline(make_problem(samples.split_graph(), samples.split_profile()))
+    found = solution_report(samples.run(bound=3, found=judged), samples.split_problem(), baseline(samples.problem()))
     assert found.lower_bound_percent == pytest.approx(4.2)
 
 

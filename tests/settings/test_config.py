@@ -9,12 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from remat_cli.base.errors import ConfigError
+from remat_cli.base.machine import available_cores
 from remat_cli.core.budget import parse_budget
-from remat_cli.settings.config import (
-    Config,
-    available_cores,
+from remat_cli.devices.provider_table import named_spec
+from remat_cli.settings.settings import (
+    Settings,
     default_cache_dir,
-    load_config,
+    load_settings,
     output_paths,
     parse_dims,
     parse_input_shapes,
@@ -34,8 +35,8 @@ def yaml_file(tmp_path, text):
 
 
 def test_defaults():
-    config = load_config({})
-    assert (config.solver, config.order, config.devices, config.device) == ("auto", "free", ("cpu",), "cpu")
+    config = load_settings({})
+    assert (config.solver, config.order, config.devices) == ("auto", "free", (named_spec("cpu"),))
     assert (config.time_limit_seconds, config.gap_share) == (30.0, Fraction(1, 1000))
     assert config.max_overhead_share == Fraction(1, 5)
     assert config.workers == available_cores() >= 1
@@ -52,19 +53,19 @@ def test_defaults():
 )
 def test_split_modes_of_a_file(tmp_path, text, mode):
     file = yaml_file(tmp_path, text)
-    assert load_config({}, file).split == mode
-    assert load_config({"split": "max"}, file).split == "max"
+    assert load_settings({}, file).split == mode
+    assert load_settings({"split": "max"}, file).split == "max"
 
 
 def test_split_settings_of_a_file(tmp_path):
     file = yaml_file(tmp_path, "max-tiles: 8\nsplit-axis: 2\nallow_reassociation: yes\n")
-    config = load_config({}, file)
+    config = load_settings({}, file)
     assert (config.max_tiles, config.split_axis.axes(4), config.allow_reassociation) == (8, (2,), True)
-    assert load_config({"split_axis": "auto"}, file).split_axis.kind == "auto"
+    assert load_settings({"split_axis": "auto"}, file).split_axis.kind == "auto"
 
 
 def test_flags_of_every_kind():
-    config = load_config(
+    config = load_settings(
         {
             "budget": "80%",
             "devices": ("cpu", "cuda:0"),
@@ -79,7 +80,7 @@ def test_flags_of_every_kind():
         }
     )
     assert config.budget == parse_budget("80%")
-    assert config.devices == ("cpu", "cuda:0")
+    assert [spec.name for spec in config.devices] == ["cpu", "cuda:0"]
     assert config.options == {"max_copies": "3", "mode": "a=b"}
     assert config.dims == {"batch": 8}
     assert config.input_shapes == {"x:0": (1, 3), "s": ()}
@@ -89,11 +90,11 @@ def test_flags_of_every_kind():
 
 @pytest.mark.parametrize("name", ["default", "fast", "exact"])
 def test_shipped_files_are_valid(name):
-    assert load_config({}, CONFIGS / f"{name}.yaml").solver in {"auto", "local-search"}
+    assert load_settings({}, CONFIGS / f"{name}.yaml").solver in {"auto", "local-search"}
 
 
 def test_default_yaml_is_what_happens_without_it():
-    assert load_config({}, CONFIGS / "default.yaml") == load_config({})
+    assert load_settings({}, CONFIGS / "default.yaml") == load_settings({})
 
 
 def test_flags_win_over_the_file(tmp_path):
@@ -103,7 +104,7 @@ def test_flags_win_over_the_file(tmp_path):
         "time-limit: 5\nportable: yes\n",
     )
     flags = {"seed": 6, "dims": ("batch=1",), "solver": "local-search", "options": ("restarts=9",), "portable": None}
-    config = load_config(flags, file)
+    config = load_settings(flags, file)
     assert config.budget == parse_budget("0.8")
     assert (config.order, config.seed, config.time_limit_seconds, config.portable) == ("keep", 6, 5.0, True)
     assert config.dims == {"batch": 1, "height": 4}
@@ -111,13 +112,13 @@ def test_flags_win_over_the_file(tmp_path):
 
 
 def test_per_device_budget_as_a_mapping(tmp_path):
-    config = load_config({}, yaml_file(tmp_path, "budget: {cpu: 2GiB, 'cuda:0': 512MiB}\n"))
+    config = load_settings({}, yaml_file(tmp_path, "budget: {cpu: 2GiB, 'cuda:0': 512MiB}\n"))
     assert config.budget is not None
     assert config.budget.for_device("cuda:0").bytes == 2**29
 
 
 def test_options_of_other_solvers_stay_out():
-    config = load_config({"solver": "auto"})
+    config = load_settings({"solver": "auto"})
     assert config.solver_options == {}
 
 
@@ -160,23 +161,23 @@ def test_options_of_other_solvers_stay_out():
 )
 def test_bad_files_get_one_clear_line(tmp_path, text, words):
     with pytest.raises(ConfigError) as caught:
-        load_config({}, yaml_file(tmp_path, text))
+        load_settings({}, yaml_file(tmp_path, text))
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
 def test_missing_and_unreadable_files(tmp_path):
     with pytest.raises(ConfigError, match="does not exist"):
-        load_config({}, tmp_path / "no.yaml")
+        load_settings({}, tmp_path / "no.yaml")
     with pytest.raises(ConfigError, match="cannot be read"):
-        load_config({}, tmp_path)
+        load_settings({}, tmp_path)
     (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(ConfigError, match="cannot be read"):
         read_yaml(tmp_path / "binary")
 
 
 def test_empty_file_changes_nothing(tmp_path):
-    assert load_config({}, yaml_file(tmp_path, "# nothing\n")) == load_config({})
+    assert load_settings({}, yaml_file(tmp_path, "# nothing\n")) == load_settings({})
 
 
 @pytest.mark.parametrize(
@@ -222,31 +223,31 @@ def test_cache_directory(monkeypatch):
     assert default_cache_dir({"XDG_CACHE_HOME": "/b"}) == Path("/b/remat")
     assert default_cache_dir({}) == Path.home() / ".cache" / "remat"
     monkeypatch.setenv("REMAT_CACHE_DIR", "/c")
-    assert load_config({}).cache_dir == Path("/c")
+    assert load_settings({}).cache_dir == Path("/c")
 
 
 def test_no_color(monkeypatch):
     monkeypatch.delenv("NO_COLOR", raising=False)
-    assert load_config({}).color
+    assert load_settings({}).color
     monkeypatch.setenv("NO_COLOR", "1")
-    assert not load_config({}).color
+    assert not load_settings({}).color
 
 
 def test_a_budget_can_be_required():
     with pytest.raises(ConfigError, match="no budget: add --budget"):
-        require_budget(Config())
-    assert require_budget(load_config({"budget": "min"})).kind == "min"
+        require_budget(Settings())
+    assert require_budget(load_settings({"budget": "min"})).kind == "min"
 
 
 def test_default_outputs_stand_beside_the_model(tmp_path):
-    outputs = output_paths(tmp_path / "net.onnx", load_config({}))
+    outputs = output_paths(tmp_path / "net.onnx", load_settings({}))
     assert outputs.model == tmp_path / "net.remat.onnx"
     assert outputs.plan == tmp_path / "net.plan.json"
     assert outputs.failed == tmp_path / "net.remat.failed.onnx"
 
 
 def test_the_plan_follows_the_output(tmp_path):
-    outputs = output_paths(tmp_path / "net.onnx", load_config({"output": str(tmp_path / "small.onnx")}))
+    outputs = output_paths(tmp_path / "net.onnx", load_settings({"output": str(tmp_path / "small.onnx")}))
     assert outputs.plan == tmp_path / "small.plan.json"
     assert outputs.failed == tmp_path / "small.failed.onnx"
 
@@ -271,7 +272,7 @@ def test_bad_outputs(tmp_path, monkeypatch, flags, words):
         Path(name).write_bytes(b"")
     os.mkdir("folder")
     with pytest.raises(ConfigError) as caught:
-        output_paths(Path("net.onnx"), load_config(flags))
+        output_paths(Path("net.onnx"), load_settings(flags))
     assert words in str(caught.value)
 
 
@@ -279,5 +280,5 @@ def test_force_overwrites(tmp_path):
     (tmp_path / "net.remat.onnx").write_bytes(b"")
     (tmp_path / "net.plan.json").write_bytes(b"")
     with pytest.raises(ConfigError, match="--force"):
-        output_paths(tmp_path / "net.onnx", load_config({}))
-    output_paths(tmp_path / "net.onnx", load_config({"force": True}))
+        output_paths(tmp_path / "net.onnx", load_settings({}))
+    output_paths(tmp_path / "net.onnx", load_settings({"force": True}))

@@ -8,8 +8,8 @@ import pytest
 from remat_cli.base.errors import ConfigError
 from remat_cli.core.device import LinkSpec
 from remat_cli.devices.provider_table import PROVIDERS
-from remat_cli.settings.config import load_config
-from remat_cli.settings.devices import device_specs, memory_budgets, read_device
+from remat_cli.settings.devices import read_device
+from remat_cli.settings.settings import load_settings
 
 DEVICES = Path(__file__).resolve().parents[2] / "configs" / "devices"
 SHIPPED = sorted(DEVICES.glob("*.yaml"))
@@ -22,8 +22,7 @@ def device_file(tmp_path, text, name="board.yaml"):
 
 
 def budgets_of(devices, budget=None, **flags):
-    config = load_config({"devices": tuple(devices), "budget": budget, **flags})
-    found = memory_budgets(config, device_specs(config))
+    found = load_settings({"devices": tuple(devices), "budget": budget, **flags}).budgets
     return {memory: budget.bytes or budget.fraction or budget.kind for memory, budget in found.items()}
 
 
@@ -33,7 +32,7 @@ def test_shipped_descriptions_are_valid_and_say_where_figures_come_from(file):
     assert spec.name == file.stem
     assert spec.note
     assert not spec.is_measured
-    assert load_config({"devices": (str(file),)}).devices == (str(file),)
+    assert load_settings({"devices": (str(file),)}).devices == (spec,)
 
 
 def test_there_are_descriptions_of_every_provider():
@@ -48,9 +47,9 @@ def test_two_nodes_have_memories_and_links_of_their_own():
 
 
 def test_names_are_written_in_full():
-    config = load_config({"devices": ("CPU:1thread", "cuda", "openvino:cpu")})
-    assert config.devices == ("cpu:1threads", "cuda:0", "openvino")
-    assert [(s.provider, s.memory, s.threads) for s in device_specs(config)] == [
+    config = load_settings({"devices": ("CPU:1thread", "cuda", "openvino:cpu")})
+    assert [spec.name for spec in config.devices] == ["cpu:1threads", "cuda:0", "openvino"]
+    assert [(s.provider, s.memory, s.threads) for s in config.devices] == [
         ("cpu", "cpu", 1),
         ("cuda", "cuda:0", 0),
         ("openvino", "cpu", 0),
@@ -102,35 +101,36 @@ def test_a_description_in_full(tmp_path):
 )
 def test_bad_descriptions(tmp_path, text, words):
     with pytest.raises(ConfigError) as caught:
-        load_config({"devices": (device_file(tmp_path, text),)})
+        load_settings({"devices": (device_file(tmp_path, text),)})
     assert words in str(caught.value)
 
 
 def test_a_description_that_is_not_there():
     with pytest.raises(ConfigError, match=r"device file no\.yaml does not exist"):
-        load_config({"devices": ("cpu", "no.yaml")})
+        load_settings({"devices": ("cpu", "no.yaml")})
 
 
 def test_two_devices_of_one_name_are_refused(tmp_path):
     with pytest.raises(ConfigError, match="one is named twice"):
-        load_config({"devices": ("cuda", "cuda:0")})
+        load_settings({"devices": ("cuda", "cuda:0")})
     with pytest.raises(ConfigError, match="'cpu' is named twice"):
-        load_config({"devices": ("cpu", device_file(tmp_path, "{name: cpu, provider: cpu}"))})
+        load_settings({"devices": ("cpu", device_file(tmp_path, "{name: cpu, provider: cpu, note: mine}"))})
 
 
 def test_one_cpu_with_threads_is_the_cpu_under_threads():
-    assert load_config({"devices": ("cpu:2threads",)}) == load_config({"devices": ("cpu",), "intra_op_threads": 2})
-    assert load_config({"devices": ("cpu:2threads",), "intra_op_threads": 2}).devices == ("cpu",)
+    assert load_settings({"devices": ("cpu:2threads",)}) == load_settings({"devices": ("cpu",), "intra_op_threads": 2})
+    (device,) = load_settings({"devices": ("cpu:2threads",), "intra_op_threads": 2}).devices
+    assert device.name == "cpu"
 
 
 def test_threads_are_given_once():
     for devices in (("cpu:2threads",), ("cpu:2threads", "cuda:0")):
         with pytest.raises(ConfigError, match="cpu:2threads computes with 2 threads, but --intra-op-threads says 3"):
-            load_config({"devices": devices, "intra_op_threads": 3})
+            load_settings({"devices": devices, "intra_op_threads": 3})
 
 
 def test_threads_for_all_devices_that_name_none():
-    specs = device_specs(load_config({"devices": ("cpu", "openvino", "cuda:0"), "intra_op_threads": 3}))
+    specs = load_settings({"devices": ("cpu", "openvino", "cuda:0"), "intra_op_threads": 3}).devices
     assert [(spec.name, spec.threads) for spec in specs] == [("cpu", 3), ("openvino", 3), ("cuda:0", 0)]
 
 
@@ -175,4 +175,4 @@ def test_budgets_of_descriptions_hold_where_no_flag_speaks(tmp_path):
     assert budgets_of([gpu], "50%") == {"cuda:0": Fraction(1, 2)}
     other = device_file(tmp_path, "{provider: tensorrt, budget: 2GiB}", "other.yaml")
     with pytest.raises(ConfigError, match="board and other share memory 'cuda:0'"):
-        load_config({"devices": (gpu, other)})
+        load_settings({"devices": (gpu, other)})

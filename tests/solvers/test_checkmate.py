@@ -13,11 +13,12 @@ from remat_cli.core.instance import instance_problem, load_instance
 from remat_cli.core.problem import Device, Memory, OpSpec, Problem, TensorSpec
 from remat_cli.core.schedule import Schedule
 from remat_cli.core.simulate import baseline, simulate
+from remat_cli.core.solver_run import SolverRun
 from remat_cli.solvers import make_solver, solve
 from remat_cli.solvers._stages import program as program_module
 from remat_cli.solvers._stages.program import StageModel, Unfinished, build_stage_model, full_size
 from remat_cli.solvers._stages.rows import in_stages, schedule_of, stages_of
-from remat_cli.solvers.base import Limits, Result, Status
+from remat_cli.solvers.base import Limits, Status
 from tests.solvers.brute_force import optimum
 from tests.solvers.random_graphs import at_fraction, one_device, random_problem
 from tests.solvers.vectors import INSTANCES, load_cases
@@ -26,13 +27,13 @@ from tests.solvers.vectors import INSTANCES, load_cases
 SKIP = one_device([([], 1, 3), ([0], 1, 4), ([1], 1, 4), ([2], 1, 3), ([3, 0], 1, 3)], kept=(4,), budget=10)
 
 
-def run(problem: Problem, engine: str = "cp-sat", start: Schedule | None = None, **changes: Any) -> Result:
+def run(problem: Problem, engine: str = "cp-sat", start: Schedule | None = None, **changes: Any) -> SolverRun:
     """The engine alone: what rounding settles before it would not test it."""
     limits = Limits(**{"seconds": 60.0, "order": "keep", **changes})
     return solve(problem, "checkmate", limits, {"engine": engine, "rounding": False}, start)
 
 
-def check_exact(problem: Problem, result: Result, want: int | None) -> None:
+def check_exact(problem: Problem, result: SolverRun, want: int | None) -> None:
     """Status and value are these, and the judge says the same of the schedule."""
     assert result.status is (Status.INFEASIBLE if want is None else Status.OPTIMAL)
     assert "refused" not in result.facts

@@ -12,13 +12,14 @@ from remat_cli.core.instance import instance_problem, load_instance
 from remat_cli.core.problem import Device, Memory, OpSpec, Problem, TensorSpec
 from remat_cli.core.schedule import Schedule
 from remat_cli.core.simulate import baseline, simulate
+from remat_cli.core.solver_run import SolverRun
 from remat_cli.solvers import solve
 from remat_cli.solvers._milp.process import Reply, ask_highs_in_turn
 from remat_cli.solvers._stages import relaxed as relaxation
 from remat_cli.solvers._stages.candidates import guesses
 from remat_cli.solvers._stages.program import build_stage_model
 from remat_cli.solvers._stages.relaxed import is_impossible, program_of, proved_value, relax
-from remat_cli.solvers.base import Limits, Result, Status
+from remat_cli.solvers.base import Limits, Status
 from tests.solvers.brute_force import optimum
 from tests.solvers.random_graphs import at_fraction, one_device, random_problem
 from tests.solvers.test_rounding import assert_in_stages, rounder_for
@@ -30,7 +31,7 @@ def limits(**changes) -> Limits:
     return Limits(**{"seconds": 60, "workers": 1, "order": "keep", **changes})
 
 
-def run(problem: Problem, **options) -> Result:
+def run(problem: Problem, **options) -> SolverRun:
     return solve(problem, "checkmate-lp", limits(), options)
 
 
@@ -104,7 +105,7 @@ def test_all_vectors_as_a_whole():
         check_against(run(problem), best)
 
 
-def check_against(result: Result, best: int | None) -> None:
+def check_against(result: SolverRun, best: int | None) -> None:
     if best is None:
         assert result.status in (Status.INFEASIBLE, Status.NOT_FOUND)
         return

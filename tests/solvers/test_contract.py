@@ -8,8 +8,9 @@ import pytest
 
 from remat_cli.core.problem import Device, Memory, OpSpec, Problem, TensorSpec
 from remat_cli.core.simulate import baseline, simulate
+from remat_cli.core.solver_run import SolverRun
 from remat_cli.solvers import SOLVERS, make_solver, solve, solver_class
-from remat_cli.solvers.base import Limits, Result, Status
+from remat_cli.solvers.base import Limits, Status
 from tests.solvers.brute_force import optimum
 
 
@@ -139,7 +140,7 @@ NEED_ONE_CHAIN = {"revolve", "rotor"}
 ORDERS = ["keep", "free"]
 
 
-def run(solver: str, problem: Problem, order: str, **changes) -> Result:
+def run(solver: str, problem: Problem, order: str, **changes) -> SolverRun:
     return solve(problem, solver, Limits(**{"seconds": 20.0, "workers": 1, "order": order, "work": 20_000, **changes}))
 
 
@@ -175,7 +176,7 @@ def problem_for(solver: str) -> Problem:
     return (MARKED[0] if solver in NEED_MARKS else UNMARKED[6]).problem()
 
 
-def check_proofs(problem: Problem, result: Result) -> None:
+def check_proofs(problem: Problem, result: SolverRun) -> None:
     best = optimum(problem, result.space)
     if result.status is Status.OPTIMAL:
         assert result.plan is not None

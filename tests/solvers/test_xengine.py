@@ -12,12 +12,13 @@ import pytest
 from remat_cli.core.problem import Device, Memory, OpSpec, Problem, TensorSpec
 from remat_cli.core.schedule import Compute, Copy, Schedule
 from remat_cli.core.simulate import simulate
+from remat_cli.core.solver_run import SolverRun
 from remat_cli.solvers import make_solver, solve
 from remat_cli.solvers._milp.engines import Listener, run_engine
 from remat_cli.solvers._xengine.layout import Rules as ModelRules
 from remat_cli.solvers._xengine.layout import make_layout
 from remat_cli.solvers._xengine.model import build_model
-from remat_cli.solvers.base import Limits, Result, Status
+from remat_cli.solvers.base import Limits, Status
 from tests.solvers.brute_force import optimum as one_device_optimum
 from tests.solvers.brute_force_devices import Rules, optimum
 from tests.solvers.random_devices import random_devices
@@ -27,11 +28,11 @@ from tests.solvers.vectors import SHARED, load_cases
 CASES = SHARED / "algorithms" / "xengine_cases.json"
 
 
-def run(problem: Problem, start: Schedule | None = None, **options: Any) -> Result:
+def run(problem: Problem, start: Schedule | None = None, **options: Any) -> SolverRun:
     return solve(problem, "xengine", Limits(seconds=30.0), options, start)
 
 
-def check_exact(problem: Problem, result: Result, want: int | None) -> None:
+def check_exact(problem: Problem, result: SolverRun, want: int | None) -> None:
     """Status and value are these, and the judge says the same of the schedule."""
     assert result.status is (Status.INFEASIBLE if want is None else Status.OPTIMAL)
     assert result.space in {"staged", "free"}

@@ -17,11 +17,11 @@ from remat_cli.core.placement import Placement
 from remat_cli.core.placing import placed_schedule
 from remat_cli.core.plan import Plan
 from remat_cli.core.plan_file import (
+    ExactSession,
     FileRef,
     PlanFile,
     Promise,
     Request,
-    SessionSettings,
     Solved,
     graph_instances,
     write_plan,
@@ -33,8 +33,9 @@ from remat_cli.core.simulate import simulate
 from remat_cli.devices.provider_table import named_spec
 from remat_cli.onnx_io.load import save
 from remat_cli.runtime.provenance import provenance
-from remat_cli.settings.config import load_config
-from remat_cli.stages.place import Platform, cut_of
+from remat_cli.settings.settings import load_settings
+from remat_cli.stages.place import cut_of
+from remat_cli.stages.platform import Platform
 from remat_cli.stages.prepare import Prepared, prepare, sha256
 
 ONE, TWO = named_spec("cpu:1threads"), named_spec("cpu:2threads")
@@ -55,8 +56,8 @@ class Placed:
 
 
 def prepared_model(model: Path, folder: Path) -> Prepared:
-    config = load_config({"cache_dir": str(folder / "cache"), "intra_op_threads": 1, "quiet": True})
-    return prepare(model, config, folder, SilentProgress())
+    config = load_settings({"cache_dir": str(folder / "cache"), "intra_op_threads": 1, "quiet": True})
+    return prepare(model, config.conditions, folder, SilentProgress())
 
 
 def place(
@@ -152,4 +153,4 @@ def _plan_file(prepared: Prepared, platform: Platform, problem: Problem, plan: P
 
 
 def _promise(peak_bytes: int, order: Sequence[str] = ()) -> Promise:
-    return Promise(tuple(order), (), peak_bytes, 0, 0, peak_bytes, (), (), SessionSettings(), holds_by_default=False)
+    return Promise(tuple(order), (), peak_bytes, 0, 0, peak_bytes, (), (), ExactSession(), holds_by_default=False)

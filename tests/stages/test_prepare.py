@@ -5,28 +5,30 @@ from __future__ import annotations
 import sqlite3
 from pathlib import Path
 
-from remat_cli import SilentProgress, load_config
-from remat_cli.stages.prepare import prepare, profile_prepared
+from remat_cli.base.progress import SilentProgress
+from remat_cli.settings.settings import load_settings
+from remat_cli.stages.prepare import prepare
+from remat_cli.stages.profile import profile_model
 
 CHAIN = Path(__file__).resolve().parents[2] / "sample_models" / "chain.onnx"
 
 
 def prepared(work):
-    config = load_config({"cache_dir": str(work / "cache")})
-    model = prepare(CHAIN, config, work, SilentProgress())
-    return model, profile_prepared(model, config, "cpu", SilentProgress())
+    conditions = load_settings({"cache_dir": str(work / "cache")}).conditions
+    model = prepare(CHAIN, conditions, work, SilentProgress())
+    return model, profile_model(model, conditions, SilentProgress()).profile
 
 
 def test_a_second_run_measures_nothing_and_a_record_in_another_form_is_measured_again(tmp_path):
     _, first = prepared(tmp_path)
     model, second = prepared(tmp_path)
     assert second == first
-    assert model.sight.measured is not None
+    assert model.facts.measured is not None
     with sqlite3.connect(tmp_path / "cache" / "profiles.sqlite3") as database:
         database.execute("UPDATE models SET facts = ?", (b'{"form": "of another version"}',))
     database.close()
     model, third = prepared(tmp_path)
-    assert model.sight.measured is None
+    assert model.facts.measured is None
     assert third.ops == first.ops
     assert third.packed_bytes == first.packed_bytes
 

@@ -7,16 +7,16 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from remat_cli import SilentProgress, load_config
 from remat_cli.base.errors import MissingDependency
+from remat_cli.base.progress import SilentProgress
 from remat_cli.core.device import DeviceSpec, LinkSpec
 from remat_cli.core.profile import LinkCost
 from remat_cli.runtime.op_profiler import OpFinding
 from remat_cli.runtime.providers import is_present, parse_device
-from remat_cli.settings.devices import device_specs
+from remat_cli.settings.settings import load_settings
 from remat_cli.stages import profile as under_test
-from remat_cli.stages.prepare import optimization_level, prepare
-from remat_cli.stages.profile import profile_on_devices
+from remat_cli.stages.prepare import prepare
+from remat_cli.stages.profile import profile_model
 
 CHAIN = Path(__file__).resolve().parents[2] / "sample_models" / "chain.onnx"
 APART = DeviceSpec("other", "coreml", memory="other", power_watts=7.0)
@@ -48,7 +48,14 @@ def apart(monkeypatch):
 
 @pytest.fixture
 def config(tmp_path):
-    return load_config({"cache_dir": str(tmp_path / "cache"), "devices": ("cpu:1threads", "cpu:2threads")})
+    devices = ("cpu:1threads", "cpu:2threads")
+    return load_settings({"cache_dir": str(tmp_path / "cache"), "devices": devices}).conditions
+
+
+def profile(model, conditions, specs, progress):
+    """Profiles and links of a model on these devices."""
+    found = profile_model(model, msgspec.structs.replace(conditions, devices=tuple(specs)), progress)
+    return found.profiles, found.links
 
 
 @pytest.fixture
@@ -58,23 +65,23 @@ def model(tmp_path, config):
 
 def test_cpus_are_measured_inside_the_model_with_their_own_threads(model, config):
     bar = Bar()
-    profiles, links = profile_on_devices(model, config, device_specs(config), bar)
+    profiles, links = profile(model, config, config.devices, bar)
     names = [op.name for op in model.graph.ops]
-    assert [profile.device for profile in profiles] == ["cpu:1threads", "cpu:2threads"]
-    assert [profile.provenance.intra_op_threads for profile in profiles] == [1, 2]
-    assert all([cost.name for cost in profile.ops] == names for profile in profiles)
-    assert all(profile.memory == "cpu" and profile.call_ns > 0 and not profile.is_opaque for profile in profiles)
-    assert all(profile.run_ns is not None for profile in profiles)
+    assert [one.device for one in profiles] == ["cpu:1threads", "cpu:2threads"]
+    assert [one.provenance.intra_op_threads for one in profiles] == [1, 2]
+    assert all([cost.name for cost in one.ops] == names for one in profiles)
+    assert all(one.memory == "cpu" and one.call_ns > 0 and not one.is_opaque for one in profiles)
+    assert all(one.run_ns is not None for one in profiles)
     assert links == ()
     assert bar.seen == sorted(bar.seen)
     assert bar.seen[-1] == (2 * len(names), 2 * len(names))
     quiet = Bar()
-    assert profile_on_devices(model, config, device_specs(config), quiet)[0] == profiles
+    assert profile(model, config, config.devices, quiet)[0] == profiles
     assert quiet.seen == []
 
 
 def test_other_providers_are_measured_op_by_op(model, config, apart):
-    profiles, links = profile_on_devices(model, config, (*device_specs(config)[:1], APART), SilentProgress())
+    profiles, links = profile(model, config, (config.devices[0], APART), SilentProgress())
     other = profiles[1]
     assert [cost.name for cost in other.ops] == [op.name for op in model.graph.ops]
     assert (other.is_opaque, other.call_ns, other.memory, other.power_watts) == (True, 0, "other", 7.0)
@@ -85,7 +92,7 @@ def test_other_providers_are_measured_op_by_op(model, config, apart):
     assert other.model_sha256 == profiles[0].model_sha256
     assert {(link.source, link.target) for link in links} == {("cpu", "other"), ("other", "cpu")}
     assert all(link.measured for link in links)
-    assert profile_on_devices(model, config, (*device_specs(config)[:1], APART), SilentProgress()) == (profiles, links)
+    assert profile(model, config, (config.devices[0], APART), SilentProgress()) == (profiles, links)
 
 
 def test_an_interrupted_run_goes_on_where_it_was(model, config, apart, monkeypatch):
@@ -101,15 +108,15 @@ def test_an_interrupted_run_goes_on_where_it_was(model, config, apart, monkeypat
 
     monkeypatch.setattr(under_test, "measure_ops", two_and_then_stop)
     with pytest.raises(KeyboardInterrupt):
-        profile_on_devices(model, config, (APART,), SilentProgress())
-    (profile,), _ = profile_on_devices(model, config, (APART,), SilentProgress())
+        profile(model, config, (APART,), SilentProgress())
+    (found,), _ = profile(model, config, (APART,), SilentProgress())
     assert len(asked[0]) == len(set(model.signatures)) + 1
     assert asked[1] == asked[0][2:]
-    refused = {op.name for op in profile.unsupported}
+    refused = {op.name for op in found.unsupported}
     assert refused
-    assert {cost.name for cost in profile.ops} | refused == {op.name for op in model.graph.ops}
-    assert not refused & {cost.name for cost in profile.ops}
-    assert profile_on_devices(model, config, (APART,), SilentProgress())[0] == (profile,)
+    assert {cost.name for cost in found.ops} | refused == {op.name for op in model.graph.ops}
+    assert not refused & {cost.name for cost in found.ops}
+    assert profile(model, config, (APART,), SilentProgress())[0] == (found,)
     assert len(asked) == 2
 
 
@@ -125,13 +132,13 @@ def test_a_device_that_is_not_here_is_estimated_only_when_asked(model, config):
     )
     if is_present(parse_device("cuda:0")):
         pytest.skip("a CUDA device is here")
-    specs = (*device_specs(config)[:1], absent)
+    specs = (config.devices[0], absent)
     bar = Bar()
     with pytest.raises(MissingDependency):
-        profile_on_devices(model, config, specs, bar)
+        profile(model, config, specs, bar)
     assert bar.seen == []  # nothing is measured in vain
-    profiles, links = profile_on_devices(model, msgspec.structs.replace(config, estimate=True), specs, SilentProgress())
-    assert [profile.provenance.measured for profile in profiles] == [True, False]
+    profiles, links = profile(model, msgspec.structs.replace(config, estimate=True), specs, SilentProgress())
+    assert [one.provenance.measured for one in profiles] == [True, False]
     assert profiles[1].model_sha256 == model.reference_sha256
     assert all(cost.time_ns >= 5000 for cost in profiles[1].ops)
     assert set(links) == {
@@ -151,24 +158,24 @@ def test_a_device_that_is_not_here_is_estimated_only_when_asked(model, config):
     ],
 )
 def test_only_the_cpu_gets_ops_of_its_own(devices, portable, level):
-    assert optimization_level(load_config({"devices": devices, "portable": portable})) == level
+    assert load_settings({"devices": devices, "portable": portable}).conditions.optimization == level
 
 
 def test_at_the_basic_level_ops_are_standard(tmp_path):
-    config = load_config({"cache_dir": str(tmp_path), "devices": ("cpu", "openvino")})
+    config = load_settings({"cache_dir": str(tmp_path), "devices": ("cpu", "openvino")}).conditions
     sample = CHAIN.with_name("unet.onnx")
     model = prepare(sample, config, tmp_path, SilentProgress())
     assert {op.domain for op in model.graph.ops} == {""}
-    usual = prepare(sample, load_config({"cache_dir": str(tmp_path)}), tmp_path, SilentProgress())
+    usual = prepare(sample, load_settings({"cache_dir": str(tmp_path)}).conditions, tmp_path, SilentProgress())
     assert {op.domain for op in usual.graph.ops} != {""}
 
 
 def test_openvino_is_profiled(tmp_path):
     if not is_present(parse_device("openvino")):
         pytest.skip("no device that OpenVINO takes is here")
-    config = load_config({"cache_dir": str(tmp_path / "cache"), "devices": ("cpu:1threads", "openvino")})
+    config = load_settings({"cache_dir": str(tmp_path / "cache"), "devices": ("cpu:1threads", "openvino")}).conditions
     model = prepare(CHAIN, config, tmp_path, SilentProgress())
-    (first, second), links = profile_on_devices(model, config, device_specs(config), SilentProgress())
+    (first, second), links = profile(model, config, config.devices, SilentProgress())
     assert (first.is_opaque, second.is_opaque) == (False, True)
     assert second.ops
     assert {op.name for op in (*second.ops, *second.unsupported)} == {op.name for op in model.graph.ops}

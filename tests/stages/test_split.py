@@ -5,21 +5,22 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import msgspec
 import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
 from onnx import numpy_helper
 
-from remat_cli import SilentProgress, load_config
+from remat_cli.base.progress import SilentProgress
 from remat_cli.cli import main
 from remat_cli.onnx_io.load import inputs_of
+from remat_cli.settings.settings import load_settings
 from remat_cli.splitting.build import TiledRegion, split_model
 from remat_cli.splitting.steps import region_steps
 from remat_cli.splitting.tiling import Cutting
 from remat_cli.splitting.view import view_model
-from remat_cli.stages.prepare import prepare, profile_prepared
+from remat_cli.stages.prepare import prepare
+from remat_cli.stages.profile import profile_model
 from remat_cli.stages.split_model import channel_block, prepare_split
 from tests.splitting.random_models import Sketch
 from tests.splitting.sliced_op import block_size
@@ -132,7 +133,7 @@ def test_a_limit_that_forbids_every_split_is_an_answer(capsys, tmp_path, model):
 @pytest.fixture
 def prepared(tmp_path, model):
     """The model ready to be planned, its view, and the settings."""
-    config = load_config({"cache_dir": str(tmp_path / "cache")})
+    config = load_settings({"cache_dir": str(tmp_path / "cache")})
     found = prepare(model, config, tmp_path, SilentProgress())
     block = channel_block(found, config, tmp_path)
     assert block == block_size()
@@ -150,7 +151,7 @@ def _split(view):
 
 def test_a_split_model_with_the_same_bits_is_prepared(prepared, tmp_path):
     whole, view, config = prepared
-    found = prepare_split(whole, _split(view), config, tmp_path / "split")
+    found = prepare_split(whole, _split(view), config, tmp_path, may_reassociate=False)
     assert found is not None
     assert inputs_of(found.reference) == inputs_of(whole.reference)
     assert found.source is whole.source
@@ -170,23 +171,22 @@ def _changed(view, difference):
 
 def test_a_split_model_with_other_bits_is_refused(prepared, tmp_path):
     whole, view, config = prepared
-    assert prepare_split(whole, _changed(view, 1e-3), config, tmp_path / "split") is None
+    assert prepare_split(whole, _changed(view, 1e-3), config, tmp_path, may_reassociate=False) is None
 
 
 def test_other_bits_are_taken_only_where_they_may_be_even_when_the_model_is_known(prepared, tmp_path):
     whole, view, config = prepared
     close, far = _changed(view, 1e-5), _changed(view, 1.0)
-    allowing = msgspec.structs.replace(config, allow_reassociation=True)
-    assert prepare_split(whole, far, allowing, tmp_path / "split") is None
-    found = prepare_split(whole, close, allowing, tmp_path / "split")
+    assert prepare_split(whole, far, config, tmp_path, may_reassociate=True) is None
+    found = prepare_split(whole, close, config, tmp_path, may_reassociate=True)
     assert found is not None
-    assert not found.sight.has_same_bits
-    profile_prepared(found, allowing, "cpu", SilentProgress())  # the cache knows it now
-    known = prepare_split(whole, close, allowing, tmp_path / "split")
+    assert not found.facts.has_same_bits
+    profile_model(found, config, SilentProgress())  # the cache knows it now
+    known = prepare_split(whole, close, config, tmp_path, may_reassociate=True)
     assert known is not None
-    assert known.sight.measured is not None
-    assert not known.sight.has_same_bits
-    assert prepare_split(whole, close, config, tmp_path / "split") is None
+    assert known.facts.measured is not None
+    assert not known.facts.has_same_bits
+    assert prepare_split(whole, close, config, tmp_path, may_reassociate=False) is None
 
 
 @pytest.fixture(scope="module")

@@ -13,15 +13,19 @@ import msgspec
 
 from remat_cli.base.errors import ConfigError
 from remat_cli.base.files import check_target
+from remat_cli.base.machine import available_cores
 from remat_cli.core.budget import Budget, Scope, parse_budget, parse_share
-from remat_cli.core.splits import SplitAxis, SplitMode, parse_split_axis
+from remat_cli.core.conditions import Conditions
+from remat_cli.core.device import DeviceSpec
+from remat_cli.core.splits import SplitAxis, SplitMode, SplitOptions, parse_split_axis
 from remat_cli.core.training import TrainOptions
-from remat_cli.settings.devices import parse_devices, settled
+from remat_cli.devices.provider_table import is_plain, named_spec
+from remat_cli.settings.devices import described_budget, memory_budgets, parse_devices, with_threads
 from remat_cli.settings.train import parse_pairs, parse_train
 from remat_cli.settings.yaml_file import read_yaml, suggest
 
 
-class Config(
+class Settings(
     msgspec.Struct,
     frozen=True,
     kw_only=True,
@@ -30,8 +34,8 @@ class Config(
 ):
     """All settings of a run. Keys of a YAML file are these names, without units (`time_limit`, `gap`, `max_overhead`).
 
-    `devices` are names or description files; `estimate` admits devices that are not here, at estimated costs;
-    `overlap` lets copies between memories run beside ops.
+    `devices` may be given as names or description files; `estimate` admits devices that are not here, at estimated
+    costs; `overlap` lets copies between memories run beside ops.
     `threads` are the solver's (0: all cores), `intra_op_threads` the profile's and the run's (0: the runtime's own
     default). `max_tiles` is the most tiles of one region; `allow_reassociation` admits splits that add in another
     order, which changes the last bits of outputs. `options` are the chosen solver's, `solvers` those of any solver by
@@ -42,7 +46,7 @@ class Config(
     budget: Budget | None = None
     budget_scope: Scope = "total"
     max_overhead_share: Fraction = Fraction(1, 5)
-    devices: tuple[str, ...] = ("cpu",)
+    devices: tuple[DeviceSpec, ...] = (named_spec("cpu"),)
     estimate: bool = False
     overlap: bool = False
     portable: bool = False
@@ -93,9 +97,33 @@ class Config(
         return self.threads or available_cores()
 
     @property
-    def device(self) -> str:
-        """The first device, for commands that plan for one."""
-        return self.devices[0]
+    def conditions(self) -> Conditions:
+        """What stages need to know about the model and the machine."""
+        return Conditions(
+            devices=self.devices,
+            dims=self.dims,
+            input_shapes=self.input_shapes,
+            inputs=self.inputs,
+            seed=self.seed,
+            portable=self.portable,
+            estimate=self.estimate,
+            intra_op_threads=self.intra_op_threads,
+            cache_dir=self.cache_dir,
+        )
+
+    @property
+    def splits(self) -> SplitOptions:
+        """Which splits may be made."""
+        return SplitOptions(self.split, self.max_tiles, self.split_axis, self.allow_reassociation)
+
+    @property
+    def budgets(self) -> dict[str, Budget]:
+        """The budget of each memory.
+
+        Raises:
+            ConfigError: a memory without budget or with two, or a budget that cannot hold for each of several.
+        """
+        return memory_budgets(self.budget, self.devices)
 
 
 class Outputs(msgspec.Struct, frozen=True):
@@ -106,12 +134,12 @@ class Outputs(msgspec.Struct, frozen=True):
     failed: Path
 
 
-def load_config(
+def load_settings(
     flags: Mapping[str, Any], file: Path | None = None, defaults: Mapping[str, Any] | None = None
-) -> Config:
+) -> Settings:
     """Settings from a YAML file, if any, under the flags that were given (None and empty: not given).
 
-    `defaults` are a command's own, in place of those of `Config`.
+    `defaults` are a command's own, in place of those of `Settings`.
 
     Raises:
         ConfigError: an unknown key, or a value that cannot be used; the text names key, value and a next step.
@@ -123,9 +151,9 @@ def load_config(
     values.setdefault("cache_dir", default_cache_dir(os.environ))
     if os.environ.get("NO_COLOR"):
         values["color"] = False
-    config = _convert(values)
-    _check_values(config)
-    return settled(config)
+    settings = _convert(values)
+    _check_values(settings)
+    return _settled(settings)
 
 
 def default_cache_dir(environment: Mapping[str, str]) -> Path:
@@ -134,13 +162,6 @@ def default_cache_dir(environment: Mapping[str, str]) -> Path:
         return Path(chosen).expanduser()
     base = environment.get("XDG_CACHE_HOME")
     return (Path(base) if base else Path.home() / ".cache") / "remat"
-
-
-def available_cores() -> int:
-    """Cores this process may run on."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def parse_seconds(value: object) -> float:
@@ -194,28 +215,41 @@ def parse_options(value: object) -> dict[str, Any]:
     return {key.replace("-", "_"): v for key, v in parse_pairs(value, "=", "option", "--option max_copies=2").items()}
 
 
-def require_budget(config: Config) -> Budget:
+def _settled(settings: Settings) -> Settings:
+    """The settings with devices checked.
+
+    One CPU with threads is the CPU under `intra_op_threads`; without a budget the devices' own ones hold.
+
+    Raises:
+        ConfigError: threads are given twice and differently, or a budget of a device cannot be read.
+    """
+    devices, threads = with_threads(settings.devices, settings.intra_op_threads)
+    budget = settings.budget or described_budget(devices)
+    return msgspec.structs.replace(settings, devices=devices, intra_op_threads=threads, budget=budget)
+
+
+def require_budget(settings: Settings) -> Budget:
     """The budget.
 
     Raises:
         ConfigError: none was given.
     """
-    if config.budget is None:
+    if settings.budget is None:
         raise ConfigError("no budget: add --budget 512MiB, --budget 80% or --budget min")
-    return config.budget
+    return settings.budget
 
 
-def output_paths(model: Path, config: Config) -> Outputs:
+def output_paths(model: Path, settings: Settings) -> Outputs:
     """Where `compile` writes, checked before any work; defaults stand beside the model.
 
     Raises:
         ConfigError: a path cannot be written, exists without --force, or is the model itself.
     """
-    output = config.output or model.with_name(f"{model.stem}.remat.onnx")
+    output = settings.output or model.with_name(f"{model.stem}.remat.onnx")
     name = output.name.removesuffix(".onnx")
-    plan = config.plan or output.with_name(f"{name.removesuffix('.remat')}.plan.json")
-    check_target(output, sources=(model,), overwrite=config.force)
-    check_target(plan, sources=(model, output), overwrite=config.force)
+    plan = settings.plan or output.with_name(f"{name.removesuffix('.remat')}.plan.json")
+    check_target(output, sources=(model,), overwrite=settings.force)
+    check_target(plan, sources=(model, output), overwrite=settings.force)
     return Outputs(output, plan, output.with_name(f"{name}.failed.onnx"))
 
 
@@ -286,8 +320,8 @@ PARSERS: Mapping[str, Callable[[object], object]] = {
 
 
 def _parse(values: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Values in the form that `Config` takes; `where` opens the messages."""
-    known = [field.encode_name for field in msgspec.structs.fields(Config)]
+    """Values in the form that `Settings` takes; `where` opens the messages."""
+    known = [field.encode_name for field in msgspec.structs.fields(Settings)]
     for key in values:
         if key not in known:
             raise ConfigError(f"{where}unknown key '{key}'{suggest(key, known)}")
@@ -297,25 +331,27 @@ def _parse(values: Mapping[str, Any], where: str) -> dict[str, Any]:
         raise ConfigError(f"{where}{error}") from None
 
 
-def _convert(values: dict[str, Any]) -> Config:
+def _convert(values: dict[str, Any]) -> Settings:
     try:
-        return msgspec.convert(values, Config, strict=False)
+        return msgspec.convert(values, Settings, strict=False)
     except msgspec.ValidationError as error:
         message, _, path = str(error).partition(" - at `$.")
         key = re.split(r"[.\[`]", path)[0]
         raise ConfigError(f"{key} = {values.get(key)!r} cannot be used: {message}") from None
 
 
-def _check_values(config: Config) -> None:
+def _check_values(settings: Settings) -> None:
     """Check what no parser has looked at."""
     for name in ("seed", "threads", "intra_op_threads"):
-        if getattr(config, name) < 0:
-            raise ConfigError(f"{name} = {getattr(config, name)} must not be negative")
-    if config.max_tiles < 2:
-        raise ConfigError(f"max_tiles = {config.max_tiles} must be at least 2; to keep ops whole write --split off")
-    if len(set(config.devices)) != len(config.devices):
-        raise ConfigError(f"devices {', '.join(config.devices)}: one is named twice")
-    if config.inputs is not None and not config.inputs.is_file():
-        raise ConfigError(f"inputs file {config.inputs} does not exist")
-    if config.work_dir is not None and not config.work_dir.is_dir():
-        raise ConfigError(f"work directory {config.work_dir} does not exist: create it")
+        if getattr(settings, name) < 0:
+            raise ConfigError(f"{name} = {getattr(settings, name)} must not be negative")
+    if settings.max_tiles < 2:
+        raise ConfigError(f"max_tiles = {settings.max_tiles} must be at least 2; to keep ops whole write --split off")
+    names = [spec.name for spec in settings.devices]
+    if twice := [spec for spec in settings.devices if names.count(spec.name) > 1]:
+        which = "one" if all(map(is_plain, twice)) else f"'{twice[0].name}'"
+        raise ConfigError(f"devices {', '.join(names)}: {which} is named twice")
+    if settings.inputs is not None and not settings.inputs.is_file():
+        raise ConfigError(f"inputs file {settings.inputs} does not exist")
+    if settings.work_dir is not None and not settings.work_dir.is_dir():
+        raise ConfigError(f"work directory {settings.work_dir} does not exist: create it")

@@ -1,0 +1,49 @@
+"""Under which conditions a model is read, optimised, run and measured: what every figure depends on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from remat_cli.core.device import DeviceSpec
+
+CPU = "cpu"
+Optimization = Literal["all", "extended", "basic"]
+
+
+class Conditions(msgspec.Struct, frozen=True, kw_only=True):
+    """What stages need to know of the user's wishes about the model and the machine.
+
+    `dims` and `input_shapes` bind what the model leaves open; `inputs` are real ones (.npz), else they are drawn from
+    `seed`. `estimate` admits devices that are not here, at estimated costs. `intra_op_threads` 0 is the runtime's own
+    default. `custom_ops` are shared libraries with operators of the user's own. `cache_dir` holds measured costs.
+    """
+
+    devices: tuple[DeviceSpec, ...]
+    dims: dict[str, int] = {}
+    input_shapes: dict[str, tuple[int, ...]] = {}
+    inputs: Path | None = None
+    seed: int = 0
+    portable: bool = False
+    estimate: bool = False
+    intra_op_threads: int = 0
+    custom_ops: tuple[str, ...] = ()
+    cache_dir: Path
+
+    @property
+    def device(self) -> DeviceSpec:
+        """The first device."""
+        return self.devices[0]
+
+    @property
+    def optimization(self) -> Optimization:
+        """How far the runtime optimises before planning: to ops of the CPU's own only where nothing else runs them."""
+        if any(spec.provider != CPU for spec in self.devices):
+            return "basic"
+        return "extended" if self.portable else "all"
+
+    def threads_of(self, spec: DeviceSpec) -> int:
+        """Threads that ops on a device run with."""
+        return spec.threads or self.intra_op_threads

@@ -1,0 +1,102 @@
+"""The outcome of solving: what the solver says joined with what the judge says, as values that become JSON."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from remat_cli.core.plan import Plan
+from remat_cli.core.problem import Problem
+from remat_cli.core.solver_run import SolverRun, StatusName
+from remat_cli.core.verification import Verification
+
+EXIT_DONE = 0
+EXIT_IMPOSSIBLE = 3
+EXIT_NOT_FOUND = 4
+EXIT_UNVERIFIED = 5
+
+
+class SolutionReport(msgspec.Struct, frozen=True, kw_only=True):
+    """The outcome of solving, judged; `lower_bound_percent` is the proved least overhead in `space`.
+
+    The baseline is that of the unsplit model. `floor_bytes` is the floor of whole ops, `floor_with_splitting_bytes`
+    what any schedule of the split model needs. With splits, bound and status hold for these splits.
+    """
+
+    solver: str
+    status: StatusName
+    space: str
+    budget_bytes: int
+    fixed_bytes: int
+    floor_bytes: int
+    baseline_peak_bytes: int
+    peak_bytes: int | None
+    baseline_time: int
+    time: int | None
+    overhead_percent: float | None
+    lower_bound_percent: float | None
+    gap_percent: float | None
+    recomputed_ops: int | None
+    seconds: float
+    seconds_to_best: float | None
+    seed: int
+    floor_with_splitting_bytes: int | None = None
+    options: dict[str, Any] = {}
+    facts: dict[str, Any] = {}
+
+    @property
+    def exit_code(self) -> int:
+        """0 with a plan, 3 when proved impossible, 4 when the time was not enough."""
+        return {"infeasible": EXIT_IMPOSSIBLE, "not_found": EXIT_NOT_FOUND}.get(self.status, EXIT_DONE)
+
+
+def compile_exit_code(solution: SolutionReport, seen: Verification | None) -> int:
+    """The solution's exit code, or 5 where what was found did not keep its promises."""
+    if solution.exit_code == EXIT_DONE and seen is not None and not seen.passed:
+        return EXIT_UNVERIFIED
+    return solution.exit_code
+
+
+def solution_report(run: SolverRun, problem: Problem, baseline: Plan) -> SolutionReport:
+    """Join what the solver says with what the judge says, for the first memory of the problem.
+
+    With splits, problem and run are those of the split model, the baseline that of the whole one.
+    """
+    memory, plan = problem.memories[0], run.plan
+    base = baseline.time_ns
+    overhead = overhead_percent(plan.time_ns, base) if plan else None
+    # Every op runs at least once, so a bound below the time of running each once says nothing.
+    least = problem.baseline_time_ns
+    bound = overhead_percent(max(run.bound_ns, least), base) if run.bound_ns is not None else None
+    return SolutionReport(
+        solver=run.solver,
+        status=run.status.value,
+        space=run.space,
+        budget_bytes=memory.budget_bytes,
+        fixed_bytes=memory.fixed_bytes,
+        floor_bytes=run.floor.bytes,
+        baseline_peak_bytes=baseline.peak,
+        peak_bytes=plan.peak if plan else None,
+        baseline_time=base,
+        time=plan.time_ns if plan else None,
+        overhead_percent=overhead,
+        lower_bound_percent=bound,
+        gap_percent=difference(overhead, bound),
+        recomputed_ops=plan.recomputed_ops if plan else None,
+        seconds=run.seconds,
+        seconds_to_best=run.seconds_to_best,
+        seed=run.seed,
+        options=run.options,
+        facts=run.facts,
+    )
+
+
+def overhead_percent(time: int, baseline_time: int) -> float | None:
+    """How much longer than the baseline, in percent; None when the baseline takes no time."""
+    return None if baseline_time == 0 else 100 * (time - baseline_time) / baseline_time
+
+
+def difference(overhead: float | None, bound: float | None) -> float | None:
+    """How far an overhead may be from the best, in percent; never negative, None when either is not known."""
+    return None if overhead is None or bound is None else max(0.0, overhead - bound)

@@ -1,0 +1,51 @@
+"""The user's budget on a problem: what bytes, shares and `min` come to in each memory."""
+
+from __future__ import annotations
+
+from remat_cli.core.budget import Budget, Scope, resolve
+from remat_cli.core.placing import one_device_schedule
+from remat_cli.core.plan import Plan
+from remat_cli.core.problem import Problem
+from remat_cli.core.simulate import baseline, fixed_bytes_of, simulate
+from remat_cli.stages.platform import Platform
+from remat_cli.stages.request import CompileRequest
+from remat_cli.stages.solve import BudgetQuestion
+
+
+def ask(platform: Platform, request: CompileRequest) -> BudgetQuestion:
+    """The problem under the user's budgets; `min` starts at the baseline's peak.
+
+    A percentage of a memory refers to what the best device on it needs when that runs the whole model by itself.
+    """
+    roomy = platform.problem(overlap=request.overlap)
+    bytes_, least = {}, False
+    for number, memory in enumerate(roomy.memories):
+        budget, plan = request.budgets[memory.name], _reference_plan(roomy, number)
+        least = least or budget.kind == "min"
+        fixed_bytes = fixed_bytes_of(roomy, plan.schedule)[number]
+        bytes_[memory.name] = _bytes_of(budget, fixed_bytes, plan.peak_bytes[number], request.scope)
+    problem = platform.problem(bytes_, request.overlap)
+    names = tuple(op.name for op in platform.graph.ops) if len(problem.ops) == len(platform.graph.ops) else ()
+    return BudgetQuestion(problem, baseline(problem), request.budget, least, names)
+
+
+def ask_abstract(problem: Problem, budget: Budget, scope: Scope, names: tuple[str, ...] = ()) -> BudgetQuestion:
+    """The user's budget on a problem without a model.
+
+    Raises:
+        ConfigError: a budget per device that does not name the problem's.
+    """
+    budget, plan = budget.for_device(problem.devices[0].name), baseline(problem)
+    bytes_ = _bytes_of(budget, problem.memories[0].fixed_bytes, plan.peak, scope)
+    return BudgetQuestion(problem.with_budget(bytes_), plan, budget.text, budget.kind == "min", names)
+
+
+def _bytes_of(budget: Budget, fixed_bytes: int, peak_bytes: int, scope: Scope) -> int:
+    return peak_bytes if budget.kind == "min" else resolve(budget, fixed_bytes, peak_bytes, scope)
+
+
+def _reference_plan(problem: Problem, memory: int) -> Plan:
+    """Every op once on the fastest of the devices that use a memory."""
+    mine = [d for d, device in enumerate(problem.devices) if device.memory == memory]
+    plans = [simulate(problem, one_device_schedule(problem, device)) for device in mine]
+    return min(plans, key=lambda plan: plan.time_ns)

@@ -1,0 +1,51 @@
+"""A plan in the form in which it runs may need more than its schedule; then it is planned again for that much less."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol, TypeVar
+
+from remat_cli.base.progress import Progress
+from remat_cli.core.problem import Problem
+from remat_cli.stages.solve import BudgetAnswer, Search, answer_again
+
+ATTEMPTS = 4
+
+
+class Form(Protocol):
+    """What a plan became: a model, or sessions."""
+
+    @property
+    def peak_bytes(self) -> tuple[int, ...]:
+        """What it needs of each memory."""
+        ...
+
+
+F = TypeVar("F", bound=Form)
+Build = Callable[[BudgetAnswer], tuple[BudgetAnswer, F]]
+
+
+def fit(first: BudgetAnswer, build: Build[F], search: Search, progress: Progress) -> tuple[BudgetAnswer, F | None]:
+    """Build what a plan becomes, and where that pushes a peak over its budget, plan again; None: no plan fits.
+
+    `build` gives the form with the answer it stands for, whose steps it may have put into a better order. For `min`
+    there is nothing to fit into: what the form needs is the budget.
+    """
+    answer, slack = first, (0,) * len(first.question.problem.memories)
+    for attempt in range(ATTEMPTS):
+        if answer.plan is None:
+            return answer, None
+        answer, form = build(answer)
+        excess = excess_bytes(answer.question.problem, form.peak_bytes)
+        if answer.question.least or not any(excess):
+            return answer, form
+        if attempt < ATTEMPTS - 1:
+            slack = tuple(less + more for less, more in zip(slack, excess, strict=True))
+            answer = answer_again(first, slack, search, progress)
+    return answer.without_plan(), None
+
+
+def excess_bytes(problem: Problem, peak_bytes: Sequence[int]) -> tuple[int, ...]:
+    """By how many bytes each memory is over its budget."""
+    pairs = zip(peak_bytes, problem.memories, strict=True)
+    return tuple(max(0, peak - memory.budget_bytes) for peak, memory in pairs)

@@ -1,0 +1,75 @@
+"""A model with the plan that was found for it, and what the plan became: one model, or sessions on several devices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from remat_cli.core.graph import Graph
+from remat_cli.core.placement import Reference
+from remat_cli.core.plan import Plan
+from remat_cli.core.profile import Profile
+from remat_cli.core.segments import Cut
+from remat_cli.core.splits import Splitting
+from remat_cli.onnx_io.rewrite import Rewritten
+from remat_cli.stages.platform import Platform
+from remat_cli.stages.prepare import Prepared
+from remat_cli.stages.solve import BudgetAnswer
+
+
+@dataclass(frozen=True)
+class WrittenModel:
+    """A rewritten model as the judge sees it: `graph` and `plan` are those of the file, gates included."""
+
+    rewritten: Rewritten
+    graph: Graph
+    plan: Plan
+    fixed_bytes: int
+
+    @property
+    def peak_bytes(self) -> tuple[int, ...]:
+        """What the file needs of its memory."""
+        return self.plan.peak_bytes
+
+    @property
+    def order(self) -> tuple[str, ...]:
+        """Op names in the order in which the runtime must run them, gates included."""
+        return tuple(op.name for op in self.graph.ops)
+
+
+@dataclass(frozen=True)
+class PlannedModel:
+    """A model, whole or split, and the answer for it; both forms are None where no plan fits.
+
+    `written` is the plan as one model, `cut` as sessions with copies between them. `whole` is the model before
+    splitting. `obstacle` says in one line why splitting cannot help; `tighter` plans again for what holds less.
+    `single` are the best plans on each device alone, best first, and `best_single` the best of them.
+    """
+
+    prepared: Prepared
+    platform: Platform
+    answer: BudgetAnswer
+    whole: Prepared
+    written: WrittenModel | None = None
+    cut: Cut | None = None
+    splitting: Splitting | None = None
+    obstacle: str | None = None
+    tighter: Callable[[], PlannedModel | None] | None = None
+    single: tuple[Reference, ...] = ()
+    best_single: Plan | None = None
+
+    @property
+    def plan(self) -> Plan:
+        """The plan of a model that has one."""
+        assert self.answer.plan is not None
+        return self.answer.plan
+
+    @property
+    def profile(self) -> Profile:
+        """The costs of the model that was planned, on the first device."""
+        return self.platform.profile
+
+    @property
+    def has_plan(self) -> bool:
+        """Whether a plan was found that fits in the form in which it runs."""
+        return self.written is not None or self.cut is not None

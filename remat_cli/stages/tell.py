@@ -1,0 +1,53 @@
+"""What a compile found out, told as a report."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from remat_cli.core.problem import tensor_ids
+from remat_cli.report.compile import CompileReport, on_devices
+from remat_cli.report.explain import recomputes, working_set
+from remat_cli.report.placed import PlacedPlan
+from remat_cli.report.regions import region_reports
+from remat_cli.stages.planned import PlannedModel
+from remat_cli.stages.profile import is_cut_into_sessions
+from remat_cli.stages.record import placement_of, planned_solution
+from remat_cli.stages.settle import Settled
+
+
+def compile_report(model: Path, settled: Settled) -> CompileReport:
+    """What is known before anything is written; files, snippet and warnings are for the caller to add."""
+    planned = settled.planned
+    report = CompileReport(
+        model=str(model),
+        budget=planned.answer.question.text,
+        solution=planned_solution(planned),
+        ops=len(planned.whole.graph.ops),
+        verification=settled.seen,
+    )
+    if is_cut_into_sessions(planned.platform.specs):
+        problem, placement = planned.answer.question.problem, placement_of(planned)
+        return on_devices(report, PlacedPlan(planned.platform.graph, problem, placement, planned.answer.plan))
+    return _in_one_session(report, planned)
+
+
+def _in_one_session(report: CompileReport, planned: PlannedModel) -> CompileReport:
+    """What was split and recomputed; blockers only where the budget is out of reach."""
+    answer, graph = planned.answer, planned.prepared.graph
+    problem, floor = answer.question.problem, answer.run.floor
+    blocking = floor.op if answer.plan is None else None
+    held = tuple(tensor_ids(graph)[tensor] for tensor in floor.held)
+    return msgspec.structs.replace(
+        report,
+        device=problem.devices[0].name,
+        recomputes=recomputes(graph, problem, answer.plan) if answer.plan else (),
+        regions=region_reports(planned.splitting) if planned.splitting else (),
+        split_obstacle=planned.obstacle,
+        blocking_op=graph.ops[blocking].name if blocking is not None else None,
+        is_blocked_by_many=blocking is not None and bool(held),
+        blockers=working_set(graph, blocking, held) if blocking is not None else (),
+        blocking_workspace_bytes=problem.ops[blocking].workspace_bytes[0] if blocking is not None else 0,
+        gates=planned.written.rewritten.gates if planned.written is not None else 0,
+    )
