@@ -8,16 +8,13 @@ from typing import TypeAlias, TypeVar
 
 from remat_cli.base import processes
 from remat_cli.base.errors import RuntimeFailure
-from remat_cli.base.processes import ProcessDied, Start, Worker, fresh
+from remat_cli.base.processes import ProcessDied, Start, Worker, fresh, ignore
 
 Job = TypeVar("Job")
 Answer = TypeVar("Answer")
 Advance: TypeAlias = Callable[[int, int], None]
 """Told how many of how many units of work are done."""
-
-
-def ignore_progress(done: int, total: int) -> None:
-    """Tell nobody."""
+ignore_progress: Advance = ignore
 
 
 @contextlib.contextmanager
