@@ -132,9 +132,7 @@ def forked(function: Callable[[Any, Tell], Any], job: Any, folder: Path) -> tupl
         except BaseException:
             (folder / STDERR).write_text(traceback.format_exc())
         finally:
-            os._exit(
-                1
-            )  # without the clean-up of what belongs to the parent; nobody asks a fork that answered for its code
+            os._exit(1)  # without the clean-up of what belongs to the parent; where there is an answer, no code is read
     os.close(writer)
     (folder / STDERR).touch()
     return psutil.Process(child), os.fdopen(reader, "rb")

@@ -70,12 +70,12 @@ class Comparison:
         """What some op needs while it runs, whatever the schedule."""
         return working_set_floor(self.subject.problem).bytes[0]
 
-    @property
+    @cached_property
     def asked(self) -> list[Pair]:
         """All pairs, in the order of the report."""
         return [(budget, solver) for budget in self.budgets for solver in self.solvers]
 
-    @property
+    @cached_property
     def open(self) -> list[Pair]:
         """The pairs that may have a plan: only these take a process."""
         return [pair for pair in self.asked if pair[0].bytes >= self.floor_bytes]

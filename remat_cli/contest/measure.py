@@ -67,8 +67,8 @@ def measure(job: Job, tell: Tell) -> BenchRun:
     _warm_up(case)
     start_bytes = process.memory_info().rss
     tell()
-    watch = _Watch(problem, tell, is_probe=case.probe)
     cpu = sum(os.times()[:4])  # with that of processes it has started and seen end
+    watch = _Watch(problem, tell, is_probe=case.probe)
     result = solve(problem, case.solver, _limits(case, watch), case.options)
     cpu = sum(os.times()[:4]) - cpu
     found = solution_report(solver_run(result, case.seed), problem, plan, result.plan)
@@ -130,7 +130,6 @@ class _Watch:
 
 
 def _limits(case: BenchCase, watch: _Watch) -> Limits:
-    watch.started = time.monotonic()
     return Limits(
         seconds=case.time_limit_seconds,
         workers=case.threads,
