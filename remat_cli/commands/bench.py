@@ -2,38 +2,29 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
-import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
-from typing import BinaryIO, TypeAlias
+from typing import TypeAlias
 
 import msgspec
 
-from remat_cli.base.errors import ConfigError, RematError
+from remat_cli.base.errors import ConfigError
 from remat_cli.base.files import atomic_write
 from remat_cli.base.progress import Progress
-from remat_cli.contest.bench_file import Bench, Overrides, Target, load_bench
+from remat_cli.contest.bench_file import Overrides, Target, load_bench
 from remat_cli.contest.bench_request import BenchRequest
-from remat_cli.contest.case_process import run_case
-from remat_cli.report.bench_run import (
-    BenchCase,
-    BenchReport,
-    BenchRun,
-    TracePoint,
-    case_key,
-    encode_run,
-    of_suites,
-    read_runs,
-)
+from remat_cli.contest.results_file import append, forget, make_ready, runs_so_far
+from remat_cli.contest.runner import run_case
+from remat_cli.report.bench_run import BenchCase, BenchReport, BenchRun, TracePoint, case_key, of_suites, read_runs
 
 LIVE_SECONDS = 5.0  # between two reports of one run's progress: a log should not get hundreds of lines
 
-Runner: TypeAlias = Callable[[BenchCase], BenchRun]
+Attempt: TypeAlias = Callable[[BenchCase], BenchRun]
 
 
 def bench(request: BenchRequest, progress: Progress) -> BenchReport:
@@ -48,7 +39,7 @@ def bench(request: BenchRequest, progress: Progress) -> BenchReport:
     else:
         if not request.is_resumed and request.results.exists():
             load_bench(request.bench, request.overrides)  # a wrong bench file must not cost the old results
-            _forget(request.results, request.overrides.only)
+            forget(request.results, request.overrides.only)
         report = run_bench(request.bench, request.results, request.overrides, progress)
     return write_bench(report, request.markdown, request.svg)
 
@@ -62,21 +53,16 @@ def run_bench(file: Path, results: Path, overrides: Overrides, progress: Progres
         KeyboardInterrupt: Ctrl-C; every run that had ended is in the file.
     """
     bench = load_bench(file, overrides)
-    known = _runs_so_far(results)
-    _check_writable(results)
-    _cut_broken_line(results)
-    session = _Session(bench, results, {case_key(run): run for run in known}, progress)
+    session = _Session(results, {case_key(run): run for run in runs_so_far(results)}, progress)
+    make_ready(results)
     try:
-        session.run()
+        for number, target in enumerate(bench.targets, 1):
+            session.run(target, f"{number}/{len(bench.targets)}")
     except KeyboardInterrupt:
         progress.note(f"{session.new_runs} new runs are in {results}; the same command with --resume goes on")
         raise
-    return BenchReport(
-        results=str(results),
-        runs=of_suites(_runs_so_far(results), overrides.only),
-        new_runs=session.new_runs,
-        skipped=bench.skipped,
-    )
+    runs = of_suites(runs_so_far(results), overrides.only)
+    return BenchReport(results=str(results), runs=runs, new_runs=session.new_runs, skipped=bench.skipped)
 
 
 def read_bench(results: Path, only: tuple[str, ...]) -> BenchReport:
@@ -111,122 +97,58 @@ def write_bench(report: BenchReport, markdown: Path | None, svg: Path | None) ->
     if svg is not None:
         from remat_cli.report.bench_plot import bench_pictures
 
-        _make_folder(svg)
+        try:
+            svg.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(f"folder {svg} cannot be made: {error.strerror or error}") from None
         for name, picture in bench_pictures(report.runs):
             atomic_write(svg / name, picture)
             written.append(str(svg / name))
     return msgspec.structs.replace(report, written=tuple(written))
 
 
-def _make_folder(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(f"folder {folder} cannot be made: {error.strerror or error}") from None
-
-
-def _runs_so_far(results: Path) -> tuple[BenchRun, ...]:
-    """The runs of a results file; none if it is not there yet, or when all suites are skipped."""
-    return read_runs(results) if results.exists() else ()
-
-
-def _check_writable(results: Path) -> None:
-    """Find out before the first run, which may take minutes, and leave no empty file behind."""
-    was_there = results.exists()
-    with _append_to(results):
-        pass
-    if not was_there:
-        results.unlink()
-
-
-@contextlib.contextmanager
-def _append_to(results: Path) -> Iterator[BinaryIO]:
-    try:
-        with results.open("ab") as file:
-            yield file
-    except OSError as error:
-        raise RematError(f"{results} cannot be written: {error.strerror or error}") from None
-
-
-def _forget(results: Path, only: tuple[str, ...]) -> None:
-    """Remove the runs of these suites from a results file; all of them when no suites are named."""
-    if only:
-        kept = [run for run in read_runs(results) if run.suite not in only]
-        atomic_write(results, b"".join(map(encode_run, kept)))
-    else:
-        results.unlink()
-
-
 @dataclass
 class _Session:
-    """The runs of a bench in order, with what the file held before."""
+    """The runs of a bench, one after the other, with those that the file held before."""
 
-    bench: Bench
     results: Path
     known: dict[bytes, BenchRun]
     progress: Progress
     new_runs: int = 0
+    shown: float = -math.inf
 
-    def run(self) -> None:
-        """Run every target; a tight one until its smallest budget is known."""
-        for number, target in enumerate(self.bench.targets, 1):
-            place = f"{number}/{len(self.bench.targets)}"
-
-            def run(case: BenchCase, target: Target = target, place: str = place) -> BenchRun:
-                return self._run_once(case, target.path, place)
-
-            if target.step is None:
-                run(target.case)
-            else:
-                find_smallest_budget(target.case, target.step, run)
+    def run(self, target: Target, place: str) -> None:
+        """Run a target; a tight one until its smallest budget is known."""
+        attempt = partial(self._run_once, path=target.path, place=place)
+        if target.step is None:
+            attempt(target.case)
+        else:
+            find_smallest_budget(target.case, target.step, attempt)
 
     def _run_once(self, case: BenchCase, path: Path, place: str) -> BenchRun:
         """A run from the file, or a new one, which then is in the file."""
         key = case_key(case)
         if key not in self.known:
-            self.progress.stage(f"{place}  {case.suite}: {case.instance} {_what(case)}")
-            live = _Live(self.progress)
-            run = run_case(case, path, live.show)
-            self._append(run)
-            self.known[key] = run
-            self._tell(run)
+            what = f"{case.instance} {case.budget} {case.order}, {case.label}, seed {case.seed}"
+            self.progress.stage(f"{place}  {case.suite}: {what}")
+            self.shown = -math.inf
+            run = self.known[key] = run_case(case, path, self._show)
+            append(self.results, run)
+            self.new_runs += 1
+            if run.message:
+                self.progress.note(f"{what}: {run.status}: {run.message}")
+            else:
+                self.progress.incumbent(run.overhead_percent, run.lower_bound_percent)
         return self.known[key]
 
-    def _append(self, run: BenchRun) -> None:
-        """One more line, on the disk before the next run begins."""
-        with _append_to(self.results) as file:
-            file.write(encode_run(run))
-            file.flush()
-            os.fsync(file.fileno())
-        self.new_runs += 1
-
-    def _tell(self, run: BenchRun) -> None:
-        if run.message:
-            self.progress.note(f"{run.instance} {_what(run)}: {run.status}: {run.message}")
-        else:
-            self.progress.incumbent(run.overhead_percent, run.lower_bound_percent)
-
-
-def _what(case: BenchCase) -> str:
-    """`0.9 keep, auto, seed 3`."""
-    return f"{case.budget} {case.order}, {case.label}, seed {case.seed}"
-
-
-@dataclass
-class _Live:
-    """Progress of one run, now and then."""
-
-    progress: Progress
-    shown: float = -math.inf
-
-    def show(self, point: TracePoint) -> None:
+    def _show(self, point: TracePoint) -> None:
         """Pass a point on unless one was shown a moment ago."""
         if time.monotonic() - self.shown > LIVE_SECONDS:
             self.shown = time.monotonic()
             self.progress.incumbent(point[1], point[2])
 
 
-def find_smallest_budget(case: BenchCase, step: float, run: Runner) -> None:
+def find_smallest_budget(case: BenchCase, step: float, attempt: Attempt) -> None:
     """Bisect the fractions of the baseline's peak, multiples of `step`, between 0 (impossible) and 1 (fits).
 
     Every attempt is a run of its own, so that the results file alone says what was found. A solver that finds a plan
@@ -236,23 +158,9 @@ def find_smallest_budget(case: BenchCase, step: float, run: Runner) -> None:
     too_small, enough = 0, math.ceil(1 / unit)
     while enough - too_small > 1:
         middle = (too_small + enough) // 2
-        attempt = msgspec.structs.replace(case, budget=_decimal(middle * unit))
-        if run(attempt).has_plan:
+        # `0.85`, never in exponent form, and with a point, which makes it a fraction
+        budget = f"{float(middle * unit):.6f}".rstrip("0")
+        if attempt(msgspec.structs.replace(case, budget=budget)).has_plan:
             enough = middle
         else:
             too_small = middle
-
-
-def _decimal(fraction: Fraction) -> str:
-    """`0.85`, never in exponent form, and with a point, which makes it a fraction."""
-    return f"{float(fraction):.6f}".rstrip("0")
-
-
-def _cut_broken_line(results: Path) -> None:
-    """Remove a last line without its end, left by a kill, so that the next line stands alone."""
-    if not results.exists():
-        return
-    data = results.read_bytes()
-    whole = data[: data.rfind(b"\n") + 1]
-    if len(whole) != len(data):
-        atomic_write(results, whole)

@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import tempfile
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -16,21 +11,13 @@ from remat_cli.base.errors import BrokenSolver, ConfigError, RematError
 from remat_cli.base.files import atomic_write
 from remat_cli.base.progress import Progress
 from remat_cli.contest.compare_request import CompareRequest
-from remat_cli.contest.crew import run_side_by_side
-from remat_cli.contest.worker import REPORTED, Job
-from remat_cli.core.budget import resolve
-from remat_cli.core.floor import working_set_floor
+from remat_cli.contest.comparison import Comparison, Subject
+from remat_cli.contest.runner import run_side_by_side
 from remat_cli.core.instance import instance_problem, load_instance
-from remat_cli.core.plan import Plan
-from remat_cli.core.problem import Problem
-from remat_cli.core.simulate import baseline
-from remat_cli.report.bench_run import BenchCase, BenchRun
-from remat_cli.report.compare_report import ComparedBudget, CompareReport, CompareRun, NotApplicable
-from remat_cli.report.solution import solution_report
+from remat_cli.report.compare_report import CompareReport, NotApplicable
 from remat_cli.settings.devices import only_device
 from remat_cli.settings.settings import Settings
-from remat_cli.solvers import make_solver, solve
-from remat_cli.solvers.base import Limits
+from remat_cli.solvers import make_solver
 from remat_cli.stages.prepare import prepare, work_folder
 from remat_cli.stages.profile import profile_model
 from remat_cli.stages.solve import prepare_kernels, refusal
@@ -38,21 +25,7 @@ from remat_cli.stages.solve import prepare_kernels, refusal
 TOLERANCE = 1e-9  # of percentages, which are rounded; times are integers
 
 
-@dataclass(frozen=True)
-class Subject:
-    """What is compared on: the problem, its ops' names, and its baseline."""
-
-    problem: Problem
-    names: tuple[str, ...]
-    baseline: Plan
-
-    @property
-    def fixed_bytes(self) -> int:
-        """What no plan changes."""
-        return self.problem.memories[0].fixed_bytes
-
-
-def compare(request: CompareRequest, config: Settings, progress: Progress) -> CompareReport:
+def compare(request: CompareRequest, settings: Settings, progress: Progress) -> CompareReport:
     """Run every solver that takes the problem at every budget; each run is judged, and none is given up silently.
 
     Raises:
@@ -61,23 +34,41 @@ def compare(request: CompareRequest, config: Settings, progress: Progress) -> Co
         KeyboardInterrupt: Ctrl-C before any run had ended.
     """
     started = time.monotonic()
-    subject = _subject(request, config, progress)
+    subject = _subject(request, settings, progress)
     refused = _refused(request, subject)
     solvers = {name: options for name, options in request.solvers.items() if name not in refused}
     if not solvers:
-        raise ConfigError(f"no solver applies: {'; '.join(f'{name}: {why}' for name, why in refused.items())}")
+        raise ConfigError(f"no solver applies: {'; '.join(f'{one.solver}: {one.reason}' for one in refused.values())}")
     for name in solvers:
         prepare_kernels(name, progress)
-    report = _Comparison(request, config, subject, solvers, progress).report()
+    comparison = Comparison(request, settings, subject, solvers)
+    jobs = [comparison.job(*one) for one in comparison.open]
+    report = comparison.report(run_side_by_side(jobs, comparison.slots, progress))
     if report.missing_runs and not report.runs:
         raise KeyboardInterrupt
     check_agreement(report)
-    report = msgspec.structs.replace(
-        report,
-        not_applicable=tuple(NotApplicable(name, why) for name, why in refused.items()),
-        seconds=time.monotonic() - started,
-    )
+    seconds = time.monotonic() - started
+    report = msgspec.structs.replace(report, not_applicable=tuple(refused.values()), seconds=seconds)
     return _with_picture(report, request.svg, progress)
+
+
+def _subject(request: CompareRequest, settings: Settings, progress: Progress) -> Subject:
+    """The one problem of all runs."""
+    if request.is_instance:
+        instance = load_instance(request.path)
+        return Subject(instance_problem(instance), instance.names)
+    only_device(settings.devices)
+    with work_folder(settings.work_dir) as work:
+        prepared = prepare(request.path, settings.conditions, work, progress)
+        problem = profile_model(prepared, settings.conditions, progress).problem()
+    return Subject(problem, tuple(op.name for op in prepared.graph.ops))
+
+
+def _refused(request: CompareRequest, subject: Subject) -> dict[str, NotApplicable]:
+    """The solvers that do not take the problem, and why."""
+    chosen = {name: make_solver(name, options) for name, options in request.solvers.items()}
+    reasons = {name: refusal(subject.problem, solver, subject.names) for name, solver in chosen.items()}
+    return {name: NotApplicable(name, reason) for name, reason in reasons.items() if reason is not None}
 
 
 def check_agreement(report: CompareReport) -> None:
@@ -96,128 +87,6 @@ def check_agreement(report: CompareReport) -> None:
             raise BrokenSolver(f"{found} has {best.overhead_percent:+.4f} %, less than the proved least {bound:+.4f} %")
         if budget.bytes < report.floor_bytes or report.is_impossible(budget.text):
             raise BrokenSolver(f"{found} is one that was proved impossible")
-
-
-def _subject(request: CompareRequest, config: Settings, progress: Progress) -> Subject:
-    """The one problem of all runs."""
-    path = request.path
-    if not request.is_instance:
-        only_device(config.devices)
-        with work_folder(config.work_dir) as work:
-            prepared = prepare(path, config.conditions, work, progress)
-            problem = profile_model(prepared, config.conditions, progress).problem()
-        return Subject(problem, tuple(op.name for op in prepared.graph.ops), baseline(problem))
-    instance = load_instance(path)
-    problem = instance_problem(instance)
-    return Subject(problem, instance.names, baseline(problem))
-
-
-def _refused(request: CompareRequest, subject: Subject) -> dict[str, str]:
-    """The solvers that do not take the problem, and why."""
-    found = {
-        name: refusal(subject.problem, make_solver(name, opts), subject.names) for name, opts in request.solvers.items()
-    }
-    return {name: reason for name, reason in found.items() if reason is not None}
-
-
-@dataclass(frozen=True)
-class _Comparison:
-    """What runs, and how its outcome is put together."""
-
-    request: CompareRequest
-    config: Settings
-    subject: Subject
-    solvers: Mapping[str, Mapping[str, Any]]
-    progress: Progress
-
-    def report(self) -> CompareReport:
-        """Run what can have a plan, and say of the rest that it cannot."""
-        budgets = self._budgets()
-        floor_bytes = working_set_floor(self.subject.problem).bytes[0]
-        asked = [(budget, solver) for budget in budgets for solver in self.solvers]
-        open_ = [(budget, solver) for budget, solver in asked if budget.bytes >= floor_bytes]
-        slots = min(self.config.workers, len(open_)) or 1
-        run_threads = self.config.workers // slots
-        with _stored(self.subject.problem) as path:
-            jobs = [Job(self._case(*one, run_threads), str(path), "problem") for one in open_]
-            ended = run_side_by_side(jobs, slots, self.progress)
-        known = {open_[number]: self._judged(run) for number, run in ended.items()}
-        known |= {(budget, solver): self._impossible(budget, solver) for budget, solver in set(asked) - set(open_)}
-        runs = tuple(known[one] for one in asked if one in known)
-        return CompareReport(
-            model=None if self.request.is_instance else str(self.request.path),
-            instance=str(self.request.path) if self.request.is_instance else None,
-            device=self.subject.problem.devices[0].name,
-            ops=len(self.subject.problem.ops),
-            order=self.config.order,
-            budgets=budgets,
-            time_limit_seconds=self.config.time_limit_seconds,
-            threads=self.config.workers,
-            run_threads=run_threads,
-            seed=self.config.seed,
-            baseline_peak_bytes=self.subject.baseline.peak,
-            baseline_time=self.subject.baseline.time_ns,
-            fixed_bytes=self.subject.fixed_bytes,
-            floor_bytes=max([floor_bytes, *(run.floor_bytes for run in runs)]),
-            runs=runs,
-            missing_runs=len(asked) - len(runs),
-        )
-
-    def _budgets(self) -> tuple[ComparedBudget, ...]:
-        """The budgets in total bytes."""
-        device, scope = self.subject.problem.devices[0].name, self.config.budget_scope
-        fixed, peak = self.subject.fixed_bytes, self.subject.baseline.peak
-        given = self.request.budgets
-        return tuple(
-            ComparedBudget(budget.text, resolve(budget.for_device(device), fixed, peak, scope)) for budget in given
-        )
-
-    def _case(self, budget: ComparedBudget, solver: str, run_threads: int) -> BenchCase:
-        """The run as the bench knows it; its label is the budget as the user wrote it."""
-        return BenchCase(
-            suite="compare",
-            instance=self.request.path.name,
-            instance_path=str(self.request.path),
-            instance_sha256="",
-            budget=str(budget.bytes),
-            order=self.config.order,
-            solver=solver,
-            label=budget.text,
-            options=dict(self.solvers[solver]),
-            seed=self.config.seed,
-            threads=run_threads,
-            time_limit_seconds=self.config.time_limit_seconds,
-            gap_percent_asked=100 * float(self.config.gap_share),
-        )
-
-    def _judged(self, run: BenchRun) -> CompareRun:
-        """What a process found, with the options it ran under."""
-        found = {name: getattr(run, name) for name in REPORTED}
-        return CompareRun(
-            **found,
-            budget=run.label,
-            solver=run.solver,
-            seed=run.seed,
-            fixed_bytes=self.subject.fixed_bytes,
-            options=msgspec.to_builtins(make_solver(run.solver, run.options)),
-            facts=run.facts,
-        )
-
-    def _impossible(self, budget: ComparedBudget, solver: str) -> CompareRun:
-        """A budget below what single ops need: that takes no solver, and no process, to say."""
-        problem = self.subject.problem.with_budget(budget.bytes)
-        limits = Limits(order=self.config.order, seed=self.config.seed)
-        said = solution_report(solve(problem, solver, limits, self.solvers[solver]), problem, self.subject.baseline)
-        return CompareRun(**{name: getattr(said, name) for name in said.__struct_fields__}, budget=budget.text)
-
-
-@contextmanager
-def _stored(problem: Problem) -> Iterator[Path]:
-    """The problem as a file that processes read, as long as they need it."""
-    with tempfile.TemporaryDirectory(prefix="remat_compare_") as folder:
-        path = Path(folder) / "problem.json"
-        path.write_bytes(msgspec.json.encode(problem))
-        yield path
 
 
 def _with_picture(report: CompareReport, svg: Path | None, progress: Progress) -> CompareReport:

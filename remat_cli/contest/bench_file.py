@@ -118,10 +118,10 @@ def load_bench(file: Path, overrides: Overrides) -> Bench:
     skipped: list[str] = []
     for suite in suites:
         if not overrides.only or suite.name in overrides.only:
-            found, missing = _find_instances(_overridden(suite, overrides), file)
+            asked = _overridden(suite, overrides)
+            found, missing = _find_instances(asked, file)
             skipped += missing
-            for entry, path, shown in found:
-                targets += _targets(_overridden(suite, overrides), entry, path, shown)
+            targets += [target for one in found for target in _targets(asked, *one)]
     return Bench(tuple(targets), tuple(skipped))
 
 
@@ -145,10 +145,9 @@ def _read_suite(file: Path, number: int, raw: object, defaults: Mapping[str, Any
     own = {key: value for key, value in defaults.items() if key != "budgets" or raw.get("kind") != "tight"}
     try:
         suite = msgspec.convert({**own, **raw}, Suite)
+        _check_suite(suite)
     except msgspec.ValidationError as error:
         _complain(where, str(error))
-    try:
-        _check_suite(suite)
     except ConfigError as error:
         raise ConfigError(f"{where}: {error}") from None
     return suite
@@ -199,14 +198,13 @@ def _check_suite(suite: Suite) -> None:
 
 def _check_budgets(suite: Suite, instances: tuple[InstanceEntry, ...]) -> None:
     for entry in instances:
-        budgets = [_budget(value) for value in suite.budgets if entry.budgets is None]
-        budgets += [_budget(value) for value in entry.budgets or ()]
+        budgets = [_budget(value) for value in (suite.budgets if entry.budgets is None else entry.budgets)]
         if suite.kind == "runs" and not budgets:
             raise ConfigError(f"{entry.path} has no budgets: add `budgets: [0.9, 0.8]`")
         if suite.kind == "tight" and budgets:
             raise ConfigError("a tight suite looks for the budget itself: leave out `budgets`")
         for value in entry.targets:
-            if not any(_is_same(_budget(value), budget) for budget in budgets):
+            if _budget(value) not in budgets:
                 raise ConfigError(f"{entry.path} has a target for budget {value}, which is none of its budgets")
 
 
@@ -234,11 +232,11 @@ def _refuse_doubles(complaint: str, names: list[str]) -> None:
 
 
 def _budget(value: Scalar) -> Budget:
-    """A budget that is known before the run."""
+    """A budget that is known before the run; two that mean the same are equal."""
     budget = parse_budget(str(value))
     if budget.kind not in ("bytes", "fraction"):
         raise ConfigError(f"budget '{value}' is not one fraction or number of bytes")
-    return budget
+    return msgspec.structs.replace(budget, text="")
 
 
 def _solvers(suite: Suite) -> tuple[SolverEntry, ...]:
@@ -251,21 +249,11 @@ def _instances(suite: Suite) -> tuple[InstanceEntry, ...]:
 
 def _overridden(suite: Suite, overrides: Overrides) -> Suite:
     """The suite under what the command line says about all."""
-    changes: dict[str, Any] = {}
-    if overrides.threads is not None:
-        changes["threads"] = overrides.threads
-    if overrides.time_limit is not None:
-        changes["time_limit"] = overrides.time_limit
-    if overrides.seed is not None:
-        changes["seeds"] = (overrides.seed,)
-    solvers = tuple(
-        msgspec.structs.replace(
-            solver,
-            time_limit=None if overrides.time_limit is not None else solver.time_limit,
-            seeds=None if overrides.seed is not None else solver.seeds,
-        )
-        for solver in _solvers(suite)
-    )
+    seeds = None if overrides.seed is None else (overrides.seed,)
+    given = {"threads": overrides.threads, "time_limit": overrides.time_limit, "seeds": seeds}
+    changes: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
+    own = {key: None for key in ("time_limit", "seeds") if key in changes}
+    solvers = tuple(msgspec.structs.replace(solver, **own) for solver in _solvers(suite))
     return msgspec.structs.replace(suite, solvers=solvers, **changes)
 
 
@@ -342,8 +330,4 @@ def _seeds_and_solvers(suite: Suite) -> list[tuple[int, SolverEntry]]:
 
 def _target_percent(entry: InstanceEntry, budget: Scalar) -> float | None:
     wanted = _budget(budget)
-    return next((percent for value, percent in entry.targets.items() if _is_same(_budget(value), wanted)), None)
-
-
-def _is_same(one: Budget, other: Budget) -> bool:
-    return (one.kind, one.bytes, one.fraction) == (other.kind, other.bytes, other.fraction)
+    return next((percent for value, percent in entry.targets.items() if _budget(value) == wanted), None)

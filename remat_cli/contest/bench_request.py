@@ -42,9 +42,9 @@ def bench_request(file: Path, flags: Mapping[str, Any]) -> BenchRequest:
     given = {**_file_settings(flags.get("config_file")), **{key: value for key, value in flags.items() if value}}
     if flags.get("seed") is not None:
         given["seed"] = flags["seed"]
-    overrides = Overrides(
-        tuple(given.get("only", ())), given.get("seed"), given.get("threads"), _time_limit(given.get("time_limit"))
-    )
+    limit = given.get("time_limit")
+    seconds = None if limit is None else parse_seconds(limit)
+    overrides = Overrides(tuple(given.get("only", ())), given.get("seed"), given.get("threads"), seconds)
     overwrite = bool(given.get("force") or given.get("resume"))
     markdown, svg = given.get("markdown"), given.get("svg")
     _check_extras(file, markdown, svg, overwrite)
@@ -62,10 +62,6 @@ def _file_settings(file: Path | None) -> dict[str, Any]:
     """What a settings file says about all runs."""
     values = read_yaml(file) if file is not None else {}
     return {key: values[key] for key in ("seed", "threads", "time_limit") if key in values}
-
-
-def _time_limit(text: object) -> float | None:
-    return None if text is None else parse_seconds(text)
 
 
 def _check_extras(file: Path, markdown: Path | None, svg: Path | None, overwrite: bool) -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, TypeVar
 
 import msgspec
 
 from remat_cli.base.errors import ModelError
 
+Flat = TypeVar("Flat", bound=msgspec.Struct)
 BenchStatus = Literal["optimal", "feasible", "infeasible", "not_found", "error", "crashed", "overran"]
 FAILED: frozenset[str] = frozenset({"error", "crashed", "overran"})
 LIST_FORMS = "a results file of `remat bench` has one JSON object per line"
@@ -51,8 +52,9 @@ class BenchRun(BenchCase, frozen=True, kw_only=True):
 
     Seconds count from a problem in memory to the judged plan, in a process that has loaded everything before;
     `cpu_seconds` is what the process and those it started spent on it, on all cores. `start_rss_mib` is the memory of
-    the process when the clock started, `peak_rss_mib` its peak by the end, or that of all its processes together if
-    that was seen to be more. `status` is `error` where remat itself refused, `crashed` where
+    the process when the clock started. `peak_rss_mib` is its peak, as far as the system tells it from that of the
+    process that started it, else its memory at the end; or that of all its processes together, looked at four times a
+    second, if that was more. `status` is `error` where remat itself refused, `crashed` where
     the process died, `overran` where it had to be killed long after its time limit; `message` then says why.
     """
 
@@ -103,11 +105,17 @@ class BenchReport(msgspec.Struct, frozen=True, kw_only=True):
         return 1 if any(run.status in FAILED for run in self.runs) else 0
 
 
+def joined(kind: type[Flat], *parts: msgspec.Struct, **fields: Any) -> Flat:
+    """One flat value from the fields that others share with it; the later win, and those by name over all."""
+    found = {name: value for part in parts for name, value in msgspec.structs.asdict(part).items()}
+    shared = {name: value for name, value in found.items() if name in kind.__struct_fields__}
+    return kind(**(shared | fields))
+
+
 def case_key(case: BenchCase) -> bytes:
     """What makes two runs the same run; what only the tables use does not count."""
-    fields = {field.name: getattr(case, field.name) for field in msgspec.structs.fields(BenchCase)}
-    fields |= {"target_percent": None, "reference": None}
-    return msgspec.json.encode(fields, order="deterministic")
+    asked = joined(BenchCase, case, target_percent=None, reference=None)
+    return msgspec.json.encode(asked, order="deterministic")
 
 
 def read_runs(path: Path) -> tuple[BenchRun, ...]:
@@ -132,7 +140,7 @@ def _read_line(path: Path, number: int, line: bytes) -> BenchRun:
 
 def encode_run(run: BenchRun) -> bytes:
     """One line of a results file, with its newline."""
-    return msgspec.json.encode(run) + b"\n"
+    return msgspec.json.encode(run, enc_hook=str) + b"\n"
 
 
 def of_suites(runs: Iterable[BenchRun], names: tuple[str, ...]) -> tuple[BenchRun, ...]:

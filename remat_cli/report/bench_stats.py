@@ -101,11 +101,8 @@ def speed_up(group: Group, reference: Group | None) -> float | None:
     if reference is None or reference is group:
         return None
     goals = [goal for goal in (group.target_percent, reference.overhead_percent) if goal is not None]
-    for goal in goals:
-        slow, fast = reference.seconds_to(goal), group.seconds_to(goal)
-        if slow is not None:
-            return None if fast is None else slow / fast
-    return None
+    reached = next((goal for goal in goals if reference.seconds_to(goal) is not None), None)
+    return _sooner(group, reference, reached)
 
 
 def duel(groups: Sequence[Group], first: str, second: str) -> Duel:
@@ -114,7 +111,7 @@ def duel(groups: Sequence[Group], first: str, second: str) -> Duel:
     theirs = {group.row: group for group in groups if group.label == second}
     pairs = [(mine[row], theirs[row]) for row in mine if row in theirs]
     signs = [_compare(one.overhead_percent, other.overhead_percent) for one, other in pairs]
-    ratios = [ratio for one, other in pairs if (ratio := _sooner(one, other)) is not None]
+    ratios = [ratio for one, other in pairs if (ratio := _sooner(one, other, other.overhead_percent)) is not None]
     return Duel(
         first=first,
         second=second,
@@ -137,12 +134,9 @@ def _compare(one: float | None, other: float | None) -> str:
     return "better" if one < other else "worse"
 
 
-def _sooner(one: Group, other: Group) -> float | None:
-    """The other's time to its own result divided by this one's time to it."""
-    goal = other.overhead_percent
-    if goal is None:
-        return None
-    slow, fast = other.seconds_to(goal), one.seconds_to(goal)
+def _sooner(one: Group, other: Group, goal: float | None) -> float | None:
+    """The other's time to an overhead divided by this one's."""
+    slow, fast = (None, None) if goal is None else (other.seconds_to(goal), one.seconds_to(goal))
     return None if slow is None or fast is None else slow / fast
 
 

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final, NoReturn
+from typing import Final
 
 import msgspec
 
 from remat_cli.base.errors import RematError, RuntimeFailure
+from remat_cli.base.processes import forked
 from remat_cli.runtime._arena import share_arena
 from remat_cli.runtime._arrays import PackedArray, run_session, unpack
 from remat_cli.runtime._ort import import_ort, runtime_errors
-from remat_cli.runtime._process import Advance, ignore_progress, run_fresh
+from remat_cli.runtime._process import Advance, started
 from remat_cli.runtime.session import SessionSettings, open_session, session_options, wait_without_spinning
 
 RUNS: Final = 3
@@ -136,38 +136,18 @@ def _bracket(job: CapJob, suffices: Callable[[int], bool]) -> tuple[int | None, 
 def runs_under(trial: Trial) -> bool:
     """Whether a model runs under a cap as often as asked, tried in a process of its own.
 
-    Where the system can fork, the process starts with the runtime loaded already, but without any session.
+    A search takes dozens of them. Where the system can fork, each starts with the runtime loaded already, but without
+    any session: 0.03 s instead of 0.5 s.
+
+    Raises:
+        RuntimeFailure: it failed for another reason than memory.
     """
-    if hasattr(os, "fork"):
-        import_ort()
-        return _in_fork(trial)
-    return run_fresh(try_cap, trial)
-
-
-def _in_fork(trial: Trial) -> bool:
-    reader, writer = os.pipe()
-    child = os.fork()
-    if child == 0:
-        _answer_and_exit(trial, writer)
-    os.close(writer)
-    with os.fdopen(reader, encoding="utf-8") as stream:
-        answer = stream.read()
-    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    if answer not in {str(True), str(False)}:
-        raise RuntimeFailure(f"a capped run of {Path(trial.model).name} crashed: {answer or f'exit code {code}'}")
-    return answer == str(True)
-
-
-def _answer_and_exit(trial: Trial, writer: int) -> NoReturn:
-    """Write the answer, or the error, and end without the clean-up of what belongs to the parent process."""
-    answer = ""
+    import_ort()
     try:
-        answer = str(try_cap(trial, ignore_progress))
+        with started(try_cap, trial, forked) as worker:
+            return worker.answer()
     except RematError as error:
-        answer = str(error)
-    finally:
-        os.write(writer, answer.encode())
-        os._exit(0)
+        raise RuntimeFailure(f"a capped run of {Path(trial.model).name} crashed: {error}") from None
 
 
 def try_cap(job: Trial, advance: Advance) -> bool:

@@ -12,12 +12,13 @@ import time
 from functools import partial
 from pathlib import Path
 
+import psutil
 import pytest
 
 from remat_cli.base.errors import RematError
+from remat_cli.base.processes import family
 from remat_cli.commands import compare as pipeline_compare
-from remat_cli.contest.crew import run_side_by_side
-from remat_cli.contest.family import family
+from remat_cli.contest.runner import run_side_by_side
 from tests.contest.compare_processes import HereProcess
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -37,7 +38,7 @@ def chain(folder):
 @pytest.fixture(autouse=True)
 def here(monkeypatch):
     """Runs take place in this process."""
-    monkeypatch.setattr(pipeline_compare, "run_side_by_side", partial(run_side_by_side, start=HereProcess))
+    monkeypatch.setattr(pipeline_compare, "run_side_by_side", partial(run_side_by_side, runner=HereProcess))
 
 
 def test_tables_go_to_stdout_and_progress_to_stderr(remat):
@@ -232,13 +233,13 @@ def test_ctrl_c_prints_what_had_ended_and_leaves_no_process(tmp_path):
         for line in process.stderr:
             if line.startswith("1/4"):
                 break
-        members = family(process.pid)
+        members = family(psutil.Process(process.pid))
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=30)
     assert process.returncode == 130, err
     assert "interrupted: " in out
     assert "keep-all" in out
     deadline = time.monotonic() + 10
-    while any(Path(f"/proc/{member}").exists() for member in members) and time.monotonic() < deadline:
+    while any(member.is_running() for member in members) and time.monotonic() < deadline:
         pass
-    assert not any(Path(f"/proc/{member}").exists() for member in members)
+    assert not any(member.is_running() for member in members)

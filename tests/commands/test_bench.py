@@ -1,19 +1,18 @@
 from __future__ import annotations
 
-import subprocess
 import sys
-import time
 from pathlib import Path
 
+import psutil
 import pytest
 
-from remat_cli.contest import case_process as pipeline_bench_process
+from remat_cli.contest import runner
 from remat_cli.contest.bench_file import Overrides, load_bench
-from remat_cli.contest.case_process import run_case
-from remat_cli.contest.family import Sampler, family, kill_family, resident_mib
-from remat_cli.contest.worker import measure, tiny_problem
+from remat_cli.contest.measure import Job, measure, tiny_problem
+from remat_cli.contest.runner import run_case
 from remat_cli.core.simulate import baseline
 from remat_cli.report.bench_run import BenchCase
+from tests.contest import mishaps
 
 ROOT = Path(__file__).resolve().parents[2]
 INSTANCE = ROOT / "bench" / "instances" / "gpt_3_layers_train.json"
@@ -28,29 +27,33 @@ def case(**changes):
     return BenchCase(**(values | changes))
 
 
-def ignore(point):
+def ignore(*point):
     pass
+
+
+def measured(tell=ignore, **changes):
+    return measure(Job(case(**changes), INSTANCE), tell)
 
 
 def test_measured_in_this_process():
     messages = []
-    run = measure(case(), INSTANCE, messages.append)
-    assert messages[0].started
-    assert all(message.point is not None for message in messages[1:])
+    run = measured(lambda *message: messages.append(message))
+    assert messages[0] == ()
+    assert all(len(message) == 3 for message in messages[1:])
     assert run.status == "feasible"
     assert run.peak_bytes <= run.budget_bytes
     assert run.budget_fraction == pytest.approx(0.9, abs=1e-6)
-    assert [point[1] for point in run.trace] == [message.point[1] for message in messages[1:]]
+    assert [point[1] for point in run.trace] == [message[1] for message in messages[1:]]
 
 
 def test_probe_ends_at_the_first_plan():
-    run = measure(case(probe=True, time_limit_seconds=60.0), INSTANCE, ignore)
+    run = measured(probe=True, time_limit_seconds=60.0)
     assert run.has_plan
     assert run.seconds < 30
 
 
 def test_work_limit_gives_the_same_plan():
-    runs = [measure(case(work=2000, time_limit_seconds=60.0), INSTANCE, ignore) for _ in range(2)]
+    runs = [measured(work=2000, time_limit_seconds=60.0) for _ in range(2)]
     assert runs[0].time == runs[1].time
     assert [point[1:] for point in runs[0].trace] == [point[1:] for point in runs[1].trace]
 
@@ -64,26 +67,19 @@ def test_refusals_are_runs_without_machine_paths(tmp_path):
     assert str(tmp_path) not in run.message
 
 
-def boot(monkeypatch, code):
-    monkeypatch.setattr(pipeline_bench_process, "BOOT", code)
+def happens(monkeypatch, mishap):
+    monkeypatch.setattr(runner, "solve_case", mishap)
 
 
 def test_a_crash_is_a_run(monkeypatch):
-    boot(monkeypatch, "import sys; sys.stdin.readline(); sys.exit('out of luck')")
+    happens(monkeypatch, mishaps.give_up)
     run = run_case(case(), INSTANCE, ignore)
     assert (run.status, run.message) == ("crashed", "ended with code 1: out of luck")
     assert not run.has_plan
 
 
 def test_a_killed_process_is_a_run_with_its_trace(monkeypatch):
-    code = """
-import os, signal, sys
-sys.stdin.readline()
-print('{"started":true}', flush=True)
-print('{"point":[0.5,3.0,null]}', flush=True)
-os.kill(os.getpid(), signal.SIGKILL)
-"""
-    boot(monkeypatch, code)
+    happens(monkeypatch, mishaps.be_killed)
     points = []
     run = run_case(case(), INSTANCE, points.append)
     assert (run.status, run.message) == ("crashed", "killed by signal 9")
@@ -92,47 +88,23 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 
 def test_a_process_that_does_not_end_is_killed(monkeypatch):
-    boot(monkeypatch, "import sys; sys.stdin.readline(); sys.stdin.readline()")
-    monkeypatch.setattr(pipeline_bench_process, "LOADING_SECONDS", 0.2)
+    happens(monkeypatch, mishaps.wait)
+    monkeypatch.setattr(runner, "LOADING_SECONDS", 0.2)
     assert run_case(case(), INSTANCE, ignore).status == "overran"
 
 
 def test_ctrl_c_ends_the_process(monkeypatch):
-    ended = []
-    end = pipeline_bench_process._end
-    monkeypatch.setattr(pipeline_bench_process, "_end", lambda process: (end(process), ended.append(process.poll())))
-    boot(monkeypatch, "import sys; print('{\"point\":[0.5,3.0,null]}', flush=True); sys.stdin.read()")
+    happens(monkeypatch, mishaps.wait)
+    pids = []
 
     def interrupt(point):
+        pids.append(int(point[0]))
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         run_case(case(), INSTANCE, interrupt)
-    assert ended == [-9]
-
-
-GRANDCHILD = "import time; held = bytearray(80 * 2**20); print('ready', flush=True); time.sleep(60)"
-PARENT = f"""
-import subprocess, sys
-child = subprocess.Popen([sys.executable, '-c', {GRANDCHILD!r}], stdout=subprocess.PIPE, start_new_session=True)
-print(child.pid, child.stdout.readline().decode(), flush=True)
-sys.stdin.read()
-"""
-
-
-def test_memory_and_end_of_a_family():
-    with subprocess.Popen([sys.executable, "-c", PARENT], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        grandchild = int(process.stdout.readline().split()[0])
-        assert family(process.pid) == [process.pid, grandchild]
-        sampler = Sampler(process.pid)
-        sampler.look()
-        assert sampler.peak_mib > 80
-        kill_family(process.pid)
-        process.wait()
-    deadline = time.monotonic() + 20
-    while resident_mib([grandchild]) and time.monotonic() < deadline:  # its memory goes a moment after it
-        pass
-    assert resident_mib([grandchild]) == 0.0
+    assert len(pids) == 1
+    assert not psutil.pid_exists(pids[0])
 
 
 def test_the_warm_up_problem_needs_a_recompute():

@@ -9,13 +9,14 @@ from remat_cli.base.errors import BrokenSolver, ConfigError, RematError
 from remat_cli.base.progress import SilentProgress
 from remat_cli.commands import compare as pipeline_compare
 from remat_cli.commands.compare import check_agreement, compare
-from remat_cli.contest import case_process as pipeline_bench_process
+from remat_cli.contest import runner
 from remat_cli.contest.compare_request import compare_request
-from remat_cli.contest.crew import run_side_by_side
-from remat_cli.contest.worker import Job
+from remat_cli.contest.measure import Job
+from remat_cli.contest.runner import run_side_by_side
 from remat_cli.report.bench_run import BenchCase
 from remat_cli.settings.settings import load_settings
 from remat_cli.stages.solve import name_ops, refusal
+from tests.contest import mishaps
 from tests.contest.compare_processes import HereProcess, LogProcess, made_up
 from tests.report.compare_samples import compare_report, run
 
@@ -26,7 +27,7 @@ INSTANCE = ROOT / "bench" / "instances" / "sample_unet.json"
 @pytest.fixture
 def here(monkeypatch):
     """Runs take place in this process."""
-    monkeypatch.setattr(pipeline_compare, "run_side_by_side", partial(run_side_by_side, start=HereProcess))
+    monkeypatch.setattr(pipeline_compare, "run_side_by_side", partial(run_side_by_side, runner=HereProcess))
 
 
 def compared(path=INSTANCE, budgets="0.9", solvers="keep-all,checkpoint-last", progress=None, **settings):
@@ -66,7 +67,7 @@ def test_scope_of_bytes(here, tmp_path):
 
 
 def test_a_budget_below_the_floor_takes_no_process(monkeypatch):
-    monkeypatch.setattr(pipeline_compare, "run_side_by_side", partial(run_side_by_side, start=None))
+    monkeypatch.setattr(pipeline_compare, "run_side_by_side", partial(run_side_by_side, runner=None))
     report = compared(budgets="0.1,1000")
     assert [(run.solver, run.status, run.time) for run in report.runs] == [
         ("keep-all", "infeasible", None),
@@ -82,7 +83,7 @@ def test_options_reach_their_solver(here):
     assert options["keep-all"] == {}
 
 
-def job(solver="keep-all", label="0.9", budget="21705524"):
+def job(budget, solver="keep-all"):
     case = BenchCase(
         suite="compare",
         instance="unet",
@@ -91,12 +92,12 @@ def job(solver="keep-all", label="0.9", budget="21705524"):
         budget=budget,
         order="free",
         solver=solver,
-        label=label,
+        label=solver,
         seed=0,
         threads=1,
         time_limit_seconds=0.2,
     )
-    return Job(case, str(INSTANCE))
+    return Job(case, INSTANCE)
 
 
 @pytest.fixture
@@ -107,7 +108,7 @@ def log(monkeypatch):
 
 
 def test_never_more_at_once_than_there_are_slots(log):
-    jobs = [job(label=f"0.{number}") for number in range(1, 8)]
+    jobs = [job(f"0.{number}") for number in range(1, 8)]
     ended = run_side_by_side(jobs, 3, SilentProgress(), LogProcess)
     assert sorted(ended) == list(range(7))
     at_once, most = 0, 0
@@ -132,7 +133,7 @@ class Stops(SilentProgress):
 
 def test_ctrl_c_ends_what_runs_and_keeps_what_had_ended(log):
     progress = Stops(1)
-    ended = run_side_by_side([job(label=f"0.{number}") for number in range(1, 6)], 1, progress, LogProcess)
+    ended = run_side_by_side([job(f"0.{number}") for number in range(1, 6)], 1, progress, LogProcess)
     assert list(ended) == [0]
     assert [word for word, *_ in log] == ["start", "exit"]
     assert progress.said == ["1/5  keep-all 0.1 not found"]
@@ -140,7 +141,7 @@ def test_ctrl_c_ends_what_runs_and_keeps_what_had_ended(log):
 
 def test_progress_names_what_still_runs(log):
     progress = Stops(9)
-    run_side_by_side([job(label=f"0.{number}") for number in range(1, 7)], 6, progress, LogProcess)
+    run_side_by_side([job(f"0.{number}") for number in range(1, 7)], 6, progress, LogProcess)
     assert progress.said[0] == (
         "1/6  keep-all 0.1 not found; running keep-all 0.2, keep-all 0.3, keep-all 0.4 and 2 more"
     )
@@ -161,16 +162,16 @@ def test_an_interrupt_before_any_run_has_ended_is_no_report(here):
 def test_a_failed_run_fails_the_comparison_and_ends_the_others(log, status):
     class Fails(LogProcess):
         def answer(self):
-            is_bad = self.case.label == "0.2"
+            is_bad = self.case.budget == "0.2"
             return made_up(self.case, status=status, message="illegal schedule") if is_bad else made_up(self.case)
 
     with pytest.raises(RematError, match=rf"solver keep-all at budget 0.2: {status}: illegal schedule"):
-        run_side_by_side([job(label=f"0.{number}") for number in range(1, 9)], 3, SilentProgress(), Fails)
+        run_side_by_side([job(f"0.{number}") for number in range(1, 9)], 3, SilentProgress(), Fails)
     assert sum(word == "start" for word, *_ in log) == sum(word == "exit" for word, *_ in log) == 3
 
 
 def test_a_process_that_dies_fails_the_comparison(monkeypatch):
-    monkeypatch.setattr(pipeline_bench_process, "BOOT", "import sys; sys.stdin.readline(); sys.exit('out of luck')")
+    monkeypatch.setattr(runner, "solve_case", mishaps.give_up)
     with pytest.raises(RematError, match=r"solver keep-all at budget 0.9: crashed: ended with code 1: out of luck"):
         compared(solvers="keep-all")
 

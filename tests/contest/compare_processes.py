@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from remat_cli.contest.worker import Job, _do
-from remat_cli.report.bench_run import BenchCase, BenchRun
+from remat_cli.contest.measure import Job, solve_case
+from remat_cli.report.bench_run import BenchCase, BenchRun, joined
 
 
 class HereProcess:
-    """Does its job in this process, without warm-up, when it is heard for the first time."""
+    """Does its job in this process when it is heard for the first time."""
 
     def __init__(self, job: Job, watch) -> None:
         self.job = job
-        self.polls = 0
 
-    def __exit__(self, *reason: object) -> None:
+    def close(self) -> None:
         pass
 
     def poll(self, seconds: float) -> BenchRun | None:
-        return _do(self.job, lambda message: None)
+        return solve_case(self.job, lambda *message: None)
 
 
 class LogProcess:
@@ -29,7 +28,7 @@ class LogProcess:
         self.case, self.polls = job.case, 0
         self._say("start")
 
-    def __exit__(self, *reason: object) -> None:
+    def close(self) -> None:
         self._say("exit")
 
     def poll(self, seconds: float) -> BenchRun | None:
@@ -40,10 +39,9 @@ class LogProcess:
         return made_up(self.case)
 
     def _say(self, word: str) -> None:
-        self.log.append((word, self.case.solver, self.case.label))
+        self.log.append((word, self.case.solver, self.case.budget))
 
 
 def made_up(case: BenchCase, **changes) -> BenchRun:
     """An answer to a case: no plan."""
-    asked = {name: getattr(case, name) for name in BenchCase.__struct_fields__}
-    return BenchRun(**(asked | {"status": "not_found", "seconds": 0.0} | changes))
+    return joined(BenchRun, case, **({"status": "not_found", "seconds": 0.0} | changes))

@@ -1,0 +1,208 @@
+"""Run a function in a process of its own: killable, with nothing left behind, and no harm done where it dies.
+
+A folder of its own carries the job and the answer; each message on the way is one line of JSON on a pipe. A fresh
+process ends by itself when its standard input closes, so it never outlives the one that started it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pickle
+import queue
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any, Generic, TypeAlias, TypeVar
+
+import psutil
+
+from remat_cli.base.errors import RematError
+
+Job = TypeVar("Job")
+Answer = TypeVar("Answer")
+Tell: TypeAlias = Callable[..., None]
+"""Takes one message: numbers, texts and None, as arguments."""
+Start: TypeAlias = Callable[[Callable[[Any, Tell], Any], Any, Path], tuple[psutil.Process, IO[bytes]]]
+"""Starts a function on a job; the process, and the end of the pipe on which it tells."""
+
+JOB, ANSWER, STDERR = "job", "answer", "stderr"
+PACKAGE_ROOT = Path(__file__).resolve().parents[2]
+BOOT = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from remat_cli.base.processes import main
+main(sys.argv[2])
+"""
+
+
+class ProcessDied(Exception):
+    """A process ended without an answer, with this code, after this last line of what it wrote (empty: nothing)."""
+
+    def __init__(self, code: int, line: str) -> None:
+        self.code, self.line = code, line
+        how = f"killed by signal {-code}" if code < 0 else f"ended with code {code}"
+        super().__init__(f"{how}: {line}" if line else how)
+
+
+def ignore(*message: object) -> None:
+    """Tell nobody."""
+
+
+@dataclass(frozen=True)
+class Worker(Generic[Answer]):
+    """A function at work in a process."""
+
+    process: psutil.Process
+    folder: Path
+    lines: queue.SimpleQueue[bytes | None] = field(default_factory=queue.SimpleQueue)
+
+    def has_ended(self, tell: Tell = ignore, seconds: float | None = None) -> bool:
+        """Pass on the next message, waiting at most so long for it; whether there will be none any more."""
+        try:
+            line = self.lines.get(timeout=seconds)
+        except queue.Empty:
+            return False
+        if line is not None:
+            tell(*json.loads(line))
+        return line is None
+
+    def result(self) -> Answer:
+        """What the function returned, once it has ended.
+
+        Raises:
+            RematError: what the function raised on purpose.
+            ProcessDied: the process broke down.
+        """
+        if not (self.folder / ANSWER).exists():
+            code = self.process.wait()
+            lines = (self.folder / STDERR).read_text(errors="replace").split("\n")
+            raise ProcessDied(code, next((line.strip()[:300] for line in reversed(lines) if line.strip()), ""))
+        answer = pickle.loads((self.folder / ANSWER).read_bytes())
+        if isinstance(answer, RematError):
+            raise answer
+        result: Answer = answer
+        return result
+
+    def answer(self, tell: Tell = ignore) -> Answer:
+        """Wait for what the function returns; raises as `result` does."""
+        while not self.has_ended(tell):
+            pass
+        return self.result()
+
+    def read(self, pipe: IO[bytes]) -> None:
+        """Take in all lines, as they come, then None."""
+        with pipe:
+            for line in pipe:
+                self.lines.put(line)
+        self.lines.put(None)
+
+
+def fresh(function: Callable[[Any, Tell], Any], job: Any, folder: Path) -> tuple[psutil.Process, IO[bytes]]:
+    """Start in a new Python, and in a session of its own, so that Ctrl-C reaches only us."""
+    (folder / JOB).write_bytes(pickle.dumps((function, job)))
+    with (folder / STDERR).open("wb") as stderr:
+        process = psutil.Popen(
+            [sys.executable, "-P", "-W", "ignore", "-c", BOOT, str(PACKAGE_ROOT), str(folder)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+            cwd=folder,
+            start_new_session=True,
+        )
+    return process, process.stdout
+
+
+def forked(function: Callable[[Any, Tell], Any], job: Any, folder: Path) -> tuple[psutil.Process, IO[bytes]]:
+    """Start with all that this process has loaded, where the system can fork; else in a new Python."""
+    if not hasattr(os, "fork"):
+        return fresh(function, job, folder)
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            _work(function, job, folder, writer)
+        except BaseException:
+            (folder / STDERR).write_text(traceback.format_exc())
+        finally:
+            os._exit(1)  # without the clean-up of what belongs to the parent; where there is an answer, no code is read
+    os.close(writer)
+    (folder / STDERR).touch()
+    return psutil.Process(child), os.fdopen(reader, "rb")
+
+
+@contextlib.contextmanager
+def started(function: Callable[[Job, Tell], Answer], job: Job, start: Start = fresh) -> Iterator[Worker[Answer]]:
+    """Start `function(job, tell)`, a function of a module, and end its process with the block, however that ends."""
+    with tempfile.TemporaryDirectory(prefix="remat_", ignore_cleanup_errors=True) as name:
+        process, pipe = start(function, job, Path(name))
+        worker: Worker[Answer] = Worker(process, Path(name))
+        reader = threading.Thread(target=worker.read, args=(pipe,), daemon=True)
+        reader.start()
+        try:
+            yield worker
+        finally:
+            kill_family(process)
+            process.wait()
+            if isinstance(process, psutil.Popen):
+                process.stdin.close()
+            reader.join(1)  # it ends with the processes that hold the other end of its pipe
+
+
+def family(process: psutil.Process) -> list[psutil.Process]:
+    """A process and those it started, however deep; none once it is gone."""
+    try:
+        return [process, *process.children(recursive=True)]
+    except psutil.NoSuchProcess:
+        return []
+
+
+def kill_family(process: psutil.Process) -> None:
+    """End a process and its descendants, at once."""
+    members = family(process)
+    if members and hasattr(os, "killpg"):
+        with contextlib.suppress(ProcessLookupError, PermissionError):  # a process may lead no group
+            os.killpg(process.pid, signal.SIGKILL)
+    for member in members:
+        with contextlib.suppress(psutil.Error):
+            member.kill()
+
+
+def main(name: str) -> None:
+    """The other side of `fresh`: do the job in a folder; what anybody prints goes to stderr."""
+    pipe = os.dup(1)
+    os.dup2(2, 1)
+    tempfile.tempdir = name  # what a killed process leaves behind goes with the folder
+    threading.Thread(target=_exit_when_orphaned, daemon=True).start()
+    function, job = pickle.loads((Path(name) / JOB).read_bytes())
+    _work(function, job, Path(name), pipe)
+
+
+def _work(function: Callable[[Any, Tell], Any], job: Any, folder: Path, pipe: int) -> None:
+    """Do a job; the end of the pipe says that the answer, whole, is there."""
+    with os.fdopen(pipe, "wb", buffering=0) as out:
+
+        def tell(*message: object) -> None:
+            out.write(json.dumps(message).encode() + b"\n")
+
+        try:
+            answer = function(job, tell)
+        except RematError as error:
+            answer = error
+        unfinished = folder / "unfinished"
+        unfinished.write_bytes(pickle.dumps(answer))
+        unfinished.rename(folder / ANSWER)
+
+
+def _exit_when_orphaned() -> None:
+    """Standard input closes when the parent is gone, even if it was killed."""
+    while os.read(0, 1):
+        pass
+    os._exit(1)
