@@ -120,7 +120,7 @@ def _solve_exactly(milp: Milp, limits: Limits) -> Answer:
     run = Run(limits.seconds_left, None, 0.0, linearization_level=2)
     found: list[list[int]] = []
     cp, variables = make_cp_model(milp)
-    outcome = search(cp, lambda value: [value(v) for v in variables], run, limits, Watch(found.append, _ignore_bound))
+    outcome = search(cp, lambda value: [value(v) for v in variables], run, limits, Watch(found.append))
     if outcome.is_infeasible:
         return Answer(None, True)
     return Answer(max(0, outcome.bound), outcome.is_optimal, tuple(found[-1]) if found else None)
@@ -137,10 +137,6 @@ def make_cp_model(milp: Milp) -> tuple[Any, list[Any]]:
         )
     cp.minimize(cp_model.LinearExpr.weighted_sum(variables, milp.cost))
     return cp, variables
-
-
-def _ignore_bound(bound: int) -> None:
-    """The last bound counts."""
 
 
 def _relaxed(milp: Milp, limits: Limits) -> tuple[Answer, Reply | None]:
