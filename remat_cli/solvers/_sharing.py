@@ -19,6 +19,7 @@ from remat_cli.core.graph import Phase
 from remat_cli.core.problem import OpSpec, Problem, TensorSpec
 from remat_cli.core.schedule import Schedule
 from remat_cli.core.simulate import simulate
+from remat_cli.solvers._precedence import readers_of
 from remat_cli.solvers.base import Judge
 
 Groups: TypeAlias = tuple[tuple[int, ...], ...]
@@ -139,10 +140,7 @@ class _Merger:
     last_group: int = -1
 
     def __post_init__(self) -> None:
-        self.readers: list[set[int]] = [set() for _ in self.problem.tensors]
-        for op, spec in enumerate(self.problem.ops):
-            for tensor in spec.inputs:
-                self.readers[tensor].add(op)
+        self.readers = readers_of(self.problem)
 
     def place(self, op: int) -> None:
         """Put one op into the group of an earlier op, or let it lead its own."""
@@ -182,7 +180,7 @@ class _Merger:
         """Whether nothing but `op` reads the storage of `source`, apart from the views between."""
         tensors = self.problem.tensors
         while True:
-            if tensors[source].kept or self.readers[source] != {op}:
+            if tensors[source].kept or self.readers[source] != [op]:
                 return False
             producer = tensors[source].producer
             if producer not in self.views:

@@ -11,7 +11,8 @@ from remat_cli.core.plan import Plan
 from remat_cli.core.problem import Problem
 from remat_cli.core.schedule import Schedule
 from remat_cli.core.simulate import baseline
-from remat_cli.solvers._milp.engines import MOST_FOR_CP_SAT, Engine, Hint, Listener, run_engine
+from remat_cli.solvers._milp.cp_sat import Watch
+from remat_cli.solvers._milp.engines import MOST_FOR_CP_SAT, Engine, Hint, run_engine
 from remat_cli.solvers._sharing import Condensed, condense
 from remat_cli.solvers._stages.program import StageModel, Unfinished, build_stage_model, full_size
 from remat_cli.solvers._stages.rows import Stages, in_stages, schedule_of, stages_of
@@ -140,10 +141,10 @@ class _Session:
             self.facts["unfinished"] = f"more than {MOST_FOR_CP_SAT} variables, which is too much for CP-SAT"
             return self._solution(is_infeasible=False)
         gap = self.limits.gap * self.original.baseline_time_ns / self.model.cost_unit
-        listener = Listener(self._take, self._raise)
-        is_infeasible = run_engine(self.model, self.engine, hint, self.limits, listener, gap).is_infeasible
+        watch = Watch(self._take, self._raise)
+        is_infeasible = run_engine(self.model, self.engine, hint, self.limits, watch, gap).is_infeasible
         if self.value is not None and gap < self.value - self.bound <= _MARGIN * self.value + 1:
-            self._settle(self.value, listener)
+            self._settle(self.value, watch)
         return self._solution(is_infeasible)
 
     def _staged(self, start: Schedule) -> Stages | None:
@@ -158,7 +159,7 @@ class _Session:
         self._offer(self._expanded(stages))
         return stages
 
-    def _settle(self, value: int, listener: Listener) -> None:
+    def _settle(self, value: int, watch: Watch) -> None:
         """Floating point leaves a little open below the value: ask in integers whether that is possible."""
         try:
             self._write(_without_recomputes_of(self.condensed.problem, value * self.model.cost_unit - 1))
@@ -168,7 +169,7 @@ class _Session:
             return
         costs = [(cost, variable) for variable, cost in enumerate(self.model.milp.cost) if cost]
         self.model.milp.at_most(costs, value - 1)
-        if run_engine(self.model, "cp-sat", {}, self.limits, listener, 0.0).is_infeasible:
+        if run_engine(self.model, "cp-sat", {}, self.limits, watch, 0.0).is_infeasible:
             self.facts["settled_by"] = "cp-sat"
             self._raise(value)
 

@@ -13,19 +13,19 @@ from remat_cli.base.errors import InvalidSchedule
 from remat_cli.core.problem import Problem
 from remat_cli.core.schedule import Schedule
 from remat_cli.core.simulate import baseline, simulate
-from remat_cli.solvers._milp.cp_sat import WORK_PER_DETERMINISTIC_SECOND, Outcome, Run, Watch, search
+from remat_cli.solvers._milp.cp_sat import WORK_PER_DETERMINISTIC_SECOND, Outcome, OutOfTime, Run, Watch, search
 from remat_cli.solvers._moccasin.clock import Clock, Domain, make_clock
 from remat_cli.solvers._moccasin.hints import add_hint, read_ops
 from remat_cli.solvers._moccasin.model import (
     Model,
-    OutOfTime,
     Precedence,
     Question,
+    Units,
     build_model,
+    make_units,
     minimise_peak,
     minimise_time,
 )
-from remat_cli.solvers._moccasin.units import Units, make_units
 from remat_cli.solvers._sharing import Condensed, condense
 from remat_cli.solvers.base import Limits, Solution, Space, Status
 

@@ -19,7 +19,7 @@ from remat_cli.solvers._chains.multi_chain import (
     ordered_table,
     table_work,
 )
-from remat_cli.solvers._chains.revolve_plan import MOST_FORWARDS
+from remat_cli.solvers._chains.revolve import MOST_FORWARDS
 from remat_cli.solvers._sharing import Condensed, condense
 from remat_cli.solvers.base import Limits, Order, Solution
 

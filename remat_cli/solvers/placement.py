@@ -16,8 +16,7 @@ from remat_cli.core.problem import Problem
 from remat_cli.core.schedule import Schedule
 from remat_cli.solvers._bounds.devices import improving_device_bounds
 from remat_cli.solvers._placement.exact import solve_exact
-from remat_cli.solvers._placement.home import Home, make_home
-from remat_cli.solvers._placement.lift import lift, relaxed_problem, single_problem
+from remat_cli.solvers._placement.home import Home, lift, make_home, relaxed_problem, single_problem
 from remat_cli.solvers._placement.session import Incumbent
 from remat_cli.solvers._placement.starts import plain_starts
 from remat_cli.solvers._placement.state import make_net

@@ -11,8 +11,7 @@ from remat_cli.core.problem import Problem
 from remat_cli.core.schedule import Schedule
 from remat_cli.solvers._chains.blocks import Blocks, find_blocks, spell_out
 from remat_cli.solvers._chains.candidates import Request, best_within
-from remat_cli.solvers._chains.revolve import fewest_forwards, forward_table, reverse
-from remat_cli.solvers._chains.revolve_plan import MOST_FORWARDS, chain_actions
+from remat_cli.solvers._chains.revolve import MOST_FORWARDS, chain_actions, fewest_forwards, forward_table, reverse
 from remat_cli.solvers._sharing import Condensed, condense
 from remat_cli.solvers.base import Limits, Solution
 

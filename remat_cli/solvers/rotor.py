@@ -11,10 +11,9 @@ import msgspec
 
 from remat_cli.core.problem import Problem
 from remat_cli.core.schedule import Schedule
-from remat_cli.solvers._chains.actions import Action
+from remat_cli.solvers._chains.actions import Action, periodic
 from remat_cli.solvers._chains.blocks import Blocks, find_blocks, spell_out
 from remat_cli.solvers._chains.candidates import Request, best_within, cleaned
-from remat_cli.solvers._chains.rotor_periodic import periodic
 from remat_cli.solvers._chains.rotor_plan import plans, size_table
 from remat_cli.solvers._chains.rotor_tables import Table, Variant, build_table
 from remat_cli.solvers._sharing import Condensed, condense

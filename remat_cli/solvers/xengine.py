@@ -14,7 +14,8 @@ from remat_cli.core.placing import fastest_schedule, one_device_schedule
 from remat_cli.core.plan import Plan
 from remat_cli.core.problem import Problem
 from remat_cli.core.schedule import Schedule
-from remat_cli.solvers._milp.engines import Engine, Listener, run_engine
+from remat_cli.solvers._milp.cp_sat import Watch
+from remat_cli.solvers._milp.engines import Engine, run_engine
 from remat_cli.solvers._sharing import Condensed, condense
 from remat_cli.solvers._xengine.layout import Objective, Room, Rules, is_exact, make_layout, without_sharing
 from remat_cli.solvers._xengine.model import Model, OutOfRoom, build_model
@@ -130,12 +131,12 @@ class _Session:
         is_settled = self.best is not None and self.best.time_ns == self.original.baseline_time_ns
         if (is_settled and not self.rules.energy_weight and not self.is_relaxed) or self.limits.is_over:
             return self._solution(is_infeasible=False)
-        is_infeasible = self._run(self.rules, starts, Listener(self._take, self._raise))
+        is_infeasible = self._run(self.rules, starts, Watch(self._take, self._raise))
         if self.is_refused and not self.is_relaxed and any(spec.kept for spec in self.original.tensors):
-            self._run(replace(self.rules, settled=True), starts, Listener(self._take_only, lambda bound: None))
+            self._run(replace(self.rules, settled=True), starts, Watch(self._take_only))
         return self._solution(is_infeasible)
 
-    def _run(self, rules: Rules, starts: list[Staged], listener: Listener) -> bool:
+    def _run(self, rules: Rules, starts: list[Staged], watch: Watch) -> bool:
         """Build and solve a program; whether it is proved to have no solution."""
         layout = make_layout(self.plain.problem, rules)
         self.cost_unit = layout.cost_unit
@@ -149,7 +150,7 @@ class _Session:
         self.facts |= {"variables": len(milp.upper), "constraints": len(milp.rows)}
         gap = self.limits.gap * self.original.baseline_time_ns / layout.cost_unit
         hint = starts[-1].hint(self.model) if starts else {}
-        return run_engine(self.model, self.engine, hint, self.limits, listener, gap).is_infeasible
+        return run_engine(self.model, self.engine, hint, self.limits, watch, gap).is_infeasible
 
     def _staged(self, start: Schedule | None) -> Iterator[Staged]:
         """The start and plain placements as solutions of the program, each better than the one before."""

@@ -8,10 +8,11 @@ import pytest
 from remat_cli.core.problem import Device, Memory, OpSpec, Problem, TensorSpec
 from remat_cli.core.schedule import Compute, Copy, Schedule, Step
 from remat_cli.core.simulate import simulate
-from remat_cli.solvers._bounds.devices import cut_bound, device_frontier, improving_device_bounds
+from remat_cli.solvers._bounds.devices import cut_bound, improving_device_bounds
 from remat_cli.solvers._bounds.improving import Bound
 from remat_cli.solvers.base import Limits, Order
 from tests.solvers.brute_force_devices import optimum
+from tests.solvers.single_bounds import device_frontier
 from tests.solvers.vectors import load_cases
 
 PLENTY = 2**40

@@ -9,13 +9,12 @@ from hypothesis import strategies as st
 
 from remat_cli.core.problem import Problem
 from remat_cli.core.simulate import baseline
-from remat_cli.solvers._bounds.free import critical_events, free_order_milp
-from remat_cli.solvers._bounds.free_events import bits_of, forced_loads, forced_tensors, make_events
+from remat_cli.solvers._bounds.free import critical_events, forced_loads, forced_tensors, free_order_milp
 from remat_cli.solvers._bounds.free_frontier import choose_chain, free_frontier_milp
 from remat_cli.solvers._bounds.pressure import Pressure, make_pressure
 from remat_cli.solvers._floor.proof import proved_floor
 from remat_cli.solvers._milp.program import Milp, solve_milp
-from remat_cli.solvers._moccasin.clock import relatives
+from remat_cli.solvers._precedence import bits_of, make_events
 from remat_cli.solvers.base import Limits
 from tests.solvers.brute_force import optimum
 from tests.solvers.random_graphs import at_fraction, fusion_net, one_device, random_problem, skip_net
@@ -121,6 +120,16 @@ def test_a_network_of_wide_stages_gets_a_bound_in_any_order():
     pressure = make_pressure(problem)
     milp = free_frontier_milp(pressure, choose_chain(pressure, 4))
     assert (solve_milp(milp, "cp-sat", Limits(seconds=60)).bound or 0) > 0
+
+
+def relatives(problem: Problem) -> tuple[list[int], list[int]]:
+    """Ancestors and descendants of each op as bit sets, op by op."""
+    ancestors = [0] * len(problem.ops)
+    for op, spec in enumerate(problem.ops):
+        for source in {problem.tensors[tensor].producer for tensor in spec.inputs}:
+            ancestors[op] |= ancestors[source] | 1 << source
+    descendants = [sum(1 << v for v, bits in enumerate(ancestors) if bits >> op & 1) for op in range(len(ancestors))]
+    return ancestors, descendants
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -9,15 +9,15 @@ import pytest
 
 from remat_cli.core.problem import Device, Memory, OpSpec, Problem, TensorSpec
 from remat_cli.core.simulate import baseline, simulate
-from remat_cli.solvers._bounds.frontier import Frontier, make_frontier
-from remat_cli.solvers._bounds.improving import gap_cover, improving_bounds, relaxed_frontier
+from remat_cli.solvers._bounds.frontier import Frontier, make_frontier, rounded_schedule
+from remat_cli.solvers._bounds.improving import improving_bounds
 from remat_cli.solvers._bounds.pressure import make_pressure
-from remat_cli.solvers._bounds.start import rounded_schedule
 from remat_cli.solvers._milp.process import ask_highs, safe_units
-from remat_cli.solvers._milp.program import Milp, relaxed_answer, rising_answers, solve_milp
+from remat_cli.solvers._milp.program import Milp, rising_answers, solve_milp
 from remat_cli.solvers.base import Limits
 from tests.solvers.brute_force import optimum
 from tests.solvers.random_graphs import at_fraction, one_device, random_problem
+from tests.solvers.single_bounds import gap_cover, relaxed_frontier
 
 
 def small_problem(rng: random.Random) -> Problem:
@@ -114,7 +114,7 @@ def test_coarse_layers_say_more_without_integers():
     pressure = make_pressure(problem)
     fine, coarse = list(range(4, 60, 5)), [29, 59]
     bounds = [
-        relaxed_answer(make_frontier(pressure, layers).milp, Limits()).bound or 0
+        solve_milp(make_frontier(pressure, layers).milp, "relaxed", Limits()).bound or 0
         for layers in ([fine], [coarse], [fine, coarse])
     ]
     assert max(bounds[:2]) <= bounds[2]

@@ -9,7 +9,7 @@ import pytest
 from remat_cli.core.problem import Device, Memory, OpSpec, Problem, TensorSpec
 from remat_cli.core.schedule import Schedule
 from remat_cli.core.simulate import simulate
-from remat_cli.solvers._chains.actions import Action, follow
+from remat_cli.solvers._chains.actions import Action
 from remat_cli.solvers._chains.blocks import (
     Blocks,
     backward_ops,
@@ -22,6 +22,7 @@ from remat_cli.solvers._chains.blocks import (
 from remat_cli.solvers._chains.candidates import cleaned
 from remat_cli.solvers._sharing import condense
 from tests.solvers.chain_vectors import GRAPHS, chain_vectors, graph_problem
+from tests.solvers.chain_walk import follow
 from tests.solvers.random_training import chain_training, keeping, random_chain_step, random_training, step_of
 
 SEEDS = range(60)

@@ -95,9 +95,10 @@ def test_random_problems_agree_with_exhaustive_search(seed, share):
 
 def program_optimum(model: StageModel) -> int | None:
     """What the bare program costs at least, in time."""
-    from remat_cli.solvers._milp.engines import Listener, run_engine
+    from remat_cli.solvers._milp.cp_sat import Watch
+    from remat_cli.solvers._milp.engines import run_engine
 
-    listener = Listener(lambda values: None, lambda bound: None)
+    listener = Watch(lambda values: None, lambda bound: None)
     verdict = run_engine(model, "cp-sat", {}, Limits(seconds=60.0), listener, 0.0)
     return None if verdict.is_infeasible else model.problem.baseline_time_ns + verdict.bound * model.cost_unit
 
@@ -139,13 +140,6 @@ def test_a_schedule_becomes_a_solution_of_the_same_cost(seed):
     cost = sum(factor * value for factor, value in zip(model.milp.cost, values, strict=True))
     assert problem.baseline_time_ns + cost * model.cost_unit == plan.time_ns
     assert schedule_of(in_stages(problem, model.stages_computed(values)).computed) == schedule_of(stages.computed)
-
-
-def test_held_rows_of_early_stages_lead_to_what_is_held_later():
-    model = build(SKIP)
-    assert model.begin == 2
-    rows = model.rows_held({(2, 0), (2, 1), (3, 2), (4, 3)})
-    assert rows == [set(), {0}, {0, 1}, {2}, {3}, {4}]
 
 
 @pytest.mark.parametrize("engine", ["cp-sat", "highs", "scip"])

@@ -16,10 +16,10 @@ from remat_cli.core.problem import Device, Memory, OpSpec, Problem, TensorSpec
 from remat_cli.core.schedule import Schedule
 from remat_cli.core.simulate import baseline, simulate
 from remat_cli.solvers import make_solver, solve
+from remat_cli.solvers._milp.cp_sat import OutOfTime
 from remat_cli.solvers._moccasin.clock import last_useful_stages, make_clock
 from remat_cli.solvers._moccasin.hints import add_hint, read_ops
-from remat_cli.solvers._moccasin.model import OutOfTime, Question, build_model
-from remat_cli.solvers._moccasin.units import make_units
+from remat_cli.solvers._moccasin.model import Question, build_model, make_units
 from remat_cli.solvers.base import Limits, Status
 from tests.solvers.brute_force import optimum
 from tests.solvers.vectors import INSTANCES, load_cases

@@ -15,8 +15,7 @@ from remat_cli.solvers._placement import exact as exact_module
 from remat_cli.solvers._placement.exact import ExactOutcome, solve_exact
 from remat_cli.solvers._placement.exact_hints import add_hint, counts_of, expressible
 from remat_cli.solvers._placement.exact_model import build_model
-from remat_cli.solvers._placement.exact_parts import Question
-from remat_cli.solvers._placement.exact_units import Caps, make_choices, make_costs, make_units
+from remat_cli.solvers._placement.exact_parts import Caps, Question, make_choices, make_costs, make_units
 from remat_cli.solvers.base import Limits, Status
 from tests.solvers.brute_force_devices import optimum
 from tests.solvers.vectors import load_cases

@@ -10,16 +10,24 @@ from remat_cli.base.errors import InvalidSchedule
 from remat_cli.core.problem import Device, Memory, OpSpec, Problem, TensorSpec
 from remat_cli.core.simulate import baseline, simulate
 from remat_cli.solvers import make_solver, solve
-from remat_cli.solvers._chains.actions import Chain, follow
+from remat_cli.solvers._chains.actions import Chain
 from remat_cli.solvers._chains.blocks import Blocks, find_blocks
 from remat_cli.solvers._chains.multi_chain import join_table
-from remat_cli.solvers._chains.revolve import NEVER, fewest_forwards, forward_table, reverse
-from remat_cli.solvers._chains.revolve_plan import chain_actions
-from remat_cli.solvers._chains.unit_slots import LOSS, SlotAction, SlotCosts, follow_backwards, follow_join
+from remat_cli.solvers._chains.revolve import (
+    LOSS,
+    NEVER,
+    SlotAction,
+    chain_actions,
+    fewest_forwards,
+    forward_table,
+    reverse,
+)
 from remat_cli.solvers.base import Limits, Status
 from tests.solvers.chain_vectors import chain_vectors
+from tests.solvers.chain_walk import follow
 from tests.solvers.random_training import chain_training, random_training
 from tests.solvers.slot_oracle import fewest_backward_forwards
+from tests.solvers.slot_walk import SlotCosts, follow_backwards, follow_join
 
 LAYERS, SLOTS = 120, 20
 

@@ -13,8 +13,7 @@ from remat_cli.core.problem import Device, Memory, OpSpec, Problem, TensorSpec
 from remat_cli.core.simulate import baseline
 from remat_cli.solvers import make_solver, solve
 from remat_cli.solvers._chains import rotor_plan
-from remat_cli.solvers._chains.actions import Action, Chain, follow
-from remat_cli.solvers._chains.rotor_periodic import periodic
+from remat_cli.solvers._chains.actions import Action, Chain, periodic
 from remat_cli.solvers._chains.rotor_plan import plans, size_table, spread
 from remat_cli.solvers._chains.rotor_slots import Slots, make_slots
 from remat_cli.solvers._chains.rotor_tables import ALLOWED, build_table, table_bytes
@@ -22,6 +21,7 @@ from remat_cli.solvers._chains.rotor_warmup import is_compiled, warm_up
 from remat_cli.solvers.base import Limits, Status
 from tests.solvers.chain_oracle import optimum
 from tests.solvers.chain_vectors import chain_of, chain_vectors
+from tests.solvers.chain_walk import follow
 from tests.solvers.random_graphs import at_fraction
 from tests.solvers.random_training import chain_training, random_chain_step
 from tests.solvers.vectors import INSTANCES
@@ -52,7 +52,9 @@ def random_chain(rng: random.Random, stages: int, largest: int = 6) -> Chain:
 
 
 def store_all_peak(chain: Chain) -> int:
-    return follow(chain, periodic(chain.stages, 1)).peak_bytes
+    run = follow(chain, periodic(chain.stages, 1))
+    assert chain.keep_all() == (run.time_ns, run.peak_bytes)
+    return run.peak_bytes
 
 
 def check_plan(chain: Chain, table, budget: int) -> None:

@@ -14,7 +14,8 @@ from remat_cli.core.schedule import Compute, Copy, Schedule
 from remat_cli.core.simulate import simulate
 from remat_cli.core.solver_run import SolverRun
 from remat_cli.solvers import make_solver, solve
-from remat_cli.solvers._milp.engines import Listener, run_engine
+from remat_cli.solvers._milp.cp_sat import Watch
+from remat_cli.solvers._milp.engines import run_engine
 from remat_cli.solvers._xengine.layout import Rules as ModelRules
 from remat_cli.solvers._xengine.layout import make_layout
 from remat_cli.solvers._xengine.model import build_model
@@ -166,7 +167,7 @@ def test_the_published_case_whose_memories_are_not_one(room, want):
     for (_, tensor, op, source, target), product in model.products.items():
         model.milp.cost[product] = round(1000 * costs[tensor, op, source, target])
     found: list[int] = []
-    listener = Listener(
+    listener = Watch(
         lambda values: found.append(sum(c * v for c, v in zip(model.milp.cost, values, strict=True))),
         lambda bound: None,
     )

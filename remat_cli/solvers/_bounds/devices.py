@@ -1,7 +1,7 @@
 """Proved lower bounds on the total time of a plan, for problems with several devices.
 
 Three kinds, cheap ones first: the least time if no memory were short (`_bounds.devices_cut`); bounds for one device
-with all memories together (`_bounds.devices_merged`); and the frontier bound with a place for everything
+with all memories together (`merged_problem`); and the frontier bound with a place for everything
 (`_bounds.devices_frontier`), the only one that sees what one memory lacks and another has. All hold for the order of
 the limits: `free`, or first computations in baseline order. None counts what it costs to hand over between devices.
 """
@@ -20,13 +20,12 @@ from remat_cli.solvers._bounds.devices_frontier import (
     free_windows,
     ordered_windows,
 )
-from remat_cli.solvers._bounds.devices_merged import merged_problem
-from remat_cli.solvers._bounds.devices_rooms import Rooms, make_rooms, one_memory
+from remat_cli.solvers._bounds.devices_rooms import Rooms, make_rooms, merged_problem, one_memory
 from remat_cli.solvers._bounds.free_frontier import choose_chain
 from remat_cli.solvers._bounds.frontier import choose_boundaries
-from remat_cli.solvers._bounds.improving import Bound, improving_bounds
+from remat_cli.solvers._bounds.improving import Bound, improving_bounds, known_units, part_of
 from remat_cli.solvers._bounds.pressure import Pressure, make_pressure
-from remat_cli.solvers._milp.program import Answer, Known, Milp, relaxed_answer, rising_answers
+from remat_cli.solvers._milp.program import Engine, Milp, rising_answers
 from remat_cli.solvers.base import Limits, Order, Space
 
 # Variables up to which CP-SAT, exact and without the start of a process, is the quicker engine.
@@ -44,7 +43,7 @@ _WORTH = 0.8
 
 
 @dataclass(frozen=True)
-class _Work:
+class Work:
     """A problem with the memory that is shortest, if any is, as a problem of its own."""
 
     problem: Problem
@@ -53,6 +52,7 @@ class _Work:
 
     @property
     def space(self) -> Space:
+        """Where bounds of this order hold."""
         return "free" if self.order == "free" else "first_in_order"
 
 
@@ -69,8 +69,7 @@ def improving_device_bounds(
         if bound.is_above(best):
             best = bound
             yield best
-        known = best_ns()
-        if best is not None and (best.time_ns is None or (known is not None and best.time_ns >= known)):
+        if best is not None and best.is_enough(best_ns()):
             return
 
 
@@ -80,17 +79,6 @@ def cut_bound(problem: Problem) -> Bound:
     rooms = make_rooms(problem)
     units = None if rooms.has_stranded_op else cut_units(rooms)
     return Bound(_nanoseconds(rooms, units), "free", "cut", True, time.monotonic() - began)
-
-
-def device_frontier(
-    problem: Problem, limits: Limits, boundaries: int, best_ns: Callable[[], int | None] = lambda: None
-) -> Bound:
-    """The bound from at most so many boundaries; see `_bounds.devices_frontier`."""
-    work = _Work(problem, limits.order, shortest_memory(problem))
-    best = Bound(problem.baseline_time_ns, work.space, "frontier", False, 0.0)
-    for bound in _frontier(work, _choose(work, boundaries), limits, best_ns):
-        best = bound if bound.is_above(best) or bound.is_tight else best
-    return best
 
 
 def shortest_memory(problem: Problem) -> Pressure | None:
@@ -108,15 +96,15 @@ def _all_bounds(problem: Problem, limits: Limits, best_ns: Callable[[], int | No
     several = len(problem.memories) > 1
     if several and len(problem.memories) == 2 and not problem.overlap:
         yield cut_bound(problem)
-    work = _Work(problem, limits.order, shortest_memory(problem) if several else None)
-    yield from _merged(problem, _part_of(limits, _MERGED_SHARE if several else 1.0), best_ns)
+    work = Work(problem, limits.order, shortest_memory(problem) if several else None)
+    yield from _merged(problem, part_of(limits, _MERGED_SHARE if several else 1.0), best_ns)
     tried: list[list[int]] = []
     for count in (0, *_BOUNDARIES) if several else ():
-        chosen = [] if limits.is_over else _choose(work, count)
+        chosen = [] if limits.is_over else choose_stages(work, count)
         if limits.is_over or chosen in tried:
             continue
         tried.append(chosen)
-        yield from _frontier(work, chosen, _part_of(limits, _SHARE), best_ns)
+        yield from frontier_bounds(work, chosen, part_of(limits, _SHARE), best_ns)
 
 
 def _merged(problem: Problem, limits: Limits, best_ns: Callable[[], int | None]) -> Iterator[Bound]:
@@ -129,14 +117,17 @@ def _merged(problem: Problem, limits: Limits, best_ns: Callable[[], int | None])
         yield replace(bound, start=None, facts=bound.facts | {"memories": "merged"})
 
 
-def _choose(work: _Work, count: int) -> list[int]:
+def choose_stages(work: Work, count: int) -> list[int]:
+    """At most so many boundaries, where the shortest memory asks for them."""
     if work.shortest is None or count == 0:
         return []
     choose = choose_chain if work.order == "free" else choose_boundaries
     return choose(work.shortest, count)
 
 
-def _frontier(work: _Work, chosen: list[int], limits: Limits, best_ns: Callable[[], int | None]) -> Iterator[Bound]:
+def frontier_bounds(
+    work: Work, chosen: list[int], limits: Limits, best_ns: Callable[[], int | None]
+) -> Iterator[Bound]:
     """Rising bounds from the program with these boundaries."""
     began = time.monotonic()
     links = len(work.problem.memories) ** 2
@@ -150,37 +141,21 @@ def _frontier(work: _Work, chosen: list[int], limits: Limits, best_ns: Callable[
         return
     milp = device_frontier_milp(rooms, _windows(work, rooms, chosen))
     quick = replace(limits, report=Limits().report, work=None, workers=1)
-    for answer in _answers(milp, is_small, quick, _known_units(rooms, best_ns)):
+    for answer in rising_answers(milp, _engine(milp, is_small), quick, known_units(best_ns, 0, rooms.time_unit)):
         facts = answer.facts | {"boundaries": len(chosen)}
         total = _nanoseconds(rooms, answer.bound)
         yield Bound(total, work.space, "frontier", answer.is_tight, time.monotonic() - began, facts)
 
 
-def _windows(work: _Work, rooms: Rooms, chosen: list[int]) -> Windows:
+def _windows(work: Work, rooms: Rooms, chosen: list[int]) -> Windows:
     return free_windows(rooms, chosen) if work.order == "free" else ordered_windows(rooms, chosen)
 
 
-def _answers(milp: Milp, is_small: bool, limits: Limits, known: Known) -> Iterator[Answer]:
+def _engine(milp: Milp, is_small: bool) -> Engine:
     if is_small:
-        return rising_answers(milp, "cp-sat", limits, known)
-    if len(milp.upper) <= _MOST_INTEGERS:
-        return rising_answers(milp, "highs", limits, known)
-    return iter([relaxed_answer(milp, limits)])
-
-
-def _known_units(rooms: Rooms, best_ns: Callable[[], int | None]) -> Known:
-    def known() -> int | None:
-        best = best_ns()
-        return None if best is None else best // rooms.time_unit
-
-    return known
+        return "cp-sat"
+    return "highs" if len(milp.upper) <= _MOST_INTEGERS else "relaxed"
 
 
 def _nanoseconds(rooms: Rooms, units: int | None) -> int | None:
     return None if units is None else units * rooms.time_unit
-
-
-def _part_of(limits: Limits, share: float) -> Limits:
-    """A part of the time left, or all of it when it is short."""
-    left = limits.seconds_left
-    return replace(limits, seconds=max(left * share, min(left, 2.0)), started=time.monotonic())

@@ -42,11 +42,11 @@ Without boundaries this is the cut of `_bounds.devices_cut` for any number of me
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from remat_cli.solvers._bounds.devices_rooms import Room, Rooms
-from remat_cli.solvers._bounds.free_events import make_events
+from remat_cli.solvers._bounds.free_frontier import chain_windows
 from remat_cli.solvers._milp.program import Milp, Terms
 
 
@@ -61,12 +61,7 @@ class Windows:
 
 def free_windows(rooms: Rooms, chain: Sequence[int]) -> Windows:
     """Of boundaries each an ancestor of the next, in any order of the rest."""
-    events = make_events(rooms.problem, chain)
-    last = len(chain)
-    low = [ancestors.bit_length() for ancestors in events.before]
-    high = [(heirs & -heirs).bit_length() - 1 if heirs else last for heirs in events.after]
-    for stage, op in enumerate(chain):
-        high[op] = stage
+    low, high = chain_windows(rooms.problem, chain)
     return Windows(tuple(chain), tuple(low), tuple(high))
 
 
@@ -170,16 +165,13 @@ class DeviceFrontier:
         """(i) and (iii)."""
         for (op, memory), run in stage.runs.items():
             for tensor in self.ops[op].inputs:
-                self._implies(run, self._sources(stage, tensor, memory))
+                self.milp.implies(run, self._sources(stage, tensor, memory))
         for (tensor, source, target), copied in stage.copied.items():
-            self._implies(copied, self._sources(stage, tensor, source))
+            self.milp.implies(copied, self._sources(stage, tensor, source))
             third = [m for m in range(len(self.rooms.rooms)) if m not in (source, target)]
             more = [stage.copied.get((tensor, m, end)) for m in third for end in (source, target)]
             origins = self._origins(stage, tensor, source) + self._origins(stage, tensor, target)
-            self._implies(copied, [*origins, *(variable for variable in more if variable is not None)])
-
-    def _implies(self, cause: int, needs: Iterable[int]) -> None:
-        self.milp.at_least([*((1, need) for need in needs), (-1, cause)], 0)
+            self.milp.implies(copied, [*origins, *(variable for variable in more if variable is not None)])
 
     def _survive(self, stage: Stage) -> None:
         """S after a stage, with (ii)."""
@@ -193,7 +185,7 @@ class DeviceFrontier:
                 sources = self._sources(stage, tensor, memory)
                 if sources:
                     stage.after[tensor, memory] = self.milp.add()
-                    self._implies(stage.after[tensor, memory], sources)
+                    self.milp.implies(stage.after[tensor, memory], sources)
 
     def _hold_weights(self) -> None:
         """(viii) and the sum for each limited memory."""
@@ -205,7 +197,7 @@ class DeviceFrontier:
                     for weight in self.ops[op].weights if where == memory else ():
                         if weight not in holds:
                             holds[weight] = self.milp.add()
-                        self._implies(run, [holds[weight]])
+                        self.milp.implies(run, [holds[weight]])
             terms = [(room.fixed[weight], variable) for weight, variable in holds.items() if room.fixed[weight]]
             if terms:
                 self.held[memory] = self.milp.add(upper=max(0, room.capacity), integral=False)
@@ -267,25 +259,16 @@ class DeviceFrontier:
                 if cause is not None:
                     if tensor not in through:
                         through[tensor] = self.milp.add(integral=False)
-                    self._implies(cause, [through[tensor], *gets])
+                    self.milp.implies(cause, [through[tensor], *gets])
         return through
 
     def _by_class(self, room: Room, held: dict[int, int]) -> dict[int, int]:
         """Per class with weight a variable that is at least that of each of its tensors."""
         members: dict[int, list[int]] = {}
         for tensor, variable in held.items():
-            root = self.rooms.class_of[tensor]
-            if room.weight[root] > 0:
-                members.setdefault(root, []).append(variable)
-        return {root: self._any_of(variables) for root, variables in members.items()}
-
-    def _any_of(self, variables: list[int]) -> int:
-        if len(variables) == 1:
-            return variables[0]
-        held = self.milp.add(integral=False)
-        for variable in variables:
-            self._implies(variable, [held])
-        return held
+            if room.weight[self.rooms.class_of[tensor]] > 0:
+                members.setdefault(self.rooms.class_of[tensor], []).append(variable)
+        return {root: self.milp.any_of(variables) for root, variables in members.items()}
 
     def _end(self) -> None:
         """Kept tensors are somewhere at the end, and fit there."""

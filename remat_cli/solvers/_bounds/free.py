@@ -10,17 +10,23 @@ Strong where the graph is nearly a chain, as in training; zero on wide graphs.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from remat_cli.solvers._bounds.free_events import Events, bits_of, forced_loads, forced_tensors, make_events
+import numpy as np
+import numpy.typing as npt
+
 from remat_cli.solvers._bounds.pressure import Pressure
 from remat_cli.solvers._milp.program import Milp
+from remat_cli.solvers._precedence import Events, bits_of, make_events
 
 # A row has a term per tensor that is forced to be there: on large problems only some of the rows are used.
 _MOST_TERMS = 150_000
 _MOST_ROWS = 1_000
 _MOST_CANDIDATES = 4_000
+# Bits per op while loads are measured: memory is the number of ops times twice this over eight bytes.
+_BLOCK = 1024
+_CHUNK = 1024  # storages whose bits are spread out at once
 
 
 def free_order_milp(pressure: Pressure) -> Milp:
@@ -130,13 +136,9 @@ class _Rows:
 
     def _all(self, missing: list[int]) -> int:
         """Whether none of the tensors of a storage is in memory."""
-        if len(missing) == 1:
-            return missing[0]
         key = tuple(missing)
         if key not in self.shared:
-            self.shared[key] = self.milp.add(integral=False)
-            for literal in missing:
-                self.milp.at_most([(1, self.shared[key]), (-1, literal)], 0)
+            self.shared[key] = self.milp.all_of(missing)
         return self.shared[key]
 
 
@@ -162,3 +164,54 @@ def _count(chosen: Events, extra: Extra, gaps: list[Gap]) -> None:
     ends = [i for i in range(len(order)) if not any(earlier >> i & 1 for earlier in before)]
     for i in ends:
         milp.at_least([(1, runs), (-1, longest[i])], 0)
+
+
+def forced_tensors(pressure: Pressure, chosen: Events) -> Iterator[tuple[int, int]]:
+    """Tensors that weigh something, each with the events (bits) before which it is made and after which it is needed.
+
+    In every order: its producer is an ancestor of the event, and a reader a descendant, or it is kept.
+    """
+    everywhere = (1 << len(chosen.events)) - 1
+    for tensor, root in enumerate(pressure.class_of):
+        if pressure.weight[root] == 0:
+            continue
+        needed = everywhere if pressure.problem.tensors[tensor].kept else 0
+        for reader in pressure.readers[tensor]:
+            needed |= chosen.before[reader]
+        needed &= chosen.after[pressure.producer(tensor)]
+        if needed:
+            yield tensor, needed
+
+
+def forced_loads(pressure: Pressure, ops: Sequence[int]) -> list[int]:
+    """For each of the ops the least memory at its first computation, in every order, if nothing is recomputed."""
+    loads: list[int] = []
+    for start in range(0, len(ops), _BLOCK):
+        loads += _loads_of(pressure, ops[start : start + _BLOCK])
+    return loads
+
+
+def _loads_of(pressure: Pressure, ops: Sequence[int]) -> list[int]:
+    by_root: dict[int, int] = {}
+    for tensor, needed in forced_tensors(pressure, make_events(pressure.problem, ops)):
+        root = pressure.class_of[tensor]
+        by_root[root] = by_root.get(root, 0) | needed
+    loads = [pressure.working[op] for op in ops]
+    for i, op in enumerate(ops):
+        own = sum(pressure.weight[root] for root in pressure.own[op] if by_root.get(root, 0) >> i & 1)
+        loads[i] -= own
+    roots = list(by_root)
+    for start in range(0, len(roots), _CHUNK):
+        chunk = roots[start : start + _CHUNK]
+        weights = np.array([pressure.weight[root] for root in chunk], dtype=np.int64)
+        sums = weights @ _bit_rows([by_root[root] for root in chunk], len(ops))
+        loads = [load + int(more) for load, more in zip(loads, sums, strict=True)]
+    return loads
+
+
+def _bit_rows(sets: Sequence[int], width: int) -> npt.NDArray[np.int64]:
+    """A row of zeros and ones per bit set."""
+    size = -(-width // 8)
+    packed = np.frombuffer(b"".join(bits.to_bytes(size, "little") for bits in sets), dtype=np.uint8)
+    rows = np.unpackbits(packed.reshape(len(sets), size), axis=1, bitorder="little")
+    return rows[:, :width].astype(np.int64)

@@ -31,13 +31,14 @@ missing at the first computation of t and must be there at that of r, then op(x)
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from remat_cli.solvers._bounds.free import Extra, Gap, add_cover, worst_of_parts
-from remat_cli.solvers._bounds.free_events import Events, forced_loads, make_events
+from remat_cli.core.problem import Problem
+from remat_cli.solvers._bounds.free import Extra, Gap, add_cover, forced_loads, worst_of_parts
 from remat_cli.solvers._bounds.pressure import Pressure
 from remat_cli.solvers._milp.program import Milp
+from remat_cli.solvers._precedence import Events, make_events
 
 # Chains are chosen among so many ops of greatest load; comparing all pairs of them takes about a second.
 _MOST_CANDIDATES = 1_500
@@ -76,6 +77,16 @@ def _heaviest_chain(events: Events, worth: dict[int, float]) -> list[int]:
     return chain[::-1]
 
 
+def chain_windows(problem: Problem, chain: Sequence[int]) -> tuple[list[int], list[int]]:
+    """For each op the first stage it can run in, and the one in which it has surely run: lo and hi."""
+    events, last = make_events(problem, chain), len(chain)
+    low = [ancestors.bit_length() for ancestors in events.before]
+    high = [(heirs & -heirs).bit_length() - 1 if heirs else last for heirs in events.after]
+    for stage, op in enumerate(chain):
+        high[op] = stage
+    return low, high
+
+
 def free_frontier_milp(pressure: Pressure, boundaries: list[int]) -> Milp:
     """Cost in time units; boundaries are a chain, each an ancestor of the next."""
     extra = Extra(pressure)
@@ -98,12 +109,7 @@ class FreeFrontier:
 
     def __post_init__(self) -> None:
         self.milp = self.extra.milp
-        chosen = make_events(self.pressure.problem, self.boundaries)
-        last = len(self.boundaries)
-        self.low = [ancestors.bit_length() for ancestors in chosen.before]
-        self.high = [(heirs & -heirs).bit_length() - 1 if heirs else last for heirs in chosen.after]
-        for stage, op in enumerate(self.boundaries):
-            self.high[op] = stage
+        self.low, self.high = chain_windows(self.pressure.problem, self.boundaries)
 
     def build(self) -> None:
         """All rows and costs."""
@@ -192,20 +198,8 @@ class FreeFrontier:
 
     def _by_class(self, held: dict[int, int]) -> dict[int, int]:
         """Per class with weight a variable that is at least that of each of its tensors."""
-        members: dict[int, list[int]] = {}
-        for tensor, variable in held.items():
-            root = self.pressure.class_of[tensor]
-            if self.pressure.weight[root] > 0 and variable != ONE:
-                members.setdefault(root, []).append(variable)
-        return {root: self._any_of(variables) for root, variables in members.items()}
-
-    def _any_of(self, variables: list[int]) -> int:
-        if len(variables) == 1:
-            return variables[0]
-        held = self.milp.add(integral=False)
-        for variable in variables:
-            self.milp.at_least([(1, held), (-1, variable)], 0)
-        return held
+        members = self.pressure.by_class((tensor, variable) for tensor, variable in held.items() if variable != ONE)
+        return {root: self.milp.any_of(variables) for root, variables in members.items()}
 
     def _count(self, op: int) -> None:
         """Row (vi) and the extra runs of an op."""

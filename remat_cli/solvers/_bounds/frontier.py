@@ -34,10 +34,13 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import TypeAlias
 
+from remat_cli.core.problem import Problem
+from remat_cli.core.schedule import Schedule
 from remat_cli.solvers._bounds.pressure import Pressure
 from remat_cli.solvers._milp.program import Milp, Terms
 
@@ -138,7 +141,7 @@ class _Builder:
             self.held[end] = dict.fromkeys(pressure.kept)
             return
         self.held[end] = {x: self.milp.add() for x in self.used if pressure.producer(x) <= end}
-        by_class = self._by_class((x, self._held(end, x)) for x in self.held[end])
+        by_class = self.pressure.by_class((x, self._held(end, x)) for x in self.held[end])
         self._fit(end, {root: items for root, items in by_class.items() if root not in pressure.own[end]})
 
     def _held(self, end: int, tensor: int) -> Expression:
@@ -196,7 +199,7 @@ class _Builder:
                     stays.append((tensor, self._sum(self._held(stage.end, tensor), made)))
                 if tensor in last_inputs:
                     stays.append((tensor, self._sum(([], 1), made)))
-        by_class = self._by_class(stays)
+        by_class = self.pressure.by_class(stays)
         stage.through = {root: self._at_least_each(items) for root, items in by_class.items()}
         stage.most = self._most_through(stage)
         stage.total = self.milp.add(upper=max(0, stage.most), integral=False)
@@ -228,7 +231,7 @@ class _Builder:
             elif producer > stage.begin and tensor in self.held[stage.end]:
                 made = self._minus((self._run(stage, producer), 0))
                 present.append((tensor, self._sum(self._held(stage.end, tensor), made)))
-        by_class = self._by_class(present)
+        by_class = self.pressure.by_class(present)
         rest = [(-pressure.weight[root], stage.through[root]) for root in pressure.own[event] if root in stage.through]
         for root, items in by_class.items():
             if root in stage.through:
@@ -258,15 +261,6 @@ class _Builder:
             most -= weight * present[1]
         self.milp.at_most(row, most)
 
-    def _by_class(self, items: Iterable[tuple[int, Expression]]) -> dict[int, list[Expression]]:
-        """Expressions of tensors, by class; those of classes without weight are dropped."""
-        by_class: dict[int, list[Expression]] = {}
-        for tensor, expression in items:
-            root = self.pressure.class_of[tensor]
-            if self.pressure.weight[root] > 0:
-                by_class.setdefault(root, []).append(expression)
-        return by_class
-
     def _at_least_each(self, items: list[Expression]) -> int:
         """A variable, at least each expression."""
         variable = self.milp.add(integral=False)
@@ -284,3 +278,62 @@ class _Builder:
 
     def _sum(self, *parts: Expression) -> Expression:
         return [term for terms, _ in parts for term in terms], sum(constant for _, constant in parts)
+
+
+def rounded_schedule(problem: Problem, frontier: Frontier, values: Sequence[int]) -> Schedule:
+    """A legal schedule with the recomputes of a solution, for a search to start from; it may exceed the budget.
+
+    Each recompute of a stage goes directly before the first reader that lacks its result. When it does not, and takes
+    no more time than the solution, it is optimal if the solution is.
+    """
+    steps: list[int] = []
+    for stage in frontier.stages:
+        held = frontier.held[stage.begin]
+        present = {x for x, variable in held.items() if variable is None or values[variable]}
+        later = frontier.held[stage.end]
+        wanted = {x for x, variable in later.items() if variable is None or values[variable]}
+        again = [op for op, run in stage.runs.items() if values[run]]
+        steps += _Placing(problem, stage, present, wanted).place(again)
+    return Schedule.of_ops(steps)
+
+
+@dataclass(frozen=True)
+class _Placing:
+    """One stage with the tensors in memory when it begins and when it ends."""
+
+    problem: Problem
+    stage: Stage
+    present: set[int]
+    wanted: set[int]
+
+    def place(self, again: list[int]) -> list[int]:
+        """All steps of the stage. Readers have larger numbers, so they are there before what they read."""
+        steps = list(range(self.stage.begin + 1, self.stage.last + 1))
+        for op in sorted(again, reverse=True):
+            steps.insert(self._position(steps, op), op)
+        return steps
+
+    def _position(self, steps: list[int], op: int) -> int:
+        """Before the first reader that lacks a result; if none does, at the end of the longest time without a use."""
+        outputs = self.problem.ops[op].outputs
+        missing = {x for x in outputs if op <= self.stage.begin and x not in self.present}
+        lacking = [place for place, step in enumerate(steps) if missing.intersection(self.problem.ops[step].inputs)]
+        if lacking:
+            return lacking[0]
+        uses = [*self._uses(steps, op), *([self._end(steps)] if self.wanted.intersection(outputs) else [])]
+        if len(uses) < 2:
+            return uses[0] if uses and op <= self.stage.begin else len(steps)
+        return max(pairwise(uses), key=lambda pair: pair[1] - pair[0])[1]
+
+    def _uses(self, steps: list[int], op: int) -> Iterator[int]:
+        """Places that need results of an op: the start of the stage or its own first run, and readers."""
+        outputs = set(self.problem.ops[op].outputs)
+        if op <= self.stage.begin:
+            yield 0
+        for place, step in enumerate(steps):
+            if step == op or outputs.intersection(self.problem.ops[step].inputs):
+                yield place
+
+    def _end(self, steps: list[int]) -> int:
+        """Before the first run that ends the stage."""
+        return len(steps) - (self.stage.end == self.stage.last)

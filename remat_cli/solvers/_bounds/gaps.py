@@ -60,25 +60,13 @@ class _Builder:
     def cover(self, event: int) -> None:
         """Working set and what stays in memory around an event fit together."""
         pressure, terms, most = self.pressure, [], self.pressure.capacity - self.pressure.working[event]
-        by_class: dict[int, list[Gap]] = {}
-        for gap in self.gaps[event]:
-            by_class.setdefault(pressure.class_of[gap.tensor], []).append(gap)
-        for root, gaps in by_class.items():
+        for root, gaps in pressure.by_class((gap.tensor, gap) for gap in self.gaps[event]).items():
             found = [self._recomputed(gap) for gap in gaps]
             literals = [literal for literal in found if literal is not None]
             most -= pressure.weight[root]
             if len(literals) == len(found):
-                terms.append((-pressure.weight[root], self._all_of(literals)))
+                terms.append((-pressure.weight[root], self.milp.all_of(literals)))
         self.milp.at_most(terms, most)
-
-    def _all_of(self, literals: list[int]) -> int:
-        """At most each literal: the storage goes only if every tensor in it does."""
-        if len(literals) == 1:
-            return literals[0]
-        absent = self.milp.add(integral=False)
-        for literal in literals:
-            self.milp.at_most([(1, absent), (-1, literal)], 0)
-        return absent
 
     def _recomputed(self, gap: Gap) -> int | None:
         if gap not in self.recomputed:

@@ -1,8 +1,8 @@
 """Proved lower bounds on the total time of a plan, for problems with one device.
 
-Each bound holds in its search space and in every smaller one; it says nothing about a larger one. `gap_cover` and
-`frontier` need first computations in baseline order, `free_order_bound` needs nothing. All may be stopped at any time
-and then return what is proved so far.
+Each bound holds in its search space and in every smaller one; it says nothing about a larger one. `gap_cover`,
+`frontier` and `relaxed_frontier` need first computations in baseline order, `free_order` needs nothing. All may be
+stopped at any time and then return what is proved so far.
 """
 
 from __future__ import annotations
@@ -18,11 +18,10 @@ from remat_cli.core.problem import Problem
 from remat_cli.core.schedule import Schedule
 from remat_cli.solvers._bounds.free import free_order_milp
 from remat_cli.solvers._bounds.free_frontier import choose_chain, free_frontier_milp
-from remat_cli.solvers._bounds.frontier import Frontier, choose_boundaries, make_frontier
+from remat_cli.solvers._bounds.frontier import Frontier, choose_boundaries, make_frontier, rounded_schedule
 from remat_cli.solvers._bounds.gaps import gap_cover_milp
 from remat_cli.solvers._bounds.pressure import Pressure, make_pressure
-from remat_cli.solvers._bounds.start import rounded_schedule
-from remat_cli.solvers._milp.program import Answer, Known, Milp, relaxed_answer, rising_answers
+from remat_cli.solvers._milp.program import Answer, Engine, Known, Milp, rising_answers
 from remat_cli.solvers.base import Limits, Order, Space
 
 # Variables times stages up to which CP-SAT, exact and without the start of a process, is the quicker engine.
@@ -66,6 +65,10 @@ class Bound:
             return True
         return other.time_ns is not None and self.time_ns > other.time_ns
 
+    def is_enough(self, known_ns: int | None) -> bool:
+        """Whether nothing above this is worth proving, when the best schedule known takes so long."""
+        return self.time_ns is None or (known_ns is not None and self.time_ns >= known_ns)
+
 
 @dataclass(frozen=True)
 class _Program:
@@ -76,7 +79,7 @@ class _Program:
 
 
 @dataclass(frozen=True)
-class _Task:
+class Task:
     """A relaxation to be built and solved; `size` is about its number of variables."""
 
     method: Method
@@ -84,34 +87,6 @@ class _Task:
     size: int
     with_integers: bool = True
     facts: dict[str, Any] = field(default_factory=dict)
-
-
-def gap_cover(problem: Problem, limits: Limits) -> Bound:
-    """Quick bound for `first_in_order`: between its uses a tensor stays in memory or is recomputed."""
-    return _last(make_pressure(problem), _gap_cover(problem), limits)
-
-
-def frontier(problem: Problem, limits: Limits, boundaries: int) -> Bound:
-    """Strong bound for `first_in_order` from at most so many critical events; see `_bounds.frontier`.
-
-    A few dozen boundaries are a sensible most: more say more in the end, and less in a given time.
-    """
-    pressure = make_pressure(problem)
-    return _last(pressure, _frontier(pressure, boundaries), limits)
-
-
-def relaxed_frontier(problem: Problem, limits: Limits, boundaries: int) -> Bound:
-    """The frontier bound without integers, from layers with so many critical events, half as many, and so on.
-
-    Linear in the number of ops; on large problems it says far more than the gap cover.
-    """
-    pressure = make_pressure(problem)
-    return _last(pressure, _relaxed_frontier(pressure, boundaries), limits)
-
-
-def free_order_bound(problem: Problem, limits: Limits) -> Bound:
-    """Bound for every schedule (`free`), from the precedences that all orders share."""
-    return _last(make_pressure(problem), _free_order(problem), limits)
 
 
 def improving_bounds(
@@ -126,33 +101,29 @@ def improving_bounds(
     best: Bound | None = None
     pressure = make_pressure(problem)
     for task in _tasks(pressure, limits.order):
-        for bound in _rising(pressure, task, _part_of(limits), best_ns):
+        for bound in rising_bounds(pressure, task, part_of(limits, _SHARE), best_ns):
             if bound.is_above(best):
                 best = bound
                 yield best
             elif bound.start is not None and best is not None:
                 yield replace(best, start=bound.start)
-            if best is not None and _is_closed(best, best_ns()):
+            if best is not None and best.is_enough(best_ns()):
                 return
         if limits.is_over:
             return
 
 
-def _is_closed(best: Bound, known_ns: int | None) -> bool:
-    return best.time_ns is None or (known_ns is not None and best.time_ns >= known_ns)
-
-
-def _tasks(pressure: Pressure, order: Order) -> Iterator[_Task]:
+def _tasks(pressure: Pressure, order: Order) -> Iterator[Task]:
     """Cheap ones first."""
     problem = pressure.problem
     if order == "free":
-        yield _free_order(problem)
+        yield free_order(problem)
         yield from _free_frontiers(pressure)
         return
-    yield _gap_cover(problem)
+    yield gap_cover(problem)
     is_large = len(problem.ops) > _LARGE
     for count in _BOUNDARIES_LARGE if is_large else _BOUNDARIES_RELAXED:
-        task = _relaxed_frontier(pressure, count)
+        task = relaxedfrontier(pressure, count)
         if task.size <= _MOST:
             yield task
     tried: list[list[int]] = []
@@ -160,19 +131,21 @@ def _tasks(pressure: Pressure, order: Order) -> Iterator[_Task]:
         chosen = choose_boundaries(pressure, count)
         if chosen not in tried:
             tried.append(chosen)
-            yield _frontier(pressure, count)
+            yield frontier(pressure, count)
 
 
-def _gap_cover(problem: Problem) -> _Task:
+def gap_cover(problem: Problem) -> Task:
+    """Quick, for `first_in_order`: between its uses a tensor stays in memory or is recomputed."""
     is_small = len(problem.ops) <= _LARGE
-    return _Task("gap cover", lambda scaled: _Program(gap_cover_milp(scaled)), len(problem.ops), is_small)
+    return Task("gap cover", lambda scaled: _Program(gap_cover_milp(scaled)), len(problem.ops), is_small)
 
 
-def _free_order(problem: Problem) -> _Task:
-    return _Task("free order", lambda scaled: _Program(free_order_milp(scaled)), len(problem.ops))
+def free_order(problem: Problem) -> Task:
+    """For every schedule (`free`), from the precedences that all orders share."""
+    return Task("free order", lambda scaled: _Program(free_order_milp(scaled)), len(problem.ops))
 
 
-def _free_frontiers(pressure: Pressure) -> Iterator[_Task]:
+def _free_frontiers(pressure: Pressure) -> Iterator[Task]:
     """For any order, with ever more boundaries, as long as the program is not too large to be written down."""
     ops = len(pressure.problem.ops)
     tried: list[list[int]] = [[]]
@@ -181,25 +154,33 @@ def _free_frontiers(pressure: Pressure) -> Iterator[_Task]:
         if chain not in tried:
             tried.append(chain)
             build = partial(_free_frontier_program, chain)
-            yield _Task("free order", build, ops * (1 + len(chain)), ops <= _LARGE, {"boundaries": len(chain)})
+            yield Task("free order", build, ops * (1 + len(chain)), ops <= _LARGE, {"boundaries": len(chain)})
 
 
 def _free_frontier_program(chain: list[int], scaled: Pressure) -> _Program:
     return _Program(free_frontier_milp(scaled, chain))
 
 
-def _frontier(pressure: Pressure, boundaries: int) -> _Task:
+def frontier(pressure: Pressure, boundaries: int) -> Task:
+    """Strong, for `first_in_order`, from at most so many critical events.
+
+    A few dozen boundaries are a sensible most: more say more in the end, and less in a given time.
+    """
     chosen = choose_boundaries(pressure, boundaries)
     size = len(pressure.problem.ops) * len(chosen)
-    return _Task("frontier", partial(_frontier_program, [chosen]), size, facts={"boundaries": len(chosen)})
+    return Task("frontier", partial(_frontier_program, [chosen]), size, facts={"boundaries": len(chosen)})
 
 
-def _relaxed_frontier(pressure: Pressure, boundaries: int) -> _Task:
-    """Integers cost more time with layers than without."""
+def relaxedfrontier(pressure: Pressure, boundaries: int) -> Task:
+    """Without integers, from layers with so many critical events, half as many, and so on.
+
+    Linear in the number of ops; on large problems it says far more than the gap cover. Integers would cost more time
+    with layers than without.
+    """
     counts = [boundaries >> halvings for halvings in range(boundaries.bit_length())]
     layers = [choose_boundaries(pressure, count) for count in counts]
     size = len(pressure.problem.ops) * len(layers[0])
-    return _Task("frontier", partial(_frontier_program, layers), size, False, {"boundaries": len(layers[0])})
+    return Task("frontier", partial(_frontier_program, layers), size, False, {"boundaries": len(layers[0])})
 
 
 def _frontier_program(layers: list[list[int]], scaled: Pressure) -> _Program:
@@ -207,22 +188,13 @@ def _frontier_program(layers: list[list[int]], scaled: Pressure) -> _Program:
     return _Program(made.milp, made)
 
 
-def _part_of(limits: Limits) -> Limits:
-    """Most of the time left, or all of it when it is short."""
+def part_of(limits: Limits, share: float) -> Limits:
+    """A part of the time left, or all of it when it is short."""
     left = limits.seconds_left
-    return replace(limits, seconds=max(left * _SHARE, min(left, 2.0)), started=time.monotonic())
+    return replace(limits, seconds=max(left * share, min(left, 2.0)), started=time.monotonic())
 
 
-def _last(pressure: Pressure, task: _Task, limits: Limits) -> Bound:
-    """The best bound, with the last start."""
-    space: Space = "free" if task.method == "free order" else "first_in_order"
-    best = Bound(pressure.problem.baseline_time_ns, space, task.method, False, 0.0)
-    for bound in _rising(pressure, task, limits, lambda: None):
-        best = replace(bound, start=bound.start or best.start)
-    return best
-
-
-def _rising(pressure: Pressure, task: _Task, limits: Limits, best_ns: Callable[[], int | None]) -> Iterator[Bound]:
+def rising_bounds(pressure: Pressure, task: Task, limits: Limits, best_ns: Callable[[], int | None]) -> Iterator[Bound]:
     """Solve a relaxation of the extra time and add the time of every op once; each bound at least the one before."""
     began = time.monotonic()
     if pressure.is_surely_too_much():
@@ -232,8 +204,8 @@ def _rising(pressure: Pressure, task: _Task, limits: Limits, best_ns: Callable[[
     is_small = task.size <= _SMALL
     scaled = pressure if is_small else pressure.for_floats()
     program = task.build(scaled)
-    known = _known_units(pressure, best_ns)
-    for answer in _answers(program.milp, task, quick, known):
+    known = known_units(best_ns, pressure.problem.baseline_time_ns, pressure.time_unit)
+    for answer in rising_answers(program.milp, _engine(task), quick, known):
         bound = _bound(pressure, task, answer, time.monotonic() - began)
         yield replace(bound, start=_start(pressure.problem, program, answer, known()))
 
@@ -246,25 +218,23 @@ def _start(problem: Problem, program: _Program, answer: Answer, known: int | Non
     return None if known is not None and cost > known else rounded_schedule(problem, program.frontier, answer.values)
 
 
-def _answers(milp: Milp, task: _Task, limits: Limits, known: Known) -> Iterator[Answer]:
-    if task.size <= _SMALL:
-        return rising_answers(milp, "cp-sat", limits, known)
-    if task.with_integers:
-        return rising_answers(milp, "highs", limits, known)
-    return iter([relaxed_answer(milp, limits)])
-
-
-def _known_units(pressure: Pressure, best_ns: Callable[[], int | None]) -> Known:
-    """The extra time of the best schedule, in time units."""
+def known_units(best_ns: Callable[[], int | None], free_ns: int, unit: int) -> Known:
+    """The time of the best schedule beyond what counts nothing, in time units."""
 
     def known() -> int | None:
         best = best_ns()
-        return None if best is None else (best - pressure.problem.baseline_time_ns) // pressure.time_unit
+        return None if best is None else (best - free_ns) // unit
 
     return known
 
 
-def _bound(pressure: Pressure, task: _Task, answer: Answer, seconds: float) -> Bound:
+def _engine(task: Task) -> Engine:
+    if task.size <= _SMALL:
+        return "cp-sat"
+    return "highs" if task.with_integers else "relaxed"
+
+
+def _bound(pressure: Pressure, task: Task, answer: Answer, seconds: float) -> Bound:
     space: Space = "free" if task.method == "free order" else "first_in_order"
     facts = answer.facts | task.facts
     if answer.bound is None:

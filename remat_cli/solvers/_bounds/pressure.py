@@ -17,14 +17,19 @@ An op's own classes count in `working` only: inputs once per class, and an outpu
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from itertools import accumulate
+from typing import TypeVar
 
 from remat_cli.core.floor import storage_root
 from remat_cli.core.problem import OpSpec, Problem
+from remat_cli.solvers._precedence import readers_of
 
 # MIP solvers in floating point return wrong bounds, silently, when capacities are given in raw bytes.
 _FLOAT_CAPACITY = 1_000_000
+
+Item = TypeVar("Item")
 
 
 @dataclass(frozen=True)
@@ -122,6 +127,15 @@ class Pressure:
         end = [len(self.problem.ops)] if self.problem.tensors[tensor].kept else []
         return [self.producer(tensor), *self.readers[tensor], *end]
 
+    def by_class(self, items: Iterable[tuple[int, Item]]) -> dict[int, list[Item]]:
+        """What belongs to tensors, by class; what belongs to classes without weight is dropped."""
+        found: dict[int, list[Item]] = {}
+        for tensor, item in items:
+            root = self.class_of[tensor]
+            if self.weight[root] > 0:
+                found.setdefault(root, []).append(item)
+        return found
+
     def is_surely_too_much(self) -> bool:
         """Whether one step, or the end with all kept tensors in buffers of their own, exceeds the budget."""
         outputs = sum(self.problem.tensors[tensor].size_bytes for tensor in self.kept)
@@ -135,10 +149,6 @@ def make_pressure(problem: Problem) -> Pressure:
     working = [_working_bytes(problem, op, class_of, weight) for op in problem.ops]
     times = [op.time_ns[0] or 0 for op in problem.ops]
     unit, time_unit = math.gcd(*weight, *working) or 1, math.gcd(*times) or 1
-    readers: list[list[int]] = [[] for _ in problem.tensors]
-    for op, spec in enumerate(problem.ops):
-        for tensor in spec.inputs:
-            readers[tensor].append(op)
     return Pressure(
         problem=problem,
         class_of=class_of,
@@ -148,7 +158,7 @@ def make_pressure(problem: Problem) -> Pressure:
         capacity=problem.memories[0].free_bytes // unit,
         times=tuple(time // time_unit for time in times),
         time_unit=time_unit,
-        readers=tuple(map(tuple, readers)),
+        readers=tuple(map(tuple, readers_of(problem))),
         byte_unit=unit,
     )
 

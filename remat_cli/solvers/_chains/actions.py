@@ -1,12 +1,10 @@
-"""Chains of stages, operations on them, and what a sequence of operations takes: the model of Shilova 2021, ch. 2."""
+"""Chains of stages and operations on them (the model of Shilova 2021, ch. 2), and the plainest sequences of these."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Literal, NamedTuple, TypeAlias
-
-from remat_cli.base.errors import InvalidSchedule
 
 Kind: TypeAlias = Literal["all", "keep", "move", "drop", "back"]
 
@@ -47,90 +45,29 @@ class Chain:
         """N."""
         return len(self.forward_ns) - 1
 
+    def keep_all(self) -> tuple[int, int]:
+        """Time and peak bytes of every forward once, keeping all that the backwards need."""
+        held = list(accumulate(self.saved_bytes[1:], initial=self.value_bytes[0]))
+        last = self.gradient_bytes[-1]
+        stages = range(1, self.stages + 1)
+        forward = (held[stage] + self.saving_extra_bytes[stage] + last for stage in stages)
+        backward = (held[s] + sum(self.gradient_bytes[s - 1 : s + 1]) + self.backward_extra_bytes[s] for s in stages)
+        return sum(self.forward_ns[1:]) + sum(self.backward_ns[1:]), max(*forward, *backward)
 
-@dataclass(frozen=True)
-class ChainRun:
-    """What a sequence of operations takes: total time, and the largest memory during any of them."""
 
-    time_ns: int
-    peak_bytes: int
+def periodic(stages: int, segments: int) -> tuple[Action, ...]:
+    """Keep the input of each of `segments` runs of stages of one length; the last takes the rest.
 
-
-def follow(chain: Chain, actions: Iterable[Action]) -> ChainRun:
-    """Run a sequence on the chain from its input and the last gradient to the gradient of its input.
-
-    Plain on purpose: this is the definition, which tests hold every algorithm on chains against.
-
-    Raises:
-        InvalidSchedule: an operation lacks what it needs, or the sequence does not end with the first gradient.
+    The practice that optimal schedules are compared with. Each run but the last goes forward twice: for its output, and
+    before its backwards with all that they need.
     """
-    walk = _Walk(chain)
-    for number, action in enumerate(actions):
-        walk.take(number, action)
-    if walk.gradient != 0:
-        raise InvalidSchedule(f"the sequence ends at the gradient of stage {walk.gradient}, not of the input")
-    return ChainRun(walk.time_ns, walk.peak_bytes)
-
-
-class _Walk:
-    """What is stored, operation by operation: `bare` and `full` are the stages whose output or all is there."""
-
-    def __init__(self, chain: Chain) -> None:
-        self.chain = chain
-        self.bare = {0}
-        self.full: set[int] = set()
-        self.gradient = chain.stages
-        self.time_ns = 0
-        self.peak_bytes = self.stored_bytes
-
-    @property
-    def stored_bytes(self) -> int:
-        chain = self.chain
-        values = sum(chain.value_bytes[stage] for stage in self.bare)
-        return values + sum(chain.saved_bytes[stage] for stage in self.full) + chain.gradient_bytes[self.gradient]
-
-    def take(self, number: int, action: Action) -> None:
-        """One operation; `number` is its place, for the message."""
-        lacks = self._lacks(action)
-        if lacks:
-            raise InvalidSchedule(f"operation {number} ({action.kind} {action.stage}): {lacks}")
-        if action.kind == "back":
-            self._back(action.stage)
-        else:
-            self._forward(action)
-
-    def _lacks(self, action: Action) -> str | None:
-        before, stage = action.stage - 1, action.stage
-        if not 1 <= stage <= self.chain.stages:
-            return "there is no such stage"
-        if before not in self.bare and before not in self.full:
-            return f"the output of stage {before} is not there"
-        if action.kind == "back":
-            is_ready = self.gradient == stage and stage in self.full
-            return None if is_ready else "its gradient or what its forward saves is not there"
-        if stage in self.bare or stage in self.full:
-            return "its output is there already"
-        if action.kind in ("move", "drop") and before not in self.bare:
-            return f"the output of stage {before} is part of what its backward needs"
-        return None
-
-    def _forward(self, action: Action) -> None:
-        chain, stage = self.chain, action.stage
-        is_full = action.kind in ("all", "drop")
-        made = chain.saved_bytes[stage] if is_full else chain.value_bytes[stage]
-        extra = chain.saving_extra_bytes[stage] if is_full else chain.forward_extra_bytes[stage]
-        self._spend(chain.forward_ns[stage], made + extra)
-        (self.full if is_full else self.bare).add(stage)
-        if action.kind in ("move", "drop"):
-            self.bare.discard(stage - 1)
-
-    def _back(self, stage: int) -> None:
-        chain = self.chain
-        self._spend(chain.backward_ns[stage], chain.gradient_bytes[stage - 1] + chain.backward_extra_bytes[stage])
-        self.gradient = stage - 1
-        self.full.discard(stage)
-        self.bare.discard(stage - 1)
-
-    def _spend(self, time_ns: int, more_bytes: int) -> None:
-        self.time_ns += time_ns
-        self.peak_bytes = max(self.peak_bytes, self.stored_bytes + more_bytes)
+    length = stages // segments
+    starts = [1 + number * length for number in range(segments)]
+    actions = []
+    for start in starts[:-1]:
+        actions += [Action("keep", start), *(Action("move", stage) for stage in range(start + 1, start + length))]
+    ends = [*(start + length - 1 for start in starts[:-1]), stages]
+    for start, end in reversed(list(zip(starts, ends, strict=True))):
+        actions += [Action("all", stage) for stage in range(start, end + 1)]
+        actions += [Action("back", stage) for stage in range(end, start - 1, -1)]
+    return tuple(actions)

@@ -11,8 +11,8 @@ import msgspec
 from remat_cli.core.problem import OpSpec, Problem, TensorSpec
 from remat_cli.solvers._chains.blocks import Blocks, backward_ops, find_blocks, forward_ops, marks_missing
 from remat_cli.solvers._chains.cuts import make_net
+from remat_cli.solvers._chains.revolve import SlotAction
 from remat_cli.solvers._chains.towers import Towers, find_towers
-from remat_cli.solvers._chains.unit_slots import SlotAction
 from remat_cli.solvers.base import Order
 
 
@@ -177,9 +177,8 @@ class _Speller:
         self.join = join
         self.steps: list[int] = []
         self.done: set[int] = set()
-        net = make_net(join.problem)
-        self.readers = net.readers
-        self.waits = {op: set(net.inputs[op]) for op in join.aside}
+        self.net = make_net(join.problem)
+        self.waits = {op: set(self.net.inputs[op]) for op in join.aside}
         for op in join.aside:
             if not self.waits[op]:
                 self._emit(op)
@@ -197,13 +196,4 @@ class _Speller:
             self.steps.append(following)
             if following not in self.done:
                 self.done.add(following)
-                ready += reversed(self._released(following))
-
-    def _released(self, op: int) -> list[int]:
-        released = []
-        for reader in self.readers[op]:
-            if reader in self.waits:
-                self.waits[reader].discard(op)
-                if not self.waits[reader]:
-                    released.append(reader)
-        return released
+                ready += reversed(self.net.released(following, self.waits))

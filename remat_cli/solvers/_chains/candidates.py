@@ -76,7 +76,6 @@ def read_later(problem: Problem, ops: Sequence[int]) -> list[int]:
 
 def in_baseline_order(ops: Sequence[int]) -> list[int]:
     """First computations moved to where the baseline order asks for them: never later, and so always legal."""
-    done: set[int] = set()
     early: set[int] = set()
     sequence: list[int] = []
     following = 0
@@ -84,28 +83,16 @@ def in_baseline_order(ops: Sequence[int]) -> list[int]:
         if op in early:
             early.discard(op)
             continue
-        while following < op:
-            if following not in done:
-                sequence.append(following)
-                done.add(following)
-                early.add(following)
-            following += 1
-        sequence.append(op)
-        done.add(op)
+        early.update(range(following, op))
+        sequence += (*range(following, op), op)
+        following = max(following, op + 1)
     return sequence
 
 
 def _without_repeats(problem: Problem, ops: Sequence[int]) -> Sequence[int]:
     """Leave out repeats of what must not be repeated: readers take the first result."""
-    if all(spec.repeatable for spec in problem.ops):
-        return ops
-    done: set[int] = set()
-    sequence = []
-    for op in ops:
-        if problem.ops[op].repeatable or op not in done:
-            sequence.append(op)
-        done.add(op)
-    return sequence
+    first = {op: place for place, op in reversed(list(enumerate(ops)))}
+    return [op for place, op in enumerate(ops) if problem.ops[op].repeatable or first[op] == place]
 
 
 def cleaned(problem: Problem, ops: Sequence[int], order: Order) -> Schedule:

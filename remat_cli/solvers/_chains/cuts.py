@@ -7,7 +7,7 @@ it runs once before everything. What no backward op needs (metrics, often the lo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass
 
 from remat_cli.core.problem import Problem
@@ -27,6 +27,18 @@ class Net:
     def ancestors(self, sinks: Iterable[int], within: Callable[[int], bool]) -> set[int]:
         """The sinks and what they read from, through ops that `within` allows."""
         return _reached(sinks, self.inputs, within)
+
+    def emit(self, op: int, aside: Container[int], emitted: dict[int, None]) -> None:
+        """Put an op behind those emitted, and before it what it needs of the ops that wait aside."""
+        needs = self.ancestors([op], lambda source: source in aside and source not in emitted)
+        emitted.update(dict.fromkeys(sorted(needs)))
+
+    def released(self, op: int, waits: dict[int, set[int]]) -> list[int]:
+        """Readers that waited for this op only."""
+        waiting = [reader for reader in self.readers[op] if reader in waits]
+        for reader in waiting:
+            waits[reader].discard(op)
+        return [reader for reader in waiting if not waits[reader]]
 
 
 @dataclass(frozen=True)
@@ -62,7 +74,7 @@ def forward_line(net: Net, forward: Sequence[int]) -> Line:
 
 def first_break(net: Net, line: Sequence[int]) -> tuple[int, int] | None:
     """The first op whose value goes past one that is in its way, and the last op of the line that reads it."""
-    last_read = _last_reads(net, line)
+    last_read = last_reads(net, line)
     furthest = 0
     for place in range(1, len(line)):
         if last_read[furthest] > place:
@@ -73,7 +85,7 @@ def first_break(net: Net, line: Sequence[int]) -> tuple[int, int] | None:
 
 def widest_break(net: Net, line: Sequence[int]) -> tuple[int, int] | None:
     """The op whose value goes past most others, the first of such, and the last op of the line that reads it."""
-    last_read = _last_reads(net, line)
+    last_read = last_reads(net, line)
     widest = max(range(len(line)), key=lambda place: last_read[place] - place)
     return (line[widest], line[last_read[widest]]) if last_read[widest] > widest + 1 else None
 
@@ -89,15 +101,18 @@ def _reached(starts: Iterable[int], ways: Sequence[Sequence[int]], within: Calla
     return found
 
 
-def _last_reads(net: Net, line: Sequence[int]) -> list[int]:
-    """For each place in the line the last place that reads it, itself if none does."""
-    place_of = {op: place for place, op in enumerate(line)}
-    return [max([place, *(place_of[r] for r in net.readers[op] if r in place_of)]) for place, op in enumerate(line)]
+def last_reads(net: Net, line: Sequence[int], counted: Container[int] | None = None) -> list[int]:
+    """For each place in a line the last place that reads it, itself if none does; of all or of the counted ops."""
+    place_of = {op: place for place, op in enumerate(line) if counted is None or op in counted}
+    return [
+        max([place, *(place_of[r] for r in net.readers[op] if r in place_of and op in place_of)])
+        for place, op in enumerate(line)
+    ]
 
 
-def _cuts(net: Net, line: Sequence[int]) -> list[int]:
+def cut_places(net: Net, line: Sequence[int]) -> list[int]:
     """Places past which nothing before them is read."""
-    last_read = _last_reads(net, line)
+    last_read = last_reads(net, line)
     found, furthest = [], 0
     for place in range(len(line)):
         if furthest <= place:
@@ -120,7 +135,7 @@ class _Liner:
     def line(self) -> Line:
         """Cut the main line, then put beside it what stands aside."""
         skeleton = self._emit(set())
-        places = _cuts(self.net, skeleton)
+        places = cut_places(self.net, skeleton)
         cuts = [skeleton[place] for place in places if skeleton[place] in self.main]
         local = self._local(skeleton, places)
         in_line = local.union(skeleton)
@@ -161,29 +176,14 @@ class _Liner:
                 ready = [op]
                 while ready:
                     following = ready.pop()
-                    self._emit_after_local(following, local, emitted)
-                    ready += reversed(self._released(following, waits))
+                    self.net.emit(following, local, emitted)
+                    ready += reversed(self.net.released(following, waits))
         return list(emitted)
 
     def _line_inputs(self, op: int) -> set[int]:
         """What an unneeded op must wait for."""
         aside = self.early_unneeded
         return {s for s in self.net.inputs[op] if s in self.main or (s in self.unneeded and s not in aside)}
-
-    def _released(self, op: int, waits: dict[int, set[int]]) -> list[int]:
-        """Unneeded ops that waited for this op only."""
-        released = []
-        for reader in self.net.readers[op]:
-            if reader in waits:
-                waits[reader].discard(op)
-                if not waits[reader]:
-                    released.append(reader)
-        return released
-
-    def _emit_after_local(self, op: int, local: set[int], emitted: dict[int, None]) -> None:
-        needs = self.net.ancestors([op], lambda source: source in local and source not in emitted)
-        for needed in sorted(needs):
-            emitted[needed] = None
 
     def _local(self, skeleton: list[int], places: list[int]) -> set[int]:
         """Ops aside that are read between two cuts only, as their readers aside are."""

@@ -1,6 +1,6 @@
 """Fewest forwards that reverse several branches of equal layers meeting in a loss (Shilova 2021, ch. 1).
 
-The model is that of `unit_slots`; counts are of forwards only, as in `revolve`. A set of branches is a bit mask.
+The model is that of `revolve`; counts are of forwards only, as there. A set of branches is a bit mask.
 `wanted` are the branches whose input gradient must be kept when they are finished (b = 1 in the thesis).
 """
 
@@ -14,8 +14,7 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from remat_cli.solvers._chains.revolve import NEVER, forward_table, keep_and_advance, reverse
-from remat_cli.solvers._chains.unit_slots import LOSS, SlotAction
+from remat_cli.solvers._chains.revolve import LOSS, NEVER, SlotAction, forward_table, keep_and_advance, reverse
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 from remat_cli.core.problem import Problem
-from remat_cli.solvers._chains.cuts import Line, Net
+from remat_cli.solvers._chains.cuts import Line, Net, last_reads
 
 
 @dataclass(frozen=True)
@@ -59,13 +59,13 @@ class Backwards:
         heapq.heapify(ready)
         while ready:
             op = heapq.heappop(ready)[2]
-            self._emit(op, emitted)
+            self.net.emit(op, self.rootless, emitted)
             for reader in self.readers[op]:
                 waits[reader] -= 1
                 if waits[reader] == 0:
                     heapq.heappush(ready, self._entry(reader, keys))
         for op in self.late:
-            self._emit(op, emitted)
+            self.net.emit(op, self.rootless, emitted)
         return self._view(list(emitted))
 
     def _entry(self, op: int, keys: dict[int, int]) -> tuple[int, int, int]:
@@ -73,11 +73,6 @@ class Backwards:
         keys[op] = max(self.reads[op]) if self.reads[op] else min(roots)
         ends_here = op in self.updates or self.updates.issuperset(self.readers[op])
         return 0 if ends_here else 1, -keys[op], op
-
-    def _emit(self, op: int, emitted: dict[int, None]) -> None:
-        needs = self.net.ancestors([op], lambda source: source in self.rootless and source not in emitted)
-        for needed in sorted(needs):
-            emitted[needed] = None
 
     def _view(self, ops: list[int]) -> Backward:
         bears = tuple(op not in self.updates and op not in self.rootless for op in ops)
@@ -89,7 +84,9 @@ class GradientCuts:
 
     def __init__(self, net: Net, backward: Backward, forward_places: int) -> None:
         reads = [r if bears else () for r, bears in zip(backward.reads, backward.bears, strict=True)]
-        self.last_read = _last_reads(net, backward)
+        self.last_read = last_reads(
+            net, backward.ops, {op for op, bears in zip(backward.ops, backward.bears, strict=True) if bears}
+        )
         self.furthest = list(accumulate(self.last_read, max, initial=-1))[:-1]
         self.lowest = list(accumulate((min(r, default=forward_places) for r in reads), min))
         highest_first = accumulate((max(r, default=-1) for r in reversed(reads)), max, initial=-1)
@@ -133,12 +130,3 @@ def pair(net: Net, line: Line, backward: Backward) -> tuple[tuple[int, int], ...
             found.append((op, backward.ops[place]))
             start = place + 1
     return tuple(found[::-1])
-
-
-def _last_reads(net: Net, backward: Backward) -> list[int]:
-    """For each place the last place that reads it; only what counts in cuts reads and is read, others are their own."""
-    place_of = {op: p for p, (op, bears) in enumerate(zip(backward.ops, backward.bears, strict=True)) if bears}
-    return [
-        max([place, *(place_of[r] for r in net.readers[op] if r in place_of and op in place_of)])
-        for place, op in enumerate(backward.ops)
-    ]

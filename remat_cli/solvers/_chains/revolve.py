@@ -1,20 +1,42 @@
 """Revolve (Griewank & Walther 2000): fewest forwards that reverse a chain of equal layers in so many slots.
 
-The model is that of `unit_slots`. Counts are of forwards only: every backward runs once, so that costs per layer
-multiply and add, and change no decision.
+Memory is in slots (Shilova 2021, ch. 1). Every value and gradient takes one. A forward or backward of a layer puts its
+result where its input was, so that keeping an input takes a copy of it, which costs a slot and no time. The backward of
+layer l needs the layer's input and the gradient of its output, and leaves the gradient of its input. The loss turns the
+ends of all branches into their gradients.
+
+Counts are of forwards only: every backward runs once, so that costs per layer multiply and add, and change no decision.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from math import comb
+from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from remat_cli.solvers._chains.unit_slots import SlotAction
+from remat_cli.solvers._chains.actions import Action
 
+MOST_FORWARDS = 100_000  # longer sequences, in the fewest slots on very long branches, are not worth judging
 NEVER = 1 << 29  # more forwards than any sequence has; three of it still fit 32 bits
+
+SlotKind: TypeAlias = Literal["copy", "advance", "loss", "back", "drop"]
+
+
+class SlotAction(NamedTuple):
+    """One operation on a layer of a branch, 1 the first; the loss has neither.
+
+    `copy` is of the layer's output (0: the branch's input), `drop` of the gradient of the branch's input (layer 0).
+    """
+
+    kind: SlotKind
+    branch: int = 0
+    layer: int = 0
+
+
+LOSS = SlotAction("loss")
 
 
 def fewest_forwards(layers: int, checkpoints: int) -> int:
@@ -82,3 +104,15 @@ def _best_step(table: NDArray[np.int64], rest: int, room: int) -> int:
     """Where to put the next checkpoint: the i of the recurrence, the least of several."""
     steps = np.arange(1, rest + 1)
     return 1 + int(np.argmin(steps + table[rest - steps, room - 1] + table[steps - 1, room]))
+
+
+def chain_actions(actions: Iterable[SlotAction]) -> Iterator[Action]:
+    """One branch: each layer a stage, its forward run again, keeping everything, just before its backward."""
+    is_copy = False
+    for action in actions:
+        if action.kind == "advance":
+            yield Action("keep" if is_copy else "move", action.layer)
+        elif action.kind == "back":
+            yield Action("all", action.layer)
+            yield Action("back", action.layer)
+        is_copy = action.kind == "copy"

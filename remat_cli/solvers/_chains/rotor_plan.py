@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from remat_cli.solvers._chains.actions import Action, Chain, follow
+from remat_cli.solvers._chains.actions import Action, Chain
 from remat_cli.solvers._chains.rotor_kernels import NEVER
-from remat_cli.solvers._chains.rotor_periodic import periodic
 from remat_cli.solvers._chains.rotor_slots import Slots, make_slots
 from remat_cli.solvers._chains.rotor_tables import Table, Variant, table_bytes
 
@@ -29,10 +28,9 @@ def size_table(chain: Chain, variant: Variant, budget_bytes: int, slots: int, in
 
     A table for larger budgets goes no further than what keeping everything takes, nor than its memory allows.
     """
-    kept = follow(chain, periodic(chain.stages, 1))
-    if kept.time_ns * chain.stages >= NEVER:
-        return f"a table cannot add up times of {kept.time_ns} ns for {chain.stages} stages"
-    everything = kept.peak_bytes
+    time_ns, everything = chain.keep_all()
+    if time_ns * chain.stages >= NEVER:
+        return f"a table cannot add up times of {time_ns} ns for {chain.stages} stages"
     room = max(1, min(budget_bytes, everything), everything // LEAST_SHARE)
     most = everything + chain.stages * (room // slots + 1) if inflate else max(1, budget_bytes)
     for part in range(8, -1, -1):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -16,6 +17,7 @@ from remat_cli.solvers._chains.rotor_slots import VALUE_SLOTS, Ints, Slots, chai
 
 Variant: TypeAlias = Literal["persistent", "drop", "floating", "no-fall"]
 Moves: TypeAlias = dict[Variant, tuple[int, int, int]]
+Place: TypeAlias = tuple[int, int, int, int]
 
 ENTRY_BYTES = 8
 TOGETHER = 8  # stages s whose rows are filled in one call: less than half the time of one by one
@@ -45,8 +47,7 @@ class Table:
         if not finite.size:
             return []
         changes = [int(finite[0]), *(int(m) for m in finite[1:] if self._row[m] != self._row[m - 1])]
-        held = int(self.net.figures[VALUE_SLOTS, 0])
-        return [(self.slots.first_bytes(m + held), int(self._row[m])) for m in changes]
+        return [(self.slots.first_bytes(m + self._held), int(self._row[m])) for m in changes]
 
     def actions(self, budget_bytes: int) -> tuple[Action, ...] | None:
         """Operations that take the least time within a budget; None: no schedule fits."""
@@ -54,23 +55,27 @@ class Table:
             return None
         slots, last = self._slots(budget_bytes), self.chain.stages
         if self.variant == "floating":
-            return _floating_actions(self, (1, last, 1, slots))
-        return _persistent_actions(self, (0, 1, last, slots))
+            return _spelled_out(partial(_floating_choice, self), (1, last, 1, slots))
+        return _spelled_out(partial(_persistent_choice, self), (0, 1, last, slots))
 
     @property
     def _row(self) -> Ints:
         """Times of the whole chain, per number of slots besides its input."""
-        stages, held = self.chain.stages, int(self.net.figures[VALUE_SLOTS, 0])
+        stages = self.chain.stages
         if self.variant == "floating":
             whole: Ints = self.times[floating.row_of(stages, 1, stages, 1)]
         else:
             whole = self.times[0, persistent.row_of(stages, 1, stages)]
-        return whole[: max(0, self.slots.most + 1 - held)]
+        return whole[: max(0, self.slots.most + 1 - self._held)]
 
     def _slots(self, budget_bytes: int) -> int:
         """Slots of a budget besides the chain's input; negative: not even that fits."""
-        held = int(self.net.figures[VALUE_SLOTS, 0])
-        return self.slots.given(budget_bytes) - held if budget_bytes >= 0 else -1
+        return self.slots.given(budget_bytes) - self._held if budget_bytes >= 0 else -1
+
+    @property
+    def _held(self) -> int:
+        """Slots of the chain's input."""
+        return int(self.net.figures[VALUE_SLOTS, 0])
 
 
 def table_rows(stages: int, variant: Variant) -> int:
@@ -107,26 +112,6 @@ def build_table(chain: Chain, variant: Variant, slots: Slots, is_over: Callable[
     return Table(chain, variant, slots, net, times, first)
 
 
-def _persistent_actions(table: Table, place: tuple[int, int, int, int]) -> tuple[Action, ...]:
-    """Spell out the choices behind an entry (layer, s, t, slots)."""
-    actions: list[Action] = []
-    waiting: list[Action | tuple[int, int, int, int]] = [place]
-    while waiting:
-        item = waiting.pop()
-        if isinstance(item, Action):
-            actions.append(item)
-            continue
-        layer, s, t, m = item
-        if s == t:
-            actions += [Action("back", s)] if layer else [Action("all", s), Action("back", s)]
-            continue
-        begin, j, way = persistent.choose(item, table.net, table.times, table.first)
-        actions += _forwards(begin, s, j)
-        head = Action("back", s) if begin == SAVE else (way.head_layer, s, j, m - way.held)
-        waiting += [head, (layer, j + 1, t, m - way.taken)]
-    return tuple(actions)
-
-
 def _forwards(begin: int, s: int, j: int) -> list[Action]:
     """The forwards from s to j of a way to begin."""
     if begin == SAVE:
@@ -136,28 +121,38 @@ def _forwards(begin: int, s: int, j: int) -> list[Action]:
     return [Action("keep", s), *(Action("move", h) for h in range(s + 1, j)), Action("drop", j)]
 
 
-def _floating_actions(table: Table, place: tuple[int, int, int, int]) -> tuple[Action, ...]:
-    """Spell out the choices behind an entry (s, t, end, slots)."""
+def _spelled_out(choose: Callable[[Place], list[Action | Place]], whole: Place) -> tuple[Action, ...]:
+    """The operations behind an entry: each place in a table gives way to what was chosen for it, in order."""
     actions: list[Action] = []
-    waiting: list[Action | tuple[int, int, int, int]] = [place]
+    waiting: list[Action | Place] = [whole]
     while waiting:
         item = waiting.pop()
         if isinstance(item, Action):
             actions.append(item)
-            continue
-        s, t, end, m = item
-        if s == t:
-            actions += [Action("all", s), Action("back", s)]
-            continue
-        begin, cut, way = floating.choose(item, table.net, table.times, table.first)
-        left = m - way.taken
-        if begin == SAVE:
-            actions.append(Action("all", s))
-            waiting += [Action("back", s), (s + 1, t, s + 1, left)]
-        elif begin == CHECKPOINT:
-            actions.append(Action("keep", s))
-            waiting += [(s, cut - 1, end, m), (s + 1, t, cut, left)]
         else:
-            actions.append(Action("move", s))
-            waiting.append((s + 1, t, end, left))
+            waiting += reversed(choose(item))
     return tuple(actions)
+
+
+def _persistent_choice(table: Table, place: Place) -> list[Action | Place]:
+    """What is behind an entry (layer, s, t, slots)."""
+    layer, s, t, m = place
+    if s == t:
+        return [Action("back", s)] if layer else [Action("all", s), Action("back", s)]
+    begin, j, way = persistent.choose(place, table.net, table.times, table.first)
+    head = Action("back", s) if begin == SAVE else (way.head_layer, s, j, m - way.held)
+    return [*_forwards(begin, s, j), (layer, j + 1, t, m - way.taken), head]
+
+
+def _floating_choice(table: Table, place: Place) -> list[Action | Place]:
+    """What is behind an entry (s, t, end, slots)."""
+    s, t, end, m = place
+    if s == t:
+        return [Action("all", s), Action("back", s)]
+    begin, cut, way = floating.choose(place, table.net, table.times, table.first)
+    left = m - way.taken
+    if begin == SAVE:
+        return [Action("all", s), (s + 1, t, s + 1, left), Action("back", s)]
+    if begin == CHECKPOINT:
+        return [Action("keep", s), (s + 1, t, cut, left), (s, cut - 1, end, m)]
+    return [Action("move", s), (s + 1, t, end, left)]

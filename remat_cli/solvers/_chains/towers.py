@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from remat_cli.solvers._chains.cuts import Net
+from remat_cli.solvers._chains.cuts import Net, cut_places
 
 LEAST_SAVED = (2, 1)  # a tower has at least so many ops that the backward pass reads; less if there are none such
 
@@ -47,11 +47,12 @@ def find_towers(net: Net, forward: Sequence[int]) -> Towers:
 
 
 def _separate(net: Net, line: Sequence[int], read: set[int], least: int) -> tuple[tuple[int, ...], ...]:
-    """Towers below the op that all paths pass: those that are left when ops are taken off from its side.
+    """Towers below the first op that all paths pass: those that are left when ops are taken off from its side.
 
     All ops at the same greatest distance from that op go at once; the fewest go.
     """
-    place = _first_cut(net, line)
+    last_source = max((place for place, op in enumerate(line) if not net.inputs[op]), default=0)
+    place = next((place for place in cut_places(net, line) if place >= last_source), None)
     if place is None:
         return ()
     below = net.ancestors([line[place]], set(line).__contains__) - {line[place]}
@@ -82,17 +83,6 @@ def _grow(net: Net, levels: Sequence[Sequence[int]], parts: _Parts) -> tuple[tup
         towers = parts.towers()
         found = towers if len(towers) > 1 else found
     return found
-
-
-def _first_cut(net: Net, line: Sequence[int]) -> int | None:
-    """The first place that everything passes: no op before it is read after it, and none after it has no inputs."""
-    place_of = {op: place for place, op in enumerate(line)}
-    furthest = max((place for place, op in enumerate(line) if not net.inputs[op]), default=0)
-    for place, op in enumerate(line):
-        if furthest <= place:
-            return place
-        furthest = max([furthest, *(place_of[r] for r in net.readers[op] if r in place_of)])
-    return None
 
 
 @dataclass

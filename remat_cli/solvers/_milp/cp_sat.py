@@ -21,6 +21,10 @@ Reader: TypeAlias = Callable[[Callable[[Any], int]], list[int]]
 """Turns a solution, given as a function from expressions to values, into ops in order."""
 
 
+class OutOfTime(Exception):
+    """Time was up, or the user asked to stop, before a model was complete."""
+
+
 @dataclass(frozen=True)
 class Run:
     """How one search is limited and tuned.
@@ -51,12 +55,16 @@ class Outcome:
         return self.value is not None and self.value == self.bound
 
 
+def _ignore(_: list[int] | int) -> None:
+    """Tell nobody."""
+
+
 @dataclass(frozen=True)
 class Watch:
-    """Whom to tell: `found` reads a solution through the function it is given, `bounded` takes a new bound."""
+    """Whom to tell of every solution, as it was read, and of every better bound, in objective units."""
 
-    found: Callable[[list[int]], None]
-    bounded: Callable[[int], None]
+    found: Callable[[list[int]], None] = _ignore
+    bounded: Callable[[int], None] = _ignore
 
 
 def search(cp: Any, read: Reader, run: Run, limits: Limits, watch: Watch) -> Outcome:
@@ -79,6 +87,20 @@ def search(cp: Any, read: Reader, run: Run, limits: Limits, watch: Watch) -> Out
             solver.stop_search()
             thread.join(_POLL_SECONDS)
     return task.outcome()
+
+
+def at_event(cp: Any, start: Any, present: Any) -> Any:
+    """An interval of one event; `present` is None for what always is."""
+    if present is None:
+        return cp.new_fixed_size_interval_var(start, 1, "")
+    return cp.new_optional_fixed_size_interval_var(start, 1, present, "")
+
+
+def lasting(cp: Any, start: Any, length: Any, end: Any, present: Any) -> Any:
+    """An interval of the events from `start` to `end`; `present` is None for what always is."""
+    if present is None:
+        return cp.new_interval_var(start, length, end + 1, "")
+    return cp.new_optional_interval_var(start, length, end + 1, present, "")
 
 
 def _make_solver(run: Run, limits: Limits) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeAlias
 
@@ -28,15 +28,8 @@ _MODERATE = 1e5
 class Model(Protocol):
     """A program, and which of its variables count bytes."""
 
-    @property
-    def milp(self) -> Milp:
-        """The program."""
-        ...
-
-    @property
-    def levels(self) -> set[int]:
-        """Variables that count bytes."""
-        ...
+    milp: Milp
+    levels: set[int]
 
 
 @dataclass(frozen=True)
@@ -47,61 +40,52 @@ class Verdict:
     bound: int
 
 
-@dataclass(frozen=True)
-class Listener:
-    """Whom to tell of every solution (values of all variables) and of every better bound (cost units)."""
-
-    found: Callable[[list[int]], None]
-    bounded: Callable[[int], None]
-
-
-def run_engine(model: Model, engine: Engine, hint: Hint, limits: Limits, listener: Listener, gap: float) -> Verdict:
+def run_engine(model: Model, engine: Engine, hint: Hint, limits: Limits, watch: Watch, gap: float) -> Verdict:
     """Solve within the limits, up to a gap in cost units.
 
     HiGHS is given a hint only if it says all: it would solve a program of its own to complete one.
     """
     if engine == "cp-sat":
-        return _run_cp_sat(model, hint, limits, listener, gap)
+        return _run_cp_sat(model, hint, limits, watch, gap)
     given = hint if engine == "scip" or len(hint) == len(model.milp.upper) else {}
     best, is_found = 0, False
     for item in ask_highs(_program(model, engine, given, gap), limits):
         if isinstance(item, Reply) and item.status == "infeasible" and not is_found:
-            return _confirmed(model, limits, listener, best)
+            return _confirmed(model, limits, watch, best)
         is_found |= isinstance(item, Reply) and bool(item.values)
-        best = _hear(item, best, listener)
+        best = _hear(item, best, watch)
     return Verdict(False, best)
 
 
-def _confirmed(model: Model, limits: Limits, listener: Listener, best: int) -> Verdict:
+def _confirmed(model: Model, limits: Limits, watch: Watch, best: int) -> Verdict:
     """What floating point says is infeasible is so if CP-SAT agrees."""
     if len(model.milp.upper) > MOST_FOR_CP_SAT:
         return Verdict(False, best)
-    verdict = _run_cp_sat(model, {}, limits, listener, 0.0)
+    verdict = _run_cp_sat(model, {}, limits, watch, 0.0)
     return Verdict(verdict.is_infeasible, max(best, verdict.bound))
 
 
-def _hear(item: float | Reply, best: int, listener: Listener) -> int:
+def _hear(item: float | Reply, best: int, watch: Watch) -> int:
     """Pass on what an engine says; the best bound so far."""
     if isinstance(item, Reply) and item.values:
-        listener.found([round(value) for value in item.values])
+        watch.found([round(value) for value in item.values])
     if isinstance(item, Reply) and item.status == "infeasible":
         return best
     bound = safe_units(item.bound if isinstance(item, Reply) else item)
     if bound > best:
-        listener.bounded(bound)
+        watch.bounded(bound)
     return max(bound, best)
 
 
-def _run_cp_sat(model: Model, hint: Hint, limits: Limits, listener: Listener, gap: float) -> Verdict:
+def _run_cp_sat(model: Model, hint: Hint, limits: Limits, watch: Watch, gap: float) -> Verdict:
     cp, variables = make_cp_model(model.milp)
     for variable, value in hint.items():
         cp.add_hint(variables[variable], value)
     work = limits.work / WORK_PER_DETERMINISTIC_SECOND if limits.work is not None else None
     run = Run(limits.seconds_left, work, gap)
-    watch = Watch(listener.found, listener.bounded)
     outcome = search(cp, lambda value: [value(variable) for variable in variables], run, limits, watch)
     if not outcome.is_infeasible:
-        listener.bounded(outcome.bound)
+        watch.bounded(outcome.bound)
     return Verdict(outcome.is_infeasible, max(0, outcome.bound))
 
 

@@ -7,7 +7,7 @@ than the best schedule known. See `_with_target` for why that is a proof.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
@@ -23,6 +23,9 @@ Terms: TypeAlias = list[tuple[int, int]]
 
 Known: TypeAlias = Callable[[], int | None]
 """The least cost known so far; a bound above it is of no use."""
+
+Engine: TypeAlias = Literal["cp-sat", "highs", "relaxed"]
+"""Exactly in integers; in steps; or the first step alone, without integers."""
 
 _CERTAIN = 1e-6
 
@@ -53,6 +56,28 @@ class Milp(msgspec.Struct):
         """A row with an upper limit."""
         self.rows.append((terms, None, most))
 
+    def implies(self, cause: int, needs: Iterable[int]) -> None:
+        """A row: where `cause` is 1, one of `needs` is."""
+        self.at_least([*((1, need) for need in needs), (-1, cause)], 0)
+
+    def any_of(self, variables: list[int]) -> int:
+        """A variable that is at least each of these."""
+        if len(variables) == 1:
+            return variables[0]
+        found = self.add(integral=False)
+        for variable in variables:
+            self.implies(variable, [found])
+        return found
+
+    def all_of(self, variables: list[int]) -> int:
+        """A variable that is at most each of these."""
+        if len(variables) == 1:
+            return variables[0]
+        found = self.add(integral=False)
+        for variable in variables:
+            self.at_most([(1, found), (-1, variable)], 0)
+        return found
+
 
 @dataclass(frozen=True)
 class Answer:
@@ -67,27 +92,27 @@ class Answer:
     facts: dict[str, Any] = field(default_factory=dict)
 
 
-def solve_milp(milp: Milp, engine: Literal["cp-sat", "highs"], limits: Limits, known: Known = lambda: None) -> Answer:
+def solve_milp(milp: Milp, engine: Engine, limits: Limits, known: Known = lambda: None) -> Answer:
     """Bound the optimum within the limits; `known()` is a cost that is known to be in reach."""
     *_, last = [Answer(0, False), *rising_answers(milp, engine, limits, known)]
     return last
 
 
-def rising_answers(
-    milp: Milp, engine: Literal["cp-sat", "highs"], limits: Limits, known: Known = lambda: None
-) -> Iterator[Answer]:
+def rising_answers(milp: Milp, engine: Engine, limits: Limits, known: Known = lambda: None) -> Iterator[Answer]:
     """Answers of which each says at least as much as those before it."""
-    facts = {"variables": len(milp.upper), "rows": len(milp.rows), "engine": engine}
-    if not milp.rows:  # nothing forces any cost; HiGHS gives no duals for such a program
-        yield Answer(0, True, (0,) * len(milp.upper), facts)
-        return
-    answers = iter([_solve_exactly(milp, limits)]) if engine == "cp-sat" else _solve_in_steps(milp, limits, known)
+    facts = {
+        "variables": len(milp.upper),
+        "rows": len(milp.rows),
+        "engine": "cp-sat" if engine == "cp-sat" else "highs",
+    }
+    if engine == "relaxed":
+        answers = iter([_relaxed(milp, limits)[0]])
+    elif not milp.rows:  # nothing forces any cost; HiGHS gives no duals for such a program
+        answers = iter([Answer(0, True, (0,) * len(milp.upper))])
+    else:
+        answers = iter([_solve_exactly(milp, limits)]) if engine == "cp-sat" else _solve_in_steps(milp, limits, known)
     for answer in answers:
-        yield replace(answer, facts=_facts(milp, engine))
-
-
-def _facts(milp: Milp, engine: str) -> dict[str, Any]:
-    return {"variables": len(milp.upper), "rows": len(milp.rows), "engine": engine}
+        yield replace(answer, facts=facts)
 
 
 def _solve_exactly(milp: Milp, limits: Limits) -> Answer:
@@ -95,7 +120,7 @@ def _solve_exactly(milp: Milp, limits: Limits) -> Answer:
     run = Run(limits.seconds_left, None, 0.0, linearization_level=2)
     found: list[list[int]] = []
     cp, variables = make_cp_model(milp)
-    outcome = search(cp, lambda value: [value(v) for v in variables], run, limits, Watch(found.append, _ignore_bound))
+    outcome = search(cp, lambda value: [value(v) for v in variables], run, limits, Watch(found.append))
     if outcome.is_infeasible:
         return Answer(None, True)
     return Answer(max(0, outcome.bound), outcome.is_optimal, tuple(found[-1]) if found else None)
@@ -112,15 +137,6 @@ def make_cp_model(milp: Milp) -> tuple[Any, list[Any]]:
         )
     cp.minimize(cp_model.LinearExpr.weighted_sum(variables, milp.cost))
     return cp, variables
-
-
-def _ignore_bound(bound: int) -> None:
-    """The last bound counts."""
-
-
-def relaxed_answer(milp: Milp, limits: Limits) -> Answer:
-    """Bound from the program without integers."""
-    return replace(_relaxed(milp, limits)[0], facts=_facts(milp, "highs"))
 
 
 def _relaxed(milp: Milp, limits: Limits) -> tuple[Answer, Reply | None]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from remat_cli.core.problem import Problem
+from remat_cli.solvers._precedence import make_events
 from remat_cli.solvers.base import Order
 
 Domain = Literal["uniform", "triangular"]
@@ -119,12 +120,12 @@ def _later_window(op: int, stages: range, base: tuple[int, ...], domain: Domain)
 def _free_clock(problem: Problem, caps: list[int]) -> Clock:
     """Events 0..H-1, H the number of computations allowed; first computations leave room for ancestors, descendants."""
     count = len(problem.ops)
-    ancestors, descendants = relatives(problem)
+    events = make_events(problem, range(count))
     kept = [any(problem.tensors[tensor].kept for tensor in op.outputs) for op in problem.ops]
-    copies = tuple(caps[v] if op.repeatable and (descendants[v] or kept[v]) else 1 for v, op in enumerate(problem.ops))
+    copies = tuple(caps[v] if op.repeatable and (events.after[v] or kept[v]) else 1 for v, op in enumerate(problem.ops))
     horizon = sum(copies)
-    early = [bits.bit_count() for bits in ancestors]
-    late = [horizon - 1 - bits.bit_count() for bits in descendants]
+    early = [bits.bit_count() for bits in events.before]
+    late = [horizon - 1 - bits.bit_count() for bits in events.after]
     return Clock(
         horizon=horizon,
         first=tuple(Window(range(early[v], late[v] + 1)) for v in range(count)),
@@ -133,17 +134,3 @@ def _free_clock(problem: Problem, caps: list[int]) -> Clock:
         stage_base=None,
         is_capped=any(number > 1 for number in copies),
     )
-
-
-def relatives(problem: Problem) -> tuple[list[int], list[int]]:
-    """Ancestors and descendants of each op, as bit sets."""
-    ancestors = [0] * len(problem.ops)
-    descendants = [0] * len(problem.ops)
-    producers = [{problem.tensors[tensor].producer for tensor in op.inputs} for op in problem.ops]
-    for op, sources in enumerate(producers):
-        for source in sources:
-            ancestors[op] |= ancestors[source] | 1 << source
-    for op in reversed(range(len(problem.ops))):
-        for source in producers[op]:
-            descendants[source] |= descendants[op] | 1 << op
-    return ancestors, descendants

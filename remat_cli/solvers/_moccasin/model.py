@@ -8,6 +8,7 @@ shifted by one event, without which a reader could not start at the end of an in
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -15,10 +16,14 @@ from typing import Any, Literal
 from ortools.sat.python import cp_model
 
 from remat_cli.core.problem import Problem
+from remat_cli.solvers._milp.cp_sat import OutOfTime, at_event, lasting
 from remat_cli.solvers._moccasin.clock import Clock, Window
-from remat_cli.solvers._moccasin.units import Units
+from remat_cli.solvers._precedence import readers_of
 
 Precedence = Literal["pairing", "reservoir"]
+
+# CP-SAT refuses a cumulative whose demands times durations leave 64 bits.
+_ENERGY_LIMIT = 2**60
 
 
 @dataclass(frozen=True)
@@ -83,8 +88,44 @@ class Model:
     pairs: tuple[Pair, ...]
 
 
-class OutOfTime(Exception):
-    """Time was up, or the user asked to stop, before a model was complete."""
+@dataclass(frozen=True)
+class Units:
+    """A problem in small integers.
+
+    `sizes[x]`, `workspaces[v]` and `capacity` are in units of `byte_unit` bytes, `times[v]` in `time_unit` ns.
+    `is_exact` is False when sizes had to be rounded up: then some schedules are lost, and proofs with them.
+    """
+
+    sizes: tuple[int, ...]
+    workspaces: tuple[int, ...]
+    capacity: int
+    times: tuple[int, ...]
+    byte_unit: int
+    time_unit: int
+    is_exact: bool
+
+    def capacity_for(self, free_bytes: int) -> int:
+        """A number of bytes (fixed part excluded) in byte units, rounded up."""
+        return -(-free_bytes // self.byte_unit)
+
+
+def make_units(problem: Problem, horizon: int) -> Units:
+    """Divide by the greatest common divisors; the budget is rounded down, so that no schedule exceeds it."""
+    sizes = [tensor.size_bytes for tensor in problem.tensors]
+    workspaces = [op.workspace_bytes[0] for op in problem.ops]
+    times = [op.time_ns[0] or 0 for op in problem.ops]
+    common = math.gcd(*sizes, *workspaces) or 1
+    coarse = -(-sum(sizes + workspaces) * horizon // (common * _ENERGY_LIMIT)) or 1
+    byte_unit, time_unit = common * coarse, math.gcd(*times) or 1
+    return Units(
+        sizes=tuple(-(-size // byte_unit) for size in sizes),
+        workspaces=tuple(-(-size // byte_unit) for size in workspaces),
+        capacity=problem.memories[0].free_bytes // byte_unit,
+        times=tuple(time // time_unit for time in times),
+        byte_unit=byte_unit,
+        time_unit=time_unit,
+        is_exact=coarse == 1,
+    )
 
 
 @dataclass(frozen=True)
@@ -146,10 +187,7 @@ class _Builder:
     pairs: list[Pair] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.readers: list[list[int]] = [[] for _ in self.problem.tensors]
-        for op, spec in enumerate(self.problem.ops):
-            for tensor in spec.inputs:
-                self.readers[tensor].append(op)
+        self.readers = readers_of(self.problem)
 
     def model(self) -> Model:
         """What was built."""
@@ -209,10 +247,7 @@ class _Builder:
         end = self.cp.new_int_var(window.earliest, latest, "")
         length = None if made.start.key is None else self.cp.new_int_var(1, latest + 1 - window.earliest, "")
         size = end + 1 - start if length is None else length
-        if made.present is None:
-            interval = self.cp.new_interval_var(start, size, end + 1, "")
-        else:
-            interval = self.cp.new_optional_interval_var(start, size, end + 1, made.present, "")
+        interval = lasting(self.cp, start, size, end, made.present)
         return Retention(end, length, interval, self._kept_literal(made, end) if may_be_kept else None)
 
     def _kept_literal(self, made: Computation, end: Any) -> Any:
@@ -239,14 +274,9 @@ class _Builder:
                 demands += [size] * len(family)
         for copies, workspace in zip(self.computations, self.units.workspaces, strict=True):
             if workspace > 0:
-                intervals += [self._at_start(computation) for computation in copies]
+                intervals += [at_event(self.cp, computation.start.event, computation.present) for computation in copies]
                 demands += [workspace] * len(copies)
         self.cp.add_cumulative(intervals, demands, self.capacity)
-
-    def _at_start(self, made: Computation) -> Any:
-        if made.present is None:
-            return self.cp.new_fixed_size_interval_var(made.start.event, 1, "")
-        return self.cp.new_optional_fixed_size_interval_var(made.start.event, 1, made.present, "")
 
     def pair_readers(self) -> None:
         """Each computation reads each input from one instance that covers its start, named by a literal."""
@@ -298,4 +328,6 @@ class _Builder:
 
     def run_one_at_a_time(self) -> None:
         """Free order only: no two computations start at the same event."""
-        self.cp.add_no_overlap([self._at_start(made) for copies in self.computations for made in copies])
+        self.cp.add_no_overlap(
+            [at_event(self.cp, made.start.event, made.present) for copies in self.computations for made in copies]
+        )

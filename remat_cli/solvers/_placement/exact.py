@@ -19,11 +19,21 @@ from remat_cli.core.plan import Plan
 from remat_cli.core.problem import Problem
 from remat_cli.core.schedule import Schedule, Step
 from remat_cli.core.simulate import baseline
-from remat_cli.solvers._milp.cp_sat import WORK_PER_DETERMINISTIC_SECOND, Outcome, Run, Watch, search
+from remat_cli.solvers._milp.cp_sat import WORK_PER_DETERMINISTIC_SECOND, Outcome, OutOfTime, Run, Watch, search
 from remat_cli.solvers._placement.exact_hints import add_hint, counts_of, expressible, read_steps
-from remat_cli.solvers._placement.exact_model import OutOfTime, build_model, count_pairs
-from remat_cli.solvers._placement.exact_parts import Excess, Model, Question
-from remat_cli.solvers._placement.exact_units import Caps, Choices, Costs, Units, make_choices, make_costs, make_units
+from remat_cli.solvers._placement.exact_model import build_model, count_pairs
+from remat_cli.solvers._placement.exact_parts import (
+    Caps,
+    Choices,
+    Costs,
+    Excess,
+    Model,
+    Question,
+    Units,
+    make_choices,
+    make_costs,
+    make_units,
+)
 from remat_cli.solvers.base import Limits, Space, Status
 
 Take: TypeAlias = Callable[[Schedule | None, int | None], None]
@@ -191,7 +201,7 @@ class _Session:
         below = None if self.best is None else self.best.time_ns
         excess = Excess(self.costs.compute_ns, self.costs.copy_ns, below)
         model = build_model(replace(question, excess=excess), lambda: self.limits.is_over)
-        outcome = self._run(model, Watch(_ignore, _ignore))
+        outcome = self._run(model, Watch())
         beyond = _NEVER if outcome.is_infeasible else outcome.bound * question.units.time_unit
         self._raise_bound(min(within, beyond), question)
         self._note(question, "beyond", outcome)
@@ -229,10 +239,6 @@ class _Session:
         else:
             status = Status.OPTIMAL if self._gap_ns() <= 0 else Status.FEASIBLE
         return ExactOutcome(status, schedule, self.bound_ns, self.space, self.facts)
-
-
-def _ignore(_: list[int] | int) -> None:
-    """What a relaxation finds is no schedule."""
 
 
 def _is_even(problem: Problem) -> bool:

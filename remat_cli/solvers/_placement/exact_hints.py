@@ -11,8 +11,7 @@ from remat_cli.core.plan import Plan
 from remat_cli.core.problem import Problem
 from remat_cli.core.schedule import Compute, Copy, Schedule, Step
 from remat_cli.core.simulate import simulate
-from remat_cli.solvers._placement.exact_parts import Event, Instance, Model
-from remat_cli.solvers._placement.exact_units import Caps, Choice, Choices
+from remat_cli.solvers._placement.exact_parts import Caps, Choice, Choices, Event, Instance, Model
 
 
 def counts_of(problem: Problem, schedule: Schedule) -> Caps:

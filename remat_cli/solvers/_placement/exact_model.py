@@ -22,12 +22,19 @@ from ortools.sat.python import cp_model
 
 from remat_cli.core.problem import Problem
 from remat_cli.core.schedule import Compute
-from remat_cli.solvers._placement.exact_parts import Derived, Event, Further, Instance, Model, Pair, Question
-from remat_cli.solvers._placement.exact_units import Caps, Choice
-
-
-class OutOfTime(Exception):
-    """Time was up, or the user asked to stop, before a model was complete."""
+from remat_cli.solvers._milp.cp_sat import OutOfTime
+from remat_cli.solvers._placement.exact_parts import (
+    Caps,
+    Choice,
+    Derived,
+    Event,
+    Further,
+    Instance,
+    Model,
+    Pair,
+    Question,
+)
+from remat_cli.solvers._precedence import make_events
 
 
 def count_pairs(problem: Problem, caps: Caps) -> int:
@@ -80,8 +87,11 @@ class _Builder:
         self.problem, self.horizon = self.question.problem, self.question.horizon
         self.sharing = {result for op in self.problem.ops for _, result in op.in_place}
         self.sharing |= {tensor for tensor, spec in enumerate(self.problem.tensors) if spec.view_of is not None}
-        self.before = _ancestors(self.problem, self.question.in_order)
-        self.after = [sum(v in ancestors for ancestors in self.before) for v in range(len(self.before))]
+        count = len(self.problem.ops)
+        events = make_events(self.problem, range(count))
+        self.before, self.after = ([bits.bit_count() for bits in side] for side in (events.before, events.after))
+        if self.question.in_order:
+            self.before, self.after = list(range(count)), list(reversed(range(count)))
 
     def model(self) -> Model:
         """What was built."""
@@ -100,7 +110,7 @@ class _Builder:
             self.check_time()
             choices, reads, family = self.question.choices.computes[op], self.problem.ops[op].inputs, []
             for copy in range(count):
-                first = len(self.before[op])
+                first = self.before[op]
                 last = self.horizon - self.after[op] if copy == 0 else self.horizon
                 start = self.cp.new_int_var(first + copy, last, "")
                 family.append(self._event((op, copy), reads, choices, (first + copy, start)))
@@ -116,7 +126,7 @@ class _Builder:
         for tensor, count in enumerate(self.question.caps.copies):
             self.check_time()
             choices, family = self.question.choices.copies[tensor], []
-            first = len(self.before[self.problem.tensors[tensor].producer]) + 1
+            first = self.before[self.problem.tensors[tensor].producer] + 1
             for copy in range(count):
                 start = self.cp.new_int_var(first + copy, self.horizon, "")
                 family.append(self._event((tensor, copy), (tensor,), choices, (first + copy, start)))
@@ -374,15 +384,3 @@ def _is_same_or_later(maker: Event, reader: Event) -> bool:
     """Whether a copy cannot be what another copy reads: copies of a tensor are taken in turn."""
     is_copy = not maker.is_compute and not reader.is_compute
     return is_copy and maker.copy >= reader.copy
-
-
-def _ancestors(problem: Problem, in_order: bool) -> list[frozenset[int]]:
-    """The ops that must have run before each op."""
-    found: list[frozenset[int]] = []
-    for index, op in enumerate(problem.ops):
-        if in_order:
-            found.append(frozenset(range(index)))
-            continue
-        makers = {problem.tensors[tensor].producer for tensor in op.inputs}
-        found.append(frozenset(makers).union(*(found[maker] for maker in makers)))
-    return found

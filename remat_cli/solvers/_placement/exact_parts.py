@@ -1,14 +1,200 @@
-"""What the exact model of placement consists of: a dataclass for each family of variables."""
+"""What the exact form of placement decides about: steps, how often and in what units; and its families of variables."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import math
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
+from remat_cli.core.floor import working_set_bytes
 from remat_cli.core.problem import Problem
-from remat_cli.core.schedule import Compute
-from remat_cli.solvers._placement.exact_units import Caps, Choice, Choices, Units
+from remat_cli.core.schedule import Compute, Copy, Step
+
+# CP-SAT refuses a cumulative whose demands times durations leave 64 bits.
+_ENERGY_LIMIT = 2**60
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One way to do something: a step, what it takes, the memory it reads and the memory it writes."""
+
+    step: Step
+    time_ns: int
+    source: int
+    target: int
+
+
+@dataclass(frozen=True)
+class Choices:
+    """All useful ways: `computes[v]` per op and device, `copies[x]` per tensor and pair of memories.
+
+    Left out are devices on which the working set of an op does not fit, copies of what nobody reads, and of several
+    copies between two memories all but the fastest: no best schedule needs them.
+    """
+
+    computes: tuple[tuple[Choice, ...], ...]
+    copies: tuple[tuple[Choice, ...], ...]
+
+
+@dataclass(frozen=True)
+class Caps:
+    """How often op v may be computed and tensor x copied."""
+
+    computes: tuple[int, ...]
+    copies: tuple[int, ...]
+
+    @property
+    def total(self) -> int:
+        """Steps of the longest schedule."""
+        return sum(self.computes) + sum(self.copies)
+
+
+@dataclass(frozen=True)
+class Units:
+    """A problem in small integers; a line for each memory.
+
+    `sizes[m][x]`, `weights[m][w]` and `capacities[m]` are in units of `byte_units[m]` bytes, `workspaces[v][d]` in the
+    unit of the memory of device d. `time_unit` is in ns. `is_exact` is False when sizes had to be rounded up.
+    """
+
+    sizes: tuple[tuple[int, ...], ...]
+    weights: tuple[tuple[int, ...], ...]
+    workspaces: tuple[tuple[int, ...], ...]
+    capacities: tuple[int, ...]
+    byte_units: tuple[int, ...]
+    time_unit: int
+    is_exact: bool
+
+
+def make_choices(problem: Problem) -> Choices:
+    """The steps worth deciding about."""
+    read = {tensor for op in problem.ops for tensor in op.inputs}
+    wanted = [tensor in read or spec.kept for tensor, spec in enumerate(problem.tensors)]
+    # an instance that is not the newest shares storage even if its tensor is kept, so the working set is without those
+    unkept = tuple(msgspec.structs.replace(tensor, kept=False) for tensor in problem.tensors)
+    sharing = msgspec.structs.replace(problem, tensors=unkept)
+    return Choices(
+        tuple(tuple(_compute_choices(sharing, op)) for op in range(len(problem.ops))),
+        tuple(tuple(_copy_choices(problem, tensor)) if wanted[tensor] else () for tensor in range(len(wanted))),
+    )
+
+
+def _compute_choices(problem: Problem, index: int) -> Iterator[Choice]:
+    op = problem.ops[index]
+    need = working_set_bytes(problem, op)
+    several = len(problem.memories) > 1
+    weights = sum(problem.weight_bytes[weight] for weight in set(op.weights)) if several else 0
+    for device, time in enumerate(op.time_ns):
+        memory = problem.devices[device].memory
+        bytes_needed = need + weights + op.workspace_bytes[device]
+        if time is not None and bytes_needed <= problem.memories[memory].free_bytes:
+            yield Choice(Compute(index, device), time, memory, memory)
+
+
+def _copy_choices(problem: Problem, tensor: int) -> Iterator[Choice]:
+    best: dict[tuple[int, int], Choice] = {}
+    for source, row in enumerate(problem.copy_ns):
+        for target, times in enumerate(row):
+            time, ends = times[tensor], (problem.devices[source].memory, problem.devices[target].memory)
+            if time is None or ends[0] == ends[1]:
+                continue
+            if ends not in best or time < best[ends].time_ns:
+                best[ends] = Choice(Copy(tensor, source, target), time, *ends)
+    size = problem.tensors[tensor].size_bytes
+    for ends, choice in sorted(best.items()):
+        if all(size <= problem.memories[memory].free_bytes for memory in ends):
+            yield choice
+
+
+def make_units(problem: Problem, horizon: int) -> Units:
+    """Divide by the greatest common divisors; budgets are rounded down, so that no schedule exceeds one."""
+    sizes = [tensor.size_bytes for tensor in problem.tensors]
+    weights = list(problem.weight_bytes) if len(problem.memories) > 1 else []
+    byte_units, is_exact = [], True
+    for memory in range(len(problem.memories)):
+        spaces = [
+            op.workspace_bytes[d] for op in problem.ops for d, dev in enumerate(problem.devices) if dev.memory == memory
+        ]
+        common = math.gcd(*sizes, *weights, *spaces) or 1
+        coarse = -(-sum(sizes + weights + spaces) * horizon // (common * _ENERGY_LIMIT)) or 1
+        byte_units.append(common * coarse)
+        is_exact = is_exact and coarse == 1
+    return Units(
+        sizes=tuple(tuple(-(-size // unit) for size in sizes) for unit in byte_units),
+        weights=tuple(tuple(-(-size // unit) for size in weights) for unit in byte_units),
+        workspaces=tuple(
+            tuple(
+                -(-size // byte_units[dev.memory])
+                for size, dev in zip(op.workspace_bytes, problem.devices, strict=True)
+            )
+            for op in problem.ops
+        ),
+        capacities=tuple(m.free_bytes // unit for m, unit in zip(problem.memories, byte_units, strict=True)),
+        byte_units=tuple(byte_units),
+        time_unit=_time_unit(problem),
+        is_exact=is_exact,
+    )
+
+
+def _time_unit(problem: Problem) -> int:
+    times = [time for op in problem.ops for time in op.time_ns if time]
+    copies = [time for row in problem.copy_ns for entry in row for time in entry if time]
+    return math.gcd(*times, *copies, *(device.call_ns for device in problem.devices)) or 1
+
+
+@dataclass(frozen=True)
+class Costs:
+    """What bounds how often a step can be worth it.
+
+    `least_ns` is what each op once costs at least; `compute_ns[v]` and `copy_ns[x]` are what one more of a kind costs
+    at least, None where there cannot be (one) more.
+    """
+
+    least_ns: int
+    compute_ns: tuple[int | None, ...]
+    copy_ns: tuple[int | None, ...]
+
+    def caps(self, count: int, best_ns: int | None) -> Caps:
+        """At most `count` of each kind, and no more than a schedule of at most `best_ns` can have room for."""
+        return Caps(
+            tuple(1 + _room(cost, count - 1, best_ns, self.least_ns) for cost in self.compute_ns),
+            tuple(_room(cost, count, best_ns, self.least_ns) for cost in self.copy_ns),
+        )
+
+    def beyond_ns(self, caps: Caps) -> int | None:
+        """What a schedule costs at least that exceeds some cap; None: there is no such schedule.
+
+        It computes some op v at least caps.computes[v] times more than once, or copies some tensor once too often;
+        and it computes every op once.
+        """
+        computes = [cost * cap for cost, cap in zip(self.compute_ns, caps.computes, strict=True) if cost is not None]
+        copies = [cost * (cap + 1) for cost, cap in zip(self.copy_ns, caps.copies, strict=True) if cost is not None]
+        return self.least_ns + min(computes + copies) if computes or copies else None
+
+
+def make_costs(problem: Problem, choices: Choices) -> Costs:
+    """Costs of a problem each of whose ops has a choice."""
+    least = [min(choice.time_ns for choice in family) for family in choices.computes]
+    wanted = {tensor for op in problem.ops for tensor in op.inputs} | {
+        tensor for tensor, spec in enumerate(problem.tensors) if spec.kept
+    }
+    again = [op.repeatable and not wanted.isdisjoint(op.outputs) for op in problem.ops]
+    return Costs(
+        least_ns=sum(least),
+        compute_ns=tuple(time if useful else None for time, useful in zip(least, again, strict=True)),
+        copy_ns=tuple(min(c.time_ns for c in family) if family else None for family in choices.copies),
+    )
+
+
+def _room(cost_ns: int | None, count: int, best_ns: int | None, least_ns: int) -> int:
+    if cost_ns is None:
+        return 0
+    if best_ns is None or cost_ns == 0:
+        return count
+    return min(count, max(0, best_ns - least_ns) // cost_ns)
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""A problem for several devices seen from one memory: the one-device problem of doing all there, and back again."""
+"""Problems of one device below one of several: all in one memory, or of devices that share theirs; and back again."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 import msgspec
 
-from remat_cli.core.problem import Device, Memory, OpSpec, Problem
+from remat_cli.core.problem import Device, Memory, OpSpec, Problem, TensorSpec
 from remat_cli.core.schedule import Compute, Copy, Schedule, Step
+from remat_cli.core.simulate import simulate
 
 Choice = Callable[[int], int | None]
 """The device for an op, None where none will do."""
@@ -27,6 +28,7 @@ class Home:
         """The same on the devices of the original; what a foreign op made is copied again where it was repeated."""
         steps: list[Step] = []
         ran: set[int] = set()
+        side = next(d for d, device in enumerate(self.original.devices) if device.memory == self.memory)
         for op in schedule.op_ids():
             device = self.devices[op]
             if self.original.devices[device].memory == self.memory:
@@ -34,19 +36,11 @@ class Home:
                 continue
             spec = self.original.ops[op]
             if op not in ran:
-                steps += [self._copy(tensor, self._side(op), device) for tensor in spec.inputs]
+                steps += [Copy(tensor, side, device) for tensor in spec.inputs]
                 steps.append(Compute(op, device))
-            steps += [self._copy(tensor, device, self._side(op)) for tensor in spec.outputs]
+            steps += [Copy(tensor, device, side) for tensor in spec.outputs]
             ran.add(op)
         return Schedule(tuple(steps))
-
-    def _side(self, op: int) -> int:
-        """Any device of the home memory."""
-        return next(d for d, device in enumerate(self.original.devices) if device.memory == self.memory)
-
-    @staticmethod
-    def _copy(tensor: int, source: int, target: int) -> Copy:
-        return Copy(tensor, source, target)
 
 
 def make_home(problem: Problem, memory: int) -> Home | None:
@@ -67,7 +61,7 @@ def make_home(problem: Problem, memory: int) -> Home | None:
             return None
         ops.append(made[0])
         chosen.append(made[1])
-    return Home(_one_device(problem, memory, ops, foreign), problem, memory, tuple(chosen))
+    return Home(_home_problem(problem, memory, ops, foreign), problem, memory, tuple(chosen))
 
 
 def _fastest(problem: Problem, op: int, devices: Sequence[int]) -> int | None:
@@ -82,10 +76,7 @@ def _fastest(problem: Problem, op: int, devices: Sequence[int]) -> int | None:
 
 def _own_op(problem: Problem, op: int, device: int) -> tuple[OpSpec, int]:
     spec = problem.ops[op]
-    changed = msgspec.structs.replace(
-        spec, time_ns=(spec.time_ns[device],), workspace_bytes=(spec.workspace_bytes[device],), energy_nj=()
-    )
-    return changed, device
+    return _with_cost(spec, spec.time_ns[device] or 0, spec.workspace_bytes[device]), device
 
 
 def _foreign_op(problem: Problem, op: int, side: int) -> tuple[OpSpec, int] | None:
@@ -106,7 +97,7 @@ def _foreign_op(problem: Problem, op: int, side: int) -> tuple[OpSpec, int] | No
     return made, best[1]
 
 
-def _one_device(problem: Problem, memory: int, ops: list[OpSpec], foreign: Sequence[bool]) -> Problem:
+def _home_problem(problem: Problem, memory: int, ops: list[OpSpec], foreign: Sequence[bool]) -> Problem:
     """Weights of the ops run here are fixed; what a foreign op makes has storage of its own."""
     spec = problem.memories[memory]
     fixed = spec.fixed_bytes
@@ -117,10 +108,68 @@ def _one_device(problem: Problem, memory: int, ops: list[OpSpec], foreign: Seque
         msgspec.structs.replace(tensor, view_of=None) if foreign[tensor.producer] else tensor
         for tensor in problem.tensors
     )
-    return Problem(
-        ops=tuple(ops),
-        tensors=tensors,
-        memories=(Memory(spec.name, spec.budget_bytes, fixed),),
-        devices=(Device(spec.name, 0),),
-        weight_bytes=problem.weight_bytes,
-    )
+    return _one_device(problem, tuple(ops), tensors, Memory(spec.name, spec.budget_bytes, fixed))
+
+
+def relaxed_problem(problem: Problem) -> Problem:
+    """Devices of one memory as one with the least time and workspace of any for each op; its bounds hold for all."""
+    return _one_device(problem, tuple(_relaxed(op) for op in problem.ops), problem.tensors, problem.memories[0])
+
+
+def single_problem(problem: Problem, device: int) -> Problem | None:
+    """The same on one of the devices, None if it cannot run an op."""
+    if any(op.time_ns[device] is None for op in problem.ops):
+        return None
+    ops = tuple(_with_cost(op, op.time_ns[device] or 0, op.workspace_bytes[device]) for op in problem.ops)
+    return _one_device(problem, ops, problem.tensors, problem.memories[0])
+
+
+def lift(problem: Problem, relaxed: Problem, schedule: Schedule) -> Schedule | None:
+    """The devices that run these ops, in this order, in least time within the budget; None if there are none.
+
+    Changing devices costs the call of the new one, so this is a shortest path through (step, device): steps times
+    devices squared (Viterbi 1967). Only devices whose workspace fits beside what is live at a step are used.
+    """
+    ops = schedule.op_ids()
+    live = simulate(relaxed, schedule).live_bytes[0]
+    budget = problem.memories[0].budget_bytes
+    devices = range(len(problem.devices))
+    cost: dict[int, int] = {}
+    came: list[dict[int, int]] = []
+    for number, (op, held) in enumerate(zip(ops, live, strict=True)):
+        spec = problem.ops[op]
+        able = [d for d in devices if spec.time_ns[d] is not None and held + spec.workspace_bytes[d] <= budget]
+        if not able:
+            return None
+        before = {d: _cheapest(problem, cost, d) if number else (0, d) for d in able}
+        came.append({d: before[d][1] for d in able})
+        cost = {d: before[d][0] + (spec.time_ns[d] or 0) for d in able}
+    return Schedule(tuple(map(Compute, ops, _path(cost, came))))
+
+
+def _cheapest(problem: Problem, cost: dict[int, int], device: int) -> tuple[int, int]:
+    """Least time up to here when the next step runs on a device, and the device before it."""
+    call = problem.devices[device].call_ns
+    return min((time + (call if before != device else 0), before) for before, time in cost.items())
+
+
+def _path(cost: dict[int, int], came: Sequence[dict[int, int]]) -> list[int]:
+    device = min(cost, key=lambda d: (cost[d], d))
+    path = []
+    for choice in reversed(came):
+        path.append(device)
+        device = choice[device]
+    return path[::-1]
+
+
+def _relaxed(op: OpSpec) -> OpSpec:
+    able = [d for d, time in enumerate(op.time_ns) if time is not None]
+    return _with_cost(op, min(op.time_ns[d] or 0 for d in able), min(op.workspace_bytes[d] for d in able))
+
+
+def _with_cost(op: OpSpec, time_ns: int, workspace_bytes: int) -> OpSpec:
+    return msgspec.structs.replace(op, time_ns=(time_ns,), workspace_bytes=(workspace_bytes,), energy_nj=())
+
+
+def _one_device(problem: Problem, ops: tuple[OpSpec, ...], tensors: tuple[TensorSpec, ...], memory: Memory) -> Problem:
+    return Problem(ops, tensors, (memory,), (Device(memory.name, 0),), weight_bytes=problem.weight_bytes)

@@ -19,97 +19,108 @@ from remat_cli.core.schedule import Compute, Copy, Schedule, Step
 from remat_cli.solvers._search.state import Ints, kernel
 
 # Rows of a net. Behind them, where DIMS says, stand the tables of copies and of the fastest devices.
-DIMS = 0  # the numbers named below
-IN_PTR = 1  # per op: where its INS begin
-INS = 2
-OUT_PTR = 3  # per op: where its OUTS begin
-OUTS = 4
-PAIR_PTR = 5  # per op: where its in-place pairs begin
-PAIR_FROM = 6
-PAIR_TO = 7
-WEIGHT_PTR = 8  # per op: where its WEIGHTS begin
-WEIGHTS = 9
-REPEATABLE = 10  # per op: 0 or 1
-SIZE = 11  # per tensor: bytes
-PRODUCER = 12  # per tensor
-BASE = 13  # per tensor: what it views, or -1
-KEPT = 14  # per tensor: 0 or 1
-WEIGHT_BYTES = 15  # per weight
-MEMORY_OF = 16  # per device
-CALL = 17  # per device: what handing over to it takes
-ROOM = 18  # per memory: bytes beside the fixed part
-TIMES = 19  # per op, two rows further for each device; -1 where it cannot run
-WORKSPACES = 20  # likewise
+(
+    DIMS,  # the numbers named below
+    IN_PTR,  # per op: where its INS begin
+    INS,
+    OUT_PTR,  # per op: where its OUTS begin
+    OUTS,
+    PAIR_PTR,  # per op: where its in-place pairs begin
+    PAIR_FROM,
+    PAIR_TO,
+    WEIGHT_PTR,  # per op: where its WEIGHTS begin
+    WEIGHTS,
+    REPEATABLE,  # per op: 0 or 1
+    SIZE,  # per tensor: bytes
+    PRODUCER,  # per tensor
+    BASE,  # per tensor: what it views, or -1
+    KEPT,  # per tensor: 0 or 1
+    WEIGHT_BYTES,  # per weight
+    MEMORY_OF,  # per device
+    CALL,  # per device: what handing over to it takes
+    ROOM,  # per memory: bytes beside the fixed part
+    TIMES,  # per op, two rows further for each device; -1 where it cannot run
+    WORKSPACES,  # likewise
+) = range(21)
 
 # Entries of row DIMS.
-OPS = 0
-DEVICES = 1
-MEMORIES = 2
-TENSORS = 3
-OVERLAP = 4  # 1: copies run beside computes
-PINNED = 5  # 1: first computations keep their order
-COPIES = 6  # code of the first copy
-COPY_TIMES = 7  # first of the rows of copy times, by source and target device; -1 where impossible
-VIA = 8  # first of the rows of the fastest copies, by source and target memory, two each: code and time
-FASTEST = 9  # first of the rows of fastest devices, by memory; -1 where none can run the op
+(
+    OPS,
+    DEVICES,
+    MEMORIES,
+    TENSORS,
+    OVERLAP,  # 1: copies run beside computes
+    PINNED,  # 1: first computations keep their order
+    COPIES,  # code of the first copy
+    COPY_TIMES,  # first of the rows of copy times, by source and target device; -1 where impossible
+    VIA,  # first of the rows of the fastest copies, by source and target memory, two each: code and time
+    FASTEST,  # first of the rows of fastest devices, by memory; -1 where none can run the op
+) = range(10)
 
 # Rows of a work. Instances are numbered as they are made.
-NUM = 0  # the numbers named below
-ANYWHERE = 1  # per tensor: its newest instance in any memory
-COUNT = 2  # per op: computes so far
-TENSOR = 3  # per instance ...
-MEMORY = 4
-BIRTH = 5
-LAST = 6  # its last use
-MOMENT = 7  # per step: when a compute begins, when a copy ends
-PRIOR = 8  # the instance of the same tensor in the same memory before it
-STORAGE = 9
-UPCOMING = 10  # scratch: its next use after the step looked at
-PREVIOUS = 11  # scratch: its last use before that
-BYTES = 12  # per storage ...
-BORN = 13
-NEWBORN = 14  # the last instance made in it
-ENDS = 15
-WHERE = 16  # its memory
-READS_PTR = 17  # per step: where its READS begin
-READS = 18
-MAKES_PTR = 19  # per step: the first instance it makes
-MARK = 20  # scratch per op or tensor: stamps
-STACK = 21  # scratch: ops or codes under way
-BEFORE_ITEM = 22  # scratch: steps to be put in: before which step
-CODE_ITEM = 23
-HOT_AT = 24  # scratch: steps of one memory that are over budget
-HOT_BY = 25
-SCORE = 26  # candidates for relief: logarithm of the score
-PICK = 27  # ... and in five rows instance, next use, previous use, kind, other memory
-LENGTHS = 32  # of the trial rows
-TRIAL = 33  # rows of codes: schedules under way
-TRIALS = 5
+(
+    NUM,  # the numbers named below
+    ANYWHERE,  # per tensor: its newest instance in any memory
+    COUNT,  # per op: computes so far
+    TENSOR,  # per instance ...
+    MEMORY,
+    BIRTH,
+    LAST,  # its last use
+    MOMENT,  # per step: when a compute begins, when a copy ends
+    PRIOR,  # the instance of the same tensor in the same memory before it
+    STORAGE,
+    UPCOMING,  # scratch: its next use after the step looked at
+    PREVIOUS,  # scratch: its last use before that
+    BYTES,  # per storage ...
+    BORN,
+    NEWBORN,  # the last instance made in it
+    ENDS,
+    WHERE,  # its memory
+    READS_PTR,  # per step: where its READS begin
+    READS,
+    MAKES_PTR,  # per step: the first instance it makes
+    MARK,  # scratch per op or tensor: stamps
+    STACK,  # scratch: ops or codes under way
+    BEFORE_ITEM,  # scratch: steps to be put in: before which step
+    CODE_ITEM,
+    HOT_AT,  # scratch: steps of one memory that are over budget
+    HOT_BY,
+    SCORE,  # candidates for relief: logarithm of the score
+    PICK,  # ... and in five rows instance, next use, previous use, kind, other memory
+) = range(28)
+(
+    LENGTHS,  # of the trial rows
+    TRIAL,  # five rows of codes: schedules under way
+) = range(32, 34)
 # From here on five rows for each memory.
-NEWEST = 38  # per tensor: its newest instance there, -1 if none
-READY = 39  # per tensor: when it is there
-MEM = 40  # per step: bytes
-HELD = 41  # per weight: stamp of the evaluation that counted it
-LINK = 42  # per target memory: when the link is free
+(
+    NEWEST,  # per tensor: its newest instance there, -1 if none
+    READY,  # per tensor: when it is there
+    MEM,  # per step: bytes
+    HELD,  # per weight: stamp of the evaluation that counted it
+    LINK,  # per target memory: when the link is free
+) = range(38, 43)
 
 # Entries of row NUM.
-TIME = 0
-OVER = 1  # bytes above budget, summed over steps and memories
-INSTANCES = 2
-STORAGES = 3
-STAMP = 4
-RANDOM = 5  # state of the random numbers
-EVALUATIONS = 6  # schedules followed so far
-PICKS = 7  # candidates for relief
-ITEMS = 8  # steps to be put in
-HOT_MEMORY = 9
-HOT_STEP = 10
-HOTS = 11  # entries of HOT_AT
-LAST_FIRST = 12  # op computed for the first time last
-CLOCK = 13
-BEFORE = 14  # device of the compute before
-READ_COUNT = 15
-DONE = 16  # ops computed at least once
+(
+    TIME,
+    OVER,  # bytes above budget, summed over steps and memories
+    INSTANCES,
+    STORAGES,
+    STAMP,
+    RANDOM,  # state of the random numbers
+    EVALUATIONS,  # schedules followed so far
+    PICKS,  # candidates for relief
+    ITEMS,  # steps to be put in
+    HOT_MEMORY,
+    HOT_STEP,
+    HOTS,  # entries of HOT_AT
+    LAST_FIRST,  # op computed for the first time last
+    CLOCK,
+    BEFORE,  # device of the compute before
+    READ_COUNT,
+    DONE,  # ops computed at least once
+) = range(17)
 
 SCALE = 2.0**40  # keeps logarithms apart when they are stored as integers
 

@@ -73,10 +73,7 @@ def _thresholds(shares: Shares, most: int) -> list[float]:
 def number_tensors(problem: Problem) -> list[int]:
     """For each tensor its number in the net: op by op, in the order of outputs."""
     order = [tensor for op in problem.ops for tensor in op.outputs]
-    numbers = [0] * len(order)
-    for number, tensor in enumerate(order):
-        numbers[tensor] = number
-    return numbers
+    return sorted(range(len(order)), key=order.__getitem__)
 
 
 @dataclass(frozen=True)

@@ -21,13 +21,14 @@ from __future__ import annotations
 
 import gc
 import math
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from remat_cli.core.problem import Problem
 from remat_cli.solvers._milp.program import Milp, Terms
+from remat_cli.solvers._precedence import readers_of
 from remat_cli.solvers._stages.rows import Stages, last_stages
 
 Expression: TypeAlias = tuple[Terms, int]
@@ -71,18 +72,6 @@ class StageModel:
             if values[variable] > 0.5:
                 found[stage].add(op)
         return found
-
-    def rows_held(self, chosen: Collection[tuple[int, int]]) -> list[set[int]]:
-        """The tensors held at the start of each stage, and at the end, when of `held` these are chosen."""
-        count, tensors = len(self.problem.ops), self.problem.tensors
-        rows: list[set[int]] = [set() for _ in range(count + 1)]
-        rows[count] = {x for x, spec in enumerate(tensors) if spec.kept}
-        for stage, tensor in chosen:
-            rows[stage].add(tensor)
-        for stage in range(self.begin - 1, -1, -1):
-            wanted = rows[stage + 1].union(self.problem.ops[stage].inputs)
-            rows[stage] = {x for x in wanted if tensors[x].producer < stage}
-        return rows
 
     def hint(self, stages: Stages) -> list[int] | None:
         """Values of all variables for a schedule; None where the program has no place for it."""
@@ -138,11 +127,8 @@ def full_size(problem: Problem) -> tuple[int, int]:
     count = len(problem.ops)
     levels = count * (count + 1) // 2
     variables, constraints = levels - count + levels, 2 * levels
-    readers: list[list[int]] = [[] for _ in problem.tensors]
-    for op, spec in enumerate(problem.ops):
-        for tensor in dict.fromkeys(spec.inputs):
-            readers[tensor].append(op)
-            constraints += count - op
+    readers = readers_of(problem)
+    constraints += sum(count - op for ops in readers for op in ops)
     for tensor, value in enumerate(problem.tensors):
         producer = value.producer
         variables += count - 1 - producer
@@ -175,10 +161,7 @@ class _Builder:
         self.sizes = [size // byte_unit for size in sizes]
         self.workspaces = [size // byte_unit for size in workspaces]
         self.times = [time // cost_unit for time in times]
-        self.readers: list[list[int]] = [[] for _ in problem.tensors]
-        for op, inputs in enumerate(self.ops):
-            for tensor in inputs:
-                self.readers[tensor].append(op)
+        self.readers = readers_of(problem)
         self.last_run, self.last_hold = last_stages(problem, self.readers)
         capacity = free_bytes // byte_unit
         self.model = StageModel(problem, capacity, self._begin(capacity), byte_unit, cost_unit)

@@ -27,19 +27,23 @@ from remat_cli.solvers._search.state import (
 )
 
 # Rows of a state.
-EVENTS = 0  # the schedule
-TRIAL = 1  # a change of it
-TRIES = 2  # recomputes to be tried, in this order
-NEEDED = 3  # scratch per tensor: 1 if a later step reads it, 2 if the step looked at is the last one
-RUNS = 4  # scratch per op: its runs, from the first on, up to the step looked at
-NUM = 5  # the single numbers below; the first three are the lengths of the first three rows
+(
+    EVENTS,  # the schedule
+    TRIAL,  # a change of it
+    TRIES,  # recomputes to be tried, in this order
+    NEEDED,  # scratch per tensor: 1 if a later step reads it, 2 if the step looked at is the last one
+    RUNS,  # scratch per op: its runs, from the first on, up to the step looked at
+    NUM,  # the single numbers below; the first three are the lengths of the first three rows
+) = range(6)
 
 # Further entries of row NUM: the budget, and the figures of the schedule measured last.
-BUDGET = 3  # bytes, without what is fixed
-COST = 4  # total time
-PEAK = 5  # bytes, without what is fixed
-EXCESS = 6  # bytes above the budget, summed over the steps
-AREA = 7  # bytes, summed over the steps
+(
+    BUDGET,  # bytes, without what is fixed
+    COST,  # total time
+    PEAK,  # bytes, without what is fixed
+    EXCESS,  # bytes above the budget, summed over the steps
+    AREA,  # bytes, summed over the steps
+) = range(3, 8)
 
 Flags = NDArray[np.uint8]
 """`held[t, x]`: whether tensor x, in the numbers of the net, is in memory when stage t begins; a row for the end."""

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import TypeAlias
 
 from remat_cli.core.problem import Problem
@@ -69,11 +70,7 @@ def memory_bytes(lives: Lives) -> list[int]:
         for birth, death in zip(lives.births[tensor], lives.deaths(tensor), strict=True):
             change[birth] += spec.size_bytes
             change[min(death, count - 1) + 1] -= spec.size_bytes
-    found, total = [], 0
-    for step, op in enumerate(lives.ops):
-        total += change[step]
-        found.append(total + problem.ops[op].workspace_bytes[0])
-    return found
+    return [held + problem.ops[op].workspace_bytes[0] for op, held in zip(lives.ops, accumulate(change), strict=False)]
 
 
 @dataclass(frozen=True)
@@ -318,12 +315,4 @@ class _Cutter:
                 gaps[died + 1] -= spec.size_bytes
                 events[max(born, 0)] += spec.size_bytes
                 events[died + 1] -= spec.size_bytes
-        return _sums(gaps)[: self.last_gap + 1], _sums(events)[: self.last_gap + 1]
-
-
-def _sums(changes: list[int]) -> list[int]:
-    found, total = [], 0
-    for change in changes:
-        total += change
-        found.append(total)
-    return found
+        return list(accumulate(gaps))[:-1], list(accumulate(events))[:-1]

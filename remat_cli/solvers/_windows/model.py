@@ -14,6 +14,7 @@ from typing import Any
 
 from ortools.sat.python import cp_model
 
+from remat_cli.solvers._milp.cp_sat import at_event, lasting
 from remat_cli.solvers._windows.cut import Cut, Held, Run
 
 
@@ -100,7 +101,7 @@ class _Builder:
                         self.cp.add_implication(made.present, family[-1].present)
                     self.cp.add(start > family[-1].start).only_enforce_if(made.present)
                 family.append(made)
-                self._charge(self._at_start(made), self.problem.ops[op].workspace_bytes[0])
+                self._charge(at_event(self.cp, made.start, made.present), self.problem.ops[op].workspace_bytes[0])
             self.families[op] = family
 
     def _start(self, run: Run) -> tuple[Any, Any]:
@@ -111,11 +112,6 @@ class _Builder:
         gaps = [[gap * width, gap * width + width - 2] for gap in range(run.earliest, run.latest + 1)]
         event = self.cp.new_int_var_from_domain(cp_model.Domain.from_intervals(gaps), "")
         return event, event
-
-    def _at_start(self, made: Computation) -> Any:
-        if made.present is None:
-            return self.cp.new_fixed_size_interval_var(made.start, 1, "")
-        return self.cp.new_optional_fixed_size_interval_var(made.start, 1, made.present, "")
 
     def _charge(self, interval: Any, size_bytes: int) -> None:
         if size_bytes > 0:
@@ -133,7 +129,7 @@ class _Builder:
     def _held_source(self, tensor: int, held: Held) -> Source:
         end = self.cp.new_int_var(max(held.until, held.birth), held.limit, "")
         begin = max(held.birth, 0)
-        interval = self.cp.new_interval_var(begin, end + 1 - begin, end + 1, "")
+        interval = lasting(self.cp, begin, end + 1 - begin, end, None)
         self._charge(interval, self.problem.tensors[tensor].size_bytes)
         return Source(held.birth, held.birth, held.birth, end, held.limit, None)
 
@@ -142,10 +138,7 @@ class _Builder:
         earliest, latest = made.run.earliest * width, made.run.latest * width + width - 2
         end = self.cp.new_int_var(earliest, self.cut.boundary, "")
         length = self.cp.new_int_var(1, self.cut.boundary + 1 - earliest, "")
-        if made.present is None:
-            interval = self.cp.new_interval_var(made.start, length, end + 1, "")
-        else:
-            interval = self.cp.new_optional_interval_var(made.start, length, end + 1, made.present, "")
+        interval = lasting(self.cp, made.start, length, end, made.present)
         self._charge(interval, self.problem.tensors[tensor].size_bytes)
         return Source(made.start, earliest, latest, end, self.cut.boundary, made.present)
 
@@ -193,7 +186,9 @@ class _Builder:
 
     def run_one_at_a_time(self) -> None:
         """No two free computations at the same event."""
-        self.cp.add_no_overlap([self._at_start(made) for family in self.families.values() for made in family])
+        self.cp.add_no_overlap(
+            [at_event(self.cp, made.start, made.present) for family in self.families.values() for made in family]
+        )
 
     def finish(self, capacity_bytes: tuple[int, int]) -> WindowModel | None:
         """The memory constraint, in the largest unit that loses nothing, and what may be minimised."""

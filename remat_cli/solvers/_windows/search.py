@@ -68,7 +68,7 @@ class Windows:
         self.times_ns = [op.time_ns[0] or 0 for op in self.problem.ops]
         self.random = random.Random(self.limits.seed)
         self.kinds = {name: Neighbourhood(*kind) for name, kind in _kinds(self.limits.order).items()}
-        self._accept(self.ops)
+        self.begin(self.ops)
 
     @property
     def is_over(self) -> bool:
@@ -90,10 +90,6 @@ class Windows:
         """How often each neighbourhood was tried, solved to its end, and gave a better schedule."""
         return {name: {"tried": k.tried, "solved": k.solved, "paid": k.paid} for name, k in self.kinds.items()}
 
-    def begin(self, ops: list[int]) -> None:
-        """Search on from another schedule."""
-        self._accept(ops)
-
     def run(self, limits: Limits) -> None:
         """Search until these limits are reached; a limit on work counts from now."""
         self.limits, self.work = limits, 0
@@ -112,7 +108,7 @@ class Windows:
         else:
             stretch = Stretch(0, len(self.ops), every, movable=every, is_ranked=False, copies=2)
         run = Run(limits.seconds_left, self._work_left(), 0.0)
-        is_solved, ops = self._solve(stretch, replace(limits, seed=limits.seed), run, bound_ns)
+        is_solved, ops = self._solve(stretch, limits, run, bound_ns)
         self._take(ops)
         return is_solved
 
@@ -130,10 +126,11 @@ class Windows:
 
     def _take(self, ops: list[int] | None) -> None:
         if ops is not None:
-            self._accept(ops)
+            self.begin(ops)
             self.found(ops)
 
-    def _accept(self, ops: list[int]) -> None:
+    def begin(self, ops: list[int]) -> None:
+        """Search on from another schedule."""
         self.ops = ops
         self.time_ns = sum(self.times_ns[op] for op in ops)
         self.lives = make_lives(self.problem, ops)
@@ -167,7 +164,7 @@ class Windows:
     def _search(self, model: WindowModel, limits: Limits, run: Run) -> tuple[Outcome, list[int] | None]:
         stretch = model.cut.stretch
         best: list[list[int]] = []
-        outcome = search(model.cp, partial(read_window, model), run, limits, Watch(best.append, _ignore))
+        outcome = search(model.cp, partial(read_window, model), run, limits, Watch(best.append))
         # What presolve takes is hardly in CP-SAT's deterministic time; it grows with the model.
         self.work += len(model.cp.proto.variables) + len(model.cp.proto.constraints)
         self.work += round(outcome.deterministic_seconds * WORK_PER_DETERMINISTIC_SECOND)
@@ -186,10 +183,6 @@ class Windows:
         if self.limits.work is None:
             return None
         return max(0.0, self.limits.work - self.work) / WORK_PER_DETERMINISTIC_SECOND
-
-
-def _ignore(bound: int) -> None:
-    """Bounds of a cut say nothing about the whole."""
 
 
 def _kinds(order: str) -> dict[str, tuple[Any, float, int]]:

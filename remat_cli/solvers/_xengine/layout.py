@@ -10,6 +10,7 @@ import msgspec
 
 from remat_cli.core.floor import storage_root
 from remat_cli.core.problem import Problem
+from remat_cli.solvers._precedence import readers_of
 from remat_cli.solvers._stages.rows import last_stages
 
 Room: TypeAlias = Literal["staging", "none", "pooled"]
@@ -116,10 +117,7 @@ class Layout:
 
 def make_layout(problem: Problem, rules: Rules) -> Layout:
     """Everything that the model asks of a problem more than once."""
-    readers: list[list[int]] = [[] for _ in problem.tensors]
-    for op, spec in enumerate(problem.ops):
-        for tensor in dict.fromkeys(spec.inputs):
-            readers[tensor].append(op)
+    readers = readers_of(problem)
     last_run, last_hold = last_stages(problem, readers)
     sizes = _sizes(problem)
     workspaces = [size for op in problem.ops for size in op.workspace_bytes]

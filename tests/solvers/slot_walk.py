@@ -1,35 +1,13 @@
-"""Branches of equal layers that meet in a loss, memory in slots: the model of Shilova 2021, ch. 1, and its definition.
-
-Every value and gradient takes one slot. A forward or backward of a layer puts its result where its input was, so that
-keeping an input takes a copy of it, which costs a slot and no time. The backward of layer l needs the layer's input
-and the gradient of its output, and leaves the gradient of its input. The loss turns the ends of all branches into
-their gradients.
-"""
+"""What a sequence of the unit-slot model takes: its definition, which the solvers' sequences are held against."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, TypeAlias
 
 from remat_cli.base.errors import InvalidSchedule
-
-SlotKind: TypeAlias = Literal["copy", "advance", "loss", "back", "drop"]
-
-
-class SlotAction(NamedTuple):
-    """One operation on a layer of a branch, 1 the first; the loss has neither.
-
-    `copy` is of the layer's output (0: the branch's input), `drop` of the gradient of the branch's input (layer 0).
-    """
-
-    kind: SlotKind
-    branch: int = 0
-    layer: int = 0
-
-
-LOSS = SlotAction("loss")
+from remat_cli.solvers._chains.revolve import SlotAction
 
 
 @dataclass(frozen=True)
