@@ -49,7 +49,6 @@ from remat_cli.stages.placed_record import device_plan_file, noted_model, placed
 from remat_cli.stages.prepare import Prepared, prepare
 from remat_cli.stages.profile import profile_on_devices
 from remat_cli.stages.program import placed_program
-from remat_cli.stages.solve import prepare_kernels
 from sample_models.papers import paper_model
 
 NAME = "devices"
@@ -263,9 +262,6 @@ class Subject:
     def plan(self, case: Case, budget: str, text: str, seconds: str) -> None:
         """Plan within a budget; the folder gets the row so far and, where one was found, the plan."""
         config = case.config(text, seconds)
-        prepare_kernels(config.solver, SilentProgress())
-        if case.set_name == TWO_MEMORIES:
-            prepare_kernels("placement", SilentProgress())
         with tempfile.TemporaryDirectory() as work:
             counted, planned = self._counted(config, Path(work))
         folder = case.at(budget)

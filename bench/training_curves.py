@@ -45,7 +45,7 @@ from remat_cli.settings.config import Config, load_config
 from remat_cli.settings.train import StepPaths
 from remat_cli.solvers import SOLVERS, make_solver
 from remat_cli.stages.prepare import Prepared, prepare, profile_prepared
-from remat_cli.stages.solve import answer, ask, prepare_kernels
+from remat_cli.stages.solve import answer, ask
 from sample_models.papers import paper_model
 
 NAME = "training_curves"
@@ -269,7 +269,6 @@ PARTS: Mapping[str, tuple[Mapping[str, Sizes], Callable[[str, Sizes, Path, Limit
 @click.option("--write/--no-write", default=False, help=f"Update bench/results/{NAME}.jsonl, .md and pictures.")
 def main(parts: str, networks: str, curve_limit: float, write: bool) -> None:
     """Run the bench."""
-    prepare_kernels(BEST, SilentProgress())
     rows = list(_run(parts.split(","), tuple(filter(None, networks.split(","))), Limits(curve_limit)))
     if write:
         rows = merged(_known(), rows)

@@ -64,8 +64,8 @@ def compare(request: CompareRequest, config: Config, progress: Progress) -> Comp
     solvers = {name: options for name, options in request.solvers.items() if name not in refused}
     if not solvers:
         raise ConfigError(f"no solver applies: {'; '.join(f'{name}: {why}' for name, why in refused.items())}")
-    for name in solvers:
-        prepare_kernels(name, progress)
+    for name, options in solvers.items():
+        prepare_kernels(make_solver(name, options), subject.problem, progress)
     report = _Comparison(request, config, subject, solvers, progress).report()
     if report.missing_runs and not report.runs:
         raise KeyboardInterrupt

@@ -42,7 +42,7 @@ from remat_cli.stages.record import (
     verify_request,
     warnings,
 )
-from remat_cli.stages.solve import check_solver, prepare_kernels
+from remat_cli.stages.solve import check_solver
 from remat_cli.stages.write import with_budget, write_with_room
 
 MOST_ROOM = 1.01  # of the least budget: more is no matter of small buffers
@@ -75,7 +75,6 @@ def compile_for_one(model: Path, config: Config, progress: Progress) -> CompileR
     require_budget(config)
     check_solver(config)
     targets = output_paths(model, config)
-    prepare_kernels(config.solver, progress)
     with work_folder(config) as work:
         prepared = prepare(model, config, work, progress)
         profile = profile_prepared(prepared, config, device, progress)

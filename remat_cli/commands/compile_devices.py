@@ -33,7 +33,7 @@ from remat_cli.stages.placed_record import (
 )
 from remat_cli.stages.prepare import Prepared, prepare, work_folder
 from remat_cli.stages.profile import profile_on_devices
-from remat_cli.stages.solve import check_solver, prepare_kernels
+from remat_cli.stages.solve import check_solver
 from remat_cli.stages.verify import PlannedRun, verify_on_devices
 
 ATTEMPTS = 3  # to count what sessions hold of weights, which shows only when they are open
@@ -64,9 +64,6 @@ def compile_on_devices(model: Path, config: Config, progress: Progress) -> Devic
     if least := [budget.text for budget in budgets.values() if budget.kind == "min"]:
         raise ConfigError(f"budget '{least[0]}' is found for --device cpu only: write bytes, or a share such as 70%")
     targets = output_paths(model, config)
-    prepare_kernels("auto", progress)  # which every device alone is planned by
-    if len(budgets) > 1:
-        prepare_kernels("placement", progress)
     with work_folder(config) as work:
         prepared = prepare(model, config, work, progress)
         platform = Platform(prepared.graph, specs, *profile_on_devices(prepared, config, specs, progress))

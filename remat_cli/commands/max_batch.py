@@ -23,7 +23,7 @@ from remat_cli.settings.config import Config, require_budget
 from remat_cli.settings.train import StepPaths, check_train
 from remat_cli.stages.plan import plan_model
 from remat_cli.stages.prepare import Prepared, only_device, prepare, profile_prepared, work_folder
-from remat_cli.stages.solve import check_solver, prepare_kernels
+from remat_cli.stages.solve import check_solver
 
 MOST_BATCH = 2**20
 
@@ -45,7 +45,6 @@ def find_max_batch(model: Path, config: Config, progress: Progress) -> MaxBatchR
     check_solver(config)
     if config.split == "auto":
         config = msgspec.structs.replace(config, split="off")
-    prepare_kernels(config.solver, progress)
     with work_folder(config) as work:
         search = _Search(model, config, work, progress)
         keeping = search.largest(search.keeps_all, 1)

@@ -8,7 +8,7 @@ from remat_cli.base.progress import Progress
 from remat_cli.core.instance import instance_problem, load_instance
 from remat_cli.report.report import SolveReport, solution_report
 from remat_cli.settings.config import Config
-from remat_cli.stages.solve import answer, ask, check_solver, prepare_kernels
+from remat_cli.stages.solve import answer, ask, check_solver
 
 
 def solve_instance(instance: Path, config: Config, progress: Progress) -> SolveReport:
@@ -20,7 +20,6 @@ def solve_instance(instance: Path, config: Config, progress: Progress) -> SolveR
     check_solver(config)
     loaded = load_instance(instance)
     question = ask(instance_problem(loaded), config, loaded.names)
-    prepare_kernels(config.solver, progress)
     solved = answer(question, config, progress)
     return SolveReport(
         instance=str(instance),

@@ -29,7 +29,7 @@ from remat_cli.core.timeline import time_of
 from remat_cli.report.bench_run import BenchCase, BenchRun, TracePoint
 from remat_cli.report.report import overhead_percent, solution_report
 from remat_cli.settings.config import available_cores
-from remat_cli.solvers import solve
+from remat_cli.solvers import make_solver, solve
 from remat_cli.solvers.base import Limits, Result
 from remat_cli.stages.solve import prepare_kernels, solver_run
 
@@ -111,7 +111,7 @@ def measure_problem(case: BenchCase, free: Problem, tell: Tell) -> BenchRun:
     plan = baseline(free)
     fixed_bytes = free.memories[0].fixed_bytes
     problem = free.with_budget(resolve(parse_budget(case.budget), fixed_bytes, plan.peak))
-    _warm_up(case)
+    _warm_up(case, problem)
     before = memory_mib("VmRSS")
     tell(Message(started=True))
     watch = _Watch(problem, tell, is_probe=case.probe)
@@ -164,9 +164,11 @@ def _limits(case: BenchCase, watch: _Watch) -> Limits:
     )
 
 
-def _warm_up(case: BenchCase) -> None:
+def _warm_up(case: BenchCase, problem: Problem) -> None:
     """Load all code that the solver needs, by solving a tiny problem with it: the clock is for solving only."""
-    prepare_kernels(case.solver, SilentProgress())
+    tiny = tiny_problem()
+    for likely in (problem, tiny):
+        prepare_kernels(make_solver(case.solver, case.options), likely, SilentProgress())
     found: list[float] = []
     limits = Limits(
         seconds=WARM_UP_SECONDS,
@@ -175,7 +177,7 @@ def _warm_up(case: BenchCase) -> None:
         report=lambda schedule, bound_ns: None if schedule is None else found.append(time.monotonic()),
         should_stop=lambda: bool(found) and time.monotonic() > found[0] + AFTER_PLAN_SECONDS,
     )
-    solve(tiny_problem(), case.solver, limits, case.options)
+    solve(tiny, case.solver, limits, case.options)
 
 
 def tiny_problem() -> Problem:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import re
 import time
 from collections.abc import Mapping, Sequence
@@ -25,19 +24,11 @@ from remat_cli.core.tidy import tidy
 from remat_cli.core.timeline import time_of
 from remat_cli.report.report import SolverRun, overhead_percent
 from remat_cli.settings.config import Config
-from remat_cli.solvers import make_solver, solve
-from remat_cli.solvers.base import Limits, Result
-from remat_cli.solvers.least_budget import find_least_budget
+from remat_cli.solvers import make_solver, must_search, solve
+from remat_cli.solvers._warmup import load_kernels
+from remat_cli.solvers.base import Compiled, Limits, Result, Solver
+from remat_cli.solvers.least_budget import KERNELS, find_least_budget
 
-# Of each solver with compiled kernels, what loads them. `auto` and the local search share theirs.
-WARM_UPS: Mapping[str, str] = {
-    "auto": "remat_cli.solvers._search.warmup",
-    "local-search": "remat_cli.solvers._search.warmup",
-    "rotor": "remat_cli.solvers._chains.rotor_warmup",
-    "checkmate": "remat_cli.solvers._stages.warmup",
-    "checkmate-lp": "remat_cli.solvers._stages.warmup",
-    "placement": "remat_cli.solvers._placement.warmup",
-}
 LEAST_SECONDS = 1.0  # a repeated search always gets this much
 
 
@@ -94,14 +85,16 @@ def check_solver(config: Config) -> None:
     make_solver(config.solver, config.solver_options)
 
 
-def prepare_kernels(solver: str, progress: Progress) -> None:
-    """Load a solver's compiled kernels, or compile them once per machine, before anything is measured or timed."""
-    if solver not in WARM_UPS:
-        return
-    kernels = importlib.import_module(WARM_UPS[solver])
-    if not kernels.is_compiled():
-        progress.stage(stages.COMPILING_KERNELS)
-    kernels.warm_up()
+def prepare_kernels(solver: Solver, problem: Problem, progress: Progress) -> None:
+    """Load the kernels that a solver's search on a problem runs, or compile them, before anything is timed."""
+    if isinstance(solver, Compiled):
+        load_kernels(solver.kernels(problem), lambda: progress.stage(stages.COMPILING_KERNELS))
+
+
+def _prepare_search(problem: Problem, config: Config, progress: Progress) -> None:
+    """Load or compile what is about to run, no sooner: many a budget is met, or proved too small, without a search."""
+    if must_search(problem):
+        prepare_kernels(make_solver(config.solver, config.solver_options), problem, progress)
 
 
 def tidied(found: Answer) -> Answer:
@@ -123,10 +116,11 @@ def answer(question: Question, config: Config, progress: Progress, start: Schedu
     """
     if reason := refusal(question.problem, config.solver, config.solver_options, question.names):
         raise ConfigError(f"solver {config.solver} cannot take this problem: {reason}")
+    if question.least:
+        return _least(question, config, progress)
+    _prepare_search(question.problem, config, progress)
     progress.stage(stages.SOLVING)
     limits = _limits(question, config, progress, config.time_limit_seconds)
-    if question.least:
-        return _least(question, limits, config, progress)
     result = solve(question.problem, config.solver, limits, config.solver_options, start)
     return _answer(question, result, config)
 
@@ -173,6 +167,7 @@ def answer_again(first: Answer, slack_bytes: int, config: Config, progress: Prog
     """
     question = first.question
     tight = question.problem.with_budget(question.budget_bytes - slack_bytes)
+    _prepare_search(tight, config, progress)
     seconds = max(LEAST_SECONDS, config.time_limit_seconds - first.run.seconds)
     limits = _limits(question, config, progress, seconds)
     result = solve(tight, config.solver, limits, config.solver_options)
@@ -193,13 +188,19 @@ def answer_again(first: Answer, slack_bytes: int, config: Config, progress: Prog
     return Answer(question, run, simulate(question.problem, result.plan.schedule))
 
 
-def _least(question: Question, limits: Limits, config: Config, progress: Progress) -> Answer:
+def _least(question: Question, config: Config, progress: Progress) -> Answer:
     """The least budget within the allowed overhead, then the least time under that budget."""
+    load_kernels(KERNELS, lambda: progress.stage(stages.COMPILING_KERNELS))
+    progress.stage(stages.SOLVING)
+    limits = _limits(question, config, progress, config.time_limit_seconds)
     halved = dataclasses.replace(limits, seconds=limits.seconds / 2)
     schedule = find_least_budget(question.problem, halved, allowed_share(question, config))
+    seconds = max(LEAST_SECONDS, limits.seconds_left)
     start = simulate(question.problem, schedule) if schedule is not None else baseline(question.problem)
     found = dataclasses.replace(question, problem=question.problem.with_budget(start.peak))
-    rest = _limits(question, config, progress, max(LEAST_SECONDS, limits.seconds_left))
+    _prepare_search(found.problem, config, progress)
+    progress.stage(stages.SOLVING)
+    rest = _limits(question, config, progress, seconds)
     result = solve(found.problem, config.solver, rest, config.solver_options, start.schedule)
     if result.plan is None or result.plan.time_ns > start.time_ns:
         run = msgspec.structs.replace(solver_run(result, config.seed), status="feasible")
