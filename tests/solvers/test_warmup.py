@@ -72,3 +72,37 @@ def test_a_search_runs_no_kernel_that_its_solver_did_not_name(names):
     assert found == []
     assert counts["searched"] > 0
     assert (counts["kernels"] > 0) == (names != OTHERS)
+
+
+# Plans a small problem as the commands do, and tells what was announced, how long the search took and what it found.
+PLAN = """
+import json, sys, time
+from remat_cli.base.progress import COMPILING_KERNELS, SilentProgress
+from remat_cli.settings.config import load_config
+from remat_cli.stages.solve import answer, ask
+from tests.solvers.test_contract import PROBLEMS
+
+class Heard(SilentProgress):
+    stages = []
+    def stage(self, text):
+        self.stages.append(text)
+
+problem = next(small.problem() for small in PROBLEMS if small.name == "training, workspace")
+budget = str(problem.memories[0].budget_bytes)
+config = load_config({"solver": sys.argv[1], "budget": budget, "time_limit": "0.5s", "threads": 1}, None, None)
+found = answer(ask(problem, config), config, Heard())
+schedule = None if found.plan is None else found.plan.schedule.op_ids()
+print(json.dumps([COMPILING_KERNELS in Heard.stages, found.run.seconds, found.run.status, schedule]))
+"""
+SLACK_SECONDS = 1.0  # for the last steps of a search on a busy machine; to compile takes several times as long
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("solver", ["multi-chain", "rotor", "auto"])
+def test_a_cold_search_keeps_its_limit_and_finds_what_it_finds_warm(solver, tmp_path):
+    cold, warm = (json.loads(run(PLAN, solver, NUMBA_CACHE_DIR=str(tmp_path))) for _ in range(2))
+    assert cold[0]
+    assert not warm[0]
+    assert cold[1] < 0.5 + SLACK_SECONDS
+    assert cold[2:] == warm[2:]
+    assert cold[3] is not None
