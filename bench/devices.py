@@ -50,7 +50,6 @@ from remat_cli.stages.program import placed_program
 from remat_cli.stages.record import model_to_write, plan_file, written_at
 from remat_cli.stages.request import CompileRequest
 from remat_cli.stages.settle import ATTEMPTS, Settled
-from remat_cli.stages.solve import prepare_kernels
 from remat_cli.stages.tell import compile_report
 from sample_models.papers import paper_model
 
@@ -265,9 +264,6 @@ class Subject:
     def plan(self, case: Case, budget: str, text: str, seconds: str) -> None:
         """Plan within a budget; the folder gets the row so far and, where one was found, the plan."""
         config = case.config(text, seconds)
-        prepare_kernels(config.solver, SilentProgress())
-        if case.set_name == TWO_MEMORIES:
-            prepare_kernels("placement", SilentProgress())
         with tempfile.TemporaryDirectory() as work:
             request = request_of(config)
             planned = self._counted(request, Path(work))

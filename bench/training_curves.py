@@ -48,7 +48,7 @@ from remat_cli.solvers import SOLVERS, make_solver
 from remat_cli.stages.ask import ask_abstract
 from remat_cli.stages.prepare import Prepared, prepare
 from remat_cli.stages.profile import profile_model
-from remat_cli.stages.solve import answer, prepare_kernels
+from remat_cli.stages.solve import answer
 from sample_models.papers import paper_model
 
 NAME = "training_curves"
@@ -271,7 +271,6 @@ PARTS: Mapping[str, tuple[Mapping[str, Sizes], Callable[[str, Sizes, Path, Limit
 @click.option("--write/--no-write", default=False, help=f"Update bench/results/{NAME}.jsonl, .md and pictures.")
 def main(parts: str, networks: str, curve_limit: float, write: bool) -> None:
     """Run the bench."""
-    prepare_kernels(BEST, SilentProgress())
     rows = list(_run(parts.split(","), tuple(filter(None, networks.split(","))), Limits(curve_limit)))
     if write:
         rows = merged(_known(), rows)

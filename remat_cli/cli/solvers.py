@@ -42,8 +42,7 @@ def _describe(solver: Any) -> SolverEntry:
         OptionEntry(field.encode_name, _type_name(field.type), _default(field))
         for field in msgspec.structs.fields(solver)
     )
-    supports = (solver.supports.__doc__ or "").strip().splitlines()
-    return SolverEntry(solver.name, solver.summary, supports[0] if supports else "", solver.proves, entries)
+    return SolverEntry(solver.name, solver.summary, solver.takes, solver.proves, entries)
 
 
 def _default(field: Any) -> Any:

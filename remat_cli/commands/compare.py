@@ -39,8 +39,8 @@ def compare(request: CompareRequest, settings: Settings, progress: Progress) -> 
     solvers = {name: options for name, options in request.solvers.items() if name not in refused}
     if not solvers:
         raise ConfigError(f"no solver applies: {'; '.join(f'{one.solver}: {one.reason}' for one in refused.values())}")
-    for name in solvers:
-        prepare_kernels(name, progress)
+    for name, options in solvers.items():
+        prepare_kernels(make_solver(name, options), subject.problem, progress)
     comparison = Comparison(request, settings, subject, solvers)
     jobs = [comparison.job(*one) for one in comparison.open]
     report = comparison.report(run_side_by_side(jobs, comparison.slots, progress))

@@ -20,7 +20,6 @@ from remat_cli.stages.profile import is_cut_into_sessions, profile_model
 from remat_cli.stages.record import model_to_write, plan_file, written_at
 from remat_cli.stages.request import CompileRequest
 from remat_cli.stages.settle import Settled, Settling
-from remat_cli.stages.solve import prepare_kernels
 from remat_cli.stages.tell import compile_report
 
 
@@ -38,7 +37,6 @@ def compile_model(model: Path, settings: Settings, progress: Progress) -> Compil
     request = request_of(settings)
     _refuse_what_sessions_lack(request)
     targets = output_paths(model, settings)
-    _prepare_kernels(request, progress)
     with work_folder(settings.work_dir) as work:
         prepared = prepare(model, request.conditions, work, progress)
         platform = profile_model(prepared, request.conditions, progress)
@@ -58,16 +56,6 @@ def _refuse_what_sessions_lack(request: CompileRequest) -> None:
         raise ConfigError("--split max: ops are not split in plans for several devices; leave --split out")
     if least := [budget.text for budget in request.budgets.values() if budget.kind == "min"]:
         raise ConfigError(f"budget '{least[0]}' is found for --device cpu only: write bytes, or a share such as 70%")
-
-
-def _prepare_kernels(request: CompileRequest, progress: Progress) -> None:
-    """Load what will be needed before anything is timed; every device alone is planned by `auto`."""
-    if not is_cut_into_sessions(request.conditions.devices):
-        prepare_kernels(request.search.solver.name, progress)
-        return
-    prepare_kernels("auto", progress)
-    if len(request.budgets) > 1:
-        prepare_kernels("placement", progress)
 
 
 def _written(report: CompileReport, settled: Settled, request: CompileRequest, targets: Outputs) -> CompileReport:

@@ -23,7 +23,6 @@ from remat_cli.stages.platform import Platform
 from remat_cli.stages.prepare import Prepared, prepare, work_folder
 from remat_cli.stages.profile import profile_model
 from remat_cli.stages.request import CompileRequest
-from remat_cli.stages.solve import prepare_kernels
 
 MOST_BATCH = 2**20
 
@@ -45,7 +44,6 @@ def find_max_batch(model: Path, settings: Settings, progress: Progress) -> MaxBa
     if settings.split == "auto":
         settings = msgspec.structs.replace(settings, split="off")
     request = request_of(compile_settings(settings))
-    prepare_kernels(settings.solver, progress)
     with work_folder(settings.work_dir) as work:
         search = _Search(model, settings, request, work, progress)
         keeping = search.largest(search.keeps_all, 1)

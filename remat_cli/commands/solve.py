@@ -11,7 +11,7 @@ from remat_cli.report.report import SolveReport
 from remat_cli.report.solution import solution_report
 from remat_cli.settings.settings import Settings, require_budget
 from remat_cli.stages.ask import ask_abstract
-from remat_cli.stages.solve import answer, prepare_kernels
+from remat_cli.stages.solve import answer
 
 
 def solve_instance(instance: Path, settings: Settings, progress: Progress) -> SolveReport:
@@ -23,7 +23,6 @@ def solve_instance(instance: Path, settings: Settings, progress: Progress) -> So
     search, budget = search_of(settings), require_budget(settings)
     loaded = load_instance(instance)
     question = ask_abstract(instance_problem(loaded), budget, settings.budget_scope, loaded.names)
-    prepare_kernels(search.solver.name, progress)
     solved = answer(question, search, progress)
     return SolveReport(
         instance=str(instance),

@@ -27,7 +27,7 @@ from remat_cli.core.simulate import baseline
 from remat_cli.core.timeline import time_of
 from remat_cli.report.bench_run import BenchCase, BenchRun, TracePoint, joined
 from remat_cli.report.solution import overhead_percent, solution_report
-from remat_cli.solvers import solve
+from remat_cli.solvers import make_solver, solve
 from remat_cli.solvers.base import Limits
 from remat_cli.stages.solve import prepare_kernels
 
@@ -64,7 +64,7 @@ def measure(job: Job, tell: Tell) -> BenchRun:
     case, process, inherited = job.case, psutil.Process(), peak_bytes()
     problem = job.source if isinstance(job.source, Problem) else load_problem(case, job.source)
     plan = baseline(problem)
-    _warm_up(case)
+    _warm_up(case, problem)
     start_bytes = process.memory_info().rss
     tell()
     cpu = sum(os.times()[:4])  # with that of processes it has started and seen end
@@ -143,9 +143,11 @@ def _limits(case: BenchCase, watch: _Watch) -> Limits:
     )
 
 
-def _warm_up(case: BenchCase) -> None:
+def _warm_up(case: BenchCase, problem: Problem) -> None:
     """Load all code that the solver needs, by solving a tiny problem with it: the clock is for solving only."""
-    prepare_kernels(case.solver, SilentProgress())
+    tiny = tiny_problem()
+    for likely in (problem, tiny):
+        prepare_kernels(make_solver(case.solver, case.options), likely, SilentProgress())
     found: list[float] = []
     limits = Limits(
         seconds=WARM_UP_SECONDS,
@@ -154,7 +156,7 @@ def _warm_up(case: BenchCase) -> None:
         report=lambda schedule, bound_ns: None if schedule is None else found.append(time.monotonic()),
         should_stop=lambda: bool(found) and time.monotonic() > found[0] + AFTER_PLAN_SECONDS,
     )
-    solve(tiny_problem(), case.solver, limits, case.options)
+    solve(tiny, case.solver, limits, case.options)
 
 
 def tiny_problem() -> Problem:

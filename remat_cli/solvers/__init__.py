@@ -15,7 +15,7 @@ from remat_cli.core.floor import working_set_floor
 from remat_cli.core.plan import Plan
 from remat_cli.core.problem import Problem
 from remat_cli.core.schedule import Schedule
-from remat_cli.core.simulate import simulate
+from remat_cli.core.simulate import baseline, simulate
 from remat_cli.solvers.base import Improvement, Limits, ProvedFloor, Solution, Solver, SolverRun, Status
 
 PROOF_SECONDS = 1.0  # to prove that there is no plan, after a solver has found none
@@ -62,6 +62,14 @@ def solver_class(name: str) -> Any:
         raise ConfigError(f"no solver named '{name}'; there are: {', '.join(SOLVERS)}")
     module, _, attribute = SOLVERS[name].partition(":")
     return getattr(importlib.import_module(module), attribute)
+
+
+def must_search(problem: Problem) -> bool:
+    """Whether the answer is open: every op alone is within budget, and on one device the baseline is not."""
+    floor = working_set_floor(problem)
+    if any(memory.budget_bytes < floor.bytes[i] for i, memory in enumerate(problem.memories)):
+        return False
+    return len(problem.devices) > 1 or baseline(problem).peak > problem.memories[0].budget_bytes
 
 
 @dataclass

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, Protocol, TypeAlias
+from typing import Any, ClassVar, Literal, Protocol, TypeAlias, runtime_checkable
 
 from remat_cli.core.plan import Plan
 from remat_cli.core.problem import Problem
@@ -77,10 +77,11 @@ class Solution:
 
 
 class Solver(Protocol):
-    """A frozen msgspec Struct whose fields are its options."""
+    """A frozen msgspec Struct whose fields are its options; `takes` says for people what `supports` decides."""
 
     name: ClassVar[str]
     summary: ClassVar[str]
+    takes: ClassVar[str]
     proves: ClassVar[str]
 
     def supports(self, problem: Problem) -> str | None:
@@ -89,4 +90,13 @@ class Solver(Protocol):
 
     def solve(self, problem: Problem, limits: Limits, start: Schedule | None = None) -> Solution:
         """Search until optimal, out of time, within the gap, or told to stop."""
+        ...
+
+
+@runtime_checkable
+class Compiled(Protocol):
+    """A solver whose search runs compiled code, which takes long to compile, once per machine."""
+
+    def kernels(self, problem: Problem) -> tuple[str, ...]:
+        """Modules of this package with the `ENTRIES` that a search on this problem calls, and a `warm_up`."""
         ...

@@ -45,14 +45,19 @@ class Checkmate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     name: ClassVar[str] = "checkmate"
     summary: ClassVar[str] = "exact, integer program over stages (Jain et al. 2020)"
+    takes: ClassVar[str] = "One device."
     proves: ClassVar[str] = "optimal, infeasible, bound; for schedules in stages"
 
     engine: Engine = "highs"
     rounding: bool = True
 
     def supports(self, problem: Problem) -> str | None:
-        """One device."""
+        """None, or why not."""
         return None if len(problem.devices) == 1 else "it places every op on one device"
+
+    def kernels(self, problem: Problem) -> tuple[str, ...]:
+        """Those that round; without rounding there are none."""
+        return ("_stages.warmup",) if self.rounding else ()
 
     def solve(self, problem: Problem, limits: Limits, start: Schedule | None = None) -> Solution:
         """The baseline if it fits; otherwise the program, from the start if that is in stages and fits."""

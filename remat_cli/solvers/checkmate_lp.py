@@ -53,6 +53,7 @@ class CheckmateLp(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     name: ClassVar[str] = "checkmate-lp"
     summary: ClassVar[str] = "relaxed integer program, rounded in two phases (Jain et al. 2020)"
+    takes: ClassVar[str] = "One device."
     proves: ClassVar[str] = "bound, for schedules in stages; infeasible where CP-SAT confirms it"
 
     allowances: str = "0,0.02,0.05,0.1,0.15,0.2,0.3"
@@ -78,8 +79,12 @@ class CheckmateLp(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return sorted({float(text) for text in self.allowances.split(",")})
 
     def supports(self, problem: Problem) -> str | None:
-        """One device."""
+        """None, or why not."""
         return None if len(problem.devices) == 1 else "it computes every op on one device"
+
+    def kernels(self, problem: Problem) -> tuple[str, ...]:
+        """Those that round."""
+        return ("_stages.warmup",)
 
     def solve(self, problem: Problem, limits: Limits, start: Schedule | None = None) -> Solution:
         """Solve and round for one allowance after the other, until the bound is reached or time is up."""

@@ -31,12 +31,13 @@ class CheckpointLast(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     name: ClassVar[str] = "checkpoint-last"
     summary: ClassVar[str] = "hold only the newest value, recompute all else for every op"
+    takes: ClassVar[str] = "One device, as far as the schedule is of a length that can be judged."
     proves: ClassVar[str] = "nothing beyond that the baseline is fastest where it fits"
 
     close_gaps: bool = False
 
     def supports(self, problem: Problem) -> str | None:
-        """One device, as far as the schedule is of a length that can be judged."""
+        """None, or why not."""
         if len(problem.devices) > 1:
             return "it places every op on one device"
         count = _step_count(condense(problem).problem)

@@ -42,6 +42,7 @@ class ChenGreedy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     name: ClassVar[str] = "chen-greedy"
     summary: ClassVar[str] = "checkpoints after every so many bytes of the forward pass, all sizes swept"
+    takes: ClassVar[str] = "A training step on one device, its ops marked as forward and backward."
     proves: ClassVar[str] = "nothing beyond that the baseline is fastest where it fits"
 
     candidates: CandidateOps = "both"
@@ -49,7 +50,7 @@ class ChenGreedy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     close_gaps: bool = False
 
     def supports(self, problem: Problem) -> str | None:
-        """A training step on one device, its ops marked as forward and backward."""
+        """None, or why not."""
         return nothing_to_checkpoint(problem)
 
     def solve(self, problem: Problem, limits: Limits, start: Schedule | None = None) -> Solution:

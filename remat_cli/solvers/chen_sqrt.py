@@ -36,13 +36,14 @@ class ChenSqrt(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     name: ClassVar[str] = "chen-sqrt"
     summary: ClassVar[str] = "checkpoints at every sqrt(n)-th forward op"
+    takes: ClassVar[str] = "A training step on one device, its ops marked as forward and backward."
     proves: ClassVar[str] = "nothing beyond that the baseline is fastest where it fits"
 
     candidates: CandidateOps = "both"
     close_gaps: bool = False
 
     def supports(self, problem: Problem) -> str | None:
-        """A training step on one device, its ops marked as forward and backward."""
+        """None, or why not."""
         return nothing_to_checkpoint(problem)
 
     def solve(self, problem: Problem, limits: Limits, start: Schedule | None = None) -> Solution:

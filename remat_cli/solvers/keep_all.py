@@ -22,10 +22,11 @@ class KeepAll(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     name: ClassVar[str] = "keep-all"
     summary: ClassVar[str] = "every op once, in baseline order, on its fastest device"
+    takes: ClassVar[str] = "Everything whose values can get from each op's fastest device to their readers'."
     proves: ClassVar[str] = "optimal when it fits and moves nothing between devices"
 
     def supports(self, problem: Problem) -> str | None:
-        """Everything whose values can get from each op's fastest device to their readers'."""
+        """None, or why not."""
         try:
             fastest_schedule(problem)
         except ModelError as reason:

@@ -21,6 +21,7 @@ PATIENCE = 6  # chunks without improvement after which a target counts as out of
 ATTEMPTS = 3
 HEAT = 0.05  # of the mean op time: how much slower a step of the search may make the schedule
 FLOOR_SECONDS = 2.0  # for a proved floor, below which it is not worth searching
+KERNELS = ("_search.warmup",)  # what is compiled for it
 FINEST = 1000  # the search ends when targets differ by less than this fraction of the peak
 
 

@@ -36,6 +36,7 @@ class LocalSearch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     name: ClassVar[str] = "local-search"
     summary: ClassVar[str] = "reorders and recomputes by local search; good plans in seconds"
+    takes: ClassVar[str] = "One device."
     proves: ClassVar[str] = "optimal when nothing needs recomputing"
 
     tracks: int = 3
@@ -44,8 +45,12 @@ class LocalSearch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     orders: int = 60
 
     def supports(self, problem: Problem) -> str | None:
-        """One device."""
+        """None, or why not."""
         return None if len(problem.devices) == 1 else "it places every op on one device"
+
+    def kernels(self, problem: Problem) -> tuple[str, ...]:
+        """Those of the search."""
+        return ("_search.warmup",)
 
     def solve(self, problem: Problem, limits: Limits, start: Schedule | None = None) -> Solution:
         """Search until out of time or work, told to stop, within the gap of the baseline time, or out of patience."""

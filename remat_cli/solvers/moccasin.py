@@ -52,6 +52,7 @@ class Moccasin(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     name: ClassVar[str] = "moccasin"
     summary: ClassVar[str] = "exact, CP-SAT over retention intervals (Bartan et al. 2023)"
+    takes: ClassVar[str] = "One device."
     proves: ClassVar[str] = "optimal, infeasible, bound; for at most max_copies computations of an op"
 
     max_copies: Annotated[int, msgspec.Meta(ge=2)] = 2
@@ -60,7 +61,7 @@ class Moccasin(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     two_phase: bool = True
 
     def supports(self, problem: Problem) -> str | None:
-        """One device."""
+        """None, or why not."""
         return None if len(problem.devices) == 1 else "it places every op on one device"
 
     def solve(self, problem: Problem, limits: Limits, start: Schedule | None = None) -> Solution:

@@ -48,6 +48,7 @@ class MultiChain(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     name: ClassVar[str] = "multi-chain"
     summary: ClassVar[str] = "optimal checkpoints for equal branches that meet in a loss (Shilova 2021)"
+    takes: ClassVar[str] = "A training step on one device whose branches are chains of blocks, not too long."
     proves: ClassVar[str] = "nothing beyond that the baseline is fastest where it fits"
 
     slots: Annotated[int, msgspec.Meta(ge=1)] | None = None
@@ -55,12 +56,16 @@ class MultiChain(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     close_gaps: bool = False
 
     def supports(self, problem: Problem) -> str | None:
-        """A training step on one device whose branches are chains of blocks, not too long."""
+        """None, or why not."""
         if len(problem.devices) > 1:
             return "it plans for one device"
         condensed = condense(problem)
         joins = _joins(condensed.problem, "free")
         return condensed.in_original_terms(joins) if isinstance(joins, str) else None
+
+    def kernels(self, problem: Problem) -> tuple[str, ...]:
+        """That which fills the table."""
+        return ("_chains.multi_chain_warmup",)
 
     def solve(self, problem: Problem, limits: Limits, start: Schedule | None = None) -> Solution:
         """The cheapest within the budget of the schedules for each number of slots."""

@@ -54,6 +54,7 @@ class Placement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     name: ClassVar[str] = "placement"
     summary: ClassVar[str] = "devices, copies, offloading and recomputes by local search; the default for several"
+    takes: ClassVar[str] = "Any number of devices."
     proves: ClassVar[str] = "optimal, infeasible, bound"
 
     tracks: int = 4
@@ -62,8 +63,12 @@ class Placement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     patience: float = 20.0
 
     def supports(self, problem: Problem) -> str | None:
-        """Any number of devices."""
+        """None, or why not."""
         return None
+
+    def kernels(self, problem: Problem) -> tuple[str, ...]:
+        """Those of the search for one device, which it runs on each memory alone, and its own."""
+        return ("_search.warmup",) if len(problem.devices) == 1 else ("_placement.warmup", "_search.warmup")
 
     def solve(self, problem: Problem, limits: Limits, start: Schedule | None = None) -> Solution:
         """Search until optimal, out of time or work, within the gap, told to stop, or out of patience."""

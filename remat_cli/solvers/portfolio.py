@@ -46,6 +46,7 @@ class Auto(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     name: ClassVar[str] = "auto"
     summary: ClassVar[str] = "local search and CP-SAT in turns, with a proved bound; the default"
+    takes: ClassVar[str] = "Any number of devices."
     proves: ClassVar[str] = "optimal, infeasible, bound"
 
     patience: float = 0.75
@@ -53,8 +54,16 @@ class Auto(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     exact_ops: int = 300
 
     def supports(self, problem: Problem) -> str | None:
-        """Any number of devices."""
+        """None, or why not."""
         return None
+
+    def kernels(self, problem: Problem) -> tuple[str, ...]:
+        """Those of the member that gets the first turn; the others have none."""
+        from remat_cli.solvers import solver_class
+
+        member = solver_class("local-search" if len(problem.devices) == 1 else "placement")
+        modules: tuple[str, ...] = member().kernels(problem)
+        return modules
 
     def solve(self, problem: Problem, limits: Limits, start: Schedule | None = None) -> Solution:
         """The baseline if it fits; else search and bound; several devices are the matter of `placement`."""

@@ -34,13 +34,14 @@ class Revolve(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     name: ClassVar[str] = "revolve"
     summary: ClassVar[str] = "binomial checkpoints on the chain of blocks (Griewank & Walther 2000)"
+    takes: ClassVar[str] = "A training step on one device that is a chain of blocks."
     proves: ClassVar[str] = "nothing beyond that the baseline is fastest where it fits"
 
     checkpoints: Annotated[int, msgspec.Meta(ge=1)] | None = None
     close_gaps: bool = False
 
     def supports(self, problem: Problem) -> str | None:
-        """A training step on one device that is a chain of blocks."""
+        """None, or why not."""
         if len(problem.devices) > 1:
             return "it plans for one device"
         condensed = condense(problem)

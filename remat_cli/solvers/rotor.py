@@ -41,6 +41,7 @@ class Rotor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     name: ClassVar[str] = "rotor"
     summary: ClassVar[str] = "optimal checkpoints of a chain of unequal blocks (Beaumont et al. 2019)"
+    takes: ClassVar[str] = "A training step on one device that is a chain of blocks, not too long for the table."
     proves: ClassVar[str] = "nothing beyond that the baseline is fastest where it fits"
 
     variant: Literal["persistent", "drop", "floating", "no-fall", "periodic"] = "persistent"
@@ -49,7 +50,7 @@ class Rotor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     inflate: bool = True
 
     def supports(self, problem: Problem) -> str | None:
-        """A training step on one device that is a chain of blocks, not too long for the table."""
+        """None, or why not."""
         if len(problem.devices) > 1:
             return "it plans for one device"
         condensed = condense(problem)
@@ -60,6 +61,10 @@ class Rotor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             return None
         sizing = size_table(blocks.chain, self.variant, room_of(blocks), self.slots, self.inflate)
         return sizing if isinstance(sizing, str) else None
+
+    def kernels(self, problem: Problem) -> tuple[str, ...]:
+        """Those that fill the tables; equal distances need none."""
+        return () if self.variant == "periodic" else ("_chains.rotor_warmup",)
 
     def solve(self, problem: Problem, limits: Limits, start: Schedule | None = None) -> Solution:
         """The fastest within the budget of the plans for it and for larger budgets."""

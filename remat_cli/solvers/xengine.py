@@ -54,6 +54,7 @@ class XEngine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     name: ClassVar[str] = "xengine"
     summary: ClassVar[str] = "exact, placement and recomputation on several devices (Schuler et al. 2022)"
+    takes: ClassVar[str] = "Copies and computes one after the other."
     proves: ClassVar[str] = "optimal, infeasible, bound; for schedules in stages with copies for one reader"
 
     engine: Engine = "cp-sat"
@@ -65,7 +66,7 @@ class XEngine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     total_stage_energy_limit_nj: Energy | None = None
 
     def supports(self, problem: Problem) -> str | None:
-        """Copies and computes one after the other."""
+        """None, or why not."""
         return "copies run beside computes, which it does not model" if problem.overlap else None
 
     def solve(self, problem: Problem, limits: Limits, start: Schedule | None = None) -> Solution:

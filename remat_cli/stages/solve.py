@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
@@ -21,19 +20,11 @@ from remat_cli.core.solver_run import ProvedFloor, SolverRun, Status
 from remat_cli.core.tidy import tidy
 from remat_cli.core.timeline import time_of
 from remat_cli.report.solution import overhead_percent
-from remat_cli.solvers import run_solver
-from remat_cli.solvers.base import Limits, Solver
-from remat_cli.solvers.least_budget import find_least_budget
+from remat_cli.solvers import must_search, run_solver
+from remat_cli.solvers._warmup import load_kernels
+from remat_cli.solvers.base import Compiled, Limits, Solver
+from remat_cli.solvers.least_budget import KERNELS, find_least_budget
 
-# Of each solver with compiled kernels, what loads them. `auto` and the local search share theirs.
-WARM_UPS: Mapping[str, str] = {
-    "auto": "remat_cli.solvers._search.warmup",
-    "local-search": "remat_cli.solvers._search.warmup",
-    "rotor": "remat_cli.solvers._chains.rotor_warmup",
-    "checkmate": "remat_cli.solvers._stages.warmup",
-    "checkmate-lp": "remat_cli.solvers._stages.warmup",
-    "placement": "remat_cli.solvers._placement.warmup",
-}
 LEAST_SECONDS = 1.0  # a repeated search always gets this much
 
 
@@ -106,14 +97,17 @@ class BudgetAnswer:
         return replace(self, run=replace(self.run, plan=None, status=Status.NOT_FOUND))
 
 
-def prepare_kernels(solver: str, progress: Progress) -> None:
-    """Load a solver's compiled kernels, or compile them once per machine, before anything is measured or timed."""
-    if solver not in WARM_UPS:
-        return
-    kernels = importlib.import_module(WARM_UPS[solver])
-    if not kernels.is_compiled():
-        progress.stage(stages.COMPILING_KERNELS)
-    kernels.warm_up()
+def prepare_kernels(solver: Solver, problem: Problem, progress: Progress) -> None:
+    """Load the kernels that a solver's search on a problem runs, or compile them, before anything is timed."""
+    if isinstance(solver, Compiled):
+        load_kernels(solver.kernels(problem), lambda: progress.stage(stages.COMPILING_KERNELS))
+
+
+def _begin(problem: Problem, search: Search, progress: Progress) -> None:
+    """Load or compile what is about to run, no sooner: many a budget is met, or proved too small, without a search."""
+    if must_search(problem):
+        prepare_kernels(search.solver, problem, progress)
+    progress.stage(stages.SOLVING)
 
 
 def tidied(found: BudgetAnswer) -> BudgetAnswer:
@@ -134,10 +128,10 @@ def answer(question: BudgetQuestion, search: Search, progress: Progress, start: 
     """
     if reason := refusal(question.problem, search.solver, question.names):
         raise ConfigError(f"solver {search.solver.name} cannot take this problem: {reason}")
-    progress.stage(stages.SOLVING)
-    limits = _limits(question, search, progress)
     if question.least:
-        return _least(question, limits, search, progress)
+        return _least(question, search, progress)
+    _begin(question.problem, search, progress)
+    limits = _limits(question, search, progress)
     return BudgetAnswer(question, run_solver(question.problem, search.solver, limits, start))
 
 
@@ -179,7 +173,7 @@ def answer_again(first: BudgetAnswer, slack_bytes: Sequence[int], search: Search
     question, said = first.question, first.run
     tight = question.with_slack(slack_bytes).problem
     rest = search.within(max(LEAST_SECONDS, search.limits.seconds - said.seconds))
-    progress.stage(stages.SOLVING)
+    _begin(tight, search, progress)
     again = run_solver(tight, search.solver, _limits(question, rest, progress))
     seconds = said.seconds + again.seconds
     if again.plan is None:
@@ -202,13 +196,18 @@ def proved_status(run: SolverRun, plan: Plan) -> Status:
     return Status.OPTIMAL if is_proved else Status.FEASIBLE
 
 
-def _least(question: BudgetQuestion, limits: Limits, search: Search, progress: Progress) -> BudgetAnswer:
+def _least(question: BudgetQuestion, search: Search, progress: Progress) -> BudgetAnswer:
     """The least budget within the allowed overhead, then the least time under that budget."""
+    load_kernels(KERNELS, lambda: progress.stage(stages.COMPILING_KERNELS))
+    progress.stage(stages.SOLVING)
+    limits = _limits(question, search, progress)
     halved = replace(limits, seconds=limits.seconds / 2)
     schedule = find_least_budget(question.problem, halved, allowed_share(question, search))
+    seconds = max(LEAST_SECONDS, limits.seconds_left)
     start = simulate(question.problem, schedule) if schedule is not None else baseline(question.problem)
     found = replace(question, problem=question.problem.with_budget(start.peak))
-    rest = _limits(question, search.within(max(LEAST_SECONDS, limits.seconds_left)), progress)
+    _begin(found.problem, search, progress)
+    rest = _limits(question, search.within(seconds), progress)
     run = run_solver(found.problem, search.solver, rest, start.schedule)
     if run.plan is None or run.plan.time_ns > start.time_ns:
         run = replace(run, status=Status.FEASIBLE, plan=start)

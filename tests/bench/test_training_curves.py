@@ -143,7 +143,6 @@ def test_a_run_of_part_of_the_bench_updates_its_rows_and_tables(tmp_path, monkey
         facts = {key: value for key, value in curve_row([]).items() if key not in ("part", "network", "sizes")}
         return {**facts, "limit_seconds": limits.curve_seconds, "points": [point("auto", 60, 60, 2.0, 1.0)]}
 
-    monkeypatch.setattr(training_curves, "prepare_kernels", lambda solver, progress: None)
     monkeypatch.setattr(training_curves, "PARTS", {"curve": (CURVES, quick)})
     for module in (training_curves, __import__("bench.compiling", fromlist=["x"])):
         monkeypatch.setattr(module, "RESULTS", tmp_path)

@@ -231,4 +231,5 @@ def test_says_what_it_is(solver):
     described = solver_class(solver)
     assert described.name == solver
     assert described.summary
+    assert described.takes
     assert described.proves

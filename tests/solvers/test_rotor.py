@@ -17,7 +17,8 @@ from remat_cli.solvers._chains.actions import Action, Chain, periodic
 from remat_cli.solvers._chains.rotor_plan import plans, size_table, spread
 from remat_cli.solvers._chains.rotor_slots import Slots, make_slots
 from remat_cli.solvers._chains.rotor_tables import ALLOWED, build_table, table_bytes
-from remat_cli.solvers._chains.rotor_warmup import is_compiled, warm_up
+from remat_cli.solvers._chains.rotor_warmup import ENTRIES, warm_up
+from remat_cli.solvers._warmup import is_compiled
 from remat_cli.solvers.base import Limits, Status
 from tests.solvers.chain_oracle import optimum
 from tests.solvers.chain_vectors import chain_of, chain_vectors
@@ -281,7 +282,7 @@ def test_spread_takes_the_ends():
 
 def test_kernels_say_when_they_are_compiled():
     warm_up()
-    assert is_compiled()
+    assert is_compiled(ENTRIES)
 
 
 @pytest.mark.parametrize("variant", [*ALLOWED, "periodic"])

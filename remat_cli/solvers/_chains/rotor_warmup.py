@@ -1,4 +1,4 @@
-"""Compiling the tables' kernels ahead of need, so that a caller can say what it waits for."""
+"""Loading the tables' kernels ahead of need, so that a caller can say what it waits for."""
 
 from __future__ import annotations
 
@@ -6,15 +6,9 @@ from remat_cli.solvers._chains import rotor_floating, rotor_kernels
 from remat_cli.solvers._chains.actions import Chain
 from remat_cli.solvers._chains.rotor_slots import make_slots
 from remat_cli.solvers._chains.rotor_tables import ALLOWED, build_table
-from remat_cli.solvers._search.state import is_cached
 
 # The kernels that Python calls; all others are compiled into them.
-_ENTRIES = tuple(getattr(module, name) for module in (rotor_kernels, rotor_floating) for name in ("fill", "choose"))
-
-
-def is_compiled() -> bool:
-    """Whether this machine's cache holds every kernel as the source now stands."""
-    return all(is_cached(entry) for entry in _ENTRIES)
+ENTRIES = tuple(getattr(module, name) for module in (rotor_kernels, rotor_floating) for name in ("fill", "choose"))
 
 
 def warm_up() -> None:

@@ -1,4 +1,4 @@
-"""Compiling the placement kernels ahead of need, so that a caller can say what it waits for."""
+"""Loading the placement kernels ahead of need, so that a caller can say what it waits for."""
 
 from __future__ import annotations
 
@@ -7,15 +7,9 @@ from remat_cli.core.problem import Device, Memory, OpSpec, Problem, TensorSpec
 from remat_cli.solvers._placement.search import begin, search
 from remat_cli.solvers._placement.state import capacity, make_net
 from remat_cli.solvers._placement.tracks import make_track
-from remat_cli.solvers._search.state import is_cached
 
 # The kernels that Python calls; all others are compiled into them.
-_ENTRIES = (begin, capacity, search)
-
-
-def is_compiled() -> bool:
-    """Whether this machine's cache holds every kernel as the source now stands."""
-    return all(is_cached(entry) for entry in _ENTRIES)
+ENTRIES = (begin, capacity, search)
 
 
 def warm_up() -> None:

@@ -12,7 +12,6 @@ are grouped in blocks of a power of two; a block knows its highest slot, and wha
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, TypeVar, cast
 
@@ -125,13 +124,6 @@ def fragment(function: Function) -> Function:
     Numba optimises a kernel anew inside each of its callers, and theirs, so every level of calls saved counts.
     """
     return cast(Function, numba.njit(inline="always", **_OPTIONS)(function))
-
-
-def is_cached(entry: Any) -> bool:
-    """Whether numba's cache has an index of this kernel that is not older than its source file."""
-    source = Path(entry.py_func.__code__.co_filename)
-    found = Path(entry.stats.cache_path).glob(f"{source.stem}.{entry.py_func.__name__}-*.nbi")
-    return any(index.stat().st_mtime >= source.stat().st_mtime for index in found)
 
 
 def make_net(problem: Problem, in_place: Sequence[Sequence[int]] = ()) -> Ints:

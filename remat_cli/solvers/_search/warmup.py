@@ -1,4 +1,4 @@
-"""Compiling the search kernels ahead of need, so that a caller can say what it waits for."""
+"""Loading the search kernels ahead of need, so that a caller can say what it waits for."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ import numba
 
 from remat_cli.core.problem import Device, Memory, OpSpec, Problem, TensorSpec
 from remat_cli.solvers._search import kernels, orders, profile, records, repair, slots
-from remat_cli.solvers._search.state import is_cached, make_net
+from remat_cli.solvers._search.state import make_net
 from remat_cli.solvers._search.tracks import Track, make_track
+from remat_cli.solvers._warmup import is_compiled
 
 # The kernels that Python calls; all others are compiled into them.
-_ENTRIES = (
+ENTRIES = (
     kernels.search,
     orders.greedy_order,
     profile.build,
@@ -24,17 +25,12 @@ _ENTRIES = (
 )
 
 
-def is_compiled() -> bool:
-    """Whether this machine's cache holds every kernel as the source now stands."""
-    return all(is_cached(entry) for entry in _ENTRIES)
-
-
 def warm_up() -> None:
     """Load all kernels from the cache, or compile them into it: half a minute, once per machine and version.
 
     Compiling goes on in two processes: another fills the cache with kernels that this one comes to late.
     """
-    if is_compiled():
+    if is_compiled(ENTRIES):
         _run_all()
         return
     command = [sys.executable, "-c", f"from {__name__} import compile_some; compile_some()"]

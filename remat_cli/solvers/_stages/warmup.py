@@ -1,22 +1,16 @@
-"""Compiling the rounding kernels ahead of need, so that a caller can say what it waits for."""
+"""Loading the rounding kernels ahead of need, so that a caller can say what it waits for."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from remat_cli.core.problem import Device, Memory, OpSpec, Problem, TensorSpec
-from remat_cli.solvers._search.state import is_cached
 from remat_cli.solvers._sharing import condense
 from remat_cli.solvers._stages.candidates import Rounder
 from remat_cli.solvers._stages.rounding import complete, delay, prune, settle
 
 # The kernels that Python calls; all others are compiled into them.
-_ENTRIES = (complete, delay, prune, settle)
-
-
-def is_compiled() -> bool:
-    """Whether this machine's cache holds every kernel as the source now stands."""
-    return all(is_cached(entry) for entry in _ENTRIES)
+ENTRIES = (complete, delay, prune, settle)
 
 
 def warm_up() -> None:

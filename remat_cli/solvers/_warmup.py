@@ -1,0 +1,29 @@
+"""Loading compiled code ahead of need, so that no time limit runs meanwhile and a caller can say what it waits for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+
+def load_kernels(modules: Iterable[str], announce: Callable[[], None]) -> None:
+    """Load the compiled code of these modules of the package, or compile it, once per machine, after saying so."""
+    for name in modules:
+        module = import_module(f"{__package__}.{name}")
+        if not is_compiled(module.ENTRIES):
+            announce()
+        module.warm_up()
+
+
+def is_compiled(entries: Iterable[Any]) -> bool:
+    """Whether this machine's cache holds these kernels, which Python calls, as the source now stands."""
+    return all(_is_cached(entry) for entry in entries)
+
+
+def _is_cached(entry: Any) -> bool:
+    """Whether numba's cache has an index of this kernel that is not older than its source file."""
+    source = Path(entry.py_func.__code__.co_filename)
+    found = Path(entry.stats.cache_path).glob(f"{source.stem}.{entry.py_func.__name__}-*.nbi")
+    return any(index.stat().st_mtime >= source.stat().st_mtime for index in found)
