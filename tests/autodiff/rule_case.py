@@ -15,8 +15,7 @@ from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
 
 from remat_cli.autodiff.call import Call, Rule
-from remat_cli.autodiff.recorder import Recorder
-from remat_cli.autodiff.reverse import write_gradients
+from remat_cli.autodiff.reverse import Recorder, write_gradients
 from remat_cli.autodiff.rules import RULES
 from remat_cli.autodiff.tape import IR_VERSION, OPSET, Tape
 from tests.autodiff.exact_windows import WINDOW_OPS

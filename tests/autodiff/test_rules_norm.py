@@ -9,7 +9,7 @@ import onnx_ir as ir
 import pytest
 
 from remat_cli.autodiff.call import Call
-from remat_cli.autodiff.recorder import Recorder
+from remat_cli.autodiff.reverse import Recorder
 from remat_cli.autodiff.rules import RULES
 from remat_cli.autodiff.rules_norm import BATCH_NORM_FROZEN
 from remat_cli.autodiff.tape import Tape

@@ -10,8 +10,7 @@ import onnx_ir as ir
 import pytest
 
 from remat_cli.autodiff.call import Call
-from remat_cli.autodiff.recorder import Recorder
-from remat_cli.autodiff.reverse import write_gradients
+from remat_cli.autodiff.reverse import Recorder, write_gradients
 from remat_cli.autodiff.rules import RULES
 from remat_cli.autodiff.tape import Tape, shape_of
 from tests.autodiff.rule_case import Case, check, check_with_torch, differentiate, runtime

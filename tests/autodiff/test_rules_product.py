@@ -9,8 +9,7 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from remat_cli.autodiff.recorder import Recorder
-from remat_cli.autodiff.reverse import write_gradients
+from remat_cli.autodiff.reverse import Recorder, write_gradients
 from remat_cli.autodiff.rules import RULES
 from remat_cli.autodiff.tape import OPSET, Tape
 from remat_cli.base.errors import ModelError
