@@ -155,9 +155,7 @@ def _lp(tape: Tape, call: Call, grads: Grads) -> Found:
 
 RULES: Rules = {
     "MaxPool": Rule(_max, form=_max_with_places),
-    "GlobalMaxPool": Rule(
-        lambda tape, call, grads: {0: _scattered(tape, call, grads, "none")}, _global_max_with_places
-    ),
+    "GlobalMaxPool": Rule(_global_max, form=_global_max_with_places),
     "AveragePool": Rule(_average),
     "GlobalAveragePool": Rule(_global_average),
     "LpPool": Rule(_lp),

@@ -53,11 +53,6 @@ class DeviceVerification(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     @property
-    def is_peak_kept(self) -> bool:
-        """Whether no memory held more than predicted, as far as that shows."""
-        return not self._overfull()
-
-    @property
     def is_faster_than_single(self) -> bool:
         """Whether the plan was measured to be faster than the best one on one device, where there is one to compare."""
         return all(self.measured_time_ns < time for time in self.measured_single_time_ns.values())
