@@ -37,6 +37,13 @@ def batch_norm(shape: tuple[int, ...], **attributes: Any) -> Case:
     return Case(case.op_type, [*case.inputs, *statistics], case.attributes, fixed=(3, 4), outputs=outputs)
 
 
+CASES = [
+    batch_norm((2, 3, 4, 5)),
+    normalisation("InstanceNormalization", (2, 3, 4, 5)),
+    normalisation("GroupNormalization", (2, 4, 3, 5), num_groups=2, stash_type=11),
+]
+
+
 @pytest.mark.parametrize("mode", [0, 1])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_batch_norm_of_the_batch(shape: tuple[int, ...], mode: int) -> None:

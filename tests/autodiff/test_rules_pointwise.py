@@ -43,6 +43,8 @@ UNARY = [
     Case("Acos", [between(-0.9, 0.9, 7)]),
     Case("Acosh", [between(1.2, 4, 7)]),
     Case("Asin", [between(-0.9, 0.9, 7)]),
+    Case("Cast", [np.array([1.0, 2, 3])], {"to": 11}),
+    Case("CastLike", [np.array([1.0, 2, 3]), np.array(1.0)], fixed=[1]),
     Case("Asinh", [normal(7)]),
     Case("Atan", [normal(7)]),
     Case("Atanh", [between(-0.9, 0.9, 7)]),
@@ -88,7 +90,10 @@ def name_of(case: Case) -> str:
     return f"{case.op_type}-{shapes}" + "".join(f"-fixed{place}" for place in case.fixed)
 
 
-@pytest.mark.parametrize("case", [*BROADCAST, *UNARY, *POWERS, *CHOICES], ids=name_of)
+CASES = [*BROADCAST, *UNARY, *POWERS, *CHOICES]
+
+
+@pytest.mark.parametrize("case", CASES, ids=name_of)
 def test_gradients(case: Case) -> None:
     check(case)
 

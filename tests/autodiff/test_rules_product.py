@@ -46,6 +46,13 @@ def draw(*shape: int) -> np.ndarray:
     return np.random.default_rng(sum(shape)).standard_normal(shape)
 
 
+CASES = [
+    *(Case("MatMul", [draw(*left), draw(*right)]) for left, right in PAIRS),
+    Case("Gemm", [draw(3, 4), draw(5, 4), draw(5)], {"transB": 1, "alpha": 0.5}),
+    Case("FusedMatMul", [draw(3, 4), draw(5, 4)], {"transB": 1, "alpha": 0.5}, domain="com.microsoft"),
+]
+
+
 @pytest.mark.parametrize(("left", "right"), PAIRS)
 def test_matmul(left: tuple[int, ...], right: tuple[int, ...]) -> None:
     torch = pytest.importorskip("torch")
