@@ -25,7 +25,7 @@ from remat_cli.runtime._trials import TimeJob, time_models
 from remat_cli.runtime.session import SessionSettings, open_session
 from remat_cli.settings.settings import Settings, load_settings
 from remat_cli.splitting.build import TiledRegion, split_model
-from remat_cli.splitting.slab import tile_bounds
+from remat_cli.splitting.op_view import tile_bounds
 from remat_cli.splitting.steps import region_steps
 from remat_cli.splitting.tiling import Cutting
 from remat_cli.splitting.view import view_model

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import onnx_ir as ir
 
@@ -93,7 +93,8 @@ class Form:
     updates: tuple[tuple[ir.Value, ir.Value], ...] = ()
 
 
-Gradient = Callable[[Tape, Call, Grads], Mapping[int, ir.Value]]
+Found = Mapping[int, ir.Value]  # gradients of inputs, by position
+Gradient = Callable[[Tape, Call, Grads], Found]
 TrainingForm = Callable[[Tape, Call], Form | None]  # None: as it stands
 
 
@@ -109,7 +110,11 @@ class Rule:
 
     gradient: Gradient
     form: TrainingForm | None = None
-    needs: frozenset[int] | None = field(default=None)
+    needs: frozenset[int] | None = None
+
+
+Rules = Mapping[str, Rule]  # by op type, after its domain where that is not ONNX's own
+FIRST = frozenset({0})  # for `needs`: gradients flow to the first input only
 
 
 def constant_of(call: Call, position: int, what: str) -> Array:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import onnx
@@ -13,9 +14,8 @@ from onnx.reference import ReferenceEvaluator
 from remat_cli.autodiff.call import Call
 from remat_cli.autodiff.parameters import Weights
 from remat_cli.autodiff.rebatch import Inputs, Rebatch
-from remat_cli.autodiff.recorder import Recorder
-from remat_cli.autodiff.tape import IR_VERSION, OPSET, Array, known
-from remat_cli.autodiff.written_out import written_out
+from remat_cli.autodiff.reverse import Recorder
+from remat_cli.autodiff.tape import IR_VERSION, OPSET, Array, Tape, element_type, known, shape_of
 from remat_cli.base.errors import ModelError
 from remat_cli.onnx_io.interface import fed_inputs
 from remat_cli.onnx_io.op_facts import facts_of, has_body
@@ -160,3 +160,59 @@ def _evaluated(
     if len(results) != len(node.outputs) or any(array.size > FOLDED_ELEMENTS for array in results):
         return None
     return results
+
+
+WRITTEN_OUT = frozenset({"SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss"})
+
+Values = dict[str, ir.Value]
+
+
+def written_out(
+    node: ir.Node, inputs: Sequence[ir.Value | None], tape: Tape
+) -> tuple[Sequence[ir.Node], Values] | None:
+    """Nodes that make the results of a loss under the same names, and the values they read, by name; None for others.
+
+    Raises:
+        ModelError: the shape of an input is not known.
+    """
+    if node.op_type not in WRITTEN_OUT or node.domain not in ("", "ai.onnx"):
+        return None
+    body = _body(ir.to_proto(node), inputs)
+    read = {name: value for name, value in zip(body.input, inputs, strict=False) if value is not None}
+    names = {name: value.name or "" for name, value in zip(body.output, node.outputs, strict=False)}
+    made = (name for part in body.node for name in part.output if name)
+    names |= {name: tape.fresh(f"{node.name}/{name}") for name in made if not names.get(name)}
+    given = {attribute.name: attribute for attribute in ir.to_proto(node).attribute}
+    inner = [_inner(part, f"{node.name}/{part.op_type}", names, given) for part in body.node]
+    function = onnx.FunctionProto(name=body.name, input=body.input, node=inner, opset_import=body.opset_import)
+    return list(ir.serde.deserialize_function(function)), read
+
+
+def _body(node: onnx.NodeProto, inputs: Sequence[ir.Value | None]) -> onnx.FunctionProto:
+    """What ONNX defines the op by, for inputs of these types."""
+    kinds = [onnx.TypeProto() if value is None else _kind(value) for value in inputs]
+    schema: Any = onnx.defs.get_schema(node.op_type, OPSET)
+    types = [kind.SerializeToString() for kind in kinds]
+    body = onnx.FunctionProto()
+    body.ParseFromString(schema.get_context_dependent_function(node.SerializeToString(), types))
+    return body
+
+
+def _kind(value: ir.Value) -> onnx.TypeProto:
+    return onnx.helper.make_tensor_type_proto(int(element_type(value)), shape_of(value))
+
+
+def _inner(
+    node: onnx.NodeProto, name: str, names: Mapping[str, str], given: Mapping[str, onnx.AttributeProto]
+) -> onnx.NodeProto:
+    """A node of the body under new names; attributes that the body takes over from the op are filled in."""
+    copy = onnx.NodeProto(op_type=node.op_type, domain=node.domain, name=name)
+    copy.input.extend(names.get(value, value) for value in node.input)
+    copy.output.extend(names.get(value, value) for value in node.output)
+    for attribute in node.attribute:
+        if not attribute.ref_attr_name:
+            copy.attribute.append(attribute)
+        elif attribute.ref_attr_name in given:
+            copy.attribute.append(given[attribute.ref_attr_name])
+            copy.attribute[-1].name = attribute.name
+    return copy

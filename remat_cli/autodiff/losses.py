@@ -9,9 +9,9 @@ from math import prod
 import numpy as np
 import onnx_ir as ir
 
-from remat_cli.autodiff.call import Call, Form, Grads, Rule
-from remat_cli.autodiff.recorder import Recorder
-from remat_cli.autodiff.shapes import reshape
+from remat_cli.autodiff.call import FIRST, Call, Form, Found, Grads, Rule, Rules
+from remat_cli.autodiff.pieces import reshape
+from remat_cli.autodiff.reverse import Recorder
 from remat_cli.autodiff.tape import Tape, element_type, known, shape_of
 from remat_cli.base.errors import ModelError
 
@@ -49,7 +49,6 @@ def _class_target(output: ir.Value, axis: int) -> tuple[ir.DataType, tuple[int, 
 
 
 def _same_target(output: ir.Value, axis: int) -> tuple[ir.DataType, tuple[int, ...]]:
-    del axis
     return element_type(output), shape_of(output)
 
 
@@ -67,7 +66,6 @@ def _call(op_type: str, axis_matters: bool = False) -> Callable[[Recorder, ir.Va
 
 def _dice(recorder: Recorder, output: ir.Value, target: ir.Value, axis: int) -> ir.Value:
     """One minus the overlap of sigmoid and target, for each sample and channel, averaged."""
-    del axis
     tape, rank = recorder.tape, len(shape_of(output))
     axes = tape.ints(*range(min(2, rank - 1), rank))
     chance = recorder.op("Sigmoid", output)
@@ -91,7 +89,7 @@ def _cross_entropy_form(tape: Tape, call: Call) -> Form:
     return Form((tape.op("Neg", tape.op("ReduceMean", right, keepdims=0)),), (log_chance,))
 
 
-def _cross_entropy(tape: Tape, call: Call, grads: Grads) -> Mapping[int, ir.Value]:
+def _cross_entropy(tape: Tape, call: Call, grads: Grads) -> Found:
     """Probabilities less one at the right class, over the number of samples."""
     axis, shape, (log_chance,) = call.integer("axis"), call.shape(0), call.saved
     scale = _scaled(tape, grads[0], shape[axis] / prod(shape))
@@ -108,7 +106,7 @@ def _mse_form(tape: Tape, call: Call) -> Form:
     return Form((mean,), (difference,))
 
 
-def _mse(tape: Tape, call: Call, grads: Grads) -> Mapping[int, ir.Value]:
+def _mse(tape: Tape, call: Call, grads: Grads) -> Found:
     return {0: tape.op("Mul", call.saved[0], _scaled(tape, grads[0], 2 / prod(call.shape(0))))}
 
 
@@ -118,7 +116,7 @@ def _l1_form(tape: Tape, call: Call) -> Form:
     return Form((tape.op("ReduceMean", tape.op("Abs", difference), keepdims=0),), (difference,))
 
 
-def _l1(tape: Tape, call: Call, grads: Grads) -> Mapping[int, ir.Value]:
+def _l1(tape: Tape, call: Call, grads: Grads) -> Found:
     sign = tape.op("Sign", call.saved[0])
     return {0: tape.op("Mul", sign, _scaled(tape, grads[0], 1 / prod(call.shape(0))))}
 
@@ -132,11 +130,10 @@ def _scaled(tape: Tape, grad: ir.Value | None, factor: float) -> ir.Value:
     return tape.constant(np.asarray(array * factor, array.dtype))
 
 
-ONLY_FIRST = frozenset({0})
-LOSS_RULES: Mapping[str, Rule] = {
-    f"{DOMAIN}:CrossEntropy": Rule(_cross_entropy, _cross_entropy_form, ONLY_FIRST),
-    f"{DOMAIN}:MeanSquaredError": Rule(_mse, _mse_form, ONLY_FIRST),
-    f"{DOMAIN}:MeanAbsoluteError": Rule(_l1, _l1_form, ONLY_FIRST),
+LOSS_RULES: Rules = {
+    f"{DOMAIN}:CrossEntropy": Rule(_cross_entropy, _cross_entropy_form, FIRST),
+    f"{DOMAIN}:MeanSquaredError": Rule(_mse, _mse_form, FIRST),
+    f"{DOMAIN}:MeanAbsoluteError": Rule(_l1, _l1_form, FIRST),
 }
 LOSSES: Mapping[str, Loss] = {
     "cross-entropy": Loss(_class_target, _call("CrossEntropy", axis_matters=True)),

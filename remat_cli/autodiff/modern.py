@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 import onnx
 import onnx_ir as ir
@@ -10,7 +10,7 @@ from onnx_ir.passes.common import InlinePass
 
 from remat_cli.autodiff.tape import OPSET
 from remat_cli.base.errors import ModelError
-from remat_cli.onnx_io.normalise import lift_constants, name_nodes
+from remat_cli.onnx_io.normalise import inputs_become_weights, lift_constants, name_nodes
 
 KEPT_ELEMENTS = 1024  # smaller constants stay while the opset is raised, since conversions read shapes, axes, scales
 
@@ -50,7 +50,7 @@ def _raised(model: ir.Model, version: int) -> ir.Model:
         raise ModelError(
             f"the model's opset {version} cannot be raised to {OPSET}, which gradients need: {line}"
         ) from None
-    _put_back(raised.graph, large)
+    inputs_become_weights(raised.graph, large)
     return raised
 
 
@@ -59,10 +59,3 @@ def _read_in(values: Iterable[ir.Value]) -> None:
     for value in values:
         if isinstance(value.const_value, ir.ExternalTensor):
             value.const_value = ir.tensor(value.const_value.numpy().copy(), name=value.name)
-
-
-def _put_back(graph: ir.Graph, large: Mapping[str, ir.TensorProtocol]) -> None:
-    for value in [value for value in graph.inputs if value.name in large]:
-        graph.inputs.remove(value)
-        value.const_value = large[value.name or ""]
-        graph.register_initializer(value)

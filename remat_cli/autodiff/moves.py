@@ -9,7 +9,7 @@ from math import prod
 import numpy as np
 import onnx_ir as ir
 
-from remat_cli.autodiff.shapes import reshape
+from remat_cli.autodiff.pieces import reshape
 from remat_cli.autodiff.tape import Array, Tape, element_type, shape_of
 
 LARGEST_MATRIX = 1 << 20  # elements of a map of indices that may be stored as a matrix
@@ -110,16 +110,11 @@ def transform(tape: Tape, value: ir.Value, axis: int, matrix: ir.Value) -> ir.Va
     return reshape(tape, tape.op("MatMul", matrix, flat), (*shape[:axis], size, *shape[axis + 1 :]))
 
 
-def transform_last(tape: Tape, value: ir.Value, matrix: ir.Value) -> ir.Value:
-    """Product along the last axis with a matrix of [present size, new size]."""
-    return tape.op("MatMul", value, matrix)
-
-
 def untransform(tape: Tape, grad: ir.Value, axis: int, matrix: Array) -> ir.Value:
     """Undo a product along an axis with a constant matrix of [size of `grad`, size of what was read]."""
     matrix = matrix.astype(element_type(grad).numpy())
     if axis == len(shape_of(grad)) - 1:
-        return transform_last(tape, grad, tape.constant(matrix))
+        return tape.op("MatMul", grad, tape.constant(matrix))
     return transform(tape, grad, axis, tape.constant(np.ascontiguousarray(matrix.T)))
 
 

@@ -2,58 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar
 
 import msgspec
 import onnx_ir as ir
 
+from remat_cli.autodiff.pieces import as_type
 from remat_cli.autodiff.tape import Tape, element_type
 from remat_cli.base.errors import ConfigError
 
 Values = Sequence[ir.Value]
 
 
-class Optimizer(Protocol):
-    """How parameters move.
-
-    `states` are suffixes of what it remembers of each parameter, `counts` whether it asks how many steps there were.
-    """
-
-    states: ClassVar[tuple[str, ...]]
-    counts: ClassVar[bool]
-
-    def shared(self, tape: Tape, rate: ir.Value, count: ir.Value | None) -> tuple[ir.Value, ...]:
-        """Write the numbers that all parameters share: float32, rank 0.
-
-        `rate` is the learning rate, `count` how many steps there were, this one included.
-        """
-        ...
-
-    def update(
-        self, tape: Tape, parameter: ir.Value, grad: ir.Value, states: Values, shared: Values
-    ) -> tuple[ir.Value, ...]:
-        """Write the new parameter and the new states, in the order of `states`."""
-        ...
-
-
 class Sgd(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Stochastic gradient descent; `weight_decay` pulls parameters towards zero as part of the gradient."""
 
     states: ClassVar[tuple[str, ...]] = ()
-    counts: ClassVar[bool] = False
     weight_decay: float = 0.0
-
-    def shared(self, tape: Tape, rate: ir.Value, count: ir.Value | None) -> tuple[ir.Value, ...]:
-        """The learning rate."""
-        del tape, count
-        return (rate,)
 
     def update(
         self, tape: Tape, parameter: ir.Value, grad: ir.Value, states: Values, shared: Values
     ) -> tuple[ir.Value, ...]:
         """Parameter less rate times gradient."""
-        del states
         grad = _decayed(tape, grad, parameter, self.weight_decay)
         return (tape.op("Sub", parameter, tape.op("Mul", grad, _cast(tape, shared[0], parameter))),)
 
@@ -62,15 +33,9 @@ class Momentum(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Gradient descent with a running sum of gradients (Sutskever et al. 2013), Nesterov's look ahead on request."""
 
     states: ClassVar[tuple[str, ...]] = ("momentum",)
-    counts: ClassVar[bool] = False
     momentum: float = 0.9
     nesterov: bool = False
     weight_decay: float = 0.0
-
-    def shared(self, tape: Tape, rate: ir.Value, count: ir.Value | None) -> tuple[ir.Value, ...]:
-        """The learning rate."""
-        del tape, count
-        return (rate,)
 
     def update(
         self, tape: Tape, parameter: ir.Value, grad: ir.Value, states: Values, shared: Values
@@ -87,13 +52,12 @@ class Adam(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Adam (Kingma and Ba 2015); `weight_decay` is part of the gradient."""
 
     states: ClassVar[tuple[str, ...]] = ("mean", "square")
-    counts: ClassVar[bool] = True
     beta1: float = 0.9
     beta2: float = 0.999
     epsilon: float = 1e-8
     weight_decay: float = 0.0
 
-    def shared(self, tape: Tape, rate: ir.Value, count: ir.Value | None) -> tuple[ir.Value, ...]:
+    def shared(self, tape: Tape, rate: ir.Value, count: ir.Value) -> tuple[ir.Value, ...]:
         """The rate for means that began at zero, and how far the mean of squares has come."""
         return _adam_shared(tape, self, rate, count)
 
@@ -109,13 +73,12 @@ class AdamW(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Adam with weight decay apart from the gradient (Loshchilov and Hutter 2019)."""
 
     states: ClassVar[tuple[str, ...]] = ("mean", "square")
-    counts: ClassVar[bool] = True
     beta1: float = 0.9
     beta2: float = 0.999
     epsilon: float = 1e-8
     weight_decay: float = 0.01
 
-    def shared(self, tape: Tape, rate: ir.Value, count: ir.Value | None) -> tuple[ir.Value, ...]:
+    def shared(self, tape: Tape, rate: ir.Value, count: ir.Value) -> tuple[ir.Value, ...]:
         """As for Adam, and the share of a parameter that stays."""
         decay = tape.op("Mul", rate, tape.scalar(self.weight_decay, rate))
         return *_adam_shared(tape, self, rate, count), tape.op("Sub", tape.scalar(1.0, rate), decay)
@@ -128,7 +91,10 @@ class AdamW(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return _adam(tape, self, parameter, grad, states, shared)
 
 
-OPTIMIZERS: Mapping[str, type[Sgd] | type[Momentum] | type[Adam] | type[AdamW]] = {
+# Fields are options. `states` are suffixes of what is remembered of each parameter; `update` writes the new parameter
+# and the new states, from numbers that all parameters share: float32, rank 0, the learning rate first.
+Optimizer = Sgd | Momentum | Adam | AdamW
+OPTIMIZERS: Mapping[str, type[Optimizer]] = {
     "sgd": Sgd,
     "momentum": Momentum,
     "adam": Adam,
@@ -150,10 +116,16 @@ def make_optimizer(name: str, options: Mapping[str, Any]) -> Optimizer:
         raise ConfigError(f"optimizer {name}: {error}; its options are: {known}") from None
 
 
-def _adam_shared(
-    tape: Tape, options: Adam | AdamW, rate: ir.Value, count: ir.Value | None
-) -> tuple[ir.Value, ir.Value]:
-    assert count is not None
+def shared_numbers(tape: Tape, optimizer: Optimizer, rate: ir.Value, count: Callable[[], ir.Value]) -> Values:
+    """Write the numbers that all parameters share; `count` gives how many steps there were, this one included."""
+    if not isinstance(optimizer, Adam | AdamW):
+        return (rate,)
+    steps = count()
+    with tape.within("update", "update"):
+        return optimizer.shared(tape, rate, steps)
+
+
+def _adam_shared(tape: Tape, options: Adam | AdamW, rate: ir.Value, count: ir.Value) -> tuple[ir.Value, ir.Value]:
     first, second = (
         tape.op("Sub", tape.scalar(1.0, count), tape.op("Pow", tape.scalar(beta, count), count))
         for beta in (options.beta1, options.beta2)
@@ -180,11 +152,6 @@ def _decayed(tape: Tape, grad: ir.Value, parameter: ir.Value, weight_decay: floa
     if not weight_decay:
         return grad
     return tape.op("Add", grad, tape.op("Mul", parameter, tape.scalar(weight_decay, parameter)))
-
-
-def as_type(tape: Tape, value: ir.Value, kind: ir.DataType) -> ir.Value:
-    """A value in another element type; the value itself where it has that type."""
-    return value if element_type(value) == kind else tape.op("Cast", value, to=int(kind))
 
 
 def _cast(tape: Tape, number: ir.Value, like: ir.Value) -> ir.Value:

@@ -9,8 +9,8 @@ from fnmatch import fnmatchcase
 import numpy as np
 import onnx_ir as ir
 
-from remat_cli.autodiff.call import Rule
-from remat_cli.autodiff.recorder import rule_name
+from remat_cli.autodiff.call import Rules
+from remat_cli.autodiff.reverse import rule_name
 from remat_cli.base.errors import ModelError
 from remat_cli.onnx_io.op_facts import has_body
 
@@ -41,7 +41,7 @@ class Choice:
     constants: frozenset[str] = frozenset()
 
 
-def choose_weights(graph: ir.Graph, rules: Mapping[str, Rule], choice: Choice) -> Weights:
+def choose_weights(graph: ir.Graph, rules: Rules, choice: Choice) -> Weights:
     """Real initialisers of more than one element that a gradient can reach, unless patterns say otherwise.
 
     Raises:
@@ -78,7 +78,7 @@ def _why_nothing(graph: ir.Graph, real: Mapping[str, ir.Value]) -> str:
     return f"of {len(real)} weights of real numbers none is left; name some with --trainable PATTERN"
 
 
-def _readers(graph: ir.Graph, rules: Mapping[str, Rule]) -> tuple[set[str], set[str]]:
+def _readers(graph: ir.Graph, rules: Rules) -> tuple[set[str], set[str]]:
     """Names of values that a gradient reaches directly, and of running statistics."""
     reached: set[str] = set()
     statistics: set[str] = set()

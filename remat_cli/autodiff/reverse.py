@@ -1,16 +1,107 @@
-"""Reverse mode: from the end of the forward pass back to what is trained."""
+"""Reverse mode: the forward pass as it is written and remembered, and the way back to what is trained."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import onnx_ir as ir
 
-from remat_cli.autodiff.call import Call, Rule
-from remat_cli.autodiff.recorder import rule_name
-from remat_cli.autodiff.tape import Tape, shape_of
+from remat_cli.autodiff.call import Call, Form, Found, Rule, Rules
+from remat_cli.autodiff.rules import ZERO_GRADIENT
+from remat_cli.autodiff.tape import Tape, is_float, shape_of
 from remat_cli.base.errors import RematError
+
+
+@dataclass
+class Recorder:
+    """Writes forward ops onto a tape and remembers them.
+
+    `active` are the values that depend on something trained; `calls` are the ops that make one, in order; `updates`
+    are new values of running statistics. `missing` counts the ops on the way that no rule is known for.
+    """
+
+    tape: Tape
+    rules: Rules
+    active: set[ir.Value] = field(default_factory=set)
+    calls: list[Call] = field(default_factory=list)
+    updates: list[tuple[ir.Value, ir.Value]] = field(default_factory=list)
+    missing: dict[ir.Value, str] = field(default_factory=dict)
+    seed: int = 0
+
+    def op(self, op_type: str, *inputs: ir.Value | None, **attributes: ir.Attr | int | float | str) -> ir.Value:
+        """Write and remember an op with one result that is not from the model, such as a part of a loss."""
+        given = {attr.name: attr for attr in ir.convenience.convert_attributes(attributes)}
+        value = self.run(Call("", op_type, inputs, given), [""])[0]
+        assert value is not None
+        return value
+
+    def run(self, call: Call, names: Sequence[str | None]) -> tuple[ir.Value | None, ...]:
+        """Write and remember an op; `names` are those of its results, "" for any, None for one that is left out."""
+        rule = self.rules.get(rule_name(call.domain, call.op_type))
+        wanted = self._wanted(call, rule)
+        call = replace(call, wanted=wanted, seed=self.seed + len(self.tape.nodes))
+        form = rule.form(self.tape, call) if rule is not None and rule.form else None
+        form = form or Form(self._plainly(call, names))
+        self._name(form.outputs, names)
+        self.updates += form.updates
+        if wanted:
+            call = replace(call, outputs=form.outputs, saved=form.saved)
+            real = [value for value in form.outputs if value is not None and is_float(value)]
+            self.active.update(real)
+            self.calls.append(call)
+            if rule is None:
+                self.missing.update(dict.fromkeys(real, rule_name(call.domain, call.op_type)))
+        return form.outputs
+
+    def leading_to(self, ends: Sequence[ir.Value]) -> list[Call]:
+        """The remembered ops that some of `ends` depend on, in order."""
+        needed = set(ends)
+        found: list[Call] = []
+        for call in reversed(self.calls):
+            if any(value in needed for value in call.outputs if value is not None):
+                found.append(call)
+                needed.update(call.input(position) for position in call.wanted)
+        return found[::-1]
+
+    def without_rule(self, ends: Sequence[ir.Value]) -> Counter[str]:
+        """Kinds of ops on the way to `ends` that no rule is known for, and how many there are of each."""
+        first = [next((v for v in call.outputs if v in self.missing), None) for call in self.leading_to(ends)]
+        return Counter(self.missing[value] for value in first if value is not None)
+
+    def _wanted(self, call: Call, rule: Rule | None) -> frozenset[int]:
+        if rule is None and rule_name(call.domain, call.op_type) in ZERO_GRADIENT:
+            return frozenset()
+        needs = frozenset(range(len(call.inputs))) if rule is None or rule.needs is None else rule.needs
+        return frozenset(place for place, value in enumerate(call.inputs) if place in needs and value in self.active)
+
+    def _plainly(self, call: Call, names: Sequence[str | None]) -> tuple[ir.Value | None, ...]:
+        """The op as it stands."""
+        node = ir.Node(
+            call.domain,
+            call.op_type,
+            call.inputs,
+            tuple(call.attributes.values()),
+            num_outputs=len(names),
+            name=call.name or None,
+        )
+        for value, name in zip(node.outputs, names, strict=True):
+            value.name = "" if name is None else name or None
+        written = self.tape.write(node, f"loss/{call.op_type}")
+        return tuple(value if value.name else None for value in written)
+
+    def _name(self, values: Sequence[ir.Value | None], names: Sequence[str | None]) -> None:
+        """Give results the names that they have in the model, where a training form made them."""
+        for value, name in zip(values, names, strict=False):
+            if value is not None and name and value.producer() is not None:
+                value.name = name
+
+
+def rule_name(domain: str, op_type: str) -> str:
+    """How a rule is found: the op type, after its domain where that is not ONNX's own."""
+    return op_type if domain in ("", "ai.onnx") else f"{domain}:{op_type}"
+
 
 Arrived = Callable[[ir.Value, ir.Value], None]
 
@@ -18,7 +109,7 @@ Arrived = Callable[[ir.Value, ir.Value], None]
 def write_gradients(
     tape: Tape,
     calls: Sequence[Call],
-    rules: Mapping[str, Rule],
+    rules: Rules,
     ends: Mapping[ir.Value, ir.Value],
     arrived: Mapping[ir.Value, Arrived],
 ) -> None:
@@ -34,7 +125,7 @@ def write_gradients(
     missing = Counter(call.input(position) for call in calls for position in call.wanted)
     for call in reversed(calls):
         flowing = tuple(None if value is None else grads.pop(value, None) for value in call.outputs)
-        found: Mapping[int, ir.Value] = {}
+        found: Found = {}
         if any(grad is not None for grad in flowing):
             with tape.within("backward", f"{call.name or call.op_type}/grad"):
                 found = rules[rule_name(call.domain, call.op_type)].gradient(tape, call, flowing)

@@ -1,16 +1,16 @@
-"""The table of gradient rules: one row per op."""
+"""The table of gradient rules, one row per op, and as changed by what the user chose and brought along."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import importlib
+import sys
+from pathlib import Path
+from typing import Any
 
 from remat_cli.autodiff import (
     rules_activation,
     rules_conv,
-    rules_einsum,
-    rules_gather,
     rules_layer_norm,
-    rules_lrn,
     rules_norm,
     rules_pointwise,
     rules_pool,
@@ -19,27 +19,76 @@ from remat_cli.autodiff import (
     rules_reduce,
     rules_resize,
     rules_shape,
-    rules_softmax,
 )
-from remat_cli.autodiff.call import Rule
-from remat_cli.autodiff.no_gradient import ZERO_GRADIENT
+from remat_cli.autodiff.call import FIRST, Call, Form, Rule, Rules
+from remat_cli.autodiff.rules_norm import BATCH_NORM_FROZEN
+from remat_cli.autodiff.tape import Tape
+from remat_cli.base.errors import ConfigError
+from remat_cli.core.training import TrainOptions
 
-__all__ = ["RULES", "ZERO_GRADIENT"]
-
-RULES: Mapping[str, Rule] = {
+RULES: Rules = {
     **rules_activation.RULES,
     **rules_conv.RULES,
     **rules_pointwise.RULES,
     **rules_pool.RULES,
     **rules_reduce.RULES,
-    **rules_gather.RULES,
     **rules_random.RULES,
     **rules_resize.RULES,
     **rules_shape.RULES,
-    **rules_einsum.RULES,
     **rules_layer_norm.RULES,
-    **rules_lrn.RULES,
     **rules_norm.RULES,
     **rules_product.RULES,
-    **rules_softmax.RULES,
 }
+
+
+# What they make is a constant for the gradient, even if it depends on something trained. A rule given for one of them
+# (straight through Round, say) counts instead.
+ZERO_GRADIENT = frozenset(
+    {
+        *("Shape", "Size", "ArgMax", "ArgMin", "NonZero", "NonMaxSuppression"),
+        *("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "IsInf", "IsNaN"),
+        *("And", "Not", "Or", "Xor", "BitShift", "BitwiseAnd", "BitwiseNot", "BitwiseOr", "BitwiseXor"),
+        *("Ceil", "Floor", "Round", "Sign", "Hardmax"),
+        *("Constant", "ConstantOfShape", "EyeLike", "OneHot", "Range"),
+        *("Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"),
+    }
+)
+
+
+def chosen_rules(rules: Rules, options: TrainOptions) -> dict[str, Rule]:
+    """The table with the user's own rules and choices worked in.
+
+    Raises:
+        ConfigError: a rule that the user named cannot be loaded.
+    """
+    chosen = dict(rules)
+    if options.batch_norm == "frozen":
+        chosen["BatchNormalization"] = BATCH_NORM_FROZEN
+    if not options.dropout:
+        chosen["Dropout"] = PASS
+    return chosen | {op_type: _load(op_type, where) for op_type, where in options.gradient_rules.items()}
+
+
+def _load(op_type: str, where: str) -> Rule:
+    """A rule or a gradient function from `module:name`; modules beside the user are found too."""
+    module, _, name = where.partition(":")
+    if not module or not name:
+        raise ConfigError(f"gradient rule '{where}' of {op_type} is not understood: write module:function")
+    here = str(Path.cwd())
+    sys.path.insert(0, here)
+    try:
+        found: Any = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(f"gradient rule '{where}' of {op_type} cannot be loaded: {error}") from None
+    finally:
+        sys.path.remove(here)
+    if not isinstance(found, Rule) and not callable(found):
+        raise ConfigError(f"gradient rule '{where}' of {op_type} is no function, but {found!r}")
+    return found if isinstance(found, Rule) else Rule(found)
+
+
+def _pass_form(tape: Tape, call: Call) -> Form:
+    return Form((tape.op("Identity", call.input(0)),))
+
+
+PASS = Rule(RULES["Identity"].gradient, _pass_form, FIRST)

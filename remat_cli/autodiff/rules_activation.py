@@ -1,4 +1,4 @@
-"""Gradients of activation functions."""
+"""Gradients of activation functions, softmax and its logarithm among them."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from collections.abc import Callable, Mapping
 
 import onnx_ir as ir
 
-from remat_cli.autodiff.call import Call, Form, Gradient, Grads, Rule, TrainingForm
-from remat_cli.autodiff.shapes import sum_to
-from remat_cli.autodiff.slopes import Slope, one_minus, shifted, smallest, step, times
+from remat_cli.autodiff.call import Call, Form, Found, Gradient, Grads, Rule, Rules, TrainingForm
+from remat_cli.autodiff.pieces import Slope, one_minus, shifted, smallest, step, sum_to, times
 from remat_cli.autodiff.tape import Tape
 
 SELU_ALPHA = 1.67326319217681884765625
@@ -17,10 +16,6 @@ SELU_GAMMA = 1.05070102214813232421875
 QUICK_GELU_ALPHA = 1.7020000219345093
 
 SlopeAt = Callable[[Tape, ir.Value, Call], ir.Value]
-
-
-def _relu(tape: Tape, call: Call) -> ir.Value:
-    return step(tape, call.output())
 
 
 def _leaky_relu(tape: Tape, call: Call) -> ir.Value:
@@ -32,7 +27,7 @@ def _leaky_relu(tape: Tape, call: Call) -> ir.Value:
     return shifted(tape, passed, 1 - alpha, alpha)
 
 
-def _prelu(tape: Tape, call: Call, grads: Grads) -> Mapping[int, ir.Value]:
+def _prelu(tape: Tape, call: Call, grads: Grads) -> Found:
     value, slope, found = call.input(0), call.input(1), {}
     if 1 in call.wanted:
         negative = tape.op("Clip", value, None, tape.scalar(0, value))
@@ -41,14 +36,6 @@ def _prelu(tape: Tape, call: Call, grads: Grads) -> Mapping[int, ir.Value]:
         extra = tape.op("Mul", step(tape, value), one_minus(tape, slope))
         found[0] = tape.op("Mul", grads[0], tape.op("Add", extra, slope))
     return found
-
-
-def _sigmoid(tape: Tape, call: Call) -> ir.Value:
-    return tape.op("Mul", call.output(), one_minus(tape, call.output()))
-
-
-def _tanh(tape: Tape, call: Call) -> ir.Value:
-    return one_minus(tape, tape.op("Mul", call.output(), call.output()))
 
 
 def _erf(tape: Tape, call: Call) -> ir.Value:
@@ -66,17 +53,9 @@ def _exponential(tape: Tape, result: ir.Value, rate: float, offset: float, above
     return tape.op("Add", slope, shifted(tape, step(tape, result), above - offset, 0))
 
 
-def _elu(tape: Tape, call: Call) -> ir.Value:
-    return _exponential(tape, call.output(), 1, call.real("alpha", 1), 1)
-
-
 def _selu(tape: Tape, call: Call) -> ir.Value:
     gamma = call.real("gamma", SELU_GAMMA)
     return _exponential(tape, call.output(), 1, gamma * call.real("alpha", SELU_ALPHA), gamma)
-
-
-def _celu(tape: Tape, call: Call) -> ir.Value:
-    return _exponential(tape, call.output(), 1 / call.real("alpha", 1), 1, 1)
 
 
 def _softplus(tape: Tape, call: Call) -> ir.Value:
@@ -92,10 +71,6 @@ def _softsign(tape: Tape, call: Call) -> ir.Value:
 def _between_0_and_1(tape: Tape, value: ir.Value) -> ir.Value:
     """1 strictly between 0 and 1, and 0 at both."""
     return step(tape, tape.op("Mul", value, one_minus(tape, value)))
-
-
-def _hard_sigmoid(tape: Tape, call: Call) -> ir.Value:
-    return shifted(tape, _between_0_and_1(tape, call.output()), call.real("alpha", 0.2), 0)
 
 
 def _hard_swish(tape: Tape, call: Call) -> ir.Value:
@@ -165,7 +140,7 @@ def _gelu(tape: Tape, call: Call) -> ir.Value:
 def _of_sum(slope: SlopeAt) -> Gradient:
     """Gradients of an activation of input plus bias, which the training form has saved."""
 
-    def gradient(tape: Tape, call: Call, grads: Grads) -> Mapping[int, ir.Value]:
+    def gradient(tape: Tape, call: Call, grads: Grads) -> Found:
         grad = tape.op("Mul", grads[0], slope(tape, call.saved[0], call))
         return {position: sum_to(tape, grad, call.shape(position)) for position in call.wanted}
 
@@ -189,28 +164,45 @@ def _quick_gelu_form(tape: Tape, call: Call) -> Form:
 
 
 SLOPES: Mapping[str, Slope] = {
-    "Celu": _celu,
-    "Elu": _elu,
+    "Celu": lambda tape, call: _exponential(tape, call.output(), 1 / call.real("alpha", 1), 1, 1),
+    "Elu": lambda tape, call: _exponential(tape, call.output(), 1, call.real("alpha", 1), 1),
     "Erf": _erf,
     "Gelu": _gelu,
-    "HardSigmoid": _hard_sigmoid,
+    "HardSigmoid": lambda tape, call: shifted(tape, _between_0_and_1(tape, call.output()), call.real("alpha", 0.2), 0),
     "HardSwish": _hard_swish,
     "LeakyRelu": _leaky_relu,
     "Mish": _mish,
-    "Relu": _relu,
+    "Relu": lambda tape, call: step(tape, call.output()),
     "Selu": _selu,
     "Shrink": _shrink,
-    "Sigmoid": _sigmoid,
+    "Sigmoid": lambda tape, call: tape.op("Mul", call.output(), one_minus(tape, call.output())),
     "Softplus": _softplus,
     "Softsign": _softsign,
-    "Tanh": _tanh,
+    "Tanh": lambda tape, call: one_minus(tape, tape.op("Mul", call.output(), call.output())),
     "ThresholdedRelu": _thresholded_relu,
 }
-RULES: Mapping[str, Rule] = {
+
+
+def _softmax(tape: Tape, call: Call, grads: Grads) -> Found:
+    """Result * (grad - sum(grad * result))."""
+    y = call.output()
+    total = tape.op("ReduceSum", tape.op("Mul", grads[0], y), tape.ints(call.integer("axis", -1)))
+    return {0: tape.op("Mul", y, tape.op("Sub", grads[0], total))}
+
+
+def _log_softmax(tape: Tape, call: Call, grads: Grads) -> Found:
+    """Grad - exp(result) * sum(grad)."""
+    total = tape.op("ReduceSum", grads[0], tape.ints(call.integer("axis", -1)))
+    return {0: tape.op("Sub", grads[0], tape.op("Mul", tape.op("Exp", call.output()), total))}
+
+
+RULES: Rules = {
     **{op_type: Rule(times(slope)) for op_type, slope in SLOPES.items()},
     "PRelu": Rule(_prelu),
     "com.microsoft:BiasGelu": Rule(_of_sum(_gelu_slope), _gelu_form("none")),
     "com.microsoft:FastGelu": Rule(_of_sum(_gelu_tanh_slope), _gelu_form("tanh")),
     "com.microsoft:Gelu": Rule(_of_sum(_gelu_slope), _gelu_form("none")),
     "com.microsoft:QuickGelu": Rule(_of_sum(_quick_gelu_slope), _quick_gelu_form),
+    "Softmax": Rule(_softmax),
+    "LogSoftmax": Rule(_log_softmax),
 }

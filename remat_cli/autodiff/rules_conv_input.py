@@ -7,8 +7,8 @@ from math import prod
 import onnx_ir as ir
 
 from remat_cli.autodiff.moves import reverse
+from remat_cli.autodiff.pieces import reshape
 from remat_cli.autodiff.rules_conv_window import LEADING, Window, fit, pairs, resized, tiled
-from remat_cli.autodiff.shapes import reshape
 from remat_cli.autodiff.tape import Tape, shape_of
 
 WORTH_A_WORKSPACE = 0.9  # share of the other form's memory below which ConvTranspose is taken without strides

@@ -6,8 +6,8 @@ from math import prod
 
 import onnx_ir as ir
 
+from remat_cli.autodiff.pieces import reshape
 from remat_cli.autodiff.rules_conv_window import LEADING, Window, crop, fit
-from remat_cli.autodiff.shapes import reshape
 from remat_cli.autodiff.tape import Tape, shape_of
 
 WORTH_A_PRODUCT = 2  # products of single images are so much faster that they may be larger than a copy

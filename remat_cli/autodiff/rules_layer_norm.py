@@ -1,18 +1,16 @@
-"""Gradients of normalisations with statistics over some axes of each element: layers, vectors, chosen axes."""
+"""Gradients of normalisations over some axes of each element: layers, vectors, chosen axes, nearby channels."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
 from dataclasses import replace
+from math import prod
 
 import numpy as np
 import onnx_ir as ir
 
-from remat_cli.autodiff.call import Call, Form, Grads, Rule
-from remat_cli.autodiff.shapes import reshape, sum_to
-from remat_cli.autodiff.slopes import sign
-from remat_cli.autodiff.tape import Tape, element_type, shape_of
+from remat_cli.autodiff.call import Call, Form, Found, Grads, Rule, Rules
+from remat_cli.autodiff.pieces import reshape, sign, sum_to
+from remat_cli.autodiff.tape import Array, Tape, element_type, shape_of
 from remat_cli.base.errors import ModelError
 
 LAYER_EPSILON = 1e-5  # defaults of the ops
@@ -31,20 +29,16 @@ def _layer_norm(tape: Tape, call: Call) -> Form:
     return Form(results, results[1:])
 
 
-def _layer_norm_gradient(tape: Tape, call: Call, grads: Grads) -> Mapping[int, ir.Value]:
-    return _through_layers(tape, call, grads[0])
-
-
-def _through_layers(tape: Tape, call: Call, grad: ir.Value | None) -> dict[int, ir.Value]:
+def _layer_norm_gradient(tape: Tape, call: Call, grads: Grads) -> Found:
     """Layers as rows of a matrix: scale, bias, then input, with three full-size tensors alive at once.
 
     Sums over rows and along them are products with a vector, which need no temporaries.
     """
-    if grad is None:
+    if grads[0] is None:
         return {}
-    size = math.prod(call.shape()[call.integer("axis", -1) % len(call.shape()) :])
-    rows = (math.prod(call.shape()) // size, size)
-    grad, x, scale = reshape(tape, grad, rows), reshape(tape, call.input(0), rows), _row(tape, call, rows)
+    size = prod(_normalised(call))
+    rows = (prod(call.shape()) // size, size)
+    grad, x, scale = reshape(tape, grads[0], rows), reshape(tape, call.input(0), rows), _row(tape, call, rows)
     apart, inverse = _centred(tape, call, x)
     result = {}
     if 2 in call.wanted:
@@ -89,7 +83,7 @@ def _centred(tape: Tape, call: Call, x: ir.Value) -> tuple[ir.Value, ir.Value]:
 
 
 def _mean_square(tape: Tape, centred: ir.Value, axes: tuple[int, ...]) -> ir.Value:
-    size = math.prod(shape_of(centred)[axis] for axis in axes)
+    size = prod(shape_of(centred)[axis] for axis in axes)
     squares = tape.op("ReduceSumSquare", centred, tape.ints(*axes))
     return tape.op("Div", squares, tape.scalar(size, centred))
 
@@ -105,7 +99,7 @@ def _row(tape: Tape, call: Call, rows: tuple[int, int]) -> ir.Value:
         raise ModelError(
             f"op '{call.name}' ({call.op_type}): no gradient for a scale of more dimensions than it scales"
         )
-    if shape_of(scale) != dims and math.prod(shape_of(scale)) != rows[1]:
+    if shape_of(scale) != dims and prod(shape_of(scale)) != rows[1]:
         scale = tape.op("Expand", scale, tape.ints(*dims))
     return reshape(tape, scale, (1, rows[1]))
 
@@ -128,13 +122,14 @@ def _skip_layer_norm(tape: Tape, call: Call) -> Form:
     return Form((form.outputs[0], None, None, total), (total, *form.saved))
 
 
-def _skip_layer_norm_gradient(tape: Tape, call: Call, grads: Grads) -> Mapping[int, ir.Value]:
+def _skip_layer_norm_gradient(tape: Tape, call: Call, grads: Grads) -> Found:
     """What reaches the sum, through the layers and directly, reaches all that was added."""
     total, *saved = call.saved
     places = {0: frozenset({0, 1, 4}), 1: frozenset({2}), 2: frozenset({3})}
     wanted = frozenset(place for place, theirs in places.items() if theirs & call.wanted)
-    found = _through_layers(tape, replace(_layers_of(call, total), saved=tuple(saved), wanted=wanted), grads[0])
-    result = {place: found[inner] for inner, place in ((1, 2), (2, 3)) if inner in found}
+    inner = replace(_layers_of(call, total), saved=tuple(saved), wanted=wanted)
+    found = _layer_norm_gradient(tape, inner, grads)
+    result = {place + 1: found[place] for place in (1, 2) if place in found}
     direct = grads[3] if len(grads) > 3 else None
     arrived = [grad for grad in (found.get(0), direct) if grad is not None]
     if arrived and 0 in wanted:
@@ -160,7 +155,7 @@ def _lp_norm(tape: Tape, call: Call) -> Form:
     return Form((tape.op("Mul", x, inverse),), (inverse,))
 
 
-def _lp_norm_gradient(tape: Tape, call: Call, grads: Grads) -> Mapping[int, ir.Value]:
+def _lp_norm_gradient(tape: Tape, call: Call, grads: Grads) -> Found:
     """From the result; zero where the norm is, which has no gradient there."""
     y, axis = call.output(), tape.ints(call.integer("axis", -1))
     dot = tape.op("ReduceSum", tape.op("Mul", grads[0], y), axis)
@@ -176,7 +171,7 @@ def _mean_variance(tape: Tape, call: Call) -> Form:
     return Form((tape.op("Div", centred, _above_zero(tape, deviation)),), (deviation,))
 
 
-def _mean_variance_gradient(tape: Tape, call: Call, grads: Grads) -> Mapping[int, ir.Value]:
+def _mean_variance_gradient(tape: Tape, call: Call, grads: Grads) -> Found:
     """From the result: (grad - mean(grad) - y * mean(grad * y)) / deviation, but for what is added to that."""
     y, grad, deviation, over = call.output(), grads[0], call.saved[0], tape.ints(*_chosen_axes(call))
     raised = _above_zero(tape, deviation)
@@ -195,9 +190,48 @@ def _above_zero(tape: Tape, deviation: ir.Value) -> ir.Value:
     return tape.op("Add", deviation, tape.scalar(STANDARD_EPSILON, deviation))
 
 
-RULES: Mapping[str, Rule] = {
+def _lrn(tape: Tape, call: Call, grads: Grads) -> Found:
+    """With s = bias + alpha mean(x^2): dy / s^beta - 2 alpha beta x mean'(dy x / s^beta / s).
+
+    `mean` is over the channels around each, `mean'` over those whose mean has it.
+    """
+    x = call.input(0)
+    alpha, beta = call.real("alpha", 1e-4), round(call.real("beta", 0.75), 6)
+    near = _neighbours(call.shape()[1], call.integer("size")) / call.integer("size")
+    s = _mixed(tape, tape.op("Mul", x, x), alpha * near)
+    s = tape.op("Add", s, tape.scalar(call.real("bias", 1.0), like=x))
+    direct = tape.op("Div", grads[0], _power(tape, s, beta))
+    through = tape.op("Div", tape.op("Mul", direct, x), s)
+    through = tape.op("Mul", _mixed(tape, through, 2 * alpha * beta * near.T), x)
+    return {0: tape.op("Sub", direct, through)}
+
+
+def _neighbours(channels: int, size: int) -> Array:
+    """Which channels (columns) are around each (rows)."""
+    ahead = np.arange(channels)[None, :] - np.arange(channels)[:, None]
+    return ((-((size - 1) // 2) <= ahead) & (ahead <= size // 2)).astype(np.float64)
+
+
+def _mixed(tape: Tape, value: ir.Value, weights: Array) -> ir.Value:
+    """Channels as weighted sums of channels: a convolution of one tap is several times faster than a pooling."""
+    batch, channels, *sizes = shape_of(value)
+    filters = tape.constant(weights[:, :, None].astype(element_type(value).numpy()))
+    found = tape.op("Conv", reshape(tape, value, (batch, channels, prod(sizes))), filters)
+    return reshape(tape, found, shape_of(value))
+
+
+def _power(tape: Tape, value: ir.Value, exponent: float) -> ir.Value:
+    """A power; the usual one by square roots, which are ten times faster."""
+    if exponent != 0.75:
+        return tape.op("Pow", value, tape.scalar(exponent, like=value))
+    root = tape.op("Sqrt", value)
+    return tape.op("Mul", root, tape.op("Sqrt", root))
+
+
+RULES: Rules = {
     "LayerNormalization": Rule(_layer_norm_gradient, _layer_norm),
     "com.microsoft:SkipLayerNormalization": Rule(_skip_layer_norm_gradient, _skip_layer_norm),
     "LpNormalization": Rule(_lp_norm_gradient, _lp_norm),
     "MeanVarianceNormalization": Rule(_mean_variance_gradient, _mean_variance),
+    "LRN": Rule(_lrn),
 }

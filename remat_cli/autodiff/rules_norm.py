@@ -8,14 +8,13 @@ the gradient that flows in, at most two full-size tensors are alive at once.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
 
-from remat_cli.autodiff.call import Call, Form, Grads, Rule, only
-from remat_cli.autodiff.shapes import reshape
+from remat_cli.autodiff.call import Call, Form, Found, Grads, Rule, Rules, only
+from remat_cli.autodiff.pieces import reshape
 from remat_cli.autodiff.tape import Tape, element_type, known, shape_of
 
 EPSILON = 1e-5  # default of every op here
@@ -57,7 +56,7 @@ def _moved(tape: Tape, call: Call, place: int, now: ir.Value) -> ir.Value:
     return tape.op("Add", kept, tape.op("Mul", now, tape.scalar(1 - momentum, now)))
 
 
-def _batch_norm_gradient(tape: Tape, call: Call, grads: Grads) -> Mapping[int, ir.Value]:
+def _batch_norm_gradient(tape: Tape, call: Call, grads: Grads) -> Found:
     """Scale and bias first; the gradient of the input follows from theirs."""
     grad = grads[0]
     if grad is None:
@@ -82,7 +81,7 @@ def _frozen_form(tape: Tape, call: Call) -> Form:
     return Form((y, *((found.mean, found.variance) if call.integer("training_mode") else ())))
 
 
-def _frozen_gradient(tape: Tape, call: Call, grads: Grads) -> Mapping[int, ir.Value]:
+def _frozen_gradient(tape: Tape, call: Call, grads: Grads) -> Found:
     """Through a map that is affine per channel."""
     grad = grads[0]
     if grad is None:
@@ -101,7 +100,7 @@ def _frozen_gradient(tape: Tape, call: Call, grads: Grads) -> Mapping[int, ir.Va
     return result
 
 
-def _instance_norm_gradient(tape: Tape, call: Call, grads: Grads) -> Mapping[int, ir.Value]:
+def _instance_norm_gradient(tape: Tape, call: Call, grads: Grads) -> Found:
     """As for one batch of as many channels as there are instances times channels; statistics computed once more."""
     grad, x = only(grads), call.input(0)
     batch, channels = call.shape()[:2]
@@ -133,7 +132,7 @@ def _group_norm(tape: Tape, call: Call) -> Form:
     return Form((reshape(tape, y, call.shape()),), (found.mean, found.variance))
 
 
-def _group_norm_gradient(tape: Tape, call: Call, grads: Grads) -> Mapping[int, ir.Value]:
+def _group_norm_gradient(tape: Tape, call: Call, grads: Grads) -> Found:
     """Sums by instance and channel give the gradients of scale and bias, and those by group the input's."""
     grad, (batch, channels) = only(grads), call.shape()[:2]
     flat = (1, batch * channels, math.prod(call.shape()[2:]))
@@ -288,7 +287,7 @@ def _repeated(tape: Tape, vector: ir.Value, repeats: int) -> ir.Value:
 BATCH_NORM = Rule(_batch_norm_gradient, _batch_norm, frozenset({0, 1, 2}))
 BATCH_NORM_FROZEN = Rule(_frozen_gradient, _frozen_form, frozenset({0, 1, 2}))
 
-RULES: Mapping[str, Rule] = {
+RULES: Rules = {
     "BatchNormalization": BATCH_NORM,
     "InstanceNormalization": Rule(_instance_norm_gradient),
     "GroupNormalization": Rule(_group_norm_gradient, _group_norm),

@@ -2,37 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import numpy as np
 import onnx_ir as ir
 
-from remat_cli.autodiff.call import Call, Gradient, Grads, Rule, only
-from remat_cli.autodiff.shapes import sum_to
-from remat_cli.autodiff.slopes import as_numbers, one_minus, shifted, sign, smallest, times
+from remat_cli.autodiff.call import FIRST, Call, Found, Gradient, Grads, Rule, Rules, only
+from remat_cli.autodiff.pieces import as_numbers, as_type, one_minus, shifted, sign, smallest, sum_to, times
 from remat_cli.autodiff.tape import Array, Tape, element_type, known
 
 
-def _spread(tape: Tape, call: Call, grad: ir.Value) -> Mapping[int, ir.Value]:
+def _add(tape: Tape, call: Call, grads: Grads) -> Found:
     """The same gradient for every input, summed to its shape."""
-    return {position: sum_to(tape, grad, call.shape(position)) for position in sorted(call.wanted)}
+    return {position: sum_to(tape, only(grads), call.shape(position)) for position in sorted(call.wanted)}
 
 
-def _add(tape: Tape, call: Call, grads: Grads) -> Mapping[int, ir.Value]:
-    return _spread(tape, call, only(grads))
+def _mean(tape: Tape, call: Call, grads: Grads) -> Found:
+    return _add(tape, call, [shifted(tape, only(grads), 1 / len(call.inputs), 0)])
 
 
-def _mean(tape: Tape, call: Call, grads: Grads) -> Mapping[int, ir.Value]:
-    return _spread(tape, call, shifted(tape, only(grads), 1 / len(call.inputs), 0))
-
-
-def _sub(tape: Tape, call: Call, grads: Grads) -> Mapping[int, ir.Value]:
+def _sub(tape: Tape, call: Call, grads: Grads) -> Found:
     """Summed before the sign is changed: fewer elements."""
-    found = dict(_spread(tape, call, only(grads)))
+    found = _add(tape, call, grads)
     return {position: tape.op("Neg", grad) if position else grad for position, grad in found.items()}
 
 
-def _mul(tape: Tape, call: Call, grads: Grads) -> Mapping[int, ir.Value]:
+def _mul(tape: Tape, call: Call, grads: Grads) -> Found:
     grad = only(grads)
     if call.inputs[0] is call.inputs[1]:
         return {0: tape.op("Mul", tape.op("Add", grad, grad), call.input(0))}
@@ -43,7 +36,7 @@ def _mul(tape: Tape, call: Call, grads: Grads) -> Mapping[int, ir.Value]:
     }
 
 
-def _div(tape: Tape, call: Call, grads: Grads) -> Mapping[int, ir.Value]:
+def _div(tape: Tape, call: Call, grads: Grads) -> Found:
     """The divisor's gradient by the result, so that the dividend may die; divided after it is summed."""
     grad, found = only(grads), {}
     if 1 in call.wanted:
@@ -54,7 +47,7 @@ def _div(tape: Tape, call: Call, grads: Grads) -> Mapping[int, ir.Value]:
     return found
 
 
-def _mod(tape: Tape, call: Call, grads: Grads) -> Mapping[int, ir.Value]:
+def _mod(tape: Tape, call: Call, grads: Grads) -> Found:
     """The quotient, rounded to zero, is (result - dividend) / divisor, up to its sign."""
     grad, found = only(grads), {}
     if 1 in call.wanted:
@@ -65,11 +58,11 @@ def _mod(tape: Tape, call: Call, grads: Grads) -> Mapping[int, ir.Value]:
     return found
 
 
-def _pow(tape: Tape, call: Call, grads: Grads) -> Mapping[int, ir.Value]:
+def _pow(tape: Tape, call: Call, grads: Grads) -> Found:
     grad, found = only(grads), {}
     if 1 in call.wanted:
         summed = sum_to(tape, tape.op("Mul", grad, _pow_by_exponent(tape, call)), call.shape(1))
-        found[1] = _as_type_of(tape, summed, call.input(1))
+        found[1] = as_type(tape, summed, element_type(call.input(1)))  # which the base need not have
     if 0 in call.wanted:
         exponent = call.constant(1)
         slope = _pow_by_base(tape, call) if exponent is None else _power_rule(tape, call, exponent)
@@ -90,7 +83,8 @@ def _power_rule(tape: Tape, call: Call, exponent: Array) -> ir.Value:
 
 def _pow_by_base(tape: Tape, call: Call) -> ir.Value:
     """Slope p x^(p-1) with a computed exponent, x^0 where p is 0."""
-    base, exponent = call.input(0), _as_type_of(tape, call.input(1), call.input(0))
+    base = call.input(0)
+    exponent = as_type(tape, call.input(1), element_type(base))
     is_zero = as_numbers(tape, tape.op("Equal", exponent, tape.scalar(0, exponent)), exponent)
     less = tape.op("Add", shifted(tape, exponent, 1, -1), is_zero)
     return tape.op("Mul", tape.op("Pow", base, less), exponent)
@@ -103,16 +97,10 @@ def _pow_by_exponent(tape: Tape, call: Call) -> ir.Value:
     return tape.op("Mul", tape.op("Log", tape.op("Add", base, is_zero)), call.output())
 
 
-def _as_type_of(tape: Tape, value: ir.Value, like: ir.Value) -> ir.Value:
-    """A value in the element type of another: base and exponent may differ in it, and gradients must not."""
-    kind = element_type(like)
-    return value if value.dtype == kind else tape.op("Cast", value, to=int(kind))
-
-
 def _extreme(beyond: str) -> Gradient:
     """Max and Min: the first input that equals the result takes the gradient, a constant before any other."""
 
-    def gradient(tape: Tape, call: Call, grads: Grads) -> Mapping[int, ir.Value]:
+    def gradient(tape: Tape, call: Call, grads: Grads) -> Found:
         rest = only(grads)
         found: dict[int, ir.Value] = {}
         for position in sorted(call.wanted):
@@ -136,7 +124,7 @@ def _chosen(tape: Tape, call: Call, position: int, beyond: str) -> ir.Value:
     return as_numbers(tape, tape.op(beyond, result, other), result)
 
 
-def _where(tape: Tape, call: Call, grads: Grads) -> Mapping[int, ir.Value]:
+def _where(tape: Tape, call: Call, grads: Grads) -> Found:
     """One product and one difference: what the first input does not take, the second does."""
     grad, truth, found = only(grads), call.input(0), {}
     if 1 in call.wanted:
@@ -150,7 +138,7 @@ def _where(tape: Tape, call: Call, grads: Grads) -> Mapping[int, ir.Value]:
     return found
 
 
-def _clip(tape: Tape, call: Call, grads: Grads) -> Mapping[int, ir.Value]:
+def _clip(tape: Tape, call: Call, grads: Grads) -> Found:
     """Passes where the result lies strictly between the bounds, which take no gradient."""
     tests = [
         tape.op(test, call.output(), call.input(place))
@@ -163,20 +151,8 @@ def _clip(tape: Tape, call: Call, grads: Grads) -> Mapping[int, ir.Value]:
     return {0: tape.op("Mul", grads[0], as_numbers(tape, inside, only(grads)))}
 
 
-def _cast(tape: Tape, call: Call, grads: Grads) -> Mapping[int, ir.Value]:
-    return {0: _as_type_of(tape, only(grads), call.input(0))}
-
-
-def _identity(tape: Tape, call: Call, grads: Grads) -> Mapping[int, ir.Value]:
-    return {0: only(grads)}
-
-
-def _neg(tape: Tape, call: Call, grads: Grads) -> Mapping[int, ir.Value]:
-    return {0: tape.op("Neg", grads[0])}
-
-
-def _log(tape: Tape, call: Call, grads: Grads) -> Mapping[int, ir.Value]:
-    return {0: tape.op("Div", grads[0], call.input(0))}
+def _cast(tape: Tape, call: Call, grads: Grads) -> Found:
+    return {0: as_type(tape, only(grads), element_type(call.input(0)))}
 
 
 def _sqrt(tape: Tape, call: Call) -> ir.Value:
@@ -211,7 +187,7 @@ def _acosh(tape: Tape, call: Call) -> ir.Value:
     return _inverse_root(tape, tape.op("Mul", shifted(tape, value, 1, -1), shifted(tape, value, 1, 1)))
 
 
-RULES: Mapping[str, Rule] = {
+RULES: Rules = {
     "Abs": Rule(times(lambda tape, call: sign(tape, call.input(0)))),
     "Acos": Rule(times(lambda tape, call: tape.op("Neg", _inverse_root(tape, _one_minus_square(tape, call.input(0)))))),
     "Acosh": Rule(times(_acosh)),
@@ -221,20 +197,20 @@ RULES: Mapping[str, Rule] = {
     "Atan": Rule(times(lambda tape, call: tape.op("Reciprocal", _square_plus(tape, call.input(0))))),
     "Atanh": Rule(times(lambda tape, call: tape.op("Reciprocal", _one_minus_square(tape, call.input(0))))),
     "Cast": Rule(_cast),
-    "CastLike": Rule(_cast, needs=frozenset({0})),
-    "Clip": Rule(_clip, needs=frozenset({0})),
+    "CastLike": Rule(_cast, needs=FIRST),
+    "Clip": Rule(_clip, needs=FIRST),
     "Cos": Rule(times(lambda tape, call: tape.op("Neg", tape.op("Sin", call.input(0))))),
     "Cosh": Rule(times(lambda tape, call: tape.op("Mul", tape.op("Tanh", call.input(0)), call.output()))),
     "Div": Rule(_div),
     "Exp": Rule(times(lambda tape, call: call.output())),
-    "Identity": Rule(_identity),
-    "Log": Rule(_log),
+    "Identity": Rule(lambda tape, call, grads: {0: only(grads)}),
+    "Log": Rule(lambda tape, call, grads: {0: tape.op("Div", grads[0], call.input(0))}),
     "Max": Rule(_extreme("Greater")),
     "Mean": Rule(_mean),
     "Min": Rule(_extreme("Less")),
     "Mod": Rule(_mod),
     "Mul": Rule(_mul),
-    "Neg": Rule(_neg),
+    "Neg": Rule(lambda tape, call, grads: {0: tape.op("Neg", grads[0])}),
     "Pow": Rule(_pow),
     "Reciprocal": Rule(times(lambda tape, call: tape.op("Neg", tape.op("Mul", call.output(), call.output())))),
     "Sin": Rule(times(lambda tape, call: tape.op("Cos", call.input(0)))),

@@ -8,12 +8,11 @@ from math import prod
 import numpy as np
 import onnx_ir as ir
 
-from remat_cli.autodiff.call import Call, Form, Grads, Rule, only
+from remat_cli.autodiff.call import Call, Form, Found, Grads, Rule, Rules, only
 from remat_cli.autodiff.moves import zeros
+from remat_cli.autodiff.pieces import as_numbers, reshape, sign
 from remat_cli.autodiff.rules_conv_input import image_gradient
 from remat_cli.autodiff.rules_conv_window import LEADING, Window, resized, window_of
-from remat_cli.autodiff.shapes import reshape
-from remat_cli.autodiff.slopes import as_numbers, sign
 from remat_cli.autodiff.tape import Array, Tape, element_type, shape_of
 from remat_cli.base.errors import ModelError
 
@@ -40,13 +39,13 @@ def _max_pool(tape: Tape, call: Call, attributes: Mapping[str, object]) -> Form:
     return Form((maxima, places), (places,))
 
 
-def _max(tape: Tape, call: Call, grads: Grads) -> Mapping[int, ir.Value]:
+def _max(tape: Tape, call: Call, grads: Grads) -> Found:
     kernel = call.integers("kernel_shape")
     window = window_of(call, kernel, call.input(0), call.output())
     return {0: _scattered(tape, call, grads, "add" if window.overlaps else "none")}
 
 
-def _global_max(tape: Tape, call: Call, grads: Grads) -> Mapping[int, ir.Value]:
+def _global_max(tape: Tape, call: Call, grads: Grads) -> Found:
     return {0: _scattered(tape, call, grads, "none")}
 
 
@@ -60,7 +59,7 @@ def _scattered(tape: Tape, call: Call, grads: Grads, reduction: str) -> ir.Value
     return reshape(tape, found, call.shape())
 
 
-def _average(tape: Tape, call: Call, grads: Grads) -> Mapping[int, ir.Value]:
+def _average(tape: Tape, call: Call, grads: Grads) -> Found:
     """Divide by the elements counted, and give every element what its windows have."""
     grad = only(grads)
     window = window_of(call, call.integers("kernel_shape"), call.input(0), grad)
@@ -132,13 +131,13 @@ def _is_tiling(window: Window) -> bool:
     return window.kernel == window.strides and set(window.dilations) == {1} and not any(window.lows)
 
 
-def _global_average(tape: Tape, call: Call, grads: Grads) -> Mapping[int, ir.Value]:
+def _global_average(tape: Tape, call: Call, grads: Grads) -> Found:
     grad = only(grads)
     share = tape.op("Mul", grad, tape.scalar(1.0 / prod(call.shape()[LEADING:]), like=grad))
     return {0: tape.op("Expand", share, tape.ints(*call.shape()))}
 
 
-def _lp(tape: Tape, call: Call, grads: Grads) -> Mapping[int, ir.Value]:
+def _lp(tape: Tape, call: Call, grads: Grads) -> Found:
     """Of (sum of |x|^p)^(1/p): sign(x) |x|^(p-1) times the sum over windows of the gradient times y^(1-p)."""
     grad, x, y = only(grads), call.input(0), call.output()
     power = call.integer("p", 2)
@@ -154,7 +153,7 @@ def _lp(tape: Tape, call: Call, grads: Grads) -> Mapping[int, ir.Value]:
     return {0: found}
 
 
-RULES: Mapping[str, Rule] = {
+RULES: Rules = {
     "MaxPool": Rule(_max, form=_max_with_places),
     "GlobalMaxPool": Rule(_global_max, form=_global_max_with_places),
     "AveragePool": Rule(_average),

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import numpy as np
 import onnx_ir as ir
 
-from remat_cli.autodiff.call import Call, Form, Grads, Rule, only
-from remat_cli.autodiff.shapes import reshape
+from remat_cli.autodiff.call import FIRST, Call, Form, Found, Grads, Rule, Rules, only
+from remat_cli.autodiff.pieces import reshape
 from remat_cli.autodiff.tape import Array, Tape, element_type
 from remat_cli.base.errors import ModelError
 
@@ -26,7 +24,7 @@ def _training_dropout(tape: Tape, call: Call) -> Form:
     return Form((result, mask), saved=(mask,))
 
 
-def _dropout(tape: Tape, call: Call, grads: Grads) -> Mapping[int, ir.Value]:
+def _dropout(tape: Tape, call: Call, grads: Grads) -> Found:
     grad = only(grads)
     if not call.saved:
         return {0: grad}
@@ -60,16 +58,10 @@ def _seeded(tape: Tape, call: Call) -> Form:
     return Form(tape.ops(call.op_type, call.inputs, 1, attributes))
 
 
-def _constant(tape: Tape, call: Call, grads: Grads) -> Mapping[int, ir.Value]:
-    """What is drawn does not follow small changes of the input."""
-    del tape, call, grads
-    return {}
-
-
-RULES: Mapping[str, Rule] = {
-    "Dropout": Rule(_dropout, form=_training_dropout, needs=frozenset({0})),
+RULES: Rules = {
+    "Dropout": Rule(_dropout, form=_training_dropout, needs=FIRST),
     **{
-        name: Rule(_constant, form=_seeded, needs=NOTHING)
+        name: Rule(lambda tape, call, grads: {}, _seeded, NOTHING)  # what is drawn does not follow small changes
         for name in ("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial")
     },
 }

@@ -7,12 +7,9 @@ from collections.abc import Mapping
 
 import onnx_ir as ir
 
-from remat_cli.autodiff.call import Call, Gradient, Grads, Rule, constant_of, only
-from remat_cli.autodiff.shapes import positive, reshape
-from remat_cli.autodiff.slopes import as_numbers, shifted, sign, smallest
+from remat_cli.autodiff.call import FIRST, Call, Found, Gradient, Grads, Rule, Rules, constant_of, only
+from remat_cli.autodiff.pieces import as_numbers, positive, reshape, shifted, sign, smallest
 from remat_cli.autodiff.tape import Tape, shape_of
-
-NEEDS = frozenset({0})
 
 
 def _axes(call: Call) -> tuple[int, ...]:
@@ -29,22 +26,22 @@ def _kept(tape: Tape, call: Call, value: ir.Value) -> ir.Value:
     return reshape(tape, value, tuple(1 if axis in axes else dim for axis, dim in enumerate(call.shape())))
 
 
-def _expand(tape: Tape, call: Call, value: ir.Value) -> Mapping[int, ir.Value]:
+def _expand(tape: Tape, call: Call, value: ir.Value) -> Found:
     """Every element of the input gets the value of the one it was reduced to."""
     wide = _kept(tape, call, value)
     return {0: wide if shape_of(wide) == call.shape() else tape.op("Expand", wide, tape.ints(*call.shape()))}
 
 
-def _sum(tape: Tape, call: Call, grads: Grads) -> Mapping[int, ir.Value]:
+def _sum(tape: Tape, call: Call, grads: Grads) -> Found:
     return _expand(tape, call, only(grads))
 
 
-def _mean(tape: Tape, call: Call, grads: Grads) -> Mapping[int, ir.Value]:
+def _mean(tape: Tape, call: Call, grads: Grads) -> Found:
     count = math.prod(call.shape()[axis] for axis in _axes(call))
     return _expand(tape, call, shifted(tape, only(grads), 1 / max(count, 1), 0))
 
 
-def _extreme(tape: Tape, call: Call, grads: Grads) -> Mapping[int, ir.Value]:
+def _extreme(tape: Tape, call: Call, grads: Grads) -> Found:
     """Shared evenly by all that equal the result."""
     axes, grad = _axes(call), _kept(tape, call, only(grads))
     if not axes:
@@ -54,7 +51,7 @@ def _extreme(tape: Tape, call: Call, grads: Grads) -> Mapping[int, ir.Value]:
     return {0: tape.op("Mul", chosen, tape.op("Div", grad, count))}
 
 
-def _product(tape: Tape, call: Call, grads: Grads) -> Mapping[int, ir.Value]:
+def _product(tape: Tape, call: Call, grads: Grads) -> Found:
     """The product of the others: that of all that are not 0, over the element, unless another one is 0."""
     value, axes, grad = call.input(0), _axes(call), _kept(tape, call, only(grads))
     if not axes:
@@ -68,32 +65,32 @@ def _product(tape: Tape, call: Call, grads: Grads) -> Mapping[int, ir.Value]:
     return {0: tape.op("Mul", others, alone)}
 
 
-def _l1(tape: Tape, call: Call, grads: Grads) -> Mapping[int, ir.Value]:
+def _l1(tape: Tape, call: Call, grads: Grads) -> Found:
     return {0: tape.op("Mul", sign(tape, call.input(0)), _kept(tape, call, only(grads)))}
 
 
-def _l2(tape: Tape, call: Call, grads: Grads) -> Mapping[int, ir.Value]:
+def _l2(tape: Tape, call: Call, grads: Grads) -> Found:
     """Slope x / y, and 0 where all of x is 0."""
     norm = tape.op("Clip", call.output(), tape.scalar(smallest(call.output()) ** 0.5, call.output()))
     return {0: tape.op("Mul", call.input(0), _kept(tape, call, tape.op("Div", grads[0], norm)))}
 
 
-def _log_sum(tape: Tape, call: Call, grads: Grads) -> Mapping[int, ir.Value]:
+def _log_sum(tape: Tape, call: Call, grads: Grads) -> Found:
     """1 / sum = exp(-y): the input is not needed."""
     inverse = tape.op("Exp", tape.op("Neg", call.output()))
     return _expand(tape, call, tape.op("Mul", grads[0], inverse))
 
 
-def _log_sum_exp(tape: Tape, call: Call, grads: Grads) -> Mapping[int, ir.Value]:
+def _log_sum_exp(tape: Tape, call: Call, grads: Grads) -> Found:
     share = tape.op("Exp", tape.op("Sub", call.input(0), _kept(tape, call, call.output())))
     return {0: tape.op("Mul", share, _kept(tape, call, only(grads)))}
 
 
-def _sum_square(tape: Tape, call: Call, grads: Grads) -> Mapping[int, ir.Value]:
+def _sum_square(tape: Tape, call: Call, grads: Grads) -> Found:
     return {0: tape.op("Mul", call.input(0), _kept(tape, call, shifted(tape, only(grads), 2, 0)))}
 
 
-def _running_sum(tape: Tape, call: Call, grads: Grads) -> Mapping[int, ir.Value]:
+def _running_sum(tape: Tape, call: Call, grads: Grads) -> Found:
     """The same from the other end."""
     back, exclusive = 1 - call.integer("reverse"), call.integer("exclusive")
     return {0: tape.op("CumSum", grads[0], call.input(1), exclusive=exclusive, reverse=back)}
@@ -112,4 +109,4 @@ GRADIENTS: Mapping[str, Gradient] = {
     "ReduceSum": _sum,
     "ReduceSumSquare": _sum_square,
 }
-RULES: Mapping[str, Rule] = {op_type: Rule(gradient, needs=NEEDS) for op_type, gradient in GRADIENTS.items()}
+RULES: Rules = {op_type: Rule(gradient, needs=FIRST) for op_type, gradient in GRADIENTS.items()}

@@ -8,10 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from remat_cli.autodiff.call import Call, Grads, Rule, constant_of, only
+from remat_cli.autodiff.call import FIRST, Call, Found, Grads, Rule, Rules, constant_of, only
 from remat_cli.autodiff.moves import sum_repeats, ungather, untransform
-from remat_cli.autodiff.rules_shape import Found
-from remat_cli.autodiff.shapes import positive
+from remat_cli.autodiff.pieces import positive
 from remat_cli.autodiff.tape import Array, Tape, shape_of
 from remat_cli.base.errors import ModelError
 
@@ -132,13 +131,8 @@ def _coordinates(call: Call, axis: Axis, precision: type[np.floating]) -> Array:
 
 
 def _half_pixel(at: Array, axis: Axis, scale: np.floating) -> Array:
-    del axis
     found: Array = (at + at.dtype.type(0.5)) / scale - at.dtype.type(0.5)
     return found
-
-
-def _pytorch_half_pixel(at: Array, axis: Axis, scale: np.floating) -> Array:
-    return _half_pixel(at, axis, scale) if axis.new > 1 else at * 0
 
 
 def _half_pixel_symmetric(at: Array, axis: Axis, scale: np.floating) -> Array:
@@ -150,24 +144,12 @@ def _half_pixel_symmetric(at: Array, axis: Axis, scale: np.floating) -> Array:
     return wide.astype(at.dtype)
 
 
-def _align_corners(at: Array, axis: Axis, scale: np.floating) -> Array:
-    del scale
-    found: Array = at * at.dtype.type(axis.old - 1) / at.dtype.type(max(1, axis.new - 1))
-    return found
-
-
-def _asymmetric(at: Array, axis: Axis, scale: np.floating) -> Array:
-    del axis
-    found: Array = at / scale
-    return found
-
-
 COORDINATES: Mapping[str, Callable[[Array, Axis, np.floating], Array]] = {
     "half_pixel": _half_pixel,
     "half_pixel_symmetric": _half_pixel_symmetric,
-    "pytorch_half_pixel": _pytorch_half_pixel,
-    "align_corners": _align_corners,
-    "asymmetric": _asymmetric,
+    "pytorch_half_pixel": lambda at, axis, scale: _half_pixel(at, axis, scale) if axis.new > 1 else at * 0,
+    "align_corners": lambda at, axis, scale: at * at.dtype.type(axis.old - 1) / at.dtype.type(max(1, axis.new - 1)),
+    "asymmetric": lambda at, axis, scale: at / scale,
 }
 ROUNDINGS: Mapping[str, Callable[[Array], Array]] = {
     "round_prefer_floor": lambda at: np.ceil(at - 0.5),
@@ -175,4 +157,4 @@ ROUNDINGS: Mapping[str, Callable[[Array], Array]] = {
     "floor": np.floor,
     "ceil": np.ceil,
 }
-RULES: Mapping[str, Rule] = {"Resize": Rule(_resize, needs=frozenset({0}))}
+RULES: Rules = {"Resize": Rule(_resize, needs=FIRST)}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -12,22 +12,19 @@ import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
-from remat_cli.autodiff.arrange import arranged
-from remat_cli.autodiff.call import Rule
-from remat_cli.autodiff.chosen import chosen_rules
+from remat_cli.autodiff.call import Rules
 from remat_cli.autodiff.ends import LOSS, RATE, Ends, memory_type
 from remat_cli.autodiff.forward import Forward, write_forward
 from remat_cli.autodiff.losses import LOSS_RULES, LOSSES, class_axis_of
 from remat_cli.autodiff.modern import modern
 from remat_cli.autodiff.moves import zeros
-from remat_cli.autodiff.optimizers import as_type, make_optimizer
+from remat_cli.autodiff.optimizers import make_optimizer, shared_numbers
 from remat_cli.autodiff.parameters import Choice, Weights, choose_weights
+from remat_cli.autodiff.pieces import as_type, reshape
 from remat_cli.autodiff.rebatch import Rebatch
-from remat_cli.autodiff.recorder import Recorder
 from remat_cli.autodiff.reverse import Arrived as Move
-from remat_cli.autodiff.reverse import write_gradients
-from remat_cli.autodiff.rules import RULES
-from remat_cli.autodiff.shapes import reshape
+from remat_cli.autodiff.reverse import Recorder, write_gradients
+from remat_cli.autodiff.rules import RULES, chosen_rules
 from remat_cli.autodiff.tape import IR_VERSION, OPSET, Array, Tape, element_type, shape_of
 from remat_cli.base.errors import ModelError
 from remat_cli.core.training import StepFacts, TrainOptions
@@ -49,7 +46,7 @@ class Step:
 def build_step(
     model: ir.Model,
     options: TrainOptions,
-    rules: Mapping[str, Rule] = RULES,
+    rules: Rules = RULES,
     seed: int = 0,
     batch: Rebatch | None = None,
 ) -> Step:
@@ -176,9 +173,7 @@ def _mover(tape: Tape, options: TrainOptions, ends: Ends) -> Move:
         return ends.give_gradient
     optimizer = make_optimizer(options.optimizer, options.optimizer_options)
     rate = ends.number(RATE)
-    count = ends.counted() if optimizer.counts else None
-    with tape.within("update", "update"):
-        shared = optimizer.shared(tape, rate, count)
+    shared = shared_numbers(tape, optimizer, rate, ends.counted)
 
     def move(weight: ir.Value, grad: ir.Value) -> None:
         states = [ends.memory(weight, suffix) for suffix in optimizer.states]
@@ -229,3 +224,14 @@ def _facts(model: ir.Model, weights: Weights, forward: Forward, ends: Ends, note
         target=ends.target,
         notes=notes,
     )
+
+
+def arranged(nodes: Sequence[ir.Node]) -> list[ir.Node]:
+    """Ops that nobody reads go to the end, the first one last.
+
+    A default session searches depth first, from the last op that nobody reads. In written order that would be the
+    update of the first layer, which needs the whole backward pass, and all other gradients would wait for it.
+    """
+    ends = [node for node in nodes if not any(value.uses() for value in node.outputs)]
+    rest = [node for node in nodes if any(value.uses() for value in node.outputs)]
+    return [*rest, *reversed(ends)]

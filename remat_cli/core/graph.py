@@ -89,11 +89,6 @@ class Graph(msgspec.Struct, frozen=True):
         return tuple(i for i, t in enumerate(self.tensors) if t.producer is None)
 
     @property
-    def model_outputs(self) -> tuple[int, ...]:
-        """Tensor ids that the caller gets."""
-        return tuple(i for i, t in enumerate(self.tensors) if t.kept)
-
-    @property
     def input_bytes(self) -> int:
         """Bytes of all model inputs together."""
         return sum(self.tensors[i].size_bytes for i in self.model_inputs)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import onnx
@@ -176,11 +176,7 @@ def check_rewritten(model: ir.Model, interface: Interface) -> None:
 
 
 def _described(interface: Interface) -> list[tuple[str, str, str]]:
-    return [(port.name, str(port.type), str(port.shape)) for port in _ports(interface)]
-
-
-def _ports(interface: Interface) -> Iterable[Port]:
-    return (*interface.inputs, *interface.outputs)
+    return [(port.name, str(port.type), str(port.shape)) for port in (*interface.inputs, *interface.outputs)]
 
 
 def _light_copy(model: ir.Model) -> ir.Model:

@@ -23,14 +23,17 @@ class Wiring:
 
 def default_order(nodes: Sequence[ir.Node]) -> list[int]:
     """Indices of `nodes` in the order of a default session; `Constant` nodes are left out, as the runtime does."""
-    kept = [index for index, node in enumerate(nodes) if not is_constant(node)]
-    return [kept[i] for i in depth_first_order([wiring_of(nodes[index]) for index in kept])]
+    return _ordered(nodes, depth_first_order)
 
 
 def priority_order(nodes: Sequence[ir.Node]) -> list[int]:
     """Indices of `nodes` in the order of a session with priority-based execution; `Constant` nodes are left out."""
+    return _ordered(nodes, ready_order)
+
+
+def _ordered(nodes: Sequence[ir.Node], order: Callable[[list[Wiring]], list[int]]) -> list[int]:
     kept = [index for index, node in enumerate(nodes) if not is_constant(node)]
-    return [kept[i] for i in ready_order([wiring_of(nodes[index]) for index in kept])]
+    return [kept[i] for i in order([wiring_of(nodes[index]) for index in kept])]
 
 
 def is_constant(node: ir.Node) -> bool:
@@ -83,11 +86,7 @@ def producers(ops: Sequence[Wiring]) -> list[list[int]]:
 Correct = Callable[[int, int], int | None]
 
 
-def _accept(op: int, expected: int) -> None:
-    """Take every op as it comes."""
-
-
-def depth_first_order(ops: Sequence[Wiring], correct: Correct = _accept) -> list[int]:
+def depth_first_order(ops: Sequence[Wiring], correct: Correct = lambda op, place: None) -> list[int]:
     """Order of a default session: reverse depth-first search from the ops that nobody reads.
 
     The last such op is explored first, and at every op the producer with the highest index. `correct(op, place)` is

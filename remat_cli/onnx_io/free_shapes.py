@@ -116,15 +116,11 @@ def _skeleton(canvas: Canvas) -> onnx.ModelProto:
         "shapes",
         inputs,
         [_info(name, canvas, dims) for name, dims in canvas.fixed.items() if name in made],
-        [ir.to_proto(_renamed(tensor, name)) for name, tensor in visible.items()],
+        [ir.to_proto(ir.tensor(t.numpy(), dtype=t.dtype, name=name)) for name, t in visible.items()],
     )
     imports = [helper.make_opsetid(domain, version) for domain, version in canvas.opset_imports.items()]
     imports.append(helper.make_opsetid(UNKNOWN_DOMAIN, 1))
     return helper.make_model(graph, opset_imports=imports)
-
-
-def _renamed(tensor: ir.TensorProtocol, name: str) -> ir.TensorProtocol:
-    return ir.tensor(tensor.numpy(), dtype=tensor.dtype, name=name)
 
 
 def _info(name: str, canvas: Canvas, dims: Dims | None) -> onnx.ValueInfoProto:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import onnx_ir as ir
 
 from remat_cli.onnx_io.op_facts import NCHWC
 
 CHANNELS = 24  # a multiple of 8, not of 16: how far the optimiser pads it tells the size of a block
-PADDED_TO_BLOCK = {24: 8, 32: 16}
+PADDED_TO_BLOCK: Mapping[int, int] = {24: 8, 32: 16}
 
 
 def uses_blocks(model: ir.Model) -> bool:

@@ -71,8 +71,15 @@ def _constant_value(node: ir.Node) -> ir.TensorProtocol | None:
 
 def weights_leave_inputs(graph: ir.Graph) -> None:
     """Take initialisers out of the graph's inputs, where IR versions below 4 had to list them."""
-    kept = [value for value in graph.inputs if value.name not in graph.initializers]
-    graph.inputs[:] = kept
+    graph.inputs[:] = [value for value in graph.inputs if value.name not in graph.initializers]
+
+
+def inputs_become_weights(graph: ir.Graph, weights: Mapping[str, ir.TensorProtocol]) -> None:
+    """Turn inputs into initialisers of these values."""
+    for value in [value for value in graph.inputs if value.name in weights]:
+        value.const_value = weights[value.name or ""]
+        graph.inputs.remove(value)
+        graph.register_initializer(value)
 
 
 def drop_trailing_blanks(graph: ir.Graph) -> None:

@@ -11,7 +11,8 @@ from onnx import helper
 from remat_cli.base.errors import ModelError
 from remat_cli.core.graph import Graph, TensorType
 from remat_cli.onnx_io.default_order import wiring_of
-from remat_cli.onnx_io.element_types import DATA_TYPES
+from remat_cli.onnx_io.element_types import DATA_TYPES, dims_of
+from remat_cli.onnx_io.normalise import inputs_become_weights
 
 ONNX_DOMAINS = ("", "ai.onnx")
 CALL_OPSET, CALL_IR_VERSION = 13, 8
@@ -98,14 +99,13 @@ def _is_optional(output: onnx.defs.OpSchema.FormalParameter) -> bool:
 
 def _with_weights(proto: onnx.ModelProto, weights: Mapping[str, ir.Value]) -> ir.Model:
     """The model with weights, which are inputs until then, because only a graph gives its values names."""
+    tensors: dict[str, ir.TensorProtocol] = {}
     for name, weight in weights.items():
-        tensor = weight.const_value
-        if tensor is None:
+        if weight.const_value is None:
             raise ModelError(f"weight '{name}' has no value")
-        proto.graph.input.append(helper.make_tensor_value_info(name, int(tensor.dtype), tuple(tensor.shape.numpy())))
+        tensors[name] = weight.const_value
+        kind = helper.make_tensor_value_info(name, int(tensors[name].dtype), dims_of(tensors[name]))
+        proto.graph.input.append(kind)
     model = ir.from_proto(proto)
-    for value in [value for value in model.graph.inputs if value.name in weights]:
-        value.const_value = weights[value.name or ""].const_value
-        model.graph.inputs.remove(value)
-        model.graph.register_initializer(value)
+    inputs_become_weights(model.graph, tensors)
     return model

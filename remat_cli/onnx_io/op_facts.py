@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import onnx_ir as ir
 
 ONNX = ""
 CONTRIB = "com.microsoft"
 NCHWC = "com.microsoft.nchwc"
+Row = TypeVar("Row")
 
 
 @dataclass(frozen=True)
@@ -74,22 +76,21 @@ _SPECIAL: Mapping[OpFacts, Mapping[str, str]] = {
 }
 
 
-def _table() -> dict[tuple[str, str], OpFacts]:
-    """One row per (domain, op type)."""
+def by_op(rows: Mapping[Row, Mapping[str, str]]) -> dict[tuple[str, str], Row]:
+    """One row per (domain, op type), from what is said of the ops of each domain."""
     return {
-        (domain, op_type): facts
-        for facts, domains in _SPECIAL.items()
+        (domain, op_type): row
+        for row, domains in rows.items()
         for domain, op_types in domains.items()
         for op_type in op_types.split()
     }
 
 
-FACTS: Mapping[tuple[str, str], OpFacts] = _table()
+FACTS: Mapping[tuple[str, str], OpFacts] = by_op(_SPECIAL)
 # With a seed, each copy of these has a generator of its own that begins with it. A plan runs every copy once per run,
 # so that in each run all copies draw the same, and in the next run something else. (Bernoulli would do so as well, but
 # the runtime takes it for an op that is not random, and merges equal copies.)
 SEEDED = frozenset({"Dropout", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial"})
-SPECIAL_ROWS = frozenset(row for row, facts in FACTS.items() if facts.view or facts.in_place)
 
 
 def facts_of(node: ir.Node) -> OpFacts:

@@ -14,10 +14,9 @@ from remat_cli.core.simulate import baseline
 from remat_cli.onnx_io.assemble import Parts, assemble, declare, element_types
 from remat_cli.onnx_io.element_types import size_bytes
 from remat_cli.onnx_io.free_shapes import Canvas, Dims, free_shapes, known_shapes
-from remat_cli.onnx_io.gates import add_gates
+from remat_cli.onnx_io.gates import Scene, Woven, add_gates
 from remat_cli.onnx_io.interface import Port, fed_inputs
 from remat_cli.onnx_io.to_graph import INPUTS, to_graph
-from remat_cli.onnx_io.weave import Scene, Woven
 
 LEAST_BYTES = 1024  # a gate is not worth it to free smaller buffers in time
 MOST_ROUNDS = 8  # barriers move towards the source of a known shape, one op per round
@@ -52,7 +51,7 @@ def release_buffers(parts: Parts, scene: Scene) -> Released:
 def _settle(parts: Parts, scene: Scene) -> tuple[Released, dict[str, Dims]]:
     woven = add_gates(scene)
     types = {**scene.types, **woven.types}
-    zeros = {name: _zero_vector(length) for name, length in woven.zeros.items()}
+    zeros = {name: ir.tensor(np.zeros(length, np.int64)) for name, length in woven.zeros.items()}
     parts = replace(parts, weights={**parts.weights, **zeros}, types={**parts.types, **element_types(woven.types)})
     model = assemble(parts, woven.drafts)
     given = tuple(types[value.name or ""] for value in fed_inputs(model.graph))
@@ -65,10 +64,6 @@ def _settle(parts: Parts, scene: Scene) -> tuple[Released, dict[str, Dims]]:
     shapes = free_shapes(canvas)
     declare(model, shapes)
     return Released(model, woven, observed), shapes
-
-
-def _zero_vector(length: int) -> ir.TensorProtocol:
-    return ir.tensor(np.zeros(length, np.int64))
 
 
 def _groups(graph: Graph, left_out: set[str]) -> dict[str, int]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import onnx_ir as ir
 
@@ -17,12 +17,10 @@ from remat_cli.onnx_io.assemble import Parts, check_rewritten, element_types
 from remat_cli.onnx_io.default_order import captured_values
 from remat_cli.onnx_io.draft import Draft
 from remat_cli.onnx_io.element_types import type_of
+from remat_cli.onnx_io.gates import Scene, newly_lone_reads
 from remat_cli.onnx_io.interface import Interface
-from remat_cli.onnx_io.lone_reads import newly_lone_reads
 from remat_cli.onnx_io.normalise import fresh_name, names_in
 from remat_cli.onnx_io.release import release_buffers
-from remat_cli.onnx_io.reshapes import free_reshapes
-from remat_cli.onnx_io.weave import Scene
 
 
 @dataclass(frozen=True)
@@ -40,14 +38,13 @@ class RewriteInfo:
 class Rewritten:
     """The rewritten model and what is needed to judge and verify it.
 
-    `step_ops` is the node of each plan step, in order; `gate_ops` are the gate helpers' names; `clones` counts
-    repeated ops; `observed` are the types of all nodes' results, as `to_graph` wants them.
+    `step_ops` is the node of each plan step, in order; `gate_ops` are the gate helpers' names;
+    `observed` are the types of all nodes' results, as `to_graph` wants them.
     """
 
     model: ir.Model
     step_ops: tuple[str, ...]
     gate_ops: frozenset[str]
-    clones: int
     gates: int
     observed: dict[str, tuple[TensorType, ...]]
 
@@ -73,7 +70,6 @@ def rewrite(model: ir.Model, graph: Graph, plan: Plan, info: RewriteInfo) -> Rew
         model=released.model,
         step_ops=tuple(draft.name for draft in drafts if draft.step >= 0),
         gate_ops=frozenset(draft.name for draft in drafts if draft.step < 0),
-        clones=sum(draft.clone > 0 for draft in drafts),
         gates=released.woven.gates,
         observed=released.observed,
     )
@@ -98,27 +94,46 @@ def _steps(
     model: ir.Model, graph: Graph, plan: Plan, taken: set[str]
 ) -> tuple[tuple[Draft, ...], dict[str, TensorType]]:
     """One draft per step of the plan, and the type of each instance by its name."""
-    nodes = {node.name: node for node in model.graph}
     ids = tensor_ids(graph)
     names = instance_names(graph, plan, ids, taken)
-    runs: Counter[int] = Counter()
-    steps: list[Draft] = []
     for number, step in enumerate(plan.schedule.steps):
         if not isinstance(step, Compute) or step.device != 0:
             raise RematError(f"step {number} is not on the first device: only plans for one device can be written")
-        op = graph.ops[step.op]
-        new = {_tensor(graph, ids, plan, i).name: names[i] for i in (*plan.reads[number], *plan.makes[number])}
-        steps.append(step_draft(nodes[op.name], new, number, runs[step.op], taken))
-        runs[step.op] += 1
+    steps = drafts_of(model, graph, plan, (ids, names), taken)
     kinds = {name: _tensor(graph, ids, plan, i) for i, name in enumerate(names)}
-    return tuple(steps), {name: TensorType(t.dtype, t.shape) for name, t in kinds.items()}
+    return tuple(steps.values()), {name: TensorType(t.dtype, t.shape) for name, t in kinds.items()}
 
 
-def _tensor(graph: Graph, ids: tuple[int, ...], plan: Plan, instance: int) -> Tensor:
+def drafts_of(
+    model: ir.Model,
+    graph: Graph,
+    plan: Plan,
+    known: tuple[Sequence[int], Sequence[str]],
+    taken: set[str],
+    first: int = 0,
+) -> dict[int, Draft]:
+    """One draft per Compute of an op of `graph`, by its step; the plan's ops before `first` are no ops of the graph.
+
+    `known` are the graph's tensors by the plan's, and the name of each instance; new names are added to `taken`.
+    """
+    ids, names = known
+    nodes = {node.name: node for node in model.graph}
+    runs: Counter[int] = Counter()
+    drafts: dict[int, Draft] = {}
+    for number, step in enumerate(plan.schedule.steps):
+        if isinstance(step, Compute) and step.op >= first:
+            used = (*plan.reads[number], *plan.makes[number])
+            new = {_tensor(graph, ids, plan, i).name: names[i] for i in used}
+            drafts[number] = _draft(nodes[graph.ops[step.op - first].name], new, number, runs[step.op], taken)
+            runs[step.op] += 1
+    return drafts
+
+
+def _tensor(graph: Graph, ids: Sequence[int], plan: Plan, instance: int) -> Tensor:
     return graph.tensors[ids[plan.instances[instance].tensor]]
 
 
-def step_draft(node: ir.Node, new: Mapping[str, str], number: int, clone: int, taken: set[str]) -> Draft:
+def _draft(node: ir.Node, new: Mapping[str, str], number: int, clone: int, taken: set[str]) -> Draft:
     """A draft of one run of an op; `new` maps tensor names to the instances that this run reads and makes."""
     reads = [value.name or "" if value is not None else "" for value in node.inputs]
     outer = [value.name or "" for value in captured_values(node)]
@@ -198,3 +213,34 @@ def _value_types(steps: tuple[Draft, ...], types: Mapping[str, TensorType]) -> d
 def _weights(model: ir.Model) -> dict[str, ir.TensorProtocol]:
     initializers = model.graph.initializers.items()
     return {name: value.const_value for name, value in initializers if value.const_value is not None}
+
+
+def free_reshapes(
+    steps: tuple[Draft, ...], weights: Mapping[str, ir.TensorProtocol], taken: set[str]
+) -> tuple[tuple[Draft, ...], dict[str, ir.TensorProtocol]]:
+    """Replace fully known target shapes by ones with -1 in front, which mean the same; also the weights to use.
+
+    So the runtime cannot know the shape of the result beforehand.
+    """
+    all_weights = dict(weights)
+    opened: dict[str, str] = {}
+    new: list[Draft] = []
+    for step in steps:
+        target = _constant_target(step, weights)
+        if target and target not in opened:
+            values = weights[target].numpy().copy()
+            values[0] = -1
+            opened[target] = fresh_name(f"{target}/remat_open", taken)
+            all_weights[opened[target]] = ir.tensor(values, name=opened[target])
+        new.append(replace(step, reads=(step.reads[0], opened[target])) if target else step)
+    return tuple(new), all_weights
+
+
+def _constant_target(step: Draft, weights: Mapping[str, ir.TensorProtocol]) -> str:
+    """Name of the constant that gives a Reshape its complete shape, "" for everything else."""
+    if step.op_type != "Reshape" or step.domain not in ("", "ai.onnx") or len(step.reads) != 2:
+        return ""
+    tensor = weights.get(step.reads[1])
+    if tensor is None or step.reads[0] in weights or not tensor.size or bool((tensor.numpy() < 1).any()):
+        return ""
+    return step.reads[1]

@@ -26,7 +26,7 @@ from remat_cli.onnx_io.draft import Draft
 from remat_cli.onnx_io.element_types import DATA_TYPES, dims_of, runtime_name, size_bytes
 from remat_cli.onnx_io.interface import Interface, Port, fed_inputs
 from remat_cli.onnx_io.normalise import names_in
-from remat_cli.onnx_io.rewrite import instance_names, step_draft
+from remat_cli.onnx_io.rewrite import drafts_of, instance_names
 from remat_cli.onnx_io.save import ALIGNMENT, SMALL_BYTES
 from remat_cli.onnx_io.weights import weight_uses
 
@@ -68,8 +68,9 @@ def write_segments(source: SegmentSource, segments: Iterable[Segment], folder: P
         ModelError: a segment reads what no earlier one makes.
         RematError: the plan repeats an op for nobody.
     """
-    names = instance_names(source.graph, source.plan, _ids(source), names_in(source.model))
-    drafts = _drafts(source, names)
+    ids, first = _ids(source), input_ops(source.graph, source.problem)
+    names = instance_names(source.graph, source.plan, ids, names_in(source.model))
+    drafts = drafts_of(source.model, source.graph, source.plan, (ids, names), names_in(source.model), first)
     _refuse_waste(source)
     tensors, weights = _place_weights(source.model, folder)
     writer = _Writer(source, tuple(names), drafts, tensors, folder)
@@ -165,23 +166,6 @@ def _values(source: SegmentSource, names: list[str]) -> dict[str, Value]:
 def _value(tensor: Tensor, memory: int) -> Value:
     """A tensor in a buffer of its own, which views have too where they pass between sessions."""
     return Value(tensor.dtype, tensor.shape, size_bytes(TensorType(tensor.dtype, tensor.shape)), memory)
-
-
-def _drafts(source: SegmentSource, names: list[str]) -> dict[int, Draft]:
-    """One draft per Compute of a real op, by its step."""
-    graph, plan, ids = source.graph, source.plan, _ids(source)
-    nodes = {node.name: node for node in source.model.graph}
-    taken = names_in(source.model)
-    given, runs = input_ops(graph, source.problem), Counter[int]()
-    drafts: dict[int, Draft] = {}
-    for number, step in enumerate(plan.schedule.steps):
-        if not isinstance(step, Compute) or step.op < given:
-            continue
-        used = (*plan.reads[number], *plan.makes[number])
-        new = {graph.tensors[ids[plan.instances[i].tensor]].name: names[i] for i in used}
-        drafts[number] = step_draft(nodes[graph.ops[step.op - given].name], new, number, runs[step.op], taken)
-        runs[step.op] += 1
-    return drafts
 
 
 def _refuse_waste(source: SegmentSource) -> None:

@@ -55,7 +55,6 @@ def _named(op_type: str) -> Callable[[Draft, ir.Node, int], Nodes]:
     """The ONNX op of the same rule; of the attributes, those that it has too."""
 
     def nodes(draft: Draft, source: ir.Node, rank: int) -> Nodes:
-        del rank
         allowed = onnx.defs.get_schema(op_type).attributes
         node = helper.make_node(op_type, draft.reads[:3], draft.makes[:1], draft.name)
         node.attribute.extend(ir.to_proto(value) for name, value in source.attributes.items() if name in allowed)
@@ -66,7 +65,6 @@ def _named(op_type: str) -> Callable[[Draft, ir.Node, int], Nodes]:
 
 def _same(draft: Draft, source: ir.Node, rank: int) -> Nodes:
     """The shape of the first input."""
-    del source, rank
     return [helper.make_node("Relu", draft.reads[:1], draft.makes[:1], draft.name)]
 
 

@@ -16,8 +16,7 @@ from remat_cli.onnx_io.default_order import captured_values
 from remat_cli.onnx_io.draft import Draft
 from remat_cli.onnx_io.interface import interface_of
 from remat_cli.onnx_io.normalise import fresh_name, names_in
-from remat_cli.splitting.op_view import Shape, Value
-from remat_cli.splitting.slab import Slab
+from remat_cli.splitting.op_view import Shape, Slab
 from remat_cli.splitting.steps import CutStep, FillStep, JoinStep, Piece, RunStep, Step, piece_shape
 from remat_cli.splitting.view import ModelView
 
@@ -108,7 +107,7 @@ class _Writer:
             reads=tuple(self._read(step, position) for position in range(len(step.reads))),
             makes=tuple("" if piece is None else piece.name for piece in step.makes),
             source=node,
-            changed=tuple(_attribute(name, value) for name, value in step.work.sliced.attributes.items()),
+            changed=tuple(ir.convenience.convert_attributes(step.work.sliced.attributes)),
             notes=((SPLIT_OF, node.name or ""), (TILE, str(step.tile))),
         )
 
@@ -264,15 +263,3 @@ def folded_shape(shape: Shape, axis: int, block: int) -> tuple[Shape, int]:
     if axis == HEIGHT:
         return (batch, channels // block, height, width * block), 2
     return (batch, channels // block * height, width, block), 2
-
-
-def _attribute(name: str, value: Value) -> ir.Attr:
-    if isinstance(value, int):
-        return ir.AttrInt64(name, value)
-    if isinstance(value, float):
-        return ir.AttrFloat32(name, value)
-    if isinstance(value, str):
-        return ir.AttrString(name, value)
-    if all(isinstance(item, int) for item in value):
-        return ir.AttrInt64s(name, [int(item) for item in value])
-    return ir.AttrFloat32s(name, [float(item) for item in value])

@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from remat_cli.onnx_io.element_types import DATA_TYPES
 from remat_cli.splitting.build import TiledRegion, folded_shape
-from remat_cli.splitting.slab import Slab
+from remat_cli.splitting.op_view import Slab
 from remat_cli.splitting.steps import Piece, RunStep
 from remat_cli.splitting.view import ModelView
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from remat_cli.base.units import format_bytes
-from remat_cli.splitting.slab import Slab
+from remat_cli.splitting.op_view import Slab
 from remat_cli.splitting.timeline import Timeline, owner_of
 from remat_cli.splitting.view import ModelView
 

@@ -1,19 +1,46 @@
-"""One op as slicing rules see it: its node, the shapes around it, and the constants it reads."""
+"""What slicing rules speak of: a slab of a tensor, an op with the shapes around it, and the op cut down to a slab."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from remat_cli.splitting.slab import Slab
-
 MOST_THREADS = 8
 Shape = tuple[int, ...]
 Value = int | float | str | tuple[int, ...] | tuple[float, ...]
+
+
+class Slab(NamedTuple):
+    """Positions `start` to `stop` (exclusive) along `axis`; never empty."""
+
+    axis: int
+    start: int
+    stop: int
+
+    @property
+    def extent(self) -> int:
+        """How many positions it has."""
+        return self.stop - self.start
+
+    def hull(self, other: Slab | None) -> Slab:
+        """The smallest slab that contains both; they lie along the same axis."""
+        if other is None:
+            return self
+        return Slab(self.axis, min(self.start, other.start), max(self.stop, other.stop))
+
+    def contains(self, other: Slab) -> bool:
+        """Whether all of `other` lies inside."""
+        return self.axis == other.axis and self.start <= other.start and other.stop <= self.stop
+
+
+def tile_bounds(extent: int, tiles: int) -> tuple[int, ...]:
+    """Bounds that cut an extent into `tiles` parts as equal as can be: `tiles` + 1 rising positions."""
+    return tuple(round(tile * extent / tiles) for tile in range(tiles + 1))
 
 
 @dataclass(frozen=True)
@@ -89,3 +116,16 @@ class Sliced:
     makes: Slab
     attributes: Mapping[str, Value] = field(default_factory=dict)
     constants: Mapping[int, npt.NDArray[np.generic]] = field(default_factory=dict)
+
+
+def of_first(op: OpView, need: Slab | None, makes: Slab) -> Sliced:
+    """A slab of the first input, all of the others."""
+    return Sliced((need, *[None] * (len(op.inputs) - 1)), makes)
+
+
+def broadcast_need(shape: Shape | None, rank: int, extent: int, slab: Slab) -> Slab | None:
+    """The part that a slab reads of an input broadcast from the right; None where it has no such axis."""
+    axis = slab.axis - (rank - len(shape or ()))
+    if shape is None or axis < 0 or shape[axis] != extent or extent == 1:
+        return None
+    return Slab(axis, slab.start, slab.stop)

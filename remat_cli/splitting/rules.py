@@ -4,19 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from remat_cli.onnx_io.op_facts import CONTRIB, NCHWC, ONNX
+from remat_cli.onnx_io.op_facts import CONTRIB, NCHWC, ONNX, by_op
 from remat_cli.splitting import rules_attention as attention
 from remat_cli.splitting import rules_lines as lines
 from remat_cli.splitting import rules_matrix as matrix
-from remat_cli.splitting import rules_pad as pad
 from remat_cli.splitting import rules_pointwise as pointwise
-from remat_cli.splitting import rules_reduce as reduce
 from remat_cli.splitting import rules_resize as resize
 from remat_cli.splitting import rules_shape as shape
-from remat_cli.splitting import rules_transposed as transposed
 from remat_cli.splitting import rules_window as window
-from remat_cli.splitting.op_view import OpView, Sliced
-from remat_cli.splitting.slab import Slab
+from remat_cli.splitting.op_view import OpView, Slab, Sliced
 
 Rule = Callable[[OpView, Slab], Sliced | None]
 
@@ -41,23 +37,22 @@ _ROWS: Mapping[Rule, Mapping[str, str]] = {
     pointwise.across_channels: {ONNX: "LRN"},
     pointwise.along_own_axis: {ONNX: "LpNormalization"},
     window.convolution: {ONNX: "Conv", CONTRIB: "FusedConv", NCHWC: "Conv"},
-    transposed.transposed_convolution: {ONNX: "ConvTranspose"},
+    window.transposed_convolution: {ONNX: "ConvTranspose"},
     window.pooling: {ONNX: "MaxPool AveragePool LpPool", NCHWC: "MaxPool AveragePool"},
     window.batch_only: {
         ONNX: "GlobalAveragePool GlobalMaxPool GlobalLpPool InstanceNormalization",
         NCHWC: "GlobalAveragePool GlobalMaxPool",
     },
     resize.resizing: {ONNX: "Resize Upsample", NCHWC: "Upsample"},
-    pad.padding: {ONNX: "Pad"},
+    shape.padding: {ONNX: "Pad"},
     shape.concatenation: {ONNX: "Concat"},
     shape.split: {ONNX: "Split"},
     shape.transposition: {ONNX: "Transpose"},
     shape.reorder_to_blocked: {NCHWC: "ReorderInput"},
     shape.reorder_from_blocked: {NCHWC: "ReorderOutput"},
     shape.reshape: {ONNX: "Reshape"},
-    shape.flatten: {ONNX: "Flatten"},
+    shape.flatten: {ONNX: "Flatten Unsqueeze"},
     shape.squeeze: {ONNX: "Squeeze"},
-    shape.unsqueeze: {ONNX: "Unsqueeze"},
     shape.expansion: {ONNX: "Expand"},
     shape.gather: {ONNX: "Gather"},
     shape.gather_elements: {ONNX: "GatherElements"},
@@ -74,28 +69,16 @@ _ROWS: Mapping[Rule, Mapping[str, str]] = {
     lines.skip_normalisation: {CONTRIB: "SkipLayerNormalization SkipSimplifiedLayerNormalization"},
     lines.running: {ONNX: "CumSum"},
     lines.best: {ONNX: "TopK"},
-    reduce.reduction: {
+    lines.reduction: {
         ONNX: "ReduceMax ReduceMin ReduceProd ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceSumSquare"
     },
-    reduce.summation: {ONNX: "ReduceSum ReduceMean"},
-    reduce.best_place: {ONNX: "ArgMax ArgMin"},
+    lines.summation: {ONNX: "ReduceSum ReduceMean"},
+    lines.best_place: {ONNX: "ArgMax ArgMin"},
     attention.attention: {ONNX: "Attention"},
     attention.multi_head: {CONTRIB: "MultiHeadAttention"},
     attention.packed: {CONTRIB: "Attention"},
 }
-
-
-def _table() -> dict[tuple[str, str], Rule]:
-    """One row per (domain, op type)."""
-    return {
-        (domain, op_type): rule
-        for rule, domains in _ROWS.items()
-        for domain, op_types in domains.items()
-        for op_type in op_types.split()
-    }
-
-
-RULES: Mapping[tuple[str, str], Rule] = _table()
+RULES: Mapping[tuple[str, str], Rule] = by_op(_ROWS)
 
 
 def slice_op(op: OpView, slab: Slab) -> Sliced | None:

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from remat_cli.splitting.op_view import OpView, Shape, Sliced
-from remat_cli.splitting.rules_matrix import broadcast_need, element_type
-from remat_cli.splitting.slab import Slab
+from remat_cli.splitting.op_view import OpView, Shape, Slab, Sliced, broadcast_need, of_first
+from remat_cli.splitting.rules_matrix import element_type
 
 Needs = tuple[Slab | None, ...]
 MASK, PAST_KEY, PAST_VALUE, LENGTHS = 3, 4, 5, 6  # inputs of Attention beside query, key and value
@@ -98,7 +97,7 @@ def packed(op: OpView, slab: Slab) -> Sliced | None:
         return None
     if any(map(op.has_input, range(3, len(op.inputs)))) or not op.weights[1]:
         return None
-    return Sliced((slab, *[None] * (len(op.inputs) - 1)), slab)
+    return of_first(op, slab, slab)
 
 
 def _is_plain(op: OpView) -> bool:

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from remat_cli.splitting.matrix_bits import Product, has_same_bits
-from remat_cli.splitting.op_view import OpView, Shape, Sliced
-from remat_cli.splitting.slab import Slab
+from remat_cli.splitting.op_view import OpView, Shape, Slab, Sliced, broadcast_need
+from remat_cli.splitting.products import Product, has_same_bits
 
 ACTIVATIONS = frozenset({"", "Relu", "LeakyRelu"})  # of one element each, the same wherever it lies
 REASSOCIATED = frozenset({ir.DataType.FLOAT, ir.DataType.DOUBLE})  # fine enough for sums in any order
@@ -53,14 +52,6 @@ def element_type(op: OpView) -> ir.DataType | None:
     """Element type that the first two inputs and the first output share; None where the model tells none of them."""
     around = (*op.node.inputs[:2], *op.node.outputs[:1])
     return next((value.dtype for value in around if value is not None and value.dtype is not None), None)
-
-
-def broadcast_need(shape: Shape | None, rank: int, extent: int, slab: Slab) -> Slab | None:
-    """The part that a slab reads of an input broadcast from the right; None where it has no such axis."""
-    axis = slab.axis - (rank - len(shape or ()))
-    if shape is None or axis < 0 or shape[axis] != extent or extent == 1:
-        return None
-    return Slab(axis, slab.start, slab.stop)
 
 
 def _factors(op: OpView) -> Factors:

@@ -12,8 +12,7 @@ from math import gcd, prod
 import numpy as np
 import onnx_ir as ir
 
-from remat_cli.splitting.op_view import OpView, Shape, Sliced
-from remat_cli.splitting.slab import Slab
+from remat_cli.splitting.op_view import OpView, Slab, Sliced, broadcast_need, of_first
 
 _SMALL_FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16)
 
@@ -28,8 +27,7 @@ _LEAST_SHARED = 1 << 15
 def elementwise(op: OpView, slab: Slab) -> Sliced | None:
     """Each output element depends on the elements at its place, inputs broadcast from the right (numpy's rule)."""
     rank, extent = len(op.output_shape), op.output_shape[slab.axis]
-    needs = (None if shape is None else _broadcast_need(shape, rank, extent, slab) for shape in op.inputs)
-    return Sliced(tuple(needs), slab)
+    return Sliced(tuple(broadcast_need(shape, rank, extent, slab) for shape in op.inputs), slab)
 
 
 def transcendental(op: OpView, slab: Slab) -> Sliced | None:
@@ -86,13 +84,13 @@ def first_input(op: OpView, slab: Slab) -> Sliced | None:
     """Like the first input, element by element; whatever else it reads (bounds, slopes) it reads whole."""
     if op.input_shape(0) != op.output_shape:
         return None
-    return Sliced((slab, *[None] * (len(op.inputs) - 1)), slab)
+    return of_first(op, slab, slab)
 
 
 def conversion(op: OpView, slab: Slab) -> Sliced | None:
     """Cast, but not from floats to integers: numbers out of range are converted one way in blocks, another alone."""
     source, target = _element_type(op, 0), ir.DataType(op.integer("to", 0))
-    if source is None or ir.DataType.STRING in (source, target) or (source.is_floating_point() and _is_whole(target)):
+    if source is None or ir.DataType.STRING in (source, target) or (source.is_floating_point() and target.is_integer()):
         return None
     return first_input(op, slab)
 
@@ -129,14 +127,6 @@ def along_own_axis(op: OpView, slab: Slab) -> Sliced | None:
     return None if slab.axis == axis else first_input(op, slab)
 
 
-def _broadcast_need(shape: Shape, rank: int, extent: int, slab: Slab) -> Slab | None:
-    """The part of one input that a slab of the output reads; None where it is broadcast along the axis."""
-    axis = slab.axis - (rank - len(shape))
-    if axis < 0 or shape[axis] != extent or extent == 1:
-        return None
-    return Slab(axis, slab.start, slab.stop)
-
-
 def _keeps_rows(op: OpView, slab: Slab) -> bool:
     """Whether the innermost axis with more than one element stays so; how inputs are repeated goes by that axis."""
     return slab.extent > 1 or prod(op.output_shape[slab.axis + 1 :]) > 1 or op.output_shape[slab.axis] == 1
@@ -155,7 +145,3 @@ def _may_round_otherwise(op: OpView) -> bool:
 def _has_no_zero(op: OpView, position: int) -> bool:
     constant = op.constant(position)
     return constant is not None and bool(np.all(constant != 0))
-
-
-def _is_whole(element_type: ir.DataType) -> bool:
-    return element_type.is_integer()

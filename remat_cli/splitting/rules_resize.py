@@ -7,8 +7,7 @@ from fractions import Fraction
 import numpy as np
 
 from remat_cli.onnx_io.op_facts import NCHWC
-from remat_cli.splitting.op_view import OpView, Shape, Sliced
-from remat_cli.splitting.slab import Slab
+from remat_cli.splitting.op_view import OpView, Shape, Slab, Sliced
 
 # Where these place an output element depends on its distance from the start only, not on how long the axis is.
 _SHIFTABLE = ("half_pixel", "pytorch_half_pixel", "asymmetric", "tf_half_pixel_for_nn")

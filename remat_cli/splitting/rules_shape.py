@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from math import lcm, prod
 
 import numpy as np
 
-from remat_cli.splitting.op_view import OpView, Shape, Sliced
-from remat_cli.splitting.slab import Slab
+from remat_cli.splitting.op_view import OpView, Shape, Slab, Sliced, of_first
 
 
 def concatenation(op: OpView, slab: Slab) -> Sliced | None:
@@ -21,26 +21,26 @@ def split(op: OpView, slab: Slab) -> Sliced | None:
     """Split cut along another axis than its own."""
     if slab.axis == op.integer("axis", 0) % len(op.input_shape(0)):
         return None
-    return _only_first(op, slab, slab)
+    return of_first(op, slab, slab)
 
 
 def transposition(op: OpView, slab: Slab) -> Sliced | None:
     """Transpose: the cut axis as it was before."""
     order = op.integers("perm") or tuple(reversed(range(len(op.output_shape))))
-    return _only_first(op, Slab(order[slab.axis], slab.start, slab.stop), slab)
+    return of_first(op, Slab(order[slab.axis], slab.start, slab.stop), slab)
 
 
 def reorder_to_blocked(op: OpView, slab: Slab) -> Sliced | None:
     """nchwc.ReorderInput, from channels first or last; channels are never cut."""
     order = (0, 3, 1, 2) if op.integer("channels_last", 0) else (0, 1, 2, 3)
-    return None if slab.axis == 1 else _only_first(op, Slab(order[slab.axis], slab.start, slab.stop), slab)
+    return None if slab.axis == 1 else of_first(op, Slab(order[slab.axis], slab.start, slab.stop), slab)
 
 
 def reorder_from_blocked(op: OpView, slab: Slab) -> Sliced | None:
     """nchwc.ReorderOutput, to channels first or last; channels are never cut."""
     order = (0, 2, 3, 1) if op.integer("channels_last", 0) else (0, 1, 2, 3)
     axis = order[slab.axis]
-    return None if axis == 1 else _only_first(op, Slab(axis, slab.start, slab.stop), slab)
+    return None if axis == 1 else of_first(op, Slab(axis, slab.start, slab.stop), slab)
 
 
 def reshape(op: OpView, slab: Slab) -> Sliced | None:
@@ -56,9 +56,9 @@ def reshape(op: OpView, slab: Slab) -> Sliced | None:
 
 
 def flatten(op: OpView, slab: Slab) -> Sliced | None:
-    """Flatten: the outermost axis of either group."""
+    """Flatten: the outermost axis of either group. Unsqueeze: any axis but a new one, which is never longer than 1."""
     regrouped = _regroup(op.input_shape(0), op.output_shape, slab)
-    return None if regrouped is None else _only_first(op, *regrouped)
+    return None if regrouped is None else of_first(op, *regrouped)
 
 
 def squeeze(op: OpView, slab: Slab) -> Sliced | None:
@@ -66,12 +66,7 @@ def squeeze(op: OpView, slab: Slab) -> Sliced | None:
     regrouped = _regroup(op.input_shape(0), op.output_shape, slab)
     if regrouped is None or (regrouped[1].extent == 1 and not op.integers("axes") and not op.has_input(1)):
         return None
-    return _only_first(op, *regrouped)
-
-
-def unsqueeze(op: OpView, slab: Slab) -> Sliced | None:
-    """Unsqueeze: any axis but a new one, which is never longer than 1."""
-    return flatten(op, slab)
+    return of_first(op, *regrouped)
 
 
 def expansion(op: OpView, slab: Slab) -> Sliced | None:
@@ -104,24 +99,24 @@ def gather_elements(op: OpView, slab: Slab) -> Sliced | None:
 def depth_to_space(op: OpView, slab: Slab) -> Sliced | None:
     """DepthToSpace: each row of the input makes `blocksize` rows."""
     if slab.axis < 2:
-        return _only_first(op, slab, slab) if slab.axis == 0 else None
+        return of_first(op, slab, slab) if slab.axis == 0 else None
     block = op.integer("blocksize", 1)
     need = Slab(slab.axis, slab.start // block, -(-slab.stop // block))
-    return _only_first(op, need, Slab(slab.axis, need.start * block, need.stop * block))
+    return of_first(op, need, Slab(slab.axis, need.start * block, need.stop * block))
 
 
 def space_to_depth(op: OpView, slab: Slab) -> Sliced | None:
     """SpaceToDepth: `blocksize` rows of the input make one."""
     if slab.axis < 2:
-        return _only_first(op, slab, slab) if slab.axis == 0 else None
+        return of_first(op, slab, slab) if slab.axis == 0 else None
     block = op.integer("blocksize", 1)
-    return _only_first(op, Slab(slab.axis, slab.start * block, slab.stop * block), slab)
+    return of_first(op, Slab(slab.axis, slab.start * block, slab.stop * block), slab)
 
 
 def tile(op: OpView, slab: Slab) -> Sliced | None:
     """Tile along other axes."""
     is_repeated = op.input_shape(0)[slab.axis] != op.output_shape[slab.axis]
-    return None if is_repeated else _only_first(op, slab, slab)
+    return None if is_repeated else of_first(op, slab, slab)
 
 
 def strided_slice(op: OpView, slab: Slab) -> Sliced | None:
@@ -132,7 +127,7 @@ def strided_slice(op: OpView, slab: Slab) -> Sliced | None:
     starts, ends, axes, steps = parts
     extent = op.input_shape(0)[slab.axis]
     if slab.axis not in axes:
-        return _only_first(op, slab, slab)
+        return of_first(op, slab, slab)
     place = axes.index(slab.axis)
     step = steps[place]
     if step < 1:
@@ -169,11 +164,6 @@ def _integers_of(op: OpView, position: int) -> Shape | None:
     return None if constant is None else tuple(int(value) for value in np.ravel(constant))
 
 
-def _only_first(op: OpView, need: Slab | None, makes: Slab) -> Sliced:
-    """A slab of the first input, all of the others."""
-    return Sliced((need, *[None] * (len(op.inputs) - 1)), makes)
-
-
 def _regroup(source: Shape, target: Shape, slab: Slab) -> tuple[Slab | None, Slab] | None:
     """What a slab of `target` is in a tensor of the same elements shaped `source`, and what that makes.
 
@@ -196,3 +186,82 @@ def _regroup(source: Shape, target: Shape, slab: Slab) -> tuple[Slab | None, Sla
         Slab(axis, start // source_inner, stop // source_inner),
         Slab(slab.axis, start // inner, stop // inner),
     )
+
+
+_PADS, _AXES = 1, 3  # input positions
+
+
+@dataclass(frozen=True)
+class Padded:
+    """A part of the input, the rows put before and after it, and the part of the output they make."""
+
+    need: Slab
+    before: int
+    after: int
+    makes: Slab
+
+
+def padding(op: OpView, slab: Slab) -> Sliced | None:
+    """Pad with known amounts: along other axes in any mode; along a padded one by constants, edges or reflection."""
+    pads, axes = _amounts(op), _axes(op)
+    if pads is None or axes is None:
+        return None
+    others = (None,) * (len(op.inputs) - 1)
+    place = axes.index(slab.axis) if slab.axis in axes else -1
+    before, after = (pads[place], pads[place + len(axes)]) if place >= 0 else (0, 0)
+    if before == after == 0:
+        return Sliced((slab, *others), slab)
+    padded = _part(op, slab, before, after)
+    if padded is None:
+        return None
+    changed = list(pads)
+    changed[place], changed[place + len(axes)] = padded.before, padded.after
+    if len(op.inputs) == 1:
+        return Sliced((padded.need,), padded.makes, {"pads": tuple(changed)})
+    return Sliced((padded.need, *others), padded.makes, constants={_PADS: np.array(changed, np.int64)})
+
+
+def _part(op: OpView, slab: Slab, before: int, after: int) -> Padded | None:
+    size, mode = op.input_shape(0)[slab.axis], op.text("mode", "constant")
+    if mode in ("constant", "edge"):
+        return _repeated(slab, size, before)
+    if mode == "reflect" and min(before, after) >= 0:
+        return _reflected(slab, size, before, after)
+    return None
+
+
+def _repeated(slab: Slab, size: int, before: int) -> Padded:
+    """Padding that does not look into the input; at least one row of the input comes with it."""
+    first, last = max(0, before), max(0, before) + size - max(0, -before) - 1
+    start, stop = min(slab.start, last), max(slab.stop, first + 1)
+    need = Slab(slab.axis, max(0, start - before), min(size, stop - before))
+    makes = Slab(slab.axis, start, stop)
+    return Padded(need, need.start - (start - before), (stop - before) - need.stop, makes)
+
+
+def _reflected(slab: Slab, size: int, before: int, after: int) -> Padded:
+    """Padding that mirrors the input: all of it, with the rows it mirrors, or none."""
+    start, stop = slab.start - before, slab.stop - before
+    has_before, has_after = start < 0, stop > size
+    first = 0 if has_before else start
+    last = size if has_after else stop
+    last = max(last, min(size, before + 1)) if has_before else last
+    first = min(first, max(0, size - after - 1)) if has_after else first
+    kept_before, kept_after = before if has_before else 0, after if has_after else 0
+    makes = Slab(slab.axis, first + before - kept_before, last + before + kept_after)
+    return Padded(Slab(slab.axis, first, last), kept_before, kept_after, makes)
+
+
+def _amounts(op: OpView) -> Shape | None:
+    """Rows before each padded axis, then after each; None where not known before the run."""
+    if len(op.inputs) == 1:
+        return op.integers("pads") or None
+    return _integers_of(op, _PADS)
+
+
+def _axes(op: OpView) -> Shape | None:
+    rank = len(op.output_shape)
+    if not op.has_input(_AXES):
+        return tuple(range(rank))
+    axes = _integers_of(op, _AXES)
+    return None if axes is None else tuple(axis % rank for axis in axes)

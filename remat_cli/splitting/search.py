@@ -14,11 +14,10 @@ from itertools import product
 
 from remat_cli.core.profile import OpCost
 from remat_cli.core.splits import SplitAxis
-from remat_cli.splitting.axes import exit_axes
 from remat_cli.splitting.estimate import Estimate, estimate
-from remat_cli.splitting.slab import Slab
+from remat_cli.splitting.op_view import Slab
 from remat_cli.splitting.steps import region_steps
-from remat_cli.splitting.tiling import Cutting, cut_tiles
+from remat_cli.splitting.tiling import Cutting, cut_tiles, exit_axes
 from remat_cli.splitting.timeline import Timeline, owner_of
 
 LONGEST_REGION = 120  # ops; longer ones are mostly halo

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from remat_cli.splitting.op_view import Shape
-from remat_cli.splitting.slab import Slab, tile_bounds
+from remat_cli.splitting.op_view import Shape, Slab, tile_bounds
 from remat_cli.splitting.tiling import Cutting, Tile, Work, cut_tiles
 from remat_cli.splitting.view import ModelView
 

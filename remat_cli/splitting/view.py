@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import onnx_ir as ir
@@ -13,9 +13,8 @@ from remat_cli.onnx_io.assemble import element_types
 from remat_cli.onnx_io.default_order import captured_values
 from remat_cli.onnx_io.element_types import dims_of
 from remat_cli.onnx_io.op_facts import NCHWC, OpFacts, facts_of
-from remat_cli.splitting.op_view import MOST_THREADS, OpView, Shape, Sliced
+from remat_cli.splitting.op_view import MOST_THREADS, OpView, Shape, Slab, Sliced
 from remat_cli.splitting.rules import slice_op
-from remat_cli.splitting.slab import Slab
 
 LEAVES_BLOCKS = "ReorderOutput"
 
@@ -46,6 +45,7 @@ class ModelView:
     channel_block: int
     threads: int = MOST_THREADS
     may_reassociate: bool = False
+    _slices: dict[tuple[int, int, int, int], Sliced | None] = field(default_factory=dict, repr=False, compare=False)
 
     @cached_property
     def nodes(self) -> tuple[ir.Node, ...]:
@@ -121,10 +121,6 @@ class ModelView:
         if key not in self._slices:
             self._slices[key] = self._slice(op, slab)
         return self._slices[key]
-
-    @cached_property
-    def _slices(self) -> dict[tuple[int, int, int, int], Sliced | None]:
-        return {}
 
     def _slice(self, op: int, slab: Slab) -> Sliced | None:
         if captured_values(self.nodes[op]) or not self.graph.ops[op].repeatable:

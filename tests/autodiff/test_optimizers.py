@@ -6,7 +6,7 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from remat_cli.autodiff.optimizers import make_optimizer
+from remat_cli.autodiff.optimizers import make_optimizer, shared_numbers
 from remat_cli.autodiff.tape import IR_VERSION, OPSET, Tape
 from remat_cli.base.errors import ConfigError
 from tests.autodiff.rule_case import assert_close, runtime
@@ -48,9 +48,9 @@ def step_model(name, options):
     weight, grad = port("w", (3, 4)), port("g", (3, 4))
     rate, count = port("rate", ()), port("count", ())
     states = [port(state, (3, 4)) for state in optimizer.states]
-    shared = optimizer.shared(tape, rate, count if optimizer.counts else None)
+    shared = shared_numbers(tape, optimizer, rate, lambda: count)
     new = optimizer.update(tape, weight, grad, states, shared)
-    inputs = [weight, grad, rate, *([count] if optimizer.counts else []), *states]
+    inputs = [weight, grad, rate, *([count] if count.uses() else []), *states]
     graph = ir.Graph(
         inputs,
         new,

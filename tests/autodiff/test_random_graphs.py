@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 from onnx.reference import ReferenceEvaluator
 
 from remat_cli.autodiff.call import Call
-from remat_cli.autodiff.recorder import Recorder
-from remat_cli.autodiff.reverse import write_gradients
+from remat_cli.autodiff.reverse import Recorder, write_gradients
 from remat_cli.autodiff.rules import RULES
 from remat_cli.autodiff.tape import IR_VERSION, OPSET, Tape, shape_of
 from tests.autodiff.rule_case import PRECISE, STEP, cotangent, reference, runtime

@@ -95,6 +95,9 @@ TRANSPOSED = {
 }
 
 
+CASES = [*CONVOLUTIONS.values(), *TRANSPOSED.values()]
+
+
 @pytest.mark.parametrize("case", CONVOLUTIONS.values(), ids=CONVOLUTIONS.keys())
 def test_conv(case: Case) -> None:
     check(case)

@@ -35,6 +35,9 @@ def draw(*shape: int) -> np.ndarray:
     return np.random.default_rng(sum(shape) + len(shape)).standard_normal(shape)
 
 
+CASES = [Case("Einsum", [draw(*shape) for shape in shapes], {"equation": text}) for text, shapes in EQUATIONS]
+
+
 @pytest.mark.parametrize(("equation", "shapes"), EQUATIONS, ids=[equation for equation, _ in EQUATIONS])
 def test_einsum(equation: str, shapes: list[tuple[int, ...]]) -> None:
     torch = pytest.importorskip("torch")

@@ -82,7 +82,10 @@ COMPUTED = [
 ]
 
 
-@pytest.mark.parametrize("case", [*CONSTANT, *ELEMENTS, *SCATTERED], ids=lambda case: case.op_type)
+CASES = [*CONSTANT, *ELEMENTS, *SCATTERED]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.op_type)
 def test_gradients(case: Case) -> None:
     check(case)
 

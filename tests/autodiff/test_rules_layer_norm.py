@@ -79,6 +79,14 @@ def test_skip_layer_norm(case: Case) -> None:
     check(case)
 
 
+CASES = [
+    layer_norm((2, 3, 8), (8,), (8,)),
+    skip_layer_norm((2, 3, 8), 5),
+    Case("LpNormalization", [draw(2, 3, 4) + 0.1], {"axis": 1}),
+    Case("MeanVarianceNormalization", [draw(2, 3, 4, 5)]),
+]
+
+
 @pytest.mark.parametrize("p", [1, 2])
 @pytest.mark.parametrize(("shape", "axis"), [((2, 3, 4), -1), ((2, 3, 4), 1), ((5,), 0)])
 def test_lp_norm(shape: tuple[int, ...], axis: int, p: int) -> None:

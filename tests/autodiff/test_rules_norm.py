@@ -9,7 +9,7 @@ import onnx_ir as ir
 import pytest
 
 from remat_cli.autodiff.call import Call
-from remat_cli.autodiff.recorder import Recorder
+from remat_cli.autodiff.reverse import Recorder
 from remat_cli.autodiff.rules import RULES
 from remat_cli.autodiff.rules_norm import BATCH_NORM_FROZEN
 from remat_cli.autodiff.tape import Tape
@@ -35,6 +35,13 @@ def batch_norm(shape: tuple[int, ...], **attributes: Any) -> Case:
     statistics = [draw(channels), np.abs(draw(channels)) + 0.5]
     outputs = 3 if attributes.get("training_mode") else 1
     return Case(case.op_type, [*case.inputs, *statistics], case.attributes, fixed=(3, 4), outputs=outputs)
+
+
+CASES = [
+    batch_norm((2, 3, 4, 5)),
+    normalisation("InstanceNormalization", (2, 3, 4, 5)),
+    normalisation("GroupNormalization", (2, 4, 3, 5), num_groups=2, stash_type=11),
+]
 
 
 @pytest.mark.parametrize("mode", [0, 1])

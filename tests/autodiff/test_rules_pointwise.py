@@ -10,8 +10,7 @@ import onnx_ir as ir
 import pytest
 
 from remat_cli.autodiff.call import Call
-from remat_cli.autodiff.recorder import Recorder
-from remat_cli.autodiff.reverse import write_gradients
+from remat_cli.autodiff.reverse import Recorder, write_gradients
 from remat_cli.autodiff.rules import RULES
 from remat_cli.autodiff.tape import Tape, shape_of
 from tests.autodiff.rule_case import Case, check, check_with_torch, differentiate, runtime
@@ -44,6 +43,8 @@ UNARY = [
     Case("Acos", [between(-0.9, 0.9, 7)]),
     Case("Acosh", [between(1.2, 4, 7)]),
     Case("Asin", [between(-0.9, 0.9, 7)]),
+    Case("Cast", [np.array([1.0, 2, 3])], {"to": 11}),
+    Case("CastLike", [np.array([1.0, 2, 3]), np.array(1.0)], fixed=[1]),
     Case("Asinh", [normal(7)]),
     Case("Atan", [normal(7)]),
     Case("Atanh", [between(-0.9, 0.9, 7)]),
@@ -89,7 +90,10 @@ def name_of(case: Case) -> str:
     return f"{case.op_type}-{shapes}" + "".join(f"-fixed{place}" for place in case.fixed)
 
 
-@pytest.mark.parametrize("case", [*BROADCAST, *UNARY, *POWERS, *CHOICES], ids=name_of)
+CASES = [*BROADCAST, *UNARY, *POWERS, *CHOICES]
+
+
+@pytest.mark.parametrize("case", CASES, ids=name_of)
 def test_gradients(case: Case) -> None:
     check(case)
 

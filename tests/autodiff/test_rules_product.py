@@ -9,8 +9,7 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from remat_cli.autodiff.recorder import Recorder
-from remat_cli.autodiff.reverse import write_gradients
+from remat_cli.autodiff.reverse import Recorder, write_gradients
 from remat_cli.autodiff.rules import RULES
 from remat_cli.autodiff.tape import OPSET, Tape
 from remat_cli.base.errors import ModelError
@@ -45,6 +44,13 @@ PAIRS = [
 
 def draw(*shape: int) -> np.ndarray:
     return np.random.default_rng(sum(shape)).standard_normal(shape)
+
+
+CASES = [
+    *(Case("MatMul", [draw(*left), draw(*right)]) for left, right in PAIRS),
+    Case("Gemm", [draw(3, 4), draw(5, 4), draw(5)], {"transB": 1, "alpha": 0.5}),
+    Case("FusedMatMul", [draw(3, 4), draw(5, 4)], {"transB": 1, "alpha": 0.5}, domain="com.microsoft"),
+]
 
 
 @pytest.mark.parametrize(("left", "right"), PAIRS)

@@ -40,7 +40,7 @@ SCALED = [
     scaled((1, 1, 5, 4), (1, 1, 2, 3), "linear", coordinate_transformation_mode="asymmetric"),
     scaled((2, 1, 5, 7), (1, 1, 1.7, 2), "cubic"),
 ]
-EXACT = [
+CASES = [
     sized((1, 2, 3, 4), (1, 2, 6, 8), "nearest"),
     sized((1, 2, 3, 4), (1, 2, 9, 8), "nearest", coordinate_transformation_mode="asymmetric", nearest_mode="floor"),
     sized((1, 2, 3, 4), (1, 2, 7, 9), "nearest", coordinate_transformation_mode="asymmetric", nearest_mode="floor"),
@@ -59,7 +59,7 @@ EXACT = [
 ]
 
 
-@pytest.mark.parametrize("case", EXACT, ids=name_of)
+@pytest.mark.parametrize("case", CASES, ids=name_of)
 def test_gradients(case: Case) -> None:
     check(case)
 

@@ -17,6 +17,9 @@ def draw(*shape: int) -> np.ndarray:
     return np.random.default_rng(sum(shape)).standard_normal(shape)
 
 
+CASES = [Case(op_type, [draw(2, 5) * 3]) for op_type in OPS]
+
+
 @pytest.mark.parametrize("op_type", OPS)
 @pytest.mark.parametrize(
     ("shape", "attributes"), [((2, 5), {}), ((2, 3, 4), {"axis": 1}), ((7,), {"axis": 0}), ((2, 3, 4, 3), {"axis": -3})]

@@ -8,7 +8,7 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from remat_cli.autodiff.slopes import sign, step
+from remat_cli.autodiff.pieces import sign, step
 from remat_cli.autodiff.tape import IR_VERSION, OPSET, Tape
 from tests.autodiff.rule_case import runtime
 

@@ -7,10 +7,9 @@ import onnx
 import onnx_ir as ir
 import pytest
 
-from remat_cli.autodiff.arrange import arranged
 from remat_cli.autodiff.rebatch import Rebatch
 from remat_cli.autodiff.rules import RULES
-from remat_cli.autodiff.step import build_step
+from remat_cli.autodiff.step import arranged, build_step
 from remat_cli.base.errors import ConfigError, ModelError
 from remat_cli.core.training import TrainOptions
 from remat_cli.onnx_io.default_order import default_order

@@ -21,11 +21,10 @@ from remat_cli.core.simulate import baseline, simulate
 from remat_cli.onnx_io.layout import uses_blocks
 from remat_cli.onnx_io.opset import raise_opset
 from remat_cli.onnx_io.to_graph import to_graph
-from remat_cli.splitting.axes import exit_axes
 from remat_cli.splitting.build import FILL_SINCE, TiledRegion, split_model
 from remat_cli.splitting.estimate import Estimate, estimate
 from remat_cli.splitting.steps import region_steps
-from remat_cli.splitting.tiling import Cutting
+from remat_cli.splitting.tiling import Cutting, exit_axes
 from remat_cli.splitting.timeline import Timeline
 from remat_cli.splitting.view import ModelView, view_model
 from tests.helpers import free_problem, observe, optimise, to_bytes

@@ -1,13 +1,13 @@
-"""Local derivatives: gradients that are the incoming one times something, and cheap ways to write steps and signs."""
+"""Small pieces of graph that rules are made of: slopes, steps and signs, sums over what was broadcast, views."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 import onnx_ir as ir
 
-from remat_cli.autodiff.call import Call, Gradient, Grads, only
-from remat_cli.autodiff.tape import Tape, element_type
+from remat_cli.autodiff.call import Call, Found, Gradient, Grads, only
+from remat_cli.autodiff.tape import Tape, element_type, shape_of
 
 Slope = Callable[[Tape, Call], ir.Value]
 
@@ -15,7 +15,7 @@ Slope = Callable[[Tape, Call], ir.Value]
 def times(slope: Slope) -> Gradient:
     """The rule of an op of one input: incoming gradient times the op's slope."""
 
-    def gradient(tape: Tape, call: Call, grads: Grads) -> Mapping[int, ir.Value]:
+    def gradient(tape: Tape, call: Call, grads: Grads) -> Found:
         return {0: tape.op("Mul", only(grads), slope(tape, call))}
 
     return gradient
@@ -52,6 +52,11 @@ def one_minus(tape: Tape, value: ir.Value) -> ir.Value:
     return tape.op("Sub", tape.scalar(1, value), value)
 
 
+def as_type(tape: Tape, value: ir.Value, kind: ir.DataType) -> ir.Value:
+    """A value in another element type; the value itself where it has that type."""
+    return value if value.dtype == kind else tape.op("Cast", value, to=int(kind))
+
+
 def as_numbers(tape: Tape, truth: ir.Value, like: ir.Value) -> ir.Value:
     """1 for true and 0 for false: multiplying by it needs less memory than Where."""
     return tape.op("Cast", truth, to=int(element_type(like)))
@@ -61,3 +66,30 @@ def shifted(tape: Tape, value: ir.Value, factor: float, offset: float) -> ir.Val
     """Factor * value + offset."""
     scaled = value if factor == 1 else tape.op("Mul", value, tape.scalar(factor, value))
     return scaled if offset == 0 else tape.op("Add", scaled, tape.scalar(offset, value))
+
+
+def sum_to(tape: Tape, grad: ir.Value, shape: tuple[int, ...]) -> ir.Value:
+    """Undo broadcasting: sum over the axes along which a value of `shape` was repeated."""
+    wide = shape_of(grad)
+    if wide == shape:
+        return grad
+    extra = len(wide) - len(shape)
+    repeated = [extra + axis for axis, dim in enumerate(shape) if dim == 1 and wide[extra + axis] != 1]
+    axes = (*range(extra), *repeated)
+    if axes:
+        grad = tape.op("ReduceSum", grad, tape.ints(*axes), keepdims=0)
+    return reshape(tape, grad, shape)
+
+
+def reshape(tape: Tape, value: ir.Value, shape: tuple[int, ...]) -> ir.Value:
+    """A view of other dimensions; the value itself where they are the same."""
+    return (
+        value
+        if shape_of(value) == shape
+        else tape.op("Reshape", value, tape.ints(*shape), allowzero=1 if 0 in shape else None)
+    )
+
+
+def positive(axis: int, rank: int) -> int:
+    """An axis counted from the front."""
+    return axis % rank if rank else 0

@@ -1,0 +1,132 @@
+"""For every op with a slicing rule one to cut: written out here, or made from its schema if elements stand alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+
+from remat_cli.onnx_io.op_facts import CONTRIB, NCHWC, ONNX
+from remat_cli.splitting import rules_lines, rules_pointwise
+from remat_cli.splitting.rules import RULES
+from tests.splitting.sliced_op import Array, OneOp, block_size
+
+BY_ELEMENT = (
+    *(rules_pointwise.elementwise, rules_pointwise.first_input, rules_pointwise.transcendental),
+    *(rules_pointwise.by_packets, rules_pointwise.by_shares),
+)
+NEWEST_OPSET = 26  # that the runtime takes
+SIZES = (2, 64, 48, 32)  # long enough for functions that are computed in packets
+
+
+def real(*shape: int) -> Array:
+    return np.random.default_rng(sum(shape)).random(shape, np.float32) / 2 + np.float32(0.25)
+
+
+def ints(*numbers: int) -> Array:
+    return np.array(numbers, np.int64)
+
+
+def blocked(op_type: str, *weights: Array, **attributes: Any) -> OneOp:
+    places = tuple(range(1, 1 + len(weights)))
+    inputs = (real(3, block_size(), 9, 7), *weights)
+    return OneOp(op_type, inputs, attributes, places, NCHWC, 1)
+
+
+def contrib(op_type: str, *inputs: Array, weights: tuple[int, ...] = (), **attributes: Any) -> OneOp:
+    return OneOp(op_type, inputs, attributes, weights, CONTRIB, 1)
+
+
+IMAGE, KERNEL, WINDOW = real(3, 4, 9, 8), real(5, 4, 3, 3), {"kernel_shape": [2, 2]}
+LEFT, RIGHT = real(3, 20, 12), real(12, 10)
+SMALL, SCALE, ZERO = np.ones((3, 20, 12), np.uint8), np.array(0.1, np.float32), np.array(3, np.uint8)
+CASES = (
+    *(OneOp(op, (real(*SIZES), SCALE)) for op in ("Min", "Max")),
+    OneOp("Where", (real(5, 9, 4) > 0.5, real(5, 9, 4), real(5, 9, 4))),
+    OneOp("Pow", (real(5, 9, 4), SCALE)),
+    OneOp("Mod", (real(5, 9), real(5, 9)), {"fmod": 1}),
+    OneOp("BitShift", (np.ones((5, 9), np.uint8), np.ones((5, 9), np.uint8)), {"direction": "LEFT"}),
+    OneOp("Cast", (real(5, 9),), {"to": 10}),
+    OneOp("Dropout", (real(5, 9),)),
+    OneOp("QuantizeLinear", (real(5, 9), SCALE, ZERO), {}, (1, 2)),
+    OneOp("DequantizeLinear", (SMALL, SCALE, ZERO), {}, (1, 2)),
+    OneOp("BatchNormalization", (IMAGE, *(real(4),) * 4), {}, (1, 2, 3, 4), opset=15),
+    OneOp("LRN", (real(*SIZES),), {"size": 3}),
+    OneOp("LpNormalization", (real(5, 9),)),
+    OneOp("Conv", (IMAGE, KERNEL), {"pads": [1] * 4}, (1,)),
+    contrib("FusedConv", IMAGE, KERNEL, weights=(1,), activation="Relu"),
+    OneOp("ConvTranspose", (IMAGE, real(4, 2, 2, 2)), {"strides": [2, 2]}, (1,)),
+    *(OneOp(op, (IMAGE,), WINDOW) for op in ("MaxPool", "AveragePool", "LpPool")),
+    *(OneOp(f"Global{kind}Pool", (IMAGE,)) for kind in ("Average", "Max", "Lp")),
+    OneOp("InstanceNormalization", (IMAGE, real(4), real(4)), {}, (1, 2)),
+    OneOp("Resize", (IMAGE, None, np.array([1, 1, 2, 2], np.float32)), {"mode": "nearest"}, (2,)),
+    OneOp("Upsample", (IMAGE, np.array([1, 1, 2, 2], np.float32)), {"mode": "nearest"}, (1,), opset=9),
+    OneOp("Pad", (IMAGE, ints(0, 0, 1, 1, 0, 0, 2, 2)), {}, (1,)),
+    OneOp("Concat", (IMAGE, IMAGE), {"axis": 1}),
+    OneOp("Split", (IMAGE,), {"axis": 1, "num_outputs": 2}, outputs=(True, True)),
+    OneOp("Transpose", (IMAGE,)),
+    OneOp("ReorderInput", (real(3, block_size(), 5, 7),), {"channels_last": 0}, (), NCHWC, 1),
+    blocked("ReorderOutput", channels=block_size(), channels_last=0),
+    OneOp("Reshape", (real(4, 6, 5), ints(4, 30)), {}, (1,)),
+    OneOp("Flatten", (IMAGE,)),
+    OneOp("Squeeze", (real(1, 4, 5), ints(0)), {}, (1,)),
+    OneOp("Unsqueeze", (real(4, 5), ints(1)), {}, (1,)),
+    OneOp("Expand", (real(4, 1, 5), ints(4, 6, 5)), {}, (1,)),
+    OneOp("Gather", (IMAGE, ints(0, 2)), {"axis": 1}),
+    OneOp("GatherElements", (real(5, 6), np.zeros((4, 6), np.int64))),
+    OneOp("DepthToSpace", (real(3, 8, 4, 5),), {"blocksize": 2}),
+    OneOp("SpaceToDepth", (real(3, 2, 8, 10),), {"blocksize": 2}),
+    OneOp("Tile", (real(4, 5), ints(1, 3)), {}, (1,)),
+    OneOp("Slice", (real(9, 6), ints(2), ints(8)), {}, (1, 2)),
+    OneOp("MatMul", (LEFT, RIGHT), {}, (1,)),
+    *(contrib(op, LEFT, RIGHT, weights=(1,), alpha=0.5) for op in ("FusedMatMul", "TransposeMatMul")),
+    OneOp("Gemm", (LEFT[0], RIGHT), {}, (1,)),
+    contrib("FusedGemm", LEFT[0], RIGHT, weights=(1,), activation="Relu"),
+    OneOp("MatMulInteger", (SMALL, np.ones((12, 10), np.uint8))),
+    OneOp("QLinearMatMul", (SMALL, SCALE, ZERO, np.ones((12, 10), np.uint8), SCALE, ZERO, SCALE, ZERO)),
+    *(OneOp(op, (real(5, 9, 7),)) for op in ("Softmax", "LogSoftmax", "Hardmax")),
+    OneOp("LayerNormalization", (LEFT, real(12)), {}, (1,)),
+    OneOp("SimplifiedLayerNormalization", (LEFT, real(12)), {}, (1,), opset=1),
+    OneOp("RMSNormalization", (LEFT, real(12)), {}, (1,), opset=23),
+    *(contrib(f"Skip{n}LayerNormalization", LEFT, LEFT, real(12), weights=(2,)) for n in ("", "Simplified")),
+    OneOp("CumSum", (real(5, 9), np.array(1)), {}, (1,)),
+    OneOp("TopK", (real(5, 9), ints(3)), {}, (1,), outputs=(True, True)),
+    *(OneOp(op, (real(5, 9, 7),)) for op in ("ArgMax", "ArgMin")),
+    OneOp("Attention", (real(3, 2, 20, 8), real(3, 2, 30, 8), real(3, 2, 30, 8)), opset=23),
+    contrib("MultiHeadAttention", *(real(3, 20, 32),) * 3, num_heads=4),
+    contrib("Attention", real(3, 20, 48), real(48, 96), real(96), weights=(1, 2), num_heads=4),
+    *(
+        contrib(op, real(3, 5, 16), *extra)
+        for op, *extra in (("Gelu",), ("FastGelu",), ("QuickGelu",), ("BiasGelu", real(16)))
+    ),
+    blocked("Conv", real(block_size(), block_size(), 3, 3)),
+    *(blocked(op, **WINDOW) for op in ("MaxPool", "AveragePool")),
+    *(blocked(f"Global{kind}Pool") for kind in ("Average", "Max")),
+    blocked("Upsample", scales=[1, 1, 2, 2], mode="nearest"),
+    *(
+        OneOp(op, (real(64, 9, 32), ints(2)), {}, (1,), opset=18)
+        for (_, op), rule in RULES.items()
+        if rule in (rules_lines.reduction, rules_lines.summation)
+    ),
+)
+
+
+def case_of(domain: str, op_type: str) -> OneOp:
+    """The first case of an op; made up from its schema where its rule is one of those by element."""
+    written = next((case for case in CASES if (case.domain, case.op_type) == (domain, op_type)), None)
+    if written is not None:
+        return written
+    is_plain = domain == ONNX and RULES[domain, op_type] in BY_ELEMENT
+    assert is_plain, (
+        f"the slicing rule of {domain}:{op_type} has no case: add one to CASES in tests/splitting/op_cases.py"
+    )
+    schema = onnx.defs.get_schema(op_type, NEWEST_OPSET)
+    allowed = {kind for each in schema.type_constraints for kind in each.allowed_type_strs}
+    dtype = next(t for t in (np.float32, np.int64, np.bool_) if f"tensor({_word(t)})" in allowed)
+    inputs = tuple(real(*SIZES).astype(dtype) for _ in range(schema.min_input if schema.max_input < 9 else 2))
+    return OneOp(op_type, inputs, opset=max(21, schema.since_version))
+
+
+def _word(dtype: type) -> str:
+    return {np.float32: "float", np.int64: "int64", np.bool_: "bool"}[dtype]
