@@ -32,7 +32,7 @@ from bench.compiling import RESULTS, ROOT, Row, write_results
 from bench.devices_measure import MODEL, PLAN, ROUNDS, RUNS, SINGLE, Planned, measure
 from bench.devices_report import markdown
 from remat_cli.base.errors import MissingDependency, RematError
-from remat_cli.base.progress import SilentProgress
+from remat_cli.base.progress import silent
 from remat_cli.core.budget import parse_budget
 from remat_cli.core.device import DeviceSpec
 from remat_cli.core.plan_file import PlanFile, graph_instances, write_plan
@@ -256,16 +256,16 @@ class Subject:
     @classmethod
     def profiled(cls, case: Case, work: Path) -> Subject:
         """Measure what the cache of profiles does not have."""
-        config, specs, silent = case.config(ENOUGH, "1s"), case.specs, SilentProgress()
-        prepared = prepare(case.source, config, work, silent)
-        return cls(prepared, Platform(prepared.graph, specs, *profile_on_devices(prepared, config, specs, silent)))
+        config, specs = case.config(ENOUGH, "1s"), case.specs
+        prepared = prepare(case.source, config, work, silent())
+        return cls(prepared, Platform(prepared.graph, specs, *profile_on_devices(prepared, config, specs, silent())))
 
     def plan(self, case: Case, budget: str, text: str, seconds: str) -> None:
         """Plan within a budget; the folder gets the row so far and, where one was found, the plan."""
         config = case.config(text, seconds)
-        prepare_kernels(config.solver, SilentProgress())
+        prepare_kernels(config.solver, silent())
         if case.set_name == TWO_MEMORIES:
-            prepare_kernels("placement", SilentProgress())
+            prepare_kernels("placement", silent())
         with tempfile.TemporaryDirectory() as work:
             counted, planned = self._counted(config, Path(work))
         folder = case.at(budget)
@@ -280,7 +280,7 @@ class Subject:
     def _counted(self, config: Config, work: Path) -> tuple[Subject, DevicePlan]:
         """A plan that knows what its sessions hold of weights, as the product makes it: run, count, plan again."""
         subject, budgets = self, memory_budgets(config, self.platform.specs)
-        planned = plan_on_devices(self.platform, budgets, config, SilentProgress())
+        planned = plan_on_devices(self.platform, budgets, config, silent())
         for attempt in range(ATTEMPTS):
             more = {} if planned.cut is None else subject.session_bytes(planned, config, work / str(attempt))
             if not more:
@@ -291,7 +291,7 @@ class Subject:
                 return subject, judged
             memories = planned.answer.question.problem.memories
             budgets = {memory.name: parse_budget(str(memory.budget_bytes)) for memory in memories}
-            planned = plan_on_devices(subject.platform, budgets, config, SilentProgress())
+            planned = plan_on_devices(subject.platform, budgets, config, silent())
         return subject, planned
 
     def session_bytes(self, planned: DevicePlan, config: Config, folder: Path) -> dict[str, int]:

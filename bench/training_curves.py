@@ -28,7 +28,7 @@ from bench.compiling import OUTPUT, RESULTS, ROOT, Row, compile_row, write_resul
 from bench.curves_plot import compiled_of, curve_svg
 from bench.curves_report import markdown
 from remat_cli.base.errors import RematError
-from remat_cli.base.progress import SilentProgress
+from remat_cli.base.progress import silent
 from remat_cli.commands.train import compile_settings, make_step, write_step
 from remat_cli.core.budget import parse_budget
 from remat_cli.core.floor import working_set_floor
@@ -86,7 +86,7 @@ class Subject:
         config = msgspec.structs.replace(
             self.settings, budget=parse_budget(budget), solver=solver, time_limit_seconds=seconds
         )
-        found = answer(ask(self.problem, config), config, SilentProgress())
+        found = answer(ask(self.problem, config), config, silent())
         return solution_report(found.run, found.question.problem, found.question.baseline, found.plan)
 
     def facts(self) -> Row:
@@ -130,10 +130,10 @@ def prepared(name: str, sizes: Sizes, folder: Path) -> Subject:
     model, step = folder / f"{name}.onnx", folder / f"{name}.train.onnx"
     model.write_bytes(paper_model(name, **sizes).SerializeToString())
     config = msgspec.structs.replace(load_config({}), train=TRAIN, split="off")
-    write_step(make_step(model, config, SilentProgress()), StepPaths(step, folder / f"{name}.state.npz"))
+    write_step(make_step(model, config, silent()), StepPaths(step, folder / f"{name}.state.npz"))
     settings = compile_settings(config)
-    prepared_step = prepare(step, settings, folder, SilentProgress())
-    profile = profile_prepared(prepared_step, settings, settings.device, SilentProgress())
+    prepared_step = prepare(step, settings, folder, silent())
+    profile = profile_prepared(prepared_step, settings, settings.device, silent())
     return Subject(step, prepared_step, make_problem(prepared_step.graph, profile, 0), profile, settings)
 
 
@@ -269,7 +269,7 @@ PARTS: Mapping[str, tuple[Mapping[str, Sizes], Callable[[str, Sizes, Path, Limit
 @click.option("--write/--no-write", default=False, help=f"Update bench/results/{NAME}.jsonl, .md and pictures.")
 def main(parts: str, networks: str, curve_limit: float, write: bool) -> None:
     """Run the bench."""
-    prepare_kernels(BEST, SilentProgress())
+    prepare_kernels(BEST, silent())
     rows = list(_run(parts.split(","), tuple(filter(None, networks.split(","))), Limits(curve_limit)))
     if write:
         rows = merged(_known(), rows)

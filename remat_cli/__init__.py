@@ -1,6 +1,6 @@
 """remat: compile an ONNX model to fit a memory budget, with the same outputs, bit for bit.
 
-The command line in Python: `compile_model(Path("model.onnx"), load_config({"budget": "80%"}), SilentProgress())`
+The command line in Python: `compile_model(Path("model.onnx"), load_config({"budget": "80%"}), silent())`
 returns a report; `load("model.plan.json").run({"x": array})` runs a plan in this process and returns its
 outputs by name. Everything is imported when first used, so that `remat --help` stays instant.
 """
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from remat_cli.base.errors import RematError
-    from remat_cli.base.progress import SilentProgress
+    from remat_cli.base.progress import silent
     from remat_cli.commands.compile import compile_model
     from remat_cli.commands.inspect import inspect_file
     from remat_cli.commands.profile import profile_model
@@ -28,7 +28,6 @@ __all__ = [
     "Config",
     "PlanFile",
     "RematError",
-    "SilentProgress",
     "__version__",
     "compile_model",
     "inspect_file",
@@ -36,6 +35,7 @@ __all__ = [
     "load_config",
     "profile_model",
     "read_plan",
+    "silent",
     "solve_instance",
     "verify_plan",
 ]
@@ -44,7 +44,7 @@ _HOME = {
     "Config": "remat_cli.settings.config",
     "PlanFile": "remat_cli.core.plan_file",
     "RematError": "remat_cli.base.errors",
-    "SilentProgress": "remat_cli.base.progress",
+    "silent": "remat_cli.base.progress",
     "compile_model": "remat_cli.commands.compile",
     "inspect_file": "remat_cli.commands.inspect",
     "load": "remat_cli.commands.run",

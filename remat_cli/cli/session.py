@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from remat_cli.cli.console import emit, stdout_style, watching
+from remat_cli.cli.printing import printing_of
 
 if TYPE_CHECKING:
     from remat_cli.base.progress import Progress
@@ -33,10 +34,11 @@ def run(config: Config, work: Callable[[Config, Progress], AnyReport]) -> int:
     """Do the work under progress and Ctrl-C, print its report on stdout, and return its exit code."""
     from remat_cli.report import render
 
+    printing = printing_of(config)
     try:
-        with watching(config) as progress:
+        with watching(printing) as progress:
             report = work(config, progress)
     except KeyboardInterrupt:
         raise Interrupted("interrupted") from None
-    emit(render(report, config.format, stdout_style(config)))
+    emit(render(report, printing.format, stdout_style(printing)))
     return report.exit_code

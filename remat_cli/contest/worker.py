@@ -17,7 +17,7 @@ import msgspec
 
 from remat_cli import __version__
 from remat_cli.base.errors import RematError
-from remat_cli.base.progress import SilentProgress
+from remat_cli.base.progress import silent
 from remat_cli.core.budget import parse_budget, resolve
 from remat_cli.core.graph import Phase
 from remat_cli.core.instance import instance_problem, load_instance
@@ -166,7 +166,7 @@ def _limits(case: BenchCase, watch: _Watch) -> Limits:
 
 def _warm_up(case: BenchCase) -> None:
     """Load all code that the solver needs, by solving a tiny problem with it: the clock is for solving only."""
-    prepare_kernels(case.solver, SilentProgress())
+    prepare_kernels(case.solver, silent())
     found: list[float] = []
     limits = Limits(
         seconds=WARM_UP_SECONDS,

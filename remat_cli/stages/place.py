@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from remat_cli.base.progress import AsideProgress, Progress
+from remat_cli.base.progress import Progress, aside
 from remat_cli.core.budget import Budget, resolve
 from remat_cli.core.device import DeviceSpec
 from remat_cli.core.device_problem import device_tensor_ids, input_ops, make_device_problem
@@ -160,7 +160,7 @@ def _singles(platform: Platform, question: Question, config: Config, progress: P
     for device in range(len(platform.profiles)):
         only = _only(question.problem, device, given)
         asked = dataclasses.replace(question, problem=only or question.problem)
-        answers.append(unsolved(asked, limited) if only is None else answer(asked, limited, AsideProgress(progress)))
+        answers.append(unsolved(asked, limited) if only is None else answer(asked, limited, aside(progress)))
     return answers
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 
-from remat_cli.base.progress import Progress, SilentProgress
+from remat_cli.base.progress import Progress, silent
 from remat_cli.core.problem import make_problem
 from remat_cli.core.profile import Profile
 from remat_cli.core.splits import Region, RegionFacts
@@ -40,7 +40,7 @@ def propose_regions(
     """What would be split to meet the budget, estimated from the whole ops' figures, and what stands in the way."""
     question = ask(make_problem(prepared.graph, profile, 0), config)
     whole = Planned(prepared, profile, unsolved(question, config), None)
-    return Splitter(whole, question, config, work, SilentProgress()).proposed()
+    return Splitter(whole, question, config, work, silent()).proposed()
 
 
 def _is_free(whole: Planned) -> bool:

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from remat_cli.base import progress as stages
-from remat_cli.base.progress import Progress
+from remat_cli.base.progress import Progress, part
 from remat_cli.core.device import DeviceSpec
 from remat_cli.core.graph import Tensor
 from remat_cli.core.interface import InputSpec
@@ -75,9 +75,8 @@ def profile_on_devices(
         require_device(device_of(spec))
     found: dict[str, Profile] = {}
     for number, spec in enumerate(here):
-        part = _Part(progress, number, len(here), len(prepared.graph.ops))
         measure = _profile_inside if spec.provider == CPU else _profile_apart
-        found[spec.name] = measure(prepared, config, spec, part)
+        found[spec.name] = measure(prepared, config, spec, part(progress, number, len(here), len(prepared.graph.ops)))
     measured = (found[here[0].name], here[0]) if here else (None, None)
     for spec in specs:
         if spec.name in absent:
@@ -102,40 +101,6 @@ def link_costs(specs: Sequence[DeviceSpec], config: Config) -> tuple[LinkCost, .
         return ()
     with ProfileCache(config.cache_dir) as cache:
         return tuple(_link(source, target, config, cache) for source, target in pairs)
-
-
-@dataclass(frozen=True)
-class _Part:
-    """The progress of one device among several, in ops of all devices."""
-
-    whole: Progress
-    number: int
-    devices: int
-    ops: int
-
-    def stage(self, text: str) -> None:
-        """The same stage."""
-        self.whole.stage(text)
-
-    def advance(self, done: int, total: int) -> None:
-        """So much of this device's share."""
-        self.whole.advance(self.number * self.ops + done * self.ops // max(1, total), self.devices * self.ops)
-
-    def detail(self, text: str) -> None:
-        """The same words."""
-        self.whole.detail(text)
-
-    def incumbent(self, overhead_percent: float | None, bound_percent: float | None) -> None:
-        """The same."""
-        self.whole.incumbent(overhead_percent, bound_percent)
-
-    def note(self, text: str) -> None:
-        """The same line."""
-        self.whole.note(text)
-
-    def should_stop(self) -> bool:
-        """The same answer."""
-        return self.whole.should_stop()
 
 
 def _profile_inside(prepared: Prepared, config: Config, spec: DeviceSpec, progress: Progress) -> Profile:

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from remat_cli.base.errors import ConfigError
-from remat_cli.base.progress import SilentProgress
+from remat_cli.base.progress import silent
 from remat_cli.commands.train import compile_settings, make_step, write_step
 from remat_cli.core.problem import Device, Memory, OpSpec, Problem, TensorSpec, make_problem
 from remat_cli.core.schedule import Schedule
@@ -181,10 +181,10 @@ def digits_step(tmp_path_factory) -> Problem:
     train = TrainOptions(loss="cross-entropy", optimizer="adam", batch=64, keep_outputs=True)
     config = msgspec.structs.replace(load_config({}), train=train, split="off", estimate=True)
     paths = StepPaths(folder / "step.onnx", folder / "state.npz")
-    write_step(make_step(ROOT / "examples" / "digits.onnx", config, SilentProgress()), paths)
+    write_step(make_step(ROOT / "examples" / "digits.onnx", config, silent()), paths)
     settings = compile_settings(config)
-    prepared = prepare(paths.step, settings, folder, SilentProgress())
-    profile = profile_prepared(prepared, settings, settings.device, SilentProgress())
+    prepared = prepare(paths.step, settings, folder, silent())
+    profile = profile_prepared(prepared, settings, settings.device, silent())
     return make_problem(prepared.graph, profile, 0)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from remat_cli.base.progress import SilentProgress
+from remat_cli.base.progress import silent
 from remat_cli.core.device import DeviceSpec
 from remat_cli.core.device_problem import input_ops
 from remat_cli.core.graph import Graph
@@ -56,7 +56,7 @@ class Placed:
 
 def prepared_model(model: Path, folder: Path) -> Prepared:
     config = load_config({"cache_dir": str(folder / "cache"), "intra_op_threads": 1, "quiet": True})
-    return prepare(model, config, folder, SilentProgress())
+    return prepare(model, config, folder, silent())
 
 
 def place(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 from pathlib import Path
 
-from remat_cli import SilentProgress, load_config
+from remat_cli import load_config, silent
 from remat_cli.stages.prepare import prepare, profile_prepared
 
 CHAIN = Path(__file__).resolve().parents[2] / "sample_models" / "chain.onnx"
@@ -13,8 +13,8 @@ CHAIN = Path(__file__).resolve().parents[2] / "sample_models" / "chain.onnx"
 
 def prepared(work):
     config = load_config({"cache_dir": str(work / "cache")})
-    model = prepare(CHAIN, config, work, SilentProgress())
-    return model, profile_prepared(model, config, "cpu", SilentProgress())
+    model = prepare(CHAIN, config, work, silent())
+    return model, profile_prepared(model, config, "cpu", silent())
 
 
 def test_a_second_run_measures_nothing_and_a_record_in_another_form_is_measured_again(tmp_path):

@@ -7,8 +7,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from remat_cli import SilentProgress, load_config
+from remat_cli import load_config, silent
 from remat_cli.base.errors import MissingDependency
+from remat_cli.base.progress import Advance, Event, listening
 from remat_cli.core.device import DeviceSpec, LinkSpec
 from remat_cli.core.profile import LinkCost
 from remat_cli.runtime.op_profiler import OpFinding
@@ -23,14 +24,16 @@ APART = DeviceSpec("other", "coreml", memory="other", power_watts=7.0)
 """A device of another provider, whose sessions `apart` opens on the CPU: ops are measured by themselves."""
 
 
-class Bar(SilentProgress):
+class Bar:
     """Remembers how far it was."""
 
     def __init__(self) -> None:
-        self.seen: list[tuple[int, int]] = []
+        self.events: list[Event] = []
+        self.progress = listening(self.events.append)
 
-    def advance(self, done: int, total: int) -> None:
-        self.seen.append((done, total))
+    @property
+    def seen(self) -> list[tuple[int, int]]:
+        return [(event.done, event.total) for event in self.events if isinstance(event, Advance)]
 
 
 @pytest.fixture
@@ -53,12 +56,12 @@ def config(tmp_path):
 
 @pytest.fixture
 def model(tmp_path, config):
-    return prepare(CHAIN, config, tmp_path, SilentProgress())
+    return prepare(CHAIN, config, tmp_path, silent())
 
 
 def test_cpus_are_measured_inside_the_model_with_their_own_threads(model, config):
     bar = Bar()
-    profiles, links = profile_on_devices(model, config, device_specs(config), bar)
+    profiles, links = profile_on_devices(model, config, device_specs(config), bar.progress)
     names = [op.name for op in model.graph.ops]
     assert [profile.device for profile in profiles] == ["cpu:1threads", "cpu:2threads"]
     assert [profile.provenance.intra_op_threads for profile in profiles] == [1, 2]
@@ -74,7 +77,7 @@ def test_cpus_are_measured_inside_the_model_with_their_own_threads(model, config
 
 
 def test_other_providers_are_measured_op_by_op(model, config, apart):
-    profiles, links = profile_on_devices(model, config, (*device_specs(config)[:1], APART), SilentProgress())
+    profiles, links = profile_on_devices(model, config, (*device_specs(config)[:1], APART), silent())
     other = profiles[1]
     assert [cost.name for cost in other.ops] == [op.name for op in model.graph.ops]
     assert (other.is_opaque, other.call_ns, other.memory, other.power_watts) == (True, 0, "other", 7.0)
@@ -85,7 +88,7 @@ def test_other_providers_are_measured_op_by_op(model, config, apart):
     assert other.model_sha256 == profiles[0].model_sha256
     assert {(link.source, link.target) for link in links} == {("cpu", "other"), ("other", "cpu")}
     assert all(link.measured for link in links)
-    assert profile_on_devices(model, config, (*device_specs(config)[:1], APART), SilentProgress()) == (profiles, links)
+    assert profile_on_devices(model, config, (*device_specs(config)[:1], APART), silent()) == (profiles, links)
 
 
 def test_an_interrupted_run_goes_on_where_it_was(model, config, apart, monkeypatch):
@@ -101,15 +104,15 @@ def test_an_interrupted_run_goes_on_where_it_was(model, config, apart, monkeypat
 
     monkeypatch.setattr(under_test, "measure_ops", two_and_then_stop)
     with pytest.raises(KeyboardInterrupt):
-        profile_on_devices(model, config, (APART,), SilentProgress())
-    (profile,), _ = profile_on_devices(model, config, (APART,), SilentProgress())
+        profile_on_devices(model, config, (APART,), silent())
+    (profile,), _ = profile_on_devices(model, config, (APART,), silent())
     assert len(asked[0]) == len(set(model.signatures)) + 1
     assert asked[1] == asked[0][2:]
     refused = {op.name for op in profile.unsupported}
     assert refused
     assert {cost.name for cost in profile.ops} | refused == {op.name for op in model.graph.ops}
     assert not refused & {cost.name for cost in profile.ops}
-    assert profile_on_devices(model, config, (APART,), SilentProgress())[0] == (profile,)
+    assert profile_on_devices(model, config, (APART,), silent())[0] == (profile,)
     assert len(asked) == 2
 
 
@@ -128,9 +131,9 @@ def test_a_device_that_is_not_here_is_estimated_only_when_asked(model, config):
     specs = (*device_specs(config)[:1], absent)
     bar = Bar()
     with pytest.raises(MissingDependency):
-        profile_on_devices(model, config, specs, bar)
+        profile_on_devices(model, config, specs, bar.progress)
     assert bar.seen == []  # nothing is measured in vain
-    profiles, links = profile_on_devices(model, msgspec.structs.replace(config, estimate=True), specs, SilentProgress())
+    profiles, links = profile_on_devices(model, msgspec.structs.replace(config, estimate=True), specs, silent())
     assert [profile.provenance.measured for profile in profiles] == [True, False]
     assert profiles[1].model_sha256 == model.reference_sha256
     assert all(cost.time_ns >= 5000 for cost in profiles[1].ops)
@@ -157,9 +160,9 @@ def test_only_the_cpu_gets_ops_of_its_own(devices, portable, level):
 def test_at_the_basic_level_ops_are_standard(tmp_path):
     config = load_config({"cache_dir": str(tmp_path), "devices": ("cpu", "openvino")})
     sample = CHAIN.with_name("unet.onnx")
-    model = prepare(sample, config, tmp_path, SilentProgress())
+    model = prepare(sample, config, tmp_path, silent())
     assert {op.domain for op in model.graph.ops} == {""}
-    usual = prepare(sample, load_config({"cache_dir": str(tmp_path)}), tmp_path, SilentProgress())
+    usual = prepare(sample, load_config({"cache_dir": str(tmp_path)}), tmp_path, silent())
     assert {op.domain for op in usual.graph.ops} != {""}
 
 
@@ -167,8 +170,8 @@ def test_openvino_is_profiled(tmp_path):
     if not is_present(parse_device("openvino")):
         pytest.skip("no device that OpenVINO takes is here")
     config = load_config({"cache_dir": str(tmp_path / "cache"), "devices": ("cpu:1threads", "openvino")})
-    model = prepare(CHAIN, config, tmp_path, SilentProgress())
-    (first, second), links = profile_on_devices(model, config, device_specs(config), SilentProgress())
+    model = prepare(CHAIN, config, tmp_path, silent())
+    (first, second), links = profile_on_devices(model, config, device_specs(config), silent())
     assert (first.is_opaque, second.is_opaque) == (False, True)
     assert second.ops
     assert {op.name for op in (*second.ops, *second.unsupported)} == {op.name for op in model.graph.ops}

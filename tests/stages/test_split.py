@@ -12,7 +12,7 @@ import onnx_ir as ir
 import pytest
 from onnx import numpy_helper
 
-from remat_cli import SilentProgress, load_config
+from remat_cli import load_config, silent
 from remat_cli.cli import main
 from remat_cli.onnx_io.load import inputs_of
 from remat_cli.splitting.build import TiledRegion, split_model
@@ -133,7 +133,7 @@ def test_a_limit_that_forbids_every_split_is_an_answer(capsys, tmp_path, model):
 def prepared(tmp_path, model):
     """The model ready to be planned, its view, and the settings."""
     config = load_config({"cache_dir": str(tmp_path / "cache")})
-    found = prepare(model, config, tmp_path, SilentProgress())
+    found = prepare(model, config, tmp_path, silent())
     block = channel_block(found, config, tmp_path)
     assert block == block_size()
     return found, view_model(found.reference, found.graph, block), config
@@ -181,7 +181,7 @@ def test_other_bits_are_taken_only_where_they_may_be_even_when_the_model_is_know
     found = prepare_split(whole, close, allowing, tmp_path / "split")
     assert found is not None
     assert not found.sight.has_same_bits
-    profile_prepared(found, allowing, "cpu", SilentProgress())  # the cache knows it now
+    profile_prepared(found, allowing, "cpu", silent())  # the cache knows it now
     known = prepare_split(whole, close, allowing, tmp_path / "split")
     assert known is not None
     assert known.sight.measured is not None
