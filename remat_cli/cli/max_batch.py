@@ -32,9 +32,9 @@ def max_batch_command(model: Path, **flags: Any) -> int:
     from remat_cli.settings.config import require_budget
     from remat_cli.settings.train import check_train
 
-    config = settings(options.with_train(flags))
+    config, printing = settings(options.with_train(flags))
     check_train(config)
     require_budget(config)
     from remat_cli.commands import max_batch as story
 
-    return run(config, lambda config, progress: story.find_max_batch(model, config, progress))
+    return run(printing, lambda progress: story.find_max_batch(model, config, progress))

@@ -39,9 +39,9 @@ def train_command(model: Path, **flags: Any) -> int:
     """
     from remat_cli.settings.train import check_train, step_paths
 
-    config = settings(options.with_train(flags))
+    config, printing = settings(options.with_train(flags))
     check_train(config)
     step_paths(model, config)
     from remat_cli.commands import train as story
 
-    return run(config, lambda config, progress: story.train_model(model, config, progress))
+    return run(printing, lambda progress: story.train_model(model, config, progress))

@@ -16,13 +16,9 @@ from remat_cli.core.problem import tensor_ids
 from remat_cli.core.verification import Verification
 from remat_cli.onnx_io.load import save
 from remat_cli.report.device_compile import DeviceCompileReport
-from remat_cli.report.explain import recomputes, working_set
+from remat_cli.report.explain import LiveTensor, recomputes, working_set
 from remat_cli.report.regions import region_reports
-from remat_cli.report.report import (
-    CompileReport,
-    LiveTensor,
-    SolverRun,
-)
+from remat_cli.report.report import CompileReport, SolverRun
 from remat_cli.runtime.verify import verify
 from remat_cli.settings.config import Config, output_paths, require_budget
 from remat_cli.stages.plan import Planned, plan_model

@@ -6,17 +6,35 @@ from pathlib import Path
 
 import msgspec
 
+from remat_cli.base.files import atomic_write, check_target
 from remat_cli.base.progress import Progress
 from remat_cli.core.plan_file import is_plan, read_plan
 from remat_cli.core.problem import make_problem
-from remat_cli.report.inspection import inspect_model, inspect_plan
+from remat_cli.report.inspection import InspectReport, inspect_model, inspect_plan
+from remat_cli.report.placement_svg import inspect_picture
 from remat_cli.report.regions import estimated_regions
-from remat_cli.report.report import InspectReport
+from remat_cli.report.svg_chart import require_matplotlib
 from remat_cli.settings.config import Config
 from remat_cli.stages.plan import propose_regions
 from remat_cli.stages.prepare import only_device, prepare, profile_prepared, work_folder
 from remat_cli.stages.record import elsewhere
 from remat_cli.stages.solve import ask
+
+
+def inspect_and_draw(path: Path, config: Config, progress: Progress) -> InspectReport:
+    """Where the memory goes, and its picture in the file of `--svg`, where one is asked for.
+
+    Raises:
+        InputError: the model or the settings cannot be used.
+        MissingDependency: matplotlib is not installed.
+    """
+    if config.svg is None:
+        return inspect_file(path, config, progress)
+    check_target(config.svg, sources=(path,), overwrite=config.force)
+    require_matplotlib()
+    report = inspect_file(path, config, progress)
+    atomic_write(config.svg, inspect_picture(report))
+    return report
 
 
 def inspect_file(path: Path, config: Config, progress: Progress) -> InspectReport:

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
+
+from remat_cli.base.files import atomic_write, check_target
 from remat_cli.base.progress import Progress
-from remat_cli.report.report import ProfileReport
+from remat_cli.report import render_json
+from remat_cli.report.profile import CacheReport, ProfileReport
 from remat_cli.runtime.profile_cache import ProfileCache
 from remat_cli.settings.config import Config
 from remat_cli.settings.devices import device_specs
@@ -27,6 +31,32 @@ def profile_model(model: Path, config: Config, progress: Progress) -> ProfileRep
     return ProfileReport(model=str(model), profiles=profiles, links=links)
 
 
-def clear_profile_cache(config: Config) -> int:
-    """Forget all measured costs; returns how many entries there were."""
-    return ProfileCache(config.cache_dir).clear()
+def profile_and_keep(model: Path, config: Config, progress: Progress) -> ProfileReport:
+    """Measure, and write the report as JSON to the file that was asked for.
+
+    Raises:
+        InputError: the output exists, or the model or the settings cannot be used.
+    """
+    if config.output is None:
+        return profile_model(model, config, progress)
+    check_target(config.output, sources=(model,), overwrite=config.force)
+    report = msgspec.structs.replace(profile_model(model, config, progress), output=str(config.output))
+    atomic_write(config.output, render_json(report).encode())
+    return report
+
+
+def profile_afresh(model: Path, config: Config, progress: Progress) -> ProfileReport:
+    """Forget all measured costs, then measure.
+
+    Raises:
+        InputError: the output exists, or the model or the settings cannot be used.
+    """
+    if config.output is not None:
+        check_target(config.output, sources=(model,), overwrite=config.force)
+    clear_profile_cache(config)
+    return profile_and_keep(model, config, progress)
+
+
+def clear_profile_cache(config: Config) -> CacheReport:
+    """Forget all measured costs."""
+    return CacheReport(str(config.cache_dir), ProfileCache(config.cache_dir).clear())

@@ -6,7 +6,8 @@ from pathlib import Path
 
 from remat_cli.base.progress import Progress
 from remat_cli.core.instance import instance_problem, load_instance
-from remat_cli.report.report import SolveReport, solution_report
+from remat_cli.report.report import solution_report
+from remat_cli.report.solve import SolveReport
 from remat_cli.settings.config import Config
 from remat_cli.stages.solve import answer, ask, check_solver, prepare_kernels
 

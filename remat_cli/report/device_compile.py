@@ -9,15 +9,11 @@ from remat_cli.core.placement import Reference
 from remat_cli.core.placing import best_device
 from remat_cli.core.simulate import baseline
 from remat_cli.report.devices import DeviceReport, LinkReport
+from remat_cli.report.explain import Recompute
 from remat_cli.report.obstacle import Obstacle, find_obstacle
 from remat_cli.report.placed import Placed, device_reports, link_reports, placed_recomputes, predicted_peak
-from remat_cli.report.report import (
-    Recompute,
-    SolutionReport,
-    SolverRun,
-    compile_exit_code,
-    solution_report,
-)
+from remat_cli.report.report import SolutionReport, SolverRun, compile_exit_code, solution_report
+from remat_cli.report.style import Style
 
 
 class DeviceCompileReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,6 +47,12 @@ class DeviceCompileReport(msgspec.Struct, frozen=True, kw_only=True):
     def exit_code(self) -> int:
         """The solution's, or 5 when the plan does not keep its promises."""
         return compile_exit_code(self.solution, self.verification)
+
+    def lines(self, style: Style) -> list[str]:
+        """What was compiled to what, device by device, and what that gains."""
+        from remat_cli.report.text_devices import device_compile_lines
+
+        return device_compile_lines(self, style)
 
 
 def device_compile_report(

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from remat_cli.base.units import format_bytes
-from remat_cli.report.devices import PlacementMatrix
-from remat_cli.report.report import InspectReport, MemoryReport
+from remat_cli.report.devices import MemoryReport, PlacementMatrix
+from remat_cli.report.inspection import InspectReport
 from remat_cli.report.style import shorten
 from remat_cli.report.svg_chart import BUDGET, INK, MIB, SETTINGS, inspect_svg, require_matplotlib
 

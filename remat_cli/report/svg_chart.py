@@ -12,7 +12,7 @@ import msgspec
 
 from remat_cli.base.errors import MissingDependency
 from remat_cli.base.units import format_bytes
-from remat_cli.report.report import InspectReport
+from remat_cli.report.inspection import InspectReport
 
 MIB = 2**20
 

@@ -11,6 +11,7 @@ import pytest
 
 from remat_cli.cli import main
 from remat_cli.commands import compile, inspect, max_batch, profile, solve, train, verify
+from remat_cli.report.profile import CacheReport
 from tests.report import samples
 
 HOMES: dict[str, Any] = {
@@ -59,9 +60,9 @@ class FakePipeline:
 
         return call
 
-    def _clear(self, config) -> int:
+    def _clear(self, config) -> CacheReport:
         self.calls.append(("clear_profile_cache", None, config))
-        return 3
+        return CacheReport("cache", 3)
 
     @property
     def config(self):

@@ -16,9 +16,9 @@ from remat_cli.core.profile import LinkCost, OpCost, Profile, Unsupported
 from remat_cli.core.schedule import Compute, Copy, Schedule
 from remat_cli.core.simulate import baseline, simulate
 from remat_cli.report.device_compile import DeviceCompileReport, device_compile_report
-from remat_cli.report.inspection import inspect_plan
+from remat_cli.report.inspection import InspectReport, inspect_plan
 from remat_cli.report.placed import Placed
-from remat_cli.report.report import InspectReport, StatusName
+from remat_cli.report.report import StatusName
 from tests.report import samples
 
 MIB = samples.MIB

@@ -6,7 +6,7 @@ import json
 
 from msgspec.structs import replace
 
-from remat_cli.report import render
+from remat_cli.report import render_json, render_text
 from remat_cli.report.run_report import RunSource, RunTimes, run_report
 from remat_cli.report.style import Style
 from tests.commands.run_samples import PROGRAM, RECORD, SEEN, SLOWER
@@ -16,7 +16,7 @@ TIMES = RunTimes((SLOWER, RECORD, SLOWER), True)
 
 
 def text(report) -> str:
-    return render(report, "text", Style())
+    return render_text(report, Style())
 
 
 def test_times_are_summed_by_device_and_link():
@@ -83,7 +83,7 @@ def test_what_was_not_seen_is_said():
 
 def test_json_holds_every_figure():
     report = run_report(SOURCE, PROGRAM, SEEN, TIMES)
-    values = json.loads(render(report, "json", Style()))
+    values = json.loads(render_json(report))
     assert values["memories"][0]["measured_peak_bytes"] == 145
     assert values["devices"][1]["measured_ns"] == 3000
     assert values["measured_median_ns"] == 14_000
