@@ -32,5 +32,4 @@ def profile_command(model: Path | None, clear_cache: bool, **flags: Any) -> int:
 
     if model is None:
         return run(printing, lambda progress: story.clear_profile_cache(config))
-    measure = story.profile_afresh if clear_cache else story.profile_and_keep
-    return run(printing, lambda progress: measure(model, config, progress))
+    return run(printing, lambda progress: story.profile_and_keep(model, config, progress, is_afresh=clear_cache))

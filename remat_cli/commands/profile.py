@@ -31,30 +31,21 @@ def profile_model(model: Path, config: Config, progress: Progress) -> ProfileRep
     return ProfileReport(model=str(model), profiles=profiles, links=links)
 
 
-def profile_and_keep(model: Path, config: Config, progress: Progress) -> ProfileReport:
-    """Measure, and write the report as JSON to the file that was asked for.
-
-    Raises:
-        InputError: the output exists, or the model or the settings cannot be used.
-    """
-    if config.output is None:
-        return profile_model(model, config, progress)
-    check_target(config.output, sources=(model,), overwrite=config.force)
-    report = msgspec.structs.replace(profile_model(model, config, progress), output=str(config.output))
-    atomic_write(config.output, render_json(report).encode())
-    return report
-
-
-def profile_afresh(model: Path, config: Config, progress: Progress) -> ProfileReport:
-    """Forget all measured costs, then measure.
+def profile_and_keep(model: Path, config: Config, progress: Progress, *, is_afresh: bool) -> ProfileReport:
+    """Measure, with `is_afresh` all anew, and write the report as JSON to the file that was asked for.
 
     Raises:
         InputError: the output exists, or the model or the settings cannot be used.
     """
     if config.output is not None:
         check_target(config.output, sources=(model,), overwrite=config.force)
-    clear_profile_cache(config)
-    return profile_and_keep(model, config, progress)
+    if is_afresh:
+        clear_profile_cache(config)
+    report = profile_model(model, config, progress)
+    if config.output is not None:
+        report = msgspec.structs.replace(report, output=str(config.output))
+        atomic_write(config.output, render_json(report).encode())
+    return report
 
 
 def clear_profile_cache(config: Config) -> CacheReport:

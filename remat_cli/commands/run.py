@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from remat_cli.base import progress as stages
@@ -19,7 +20,7 @@ from remat_cli.core.plan_file import PlanFile, read_plan
 from remat_cli.core.program import Program
 from remat_cli.onnx_io.load import prepare_optimized
 from remat_cli.onnx_io.step_state import state_beside
-from remat_cli.report.run_report import RunReport, RunSource, RunTimes, run_report
+from remat_cli.report.run_report import RunReport, run_report
 from remat_cli.runtime.feeds import load_feeds, load_state, make_feeds
 from remat_cli.runtime.segment_measure import see_memory, time_runs
 from remat_cli.runtime.segment_run import PlanRunner, check_devices
@@ -116,15 +117,14 @@ def run_plan(path: Path, options: RunOptions, config: Config, progress: Progress
         _save(config.output, timed.storable)
     if options.trace is not None:
         atomic_write(options.trace, chrome_trace(program, timed.fastest, seen))
-    source = RunSource(
-        plan=str(path),
-        model=str(find_file(read.output, path, "model")),
+    model = str(find_file(read.output, path, "model"))
+    return msgspec.structs.replace(
+        run_report(str(path), model, program, seen, timed.runs, is_repeatable=timed.is_repeatable),
         output=None if config.output is None else str(config.output),
         trace=None if options.trace is None else str(options.trace),
         warnings=elsewhere(read),
         is_capped=options.is_capped,
     )
-    return run_report(source, program, seen, RunTimes(timed.runs, timed.is_repeatable))
 
 
 def _sources(read: PlanFile, path: Path, config: Config) -> tuple[Path, ...]:

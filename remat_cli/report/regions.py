@@ -127,7 +127,10 @@ def _runs(numbers: Sequence[int | None], wanted: int) -> tuple[tuple[int, int], 
 
 def split_lines(regions: Sequence[RegionReport]) -> list[str]:
     """One line per region."""
-    lines = [f"split  {_what(region)}: {_peaks(region)}{_estimated(region)}" for region in regions[:MOST_ROWS]]
+    lines = []
+    for region in regions[:MOST_ROWS]:
+        estimated = " (estimated)" if region.is_estimate else ""
+        lines.append(f"split  {_ops(region)} into {_tiles(region)}, halo {_halo(region)}: {_peaks(region)}{estimated}")
     return lines + _more(regions, "split  ")
 
 
@@ -175,10 +178,6 @@ def obstacle_lines(obstacle: str | None, regions: Sequence[RegionReport]) -> lis
     return [f"{'splitting goes no further' if regions else 'splitting cannot help'}: {obstacle}"]
 
 
-def _what(region: RegionReport) -> str:
-    return f"{_ops(region)} into {_tiles(region)}, halo {_halo(region)}"
-
-
 def _ops(region: RegionReport) -> str:
     """`7 ops conv1..pool1`."""
     first, last = shorten(region.ops[0], 24), shorten(region.ops[-1], 24)
@@ -205,10 +204,6 @@ def _cost(region: RegionReport) -> str:
     """`+1.20 ms (+3.40 %)`."""
     added = region.time_after_ns - region.time_before_ns
     return f"{'-' if added < 0 else '+'}{duration(abs(added))} ({percent(region.overhead_percent)})"
-
-
-def _estimated(region: RegionReport) -> str:
-    return " (estimated)" if region.is_estimate else ""
 
 
 def _more(regions: Sequence[RegionReport], indent: str) -> list[str]:

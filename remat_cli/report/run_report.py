@@ -60,26 +60,11 @@ class RanMemory(msgspec.Struct, frozen=True, kw_only=True):
         return self.measured_peak_bytes <= self.budget_bytes
 
 
-class RunSource(msgspec.Struct, frozen=True, kw_only=True):
-    """The files of a run, and what to know of it."""
-
-    plan: str
-    model: str
-    output: str | None = None
-    trace: str | None = None
-    warnings: tuple[str, ...] = ()
-    is_capped: bool = False
-
-
-class RunTimes(msgspec.Struct, frozen=True):
-    """Every timed run; `is_repeatable`: all gave the same bits."""
-
-    runs: tuple[RunRecord, ...]
-    is_repeatable: bool
-
-
 class RunReport(msgspec.Struct, frozen=True, kw_only=True):
-    """A plan that was run. Times are in nanoseconds; `is_capped`: budgets were enforced while runs were timed."""
+    """A plan that was run. Times are in nanoseconds.
+
+    `is_repeatable`: all runs gave the same bits; `is_capped`: budgets were enforced while they were timed.
+    """
 
     plan: str
     model: str
@@ -92,7 +77,7 @@ class RunReport(msgspec.Struct, frozen=True, kw_only=True):
     measured_median_ns: int
     is_overlapped: bool
     is_repeatable: bool
-    is_capped: bool
+    is_capped: bool = False
     output: str | None = None
     trace: str | None = None
     warnings: tuple[str, ...] = ()
@@ -117,13 +102,15 @@ class RunReport(msgspec.Struct, frozen=True, kw_only=True):
         return lines
 
 
-def run_report(source: RunSource, program: Program, seen: SeenMemory, times: RunTimes) -> RunReport:
-    """Put planned and measured side by side."""
-    fastest = min(times.runs, key=lambda run: run.total_ns)
-    totals = [run.total_ns for run in times.runs]
+def run_report(
+    plan: str, model: str, program: Program, seen: SeenMemory, runs: Sequence[RunRecord], *, is_repeatable: bool
+) -> RunReport:
+    """Put planned and measured side by side; files, limits and warnings are for the caller to add."""
+    fastest = min(runs, key=lambda run: run.total_ns)
+    totals = [run.total_ns for run in runs]
     return RunReport(
-        plan=source.plan,
-        model=source.model,
+        plan=plan,
+        model=model,
         devices=_devices(program, fastest),
         links=_links(program, fastest),
         memories=_memories(program, seen),
@@ -132,11 +119,7 @@ def run_report(source: RunSource, program: Program, seen: SeenMemory, times: Run
         measured_min_ns=min(totals),
         measured_median_ns=round(statistics.median(totals)),
         is_overlapped=program.overlap,
-        is_repeatable=times.is_repeatable,
-        is_capped=source.is_capped,
-        output=source.output,
-        trace=source.trace,
-        warnings=source.warnings,
+        is_repeatable=is_repeatable,
     )
 
 
