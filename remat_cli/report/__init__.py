@@ -17,11 +17,9 @@ class Report(Protocol):
     @property
     def exit_code(self) -> int:
         """0 where all is well."""
-        ...
 
     def lines(self, style: Style) -> list[str]:
         """The report for people."""
-        ...
 
 
 def render_text(report: Report, style: Style) -> str:
