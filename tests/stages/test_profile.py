@@ -72,7 +72,7 @@ def test_cpus_are_measured_inside_the_model_with_their_own_threads(model, config
     assert bar.seen == sorted(bar.seen)
     assert bar.seen[-1] == (2 * len(names), 2 * len(names))
     quiet = Bar()
-    assert profile_on_devices(model, config, device_specs(config), quiet)[0] == profiles
+    assert profile_on_devices(model, config, device_specs(config), quiet.progress)[0] == profiles
     assert quiet.seen == []
 
 
