@@ -31,7 +31,7 @@ from bench.compiling import RESULTS, ROOT, Row, write_results
 from bench.devices_measure import MODEL, PLAN, ROUNDS, RUNS, SINGLE, Planned, measure
 from bench.devices_report import markdown
 from remat_cli.base.errors import MissingDependency, RematError
-from remat_cli.base.progress import SilentProgress
+from remat_cli.base.progress import silent
 from remat_cli.commands.asked import request_of
 from remat_cli.core.device import DeviceSpec
 from remat_cli.core.plan_file import PlanFile, graph_instances, write_plan
@@ -258,8 +258,8 @@ class Subject:
     def profiled(cls, case: Case, work: Path) -> Subject:
         """Measure what the cache of profiles does not have."""
         conditions = case.config(ENOUGH, "1s").conditions
-        prepared = prepare(case.source, conditions, work, SilentProgress())
-        return cls(prepared, profile_model(prepared, conditions, SilentProgress()))
+        prepared = prepare(case.source, conditions, work, silent())
+        return cls(prepared, profile_model(prepared, conditions, silent()))
 
     def plan(self, case: Case, budget: str, text: str, seconds: str) -> None:
         """Plan within a budget; the folder gets the row so far and, where one was found, the plan."""
@@ -277,13 +277,13 @@ class Subject:
 
     def _counted(self, request: CompileRequest, work: Path) -> PlannedModel:
         """A plan that knows what its sessions hold of weights, as the product makes it: run, count, plan again."""
-        planned = plan_on_devices(self.prepared, self.platform, request, SilentProgress())
+        planned = plan_on_devices(self.prepared, self.platform, request, silent())
         for attempt in range(ATTEMPTS):
             more = {} if planned.cut is None else self.session_bytes(planned, request, work / str(attempt))
             if not more:
                 break
             counted = planned.platform.with_session_bytes(more)
-            planned = plan_again(planned, counted, request.search, SilentProgress())
+            planned = plan_again(planned, counted, request.search, silent())
         return planned
 
     def session_bytes(self, planned: PlannedModel, request: CompileRequest, folder: Path) -> dict[str, int]:

@@ -12,7 +12,7 @@ import msgspec
 
 from bench.compiling import Row
 from remat_cli.base.errors import RuntimeFailure
-from remat_cli.base.progress import SilentProgress
+from remat_cli.base.progress import silent
 from remat_cli.core.device import DeviceSpec
 from remat_cli.core.plan_file import read_plan
 from remat_cli.core.program import Program
@@ -81,7 +81,7 @@ def measure(planned: Planned, work: Path) -> Row:
     rival = read_plan(planned.folder / SINGLE).schedule if planned.has_rival else None
     run = PlannedRun(plan, planned.folder / MODEL, rival)
     (work / "verify").mkdir()
-    seen = verify_sessions(run, (planned.feeds,), work / "verify", SilentProgress())
+    seen = verify_sessions(run, (planned.feeds,), work / "verify", silent())
     times = in_turns(_timers(planned, work))
     wholes = {spec.name: times[f"whole {spec.name}"] for spec in planned.devices}
     return {

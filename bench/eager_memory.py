@@ -31,7 +31,7 @@ from torch.utils._pytree import tree_leaves
 
 from bench.compiling import table_lines
 from remat_cli.autodiff.step import Step
-from remat_cli.base.progress import SilentProgress
+from remat_cli.base.progress import silent
 from remat_cli.commands.train import make_step, write_step
 from remat_cli.core.graph import Graph
 from remat_cli.core.problem import make_problem, tensor_ids
@@ -191,10 +191,10 @@ def step_peak(model: onnx.ModelProto) -> tuple[Step, Peak]:
         path = folder / "model.onnx"
         onnx.save(model, path)
         config = Settings(train=options, cache_dir=folder / "cache")
-        step = make_step(path, config, SilentProgress())
+        step = make_step(path, config, silent())
         paths = step_paths(path, config.output, config.force)
         write_step(step, paths)
-        graph = prepare(paths.step, config.conditions, folder, SilentProgress()).graph
+        graph = prepare(paths.step, config.conditions, folder, silent()).graph
     return step, _peak_of(graph)
 
 

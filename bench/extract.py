@@ -11,7 +11,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from bench.draft import Draft
-from remat_cli.base.progress import SilentProgress
+from remat_cli.base.progress import silent
 from remat_cli.core.problem import Problem, make_problem
 from remat_cli.settings.settings import Settings, load_settings
 from remat_cli.solvers._sharing import condense
@@ -34,7 +34,7 @@ def extract(name: str, model: Path) -> Draft:
 
 def _problem(model: Path, config: Settings) -> tuple[Problem, list[str], int]:
     """The problem, the names of its ops, and the bytes of weights and inputs."""
-    progress = SilentProgress()
+    progress = silent()
     with work_folder(config.work_dir) as work:
         prepared = prepare(model, config.conditions, work, progress)
         profile = profile_model(prepared, config.conditions, progress).profile

@@ -17,7 +17,7 @@ import onnx
 from onnx import helper, numpy_helper
 
 from bench.compiling import table_lines
-from remat_cli.base.progress import SilentProgress
+from remat_cli.base.progress import silent
 from remat_cli.onnx_io.load import save
 from remat_cli.runtime._arrays import Array, pack_all, run_session
 from remat_cli.runtime._process import run_fresh
@@ -162,7 +162,7 @@ def prepared(model: onnx.ModelProto | Path, work: Path, config: Settings) -> Pre
     path = model if isinstance(model, Path) else work / "model.onnx"
     if not isinstance(model, Path):
         onnx.save(model, path)
-    return prepare(path, config.conditions, work, SilentProgress())
+    return prepare(path, config.conditions, work, silent())
 
 
 def _cells(names: tuple[str, ...], whole: Prepared, way: Prepared, plain: Outputs) -> list[str]:

@@ -28,7 +28,7 @@ from bench.compiling import OUTPUT, RESULTS, ROOT, Row, compile_row, write_resul
 from bench.curves_plot import compiled_of, curve_svg
 from bench.curves_report import markdown
 from remat_cli.base.errors import RematError
-from remat_cli.base.progress import SilentProgress
+from remat_cli.base.progress import silent
 from remat_cli.commands.asked import search_of
 from remat_cli.commands.train import compile_settings, make_step, write_step
 from remat_cli.core.budget import parse_budget
@@ -88,7 +88,7 @@ class Subject:
         """What a solver reaches within a budget, judged."""
         search = search_of(msgspec.structs.replace(self.settings, solver=solver, time_limit_seconds=seconds))
         question = ask_abstract(self.problem, parse_budget(budget), "total")
-        found = answer(question, search, SilentProgress())
+        found = answer(question, search, silent())
         return solution_report(found.run, question.problem, question.baseline)
 
     def facts(self) -> Row:
@@ -132,10 +132,10 @@ def prepared(name: str, sizes: Sizes, folder: Path) -> Subject:
     model, step = folder / f"{name}.onnx", folder / f"{name}.train.onnx"
     model.write_bytes(paper_model(name, **sizes).SerializeToString())
     config = msgspec.structs.replace(load_settings({}), train=TRAIN, split="off")
-    write_step(make_step(model, config, SilentProgress()), StepPaths(step, folder / f"{name}.state.npz"))
+    write_step(make_step(model, config, silent()), StepPaths(step, folder / f"{name}.state.npz"))
     settings = compile_settings(config)
-    prepared_step = prepare(step, settings.conditions, folder, SilentProgress())
-    profile = profile_model(prepared_step, settings.conditions, SilentProgress()).profile
+    prepared_step = prepare(step, settings.conditions, folder, silent())
+    profile = profile_model(prepared_step, settings.conditions, silent()).profile
     return Subject(step, prepared_step, make_problem(prepared_step.graph, profile), profile, settings)
 
 

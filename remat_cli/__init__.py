@@ -1,63 +1,389 @@
 """remat: compile an ONNX model to fit a memory budget, with the same outputs, bit for bit.
 
-The command line in Python: `compile_model(Path("model.onnx"), load_settings({"budget": "80%"}), SilentProgress())`
-returns a report; `load("model.plan.json").run({"x": array})` runs a plan in this process and returns its
-outputs by name. Everything is imported when first used, so that `remat --help` stays instant.
+One function per command, with the words of the command line as keywords:
+
+    import remat_cli as remat
+
+    report = remat.compile("unet.onnx", budget="80%", time_limit="30s", on_progress=print)
+    report.solution.peak_bytes, report.output
+
+Nothing is printed; what a command finds out comes back as a report, and what goes wrong is a `RematError` with the
+line that the command line would print. Everything is imported when it is first used, so that importing costs nothing.
 """
 
 from __future__ import annotations
 
-import importlib
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from remat_cli.base.errors import RematError
+
 if TYPE_CHECKING:
-    from remat_cli.base.errors import RematError
-    from remat_cli.base.progress import SilentProgress
-    from remat_cli.commands.compile import compile_model
-    from remat_cli.commands.inspect import inspect_file
-    from remat_cli.commands.profile import profile_ops
-    from remat_cli.commands.run import load
-    from remat_cli.commands.solve import solve_instance
-    from remat_cli.commands.verify import verify_plan
-    from remat_cli.core.plan_file import PlanFile, read_plan
-    from remat_cli.settings.settings import Settings, load_settings
+    from remat_cli.base.progress import Event
+    from remat_cli.commands.run import LoadedPlan
+    from remat_cli.core.plan_file import PlanFile
+    from remat_cli.report.bench_run import BenchReport
+    from remat_cli.report.compare_report import CompareReport
+    from remat_cli.report.compile import CompileReport, VerifyReport
+    from remat_cli.report.inspection import InspectReport
+    from remat_cli.report.profile import ProfileReport
+    from remat_cli.report.run_report import RunReport
+    from remat_cli.report.solve import SolveReport
+    from remat_cli.report.solvers import SolversReport
+    from remat_cli.report.training import MaxBatchReport, TrainReport
+    from remat_cli.settings.settings import Settings
 
 __version__ = "0.1.0"
 
 __all__ = [
-    "PlanFile",
     "RematError",
-    "Settings",
-    "SilentProgress",
     "__version__",
-    "compile_model",
-    "inspect_file",
+    "bench",
+    "compare",
+    "compile",
+    "inspect",
+    "list_solvers",
     "load",
-    "load_settings",
-    "profile_ops",
+    "max_batch",
+    "profile",
     "read_plan",
-    "solve_instance",
-    "verify_plan",
+    "run",
+    "solve",
+    "train",
+    "verify",
 ]
 
-_HOME = {
-    "Settings": "remat_cli.settings.settings",
-    "PlanFile": "remat_cli.core.plan_file",
-    "RematError": "remat_cli.base.errors",
-    "SilentProgress": "remat_cli.base.progress",
-    "compile_model": "remat_cli.commands.compile",
-    "inspect_file": "remat_cli.commands.inspect",
-    "load": "remat_cli.commands.run",
-    "load_settings": "remat_cli.settings.settings",
-    "profile_ops": "remat_cli.commands.profile",
-    "read_plan": "remat_cli.core.plan_file",
-    "solve_instance": "remat_cli.commands.solve",
-    "verify_plan": "remat_cli.commands.verify",
-}
+
+def compile(
+    model: str | Path,
+    *,
+    budget: str | int | float | Mapping[str, Any] | None = None,
+    budget_scope: str | None = None,
+    max_overhead: str | float | None = None,
+    split: str | None = None,
+    max_tiles: int | None = None,
+    split_axis: str | int | None = None,
+    allow_reassociation: bool | None = None,
+    output: str | Path | None = None,
+    plan: str | Path | None = None,
+    force: bool | None = None,
+    device: str | Sequence[str] | None = None,
+    estimate: bool | None = None,
+    overlap: bool | None = None,
+    solver: str | None = None,
+    order: str | None = None,
+    time_limit: str | float | None = None,
+    gap: str | float | None = None,
+    verify: bool | None = None,
+    capped_run: bool | None = None,
+    dim: Mapping[str, int] | None = None,
+    input_shape: Mapping[str, Sequence[int]] | None = None,
+    inputs: str | Path | None = None,
+    portable: bool | None = None,
+    intra_op_threads: int | None = None,
+    custom_ops: str | Path | Sequence[str | Path] | None = None,
+    work_dir: str | Path | None = None,
+    seed: int | None = None,
+    threads: int | None = None,
+    config: str | Path | None = None,
+    on_progress: Callable[[Event], None] | None = None,
+    **options: Any,
+) -> CompileReport:
+    """Rewrite a model so that it runs within a memory budget, at the least extra time, and prove it by running both.
+
+    Other keywords are options of the solver. A plan that cannot be had is no error: look at `report.exit_code`.
+
+    Raises:
+        RematError: the model or a value cannot be used, a device is not here, or ONNX Runtime refuses the model.
+    """
+    given = dict(locals())
+    from remat_cli.commands.compile import compile_model
+
+    return compile_model(Path(model), _settings(given), _listening(on_progress))
 
 
-def __getattr__(name: str) -> Any:
-    """Import a public name on first use."""
-    if name.startswith("_") or name not in __all__:
-        raise AttributeError(f"module 'remat_cli' has no attribute '{name}'")
-    return getattr(importlib.import_module(_HOME[name]), name)
+def train(
+    model: str | Path,
+    *,
+    loss: str | None = None,
+    loss_output: str | None = None,
+    output_name: str | None = None,
+    class_axis: int | None = None,
+    batch: int | None = None,
+    trainable: str | Sequence[str] | None = None,
+    freeze: str | Sequence[str] | None = None,
+    batch_norm: str | None = None,
+    dropout: bool | None = None,
+    gradient_rule: Mapping[str, str] | None = None,
+    optimizer: str | None = None,
+    optimizer_option: Mapping[str, float] | None = None,
+    gradients_only: bool | None = None,
+    keep_outputs: bool | None = None,
+    output: str | Path | None = None,
+    force: bool | None = None,
+    budget: str | int | float | None = None,
+    config: str | Path | None = None,
+    on_progress: Callable[[Event], None] | None = None,
+    **options: Any,
+) -> TrainReport:
+    """Write the training step of a model and its first state; with a budget also a step that stays within it.
+
+    Other keywords are those of `compile`.
+
+    Raises:
+        RematError: the model or a value cannot be used, or an op has no gradient rule.
+    """
+    given = dict(locals())
+    from remat_cli.commands.train import train_model
+
+    return train_model(Path(model), _settings(given), _listening(on_progress))
+
+
+def max_batch(
+    model: str | Path,
+    *,
+    budget: str | int | None = None,
+    loss: str | None = None,
+    loss_output: str | None = None,
+    optimizer: str | None = None,
+    config: str | Path | None = None,
+    on_progress: Callable[[Event], None] | None = None,
+    **options: Any,
+) -> MaxBatchReport:
+    """Find the largest batch whose training step fits a budget with at most one forward pass computed again.
+
+    Other keywords are those of `train`.
+
+    Raises:
+        RematError: the model or a value cannot be used, or ONNX Runtime refuses a step.
+    """
+    given = dict(locals())
+    from remat_cli.commands.max_batch import find_max_batch
+
+    return find_max_batch(Path(model), _settings(given), _listening(on_progress))
+
+
+def profile(
+    model: str | Path,
+    *,
+    device: str | Sequence[str] | None = None,
+    estimate: bool | None = None,
+    dim: Mapping[str, int] | None = None,
+    input_shape: Mapping[str, Sequence[int]] | None = None,
+    inputs: str | Path | None = None,
+    portable: bool | None = None,
+    intra_op_threads: int | None = None,
+    config: str | Path | None = None,
+    on_progress: Callable[[Event], None] | None = None,
+    **options: Any,
+) -> ProfileReport:
+    """Measure the time, workspace and tensor sizes of each op on each device; results are cached.
+
+    Raises:
+        RematError: the model or a value cannot be used, or nothing runs on a device.
+    """
+    given = dict(locals())
+    from remat_cli.commands.profile import profile_ops
+
+    return profile_ops(Path(model), _settings(given), _listening(on_progress))
+
+
+def inspect(
+    file: str | Path,
+    *,
+    budget: str | int | float | None = None,
+    dim: Mapping[str, int] | None = None,
+    input_shape: Mapping[str, Sequence[int]] | None = None,
+    inputs: str | Path | None = None,
+    config: str | Path | None = None,
+    on_progress: Callable[[Event], None] | None = None,
+    **options: Any,
+) -> InspectReport:
+    """Show where the memory of a model or a plan goes: peak, what is alive there, memory over time.
+
+    Raises:
+        RematError: the file is neither a model nor a plan, or a value cannot be used.
+    """
+    given = dict(locals())
+    from remat_cli.commands.inspect import inspect_file
+
+    return inspect_file(Path(file), _settings(given), _listening(on_progress))
+
+
+def verify(
+    plan: str | Path,
+    *,
+    capped_run: bool | None = None,
+    work_dir: str | Path | None = None,
+    config: str | Path | None = None,
+    on_progress: Callable[[Event], None] | None = None,
+    **options: Any,
+) -> VerifyReport:
+    """Run the original and the rewritten model of a plan, and compare them with what the plan promises.
+
+    Raises:
+        RematError: the plan cannot be read, or its models are gone, changed, or optimised differently here.
+    """
+    given = {key: value for key, value in locals().items() if key != "plan"}
+    from remat_cli.commands.verify import verify_plan
+
+    return verify_plan(Path(plan), _settings(given), _listening(on_progress))
+
+
+def run(
+    plan: str | Path,
+    *,
+    input: str | Path | None = None,
+    output: str | Path | None = None,
+    repeat: int = 5,
+    trace: str | Path | None = None,
+    enforce_budget: bool = False,
+    force: bool | None = None,
+    seed: int | None = None,
+    on_progress: Callable[[Event], None] | None = None,
+) -> RunReport:
+    """Run a plan in fresh processes: time and peak memory of every device, planned beside measured.
+
+    Raises:
+        RematError: the plan, its model, the inputs or an output path cannot be used, or a device is not here.
+    """
+    from remat_cli.commands.run import RunOptions, run_plan
+
+    settings = _settings({"inputs": input, "output": output, "force": force, "seed": seed})
+    asked = RunOptions(repeat, None if trace is None else Path(trace), enforce_budget)
+    return run_plan(Path(plan), asked, settings, _listening(on_progress))
+
+
+def solve(
+    instance: str | Path,
+    *,
+    budget: str | int | float | None = None,
+    max_overhead: str | float | None = None,
+    solver: str | None = None,
+    order: str | None = None,
+    time_limit: str | float | None = None,
+    gap: str | float | None = None,
+    seed: int | None = None,
+    threads: int | None = None,
+    config: str | Path | None = None,
+    on_progress: Callable[[Event], None] | None = None,
+    **options: Any,
+) -> SolveReport:
+    """Solve an abstract instance, a graph of nodes with cost and memory and of edges, within a budget.
+
+    Other keywords are options of the solver: `solve(file, budget=0.8, solver="moccasin", max_copies=3)`.
+
+    Raises:
+        RematError: the instance or a value cannot be used.
+    """
+    given = dict(locals())
+    from remat_cli.commands.solve import solve_instance
+
+    return solve_instance(Path(instance), _settings(given), _listening(on_progress))
+
+
+def list_solvers() -> SolversReport:
+    """List the solvers: what each takes and proves, and its options with their defaults."""
+    from remat_cli.commands.solvers import list_solvers
+
+    return list_solvers()
+
+
+def compare(
+    file: str | Path,
+    *,
+    solvers: str | Sequence[str] | None = None,
+    budgets: str | Sequence[str | float] | None = None,
+    svg: str | Path | None = None,
+    force: bool | None = None,
+    order: str | None = None,
+    time_limit: str | float | None = None,
+    gap: str | float | None = None,
+    seed: int | None = None,
+    threads: int | None = None,
+    config: str | Path | None = None,
+    on_progress: Callable[[Event], None] | None = None,
+    **options: Any,
+) -> CompareReport:
+    """Run every solver that takes a model, or an abstract instance, at several budgets, side by side.
+
+    Raises:
+        RematError: the file or a value cannot be used, none of the solvers applies, or a run failed.
+    """
+    given = {key: value for key, value in locals().items() if key not in ("solvers", "budgets")}
+    from remat_cli.commands.compare import compare_words
+
+    return compare_words(Path(file), _words(budgets), _words(solvers), given, _listening(on_progress))
+
+
+def bench(
+    file: str | Path,
+    *,
+    output: str | Path | None = None,
+    resume: bool = False,
+    only: str | Sequence[str] = (),
+    time_limit: str | float | None = None,
+    markdown: str | Path | None = None,
+    svg: str | Path | None = None,
+    force: bool | None = None,
+    seed: int | None = None,
+    threads: int | None = None,
+    on_progress: Callable[[Event], None] | None = None,
+) -> BenchReport:
+    """Run the solvers that a bench file names, each run in a process of its own; of a results file, only tabulate it.
+
+    Raises:
+        RematError: a file cannot be used or written.
+    """
+    suites = (only,) if isinstance(only, str) else tuple(only)
+    words = {"resume": resume, "only": suites, "time_limit": time_limit, "force": force, "seed": seed}
+    files = {"output": output, "markdown": markdown, "svg": svg}
+    paths = {word: None if path is None else Path(path) for word, path in files.items()}
+    from remat_cli.commands.bench import bench as run_bench
+    from remat_cli.contest.bench_request import bench_request
+
+    request = bench_request(Path(file), {**words, **paths, "threads": threads})
+    return run_bench(request, _listening(on_progress))
+
+
+def load(plan: str | Path) -> LoadedPlan:
+    """Open a plan, to run it in this process as often as asked.
+
+    Use it in a `with` block: `with remat.load("net.plan.json") as plan: y = plan.run({"x": x})`.
+
+    Raises:
+        RematError: the plan is damaged, its model is gone or changed, or a device of the plan is not here.
+    """
+    from remat_cli.commands.run import LoadedPlan
+
+    return LoadedPlan(Path(plan))
+
+
+def read_plan(plan: str | Path) -> PlanFile:
+    """Read a plan file as a value, to look at what was planned and promised.
+
+    Raises:
+        RematError: the file is missing, truncated, no plan, of a newer version, or damaged.
+    """
+    from remat_cli.core.plan_file import read_plan
+
+    return read_plan(Path(plan))
+
+
+def _settings(words: Mapping[str, Any]) -> Settings:
+    """The settings that keywords stand for; those that are no settings are options of the solver."""
+    from remat_cli.commands.asked import settings_of
+
+    return settings_of(words)
+
+
+def _listening(on_progress: Callable[[Event], None] | None) -> Any:
+    from remat_cli.base.progress import listening
+
+    return listening(on_progress)
+
+
+def _words(given: str | Sequence[Any] | None) -> str | None:
+    """A list as the command line takes it."""
+    return given if given is None or isinstance(given, str) else ",".join(map(str, given))

@@ -351,14 +351,14 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 def with_training_steps(models: Iterator[Path], batch: int) -> Iterator[Path]:
     """Each model, and the training step that remat makes of it."""
-    from remat_cli.base.progress import SilentProgress
+    from remat_cli.base.progress import silent
     from remat_cli.commands.train import train_model
     from remat_cli.settings.settings import load_settings
 
     config = load_settings({"train": {"loss": "cross-entropy", "batch": batch}, "force": True})
     for path in models:
         yield path
-        report = train_model(path, config, SilentProgress())
+        report = train_model(path, config, silent())
         yield from (Path(report.step), Path(report.state))
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from remat_cli.cli.solvers import list_solvers
+from remat_cli.commands.solvers import list_solvers
 from remat_cli.solvers import SOLVERS
 
 GUIDE = Path(__file__).resolve().parents[1] / "docs" / "solvers.md"

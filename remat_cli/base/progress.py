@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Final, Protocol
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
 
 READING: Final = "reading the model"
 DIFFERENTIATING: Final = "writing gradients"
@@ -19,114 +22,122 @@ RUNNING: Final = "running the plan"
 STOPPABLE: Final = frozenset({SPLITTING, SOLVING, COMPARING})  # stages that keep what they have when asked to stop
 
 
-class Progress(Protocol):
-    """Listener of a run. Calls may come from any thread, and cost next to nothing."""
+class Stage(msgspec.Struct, frozen=True):
+    """A stage begins; the constants of this module are the usual ones. STOPPABLE ones may be stopped early."""
+
+    text: str
+
+    def __str__(self) -> str:
+        return self.text
+
+
+class Advance(msgspec.Struct, frozen=True):
+    """So many of so many units of the current stage are done."""
+
+    done: int
+    total: int
+
+    def __str__(self) -> str:
+        return f"{self.done}/{self.total}"
+
+
+class Detail(msgspec.Struct, frozen=True):
+    """How far the current stage is, in a few words; for stages of few, long parts."""
+
+    text: str
+
+    def __str__(self) -> str:
+        return self.text
+
+
+class Incumbent(msgspec.Struct, frozen=True):
+    """A better plan or a better proved bound; None for what is not known yet."""
+
+    overhead_percent: float | None
+    bound_percent: float | None
+
+    def __str__(self) -> str:
+        """`incumbent +2.76%  bound +1.90%  gap 0.86%`, leaving out what is not known."""
+        overhead, bound = self.overhead_percent, self.bound_percent
+        parts = ["incumbent none" if overhead is None else f"incumbent {overhead:+.2f}%"]
+        if bound is not None:
+            parts.append(f"bound {bound:+.2f}%")
+        if overhead is not None and bound is not None:
+            parts.append(f"gap {max(0.0, overhead - bound):.2f}%")
+        return "  ".join(parts)
+
+
+class Note(msgspec.Struct, frozen=True):
+    """One line the user should read, such as a warning."""
+
+    text: str
+
+    def __str__(self) -> str:
+        return f"note: {self.text}"
+
+
+Event = Stage | Advance | Detail | Incumbent | Note
+"""What a run tells; as a text it is the line that a person would read."""
+
+
+class Progress(msgspec.Struct, frozen=True):
+    """Listener of a run. Calls may come from any thread, and cost next to nothing.
+
+    `should_stop` says whether the user asked to stop searching and go on with the best so far. Whoever listens to a
+    part of a run hears its events in a `tell` of their own: `msgspec.structs.replace(progress, tell=...)`.
+    """
+
+    tell: Callable[[Event], None]
+    should_stop: Callable[[], bool] = lambda: False
 
     def stage(self, text: str) -> None:
-        """A stage begins; the constants of this module are the usual ones. STOPPABLE ones may be stopped early."""
-        ...
+        """A stage begins."""
+        self.tell(Stage(text))
 
     def advance(self, done: int, total: int) -> None:
-        """So many of so many units of the current stage are done."""
-        ...
+        """So much of it is done."""
+        self.tell(Advance(done, total))
 
     def detail(self, text: str) -> None:
-        """How far the current stage is, in a few words; for stages of few, long parts."""
-        ...
+        """How far it is, in words."""
+        self.tell(Detail(text))
 
     def incumbent(self, overhead_percent: float | None, bound_percent: float | None) -> None:
-        """A better plan or a better proved bound; None for what is not known yet."""
-        ...
+        """A better plan or bound."""
+        self.tell(Incumbent(overhead_percent, bound_percent))
 
     def note(self, text: str) -> None:
-        """One line the user should read, such as a warning."""
-        ...
-
-    def should_stop(self) -> bool:
-        """Whether the user asked to stop searching and go on with the best so far."""
-        ...
+        """A line for the user."""
+        self.tell(Note(text))
 
 
-class SilentProgress:
+def listening(on_progress: Callable[[Event], None] | None) -> Progress:
+    """Tells a function every event, such as `print`, or nobody; never stops."""
+    return Progress(on_progress or (lambda event: None))
+
+
+def silent() -> Progress:
     """Tells nobody and never stops: for scripts and tests."""
-
-    def stage(self, text: str) -> None:
-        """Ignore."""
-
-    def advance(self, done: int, total: int) -> None:
-        """Ignore."""
-
-    def detail(self, text: str) -> None:
-        """Ignore."""
-
-    def incumbent(self, overhead_percent: float | None, bound_percent: float | None) -> None:
-        """Ignore."""
-
-    def note(self, text: str) -> None:
-        """Ignore."""
-
-    def should_stop(self) -> bool:
-        """Never."""
-        return False
+    return listening(None)
 
 
-class AsideProgress:
+def aside(whole: Progress) -> Progress:
     """A part of a run whose plans are not those of the whole: what it finds is not told, but it can be stopped."""
 
-    def __init__(self, whole: Progress) -> None:
-        """Listen for somebody who listens to the whole run."""
-        self._whole = whole
+    def tell(event: Event) -> None:
+        if isinstance(event, Stage | Note):
+            whole.tell(event)
 
-    def stage(self, text: str) -> None:
-        """The whole run's."""
-        self._whole.stage(text)
-
-    def advance(self, done: int, total: int) -> None:
-        """Ignore."""
-
-    def detail(self, text: str) -> None:
-        """Ignore."""
-
-    def incumbent(self, overhead_percent: float | None, bound_percent: float | None) -> None:
-        """Ignore."""
-
-    def note(self, text: str) -> None:
-        """The whole run's."""
-        self._whole.note(text)
-
-    def should_stop(self) -> bool:
-        """Whether the whole run is to stop."""
-        return self._whole.should_stop()
+    return msgspec.structs.replace(whole, tell=tell)
 
 
-class PartialProgress:
-    """One of several equal parts of a stage, in units of all parts."""
+def part(whole: Progress, number: int, parts: int, units: int) -> Progress:
+    """One of several equal parts of a stage: what it has done counts as its share of `parts * units`."""
 
-    def __init__(self, whole: Progress, number: int, parts: int, units: int) -> None:
-        """Listen for somebody who listens to all `parts`, of `units` each."""
-        self._whole, self._number, self._parts, self._units = whole, number, parts, units
+    def tell(event: Event) -> None:
+        if isinstance(event, Advance):
+            done = number * units + event.done * units // max(1, event.total)
+            event = Advance(done, parts * units)
+        whole.tell(event)
 
-    def stage(self, text: str) -> None:
-        """The same stage."""
-        self._whole.stage(text)
-
-    def advance(self, done: int, total: int) -> None:
-        """So much of this part's share."""
-        done_here = self._number * self._units + done * self._units // max(1, total)
-        self._whole.advance(done_here, self._parts * self._units)
-
-    def detail(self, text: str) -> None:
-        """The same words."""
-        self._whole.detail(text)
-
-    def incumbent(self, overhead_percent: float | None, bound_percent: float | None) -> None:
-        """The same."""
-        self._whole.incumbent(overhead_percent, bound_percent)
-
-    def note(self, text: str) -> None:
-        """The same line."""
-        self._whole.note(text)
-
-    def should_stop(self) -> bool:
-        """The same answer."""
-        return self._whole.should_stop()
+    return msgspec.structs.replace(whole, tell=tell)

@@ -42,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code; errors become one line on stderr."""
     words = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
     try:
-        return _run(words)
+        return int(make_group().main(words, prog_name="remat", standalone_mode=False) or 0)
     except click.ClickException as error:
         return _complain_usage(error)
     except (click.Abort, KeyboardInterrupt):
@@ -50,11 +50,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return EXIT_INTERRUPTED
     except Exception as error:
         return _complain_failure(error, is_debug="--debug" in words)
-
-
-def _run(words: list[str]) -> int:
-    code = make_group().main(words, prog_name="remat", standalone_mode=False)
-    return int(code or 0)
 
 
 def make_group() -> click.Group:

@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from remat_cli.cli import options
 from remat_cli.cli.session import run, settings
-
-if TYPE_CHECKING:
-    from remat_cli.base.progress import Progress
-    from remat_cli.report.bench_run import BenchReport
-    from remat_cli.settings.settings import Settings
 
 OWN = frozenset({"output", "resume", "only", "time_limit", "markdown", "svg"})  # flags that are no settings
 
@@ -45,11 +40,7 @@ def bench_command(file: Path, **flags: Any) -> int:
     from remat_cli.contest.bench_request import bench_request
 
     request = bench_request(file, flags)
-    config = settings({name: value for name, value in flags.items() if name not in OWN})
+    _, printing = settings({name: value for name, value in flags.items() if name not in OWN})
+    from remat_cli.commands import bench as story
 
-    def work(config: Settings, progress: Progress) -> BenchReport:
-        from remat_cli.commands.bench import bench
-
-        return bench(request, progress)
-
-    return run(config, work)
+    return run(printing, lambda progress: story.bench(request, progress))

@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from remat_cli.cli import options
 from remat_cli.cli.session import run, settings
-
-if TYPE_CHECKING:
-    from remat_cli.base.progress import Progress
-    from remat_cli.report.compare_report import CompareReport
-    from remat_cli.settings.settings import Settings
 
 
 @click.command(
@@ -46,12 +41,9 @@ def compare_command(file: Path, budgets: str | None, solvers: str | None, **flag
     from remat_cli.contest.compare_request import SECONDS, compare_request, refuse_model_flags
 
     refuse_model_flags(file, flags)
-    config = settings(flags, {"time_limit": SECONDS})
+    config, printing = settings(flags, {"time_limit": SECONDS})
     request = compare_request(file, budgets, solvers, config)
 
-    def work(config: Settings, progress: Progress) -> CompareReport:
-        from remat_cli.commands.compare import compare
+    from remat_cli.commands import compare as story
 
-        return compare(request, config, progress)
-
-    return run(config, work)
+    return run(printing, lambda progress: story.compare(request, config, progress))

@@ -37,9 +37,9 @@ def compile_command(model: Path, **flags: Any) -> int:
     """Rewrite MODEL so that it runs within a memory budget, at the least extra time, and prove it by running both."""
     from remat_cli.settings.settings import output_paths, require_budget
 
-    config = settings(flags)
+    config, printing = settings(flags)
     require_budget(config)
     output_paths(model, config)
     from remat_cli.commands import compile as story
 
-    return run(config, lambda config, progress: story.compile_model(model, config, progress))
+    return run(printing, lambda progress: story.compile_model(model, config, progress))

@@ -10,12 +10,12 @@ import traceback
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from remat_cli.cli.progress import LiveLine, PlainLines, Quiet, Stopper
+from remat_cli.base.progress import Progress
+from remat_cli.cli.progress import Lines, LiveLine, Stopper, Watcher
 
 if TYPE_CHECKING:
-    from remat_cli.cli.progress import Watcher
+    from remat_cli.cli.printing import Printing
     from remat_cli.report.style import Style
-    from remat_cli.settings.settings import Settings
 
 
 def emit(text: str) -> None:
@@ -42,13 +42,13 @@ def show_traceback(error: BaseException) -> None:
     sys.stderr.write("".join(traceback.format_exception(error)))
 
 
-def stdout_style(config: Settings) -> Style:
+def stdout_style(printing: Printing) -> Style:
     """What the reader of stdout can show."""
     from remat_cli.report.style import Style
 
     is_terminal = sys.stdout.isatty()
     width = shutil.get_terminal_size().columns if is_terminal else 100
-    return Style(max(40, min(width, 160)), is_terminal and config.color, _can_encode("█▲╌┤░"))
+    return Style(max(40, min(width, 160)), is_terminal and printing.color, _can_encode("█▲╌┤░"))
 
 
 def _can_encode(text: str) -> bool:
@@ -60,17 +60,17 @@ def _can_encode(text: str) -> bool:
 
 
 @contextlib.contextmanager
-def watching(config: Settings) -> Iterator[Watcher]:
-    """Progress on stderr as the config asks: silent, a live line on a terminal, or plain lines. Ctrl-C is caught."""
+def watching(printing: Printing) -> Iterator[Progress]:
+    """Progress on stderr as asked: none, a live line on a terminal, or plain lines. Ctrl-C is caught."""
     stopper = Stopper()
-    if config.quiet:
-        watcher: Watcher = Quiet(stopper)
-    elif sys.stderr.isatty():
-        watcher = LiveLine(stopper, has_color=config.color, is_verbose=config.verbose)
-    else:
-        watcher = PlainLines(stopper, sys.stderr, is_verbose=config.verbose)
+    is_live = sys.stderr.isatty() and not printing.quiet
+    live = LiveLine(stopper, has_color=printing.color) if is_live else None
+    show = live.show if live else Lines(None if printing.quiet else sys.stderr).show
+    watcher = Watcher(show, stopper, is_verbose=printing.verbose)
     with stopper.installed():
         try:
-            yield watcher
+            yield Progress(watcher.tell, watcher.should_stop)
         finally:
-            watcher.close()
+            watcher.end_stage()
+            if live:
+                live.close()

@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from remat_cli.cli import options
 from remat_cli.cli.session import run, settings
-
-if TYPE_CHECKING:
-    from remat_cli.base.progress import Progress
-    from remat_cli.report.report import InspectReport
-    from remat_cli.settings.settings import Settings
 
 
 @click.command(
@@ -32,31 +27,7 @@ if TYPE_CHECKING:
 @options.common_options
 def inspect_command(file: Path, **flags: Any) -> int:
     """Show where the memory of FILE, a model or a plan, goes: peak, what is alive there, memory over time."""
-    config = settings(flags)
-    if config.svg is not None:
-        _check_svg(config.svg, file, config)
-
+    config, printing = settings(flags)
     from remat_cli.commands import inspect as story
 
-    def work(config: Settings, progress: Progress) -> InspectReport:
-        report = story.inspect_file(file, config, progress)
-        if config.svg is not None:
-            _write_svg(report, config.svg)
-        return report
-
-    return run(config, work)
-
-
-def _check_svg(svg: Path, file: Path, config: Settings) -> None:
-    from remat_cli.base.files import check_target
-    from remat_cli.report.svg_chart import require_matplotlib
-
-    check_target(svg, sources=(file,), overwrite=config.force)
-    require_matplotlib()
-
-
-def _write_svg(report: InspectReport, svg: Path) -> None:
-    from remat_cli.base.files import atomic_write
-    from remat_cli.report.placement_svg import inspect_picture
-
-    atomic_write(svg, inspect_picture(report))
+    return run(printing, lambda progress: story.inspect_file(file, config, progress))

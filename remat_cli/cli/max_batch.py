@@ -29,12 +29,13 @@ def max_batch_command(model: Path, **flags: Any) -> int:
 
     Memory and time are measured for every batch that is tried, and each answer is a judged plan.
     """
+    from remat_cli.settings.keywords import with_train
     from remat_cli.settings.settings import require_budget
     from remat_cli.settings.train import check_train
 
-    config = settings(options.with_train(flags))
+    config, printing = settings(with_train(flags))
     check_train(config.train)
     require_budget(config)
     from remat_cli.commands import max_batch as story
 
-    return run(config, lambda config, progress: story.find_max_batch(model, config, progress))
+    return run(printing, lambda progress: story.find_max_batch(model, config, progress))

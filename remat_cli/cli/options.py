@@ -55,6 +55,14 @@ model_options = _group(
         help="Bind an input's whole shape: --input-shape x:1,3,224,224.",
     ),
     _option("--inputs", type=FILE, metavar="FILE.npz", help="Real inputs to run with, instead of seeded random ones."),
+    _option(
+        "--custom-ops",
+        "custom_ops",
+        multiple=True,
+        type=FILE,
+        metavar="LIB",
+        help="Shared library with custom operators; may be repeated.",
+    ),
     _option("--portable/--no-portable", help="Optimise for any CPU, not for this one. [no]"),
     _option(
         "--intra-op-threads",
@@ -180,22 +188,6 @@ train_options = _group(
     _option("--gradients-only", is_flag=True, help="Give gradients instead of new weights."),
     _option("--keep-outputs", is_flag=True, help="Give the model's outputs too."),
 )
-
-TRAIN_KEYS = (
-    *("loss", "loss_output", "output_name", "class_axis", "batch", "trainable", "frozen", "batch_norm", "dropout"),
-    *("gradient_rules", "optimizer", "optimizer_options", "keep_outputs"),
-)
-
-
-def with_train(flags: dict[str, Any]) -> dict[str, Any]:
-    """Flags with those of the training step as one setting, `train`."""
-    rest = dict(flags)
-    train = {key: rest.pop(key) for key in TRAIN_KEYS if key in rest}
-    given = {key.replace("output_name", "output"): v for key, v in train.items() if v is not None and v != ()}
-    if rest.pop("gradients_only", None):
-        given["optimizer"] = None
-    return {**rest, "train": given}
-
 
 force_option = _option("--force", is_flag=True, help="Overwrite existing outputs.")
 

@@ -6,21 +6,15 @@ import contextlib
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import FrameType
-from typing import Any, Protocol, TextIO
+from typing import Any, TextIO
 
-from remat_cli.base.progress import SOLVING, STOPPABLE, Progress
+import msgspec
+
+from remat_cli.base.progress import SOLVING, STOPPABLE, Advance, Detail, Event, Incumbent, Note, Stage
 
 REFRESH_SECONDS = 0.2
-
-
-class Watcher(Progress, Protocol):
-    """A progress listener on stderr that must be closed."""
-
-    def close(self) -> None:
-        """Leave the terminal as it was."""
-        ...
 
 
 class Stopper:
@@ -48,168 +42,117 @@ class Stopper:
         self.is_asked = True
 
 
-class Quiet:
-    """Says nothing; Ctrl-C still works."""
+class Took(msgspec.Struct, frozen=True):
+    """A stage has ended."""
 
-    def __init__(self, stopper: Stopper) -> None:
+    stage: str
+    seconds: float
+
+    def __str__(self) -> str:
+        return f"{self.stage}: {self.seconds:.2f} s"
+
+
+Show = Callable[[Event | Took | None, float], None]
+"""Shows what is new in the stage that began at that time; None: nothing is, but the clock goes on."""
+
+
+class Watcher:
+    """Knows the stage and when it began, and what Ctrl-C means there; with `is_verbose` says how long each took."""
+
+    def __init__(self, show: Show, stopper: Stopper, *, is_verbose: bool) -> None:
+        self._show = show
         self._stopper = stopper
-
-    def stage(self, text: str) -> None:
-        """Only remember whether it can be stopped early."""
-        self._stopper.is_searching = text in STOPPABLE
-
-    def advance(self, done: int, total: int) -> None:
-        """Ignore."""
-
-    def detail(self, text: str) -> None:
-        """Ignore."""
-
-    def incumbent(self, overhead_percent: float | None, bound_percent: float | None) -> None:
-        """Ignore."""
-
-    def note(self, text: str) -> None:
-        """Ignore: what matters is in the report too."""
-
-    def should_stop(self) -> bool:
-        """Whether Ctrl-C was pressed while searching."""
-        return self._stopper.is_asked
-
-    def close(self) -> None:
-        """Nothing to do."""
-
-
-class PlainLines:
-    """One line per stage, improvement and note, for logs and pipes; with `is_verbose` the time of each stage too."""
-
-    def __init__(self, stopper: Stopper, stream: TextIO, *, is_verbose: bool) -> None:
-        self._stopper = stopper
-        self._stream: TextIO | None = stream
         self._is_verbose = is_verbose
         self._stage = ""
         self._started = time.monotonic()
-        self._last = ""
 
-    def stage(self, text: str) -> None:
-        """Name the stage, once."""
-        if text == self._stage:
-            return
-        self._end_stage()
-        self._stage, self._started = text, time.monotonic()
-        self._stopper.is_searching = text in STOPPABLE
-        self._write(text)
-
-    def advance(self, done: int, total: int) -> None:
-        """Too much for a log."""
-
-    def detail(self, text: str) -> None:
-        """One line per part."""
-        self._write(f"{text}  {_elapsed(self._started)}")
-
-    def incumbent(self, overhead_percent: float | None, bound_percent: float | None) -> None:
-        """One line per improvement."""
-        line = solving_text(overhead_percent, bound_percent)
-        if line != self._last:
-            self._last = line
-            self._write(f"{line}  {_elapsed(self._started)}")
-
-    def note(self, text: str) -> None:
-        """A warning."""
-        self._write(f"note: {text}")
+    def tell(self, event: Event) -> None:
+        """Show it; the same stage again goes on."""
+        if isinstance(event, Stage):
+            if event.text == self._stage:
+                return
+            self.end_stage()
+            self._stage, self._started = event.text, time.monotonic()
+            self._stopper.is_searching = event.text in STOPPABLE
+        self._show(event, self._started)
 
     def should_stop(self) -> bool:
-        """Whether Ctrl-C was pressed while searching."""
+        """Whether Ctrl-C was pressed while searching; being polled also keeps the clock running."""
+        self._show(None, self._started)
         return self._stopper.is_asked
 
-    def close(self) -> None:
-        """End the last stage."""
-        self._end_stage()
+    def end_stage(self) -> None:
+        """The stage is over, if there is one."""
+        if self._stage and self._is_verbose:
+            self._show(Took(self._stage, time.monotonic() - self._started), self._started)
         self._stage = ""
 
-    def _end_stage(self) -> None:
-        if self._stage and self._is_verbose:
-            self._write(f"{self._stage}: {time.monotonic() - self._started:.2f} s")
 
-    def _write(self, text: str) -> None:
+class Lines:
+    """One line per stage, improvement and note, for logs and pipes; without a stream, nothing."""
+
+    def __init__(self, stream: TextIO | None) -> None:
+        self._stream = stream
+        self._incumbent = ""
+
+    def show(self, sign: Event | Took | None, started: float) -> None:
+        """Write it, but for what is too much for a log."""
+        line = str(sign)
+        if sign is None or isinstance(sign, Advance) or (isinstance(sign, Incumbent) and line == self._incumbent):
+            return
+        if isinstance(sign, Incumbent):
+            self._incumbent = line
+        self._write(f"{line}  {_elapsed(started)}" if isinstance(sign, Incumbent | Detail) else line)
+
+    def _write(self, line: str) -> None:
         if self._stream is None:
             return
         try:
-            self._stream.write(text + "\n")
+            self._stream.write(line + "\n")
             self._stream.flush()
         except BrokenPipeError:
             self._stream = None  # nobody reads it any more; the work goes on
 
 
 class LiveLine:
-    """One line on a terminal, redrawn in place; notes, and with `is_verbose` finished stages, stay above it."""
+    """One line on a terminal, redrawn in place; notes and ended stages stay above it."""
 
-    def __init__(self, stopper: Stopper, *, has_color: bool, is_verbose: bool) -> None:
+    def __init__(self, stopper: Stopper, *, has_color: bool) -> None:
         from rich.console import Console
         from rich.live import Live
 
         self._stopper = stopper
-        self._is_verbose = is_verbose
         self._console = Console(stderr=True, no_color=not has_color, highlight=False)
         # Redrawn by our calls only: a thread of its own would disturb the measurements.
         self._live = Live(console=self._console, auto_refresh=False, transient=True, redirect_stdout=False)
         self._lock = threading.RLock()
         self._stage = ""
         self._detail = ""
-        self._started = self._drawn = time.monotonic()
+        self._drawn = time.monotonic()
         self._live.start()
 
-    def stage(self, text: str) -> None:
-        """Begin a stage; the same one again goes on."""
-        if text == self._stage:
+    def show(self, sign: Event | Took | None, started: float) -> None:
+        """Draw it beside the stage, what comes often only now and then; or print what stays."""
+        if isinstance(sign, Note | Took):
+            with self._lock:
+                self._console.print(_plain(str(sign)), style="yellow" if isinstance(sign, Note) else "dim")
             return
-        self._end_stage()
-        self._stage, self._detail, self._started = text, "", time.monotonic()
-        self._stopper.is_searching = text in STOPPABLE
-        self._draw()
-
-    def advance(self, done: int, total: int) -> None:
-        """Show `12/59`."""
-        self._detail = f"{done}/{total}"
-        if done >= total or time.monotonic() - self._drawn > REFRESH_SECONDS:
-            self._draw()
-
-    def detail(self, text: str) -> None:
-        """Show it beside the stage."""
-        self._detail = text
-        self._draw()
-
-    def incumbent(self, overhead_percent: float | None, bound_percent: float | None) -> None:
-        """Show the best plan and the proved bound."""
-        self._detail = solving_text(overhead_percent, bound_percent)
-        self._draw()
-
-    def note(self, text: str) -> None:
-        """A warning that stays."""
-        self._print(f"note: {text}", "yellow")
-
-    def should_stop(self) -> bool:
-        """Whether Ctrl-C was pressed while searching; being polled also keeps the clock running."""
-        if time.monotonic() - self._drawn > REFRESH_SECONDS:
-            self._draw()
-        return self._stopper.is_asked
+        if isinstance(sign, Stage):
+            self._stage, self._detail = sign.text, ""
+        elif sign is not None:
+            self._detail = str(sign)
+        is_often = sign is None or (isinstance(sign, Advance) and sign.done < sign.total)
+        if not is_often or time.monotonic() - self._drawn > REFRESH_SECONDS:
+            self._draw(started)
 
     def close(self) -> None:
         """Remove the line."""
-        self._end_stage()
-        self._stage = ""
         self._live.stop()
 
-    def _end_stage(self) -> None:
-        if self._stage and self._is_verbose:
-            self._print(f"{self._stage}: {time.monotonic() - self._started:.2f} s", "dim")
-
-    def _print(self, text: str, style: str) -> None:
-        with self._lock:
-            self._console.print(_plain(text), style=style)
-
-    def _draw(self) -> None:
+    def _draw(self, started: float) -> None:
         stopping = "stopping, Ctrl-C again aborts" if self._stopper.is_asked and self._stopper.is_searching else ""
         name = "" if self._detail and self._stage == SOLVING else self._stage
-        parts = [part for part in (name, self._detail, _elapsed(self._started), stopping) if part]
+        parts = [part for part in (name, self._detail, _elapsed(started), stopping) if part]
         with self._lock:
             self._drawn = time.monotonic()
             self._live.update(_plain("  ".join(parts)), refresh=True)
@@ -220,16 +163,6 @@ def _plain(text: str) -> Any:
     from rich.text import Text
 
     return Text(text, no_wrap=True, overflow="ellipsis")
-
-
-def solving_text(overhead_percent: float | None, bound_percent: float | None) -> str:
-    """`incumbent +2.76%  bound +1.90%  gap 0.86%`, leaving out what is not known."""
-    parts = ["incumbent none" if overhead_percent is None else f"incumbent {overhead_percent:+.2f}%"]
-    if bound_percent is not None:
-        parts.append(f"bound {bound_percent:+.2f}%")
-    if overhead_percent is not None and bound_percent is not None:
-        parts.append(f"gap {max(0.0, overhead_percent - bound_percent):.2f}%")
-    return "  ".join(parts)
 
 
 def _elapsed(started: float) -> str:

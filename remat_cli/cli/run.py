@@ -34,8 +34,8 @@ def run_command(plan_path: Path, repeat: int, trace: Path | None, is_capped: boo
 
     The plan runs on the devices that it names, and on no others. Memory is seen in one run of its own.
     """
-    config = settings({key: value for key, value in flags.items() if value is not False})
+    config, printing = settings(flags)
     from remat_cli.commands import run as story
 
     asked = story.RunOptions(repeat, trace, is_capped)
-    return run(config, lambda config, progress: story.run_plan(plan_path, asked, config, progress))
+    return run(printing, lambda progress: story.run_plan(plan_path, asked, config, progress))

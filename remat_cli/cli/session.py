@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from remat_cli.cli.console import emit, stdout_style, watching
+from remat_cli.cli.printing import printing_of
 
 if TYPE_CHECKING:
     from remat_cli.base.progress import Progress
-    from remat_cli.report.any_report import AnyReport
+    from remat_cli.cli.printing import Printing
+    from remat_cli.report import Report
     from remat_cli.settings.settings import Settings
 
 
@@ -21,22 +23,23 @@ class Interrupted(click.ClickException):
     exit_code = 130
 
 
-def settings(flags: Mapping[str, Any], defaults: Mapping[str, Any] | None = None) -> Settings:
-    """The settings of a command: its flags over the file that `--config` names, over its own defaults."""
+def settings(flags: Mapping[str, Any], defaults: Mapping[str, Any] | None = None) -> tuple[Settings, Printing]:
+    """What a command works with and how it speaks: flags over the file that `--config` names, over its own defaults."""
     from remat_cli.settings.settings import load_settings
 
     given = dict(flags)
-    return load_settings(given, given.pop("config_file", None), defaults)
+    config = load_settings(given, given.pop("config_file", None), defaults)
+    return config, printing_of(config)
 
 
-def run(config: Settings, work: Callable[[Settings, Progress], AnyReport]) -> int:
+def run(printing: Printing, work: Callable[[Progress], Report]) -> int:
     """Do the work under progress and Ctrl-C, print its report on stdout, and return its exit code."""
-    from remat_cli.report import render
+    from remat_cli.report import render_json, render_text
 
     try:
-        with watching(config) as progress:
-            report = work(config, progress)
+        with watching(printing) as progress:
+            report = work(progress)
     except KeyboardInterrupt:
         raise Interrupted("interrupted") from None
-    emit(render(report, config.format, stdout_style(config)))
+    emit(render_json(report) if printing.format == "json" else render_text(report, stdout_style(printing)))
     return report.exit_code

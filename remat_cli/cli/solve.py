@@ -25,8 +25,8 @@ def solve_command(instance: Path, **flags: Any) -> int:
     """Solve INSTANCE.json, a graph of nodes with cost and memory and of edges, within a budget."""
     from remat_cli.settings.settings import require_budget
 
-    config = settings(flags)
+    config, printing = settings(flags)
     require_budget(config)
     from remat_cli.commands import solve as story
 
-    return run(config, lambda config, progress: story.solve_instance(instance, config, progress))
+    return run(printing, lambda progress: story.solve_instance(instance, config, progress))

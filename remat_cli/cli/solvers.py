@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from remat_cli.cli import options
 from remat_cli.cli.session import run, settings
-
-if TYPE_CHECKING:
-    from remat_cli.report.report import SolverEntry, SolversReport
 
 
 @click.command(
@@ -21,46 +18,7 @@ if TYPE_CHECKING:
 @options.common_options
 def solvers_command(**flags: Any) -> int:
     """List the solvers: what each takes and proves, and its options with their defaults."""
-    return run(settings(flags), lambda config, progress: list_solvers())
+    _, printing = settings(flags)
+    from remat_cli.commands import solvers as story
 
-
-def list_solvers() -> SolversReport:
-    """Every solver of the registry, described by its class."""
-    from remat_cli.report.report import SolversReport
-    from remat_cli.solvers import SOLVERS, solver_class
-
-    return SolversReport(tuple(_describe(solver_class(name)) for name in SOLVERS))
-
-
-def _describe(solver: Any) -> SolverEntry:
-    """Name, sentences and options of a solver class; its fields are its options."""
-    import msgspec
-
-    from remat_cli.report.report import OptionEntry, SolverEntry
-
-    entries = tuple(
-        OptionEntry(field.encode_name, _type_name(field.type), _default(field))
-        for field in msgspec.structs.fields(solver)
-    )
-    return SolverEntry(solver.name, solver.summary, solver.takes, solver.proves, entries)
-
-
-def _default(field: Any) -> Any:
-    """An option's default as plain data."""
-    import msgspec
-
-    value = field.default if field.default is not msgspec.NODEFAULT else field.default_factory()
-    return msgspec.to_builtins(value)
-
-
-def _type_name(annotation: Any) -> str:
-    """`int`, `int of at least 2`, `int, none`, `one of a, b` for literals, or the annotation as written."""
-    if hasattr(annotation, "__metadata__"):  # Annotated: a type with limits
-        least = [f" of at least {meta.ge}" for meta in annotation.__metadata__ if meta.ge is not None]
-        return _type_name(annotation.__origin__) + "".join(least)
-    choices = getattr(annotation, "__args__", ())
-    if type(None) in choices:
-        return ", ".join(["none" if choice is type(None) else _type_name(choice) for choice in choices])
-    if "Literal[" in str(annotation) and choices and all(isinstance(choice, str) for choice in choices):
-        return f"one of {', '.join(choices)}"
-    return getattr(annotation, "__name__", str(annotation)) if not choices else str(annotation)
+    return run(printing, lambda progress: story.list_solvers())

@@ -37,11 +37,12 @@ def train_command(model: Path, **flags: Any) -> int:
     The step's outputs NAME.next are its inputs NAME of the next step; their first values are in STEP.state.npz. With
     --budget the step is also compiled to stay within it.
     """
+    from remat_cli.settings.keywords import with_train
     from remat_cli.settings.train import check_train, step_paths
 
-    config = settings(options.with_train(flags))
+    config, printing = settings(with_train(flags))
     check_train(config.train)
     step_paths(model, config.output, config.force)
     from remat_cli.commands import train as story
 
-    return run(config, lambda config, progress: story.train_model(model, config, progress))
+    return run(printing, lambda progress: story.train_model(model, config, progress))

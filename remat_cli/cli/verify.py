@@ -22,7 +22,7 @@ from remat_cli.cli.session import run, settings
 @options.common_options
 def verify_command(plan_path: Path, **flags: Any) -> int:
     """Run the original and the rewritten model of PLAN.json in fresh processes; compare outputs, order and memory."""
-    config = settings(flags)
+    config, printing = settings(flags)
     from remat_cli.commands import verify as story
 
-    return run(config, lambda config, progress: story.verify_plan(plan_path, config, progress))
+    return run(printing, lambda progress: story.verify_plan(plan_path, config, progress))

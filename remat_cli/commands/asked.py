@@ -2,11 +2,39 @@
 
 from __future__ import annotations
 
-from remat_cli.settings.settings import Settings, require_budget
-from remat_cli.solvers import make_solver
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from remat_cli.base.errors import ConfigError
+from remat_cli.settings.keywords import as_flags
+from remat_cli.settings.settings import Settings, load_settings, require_budget
+from remat_cli.settings.yaml_file import suggest
+from remat_cli.solvers import SOLVERS, make_solver, solver_class
 from remat_cli.solvers.base import Limits
 from remat_cli.stages.request import CompileRequest
 from remat_cli.stages.solve import Search
+
+NO_WORDS = frozenset({"model", "file", "instance", "on_progress", "options", "config"})
+
+
+def settings_of(words: Mapping[str, Any], defaults: Mapping[str, Any] | None = None) -> Settings:
+    """Settings from the keywords of a Python function: those that are no settings are options of the solver.
+
+    Raises:
+        ConfigError: a keyword that is neither, or a value that cannot be used.
+    """
+    given = {key: value for key, value in {**words, **words.get("options", {})}.items() if key not in NO_WORDS}
+    config = words.get("config")
+    flags, options = as_flags(given)
+    settings = load_settings({**flags, "options": options}, None if config is None else Path(config), defaults)
+    known = [field.encode_name for field in msgspec.structs.fields(solver_class(settings.solver))]
+    for key in options:
+        if key.partition(".")[0] not in (*known, *(name.replace("-", "_") for name in SOLVERS)):
+            raise ConfigError(f"unknown keyword '{key}'{suggest(key, [*known, *given])}")
+    return settings
 
 
 def search_of(settings: Settings) -> Search:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from remat_cli.base.errors import BrokenSolver, ConfigError, RematError
 from remat_cli.base.files import atomic_write
 from remat_cli.base.progress import Progress
-from remat_cli.contest.compare_request import CompareRequest
+from remat_cli.commands.asked import settings_of
+from remat_cli.contest.compare_request import SECONDS, CompareRequest, compare_request, refuse_model_flags
 from remat_cli.contest.comparison import Comparison, Subject
 from remat_cli.contest.runner import run_side_by_side
 from remat_cli.core.instance import instance_problem, load_instance
@@ -23,6 +26,19 @@ from remat_cli.stages.profile import profile_model
 from remat_cli.stages.solve import prepare_kernels, refusal
 
 TOLERANCE = 1e-9  # of percentages, which are rounded; times are integers
+
+
+def compare_words(
+    file: Path, budgets: str | None, solvers: str | None, words: Mapping[str, Any], progress: Progress
+) -> CompareReport:
+    """Compare what the keywords of a Python function ask for.
+
+    Raises:
+        RematError: a word makes no sense, and what `compare` raises.
+    """
+    refuse_model_flags(file, words)
+    settings = settings_of(words, {"time_limit": SECONDS})
+    return compare(compare_request(file, budgets, solvers, settings), settings, progress)
 
 
 def compare(request: CompareRequest, settings: Settings, progress: Progress) -> CompareReport:

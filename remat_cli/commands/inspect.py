@@ -6,12 +6,14 @@ from pathlib import Path
 
 import msgspec
 
+from remat_cli.base.files import atomic_write, check_target
 from remat_cli.base.progress import Progress
 from remat_cli.commands.asked import request_of
 from remat_cli.core.plan_file import is_plan, read_plan
-from remat_cli.report.inspection import inspect_model, inspect_plan
+from remat_cli.report.inspection import InspectReport, inspect_model, inspect_plan
+from remat_cli.report.placement_svg import inspect_picture
 from remat_cli.report.regions import estimated_regions
-from remat_cli.report.report import InspectReport
+from remat_cli.report.svg_chart import require_matplotlib
 from remat_cli.settings.devices import only_device
 from remat_cli.settings.settings import Settings
 from remat_cli.stages.ask import ask
@@ -22,11 +24,22 @@ from remat_cli.stages.record import elsewhere
 
 
 def inspect_file(path: Path, settings: Settings, progress: Progress) -> InspectReport:
-    """Where the memory of a model or a plan goes.
+    """Where the memory of a model or a plan goes, and its picture in a file, where one is asked for.
 
     Raises:
         ModelError: the file is neither, or cannot be used.
+        MissingDependency: matplotlib is not installed.
     """
+    if settings.svg is None:
+        return _inspected(path, settings, progress)
+    check_target(settings.svg, sources=(path,), overwrite=settings.force)
+    require_matplotlib()
+    report = _inspected(path, settings, progress)
+    atomic_write(settings.svg, inspect_picture(report))
+    return report
+
+
+def _inspected(path: Path, settings: Settings, progress: Progress) -> InspectReport:
     if is_plan(path):
         read = read_plan(path)
         return inspect_plan(path, read, elsewhere(read))

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from remat_cli.base.errors import ConfigError
-from remat_cli.base.progress import Progress
+from remat_cli.base.progress import Event, Incumbent, Progress
 from remat_cli.commands.asked import request_of
 from remat_cli.commands.train import compile_settings, make_step, write_step
 from remat_cli.report.training import BatchProbe, MaxBatchReport
@@ -69,38 +69,16 @@ def _check_budget(settings: Settings) -> None:
         raise ConfigError(f"--batch {settings.train.batch}: max-batch looks for the batch itself")
 
 
-class _Enough:
-    """Stops the solver once a plan costs no more than one forward pass; the rest goes to the user's progress."""
+def _until(whole: Progress, most_percent: float) -> Progress:
+    """Stops the solver once a plan costs no more than one forward pass; all is told to the user."""
+    enough: list[Incumbent] = []
 
-    def __init__(self, progress: Progress, most_percent: float) -> None:
-        self.progress = progress
-        self.most_percent = most_percent
-        self.is_reached = False
+    def tell(event: Event) -> None:
+        if isinstance(event, Incumbent) and event.overhead_percent is not None:
+            enough.extend([event] if event.overhead_percent <= most_percent else [])
+        whole.tell(event)
 
-    def stage(self, text: str) -> None:
-        """A stage begins."""
-        self.progress.stage(text)
-
-    def advance(self, done: int, total: int) -> None:
-        """So much of it is done."""
-        self.progress.advance(done, total)
-
-    def detail(self, text: str) -> None:
-        """How far it is."""
-        self.progress.detail(text)
-
-    def incumbent(self, overhead_percent: float | None, bound_percent: float | None) -> None:
-        """A better plan, perhaps good enough."""
-        self.is_reached |= overhead_percent is not None and overhead_percent <= self.most_percent
-        self.progress.incumbent(overhead_percent, bound_percent)
-
-    def note(self, text: str) -> None:
-        """A line for the user."""
-        self.progress.note(text)
-
-    def should_stop(self) -> bool:
-        """Whether a plan is good enough, or the user wants to stop."""
-        return self.is_reached or self.progress.should_stop()
+    return Progress(tell, lambda: bool(enough) or whole.should_stop())
 
 
 @dataclass
@@ -167,8 +145,7 @@ class _Search:
 
     def _plan(self, batch: int, probe: BatchProbe) -> BatchProbe:
         most = 100 * probe.forward_ns / probe.baseline_ns
-        enough = _Enough(self.progress, most)
-        planned = plan_model(*self._prepared(batch), self.request, self.work, enough)
+        planned = plan_model(*self._prepared(batch), self.request, self.work, _until(self.progress, most))
         if planned.written is None:
             return msgspec.structs.replace(probe, fits=False)
         plan = planned.written.plan

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
+
+from remat_cli.base.files import atomic_write, check_target
 from remat_cli.base.progress import Progress
-from remat_cli.report.report import CacheReport, ProfileReport
+from remat_cli.report import render_json
+from remat_cli.report.profile import CacheReport, ProfileReport
 from remat_cli.runtime.profile_cache import ProfileCache
 from remat_cli.settings.settings import Settings
 from remat_cli.stages.prepare import prepare, work_folder
@@ -15,15 +19,33 @@ from remat_cli.stages.profile import profile_model
 def profile_ops(model: Path, settings: Settings, progress: Progress) -> ProfileReport:
     """Measure every op of a model on each device, and copies between them; what is in the cache is not measured again.
 
+    The report is written as JSON to the file that was asked for, if any.
+
     Raises:
-        InputError: the model, the inputs or the settings cannot be used.
+        InputError: the output exists, or the model, the inputs or the settings cannot be used.
         RuntimeFailure: ONNX Runtime refuses the model, or nothing runs on a device.
         MissingDependency: a device cannot be used.
     """
+    if settings.output is not None:
+        check_target(settings.output, sources=(model,), overwrite=settings.force)
+    report = _measured(model, settings, progress)
+    if settings.output is not None:
+        report = msgspec.structs.replace(report, output=str(settings.output))
+        atomic_write(settings.output, render_json(report).encode())
+    return report
+
+
+def _measured(model: Path, settings: Settings, progress: Progress) -> ProfileReport:
     with work_folder(settings.work_dir) as work:
         prepared = prepare(model, settings.conditions, work, progress)
         platform = profile_model(prepared, settings.conditions, progress)
     return ProfileReport(model=str(model), profiles=platform.profiles, links=platform.links)
+
+
+def profile_afresh(model: Path, settings: Settings, progress: Progress) -> ProfileReport:
+    """Forget all measured costs first."""
+    clear_profile_cache(settings)
+    return profile_ops(model, settings, progress)
 
 
 def clear_profile_cache(settings: Settings) -> CacheReport:

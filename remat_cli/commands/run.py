@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from remat_cli.base import progress as stages
@@ -19,7 +20,7 @@ from remat_cli.core.plan_file import PlanFile, read_plan
 from remat_cli.core.program import Program
 from remat_cli.onnx_io.load import prepare_optimized
 from remat_cli.onnx_io.step_state import state_beside
-from remat_cli.report.run_report import RunReport, RunSource, RunTimes, run_report
+from remat_cli.report.run_report import RunReport, run_report
 from remat_cli.runtime.feeds import load_feeds, load_state, make_feeds
 from remat_cli.runtime.segment_measure import see_memory, time_runs
 from remat_cli.runtime.segment_run import PlanRunner, check_devices
@@ -93,7 +94,7 @@ class RunOptions:
     is_capped: bool = False
 
 
-def run_plan(path: Path, options: RunOptions, settings: Settings, progress: Progress) -> RunReport:
+def run_plan(path: Path, options: RunOptions, config: Settings, progress: Progress) -> RunReport:
     """Run a plan in fresh processes, once to see its memory and then as often as asked to see its time.
 
     Raises:
@@ -103,52 +104,51 @@ def run_plan(path: Path, options: RunOptions, settings: Settings, progress: Prog
     """
     progress.stage(stages.READING)
     read = read_plan(path)
-    _check_targets(_sources(read, path, settings), options, settings)
-    with tempfile.TemporaryDirectory(prefix="remat_", dir=settings.work_dir) as folder:
+    _check_targets(_sources(read, path, config), options, config)
+    with tempfile.TemporaryDirectory(prefix="remat_", dir=config.work_dir) as folder:
         program = make_program(read, path, Path(folder))
         check_devices(program)
-        feeds = _feeds(read, path, settings)
+        feeds = _feeds(read, path, config)
         progress.stage(stages.RUNNING)
         caps = dict(zip(program.memories, program.budgets, strict=True)) if options.is_capped else {}
         seen = see_memory(program, feeds)
         timed = time_runs(program, feeds, options.repeat, caps, progress.advance)
-    if settings.output is not None:
-        _save(settings.output, timed.storable)
+    if config.output is not None:
+        _save(config.output, timed.storable)
     if options.trace is not None:
         atomic_write(options.trace, chrome_trace(program, timed.fastest, seen))
-    source = RunSource(
-        plan=str(path),
-        model=str(find_file(read.output, path, "model")),
-        output=None if settings.output is None else str(settings.output),
+    model = str(find_file(read.output, path, "model"))
+    return msgspec.structs.replace(
+        run_report(str(path), model, program, seen, timed.runs, is_repeatable=timed.is_repeatable),
+        output=None if config.output is None else str(config.output),
         trace=None if options.trace is None else str(options.trace),
         warnings=elsewhere(read),
         is_capped=options.is_capped,
     )
-    return run_report(source, program, seen, RunTimes(timed.runs, timed.is_repeatable))
 
 
-def _sources(read: PlanFile, path: Path, settings: Settings) -> tuple[Path, ...]:
+def _sources(read: PlanFile, path: Path, config: Settings) -> tuple[Path, ...]:
     """The files that a run reads, which its results may not take the place of."""
-    inputs = () if settings.inputs is None else (settings.inputs,)
+    inputs = () if config.inputs is None else (config.inputs,)
     return (path, find_file(read.output, path, "model"), *inputs)
 
 
-def _check_targets(sources: tuple[Path, ...], options: RunOptions, settings: Settings) -> None:
+def _check_targets(sources: tuple[Path, ...], options: RunOptions, config: Settings) -> None:
     if options.repeat < 1:
         raise ConfigError(f"repeat {options.repeat} must be at least 1")
-    targets = [target for target in (settings.output, options.trace) if target is not None]
+    targets = [target for target in (config.output, options.trace) if target is not None]
     for number, target in enumerate(targets):
-        check_target(target, sources=(*sources, *targets[:number]), overwrite=settings.force)
+        check_target(target, sources=(*sources, *targets[:number]), overwrite=config.force)
 
 
-def _feeds(read: PlanFile, path: Path, settings: Settings) -> dict[str, Any]:
+def _feeds(read: PlanFile, path: Path, config: Settings) -> dict[str, Any]:
     """The user's inputs, or seeded ones; a training step begins with its own state."""
     inputs = input_specs(read)
     model = find_file(read.output, path, "model")
     state = load_state(state_beside(prepare_optimized(model), model), inputs)
-    if settings.inputs is not None:
-        return {**state, **load_feeds(settings.inputs, [spec for spec in inputs if spec.name not in state])}
-    return {**make_feeds(inputs, settings.seed), **state}
+    if config.inputs is not None:
+        return {**state, **load_feeds(config.inputs, [spec for spec in inputs if spec.name not in state])}
+    return {**make_feeds(inputs, config.seed), **state}
 
 
 def _save(path: Path, outputs: Mapping[str, Any]) -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 from remat_cli.base.progress import Progress
 from remat_cli.commands.asked import search_of
 from remat_cli.core.instance import instance_problem, load_instance
-from remat_cli.report.report import SolveReport
 from remat_cli.report.solution import solution_report
+from remat_cli.report.solve import SolveReport
 from remat_cli.settings.settings import Settings, require_budget
 from remat_cli.stages.ask import ask_abstract
 from remat_cli.stages.solve import answer

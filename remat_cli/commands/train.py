@@ -61,7 +61,8 @@ def train_model(model: Path, settings: Settings, progress: Progress) -> TrainRep
 def make_step(model: Path, settings: Settings, progress: Progress) -> Step:
     """The training step of a model as the settings ask for it."""
     options = settings.train
-    source = load(model, DimBindings(settings.dims, settings.input_shapes, options.batch))
+    bindings = DimBindings(settings.dims, settings.input_shapes, options.batch)
+    source = load(model, bindings, has_custom_ops=bool(settings.custom_ops))
     progress.stage(stages.DIFFERENTIATING)
     step = build_step(source.ir, options, seed=settings.seed, batch=_rebatch(source, options.batch))
     set_model_metadata(step.model, "remat.version", __version__)

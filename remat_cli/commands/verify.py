@@ -58,4 +58,5 @@ def _as_requested(plan: PlanFile, conditions: Conditions) -> Conditions:
         intra_op_threads=plan.profile.provenance.intra_op_threads,
         dims=request.dims,
         input_shapes=request.input_shapes,
+        custom_ops=request.custom_ops,
     )

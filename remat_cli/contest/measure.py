@@ -17,7 +17,7 @@ from remat_cli import __version__
 from remat_cli.base.errors import RematError
 from remat_cli.base.machine import available_cores
 from remat_cli.base.processes import Tell
-from remat_cli.base.progress import SilentProgress
+from remat_cli.base.progress import silent
 from remat_cli.core.budget import parse_budget, resolve
 from remat_cli.core.graph import Phase
 from remat_cli.core.instance import instance_problem, load_instance
@@ -147,7 +147,7 @@ def _warm_up(case: BenchCase, problem: Problem) -> None:
     """Load all code that the solver needs, by solving a tiny problem with it: the clock is for solving only."""
     tiny = tiny_problem()
     for likely in (problem, tiny):
-        prepare_kernels(make_solver(case.solver, case.options), likely, SilentProgress())
+        prepare_kernels(make_solver(case.solver, case.options), likely, silent())
     found: list[float] = []
     limits = Limits(
         seconds=WARM_UP_SECONDS,

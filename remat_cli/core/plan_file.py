@@ -45,7 +45,7 @@ class Request(msgspec.Struct, frozen=True):
     """What the user asked for. `budget_bytes` is the total that the text came to, fixed part included.
 
     `split`, `max_tiles`, `split_axis` and `allow_reassociation` say which splits were looked for; plans of versions
-    that knew none have `off`.
+    that knew none have `off`. `custom_ops` are the libraries whose operators the model has.
     """
 
     budget: str
@@ -59,6 +59,7 @@ class Request(msgspec.Struct, frozen=True):
     max_tiles: int = 32
     split_axis: str = "auto"
     allow_reassociation: bool = False
+    custom_ops: tuple[str, ...] = ()
 
 
 class Solved(msgspec.Struct, frozen=True):

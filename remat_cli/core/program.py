@@ -96,6 +96,7 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
     values: dict[str, Value]
     weights: dict[str, StoredWeight] = {}
     overlap: bool = False
+    custom_ops: tuple[str, ...] = ()
     planned_ns: int = 0
     planned_fixed_bytes: tuple[int, ...] = ()
 

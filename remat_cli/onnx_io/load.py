@@ -49,15 +49,18 @@ class SourceModel:
     interface: Interface
 
 
-def load(path: Path, dims: DimBindings) -> SourceModel:
+def load(path: Path, dims: DimBindings, *, has_custom_ops: bool = False) -> SourceModel:
     """Read, check and repair a model; its external data stays on disk until needed.
+
+    With `has_custom_ops` ops of any domain are let in: a library of the user's own knows them.
 
     Raises:
         ModelError: the file is missing, not a valid model, or has dimensions, ops or data that remat cannot use.
     """
     proto = _read(path)
     _check_opset(path, proto)
-    _check_domains(path, proto)
+    if not has_custom_ops:
+        _check_domains(path, proto)
     data_files = _external_files(path, proto)
     _check(path, proto)
     model = ir.from_proto(proto)
@@ -129,7 +132,7 @@ def _check_domains(path: Path, proto: onnx.ModelProto) -> None:
         if node.domain not in known:
             raise ModelError(
                 f"model {path}: unknown op without shape: '{node.domain}.{node.op_type}' (node '{node.name}'); "
-                "custom ops (--custom-ops LIB) are not supported yet"
+                "name the library that has it: --custom-ops LIB"
             )
 
 

@@ -1,23 +1,37 @@
-"""Reports as text; each renderer is one line in RENDERERS."""
+"""What each command found out, one file per kind of report: its values, and the lines that tell them to people."""
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+import json
+from typing import TYPE_CHECKING, Any, Protocol
+
+import msgspec
 
 if TYPE_CHECKING:
-    from remat_cli.report.any_report import AnyReport
     from remat_cli.report.style import Style
 
-RENDERERS: Mapping[str, str] = {
-    "text": "remat_cli.report.text:render_text",
-    "json": "remat_cli.report.json_report:render_json",
-}
+
+class Report(Protocol):
+    """Values that become JSON, the same as text, and what they mean for a script."""
+
+    @property
+    def exit_code(self) -> int:
+        """0 where all is well."""
+
+    def lines(self, style: Style) -> list[str]:
+        """The report for people."""
 
 
-def render(report: AnyReport, renderer: str, style: Style) -> str:
-    """A report as text that ends with a newline, in the renderer of that name."""
-    module, _, function = RENDERERS[renderer].partition(":")
-    render_with: Callable[[AnyReport, Style], str] = getattr(importlib.import_module(module), function)
-    return render_with(report, style)
+def render_text(report: Report, style: Style) -> str:
+    """The report for people, with a newline at the end."""
+    return "\n".join(report.lines(style)) + "\n"
+
+
+def render_json(report: Report) -> str:
+    """One JSON object, keys as in the report types, indented, ASCII only, with a newline at the end."""
+    from remat_cli.report.solve import SolveReport
+
+    values: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(report))  # not-a-number becomes null
+    if isinstance(report, SolveReport):
+        values |= values.pop("solution")
+    return json.dumps(values, indent=2) + "\n"

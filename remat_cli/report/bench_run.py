@@ -9,6 +9,7 @@ from typing import Any, Literal, TypeAlias, TypeVar
 import msgspec
 
 from remat_cli.base.errors import ModelError
+from remat_cli.report.style import Style
 
 Flat = TypeVar("Flat", bound=msgspec.Struct)
 BenchStatus = Literal["optimal", "feasible", "infeasible", "not_found", "error", "crashed", "overran"]
@@ -103,6 +104,12 @@ class BenchReport(msgspec.Struct, frozen=True, kw_only=True):
     def exit_code(self) -> int:
         """1 when a run failed, which is not the same as finding no plan."""
         return 1 if any(run.status in FAILED for run in self.runs) else 0
+
+    def lines(self, style: Style) -> list[str]:
+        """The tables, and what was left out."""
+        from remat_cli.report.bench_table import bench_lines
+
+        return bench_lines(self, style)
 
 
 def joined(kind: type[Flat], *parts: msgspec.Struct, **fields: Any) -> Flat:

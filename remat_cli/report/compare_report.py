@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from remat_cli.report.solution import EXIT_DONE, SolutionReport
+from remat_cli.report.style import Style
 
 BEST = "auto"  # goes first among equals
 EXIT_ERROR = 1
@@ -73,6 +74,12 @@ class CompareReport(msgspec.Struct, frozen=True, kw_only=True):
         if self.missing_runs:
             return EXIT_INTERRUPTED
         return EXIT_DONE if self.picture_error is None else EXIT_ERROR
+
+    def lines(self, style: Style) -> list[str]:
+        """A table per budget, best first, and who did not take part."""
+        from remat_cli.report.compare_text import compare_lines
+
+        return compare_lines(self, style)
 
     def runs_at(self, budget: str) -> list[CompareRun]:
         """The runs at one budget, best first."""

@@ -9,11 +9,12 @@ from remat_cli.core.placement import Reference
 from remat_cli.core.placing import best_device
 from remat_cli.core.verification import Verification
 from remat_cli.report.devices import DeviceReport, LinkReport
+from remat_cli.report.explain import LiveTensor, Recompute
 from remat_cli.report.obstacle import Obstacle, find_obstacle
 from remat_cli.report.placed import PlacedPlan, device_reports, link_reports, placed_recomputes
 from remat_cli.report.regions import RegionReport
-from remat_cli.report.report import LiveTensor, Recompute
 from remat_cli.report.solution import EXIT_DONE, EXIT_UNVERIFIED, SolutionReport, compile_exit_code
+from remat_cli.report.style import Style
 
 ONE_SESSION_ONLY = (
     "device",
@@ -72,6 +73,12 @@ class CompileReport(msgspec.Struct, frozen=True, kw_only=True):
         """Whether the plan says where ops run, so that remat runs it."""
         return applies(self.devices)
 
+    def lines(self, style: Style) -> list[str]:
+        """The report for people."""
+        from remat_cli.report.compile_text import compile_lines
+
+        return compile_lines(self, style)
+
     @property
     def exit_code(self) -> int:
         """The solution's, or 5 when the model does not keep its promises."""
@@ -87,6 +94,12 @@ class VerifyReport(msgspec.Struct, frozen=True, kw_only=True):
     budget_bytes: int
     verification: Verification
     warnings: tuple[str, ...] = ()
+
+    def lines(self, style: Style) -> list[str]:
+        """The report for people."""
+        from remat_cli.report.compile_text import verify_lines
+
+        return verify_lines(self, style)
 
     @property
     def exit_code(self) -> int:

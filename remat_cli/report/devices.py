@@ -1,10 +1,12 @@
-"""Devices, links and placements in reports, as plain values that become JSON. None means not known."""
+"""Devices, links, memories and placements in reports, as plain values that become JSON. None means not known."""
 
 from __future__ import annotations
 
 from typing import Literal
 
 import msgspec
+
+from remat_cli.report.explain import LiveTensor
 
 
 class DeviceReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,6 +41,27 @@ class LinkReport(msgspec.Struct, frozen=True, kw_only=True):
     bytes: int
     time_ns: int
     is_measured: bool
+
+
+class MemoryReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What one of several memories holds, and the devices that use it.
+
+    `memory_bytes` is the total during each step of the schedule, fullest at `peak_step`, where `alive` are held.
+    `run_memory_bytes` is the total during each session and copy that the plan is cut into to be run, where that is
+    known, and `peak_bytes` its largest: it may be above what the schedule alone needs.
+    """
+
+    name: str
+    devices: tuple[str, ...]
+    budget_bytes: int
+    fixed_bytes: int
+    peak_bytes: int
+    peak_step: int
+    peak_op: str
+    memory_bytes: tuple[int, ...]
+    run_memory_bytes: tuple[int, ...] = ()
+    alive: tuple[LiveTensor, ...] = ()
+    workspace_bytes: int = 0
 
 
 StepKind = Literal["given", "compute", "recompute", "copy"]

@@ -3,12 +3,52 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 
+import msgspec
+
+from remat_cli.base.units import format_bytes
 from remat_cli.core.graph import Graph
 from remat_cli.core.plan import Instance, Plan
 from remat_cli.core.problem import Problem, tensor_ids
 from remat_cli.core.schedule import Compute
-from remat_cli.report.report import LiveTensor, Recompute
+from remat_cli.report.style import Style, columns, duration, plural, shorten
+
+MOST_ROWS = 12
+
+
+class LiveTensor(msgspec.Struct, frozen=True, kw_only=True):
+    """A tensor that is held at some step. `shares_with` names the tensor whose storage it uses (bytes then 0)."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    bytes: int
+    producer: str | None
+    shares_with: str | None = None
+
+
+class Recompute(msgspec.Struct, frozen=True, kw_only=True):
+    """An op that runs more than once, and why.
+
+    `runs` is how often it runs in all, `time` what the repeats add. `tensor` is the largest result whose life was cut:
+    absent from step `dropped_after` + 1 to `made_again_at` - 1. `freed_bytes` is what that frees there, and
+    `peak_without_bytes` what the fullest of these steps would hold if the tensor had stayed. With several devices,
+    `memory` is where it was absent and `devices` is where each run takes place; `freed_bytes` is 0 where nothing was
+    dropped, so that running again only saves a copy.
+    """
+
+    op: str
+    op_type: str
+    runs: int
+    time: int
+    tensor: str
+    freed_bytes: int
+    dropped_after: int
+    made_again_at: int
+    peak_without_bytes: int
+    memory: str | None = None
+    devices: tuple[str, ...] = ()
 
 
 def peak_step(plan: Plan) -> int:
@@ -121,3 +161,50 @@ def _recompute(
         made_again_at=after.birth,
         peak_without_bytes=max(held, default=0) + freed,
     )
+
+
+def live_tensor_lines(tensors: Sequence[LiveTensor], style: Style) -> list[str]:
+    """A table of tensors: bytes, type, shape, name and producer."""
+    room = max(16, (style.width - 46) // 2)
+    rows = [
+        [
+            f"= {shorten(t.shares_with, 20)}" if t.shares_with else format_bytes(t.bytes),
+            t.dtype,
+            "x".join(str(size) for size in t.shape) or "scalar",
+            shorten(t.name, room),
+            shorten(f"from {t.producer}" if t.producer else "model input", room),
+        ]
+        for t in tensors[:MOST_ROWS]
+    ]
+    left = tensors[MOST_ROWS:]
+    more = [f"  and {plural(len(left), 'more tensor')}, {format_bytes(sum(t.bytes for t in left))}"] if left else []
+    return columns(rows, "><<<<") + more
+
+
+def recompute_lines(recomputes: Sequence[Recompute]) -> list[str]:
+    """One line per recomputed op: its cost, where it runs, and what that frees or saves."""
+    rows = [
+        [f"+{duration(r.time)}", f"{shorten(r.op, 28)} ({r.op_type})", _places(r), _why(r)]
+        for r in recomputes[:MOST_ROWS]
+    ]
+    left = len(recomputes) - MOST_ROWS
+    return columns(rows, "><<<") + ([f"  and {plural(left, 'more op')}"] if left > 0 else [])
+
+
+def _places(recompute: Recompute) -> str:
+    """How often it runs and, with several devices, where: one name where it is always the same."""
+    names = recompute.devices
+    if len(set(names)) <= 1:
+        return f"on {names[0]}, {recompute.runs} times" if names else f"{recompute.runs} runs"
+    return "on " + ", then ".join(shorten(name, 16) for name in names)
+
+
+def _why(recompute: Recompute) -> str:
+    """What it frees, and what would be needed without it."""
+    steps = f"from step {recompute.dropped_after + 1} to {recompute.made_again_at - 1}"
+    if recompute.memory is None:
+        needed = format_bytes(recompute.peak_without_bytes)
+        return f"frees {format_bytes(recompute.freed_bytes)} {steps}, which would need {needed}"
+    if not recompute.freed_bytes:
+        return "nothing is freed: it saves a copy"
+    return f"frees {format_bytes(recompute.freed_bytes)} in {recompute.memory} {steps}"

@@ -3,18 +3,96 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import ClassVar, Literal
+
+import msgspec
 
 from remat_cli.core.floor import working_set_floor
 from remat_cli.core.graph import Graph
+from remat_cli.core.placement import Reference
+from remat_cli.core.placing import best_device
 from remat_cli.core.plan_file import PlanFile
-from remat_cli.core.problem import NO_BUDGET, Problem
+from remat_cli.core.problem import Problem
 from remat_cli.core.profile import Profile
 from remat_cli.core.simulate import baseline
-from remat_cli.report.explain import alive_at, peak_step, recomputes, step_name
-from remat_cli.report.inspection_devices import inspect_placed
-from remat_cli.report.regions import planned_regions, step_times_ns
-from remat_cli.report.report import InspectReport
-from remat_cli.report.solution import difference
+from remat_cli.report.devices import DeviceReport, LinkReport, MemoryReport, PlacementMatrix
+from remat_cli.report.explain import LiveTensor, Recompute, alive_at, peak_step, recomputes, step_name
+from remat_cli.report.placed import (
+    PlacedPlan,
+    device_reports,
+    link_reports,
+    memory_reports,
+    placed_recomputes,
+    placement_matrix,
+)
+from remat_cli.report.regions import RegionReport, planned_regions, step_times_ns
+from remat_cli.report.solution import EXIT_DONE, difference
+from remat_cli.report.style import Style
+
+
+class InspectReport(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the memory of a model or a plan goes.
+
+    `memory_bytes` is the total during each step, `baseline_memory_bytes` the original's (plans only). `alive` are the
+    tensors held at `peak_step`, largest first; `workspace_bytes` is what the op there takes for itself, `gate_bytes`
+    what gates hold then. `floor_bytes` is the floor of whole ops. `regions` run in tiles, or would (`is_estimate`);
+    `split_obstacle` says in one line why splitting cannot help. `step_times_ns` and `baseline_step_times_ns` are how
+    long each step takes (plans with splits only, where steps before and after cannot be compared by number).
+    Plans that span devices have `devices`, `links`, `memories` and `placement`; other bytes are then those of the
+    first memory, and the baseline is the best single device, `baseline_device`.
+    """
+
+    exit_code: ClassVar[int] = EXIT_DONE
+    path: str
+    kind: Literal["model", "plan"]
+    device: str
+    ops: int
+    fixed_bytes: int
+    floor_bytes: int
+    peak_bytes: int
+    peak_step: int
+    peak_op: str
+    memory_bytes: tuple[int, ...]
+    alive: tuple[LiveTensor, ...]
+    workspace_bytes: int = 0
+    gate_bytes: int = 0
+    time: int | None = None
+    budget: str | None = None
+    budget_bytes: int | None = None
+    baseline_memory_bytes: tuple[int, ...] = ()
+    baseline_peak_bytes: int | None = None
+    blocking_op: str | None = None
+    recomputes: tuple[Recompute, ...] = ()
+    overhead_percent: float | None = None
+    lower_bound_percent: float | None = None
+    gap_percent: float | None = None
+    space: str | None = None
+    floor_with_splitting_bytes: int | None = None
+    regions: tuple[RegionReport, ...] = ()
+    split_obstacle: str | None = None
+    step_times_ns: tuple[int, ...] = ()
+    baseline_step_times_ns: tuple[int, ...] = ()
+    devices: tuple[DeviceReport, ...] = ()
+    links: tuple[LinkReport, ...] = ()
+    memories: tuple[MemoryReport, ...] = ()
+    placement: PlacementMatrix | None = None
+    single: tuple[Reference, ...] = ()
+    segments: int = 0
+    baseline_device: str | None = None
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def fits(self) -> bool | None:
+        """Whether the peak is within the budget, in every memory; None without a budget."""
+        if self.memories:
+            return all(memory.peak_bytes <= memory.budget_bytes for memory in self.memories)
+        return None if self.budget_bytes is None else self.peak_bytes <= self.budget_bytes
+
+    def lines(self, style: Style) -> list[str]:
+        """Everything about one model or plan, on one device or several."""
+        from remat_cli.report.inspection_text import device_inspect_lines, inspect_lines
+
+        return device_inspect_lines(self, style) if self.devices else inspect_lines(self, style)
 
 
 def inspect_model(
@@ -23,7 +101,7 @@ def inspect_model(
     """Where the memory of a model goes as it is; `budget` is that of the problem as the user wrote it."""
     plan = baseline(problem)
     step = peak_step(plan)
-    floor, budget_bytes = working_set_floor(problem), problem.memories[0].budget_bytes
+    floor = working_set_floor(problem)
     return InspectReport(
         path=str(path),
         kind="model",
@@ -40,7 +118,7 @@ def inspect_model(
         workspace_bytes=plan.memory_bytes[0][step] - plan.live_bytes[0][step],
         time=plan.time_ns,
         budget=budget,
-        budget_bytes=None if budget_bytes == NO_BUDGET else budget_bytes,
+        budget_bytes=None if budget is None else problem.memories[0].budget_bytes,
     )
 
 
@@ -54,7 +132,7 @@ def inspect_plan(path: Path, file: PlanFile, warnings: tuple[str, ...] = ()) -> 
         ModelError: the plan contradicts itself.
     """
     if file.placement is not None:
-        return inspect_placed(path, file, warnings)
+        return _inspect_placed(path, file, warnings)
     problem, plan, promise, splitting = file.problem(), file.plan(), file.promise, file.splitting
     floor = working_set_floor(problem)
     whole_floor = splitting.whole_floor_bytes if splitting else file.solved.floor_bytes
@@ -95,5 +173,50 @@ def inspect_plan(path: Path, file: PlanFile, warnings: tuple[str, ...] = ()) -> 
         regions=planned_regions(file),
         step_times_ns=step_times_ns(file) if splitting else (),
         baseline_step_times_ns=tuple(cost.time_ns for cost in splitting.whole_profile.ops) if splitting else (),
+        warnings=warnings,
+    )
+
+
+def _inspect_placed(path: Path, file: PlanFile, warnings: tuple[str, ...]) -> InspectReport:
+    """Where each op runs and what every memory holds; figures outside `memories` are those of the first memory.
+
+    Raises:
+        ModelError: the plan contradicts itself.
+    """
+    assert file.placement is not None
+    problem = file.problem()
+    placed = PlacedPlan(file.graph, problem, file.placement, file.plan())
+    memories, first = memory_reports(placed), baseline(problem)
+    host, solved = memories[0], file.solved
+    return InspectReport(
+        path=str(path),
+        kind="plan",
+        device=", ".join(device.name for device in problem.devices),
+        ops=len(file.graph.ops),
+        fixed_bytes=host.fixed_bytes,
+        floor_bytes=solved.floor_bytes,
+        peak_bytes=host.peak_bytes,
+        peak_step=host.peak_step,
+        peak_op=host.peak_op,
+        memory_bytes=host.memory_bytes,
+        alive=host.alive,
+        workspace_bytes=host.workspace_bytes,
+        time=solved.time_ns,
+        budget=file.request.budget,
+        budget_bytes=host.budget_bytes,
+        baseline_memory_bytes=first.memory_bytes[0],
+        baseline_peak_bytes=first.peak,
+        recomputes=placed_recomputes(placed),
+        overhead_percent=solved.overhead_percent,
+        lower_bound_percent=solved.lower_bound_percent,
+        gap_percent=difference(solved.overhead_percent, solved.lower_bound_percent),
+        space=solved.space,
+        devices=device_reports(placed),
+        links=link_reports(placed),
+        memories=memories,
+        placement=placement_matrix(placed),
+        single=file.placement.single,
+        segments=file.placement.segments,
+        baseline_device=problem.devices[best_device(problem)].name,
         warnings=warnings,
     )

@@ -15,8 +15,16 @@ from remat_cli.core.problem import Problem
 from remat_cli.core.schedule import Compute, Copy, Step
 from remat_cli.core.simulate import baseline, fixed_bytes_of
 from remat_cli.core.timeline import timeline
-from remat_cli.report.devices import DeviceReport, LinkReport, PlacedLife, PlacedStep, PlacementMatrix, StepKind
-from remat_cli.report.report import LiveTensor, MemoryReport, Recompute
+from remat_cli.report.devices import (
+    DeviceReport,
+    LinkReport,
+    MemoryReport,
+    PlacedLife,
+    PlacedStep,
+    PlacementMatrix,
+    StepKind,
+)
+from remat_cli.report.explain import LiveTensor, Recompute
 
 
 class PlacedPlan(msgspec.Struct, frozen=True):

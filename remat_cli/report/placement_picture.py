@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import msgspec
 
 from remat_cli.report.devices import PlacedLife, PlacedStep, PlacementMatrix
-from remat_cli.report.style import Role, Style, plural, shorten
+from remat_cli.report.style import Role, Style, painted, plural, shorten
 
 MOST_ROWS = 24
 NAME_WIDTH = 24
@@ -198,7 +198,7 @@ def _cell(
 
 
 def _paint(cells: Sequence[tuple[_Mark, bool] | None], frame: _Frame, glyphs: _Glyphs, style: Style) -> str:
-    """One row of cells; equal neighbours are painted together."""
+    """One row of cells."""
     pieces: list[tuple[str, Role | None]] = []
     for cell in cells:
         more = frame.cell_width - 1
@@ -208,15 +208,9 @@ def _paint(cells: Sequence[tuple[_Mark, bool] | None], frame: _Frame, glyphs: _G
             mark, goes_on = cell
             filler = _filler(mark, frame, glyphs) if goes_on else " "
             pieces += [(mark.char, mark.role), (filler * more, "faint" if goes_on else None)]
-    text, start = "", 0
     while pieces and pieces[-1][0].isspace():
         pieces.pop()
-    for stop in range(1, len(pieces) + 1):
-        if stop == len(pieces) or pieces[stop][1] != pieces[start][1]:
-            joined, role = "".join(piece for piece, _ in pieces[start:stop]), pieces[start][1]
-            text += style.paint(joined, role) if role else joined
-            start = stop
-    return text
+    return painted(pieces, style)
 
 
 def _filler(mark: _Mark, frame: _Frame, glyphs: _Glyphs) -> str:

@@ -5,15 +5,24 @@ The same bytes for the same figures. After Figures 3 and 10 of XEngine (Schuler 
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 from typing import Any
 
 from remat_cli.base.units import format_bytes
-from remat_cli.report.devices import PlacementMatrix
-from remat_cli.report.report import InspectReport, MemoryReport
+from remat_cli.report.devices import MemoryReport, PlacementMatrix
+from remat_cli.report.inspection import InspectReport
 from remat_cli.report.style import shorten
-from remat_cli.report.svg_chart import BUDGET, INK, MIB, SETTINGS, inspect_svg, require_matplotlib
+from remat_cli.report.svg_chart import (
+    BUDGET,
+    INK,
+    MIB,
+    Curve,
+    draw_budget,
+    draw_curve,
+    figure_svg,
+    inspect_svg,
+    undress,
+)
 
 COLORS = ("#2f81f7", "#3fb950", "#a371f7", "#39c5cf", "#db61a2")
 AGAIN = "#d29922"
@@ -39,14 +48,7 @@ def placement_svg(report: InspectReport, matrix: PlacementMatrix) -> bytes:
     Raises:
         MissingDependency: matplotlib is not installed.
     """
-    require_matplotlib()
-    import matplotlib
-
-    buffer = io.BytesIO()
-    with matplotlib.rc_context(SETTINGS):
-        figure = draw_placement(report, matrix)
-        figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None, "Creator": "remat"})
-    return buffer.getvalue()
+    return figure_svg(lambda: draw_placement(report, matrix))
 
 
 def draw_placement(report: InspectReport, matrix: PlacementMatrix) -> Any:
@@ -71,17 +73,17 @@ def draw_placement(report: InspectReport, matrix: PlacementMatrix) -> Any:
 
 def _draw_legend(figure: Any, matrix: PlacementMatrix, title: str) -> None:
     """Title and legend above the panels, one box, so that they never overlap."""
-    look: dict[str, Any] = {"frameon": False, "fontsize": 10, "columnspacing": 1.4, "borderaxespad": 0.3}
-    bold: dict[str, Any] = {"size": 12, "weight": "bold"}
-    handles = _legend(matrix)
     figure.legend(
-        handles=handles,
+        handles=_legend(matrix),
         loc="outside upper left",
         ncols=4,
         title=title,
         alignment="left",
-        title_fontproperties=bold,
-        **look,
+        title_fontproperties={"size": 12, "weight": "bold"},
+        frameon=False,
+        fontsize=10,
+        columnspacing=1.4,
+        borderaxespad=0.3,
     )
 
 
@@ -159,22 +161,15 @@ def _dress_matrix(axes: Any, matrix: PlacementMatrix, memory: int, rows: Sequenc
 
 def _draw_curve(axes: Any, memory: MemoryReport) -> None:
     """Bytes held during each step under the budget, with the peak in words."""
-    heights = [value / MIB for value in memory.memory_bytes]
-    edges = list(range(len(heights) + 1))
-    heights.append(heights[-1])
     peak = max(memory.memory_bytes)
-    axes.fill_between(edges, heights, step="post", color=INK, alpha=0.25, linewidth=0)
-    axes.step(edges, heights, where="post", color=INK, linewidth=1.4, label=f"held: peak {format_bytes(peak)}")
+    draw_curve(axes, Curve("held", memory.memory_bytes), INK, 0.25, 1.4)
     if memory.peak_bytes > peak:
         label = f"needed as cut into sessions: {format_bytes(memory.peak_bytes)}"
         axes.axhline(memory.peak_bytes / MIB, color=INK, linewidth=1.1, linestyle=(0, (1, 2)), label=label)
-    label = f"budget: {format_bytes(memory.budget_bytes)}"
-    axes.axhline(memory.budget_bytes / MIB, color=BUDGET, linewidth=1.4, linestyle=(0, (5, 3)), label=label)
+    draw_budget(axes, memory.budget_bytes)
     axes.set_ylabel("MiB")
     axes.set_ylim(0, max(memory.budget_bytes, memory.peak_bytes, peak) / MIB * 1.08)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.grid(axis="y", color=INK, alpha=0.25, linewidth=0.6)
-    axes.set_axisbelow(True)
+    undress(axes)
     place = {"loc": "lower left", "bbox_to_anchor": (0, 1.0), "borderaxespad": 0.1}
     axes.legend(**place, ncols=3, frameon=False, fontsize=9, columnspacing=1.4, handlelength=1.6)
 

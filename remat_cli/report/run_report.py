@@ -7,9 +7,14 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
+from remat_cli.base.units import format_bytes
 from remat_cli.core.program import CopyAction, Program, SessionAction, Span
 from remat_cli.core.program_run import RunRecord, SeenMemory
 from remat_cli.report.solution import EXIT_DONE, EXIT_UNVERIFIED
+from remat_cli.report.style import Style, columns, duration, percent, plural
+
+TIMES = ("", "planned", "measured", "difference", "")
+BYTES = ("memory", "budget", "planned peak", "measured peak", "difference", "")
 
 
 class RanDevice(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,26 +60,11 @@ class RanMemory(msgspec.Struct, frozen=True, kw_only=True):
         return self.measured_peak_bytes <= self.budget_bytes
 
 
-class RunSource(msgspec.Struct, frozen=True, kw_only=True):
-    """The files of a run, and what to know of it."""
-
-    plan: str
-    model: str
-    output: str | None = None
-    trace: str | None = None
-    warnings: tuple[str, ...] = ()
-    is_capped: bool = False
-
-
-class RunTimes(msgspec.Struct, frozen=True):
-    """Every timed run; `is_repeatable`: all gave the same bits."""
-
-    runs: tuple[RunRecord, ...]
-    is_repeatable: bool
-
-
 class RunReport(msgspec.Struct, frozen=True, kw_only=True):
-    """A plan that was run. Times are in nanoseconds; `is_capped`: budgets were enforced while runs were timed."""
+    """A plan that was run. Times are in nanoseconds.
+
+    `is_repeatable`: all runs gave the same bits; `is_capped`: budgets were enforced while they were timed.
+    """
 
     plan: str
     model: str
@@ -87,7 +77,7 @@ class RunReport(msgspec.Struct, frozen=True, kw_only=True):
     measured_median_ns: int
     is_overlapped: bool
     is_repeatable: bool
-    is_capped: bool
+    is_capped: bool = False
     output: str | None = None
     trace: str | None = None
     warnings: tuple[str, ...] = ()
@@ -98,14 +88,29 @@ class RunReport(msgspec.Struct, frozen=True, kw_only=True):
         is_kept = self.is_repeatable and all(memory.is_within_budget for memory in self.memories)
         return EXIT_DONE if is_kept else EXIT_UNVERIFIED
 
+    def lines(self, style: Style) -> list[str]:
+        """Time and memory, planned beside measured, and what does not hold."""
+        sessions = sum(device.sessions for device in self.devices)
+        heading = style.paint(self.plan, "strong") + f"  {plural(sessions, 'session')}, {plural(self.repeat, 'run')}"
+        lines = [heading, "", *_time_table(self), "", *columns([BYTES, *map(_memory_row, self.memories)], "<>>>><")]
+        lines += [style.paint(f"warning: {line}", "warn") for line in _notes(self)]
+        lines += ["", *_verdict(self, style)]
+        if self.output is not None:
+            lines.append(f"outputs {self.output}")
+        if self.trace is not None:
+            lines.append(f"trace   {self.trace} (open it in ui.perfetto.dev)")
+        return lines
 
-def run_report(source: RunSource, program: Program, seen: SeenMemory, times: RunTimes) -> RunReport:
-    """Put planned and measured side by side."""
-    fastest = min(times.runs, key=lambda run: run.total_ns)
-    totals = [run.total_ns for run in times.runs]
+
+def run_report(
+    plan: str, model: str, program: Program, seen: SeenMemory, runs: Sequence[RunRecord], *, is_repeatable: bool
+) -> RunReport:
+    """Put planned and measured side by side; files, limits and warnings are for the caller to add."""
+    fastest = min(runs, key=lambda run: run.total_ns)
+    totals = [run.total_ns for run in runs]
     return RunReport(
-        plan=source.plan,
-        model=source.model,
+        plan=plan,
+        model=model,
         devices=_devices(program, fastest),
         links=_links(program, fastest),
         memories=_memories(program, seen),
@@ -114,11 +119,7 @@ def run_report(source: RunSource, program: Program, seen: SeenMemory, times: Run
         measured_min_ns=min(totals),
         measured_median_ns=round(statistics.median(totals)),
         is_overlapped=program.overlap,
-        is_repeatable=times.is_repeatable,
-        is_capped=source.is_capped,
-        output=source.output,
-        trace=source.trace,
-        warnings=source.warnings,
+        is_repeatable=is_repeatable,
     )
 
 
@@ -180,3 +181,66 @@ def _memories(program: Program, seen: SeenMemory) -> tuple[RanMemory, ...]:
 
 def _total(spans: Iterable[Span]) -> int:
     return sum(end - start for start, end in spans)
+
+
+def _time_table(report: RunReport) -> list[str]:
+    rows = [TIMES, *(_device_row(d) for d in report.devices if d.sessions), *map(_link_row, report.links)]
+    rows.append(_row("whole run", report.planned_ns, report.measured_min_ns, _spread(report)))
+    return columns(rows, "<>>><")
+
+
+def _spread(report: RunReport) -> str:
+    """The median, and that copies hide behind computes."""
+    beside = ", copies beside computes" if report.is_overlapped and report.links else ""
+    return f"median {duration(report.measured_median_ns)}{beside}"
+
+
+def _device_row(device: RanDevice) -> tuple[str, ...]:
+    count = f"{plural(device.sessions, 'session')}, {plural(device.ops, 'op')}"
+    return _row(device.device, device.planned_ns, device.measured_ns, count)
+
+
+def _link_row(link: RanLink) -> tuple[str, ...]:
+    count = "1 copy" if link.copies == 1 else f"{link.copies} copies"
+    name = f"{link.source} -> {link.target}"
+    return _row(name, link.planned_ns, link.measured_ns, f"{count}, {format_bytes(link.size_bytes)}")
+
+
+def _row(name: str, planned_ns: int, measured_ns: int, note: str) -> tuple[str, ...]:
+    change = percent(100 * (measured_ns - planned_ns) / planned_ns) if planned_ns else ""
+    return (name, duration(planned_ns), duration(measured_ns), change, note)
+
+
+def _memory_row(memory: RanMemory) -> tuple[str, ...]:
+    change = memory.measured_peak_bytes - memory.planned_peak_bytes
+    return (
+        memory.memory,
+        format_bytes(memory.budget_bytes),
+        format_bytes(memory.planned_peak_bytes),
+        ("at least " if memory.is_hidden else "") + format_bytes(memory.measured_peak_bytes),
+        f"{change:+,} bytes" if change else "none",
+        "" if memory.is_within_budget else "over budget",
+    )
+
+
+def _notes(report: RunReport) -> list[str]:
+    """What was not measured, and what does not hold here."""
+    hidden = [memory.memory for memory in report.memories if memory.is_hidden]
+    note = f"a device on memory {', '.join(hidden)} does not tell what it holds while it computes"
+    return [*report.warnings, *([note] if hidden else [])]
+
+
+def _verdict(report: RunReport, style: Style) -> list[str]:
+    over = [memory.memory for memory in report.memories if not memory.is_within_budget]
+    lines = [style.paint(f"the measured peak of {name} is above its budget", "bad") for name in over]
+    if not report.is_repeatable:
+        lines.append(style.paint("runs on the same inputs gave different outputs", "bad"))
+    if not lines:
+        is_seen = not any(memory.is_hidden for memory in report.memories)
+        kept = (
+            "within every budget"
+            + ("" if is_seen else ", as far as it shows")
+            + (", which the runtime was held to" if report.is_capped else "")
+        )
+        lines.append(style.paint(f"{kept}; every run gave the same bits", "good"))
+    return lines

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import groupby
 from typing import Literal
 
 import msgspec
@@ -22,6 +23,15 @@ class Style(msgspec.Struct, frozen=True):
     def paint(self, text: str, role: Role) -> str:
         """The text in a role's colour, or as it is."""
         return f"\x1b[{CODES[role]}m{text}\x1b[0m" if self.has_color and text else text
+
+
+def painted(pieces: Sequence[tuple[str, Role | None]], style: Style) -> str:
+    """Pieces of text in their colours; equal neighbours are painted together."""
+    text = ""
+    for role, same in groupby(pieces, key=lambda piece: piece[1]):
+        joined = "".join(piece for piece, _ in same)
+        text += style.paint(joined, role) if role else joined
+    return text
 
 
 def columns(rows: Sequence[Sequence[str]], align: str, indent: str = "  ") -> list[str]:

@@ -12,7 +12,7 @@ import msgspec
 
 from remat_cli.base.errors import MissingDependency
 from remat_cli.base.units import format_bytes
-from remat_cli.report.report import InspectReport
+from remat_cli.report.inspection import InspectReport
 
 MIB = 2**20
 
@@ -97,9 +97,9 @@ def memory_svg(
 
     def draw(axes: Any) -> None:
         for curve in curves:
-            _draw_curve(axes, curve, AFTER if curve is curves[-1] else BEFORE)
+            draw_curve(axes, curve, *((AFTER, 0.28) if curve is curves[-1] else (BEFORE, 0.18)))
         if budget_bytes is not None:
-            _draw_budget(axes, budget_bytes)
+            draw_budget(axes, budget_bytes)
         if shading is not None:
             _draw_shading(axes, shading, curves[-1].edges)
         _dress(axes, title, "time, ms (predicted)" if curves[-1].times_ns else "step (one op each)")
@@ -113,14 +113,29 @@ def draw_svg(inches: tuple[float, float], draw: Callable[[Any], None]) -> bytes:
     Raises:
         MissingDependency: matplotlib is not installed.
     """
+
+    def make() -> Any:
+        from matplotlib.figure import Figure
+
+        figure = Figure(figsize=inches, layout="constrained")
+        draw(figure.add_subplot())
+        return figure
+
+    return figure_svg(make)
+
+
+def figure_svg(make: Callable[[], Any]) -> bytes:
+    """A figure as a picture, made and written in our look.
+
+    Raises:
+        MissingDependency: matplotlib is not installed.
+    """
     require_matplotlib()
     import matplotlib
-    from matplotlib.figure import Figure
 
     buffer = io.BytesIO()
     with matplotlib.rc_context(SETTINGS):
-        figure = Figure(figsize=inches, layout="constrained")
-        draw(figure.add_subplot())
+        figure = make()
         figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None, "Creator": "remat"})
     return buffer.getvalue()
 
@@ -132,14 +147,12 @@ def undress(axes: Any) -> None:
     axes.set_axisbelow(True)
 
 
-def _draw_curve(axes: Any, curve: Curve, color: str) -> None:
+def draw_curve(axes: Any, curve: Curve, color: str, alpha: float, width: float = 1.6) -> None:
     """A step line over a light fill; the value of a step spans from its own edge to the next."""
-    heights = [value / MIB for value in curve.values]
-    heights.append(heights[-1])
+    heights = [value / MIB for value in (*curve.values, curve.values[-1])]
     label = f"{curve.label}: peak {format_bytes(max(curve.values))}"
-    alpha = 0.28 if color == AFTER else 0.18
     axes.fill_between(curve.edges, heights, step="post", color=color, alpha=alpha, linewidth=0)
-    axes.step(curve.edges, heights, where="post", color=color, linewidth=1.6, label=label)
+    axes.step(curve.edges, heights, where="post", color=color, linewidth=width, label=label)
 
 
 def _draw_shading(axes: Any, shading: Shading, edges: Sequence[float]) -> None:
@@ -153,7 +166,8 @@ def _draw_shading(axes: Any, shading: Shading, edges: Sequence[float]) -> None:
         axes.text((start + stop) / 2, 1.005, mark, color=BAND, **place)
 
 
-def _draw_budget(axes: Any, budget_bytes: int) -> None:
+def draw_budget(axes: Any, budget_bytes: int) -> None:
+    """A dashed line across."""
     label = f"budget: {format_bytes(budget_bytes)}"
     axes.axhline(budget_bytes / MIB, color=BUDGET, linewidth=1.4, linestyle=(0, (5, 3)), label=label)
 

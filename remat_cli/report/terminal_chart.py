@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import msgspec
 
 from remat_cli.base.units import format_bytes
-from remat_cli.report.style import Role, Style
+from remat_cli.report.style import Role, Style, painted
 
 EIGHTHS = " ▁▂▃▄▅▆▇█"
 MIB = 2**20
@@ -109,17 +109,11 @@ def _axis_labels(frame: _Frame) -> dict[int, str]:
 def _row(
     values: list[int], row: int, frame: _Frame, marks: tuple[int, int | None, Sequence[Rule]], style: Style
 ) -> str:
-    """One line of bars; equal neighbours are painted together."""
+    """One line of bars."""
     fixed, limit, rules = marks
     rule = next((rule for rule in rules if frame.row_of(rule.bytes) == row), None)
     cells = [_cell(value, row, frame, (fixed, limit, rule), style) for value in values]
-    text, start = "", 0
-    for column in range(1, len(cells) + 1):
-        if column == len(cells) or cells[column][1] != cells[start][1]:
-            piece, role = "".join(cell for cell, _ in cells[start:column]), cells[start][1]
-            text += style.paint(piece, role) if role else piece
-            start = column
-    return text.rstrip()
+    return painted(cells, style).rstrip()
 
 
 def _cell(

@@ -1,12 +1,17 @@
-"""What `train` and `max-batch` found out, as plain values that become JSON."""
+"""What `train` and `max-batch` found out, and how people read it."""
 
 from __future__ import annotations
 
 import msgspec
 
+from remat_cli.base.units import format_bytes
+from remat_cli.core.budget import describe_bytes
 from remat_cli.core.training import StepFacts
 from remat_cli.report.compile import CompileReport
 from remat_cli.report.solution import EXIT_DONE, EXIT_NOT_FOUND
+from remat_cli.report.style import Style, columns, duration, percent, plural, shorten
+
+HEADINGS = ("batch", "fits", "peak", "peak, keep all", "extra time", "one forward pass", "time, keep all")
 
 
 class TrainReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -24,6 +29,29 @@ class TrainReport(msgspec.Struct, frozen=True, kw_only=True):
     def exit_code(self) -> int:
         """That of compiling, where it was asked for."""
         return EXIT_DONE if self.compiled is None else self.compiled.exit_code
+
+    def lines(self, style: Style) -> list[str]:
+        """What the step trains and takes, what compiling it gave, and the loop that runs it."""
+        facts = self.facts
+        lines = [style.paint(f"{self.model} -> {self.step}", "strong")]
+        lines.append(
+            f"{facts.parameters:,} parameters in {plural(len(facts.trained), 'tensor')}; "
+            f"{plural(facts.forward_ops, 'op')} forward, {facts.backward_ops} backward, {facts.update_ops} update"
+        )
+        if facts.frozen:
+            lines.append(f"not trained: {shorten(', '.join(facts.frozen), 100)}")
+        lines += [f"note: {note}" for note in facts.notes]
+        lines += ["", f"step  {self.step}", f"state {self.state}"]
+        if self.compiled is not None:
+            lines += ["", *msgspec.structs.replace(self.compiled, snippet="").lines(style)]
+        if self.exit_code == EXIT_DONE:
+            lines += [
+                "",
+                "Train with it:",
+                "",
+                *(f"    {line}".rstrip() for line in self.snippet.rstrip().splitlines()),
+            ]
+        return lines
 
 
 class BatchProbe(msgspec.Struct, frozen=True):
@@ -57,3 +85,38 @@ class MaxBatchReport(msgspec.Struct, frozen=True, kw_only=True):
     def exit_code(self) -> int:
         """Not found where no batch fits: no proof that none could."""
         return EXIT_DONE if self.max_batch else EXIT_NOT_FOUND
+
+    def lines(self, style: Style) -> list[str]:
+        """The two batches, how they compare, and every batch that was tried."""
+        lines = [style.paint(self.model, "strong"), f"budget {self.budget} = {describe_bytes(self.budget_bytes)}", ""]
+        lines.append(f"largest batch, keep all    {self.keep_all_batch or 'none: not even one sample fits'}")
+        lines.append(f"largest batch, recomputing {self.max_batch or 'none was found'}{_ratio(self)}")
+        lines += _next_step(self)
+        return [*lines, "", *columns([HEADINGS, *(_row(probe) for probe in self.probes)], "><>>>>>")]
+
+
+def _next_step(report: MaxBatchReport) -> list[str]:
+    """What to do where nothing fits."""
+    if report.max_batch or not report.probes:
+        return []
+    needed = format_bytes(report.probes[0].baseline_peak_bytes)
+    return [f"one sample needs {needed} when everything is kept: raise --budget, or the solver's --time-limit"]
+
+
+def _ratio(report: MaxBatchReport) -> str:
+    if not report.keep_all_batch or not report.max_batch:
+        return ""
+    return f"  ({report.max_batch / report.keep_all_batch:.2f} times)"
+
+
+def _row(probe: BatchProbe) -> tuple[str, ...]:
+    fits = "" if probe.fits is None else "yes" if probe.fits else "no"
+    return (
+        str(probe.batch),
+        fits,
+        "" if probe.peak_bytes is None else format_bytes(probe.peak_bytes),
+        format_bytes(probe.baseline_peak_bytes),
+        "" if probe.overhead_percent is None else percent(probe.overhead_percent),
+        percent(100 * probe.forward_ns / probe.baseline_ns if probe.baseline_ns else None),
+        duration(probe.baseline_ns),
+    )

@@ -92,7 +92,7 @@ def place_of_device(spec: DeviceSpec) -> Place:
 def _open(program: Program, number: int, shared: Mapping[tuple[int, str], Any], opening: Opening) -> Opened:
     action = program.sessions[number]
     spec, memory = program.devices[action.device], program.memory_of[action.device]
-    settings = device_settings(spec, SessionSettings())
+    settings = device_settings(spec, SessionSettings(custom_ops=program.custom_ops))
     options = session_options(settings)
     options.add_session_config_entry("session.force_spinning_stop", "1")  # else threads spin beside the next session
     place = place_of_device(spec)

@@ -71,6 +71,7 @@ class Settings(
     dims: dict[str, int] = {}
     input_shapes: dict[str, tuple[int, ...]] = {}
     inputs: Path | None = None
+    custom_ops: tuple[Path, ...] = ()
 
     verify: bool = True
     capped_run: bool = True
@@ -108,6 +109,7 @@ class Settings(
             portable=self.portable,
             estimate=self.estimate,
             intra_op_threads=self.intra_op_threads,
+            custom_ops=tuple(str(library.resolve()) for library in self.custom_ops),
             cache_dir=self.cache_dir,
         )
 
@@ -297,6 +299,10 @@ def _parse_path(value: object) -> Path:
     return Path(str(value)).expanduser()
 
 
+def _parse_paths(value: object) -> tuple[Path, ...]:
+    return tuple(map(_parse_path, value if isinstance(value, list | tuple) else (value,)))
+
+
 PARSERS: Mapping[str, Callable[[object], object]] = {
     "budget": _parse_budget,
     "max_overhead": _parse_max_overhead,
@@ -311,6 +317,7 @@ PARSERS: Mapping[str, Callable[[object], object]] = {
     "input_shapes": parse_input_shapes,
     "train": parse_train,
     "inputs": _parse_path,
+    "custom_ops": _parse_paths,
     "output": _parse_path,
     "plan": _parse_path,
     "svg": _parse_path,
@@ -353,5 +360,7 @@ def _check_values(settings: Settings) -> None:
         raise ConfigError(f"devices {', '.join(names)}: {which} is named twice")
     if settings.inputs is not None and not settings.inputs.is_file():
         raise ConfigError(f"inputs file {settings.inputs} does not exist")
+    if missing := [library for library in settings.custom_ops if not library.is_file()]:
+        raise ConfigError(f"custom operator library {missing[0]} does not exist")
     if settings.work_dir is not None and not settings.work_dir.is_dir():
         raise ConfigError(f"work directory {settings.work_dir} does not exist: create it")

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
-from remat_cli.base.progress import AsideProgress, Progress
+from remat_cli.base.progress import Progress, aside
 from remat_cli.core.device_problem import device_tensor_ids, input_ops
 from remat_cli.core.graph import TensorType
 from remat_cli.core.placement import Reference
@@ -124,7 +124,7 @@ class _Placing:
             if only is None:
                 answers[name] = unsolved(question, alone)
             else:
-                answers[name] = answer(replace(question, problem=only), alone, AsideProgress(self.progress))
+                answers[name] = answer(replace(question, problem=only), alone, aside(self.progress))
         return answers
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from remat_cli.base.progress import Progress, SilentProgress
+from remat_cli.base.progress import Progress, silent
 from remat_cli.core.splits import Region, RegionFacts
 from remat_cli.stages.ask import ask
 from remat_cli.stages.place import plan_on_devices
@@ -48,7 +48,7 @@ def propose_regions(
     """What would be split to meet the budget, estimated from the whole ops' figures, and what stands in the way."""
     question = ask(platform, request)
     whole = PlannedModel(prepared, platform, unsolved(question, request.search), prepared)
-    return Splitter(whole, question, request, work, SilentProgress()).proposed()
+    return Splitter(whole, question, request, work, silent()).proposed()
 
 
 def _is_free(whole: PlannedModel) -> bool:

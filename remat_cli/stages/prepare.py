@@ -89,7 +89,8 @@ def prepare(path: Path, conditions: Conditions, work: Path, progress: Progress) 
         RuntimeFailure: ONNX Runtime refuses the model.
     """
     progress.stage(stages.READING)
-    source = load(path, DimBindings(conditions.dims, conditions.input_shapes))
+    bindings = DimBindings(conditions.dims, conditions.input_shapes)
+    source = load(path, bindings, has_custom_ops=bool(conditions.custom_ops))
     feeds, more_feeds = _feeds(source, conditions)
     progress.stage(stages.OPTIMISING)
     reference_path = optimise(source.ir, conditions, work)
@@ -152,7 +153,7 @@ def optimise(model: Any, conditions: Conditions, work: Path) -> Path:
     save(model, current)
     known = sha256(current)
     for _ in range(MOST_PASSES):
-        optimize(current, raw, conditions.optimization, conditions.intra_op_threads)
+        optimize(current, raw, conditions.optimization, conditions.intra_op_threads, conditions.custom_ops)
         save(prepare_optimized(raw, model), reference)
         current, before, known = reference, known, sha256(reference)
         if known == before:

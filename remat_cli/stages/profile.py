@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from remat_cli.base import progress as stages
-from remat_cli.base.progress import PartialProgress, Progress
+from remat_cli.base.progress import Progress, part
 from remat_cli.core.conditions import CPU, Conditions
 from remat_cli.core.device import DeviceSpec
 from remat_cli.core.graph import Tensor
@@ -77,7 +77,7 @@ def profile_model(prepared: Prepared, conditions: Conditions, progress: Progress
         require_device(device_of(spec))
     found: dict[str, Profile] = {}
     for number, spec in enumerate(here):
-        share = PartialProgress(progress, number, len(here), len(prepared.graph.ops))
+        share = part(progress, number, len(here), len(prepared.graph.ops))
         measure = _profile_on_cpu if spec.provider == CPU else _profile_apart
         found[spec.name] = measure(prepared, conditions, spec, share)
     measured = (found[here[0].name], here[0]) if here else (None, None)
@@ -176,14 +176,17 @@ def _profile_on_cpu(prepared: Prepared, conditions: Conditions, spec: DeviceSpec
         known = known_facts(cache, scope, prepared.reference_sha256) if conditions.inputs is None else None
     own = known or ModelFacts(prepared.facts.types, prepared.facts.packed_bytes)
     profile = profile_inside(replace(prepared, facts=own), conditions, spec, progress)
-    settings = device_settings(spec, SessionSettings(intra_op_threads=conditions.threads_of(spec)))
+    settings = device_settings(
+        spec, SessionSettings(intra_op_threads=conditions.threads_of(spec), custom_ops=conditions.custom_ops)
+    )
     return msgspec.structs.replace(profile, call_ns=_handover_ns(scope, conditions, settings))
 
 
 def _profile_apart(prepared: Prepared, conditions: Conditions, spec: DeviceSpec, progress: Progress) -> Profile:
     """Costs on another provider, each op by itself."""
     progress.stage(stages.PROFILING)
-    settings, scope = device_settings(spec, SessionSettings()), _scope_apart(spec, conditions)
+    apart = SessionSettings(custom_ops=conditions.custom_ops)
+    settings, scope = device_settings(spec, apart), _scope_apart(spec, conditions)
     is_opaque = PROVIDERS[spec.provider].is_opaque
     keys = (*prepared.signatures, prepared.reference_sha256)
     with ProfileCache(conditions.cache_dir) as cache:

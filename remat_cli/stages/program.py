@@ -76,6 +76,7 @@ def _whole_program(read: PlanFile, path: Path) -> Program:
         values={name: Value(kept[name].dtype, kept[name].shape, kept[name].size_bytes) for name in segment.makes},
         planned_ns=read.solved.time_ns,
         planned_fixed_bytes=(read.promise.fixed_bytes,),
+        custom_ops=read.request.custom_ops,
     )
 
 
@@ -120,6 +121,7 @@ def placed_program(read: PlanFile, path: Path, folder: Path) -> Program:
         values=written.values,
         weights=written.weights,
         overlap=problem.overlap,
+        custom_ops=read.request.custom_ops,
         planned_ns=plan.time_ns,
         planned_fixed_bytes=held_bytes_of(problem, plan.schedule, input_ops(read.graph, problem)),
     )

@@ -124,6 +124,7 @@ def _request(planned: PlannedModel, request: CompileRequest) -> Request:
         portable=conditions.portable,
         dims=conditions.dims,
         input_shapes=conditions.input_shapes,
+        custom_ops=conditions.custom_ops,
     )
     if planned.written is None:
         return asked
@@ -247,6 +248,7 @@ def request_of(plan: PlanFile, whole: Prepared, rewritten: Path) -> VerifyReques
         portable=plan.request.portable,
         intra_op_threads=profile.provenance.intra_op_threads,
         device=plan.device,
+        custom_ops=plan.request.custom_ops,
         original_cap_bytes=whole.facts.smallest_cap_bytes,
         may_reassociate=plan.request.allow_reassociation and plan.splitting is not None,
     )
@@ -321,10 +323,12 @@ def snippet(plan: PlanFile, output: Path, path: Path) -> str:
     provider = PROVIDERS[named_spec(plan.device).provider].runtime_name
     count = plan.promise.exact_session.intra_op_num_threads
     threads = f"options.intra_op_num_threads = {count}\n" if count else ""
+    libraries = "".join(f'options.register_custom_ops_library("{path}")\n' for path in plan.request.custom_ops)
     return (
         "import onnxruntime as ort\n\n"
         "options = ort.SessionOptions()\n"
         f"{threads}"
+        f"{libraries}"
         f"{PATTERN_OFF}"
         f'session = ort.InferenceSession("{output.as_posix()}", options, providers=["{provider}"])\n'
         "outputs = session.run(None, inputs)  # inputs: a dict of numpy arrays by name\n"

@@ -11,7 +11,7 @@ import pytest
 
 from remat_cli.cli import main
 from remat_cli.commands import compile, inspect, max_batch, profile, solve, train, verify
-from remat_cli.report.report import CacheReport
+from remat_cli.report.profile import CacheReport
 from tests.report import samples
 
 HOMES: dict[str, Any] = {
@@ -23,6 +23,10 @@ HOMES: dict[str, Any] = {
     "train_model": train,
     "find_max_batch": max_batch,
 }
+
+
+INNER = {"profile_ops": "_measured", "inspect_file": "_inspected"}
+"""Stories that check and write files around their own work."""
 
 
 @dataclass
@@ -46,7 +50,7 @@ class FakePipeline:
 
     def install(self, monkeypatch) -> None:
         for name in self.reports:
-            monkeypatch.setattr(HOMES[name], name, self._function(name))
+            monkeypatch.setattr(HOMES[name], INNER.get(name, name), self._function(name))
         monkeypatch.setattr(HOMES["profile_ops"], "clear_profile_cache", self._clear)
 
     def _function(self, name):

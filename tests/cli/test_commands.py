@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 from fractions import Fraction
 from pathlib import Path
@@ -10,12 +11,13 @@ import pytest
 
 from remat_cli.base.errors import BrokenSolver, ConfigError, MissingDependency, ModelError, RuntimeFailure
 from remat_cli.base.progress import OPTIMISING, PROFILING, SOLVING
+from remat_cli.cli import COMMANDS, make_group
 from tests.report import samples
 
 COMPILE = ("compile", "net.onnx", "--budget", "80%")
 TRAIN = ("train", "net.onnx", "--loss", "mse")
 MAX_BATCH = ("max-batch", "net.onnx", "--loss", "mse", "--budget", "2MiB")
-COMMANDS = {
+WORDS = {
     "train": TRAIN,
     "max-batch": MAX_BATCH,
     "compile": COMPILE,
@@ -26,27 +28,27 @@ COMMANDS = {
 }
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", WORDS)
 def test_text_goes_to_stdout_alone(remat, command):
-    outcome = remat(*COMMANDS[command])
+    outcome = remat(*WORDS[command])
     assert outcome.code == 0
     assert outcome.out
     assert outcome.err == ""
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", WORDS)
 def test_json_is_the_only_thing_on_stdout(remat, pipeline, command):
     pipeline.during = lambda progress: (progress.stage(SOLVING), progress.note("careful"))
-    outcome = remat(*COMMANDS[command], "--format", "json")
+    outcome = remat(*WORDS[command], "--format", "json")
     assert outcome.code == 0
     assert isinstance(json.loads(outcome.out), dict)
     assert outcome.err == "solving\nnote: careful\n"
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", WORDS)
 def test_quiet_leaves_stderr_empty(remat, pipeline, command):
     pipeline.during = lambda progress: (progress.stage(SOLVING), progress.incumbent(1.0, None), progress.note("x"))
-    outcome = remat(*COMMANDS[command], "--quiet")
+    outcome = remat(*WORDS[command], "--quiet")
     assert (outcome.code, outcome.err) == (0, "")
 
 
@@ -65,13 +67,13 @@ def test_compile_answers_with_its_exit_code(remat, pipeline, report, code):
 @pytest.mark.parametrize(("status", "code"), [("infeasible", 3), ("not_found", 4), ("feasible", 0)])
 def test_solve_answers_with_its_exit_code(remat, pipeline, status, code):
     pipeline.reports["solve_instance"] = samples.solve_report(status)
-    assert remat(*COMMANDS["solve"]).code == code
-    assert remat(*COMMANDS["solve"], "--format", "json").code == code
+    assert remat(*WORDS["solve"]).code == code
+    assert remat(*WORDS["solve"], "--format", "json").code == code
 
 
 def test_verify_answers_with_its_exit_code(remat, pipeline):
     pipeline.reports["verify_plan"] = samples.verify_report(samples.verification(outputs_identical=False))
-    assert remat(*COMMANDS["verify"]).code == 5
+    assert remat(*WORDS["verify"]).code == 5
 
 
 @pytest.mark.parametrize(
@@ -324,7 +326,7 @@ def test_verbose_says_how_long_stages_took(remat, pipeline):
     assert lines[1].endswith(" s")
 
 
-@pytest.mark.parametrize("command", [*COMMANDS, "solvers"])
+@pytest.mark.parametrize("command", COMMANDS)
 def test_help_shows_a_working_example(remat, command):
     outcome = remat(command, "--help")
     assert outcome.code == 0
@@ -332,10 +334,31 @@ def test_help_shows_a_working_example(remat, command):
     assert outcome.err == ""
 
 
-def test_examples_parse(remat, pipeline, folder):
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_speaks_the_common_options_and_parses_its_examples(command):
+    found = make_group().commands[command]
+    assert {"format", "quiet", "verbose", "seed", "threads", "config_file"} <= {one.name for one in found.params}
+    examples = [line.split() for line in (found.epilog or "").splitlines() if line.startswith("  remat ")]
+    assert examples
+    for words in examples:
+        for word in words[2:]:
+            if Path(word).suffix:
+                Path(word).parent.mkdir(parents=True, exist_ok=True)
+                Path(word).touch()
+        assert found.make_context(command, words[2:]).info_name == words[1]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_command_and_its_story_have_its_name(command):
+    name = command.replace("-", "_")
+    assert COMMANDS[command] == f"remat_cli.cli.{name}:{name}_command"
+    assert importlib.util.find_spec(f"remat_cli.commands.{name}") is not None
+
+
+def test_examples_run(remat, pipeline, folder):
     for name in ("unet.onnx", "bert.onnx", "resnet.onnx", "model.onnx", "unet.plan.json"):
         Path(name).write_bytes(b"{}")
-    for command in COMMANDS:
+    for command in WORDS:
         examples = remat(command, "--help").out.partition("Example")[2].splitlines()[1:]
         for example in examples:
             if example.strip():

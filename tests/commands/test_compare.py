@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from remat_cli.base.errors import BrokenSolver, ConfigError, RematError
-from remat_cli.base.progress import SilentProgress
+from remat_cli.base.progress import Detail, Progress, silent
 from remat_cli.commands import compare as pipeline_compare
 from remat_cli.commands.compare import check_agreement, compare
 from remat_cli.contest import runner
@@ -32,7 +32,7 @@ def here(monkeypatch):
 
 def compared(path=INSTANCE, budgets="0.9", solvers="keep-all,checkpoint-last", progress=None, **settings):
     config = load_settings({"time_limit": "200ms", "threads": 2, "cache_dir": "cache", **settings})
-    return compare(compare_request(path, budgets, solvers, config), config, progress or SilentProgress())
+    return compare(compare_request(path, budgets, solvers, config), config, progress or silent())
 
 
 def test_one_problem_every_solver_every_budget(here):
@@ -109,7 +109,7 @@ def log(monkeypatch):
 
 def test_never_more_at_once_than_there_are_slots(log):
     jobs = [job(f"0.{number}") for number in range(1, 8)]
-    ended = run_side_by_side(jobs, 3, SilentProgress(), LogProcess)
+    ended = run_side_by_side(jobs, 3, silent(), LogProcess)
     assert sorted(ended) == list(range(7))
     at_once, most = 0, 0
     for word, *_ in log:
@@ -118,44 +118,37 @@ def test_never_more_at_once_than_there_are_slots(log):
     assert (at_once, most) == (0, 3)
 
 
-class Stops(SilentProgress):
-    """The user stops once so many runs have ended."""
-
-    def __init__(self, after: int) -> None:
-        self.after, self.said = after, []
-
-    def detail(self, text: str) -> None:
-        self.said.append(text)
-
-    def should_stop(self) -> bool:
-        return len(self.said) >= self.after
-
-
-def test_ctrl_c_ends_what_runs_and_keeps_what_had_ended(log):
-    progress = Stops(1)
-    ended = run_side_by_side([job(f"0.{number}") for number in range(1, 6)], 1, progress, LogProcess)
-    assert list(ended) == [0]
-    assert [word for word, *_ in log] == ["start", "exit"]
-    assert progress.said == ["1/5  keep-all 0.1 not found"]
-
-
-def test_progress_names_what_still_runs(log):
-    progress = Stops(9)
-    run_side_by_side([job(f"0.{number}") for number in range(1, 7)], 6, progress, LogProcess)
-    assert progress.said[0] == (
-        "1/6  keep-all 0.1 not found; running keep-all 0.2, keep-all 0.3, keep-all 0.4 and 2 more"
+def stops(after: int, said: list[str] | None = None) -> Progress:
+    """The user stops once so many runs have ended; `said` gets what was told of them."""
+    said = [] if said is None else said
+    return Progress(
+        lambda event: said.append(str(event)) if isinstance(event, Detail) else None, lambda: len(said) >= after
     )
 
 
+def test_ctrl_c_ends_what_runs_and_keeps_what_had_ended(log):
+    said: list[str] = []
+    ended = run_side_by_side([job(f"0.{number}") for number in range(1, 6)], 1, stops(1, said), LogProcess)
+    assert list(ended) == [0]
+    assert [word for word, *_ in log] == ["start", "exit"]
+    assert said == ["1/5  keep-all 0.1 not found"]
+
+
+def test_progress_names_what_still_runs(log):
+    said: list[str] = []
+    run_side_by_side([job(f"0.{number}") for number in range(1, 7)], 6, stops(9, said), LogProcess)
+    assert said[0] == ("1/6  keep-all 0.1 not found; running keep-all 0.2, keep-all 0.3, keep-all 0.4 and 2 more")
+
+
 def test_an_interrupted_comparison_is_a_report(here):
-    report = compared(budgets="0.9,0.8", progress=Stops(1), threads=1)
+    report = compared(budgets="0.9,0.8", progress=stops(1), threads=1)
     assert [(run.solver, run.budget) for run in report.runs] == [("keep-all", "0.9")]
     assert (report.missing_runs, report.exit_code) == (3, 130)
 
 
 def test_an_interrupt_before_any_run_has_ended_is_no_report(here):
     with pytest.raises(KeyboardInterrupt):
-        compared(progress=Stops(0))
+        compared(progress=stops(0))
 
 
 @pytest.mark.parametrize("status", ["error", "crashed", "overran"])
@@ -166,7 +159,7 @@ def test_a_failed_run_fails_the_comparison_and_ends_the_others(log, status):
             return made_up(self.case, status=status, message="illegal schedule") if is_bad else made_up(self.case)
 
     with pytest.raises(RematError, match=rf"solver keep-all at budget 0.2: {status}: illegal schedule"):
-        run_side_by_side([job(f"0.{number}") for number in range(1, 9)], 3, SilentProgress(), Fails)
+        run_side_by_side([job(f"0.{number}") for number in range(1, 9)], 3, silent(), Fails)
     assert sum(word == "start" for word, *_ in log) == sum(word == "exit" for word, *_ in log) == 3
 
 
@@ -232,5 +225,5 @@ def test_solve_refuses_with_the_name_of_the_op(picky):
 
     config = load_settings({"budget": "0.9", "solver": "keep-all"})
     with pytest.raises(ConfigError, match=r"solver keep-all cannot take this problem: op \S+ breaks the chain"):
-        solve_instance(INSTANCE, config, SilentProgress())
+        solve_instance(INSTANCE, config, silent())
     assert refusal(None, "keep-all", {}, ("a", "conv")) == "op conv breaks the chain"

@@ -9,7 +9,7 @@ import msgspec
 import onnx
 import pytest
 
-from remat_cli.base.progress import SilentProgress
+from remat_cli.base.progress import silent
 from remat_cli.commands.compile import compile_model
 from remat_cli.settings.settings import load_settings
 from remat_cli.stages import settle
@@ -40,7 +40,7 @@ def first_look(monkeypatch):
 def compiled(tmp_path, model, budget):
     path = shutil.copy(ROOT / "sample_models" / f"{model}.onnx", tmp_path / "net.onnx")
     config = load_settings({"budget": budget, "split": "off", "time_limit": "2s", "cache_dir": str(tmp_path / "cache")})
-    report = compile_model(Path(path), config, SilentProgress())
+    report = compile_model(Path(path), config, silent())
     props = {entry.key: entry.value for entry in onnx.load(report.output).metadata_props}
     return report, props
 
@@ -65,6 +65,6 @@ def test_a_least_budget_that_is_far_off_is_a_broken_promise(tmp_path, first_look
     monkeypatch.setattr(settle, "MOST_ROOM", 1.0)
     path = shutil.copy(ROOT / "sample_models" / "transformer.onnx", tmp_path / "net.onnx")
     config = load_settings({"budget": "min", "split": "off", "time_limit": "2s", "cache_dir": str(tmp_path / "cache")})
-    report = compile_model(Path(path), config, SilentProgress())
+    report = compile_model(Path(path), config, silent())
     assert report.exit_code == 5
     assert report.output is None

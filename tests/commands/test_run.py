@@ -13,7 +13,7 @@ from onnx import numpy_helper
 
 from remat_cli import load
 from remat_cli.base.errors import ConfigError, MissingDependency, ModelError, RuntimeFailure
-from remat_cli.base.progress import SilentProgress
+from remat_cli.base.progress import silent
 from remat_cli.commands.run import RunOptions, run_plan
 from remat_cli.core.plan_file import write_plan
 from remat_cli.core.program import CopyAction
@@ -216,10 +216,10 @@ def test_results_never_take_the_place_of_what_is_read(chain, name):
     before = target.read_bytes()
     config = load_settings({"output": target, "inputs": chain.path.with_name("x.npz"), "force": True})
     with pytest.raises(ConfigError, match="would overwrite"):
-        run_plan(chain.path, RunOptions(), config, SilentProgress())
+        run_plan(chain.path, RunOptions(), config, silent())
     trace = RunOptions(trace=chain.path.with_name("both"))
     with pytest.raises(ConfigError, match="would overwrite"):
-        run_plan(chain.path, trace, load_settings({"output": chain.path.with_name("both")}), SilentProgress())
+        run_plan(chain.path, trace, load_settings({"output": chain.path.with_name("both")}), silent())
     assert target.read_bytes() == before
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from remat_cli.base.errors import MissingDependency, RuntimeFailure
-from remat_cli.base.progress import SilentProgress
+from remat_cli.base.progress import silent
 from remat_cli.cli import main
 from remat_cli.devices.provider_table import named_spec
 from remat_cli.onnx_io.load import save
@@ -41,7 +41,7 @@ def prepared(request, tmp_path_factory):
     """A sample optimised to standard ops, as for every plan that uses a GPU."""
     folder = tmp_path_factory.mktemp(request.param)
     config = load_settings({"cache_dir": str(folder / "cache"), "devices": ["cpu", "cuda:0"], "quiet": True})
-    return prepare(SAMPLES / f"{request.param}.onnx", config.conditions, folder, SilentProgress())
+    return prepare(SAMPLES / f"{request.param}.onnx", config.conditions, folder, silent())
 
 
 @pytest.fixture(scope="module")

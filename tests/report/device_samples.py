@@ -18,9 +18,8 @@ from remat_cli.core.simulate import baseline, simulate
 from remat_cli.core.solver_run import SolverRun, StatusName
 from remat_cli.core.verification import Verification
 from remat_cli.report.compile import CompileReport, on_devices
-from remat_cli.report.inspection import inspect_plan
+from remat_cli.report.inspection import InspectReport, inspect_plan
 from remat_cli.report.placed import PlacedPlan, predicted_peak
-from remat_cli.report.report import InspectReport
 from remat_cli.report.solution import solution_report
 from tests.report import samples
 

@@ -27,10 +27,11 @@ from remat_cli.core.training import StepFacts
 from remat_cli.core.verification import Verification
 from remat_cli.report.compile import CompileReport, VerifyReport
 from remat_cli.report.explain import alive_at, recomputes
-from remat_cli.report.inspection import inspect_model, inspect_plan
+from remat_cli.report.inspection import InspectReport, inspect_model, inspect_plan
+from remat_cli.report.profile import ProfileReport
 from remat_cli.report.regions import estimated_regions, region_reports
-from remat_cli.report.report import InspectReport, ProfileReport, SolveReport
 from remat_cli.report.solution import SolutionReport, solution_report
+from remat_cli.report.solve import SolveReport
 from remat_cli.report.training import BatchProbe, MaxBatchReport, TrainReport
 
 MIB = 2**20

@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 import pytest
 
 from remat_cli.base.errors import MissingDependency
-from remat_cli.report import render
+from remat_cli.report import render_json, render_text
 from remat_cli.report.compare_plot import COLORS, bound_line, compare_svg, lines_of, spread
 from remat_cli.report.compare_report import NotApplicable
 from remat_cli.report.style import Style
@@ -17,7 +17,7 @@ MIB = 2**20
 
 
 def text(**changes) -> str:
-    return render(compare_report(**changes), "text", Style())
+    return render_text(compare_report(**changes), Style())
 
 
 def names_at(report, budget: str) -> list[str]:
@@ -80,20 +80,20 @@ def test_the_legend_explains_the_spaces_that_are_there():
 def test_figures_are_told_though_the_picture_could_not_be_written():
     report = compare_report(picture_error="a.svg cannot be written: No space left on device")
     assert report.exit_code == 1
-    assert render(report, "text", Style()).endswith("no picture: a.svg cannot be written: No space left on device\n")
+    assert render_text(report, Style()).endswith("no picture: a.svg cannot be written: No space left on device\n")
 
 
 def test_an_interrupted_comparison_says_so_with_its_exit_code():
     report = compare_report(runs=RUNS[:5], missing_runs=10)
     assert report.exit_code == 130
-    shown = render(report, "text", Style())
+    shown = render_text(report, Style())
     assert "interrupted: 10 runs had not ended" in shown
     assert "no run had ended" in shown.split("budget 0.5")[1]
     assert compare_report().exit_code == 0
 
 
 def test_json_has_the_fields_of_solve_in_each_run():
-    report = json.loads(render(compare_report(), "json", Style()))
+    report = json.loads(render_json(compare_report()))
     assert report["model"] == "nets/unet.train.onnx"
     assert report["budgets"][0] == {"text": "90%", "bytes": 90 * MIB}
     assert (report["baseline_peak_bytes"], report["baseline_time"], report["fixed_bytes"], report["floor_bytes"]) == (

@@ -9,11 +9,11 @@ from remat_cli.core.budget import describe_bytes
 from remat_cli.core.floor import working_set_bytes
 from remat_cli.core.schedule import Compute, Copy
 from remat_cli.core.simulate import baseline
-from remat_cli.report import render
+from remat_cli.report import render_json, render_text
+from remat_cli.report.devices_text import gain
 from remat_cli.report.obstacle import find_obstacle
 from remat_cli.report.placed import PlacedPlan, device_reports, link_reports, memory_reports, placed_recomputes
 from remat_cli.report.style import Style
-from remat_cli.report.text_devices import gain
 from tests.report import device_samples, samples
 
 MIB = samples.MIB
@@ -68,7 +68,7 @@ def test_a_repeat_frees_memory_or_saves_a_copy():
 
 def test_inspecting_shows_devices_links_and_every_memory():
     placed = device_samples.several()
-    values = json.loads(render(device_samples.inspect_report(placed), "json", Style()))
+    values = json.loads(render_json(device_samples.inspect_report(placed)))
     assert [device["name"] for device in values["devices"]] == ["cpu:1threads", "cpu:2threads", "cuda:0"]
     assert [(link["source"], link["target"]) for link in values["links"]] == [("cpu", "cuda:0"), ("cuda:0", "cpu")]
     assert [memory["name"] for memory in values["memories"]] == ["cpu", "cuda:0"]
@@ -112,14 +112,14 @@ def test_a_gain_is_told_as_it_is():
 def test_faster_is_claimed_only_where_it_was_measured():
     def text(placed: PlacedPlan, time_ns: int | None) -> str:
         seen = None if time_ns is None else device_samples.verification(time_ns)
-        return render(device_samples.compile_report(placed, seen), "text", Style())
+        return render_text(device_samples.compile_report(placed, seen), Style())
 
     shared = device_samples.shared()
     assert "not measured" in text(shared, None)
     assert "not faster" not in text(shared, 6_399_999)
     assert "not faster here: cpu:2threads alone takes 6.40 ms" in text(shared, 6_400_000)
     assert "not faster" not in text(device_samples.one(), 6_500_000)
-    failed = render(device_samples.compile_report(shared, device_samples.wrong_verification()), "text", Style())
+    failed = render_text(device_samples.compile_report(shared, device_samples.wrong_verification()), Style())
     assert "measured:" not in failed
     assert "does not count: verification failed" in failed
 
@@ -127,7 +127,7 @@ def test_faster_is_claimed_only_where_it_was_measured():
 def test_the_mark_is_explained_where_it_is_written():
     for name, is_marked in (("one", False), ("shared", False), ("several", True)):
         for report in (device_samples.compile_report(PLANS[name]()), device_samples.inspect_report(PLANS[name]())):
-            text = render(report, "text", Style())
+            text = render_text(report, Style())
             assert ("~ estimated from a description" in text) is is_marked
             assert text.count("~") > 1 or not is_marked
 
@@ -143,7 +143,7 @@ def test_an_op_that_fits_in_no_memory_is_named():
     assert (obstacle.op, obstacle.needs) == ("grow", {"cpu": need})
     line = f"op grow ({obstacle.op_type}) needs {describe_bytes(need)} in cpu while it runs"
     report = device_samples.told(tight, samples.run("infeasible", None), "9MiB")
-    assert line in render(report, "text", Style())
+    assert line in render_text(report, Style())
 
 
 def test_an_op_that_fits_in_one_of_several_memories_is_no_obstacle():

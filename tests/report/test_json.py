@@ -5,8 +5,7 @@ import json
 import msgspec
 import pytest
 
-from remat_cli.report import render
-from remat_cli.report.style import Style
+from remat_cli.report import render_json
 from tests.report import samples
 from tests.report.test_text import REPORTS
 
@@ -48,13 +47,14 @@ VERIFICATION_KEYS = [
 
 
 def as_json(report):
-    return json.loads(render(report, "json", Style()))
+    return json.loads(render_json(report))
 
 
 @pytest.mark.parametrize("name", REPORTS)
 def test_json_is_one_ascii_object(name):
-    text = render(REPORTS[name](), "json", Style())
+    text = render_json(REPORTS[name]())
     assert text.isascii()
+    assert text.endswith("}\n")
     assert isinstance(json.loads(text), dict)
 
 

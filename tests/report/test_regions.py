@@ -5,10 +5,17 @@ import pytest
 
 from remat_cli.base.errors import ModelError
 from remat_cli.core.splits import Region, RegionFacts
-from remat_cli.report.regions import planned_regions, region_report, region_reports, step_times_ns
+from remat_cli.report import render_text
+from remat_cli.report.regions import (
+    obstacle_lines,
+    planned_regions,
+    region_lines,
+    region_report,
+    region_reports,
+    split_lines,
+    step_times_ns,
+)
 from remat_cli.report.style import Style
-from remat_cli.report.text import render_text
-from remat_cli.report.text_regions import obstacle_lines, region_lines, split_lines
 from tests.report import samples
 
 MIB = samples.MIB

@@ -4,23 +4,28 @@ from __future__ import annotations
 
 import json
 
+import msgspec
 from msgspec.structs import replace
 
-from remat_cli.report import render
-from remat_cli.report.run_report import RunSource, RunTimes, run_report
+from remat_cli.report import render_json, render_text
+from remat_cli.report.run_report import RunReport, run_report
 from remat_cli.report.style import Style
 from tests.commands.run_samples import PROGRAM, RECORD, SEEN, SLOWER
 
-SOURCE = RunSource(plan="m.plan.json", model="m.onnx")
-TIMES = RunTimes((SLOWER, RECORD, SLOWER), True)
+TIMES = (SLOWER, RECORD, SLOWER)
+
+
+def reported(program=PROGRAM, seen=SEEN, runs=TIMES, is_repeatable=True, **told) -> RunReport:
+    report = run_report("m.plan.json", "m.onnx", program, seen, runs, is_repeatable=is_repeatable)
+    return msgspec.structs.replace(report, **told)
 
 
 def text(report) -> str:
-    return render(report, "text", Style())
+    return render_text(report, Style())
 
 
 def test_times_are_summed_by_device_and_link():
-    report = run_report(SOURCE, PROGRAM, SEEN, TIMES)
+    report = reported()
     assert [(d.device, d.sessions, d.ops, d.planned_ns, d.measured_ns) for d in report.devices] == [
         ("cpu:1threads", 1, 2, 3000, 4900),
         ("cpu:2threads", 1, 1, 2000, 3000),
@@ -33,7 +38,7 @@ def test_times_are_summed_by_device_and_link():
 
 
 def test_peaks_are_those_of_each_memory():
-    report = run_report(SOURCE, PROGRAM, SEEN, TIMES)
+    report = reported()
     assert [(m.planned_peak_bytes, m.measured_peak_bytes, m.budget_bytes) for m in report.memories] == [
         (140, 145, 150),
         (30, 30, 30),
@@ -42,7 +47,7 @@ def test_peaks_are_those_of_each_memory():
 
 
 def test_the_text_shows_planned_beside_measured():
-    assert text(run_report(SOURCE, PROGRAM, SEEN, TIMES)) == (
+    assert text(reported()) == (
         "m.plan.json  2 sessions, 3 runs\n"
         "\n"
         "                planned  measured  difference\n"
@@ -60,18 +65,18 @@ def test_the_text_shows_planned_beside_measured():
 
 
 def test_a_peak_above_its_budget_and_runs_that_differ_are_failures():
-    over = run_report(SOURCE, replace(PROGRAM, budgets=(144, 30)), SEEN, TIMES)
+    over = reported(replace(PROGRAM, budgets=(144, 30)))
     assert over.exit_code == 5
     assert "the measured peak of cpu is above its budget" in text(over)
     assert "over budget" in text(over)
-    unlike = run_report(SOURCE, PROGRAM, SEEN, RunTimes((RECORD,), False))
+    unlike = reported(runs=(RECORD,), is_repeatable=False)
     assert unlike.exit_code == 5
     assert "different outputs" in text(unlike)
 
 
 def test_what_was_not_seen_is_said():
-    source = replace(SOURCE, warnings=("the plan was made elsewhere",), output="y.npz", trace="t.json")
-    report = run_report(source, replace(PROGRAM, overlap=True), replace(SEEN, is_hidden=(False, True)), TIMES)
+    told = {"warnings": ("the plan was made elsewhere",), "output": "y.npz", "trace": "t.json"}
+    report = reported(replace(PROGRAM, overlap=True), replace(SEEN, is_hidden=(False, True)), **told)
     lines = text(report)
     assert "at least 30 B" in lines
     assert "warning: a device on memory node1 does not tell what it holds" in lines
@@ -82,8 +87,8 @@ def test_what_was_not_seen_is_said():
 
 
 def test_json_holds_every_figure():
-    report = run_report(SOURCE, PROGRAM, SEEN, TIMES)
-    values = json.loads(render(report, "json", Style()))
+    report = reported()
+    values = json.loads(render_json(report))
     assert values["memories"][0]["measured_peak_bytes"] == 145
     assert values["devices"][1]["measured_ns"] == 3000
     assert values["measured_median_ns"] == 14_000

@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from remat_cli.core.profile import LinkCost, OpCost, Unsupported
-from remat_cli.report import render
-from remat_cli.report.report import ProfileReport
+from remat_cli.report import render_text
+from remat_cli.report.profile import ProfileReport
 from remat_cli.report.style import Style
 from tests.report import samples
 
@@ -24,7 +24,7 @@ def text_of(**changes):
         is_opaque=True,
     )
     report = ProfileReport(model="net.onnx", profiles=(own, other), **changes)
-    return render(report, "text", Style())
+    return render_text(report, Style())
 
 
 def test_what_a_device_cannot_run_stands_with_the_reason():

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from remat_cli.base.errors import ConfigError
-from remat_cli.base.progress import SilentProgress
+from remat_cli.base.progress import silent
 from remat_cli.commands.train import compile_settings, make_step, write_step
 from remat_cli.core.problem import Device, Memory, OpSpec, Problem, TensorSpec
 from remat_cli.core.schedule import Schedule
@@ -182,10 +182,10 @@ def digits_step(tmp_path_factory) -> Problem:
     train = TrainOptions(loss="cross-entropy", optimizer="adam", batch=64, keep_outputs=True)
     config = msgspec.structs.replace(load_settings({}), train=train, split="off", estimate=True)
     paths = StepPaths(folder / "step.onnx", folder / "state.npz")
-    write_step(make_step(ROOT / "examples" / "digits.onnx", config, SilentProgress()), paths)
+    write_step(make_step(ROOT / "examples" / "digits.onnx", config, silent()), paths)
     settings = compile_settings(config)
-    prepared = prepare(paths.step, settings.conditions, folder, SilentProgress())
-    return profile_model(prepared, settings.conditions, SilentProgress()).problem()
+    prepared = prepare(paths.step, settings.conditions, folder, silent())
+    return profile_model(prepared, settings.conditions, silent()).problem()
 
 
 @pytest.mark.parametrize("order", ["free", "keep"])

@@ -77,19 +77,19 @@ def test_a_search_runs_no_kernel_that_its_solver_did_not_name(names):
 # Plans a small problem as the commands do, and tells what was announced, how long the search took and what it found.
 PLAN = """
 import json, sys, time
-from remat_cli.base.progress import COMPILING_KERNELS, SilentProgress
-from remat_cli.settings.config import load_config
+from remat_cli.base.progress import COMPILING_KERNELS, silent
+from remat_cli.settings.settings import load_settings
 from remat_cli.stages.solve import answer, ask
 from tests.solvers.test_contract import PROBLEMS
 
-class Heard(SilentProgress):
+class Heard(silent):
     stages = []
     def stage(self, text):
         self.stages.append(text)
 
 problem = next(small.problem() for small in PROBLEMS if small.name == "training, workspace")
 budget = str(problem.memories[0].budget_bytes)
-config = load_config({"solver": sys.argv[1], "budget": budget, "time_limit": "0.5s", "threads": 1}, None, None)
+config = load_settings({"solver": sys.argv[1], "budget": budget, "time_limit": "0.5s", "threads": 1}, None, None)
 found = answer(ask(problem, config), config, Heard())
 schedule = None if found.plan is None else found.plan.schedule.op_ids()
 print(json.dumps([COMPILING_KERNELS in Heard.stages, found.run.seconds, found.run.status, schedule]))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from remat_cli.base.progress import SilentProgress
+from remat_cli.base.progress import silent
 from remat_cli.core.device import DeviceSpec
 from remat_cli.core.device_problem import input_ops
 from remat_cli.core.graph import Graph
@@ -57,7 +57,7 @@ class Placed:
 
 def prepared_model(model: Path, folder: Path) -> Prepared:
     config = load_settings({"cache_dir": str(folder / "cache"), "intra_op_threads": 1, "quiet": True})
-    return prepare(model, config.conditions, folder, SilentProgress())
+    return prepare(model, config.conditions, folder, silent())
 
 
 def place(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 from pathlib import Path
 
-from remat_cli.base.progress import SilentProgress
+from remat_cli.base.progress import silent
 from remat_cli.settings.settings import load_settings
 from remat_cli.stages.prepare import prepare
 from remat_cli.stages.profile import profile_model
@@ -15,8 +15,8 @@ CHAIN = Path(__file__).resolve().parents[2] / "sample_models" / "chain.onnx"
 
 def prepared(work):
     conditions = load_settings({"cache_dir": str(work / "cache")}).conditions
-    model = prepare(CHAIN, conditions, work, SilentProgress())
-    return model, profile_model(model, conditions, SilentProgress()).profile
+    model = prepare(CHAIN, conditions, work, silent())
+    return model, profile_model(model, conditions, silent()).profile
 
 
 def test_a_second_run_measures_nothing_and_a_record_in_another_form_is_measured_again(tmp_path):

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from remat_cli.base.errors import MissingDependency
-from remat_cli.base.progress import SilentProgress
+from remat_cli.base.progress import Advance, Event, listening, silent
 from remat_cli.core.device import DeviceSpec, LinkSpec
 from remat_cli.core.profile import LinkCost
 from remat_cli.runtime.op_profiler import OpFinding
@@ -23,14 +23,16 @@ APART = DeviceSpec("other", "coreml", memory="other", power_watts=7.0)
 """A device of another provider, whose sessions `apart` opens on the CPU: ops are measured by themselves."""
 
 
-class Bar(SilentProgress):
+class Bar:
     """Remembers how far it was."""
 
     def __init__(self) -> None:
-        self.seen: list[tuple[int, int]] = []
+        self.events: list[Event] = []
+        self.progress = listening(self.events.append)
 
-    def advance(self, done: int, total: int) -> None:
-        self.seen.append((done, total))
+    @property
+    def seen(self) -> list[tuple[int, int]]:
+        return [(event.done, event.total) for event in self.events if isinstance(event, Advance)]
 
 
 @pytest.fixture
@@ -60,12 +62,12 @@ def profile(model, conditions, specs, progress):
 
 @pytest.fixture
 def model(tmp_path, config):
-    return prepare(CHAIN, config, tmp_path, SilentProgress())
+    return prepare(CHAIN, config, tmp_path, silent())
 
 
 def test_cpus_are_measured_inside_the_model_with_their_own_threads(model, config):
     bar = Bar()
-    profiles, links = profile(model, config, config.devices, bar)
+    profiles, links = profile(model, config, config.devices, bar.progress)
     names = [op.name for op in model.graph.ops]
     assert [one.device for one in profiles] == ["cpu:1threads", "cpu:2threads"]
     assert [one.provenance.intra_op_threads for one in profiles] == [1, 2]
@@ -76,12 +78,12 @@ def test_cpus_are_measured_inside_the_model_with_their_own_threads(model, config
     assert bar.seen == sorted(bar.seen)
     assert bar.seen[-1] == (2 * len(names), 2 * len(names))
     quiet = Bar()
-    assert profile(model, config, config.devices, quiet)[0] == profiles
+    assert profile(model, config, config.devices, quiet.progress)[0] == profiles
     assert quiet.seen == []
 
 
 def test_other_providers_are_measured_op_by_op(model, config, apart):
-    profiles, links = profile(model, config, (config.devices[0], APART), SilentProgress())
+    profiles, links = profile(model, config, (config.devices[0], APART), silent())
     other = profiles[1]
     assert [cost.name for cost in other.ops] == [op.name for op in model.graph.ops]
     assert (other.is_opaque, other.call_ns, other.memory, other.power_watts) == (True, 0, "other", 7.0)
@@ -92,7 +94,7 @@ def test_other_providers_are_measured_op_by_op(model, config, apart):
     assert other.model_sha256 == profiles[0].model_sha256
     assert {(link.source, link.target) for link in links} == {("cpu", "other"), ("other", "cpu")}
     assert all(link.measured for link in links)
-    assert profile(model, config, (config.devices[0], APART), SilentProgress()) == (profiles, links)
+    assert profile(model, config, (config.devices[0], APART), silent()) == (profiles, links)
 
 
 def test_an_interrupted_run_goes_on_where_it_was(model, config, apart, monkeypatch):
@@ -108,15 +110,15 @@ def test_an_interrupted_run_goes_on_where_it_was(model, config, apart, monkeypat
 
     monkeypatch.setattr(under_test, "measure_ops", two_and_then_stop)
     with pytest.raises(KeyboardInterrupt):
-        profile(model, config, (APART,), SilentProgress())
-    (found,), _ = profile(model, config, (APART,), SilentProgress())
+        profile(model, config, (APART,), silent())
+    (found,), _ = profile(model, config, (APART,), silent())
     assert len(asked[0]) == len(set(model.signatures)) + 1
     assert asked[1] == asked[0][2:]
     refused = {op.name for op in found.unsupported}
     assert refused
     assert {cost.name for cost in found.ops} | refused == {op.name for op in model.graph.ops}
     assert not refused & {cost.name for cost in found.ops}
-    assert profile(model, config, (APART,), SilentProgress())[0] == (found,)
+    assert profile(model, config, (APART,), silent())[0] == (found,)
     assert len(asked) == 2
 
 
@@ -135,9 +137,9 @@ def test_a_device_that_is_not_here_is_estimated_only_when_asked(model, config):
     specs = (config.devices[0], absent)
     bar = Bar()
     with pytest.raises(MissingDependency):
-        profile(model, config, specs, bar)
+        profile(model, config, specs, bar.progress)
     assert bar.seen == []  # nothing is measured in vain
-    profiles, links = profile(model, msgspec.structs.replace(config, estimate=True), specs, SilentProgress())
+    profiles, links = profile(model, msgspec.structs.replace(config, estimate=True), specs, silent())
     assert [one.provenance.measured for one in profiles] == [True, False]
     assert profiles[1].model_sha256 == model.reference_sha256
     assert all(cost.time_ns >= 5000 for cost in profiles[1].ops)
@@ -164,9 +166,9 @@ def test_only_the_cpu_gets_ops_of_its_own(devices, portable, level):
 def test_at_the_basic_level_ops_are_standard(tmp_path):
     config = load_settings({"cache_dir": str(tmp_path), "devices": ("cpu", "openvino")}).conditions
     sample = CHAIN.with_name("unet.onnx")
-    model = prepare(sample, config, tmp_path, SilentProgress())
+    model = prepare(sample, config, tmp_path, silent())
     assert {op.domain for op in model.graph.ops} == {""}
-    usual = prepare(sample, load_settings({"cache_dir": str(tmp_path)}).conditions, tmp_path, SilentProgress())
+    usual = prepare(sample, load_settings({"cache_dir": str(tmp_path)}).conditions, tmp_path, silent())
     assert {op.domain for op in usual.graph.ops} != {""}
 
 
@@ -174,8 +176,8 @@ def test_openvino_is_profiled(tmp_path):
     if not is_present(parse_device("openvino")):
         pytest.skip("no device that OpenVINO takes is here")
     config = load_settings({"cache_dir": str(tmp_path / "cache"), "devices": ("cpu:1threads", "openvino")}).conditions
-    model = prepare(CHAIN, config, tmp_path, SilentProgress())
-    (first, second), links = profile(model, config, config.devices, SilentProgress())
+    model = prepare(CHAIN, config, tmp_path, silent())
+    (first, second), links = profile(model, config, config.devices, silent())
     assert (first.is_opaque, second.is_opaque) == (False, True)
     assert second.ops
     assert {op.name for op in (*second.ops, *second.unsupported)} == {op.name for op in model.graph.ops}

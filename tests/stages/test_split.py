@@ -11,7 +11,7 @@ import onnx_ir as ir
 import pytest
 from onnx import numpy_helper
 
-from remat_cli.base.progress import SilentProgress
+from remat_cli.base.progress import silent
 from remat_cli.cli import main
 from remat_cli.onnx_io.load import inputs_of
 from remat_cli.settings.settings import load_settings
@@ -134,7 +134,7 @@ def test_a_limit_that_forbids_every_split_is_an_answer(capsys, tmp_path, model):
 def prepared(tmp_path, model):
     """The model ready to be planned, its view, and the settings."""
     config = load_settings({"cache_dir": str(tmp_path / "cache")})
-    found = prepare(model, config, tmp_path, SilentProgress())
+    found = prepare(model, config, tmp_path, silent())
     block = channel_block(found, config, tmp_path)
     assert block == block_size()
     return found, view_model(found.reference, found.graph, block), config
@@ -181,7 +181,7 @@ def test_other_bits_are_taken_only_where_they_may_be_even_when_the_model_is_know
     found = prepare_split(whole, close, config, tmp_path, may_reassociate=True)
     assert found is not None
     assert not found.facts.has_same_bits
-    profile_model(found, config, SilentProgress())  # the cache knows it now
+    profile_model(found, config, silent())  # the cache knows it now
     known = prepare_split(whole, close, config, tmp_path, may_reassociate=True)
     assert known is not None
     assert known.facts.measured is not None

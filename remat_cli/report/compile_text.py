@@ -1,63 +1,17 @@
-"""Reports as short, aligned text for people."""
+"""Compiled and verified models as short, aligned text for people."""
 
 from __future__ import annotations
-
-from collections.abc import Callable
-from typing import Any
-
-import msgspec
 
 from remat_cli.base.units import format_bytes
 from remat_cli.core.budget import describe_bytes
 from remat_cli.core.verification import Verification
-from remat_cli.report.any_report import AnyReport
-from remat_cli.report.bench_run import BenchReport
-from remat_cli.report.bench_table import bench_lines
-from remat_cli.report.compare_report import CompareReport
-from remat_cli.report.compare_text import compare_lines
 from remat_cli.report.compile import CompileReport, VerifyReport
-from remat_cli.report.report import (
-    CacheReport,
-    InspectReport,
-    ProfileReport,
-    SolveReport,
-    SolversReport,
-)
-from remat_cli.report.run_report import RunReport
-from remat_cli.report.solution import EXIT_DONE, SolutionReport
-from remat_cli.report.style import Style, columns, duration, percent, plural, shorten
-from remat_cli.report.text_devices import device_compile_lines, device_verification_lines, measured_table
-from remat_cli.report.text_inspect import inspect_lines, live_tensor_lines
-from remat_cli.report.text_inspect_devices import device_inspect_lines
-from remat_cli.report.text_max_batch import max_batch_lines
-from remat_cli.report.text_profile import profile_lines
-from remat_cli.report.text_regions import floor_lines, obstacle_lines, split_lines
-from remat_cli.report.text_run import run_lines
-from remat_cli.report.training import MaxBatchReport, TrainReport
-
-
-def render_text(report: AnyReport, style: Style) -> str:
-    """The report for people, with a newline at the end."""
-    writers: dict[type, Callable[[Any, Style], list[str]]] = {
-        CompileReport: compile_lines,
-        VerifyReport: verify_lines,
-        SolveReport: solve_lines,
-        InspectReport: _inspect_lines,
-        ProfileReport: profile_lines,
-        CacheReport: cache_lines,
-        SolversReport: solvers_lines,
-        TrainReport: train_lines,
-        MaxBatchReport: max_batch_lines,
-        RunReport: run_lines,
-        BenchReport: bench_lines,
-        CompareReport: compare_lines,
-    }
-    return "\n".join(writers[type(report)](report, style)) + "\n"
-
-
-def _inspect_lines(report: InspectReport, style: Style) -> list[str]:
-    """One device, or several."""
-    return device_inspect_lines(report, style) if report.devices else inspect_lines(report, style)
+from remat_cli.report.compile_lines import delivery_lines, recomputed, solver_line, verdict_lines
+from remat_cli.report.devices_text import device_compile_lines, device_verification_lines, measured_table
+from remat_cli.report.explain import live_tensor_lines
+from remat_cli.report.regions import floor_lines, obstacle_lines, split_lines
+from remat_cli.report.solution import SolutionReport
+from remat_cli.report.style import Style, columns, duration, percent, plural
 
 
 def compile_lines(report: CompileReport, style: Style) -> list[str]:
@@ -65,7 +19,7 @@ def compile_lines(report: CompileReport, style: Style) -> list[str]:
     if report.is_cut_into_sessions:
         return device_compile_lines(report, style)
     solution = report.solution
-    lines = [_compile_heading(report, style), _budget_line(report.budget, solution), ""]
+    lines = [_compile_heading(report, style), budget_line(report.budget, solution), ""]
     if solution.peak_bytes is None or solution.time is None:
         lines += _no_plan_lines(report, style)
     else:
@@ -76,32 +30,7 @@ def compile_lines(report: CompileReport, style: Style) -> list[str]:
     if report.verification is not None:
         lines += ["", *verification_lines(report.verification, style)]
     lines += _warning_lines(report.warnings, report.verification, style)
-    if report.output is not None and report.plan is not None:
-        lines += ["", f"model {report.output}", f"plan  {report.plan}"]
-    if report.failed_output is not None:
-        lines += ["", style.paint(f"nothing was delivered; the failed model is kept as {report.failed_output}", "bad")]
-    if report.snippet and report.exit_code == 0:
-        lines += ["", "Run it:", "", *(f"    {line}".rstrip() for line in report.snippet.rstrip().splitlines())]
-    return lines
-
-
-def train_lines(report: TrainReport, style: Style) -> list[str]:
-    """What the step trains and takes, what compiling it gave, and the loop that runs it."""
-    facts = report.facts
-    lines = [style.paint(f"{report.model} -> {report.step}", "strong")]
-    lines.append(
-        f"{facts.parameters:,} parameters in {plural(len(facts.trained), 'tensor')}; "
-        f"{plural(facts.forward_ops, 'op')} forward, {facts.backward_ops} backward, {facts.update_ops} update"
-    )
-    if facts.frozen:
-        lines.append(f"not trained: {shorten(', '.join(facts.frozen), 100)}")
-    lines += [f"note: {note}" for note in facts.notes]
-    lines += ["", f"step  {report.step}", f"state {report.state}"]
-    if report.compiled is not None:
-        lines += ["", *compile_lines(msgspec.structs.replace(report.compiled, snippet=""), style)]
-    if report.exit_code == EXIT_DONE:
-        lines += ["", "Train with it:", "", *(f"    {line}".rstrip() for line in report.snippet.rstrip().splitlines())]
-    return lines
+    return lines + delivery_lines(report, "Run it:", style)
 
 
 def _compile_heading(report: CompileReport, style: Style) -> str:
@@ -109,7 +38,8 @@ def _compile_heading(report: CompileReport, style: Style) -> str:
     return style.paint(f"{report.model}{target}", "strong") + f"  ({plural(report.ops, 'op')} on {report.device})"
 
 
-def _budget_line(text: str, solution: SolutionReport) -> str:
+def budget_line(text: str, solution: SolutionReport) -> str:
+    """The budget as it was written, in bytes, and the part of it that is fixed."""
     fixed = f", of which {format_bytes(solution.fixed_bytes)} fixed" if solution.fixed_bytes else ""
     return f"budget {text} = {describe_bytes(solution.budget_bytes)}{fixed}"
 
@@ -136,29 +66,17 @@ def _change(after: int, before: int) -> float | None:
 
 def _solver_line(report: CompileReport) -> str:
     """Who found the plan, what is proved in which space, and how long it took."""
-    solution = report.solution
-    if solution.status == "optimal":
-        proof = "proved optimal"
-    elif solution.lower_bound_percent is None:
-        proof = "no bound proved"
-    else:
-        proof = f"proved least {percent(solution.lower_bound_percent)}, gap {solution.gap_percent or 0:.2f} %"
     with_splits = ", with these splits" if report.regions else ""
-    found = f"{percent(solution.overhead_percent)} time, {proof} (space {solution.space}{with_splits})"
-    return f"{solution.solver}: {found}, {solution.seconds:.1f} s, seed {solution.seed}"
+    return solver_line(report.solution, "time", with_splits)
 
 
 def _recompute_line(report: CompileReport) -> str:
-    count = report.solution.recomputed_ops or 0
-    if count == 0:
-        peak_bytes = report.solution.peak_bytes or 0
-        if peak_bytes >= report.solution.baseline_peak_bytes:
-            return "nothing is recomputed"
-        return f"nothing is recomputed: {'splitting' if report.regions else 'another order'} is enough"
-    names = ", ".join(shorten(r.op, 32) for r in report.recomputes[:3])
-    more = f" and {len(report.recomputes) - 3} more" if len(report.recomputes) > 3 else ""
-    listed = f": {names}{more}" if names else ""
-    return f"{plural(count, 'recomputed op')}{listed}; {plural(report.gates, 'gate')}"
+    if report.solution.recomputed_ops:
+        return f"{recomputed(report)}; {plural(report.gates, 'gate')}"
+    peak_bytes = report.solution.peak_bytes or 0
+    if peak_bytes >= report.solution.baseline_peak_bytes:
+        return "nothing is recomputed"
+    return f"nothing is recomputed: {'splitting' if report.regions else 'another order'} is enough"
 
 
 def _no_plan_lines(report: CompileReport, style: Style) -> list[str]:
@@ -195,14 +113,14 @@ def _not_found_lines(solution: SolutionReport, style: Style) -> list[str]:
     if split_floor is not None:
         least += f", {describe_bytes(split_floor)} with the best splits found"
     lines = [style.paint(f"no plan within budget was found in {solution.seconds:.1f} s", "bad")]
-    nearest = _nearest_bytes(solution)
+    nearest = nearest_bytes(solution)
     if nearest is None:
         return [*lines, f"the proved least is {least}: try a longer --time-limit or a larger --budget"]
     lines += [f"the smallest of the plans that {solution.solver} makes takes {describe_bytes(nearest)}"]
     return [*lines, f"the proved least is {least}: try another --solver or a larger --budget"]
 
 
-def _nearest_bytes(solution: SolutionReport) -> int | None:
+def nearest_bytes(solution: SolutionReport) -> int | None:
     """The least peak of the plans of a solver that goes through a list of them and ends by itself."""
     return solution.facts.get("least_peak_bytes")
 
@@ -211,20 +129,16 @@ def verify_lines(report: VerifyReport, style: Style) -> list[str]:
     """The verdict, and the figures behind it."""
     seen = report.verification
     heading = style.paint(report.model, "strong") + f"  against {report.source}"
-    if not seen.runs_in_one_session:
-        lines = [heading, "", *device_verification_lines(seen, style), *measured_table(seen)]
-    else:
+    if seen.runs_in_one_session:
         lines = [heading, f"budget {describe_bytes(report.budget_bytes)}", "", *verification_lines(seen, style)]
+    else:
+        lines = [heading, "", *device_verification_lines(seen, style), *measured_table(seen)]
     return [*lines, *_warning_lines(report.warnings, seen, style)]
 
 
 def verification_lines(seen: Verification, style: Style) -> list[str]:
     """One line of verdict, broken promises if any, then the measurements."""
-    if seen.passed:
-        lines = [style.paint("verified", "good") + f" on ONNX Runtime {seen.runtime_version}"]
-    else:
-        lines = [style.paint("VERIFICATION FAILED", "bad") + f" on ONNX Runtime {seen.runtime_version}"]
-        lines += [style.paint(f"  {failure}", "bad") for failure in seen.failures]
+    lines = verdict_lines(seen, style)
     ((predicted_bytes, measured_bytes),) = seen.peaks.values()
     yes = {True: "yes", False: "no", None: "not measured"}
     rows = [
@@ -255,60 +169,6 @@ def _difference(seen: Verification) -> str:
 
 def _optional(label: str, count: int | None) -> list[list[str]]:
     return [] if count is None else [[label, describe_bytes(count)]]
-
-
-def solve_lines(report: SolveReport, style: Style) -> list[str]:
-    """The answer to an abstract instance."""
-    solution = report.solution
-    status = style.paint(solution.status.replace("_", " "), "good" if solution.exit_code == 0 else "bad")
-    rows = [
-        ["status", f"{status} (space {solution.space})"],
-        ["peak", _bytes_or_unknown(solution.peak_bytes)],
-        *_optional("smallest plan tried", None if solution.peak_bytes else _nearest_bytes(solution)),
-        ["baseline peak", describe_bytes(solution.baseline_peak_bytes)],
-        ["floor", describe_bytes(solution.floor_bytes)],
-        ["time", f"{_count_or_unknown(solution.time)} (baseline {solution.baseline_time:,})"],
-        ["overhead", percent(solution.overhead_percent)],
-        ["proved least overhead", percent(solution.lower_bound_percent)],
-        ["gap", percent(solution.gap_percent)],
-        ["recomputed ops", _count_or_unknown(solution.recomputed_ops)],
-        ["seconds", f"{solution.seconds:.2f}{_to_best(solution)}"],
-        ["solver", f"{solution.solver}{_options(solution)}, seed {solution.seed}"],
-    ]
-    heading = style.paint(report.instance, "strong") + f"  ({plural(report.ops, 'op')})"
-    return [heading, _budget_line(report.budget, solution), *columns(rows, "<<")]
-
-
-def _bytes_or_unknown(count: int | None) -> str:
-    return "unknown" if count is None else describe_bytes(count)
-
-
-def _count_or_unknown(count: int | None) -> str:
-    return "unknown" if count is None else f"{count:,}"
-
-
-def _to_best(solution: SolutionReport) -> str:
-    return "" if solution.seconds_to_best is None else f" (best after {solution.seconds_to_best:.2f})"
-
-
-def _options(solution: SolutionReport) -> str:
-    return "".join(f" {name}={value}" for name, value in solution.options.items())
-
-
-def cache_lines(report: CacheReport, style: Style) -> list[str]:
-    """How much was forgotten."""
-    return [f"removed {plural(report.removed, 'cached measurement')} from {report.cache_dir}"]
-
-
-def solvers_lines(report: SolversReport, style: Style) -> list[str]:
-    """Each solver with what it takes, what it proves and its options."""
-    lines: list[str] = []
-    for entry in report.solvers:
-        lines += [style.paint(entry.name, "strong") + f"  {entry.summary}"]
-        lines += [f"  supports: {entry.supports}", f"  proves: {entry.proves}"]
-        rows = [[f"--option {option.name}={option.default}", option.type] for option in entry.options]
-        lines += [*columns(rows, "<<"), ""]
-    return lines[:-1]
 
 
 def _warning_lines(warnings: tuple[str, ...], seen: Verification | None, style: Style) -> list[str]:

@@ -1,17 +1,17 @@
-"""Where the memory goes, for people: verdict, picture, tensors at the peak, recomputes."""
+"""Where the memory goes, for people: verdict, picture, tensors at the peak, recomputes; memory by memory."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from remat_cli.base.units import format_bytes
 from remat_cli.core.budget import describe_bytes
-from remat_cli.report.report import InspectReport, LiveTensor, Recompute
-from remat_cli.report.style import Style, columns, duration, percent, plural, shorten
+from remat_cli.report.devices import MemoryReport
+from remat_cli.report.devices_text import device_table, estimate_lines, link_lines, single_time
+from remat_cli.report.explain import live_tensor_lines, recompute_lines
+from remat_cli.report.inspection import InspectReport
+from remat_cli.report.placement_picture import placement_lines
+from remat_cli.report.regions import obstacle_lines, region_lines
+from remat_cli.report.style import Style, columns, duration, percent, plural
 from remat_cli.report.terminal_chart import Band, Rule, memory_chart
-from remat_cli.report.text_regions import obstacle_lines, region_lines
-
-MOST_ROWS = 12
 
 
 def inspect_lines(report: InspectReport, style: Style) -> list[str]:
@@ -29,11 +29,7 @@ def inspect_lines(report: InspectReport, style: Style) -> list[str]:
         lines += [f"  and {format_bytes(report.gate_bytes)} held by gates"]
     if report.regions or report.split_obstacle:
         lines += ["", *region_lines(report.regions), *obstacle_lines(report.split_obstacle, report.regions)]
-    if report.recomputes:
-        lines += ["", "recomputes, the costliest first:", *recompute_lines(report.recomputes, style)]
-    if report.warnings:
-        lines += ["", *(style.paint(f"warning: {warning}", "warn") for warning in report.warnings)]
-    return lines
+    return lines + _closing(report, style)
 
 
 def _figures(report: InspectReport, style: Style) -> list[str]:
@@ -92,35 +88,55 @@ def _bands(report: InspectReport) -> list[Band]:
     ]
 
 
-def live_tensor_lines(tensors: Sequence[LiveTensor], style: Style) -> list[str]:
-    """A table of tensors: bytes, type, shape, name and producer."""
-    room = max(16, (style.width - 46) // 2)
-    rows = [
-        [
-            f"= {shorten(t.shares_with, 20)}" if t.shares_with else format_bytes(t.bytes),
-            t.dtype,
-            "x".join(str(size) for size in t.shape) or "scalar",
-            shorten(t.name, room),
-            shorten(f"from {t.producer}" if t.producer else "model input", room),
-        ]
-        for t in tensors[:MOST_ROWS]
-    ]
-    left = tensors[MOST_ROWS:]
-    more = [f"  and {plural(len(left), 'more tensor')}, {format_bytes(sum(t.bytes for t in left))}"] if left else []
-    return columns(rows, "><<<<") + more
+def device_inspect_lines(report: InspectReport, style: Style) -> list[str]:
+    """Everything about one plan on several devices, the verdict first."""
+    where = f"{plural(report.ops, 'op')} on {report.device}, {plural(report.segments, 'session')}"
+    verdict = style.paint("fits", "good") if report.fits else style.paint("does not fit", "bad")
+    lines = [style.paint(report.path, "strong") + f"  ({where}): {verdict}", *_device_figures(report), ""]
+    lines += [*device_table(report.devices, is_run=False), "", *link_lines(report.links)]
+    lines += estimate_lines(report.devices, report.links)
+    if report.placement is not None:
+        lines += ["", *placement_lines(report.placement, style)]
+    for memory in report.memories:
+        lines += ["", *_memory_lines(memory, style)]
+    return lines + _closing(report, style)
 
 
-def recompute_lines(recomputes: Sequence[Recompute], style: Style) -> list[str]:
-    """One line per recomputed op: its cost, and what would be too much without it."""
-    rows = [
-        [
-            f"+{duration(r.time)}",
-            f"{shorten(r.op, 28)} ({r.op_type})",
-            f"{r.runs} runs",
-            f"frees {format_bytes(r.freed_bytes)} from step {r.dropped_after + 1} to {r.made_again_at - 1},"
-            f" which would need {format_bytes(r.peak_without_bytes)}",
-        ]
-        for r in recomputes[:MOST_ROWS]
-    ]
-    left = len(recomputes) - MOST_ROWS
-    return columns(rows, "><<<") + ([f"  and {plural(left, 'more op')}"] if left > 0 else [])
+def _device_figures(report: InspectReport) -> list[str]:
+    """Time and what it is compared with."""
+    rows = []
+    estimated = {device.name for device in report.devices if not device.is_measured}
+    if report.time is not None:
+        against = f"{percent(report.overhead_percent)} against every op once on {report.baseline_device or 'unknown'}"
+        rows += [["time", f"{'~' if estimated else ''}{duration(report.time)}, planned: {against}"]]
+    if report.single:
+        alone = ", ".join(f"{reference.device} {single_time(reference, estimated)}" for reference in report.single)
+        rows += [["one device alone", f"{alone} (same budgets)"]]
+    rows += [["proved least", f"{percent(report.lower_bound_percent)}, space {report.space or 'unknown'}"]]
+    return columns(rows, "<<")
+
+
+def _memory_lines(memory: MemoryReport, style: Style) -> list[str]:
+    """The curve of one memory under its budget, and what is there when it is fullest."""
+    users = ", ".join(name for name in memory.devices if name != memory.name)
+    lines = [style.paint(f"memory {memory.name}", "strong") + (f" of {users}" if users else "")]
+    rules = [Rule("budget", memory.budget_bytes)]
+    if memory.peak_bytes > max(memory.memory_bytes):
+        rules.append(Rule("needed as cut into sessions", memory.peak_bytes, "faint"))
+    lines += memory_chart(memory.memory_bytes, fixed_bytes=memory.fixed_bytes, rules=rules, rows=6, style=style)
+    lines += [f"  alive at step {memory.peak_step} ({memory.peak_op}):", *live_tensor_lines(memory.alive, style)]
+    if memory.workspace_bytes:
+        lines.append(f"  and {format_bytes(memory.workspace_bytes)} of workspace")
+    if memory.fixed_bytes:
+        lines.append(f"  and {format_bytes(memory.fixed_bytes)} fixed")
+    return lines
+
+
+def _closing(report: InspectReport, style: Style) -> list[str]:
+    """Recomputes and warnings, where there are any."""
+    lines: list[str] = []
+    if report.recomputes:
+        lines += ["", "recomputes, the costliest first:", *recompute_lines(report.recomputes)]
+    if report.warnings:
+        lines += ["", *(style.paint(f"warning: {warning}", "warn") for warning in report.warnings)]
+    return lines

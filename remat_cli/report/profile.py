@@ -1,30 +1,59 @@
-"""Profiles as text: the costliest ops of each device, what it cannot run, devices side by side, and links."""
+"""What `profile` measured: the costliest ops of each device, what it cannot run, devices side by side, and links."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from typing import ClassVar
+
+import msgspec
 
 from remat_cli.base.units import format_bytes
 from remat_cli.core.budget import describe_bytes
 from remat_cli.core.profile import LinkCost, Profile, Provenance
-from remat_cli.report.report import ProfileReport
+from remat_cli.report.solution import EXIT_DONE
 from remat_cli.report.style import Style, columns, duration, plural, shorten
 
 MOST_OPS = 10
 EXAMPLE_BYTES = 2**20
 
 
-def profile_lines(report: ProfileReport, style: Style) -> list[str]:
-    """The costliest ops per device, what it cannot run, where the figures come from; then devices side by side."""
-    lines = [style.paint(report.model, "strong")]
-    for profile in report.profiles:
-        lines += ["", *_provenance_lines(profile), *_costly_lines(profile, style), *_unsupported_lines(profile, style)]
-    if len(report.profiles) > 1:
-        lines += ["", *_side_by_side_lines(report.profiles)]
-    if report.links:
-        lines += ["", *_link_lines(report.links)]
-    return lines + (["", f"profile {report.output}"] if report.output else [])
+class ProfileReport(msgspec.Struct, frozen=True, kw_only=True):
+    """One model's costs on each device asked for, and what copies between their memories cost."""
+
+    exit_code: ClassVar[int] = EXIT_DONE
+    model: str
+    profiles: tuple[Profile, ...]
+    links: tuple[LinkCost, ...] = ()
+    output: str | None = None
+
+    def lines(self, style: Style) -> list[str]:
+        """The costliest ops per device, what it cannot run, where the figures come from; then devices side by side."""
+        lines = [style.paint(self.model, "strong")]
+        for profile in self.profiles:
+            lines += [
+                "",
+                *_provenance_lines(profile),
+                *_costly_lines(profile, style),
+                *_unsupported_lines(profile, style),
+            ]
+        if len(self.profiles) > 1:
+            lines += ["", *_side_by_side_lines(self.profiles)]
+        if self.links:
+            lines += ["", *_link_lines(self.links)]
+        return lines + (["", f"profile {self.output}"] if self.output else [])
+
+
+class CacheReport(msgspec.Struct, frozen=True):
+    """How many cached measurements were removed, and from where."""
+
+    exit_code: ClassVar[int] = EXIT_DONE
+    cache_dir: str
+    removed: int
+
+    def lines(self, style: Style) -> list[str]:
+        """How much was forgotten."""
+        return [f"removed {plural(self.removed, 'cached measurement')} from {self.cache_dir}"]
 
 
 def _provenance_lines(profile: Profile) -> list[str]:

@@ -9,14 +9,13 @@ from remat_cli.core.budget import describe_bytes
 from remat_cli.core.placement import Reference
 from remat_cli.core.verification import Verification
 from remat_cli.report.compile import CompileReport
+from remat_cli.report.compile_lines import delivery_lines, recomputed, solver_line, verdict_lines
 from remat_cli.report.devices import DeviceReport, LinkReport
 from remat_cli.report.obstacle import Obstacle
-from remat_cli.report.solution import SolutionReport
 from remat_cli.report.style import Style, columns, duration, percent, plural, shorten
 
 MARK = "~"
 MARK_LINE = f"  {MARK} estimated from a description, never run there"
-MOST_NAMES = 3
 
 
 def device_compile_lines(report: CompileReport, style: Style) -> list[str]:
@@ -44,27 +43,16 @@ def _plan_lines(report: CompileReport, style: Style) -> list[str]:
         "",
         *_time_table(report),
         "",
-        _solver_line(report.solution, report.baseline_device),
+        solver_line(report.solution, f"time against every op once on {report.baseline_device}"),
     ]
-    return [*lines, *_recompute_lines(report), *estimate_lines(report.devices, report.links)]
+    lines.append(recomputed(report) if report.solution.recomputed_ops else "nothing is recomputed")
+    return [*lines, *estimate_lines(report.devices, report.links)]
 
 
 def _delivery_lines(report: CompileReport, style: Style) -> list[str]:
-    """Which files were written, and how to run them."""
-    lines = []
-    if report.output is not None and report.plan is not None:
-        lines += ["", f"model {report.output}", f"plan  {report.plan}"]
-    if report.failed_output is not None:
-        lines += ["", style.paint(f"nothing was delivered; the failed model is kept as {report.failed_output}", "bad")]
-    if report.snippet and report.exit_code == 0:
-        absent = [device.name for device in report.devices if not device.is_measured]
-        lines += [
-            "",
-            f"Run it where {_joined(absent)} is:" if absent else "Run it:",
-            "",
-            *(f"    {line}".rstrip() for line in report.snippet.rstrip().splitlines()),
-        ]
-    return lines
+    """Which files were written, and where and how to run them."""
+    absent = [device.name for device in report.devices if not device.is_measured]
+    return delivery_lines(report, f"Run it where {_joined(absent)} is:" if absent else "Run it:", style)
 
 
 def _heading(report: CompileReport, style: Style) -> str:
@@ -261,31 +249,6 @@ def _time(time_ns: int | None) -> str:
     return "" if time_ns is None else duration(time_ns)
 
 
-def _solver_line(solution: SolutionReport, device: str) -> str:
-    """Who found the plan, what it costs beside the model as it was, and what is proved in which space."""
-    bound = solution.lower_bound_percent
-    if solution.status == "optimal":
-        proof = "proved optimal"
-    elif bound is None:
-        proof = "no bound proved"
-    else:
-        proof = f"proved least {percent(bound)}, gap {solution.gap_percent or 0:.2f} %"
-    found = (
-        f"{percent(solution.overhead_percent)} time against every op once on {device}, {proof} (space {solution.space})"
-    )
-    return f"{solution.solver}: {found}, {solution.seconds:.1f} s, seed {solution.seed}"
-
-
-def _recompute_lines(report: CompileReport) -> list[str]:
-    count = report.solution.recomputed_ops or 0
-    if count == 0:
-        return ["nothing is recomputed"]
-    names = ", ".join(shorten(r.op, 32) for r in report.recomputes[:MOST_NAMES])
-    left = len(report.recomputes) - MOST_NAMES
-    more = f" and {left} more" if left > 0 else ""
-    return [f"{plural(count, 'recomputed op')}{f': {names}{more}' if names else ''}"]
-
-
 def _no_plan_lines(report: CompileReport, style: Style) -> list[str]:
     """What was proved or not, and what each device would need."""
     solution = report.solution
@@ -317,22 +280,18 @@ def _baseline_peaks(devices: Sequence[DeviceReport]) -> Mapping[str, int]:
 
 def device_verification_lines(seen: Verification, style: Style) -> list[str]:
     """One line of verdict, broken promises if any, what was compared, then the notes."""
-    if seen.passed:
-        lines = [style.paint("verified", "good") + f" on ONNX Runtime {seen.runtime_version}: {_outputs(seen)}"]
-    else:
-        lines = [style.paint("VERIFICATION FAILED", "bad") + f" on ONNX Runtime {seen.runtime_version}"]
-        lines += [style.paint(f"  {failure}", "bad") for failure in seen.failures]
-        lines.append(f"  {_outputs(seen)}")
-    return lines + [f"  note: {note}" for note in seen.notes]
+    outputs = f"outputs {_outputs(seen)}"
+    lines = verdict_lines(seen, style, f": {outputs}")
+    return lines + ([] if seen.passed else [f"  {outputs}"]) + [f"  note: {note}" for note in seen.notes]
 
 
 def _outputs(seen: Verification) -> str:
-    """`outputs identical to those of cpu`, or by how much they differ."""
+    """`identical to those of cpu`, or by how much they differ."""
     if seen.outputs_identical:
-        return f"outputs identical to those of {seen.reference}"
+        return f"identical to those of {seen.reference}"
     size = "" if seen.largest_difference is None else f", largest relative difference {seen.largest_difference:.1e}"
     verdict = "within tolerance of" if seen.outputs_close else "too far from"
-    return f"outputs {verdict} those of {seen.reference}{size}"
+    return f"{verdict} those of {seen.reference}{size}"
 
 
 def measured_table(seen: Verification) -> list[str]:

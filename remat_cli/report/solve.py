@@ -1,0 +1,62 @@
+"""What `solve` found for an abstract instance, and how people read it."""
+
+from __future__ import annotations
+
+import msgspec
+
+from remat_cli.core.budget import describe_bytes
+from remat_cli.report.compile_text import budget_line, nearest_bytes
+from remat_cli.report.solution import SolutionReport
+from remat_cli.report.style import Style, columns, percent, plural
+
+
+class SolveReport(msgspec.Struct, frozen=True, kw_only=True):
+    """An abstract instance solved. Its JSON is the solution's fields with `instance`, `ops` and `budget` in front."""
+
+    instance: str
+    ops: int
+    budget: str
+    solution: SolutionReport
+
+    @property
+    def exit_code(self) -> int:
+        """The solution's."""
+        return self.solution.exit_code
+
+    def lines(self, style: Style) -> list[str]:
+        """The answer to an abstract instance."""
+        solution = self.solution
+        smallest = None if solution.peak_bytes else nearest_bytes(solution)
+        status = style.paint(solution.status.replace("_", " "), "good" if solution.exit_code == 0 else "bad")
+        rows = [
+            ["status", f"{status} (space {solution.space})"],
+            ["peak", _bytes_or_unknown(solution.peak_bytes)],
+            *([] if smallest is None else [["smallest plan tried", describe_bytes(smallest)]]),
+            ["baseline peak", describe_bytes(solution.baseline_peak_bytes)],
+            ["floor", describe_bytes(solution.floor_bytes)],
+            ["time", f"{_count_or_unknown(solution.time)} (baseline {solution.baseline_time:,})"],
+            ["overhead", percent(solution.overhead_percent)],
+            ["proved least overhead", percent(solution.lower_bound_percent)],
+            ["gap", percent(solution.gap_percent)],
+            ["recomputed ops", _count_or_unknown(solution.recomputed_ops)],
+            ["seconds", f"{solution.seconds:.2f}{_to_best(solution)}"],
+            ["solver", f"{solution.solver}{_options(solution)}, seed {solution.seed}"],
+        ]
+        heading = style.paint(self.instance, "strong") + f"  ({plural(self.ops, 'op')})"
+        return [heading, budget_line(self.budget, solution), *columns(rows, "<<")]
+
+
+def _bytes_or_unknown(count: int | None) -> str:
+    return "unknown" if count is None else describe_bytes(count)
+
+
+def _count_or_unknown(count: int | None) -> str:
+    return "unknown" if count is None else f"{count:,}"
+
+
+def _to_best(solution: SolutionReport) -> str:
+    return "" if solution.seconds_to_best is None else f" (best after {solution.seconds_to_best:.2f})"
+
+
+def _options(solution: SolutionReport) -> str:
+    return "".join(f" {name}={value}" for name, value in solution.options.items())
