@@ -32,7 +32,6 @@ from torch.utils._pytree import tree_leaves
 from bench.compiling import table_lines
 from remat_cli.autodiff.step import Step
 from remat_cli.base.progress import silent
-from remat_cli.commands.train import make_step, write_step
 from remat_cli.core.graph import Graph
 from remat_cli.core.problem import make_problem, tensor_ids
 from remat_cli.core.profile import OpCost, Profile, Provenance
@@ -41,6 +40,7 @@ from remat_cli.core.training import TrainOptions
 from remat_cli.settings.settings import Settings
 from remat_cli.settings.train import step_paths
 from remat_cli.stages.prepare import prepare
+from remat_cli.stages.step import make_step, write_step
 from sample_models.papers import paper_model
 from tests.autodiff.torch_twin import Twin, cross_entropy
 
@@ -191,7 +191,7 @@ def step_peak(model: onnx.ModelProto) -> tuple[Step, Peak]:
         path = folder / "model.onnx"
         onnx.save(model, path)
         config = Settings(train=options, cache_dir=folder / "cache")
-        step = make_step(path, config, silent())
+        step = make_step(path, config.train, config.conditions, silent())
         paths = step_paths(path, config.output, config.force)
         write_step(step, paths)
         graph = prepare(paths.step, config.conditions, folder, silent()).graph

@@ -30,25 +30,25 @@ from bench.curves_report import markdown
 from remat_cli.base.errors import RematError
 from remat_cli.base.progress import silent
 from remat_cli.commands.asked import search_of
-from remat_cli.commands.train import compile_settings, make_step, write_step
+from remat_cli.commands.train import compile_settings
 from remat_cli.core.budget import parse_budget
 from remat_cli.core.floor import working_set_floor
 from remat_cli.core.problem import Problem, make_problem
 from remat_cli.core.profile import Profile
 from remat_cli.core.simulate import baseline
-from remat_cli.core.training import TrainOptions
+from remat_cli.core.training import StepPaths, TrainOptions
 from remat_cli.report.solution import SolutionReport, solution_report
 from remat_cli.runtime._arrays import pack_all
 from remat_cli.runtime._process import run_fresh
 from remat_cli.runtime._trials import TimeJob, time_models
 from remat_cli.runtime.session import SessionSettings
 from remat_cli.settings.settings import Settings, load_settings
-from remat_cli.settings.train import StepPaths
 from remat_cli.solvers import SOLVERS, make_solver
 from remat_cli.stages.ask import ask_abstract
 from remat_cli.stages.prepare import Prepared, prepare
 from remat_cli.stages.profile import profile_model
 from remat_cli.stages.solve import answer
+from remat_cli.stages.step import make_step, write_step
 from sample_models.papers import paper_model
 
 NAME = "training_curves"
@@ -132,7 +132,9 @@ def prepared(name: str, sizes: Sizes, folder: Path) -> Subject:
     model, step = folder / f"{name}.onnx", folder / f"{name}.train.onnx"
     model.write_bytes(paper_model(name, **sizes).SerializeToString())
     config = msgspec.structs.replace(load_settings({}), train=TRAIN, split="off")
-    write_step(make_step(model, config, silent()), StepPaths(step, folder / f"{name}.state.npz"))
+    write_step(
+        make_step(model, config.train, config.conditions, silent()), StepPaths(step, folder / f"{name}.state.npz")
+    )
     settings = compile_settings(config)
     prepared_step = prepare(step, settings.conditions, folder, silent())
     profile = profile_model(prepared_step, settings.conditions, silent()).profile

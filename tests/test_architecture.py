@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import functools
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,23 +14,17 @@ import pytest
 from remat_cli.solvers import SOLVERS
 
 PACKAGE = Path(__file__).resolve().parents[1] / "remat_cli"
-BELOW = {
-    "base": set(),
-    "core": {"base"},
-    "devices": {"core"},
-    "onnx_io": {"devices"},
-    "splitting": {"onnx_io"},
-    "autodiff": {"onnx_io"},
-    "solvers": {"devices"},
-    "runtime": {"devices"},
-    "report": {"devices"},
-    "settings": {"devices"},
-    "stages": {"splitting", "autodiff", "solvers", "runtime", "report", "settings"},
-    "contest": {"stages"},
-    "commands": {"stages", "contest"},
-    "cli": {"commands"},
-}
-"""The rooms that stand right below each: what a room may import is that, and all below it."""
+PICTURE = PACKAGE.parent / "docs" / "architecture.md"
+
+
+def rooms_of(text: str) -> dict[str, set[str]]:
+    """The picture of `docs/architecture.md`: each room, and the rooms right below it."""
+    rows = re.findall(r"^\| `(\w+)` \| [^|]* \|([^|]*)\|$", text.partition("<!-- rooms")[2].partition("## ")[0], re.M)
+    return {room: set(re.findall(r"`(\w+)`", stands_on)) for room, stands_on in rows}
+
+
+BELOW = rooms_of(PICTURE.read_text(encoding="utf-8"))
+"""What a room may import is what stands right below it, and all that stands below that."""
 ONLY_IN = {
     "onnx": {"onnx_io", "splitting", "autodiff"},
     "onnx_ir": {"onnx_io", "splitting", "autodiff"},
@@ -58,6 +54,7 @@ def room_of(path: Path) -> str:
     return path.relative_to(PACKAGE).parts[0]
 
 
+@functools.cache
 def below(room: str) -> set[str]:
     """All rooms that a room stands on."""
     return BELOW[room].union(*(below(other) for other in BELOW[room]))
@@ -84,6 +81,43 @@ def test_imports_point_down_only(path):
 def test_nothing_but_the_front_door_lies_at_the_root():
     files = {path.name for path in PACKAGE.iterdir() if path.is_file()}
     assert files <= ROOT_FILES
+
+
+def test_the_picture_names_every_room_and_no_other():
+    assert set(BELOW) == {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
+
+
+def test_every_line_of_the_picture_is_an_import():
+    used = {room: set() for room in BELOW}
+    for path in FILES:
+        for name in imports_of(path):
+            parts = name.split(".")
+            if parts[0] == "remat_cli" and len(parts) > 1 and parts[1] in BELOW:
+                used[room_of(path)].add(parts[1])
+    unused = [f"{room} -> {other}" for room in BELOW for other in BELOW[room] if other not in used[room]]
+    assert not unused, f"the picture draws what no file imports: {unused}"
+
+
+def test_files_import_each_other_in_no_circle():
+    imported = {module_of(path): imports_at_once(path) - {module_of(path)} for path in FILES}
+    rest = {name: names & imported.keys() for name, names in imported.items()}
+    while free := {name for name, names in rest.items() if not names & rest.keys()}:
+        rest = {name: names for name, names in rest.items() if name not in free}
+    assert not rest, f"these files import each other: {sorted(rest)}"
+
+
+def imports_at_once(path: Path) -> set[str]:
+    """What a file imports when it is loaded, and for types."""
+    names = imports_of(path)
+    inside = {
+        name
+        for item in ast.walk(ast.parse(path.read_text()))
+        if isinstance(item, ast.FunctionDef)
+        for part in ast.walk(item)
+        if isinstance(part, ast.ImportFrom) and part.module
+        for name in (part.module, *(f"{part.module}.{alias.name}" for alias in part.names))
+    }
+    return names - inside
 
 
 def module_of(path: Path) -> str:

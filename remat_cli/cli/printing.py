@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
 
 import msgspec
-
-if TYPE_CHECKING:
-    from remat_cli.settings.settings import Settings
 
 
 class Printing(msgspec.Struct, frozen=True):
@@ -19,6 +18,16 @@ class Printing(msgspec.Struct, frozen=True):
     color: bool = True
 
 
-def printing_of(config: Settings) -> Printing:
-    """What flags, configuration file and NO_COLOR ask for."""
-    return Printing(config.format, config.quiet, config.verbose, config.color)
+def printing_of(flags: Mapping[str, Any], file: Path | None) -> Printing:
+    """What flags, configuration file and NO_COLOR ask for.
+
+    Raises:
+        ConfigError: a value of the file cannot be used.
+    """
+    from remat_cli.settings.settings import PRINTING, allows_color
+    from remat_cli.settings.yaml_file import converted, read_yaml
+
+    values = {**(read_yaml(file) if file else {}), **{key: flags[key] for key in flags if flags[key] is not None}}
+    if not allows_color():
+        values["color"] = False
+    return converted({key: value for key, value in values.items() if key in PRINTING}, Printing)

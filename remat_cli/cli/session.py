@@ -28,8 +28,8 @@ def settings(flags: Mapping[str, Any], defaults: Mapping[str, Any] | None = None
     from remat_cli.settings.settings import load_settings
 
     given = dict(flags)
-    config = load_settings(given, given.pop("config_file", None), defaults)
-    return config, printing_of(config)
+    file = given.pop("config_file", None)
+    return load_settings(given, file, defaults), printing_of(given, file)
 
 
 def run(printing: Printing, work: Callable[[Progress], Report]) -> int:

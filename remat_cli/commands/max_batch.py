@@ -12,17 +12,19 @@ import msgspec
 from remat_cli.base.errors import ConfigError
 from remat_cli.base.progress import Event, Incumbent, Progress
 from remat_cli.commands.asked import request_of
-from remat_cli.commands.train import compile_settings, make_step, write_step
+from remat_cli.commands.train import compile_settings
+from remat_cli.core.training import StepPaths
 from remat_cli.report.training import BatchProbe, MaxBatchReport
 from remat_cli.settings.devices import only_device
 from remat_cli.settings.settings import Settings, require_budget
-from remat_cli.settings.train import StepPaths, check_train
+from remat_cli.settings.train import check_train
 from remat_cli.stages.ask import ask
 from remat_cli.stages.plan import plan_model
 from remat_cli.stages.platform import Platform
 from remat_cli.stages.prepare import Prepared, prepare, work_folder
 from remat_cli.stages.profile import profile_model
 from remat_cli.stages.request import CompileRequest
+from remat_cli.stages.step import make_step, write_step
 
 MOST_BATCH = 2**20
 
@@ -126,11 +128,11 @@ class _Search:
         return self.latest[1:]
 
     def _prepare(self, batch: int) -> tuple[Prepared, Platform]:
-        train = msgspec.structs.replace(self.settings.train, batch=batch)
-        settings = msgspec.structs.replace(self.settings, train=train)
+        options = msgspec.structs.replace(self.settings.train, batch=batch)
         self.progress.note(f"batch {batch}")
         paths = StepPaths(self.work / "step.onnx", self.work / "step.state.npz")
-        write_step(make_step(self.model, settings, self.progress), paths)
+        step = make_step(self.model, options, self.settings.conditions, self.progress)
+        write_step(step, paths)
         conditions = self.request.conditions
         prepared = prepare(paths.step, conditions, self.work, self.progress)
         return prepared, profile_model(prepared, conditions, self.progress)

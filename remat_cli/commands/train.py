@@ -3,29 +3,18 @@
 from __future__ import annotations
 
 import time
-import zipfile
 from pathlib import Path
-from typing import Any
 
 import msgspec
-import numpy as np
 
-from remat_cli import __version__
-from remat_cli.autodiff.ends import RATE
-from remat_cli.autodiff.rebatch import Rebatch
-from remat_cli.autodiff.step import Step, build_step
-from remat_cli.autodiff.tape import Array
 from remat_cli.base import progress as stages
-from remat_cli.base.files import atomic_path
 from remat_cli.base.progress import Progress
 from remat_cli.commands.asked import request_of
 from remat_cli.commands.compile import compile_model
-from remat_cli.onnx_io.load import DimBindings, SourceModel, load, save
-from remat_cli.onnx_io.rewrite import set_model_metadata
-from remat_cli.onnx_io.step_state import STATE_FILE_KEY
 from remat_cli.report.training import TrainReport
 from remat_cli.settings.settings import Settings, output_paths
-from remat_cli.settings.train import StepPaths, check_train, step_paths
+from remat_cli.settings.train import check_train, step_paths
+from remat_cli.stages.step import make_step, step_snippet, write_step
 
 
 def train_model(model: Path, settings: Settings, progress: Progress) -> TrainReport:
@@ -42,7 +31,7 @@ def train_model(model: Path, settings: Settings, progress: Progress) -> TrainRep
         request_of(settings)
         output_paths(paths.step, compile_settings(settings))
     progress.stage(stages.READING)
-    step = make_step(model, settings, progress)
+    step = make_step(model, settings.train, settings.conditions, progress)
     write_step(step, paths)
     compiled = None
     if settings.budget is not None:
@@ -52,81 +41,12 @@ def train_model(model: Path, settings: Settings, progress: Progress) -> TrainRep
         step=str(paths.step),
         state=str(paths.state),
         facts=step.facts,
-        snippet=_snippet(step, paths, compiled.output if compiled else None),
+        snippet=step_snippet(step, paths, compiled.output if compiled else None),
         compiled=compiled,
         seconds=time.monotonic() - started,
     )
 
 
-def make_step(model: Path, settings: Settings, progress: Progress) -> Step:
-    """The training step of a model as the settings ask for it."""
-    options = settings.train
-    bindings = DimBindings(settings.dims, settings.input_shapes, options.batch)
-    source = load(model, bindings, has_custom_ops=bool(settings.custom_ops))
-    progress.stage(stages.DIFFERENTIATING)
-    step = build_step(source.ir, options, seed=settings.seed, batch=_rebatch(source, options.batch))
-    set_model_metadata(step.model, "remat.version", __version__)
-    set_model_metadata(step.model, "remat.source_sha256", source.sha256)
-    return step
-
-
-def write_step(step: Step, paths: StepPaths) -> None:
-    """Write the step and its first state, each whole or not at all, the state first."""
-    with atomic_path(paths.state) as temporary, zipfile.ZipFile(temporary, "w") as archive:
-        for name, array in step.state.items():
-            _add_array(archive, name, array)
-    set_model_metadata(step.model, STATE_FILE_KEY, paths.state.name)
-    save(step.model, paths.step)
-
-
-def _add_array(archive: zipfile.ZipFile, name: str, array: Array) -> None:
-    """An entry as np.savez writes it; that one takes names as arguments, and so cannot hold every name."""
-    with archive.open(f"{name}.npy", "w", force_zip64=True) as entry:
-        np.lib.format.write_array(entry, _plain(array), allow_pickle=False)
-
-
 def compile_settings(settings: Settings) -> Settings:
     """The settings under which the step is compiled: its dimensions are bound already."""
     return msgspec.structs.replace(settings, dims={}, input_shapes={}, output=None)
-
-
-def _rebatch(source: SourceModel, batch: int | None) -> Rebatch | None:
-    """What the batch was in the file, where it was a number and is another one now."""
-    if batch is None:
-        return None
-    firsts = {port.shape[0] for port in source.interface.inputs if port.shape is not None and len(port.shape)}
-    numbers = {first for first in firsts if isinstance(first, int)}
-    return Rebatch(numbers.pop(), batch) if len(numbers) == 1 and numbers != {batch} else None
-
-
-def _plain(array: Array) -> Array:
-    """Types that .npz files do not know are held as unsigned integers of the same size."""
-    return array if array.dtype.kind in "fiub" else array.view(f"u{array.dtype.itemsize}")
-
-
-def _described(value: Any) -> str:
-    """Name, element type and shape of an input, as numpy writes them."""
-    kind = str(value.dtype.numpy()) if value.dtype is not None else "?"
-    return f"'{value.name}' {kind} {list(value.shape or ())}"
-
-
-def _snippet(step: Step, paths: StepPaths, compiled: str | None) -> str:
-    """Python that trains with the step, ready to paste."""
-    inputs = {value.name: value for value in step.model.graph.inputs}
-    data = (*step.facts.inputs, *filter(None, [step.facts.target]))
-    rate = ', "learning_rate": np.array(0.001, np.float32)' if RATE in inputs else ""
-    return (
-        "import numpy as np\nimport onnxruntime as ort\n\n"
-        "options = ort.SessionOptions()\n"
-        "options.enable_mem_pattern = False  # else later runs take one block for all tensors\n"
-        f'path = "{Path(compiled or paths.step).as_posix()}"\n'
-        'session = ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])\n'
-        "names = [output.name for output in session.get_outputs()]\n"
-        f'state = dict(np.load("{paths.state.as_posix()}"))\n'
-        f"# each batch is a dict of numpy arrays: {', '.join(_described(inputs[name]) for name in data)}\n"
-        "for batch in batches:\n"
-        f"    results = dict(zip(names, session.run(None, {{**state, **batch{rate}}})))\n"
-        '    state = {name.removesuffix(".next"): results[name].copy() for name in names if name.endswith(".next")}\n'
-        f'    print(results["{step.facts.loss}"])\n'
-        "    results.clear()  # gives the runtime its memory back\n"
-    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
@@ -55,3 +56,10 @@ class StepFacts(msgspec.Struct, frozen=True):
     loss: str
     target: str | None = None
     notes: tuple[str, ...] = ()
+
+
+class StepPaths(msgspec.Struct, frozen=True):
+    """Where `train` writes: the training step, and its first state."""
+
+    step: Path
+    state: Path

@@ -22,7 +22,10 @@ from remat_cli.core.training import TrainOptions
 from remat_cli.devices.provider_table import is_plain, named_spec
 from remat_cli.settings.devices import described_budget, memory_budgets, parse_devices, with_threads
 from remat_cli.settings.train import parse_pairs, parse_train
-from remat_cli.settings.yaml_file import read_yaml, suggest
+from remat_cli.settings.yaml_file import converted, read_yaml, suggest
+
+PRINTING = ("format", "quiet", "verbose", "color")
+"""Keys of a file that are none of the work's: the command line reads them."""
 
 
 class Settings(
@@ -81,11 +84,6 @@ class Settings(
     force: bool = False
     work_dir: Path | None = None
     cache_dir: Path = Path()
-
-    format: Literal["text", "json"] = "text"
-    quiet: bool = False
-    verbose: bool = False
-    color: bool = True
 
     @property
     def solver_options(self) -> dict[str, Any]:
@@ -151,11 +149,14 @@ def load_settings(
     for key, value in _parse(given, "").items():
         values[key] = {**values[key], **value} if isinstance(values.get(key), dict) else value
     values.setdefault("cache_dir", default_cache_dir(os.environ))
-    if os.environ.get("NO_COLOR"):
-        values["color"] = False
-    settings = _convert(values)
+    settings = converted(values, Settings)
     _check_values(settings)
     return _settled(settings)
+
+
+def allows_color() -> bool:
+    """Whether the environment says nothing against colors."""
+    return not os.environ.get("NO_COLOR")
 
 
 def default_cache_dir(environment: Mapping[str, str]) -> Path:
@@ -330,21 +331,12 @@ def _parse(values: Mapping[str, Any], where: str) -> dict[str, Any]:
     """Values in the form that `Settings` takes; `where` opens the messages."""
     known = [field.encode_name for field in msgspec.structs.fields(Settings)]
     for key in values:
-        if key not in known:
+        if key not in (*known, *PRINTING):
             raise ConfigError(f"{where}unknown key '{key}'{suggest(key, known)}")
     try:
-        return {key: PARSERS[key](value) if key in PARSERS else value for key, value in values.items()}
+        return {key: PARSERS[key](value) if key in PARSERS else value for key, value in values.items() if key in known}
     except ConfigError as error:
         raise ConfigError(f"{where}{error}") from None
-
-
-def _convert(values: dict[str, Any]) -> Settings:
-    try:
-        return msgspec.convert(values, Settings, strict=False)
-    except msgspec.ValidationError as error:
-        message, _, path = str(error).partition(" - at `$.")
-        key = re.split(r"[.\[`]", path)[0]
-        raise ConfigError(f"{key} = {values.get(key)!r} cannot be used: {message}") from None
 
 
 def _check_values(settings: Settings) -> None:

@@ -5,18 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from remat_cli.base.errors import ConfigError
 from remat_cli.base.files import check_target
-from remat_cli.core.training import TrainOptions
-
-
-class StepPaths(msgspec.Struct, frozen=True):
-    """Where `train` writes: the training step, and its first state."""
-
-    step: Path
-    state: Path
+from remat_cli.core.training import StepPaths, TrainOptions
 
 
 def check_train(options: TrainOptions) -> None:

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+import msgspec
 
 from remat_cli.base.errors import ConfigError
+
+T = TypeVar("T")
 
 
 def read_yaml(file: Path, what: str = "configuration") -> dict[str, Any]:
@@ -31,6 +36,20 @@ def read_yaml(file: Path, what: str = "configuration") -> dict[str, Any]:
     if not isinstance(values, dict):
         raise ConfigError(f"{what} {file} must hold `key: value` lines, not a {type(values).__name__}")
     return {str(key).replace("-", "_"): value for key, value in values.items()}
+
+
+def converted(values: Mapping[str, Any], kind: type[T]) -> T:
+    """Values as a struct.
+
+    Raises:
+        ConfigError: one cannot be used; the text names key and value.
+    """
+    try:
+        return msgspec.convert(values, kind, strict=False)
+    except msgspec.ValidationError as error:
+        message, _, path = str(error).partition(" - at `$.")
+        key = re.split(r"[.\[`]", path)[0]
+        raise ConfigError(f"{key} = {values.get(key)!r} cannot be used: {message}") from None
 
 
 def suggest(key: str, known: Sequence[str]) -> str:

@@ -205,7 +205,6 @@ def test_flags_reach_the_pipeline(remat, pipeline):
     )
     assert (config.dims, config.input_shapes) == ({"batch": 8, "len": 4}, {"x": (1, 3)})
     assert (config.output, config.plan) == (Path("o.onnx"), Path("p.json"))
-    assert config.verbose
 
 
 @pytest.mark.parametrize("command", [TRAIN, MAX_BATCH])
@@ -269,7 +268,7 @@ def test_a_file_speaks_where_flags_are_silent(remat, pipeline):
     remat("compile", "net.onnx", "--config", "c.yaml", "--seed", "5", "--no-portable")
     config = pipeline.config
     assert config.budget.fraction == Fraction(7, 10)
-    assert (config.verify, config.portable, config.quiet, config.seed, config.force) == (False, False, True, 5, True)
+    assert (config.verify, config.portable, config.seed, config.force) == (False, False, 5, True)
 
 
 def test_profile_devices_and_file(remat, pipeline):

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from remat_cli.base.errors import ConfigError
 from remat_cli.base.machine import available_cores
+from remat_cli.cli.printing import Printing, printing_of
 from remat_cli.core.budget import parse_budget
 from remat_cli.devices.provider_table import named_spec
 from remat_cli.settings.settings import (
@@ -228,9 +229,19 @@ def test_cache_directory(monkeypatch):
 
 def test_no_color(monkeypatch):
     monkeypatch.delenv("NO_COLOR", raising=False)
-    assert load_settings({}).color
+    assert printing_of({}, None).color
     monkeypatch.setenv("NO_COLOR", "1")
-    assert not load_settings({}).color
+    assert not printing_of({}, None).color
+
+
+def test_how_a_command_speaks_is_no_setting(tmp_path):
+    file = tmp_path / "c.yaml"
+    file.write_text("quiet: true\nformat: json\nseed: 4\n")
+    assert load_settings({"verbose": True}, file).seed == 4
+    assert printing_of({"verbose": True, "format": None}, file) == Printing("json", quiet=True, verbose=True)
+    file.write_text("quiet: perhaps\n")
+    with pytest.raises(ConfigError, match="quiet = 'perhaps' cannot be used"):
+        printing_of({}, file)
 
 
 def test_a_budget_can_be_required():

@@ -9,20 +9,20 @@ import pytest
 
 from remat_cli.base.errors import ConfigError
 from remat_cli.base.progress import silent
-from remat_cli.commands.train import compile_settings, make_step, write_step
+from remat_cli.commands.train import compile_settings
 from remat_cli.core.problem import Device, Memory, OpSpec, Problem, TensorSpec
 from remat_cli.core.schedule import Schedule
 from remat_cli.core.simulate import baseline, simulate
 from remat_cli.core.tidy import tidy
-from remat_cli.core.training import TrainOptions
+from remat_cli.core.training import StepPaths, TrainOptions
 from remat_cli.settings.settings import load_settings
-from remat_cli.settings.train import StepPaths
 from remat_cli.solvers import make_solver, solve
 from remat_cli.solvers._chains.checkpoints import by_size, candidate_ops, every_root, passes_of, steps_of
 from remat_cli.solvers._sharing import condense
 from remat_cli.solvers.base import Limits, Status
 from remat_cli.stages.prepare import prepare
 from remat_cli.stages.profile import profile_model
+from remat_cli.stages.step import make_step, write_step
 from tests.solvers.random_graphs import at_fraction, one_device
 from tests.solvers.random_training import chain_training, random_training
 
@@ -182,7 +182,7 @@ def digits_step(tmp_path_factory) -> Problem:
     train = TrainOptions(loss="cross-entropy", optimizer="adam", batch=64, keep_outputs=True)
     config = msgspec.structs.replace(load_settings({}), train=train, split="off", estimate=True)
     paths = StepPaths(folder / "step.onnx", folder / "state.npz")
-    write_step(make_step(ROOT / "examples" / "digits.onnx", config, silent()), paths)
+    write_step(make_step(ROOT / "examples" / "digits.onnx", config.train, config.conditions, silent()), paths)
     settings = compile_settings(config)
     prepared = prepare(paths.step, settings.conditions, folder, silent())
     return profile_model(prepared, settings.conditions, silent()).problem()
