@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 .DEFAULT_GOAL := help
-.PHONY: help setup demo picture test test-slow check fmt lint types models schema wheel bench-models bench-split bench-train bench-train-curves bench-devices bench-placement bench-classics bench-gpu test-gpu bench-eager bench-instances bench-quick bench-solvers bench-scale lock clean
+.PHONY: help setup demo picture test test-slow check fmt lint types models schema docs wheel bench-models bench-split bench-train bench-train-curves bench-devices bench-placement bench-classics bench-gpu test-gpu bench-eager bench-instances bench-quick bench-solvers bench-scale lock clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "%-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -58,6 +58,9 @@ models: $(STAMP)  ## rebuild the sample models (seeded, no download)
 
 schema: $(STAMP)  ## rebuild the JSON Schema of plan files from the types
 	$(BIN)/python -m remat_cli.core.plan_schema
+
+docs: $(STAMP)  ## rewrite docs/python.md from the docstrings
+	$(BIN)/python -m docs.make_python_md
 
 bench-models: $(STAMP)  ## compile and verify every sample and zoo model at 90, 80, 70 % and min
 	$(BIN)/python -m bench.models --write

@@ -30,10 +30,11 @@ def settings_of(words: Mapping[str, Any], defaults: Mapping[str, Any] | None = N
     config = words.get("config")
     flags, options = as_flags(given)
     settings = load_settings({**flags, "options": options}, None if config is None else Path(config), defaults)
-    known = [field.encode_name for field in msgspec.structs.fields(solver_class(settings.solver))]
+    own = [field.encode_name for field in msgspec.structs.fields(solver_class(settings.solver))]
+    understood = [*own, *(word for word in given if word not in options)]
     for key in options:
-        if key.partition(".")[0] not in (*known, *(name.replace("-", "_") for name in SOLVERS)):
-            raise ConfigError(f"unknown keyword '{key}'{suggest(key, [*known, *given])}")
+        if key.partition(".")[0] not in (*own, *(name.replace("-", "_") for name in SOLVERS)):
+            raise ConfigError(f"unknown keyword '{key}'{suggest(key, understood)}")
     return settings
 
 
