@@ -13,6 +13,7 @@ from remat_cli.core.verification import Verification
 from remat_cli.onnx_io.load import save
 from remat_cli.stages.place import AUTO, on_best_single, other_single, plan_again
 from remat_cli.stages.planned import PlannedModel
+from remat_cli.stages.platform import Platform
 from remat_cli.stages.prepare import remember_cap
 from remat_cli.stages.record import model_to_write, plan_file
 from remat_cli.stages.request import CompileRequest
@@ -45,7 +46,7 @@ class Settling:
             return Settled(planned, None)
         if planned.written is not None:
             return self._in_one_session(self._verified(planned))
-        return self._on_devices(self._counted(planned))
+        return self._on_devices(self._counted(planned), planned.platform)
 
     def _verified(self, planned: PlannedModel) -> Settled:
         """Run the plan file and its model."""
@@ -103,12 +104,15 @@ class Settling:
             found = Settled(again, None)
         return found if found.planned.cut is None else self._verified(found.planned)
 
-    def _on_devices(self, found: Settled) -> Settled:
-        """Where `auto`'s plan is not measured to be faster than the best one on one device, take that instead."""
+    def _on_devices(self, found: Settled, platform: Platform) -> Settled:
+        """Where `auto`'s plan is not measured to be faster than the best one on one device, take that instead.
+
+        It is judged on the platform as it was: what the other plan's sessions hold of weights says nothing of this one.
+        """
         seen = found.seen
         if seen is None or seen.is_faster_than_single or self.request.search.solver.name != AUTO:
             return found
-        planned = on_best_single(found.planned)
+        planned = on_best_single(replace(found.planned, platform=platform))
         if planned is None:
             return found
         alone = self._counted(planned)

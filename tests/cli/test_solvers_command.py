@@ -14,6 +14,7 @@ class Toy(msgspec.Struct, frozen=True):
 
     name: ClassVar[str] = "toy"
     summary: ClassVar[str] = "plays"
+    takes: ClassVar[str] = "Everything."
     proves: ClassVar[str] = "nothing"
     copies: int = 2
     mode: Literal["a", "b"] = "a"

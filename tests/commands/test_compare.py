@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -7,6 +8,7 @@ import pytest
 
 from remat_cli.base.errors import BrokenSolver, ConfigError, RematError
 from remat_cli.base.progress import Detail, Progress, silent
+from remat_cli.commands import asked
 from remat_cli.commands import compare as pipeline_compare
 from remat_cli.commands.compare import check_agreement, compare
 from remat_cli.contest import runner
@@ -201,8 +203,11 @@ def test_ops_in_reasons_have_their_names():
     )
 
 
+@dataclass(frozen=True)
 class Picky:
     """A solver that takes nothing."""
+
+    name: str
 
     def supports(self, problem):
         return "op 1 breaks the chain"
@@ -210,9 +215,8 @@ class Picky:
 
 @pytest.fixture
 def picky(monkeypatch):
-    from remat_cli.stages import solve as pipeline_solve
-
-    monkeypatch.setattr(pipeline_solve, "make_solver", lambda name, options=None: Picky())
+    for module in (asked, pipeline_compare):
+        monkeypatch.setattr(module, "make_solver", lambda name, options=None: Picky(name))
 
 
 def test_none_that_applies_is_refused_with_reasons(picky):
@@ -226,4 +230,4 @@ def test_solve_refuses_with_the_name_of_the_op(picky):
     config = load_settings({"budget": "0.9", "solver": "keep-all"})
     with pytest.raises(ConfigError, match=r"solver keep-all cannot take this problem: op \S+ breaks the chain"):
         solve_instance(INSTANCE, config, silent())
-    assert refusal(None, "keep-all", {}, ("a", "conv")) == "op conv breaks the chain"
+    assert refusal(None, Picky("keep-all"), ("a", "conv")) == "op conv breaks the chain"

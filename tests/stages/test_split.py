@@ -133,8 +133,9 @@ def test_a_limit_that_forbids_every_split_is_an_answer(capsys, tmp_path, model):
 @pytest.fixture
 def prepared(tmp_path, model):
     """The model ready to be planned, its view, and the settings."""
-    config = load_settings({"cache_dir": str(tmp_path / "cache")})
+    config = load_settings({"cache_dir": str(tmp_path / "cache")}).conditions
     found = prepare(model, config, tmp_path, silent())
+    (tmp_path / "split").mkdir()
     block = channel_block(found, config, tmp_path)
     assert block == block_size()
     return found, view_model(found.reference, found.graph, block), config
@@ -151,7 +152,7 @@ def _split(view):
 
 def test_a_split_model_with_the_same_bits_is_prepared(prepared, tmp_path):
     whole, view, config = prepared
-    found = prepare_split(whole, _split(view), config, tmp_path, may_reassociate=False)
+    found = prepare_split(whole, _split(view), config, tmp_path / "split", may_reassociate=False)
     assert found is not None
     assert inputs_of(found.reference) == inputs_of(whole.reference)
     assert found.source is whole.source
@@ -171,22 +172,22 @@ def _changed(view, difference):
 
 def test_a_split_model_with_other_bits_is_refused(prepared, tmp_path):
     whole, view, config = prepared
-    assert prepare_split(whole, _changed(view, 1e-3), config, tmp_path, may_reassociate=False) is None
+    assert prepare_split(whole, _changed(view, 1e-3), config, tmp_path / "split", may_reassociate=False) is None
 
 
 def test_other_bits_are_taken_only_where_they_may_be_even_when_the_model_is_known(prepared, tmp_path):
     whole, view, config = prepared
     close, far = _changed(view, 1e-5), _changed(view, 1.0)
-    assert prepare_split(whole, far, config, tmp_path, may_reassociate=True) is None
-    found = prepare_split(whole, close, config, tmp_path, may_reassociate=True)
+    assert prepare_split(whole, far, config, tmp_path / "split", may_reassociate=True) is None
+    found = prepare_split(whole, close, config, tmp_path / "split", may_reassociate=True)
     assert found is not None
     assert not found.facts.has_same_bits
     profile_model(found, config, silent())  # the cache knows it now
-    known = prepare_split(whole, close, config, tmp_path, may_reassociate=True)
+    known = prepare_split(whole, close, config, tmp_path / "split", may_reassociate=True)
     assert known is not None
     assert known.facts.measured is not None
     assert not known.facts.has_same_bits
-    assert prepare_split(whole, close, config, tmp_path, may_reassociate=False) is None
+    assert prepare_split(whole, close, config, tmp_path / "split", may_reassociate=False) is None
 
 
 @pytest.fixture(scope="module")
