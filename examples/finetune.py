@@ -1,7 +1,5 @@
 """Train on handwritten digits in less memory than the plain step needs: python examples/finetune.py [FOLDER]."""
 
-import json
-import subprocess
 import sys
 from pathlib import Path
 
@@ -10,15 +8,17 @@ import numpy as np
 import onnxruntime as ort
 from sklearn.datasets import load_digits
 
+import remat_cli as remat
+
 model, folder = Path(__file__).with_name("digits.onnx"), Path(sys.argv[1] if len(sys.argv) > 1 else ".")
-flags = ["--loss", "cross-entropy", "--optimizer", "adam", "--batch", "256", "--budget", "60%", "--force"]
-subprocess.run([sys.executable, "-m", "remat_cli", "train", model, *flags, "-o", folder / "step.onnx"], check=True)
-plan = json.loads((folder / "step.plan.json").read_text())
+words = {"loss": "cross-entropy", "optimizer": "adam", "batch": 256, "budget": "60%", "force": True}
+made = remat.train(model, **words, output=folder / "step.onnx", on_progress=lambda event: print(event, file=sys.stderr))
+plan = remat.read_plan(made.compiled.plan)
 images, labels = load_digits(return_X_y=True)
 
 # A hard limit on what sessions that opt in may hold: a third more than the planned step runs in, and still too little
 # for the plain one.
-cap = int(1.3 * plan["verification"]["smallest_cap_bytes"])
+cap = int(1.3 * plan.verification.smallest_cap_bytes)
 memory = ort.OrtMemoryInfo("Cpu", ort.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, ort.OrtMemType.DEFAULT)
 limits = {"max_mem": cap, "initial_chunk_size_bytes": cap, "max_dead_bytes_per_chunk": 256}
 ort.create_and_register_allocator(memory, ort.OrtArenaCfg(limits))
@@ -50,7 +50,8 @@ figure, (left, right) = plt.subplots(1, 2, figsize=(10, 3.5), layout="constraine
 left.plot(plain, label="plain")
 left.plot(planned, "--", label="planned")
 for name, label in (("baseline_memory_bytes", "plain"), ("memory_bytes", "planned")):
-    right.plot(np.linspace(0, 1, len(plan["promise"][name])), np.array(plan["promise"][name]) / 2**20, label=label)
+    held = np.array(getattr(plan.promise, name)) / 2**20
+    right.plot(np.linspace(0, 1, len(held)), held, label=label)
 left.set(xlabel="training step", ylabel="loss")
 right.set(xlabel="share of one step's ops", ylabel="MiB")
 right.legend()

@@ -69,6 +69,17 @@ def test_the_remat_commands_run_in_the_order_of_the_text(tmp_path, monkeypatch, 
     assert (tmp_path / made).is_file()
 
 
+def test_the_python_of_the_readme_runs(tmp_path, monkeypatch, capsys):
+    shutil.copytree(ROOT / "sample_models", tmp_path / "sample_models")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("REMAT_CACHE_DIR", str(tmp_path / "cache"))
+    (block,) = [
+        block for block in re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL) if "remat.compile" in block
+    ]
+    exec(compile(block.replace('"30s"', '"3s"'), "README.md", "exec"), {})
+    assert "unet.remat.onnx" in capsys.readouterr().out
+
+
 def test_the_exit_codes_are_those_of_the_command_line():
     words = {0: "done", 2: "usage", 3: "budget proved impossible", 4: "no plan found", 5: "verification"}
     for code, word in words.items():
