@@ -21,7 +21,7 @@ from remat_cli.core.program import Program
 from remat_cli.onnx_io.load import prepare_optimized
 from remat_cli.onnx_io.step_state import state_beside
 from remat_cli.report.run_report import RunReport, run_report
-from remat_cli.runtime.feeds import load_feeds, load_state, make_feeds
+from remat_cli.runtime.feeds import feeds_of
 from remat_cli.runtime.segment_measure import see_memory, time_runs
 from remat_cli.runtime.segment_run import PlanRunner, check_devices
 from remat_cli.runtime.trace import chrome_trace
@@ -71,17 +71,6 @@ class LoadedPlan:
         self._stack.close()
 
 
-def load(path: str | Path) -> LoadedPlan:
-    """Open a plan to run it in this process: `load("PLAN.json").run({"x": array})["y"]`.
-
-    Raises:
-        ModelError: the plan is damaged, or its model is gone or changed.
-        MissingDependency: a device of the plan is not here; it is not run on another one instead.
-        RuntimeFailure: ONNX Runtime refuses a part of it.
-    """
-    return LoadedPlan(Path(path))
-
-
 @dataclass(frozen=True)
 class RunOptions:
     """What `remat run` is asked for besides settings.
@@ -94,7 +83,7 @@ class RunOptions:
     is_capped: bool = False
 
 
-def run_plan(path: Path, options: RunOptions, config: Settings, progress: Progress) -> RunReport:
+def run_plan(path: Path, options: RunOptions, settings: Settings, progress: Progress) -> RunReport:
     """Run a plan in fresh processes, once to see its memory and then as often as asked to see its time.
 
     Raises:
@@ -104,51 +93,42 @@ def run_plan(path: Path, options: RunOptions, config: Settings, progress: Progre
     """
     progress.stage(stages.READING)
     read = read_plan(path)
-    _check_targets(_sources(read, path, config), options, config)
-    with tempfile.TemporaryDirectory(prefix="remat_", dir=config.work_dir) as folder:
+    _check_targets(_sources(read, path, settings), options, settings)
+    with tempfile.TemporaryDirectory(prefix="remat_", dir=settings.work_dir) as folder:
         program = make_program(read, path, Path(folder))
         check_devices(program)
-        feeds = _feeds(read, path, config)
+        model = find_file(read.output, path, "model")
+        state = state_beside(prepare_optimized(model), model)
+        feeds = feeds_of(input_specs(read), state, settings.inputs, settings.seed)
         progress.stage(stages.RUNNING)
         caps = dict(zip(program.memories, program.budgets, strict=True)) if options.is_capped else {}
         seen = see_memory(program, feeds)
         timed = time_runs(program, feeds, options.repeat, caps, progress.advance)
-    if config.output is not None:
-        _save(config.output, timed.storable)
+    if settings.output is not None:
+        _save(settings.output, timed.storable)
     if options.trace is not None:
         atomic_write(options.trace, chrome_trace(program, timed.fastest, seen))
-    model = str(find_file(read.output, path, "model"))
     return msgspec.structs.replace(
-        run_report(str(path), model, program, seen, timed.runs, is_repeatable=timed.is_repeatable),
-        output=None if config.output is None else str(config.output),
+        run_report(str(path), str(model), program, seen, timed.runs, is_repeatable=timed.is_repeatable),
+        output=None if settings.output is None else str(settings.output),
         trace=None if options.trace is None else str(options.trace),
         warnings=elsewhere(read),
         is_capped=options.is_capped,
     )
 
 
-def _sources(read: PlanFile, path: Path, config: Settings) -> tuple[Path, ...]:
+def _sources(read: PlanFile, path: Path, settings: Settings) -> tuple[Path, ...]:
     """The files that a run reads, which its results may not take the place of."""
-    inputs = () if config.inputs is None else (config.inputs,)
+    inputs = () if settings.inputs is None else (settings.inputs,)
     return (path, find_file(read.output, path, "model"), *inputs)
 
 
-def _check_targets(sources: tuple[Path, ...], options: RunOptions, config: Settings) -> None:
+def _check_targets(sources: tuple[Path, ...], options: RunOptions, settings: Settings) -> None:
     if options.repeat < 1:
         raise ConfigError(f"repeat {options.repeat} must be at least 1")
-    targets = [target for target in (config.output, options.trace) if target is not None]
+    targets = [target for target in (settings.output, options.trace) if target is not None]
     for number, target in enumerate(targets):
-        check_target(target, sources=(*sources, *targets[:number]), overwrite=config.force)
-
-
-def _feeds(read: PlanFile, path: Path, config: Settings) -> dict[str, Any]:
-    """The user's inputs, or seeded ones; a training step begins with its own state."""
-    inputs = input_specs(read)
-    model = find_file(read.output, path, "model")
-    state = load_state(state_beside(prepare_optimized(model), model), inputs)
-    if config.inputs is not None:
-        return {**state, **load_feeds(config.inputs, [spec for spec in inputs if spec.name not in state])}
-    return {**make_feeds(inputs, config.seed), **state}
+        check_target(target, sources=(*sources, *targets[:number]), overwrite=settings.force)
 
 
 def _save(path: Path, outputs: Mapping[str, Any]) -> None:

@@ -7,13 +7,14 @@ from pathlib import Path
 import msgspec
 
 from remat_cli.base.errors import ModelError
+from remat_cli.base.files import sha256
 from remat_cli.base.progress import Progress
 from remat_cli.core.conditions import Conditions
 from remat_cli.core.plan_file import PlanFile, check_belongs, read_plan
 from remat_cli.devices.provider_table import named_spec
 from remat_cli.report.compile import VerifyReport
 from remat_cli.settings.settings import Settings
-from remat_cli.stages.prepare import prepare, sha256, work_folder
+from remat_cli.stages.prepare import prepare, work_folder
 from remat_cli.stages.record import elsewhere, find_file, whole_sha256
 from remat_cli.stages.verify import PlannedRun
 from remat_cli.stages.verify import verify_plan as run_both

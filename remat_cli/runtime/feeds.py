@@ -14,6 +14,18 @@ from remat_cli.core.interface import InputSpec
 from remat_cli.runtime._arrays import EXTENDED_NAMES, Array, numpy_dtype, runtime_dtype
 
 
+def feeds_of(inputs: Sequence[InputSpec], state: Path | None, given: Path | None, seed: int) -> dict[str, Array]:
+    """What to run with: the user's inputs, or seeded ones; a training step begins with its own state.
+
+    Raises:
+        ModelError: a file does not fit, or an input's element type cannot be fed.
+    """
+    first = load_state(state, inputs)
+    if given is not None:
+        return {**first, **load_feeds(given, [spec for spec in inputs if spec.name not in first])}
+    return {**make_feeds(inputs, seed), **first}
+
+
 def make_feeds(inputs: Sequence[InputSpec], seed: int) -> dict[str, Array]:
     """Seeded random values for every input.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from typing import Any
 import msgspec
 
 from remat_cli.base import progress as stages
+from remat_cli.base.files import sha256
 from remat_cli.base.progress import Progress
 from remat_cli.core.conditions import CPU, Conditions
 from remat_cli.core.device import DeviceSpec
@@ -22,7 +22,7 @@ from remat_cli.onnx_io.load import DimBindings, SourceModel, inputs_of, load, pr
 from remat_cli.onnx_io.phases import carry_phases
 from remat_cli.onnx_io.step_state import state_file
 from remat_cli.onnx_io.to_graph import op_signatures, to_graph
-from remat_cli.runtime.feeds import load_feeds, load_state, make_feeds
+from remat_cli.runtime.feeds import feeds_of
 from remat_cli.runtime.optimize import optimize
 from remat_cli.runtime.profile_cache import CacheScope, ProfileCache
 from remat_cli.runtime.profilers import Measured
@@ -91,7 +91,9 @@ def prepare(path: Path, conditions: Conditions, work: Path, progress: Progress) 
     progress.stage(stages.READING)
     bindings = DimBindings(conditions.dims, conditions.input_shapes)
     source = load(path, bindings, has_custom_ops=bool(conditions.custom_ops))
-    feeds, more_feeds = _feeds(source, conditions)
+    fed = (inputs_of(source.ir), state_file(source), conditions.inputs)
+    feeds = feeds_of(*fed, conditions.seed)
+    more_feeds = () if conditions.inputs else (feeds_of(*fed, conditions.seed + 1),)
     progress.stage(stages.OPTIMISING)
     reference_path = optimise(source.ir, conditions, work)
     reference = carry_phases(source.ir, prepare_optimized(reference_path))
@@ -113,28 +115,11 @@ def prepare(path: Path, conditions: Conditions, work: Path, progress: Progress) 
     )
 
 
-def _feeds(source: SourceModel, conditions: Conditions) -> tuple[dict[str, Any], tuple[dict[str, Any], ...]]:
-    """What to run with: the user's inputs, or seeded ones, twice; a training step begins with its own state."""
-    inputs = inputs_of(source.ir)
-    state = load_state(state_file(source), inputs)
-    if conditions.inputs:
-        rest = [spec for spec in inputs if spec.name not in state]
-        return {**state, **load_feeds(conditions.inputs, rest)}, ()
-    first, second = ({**make_feeds(inputs, seed), **state} for seed in (conditions.seed, conditions.seed + 1))
-    return first, (second,)
-
-
 def remember_cap(prepared: Prepared, verification: Verification, conditions: Conditions) -> None:
     """Keep the original's smallest cap, which takes long to find and depends on nothing that a plan changes."""
     found = verification.original_smallest_cap_bytes
     if found is not None and verification.cap_options == "default" and prepared.facts.smallest_cap_bytes is None:
         remember_facts(prepared.reference_sha256, conditions, smallest_cap_bytes=found)
-
-
-def sha256(path: Path) -> str:
-    """Hash of a file's contents."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def cache_scope(spec: DeviceSpec, conditions: Conditions) -> CacheScope:

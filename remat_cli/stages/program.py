@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 
 from remat_cli.base.errors import ModelError
+from remat_cli.base.files import sha256
 from remat_cli.core.device_problem import input_ops
 from remat_cli.core.graph import Tensor
 from remat_cli.core.interface import InputSpec, WeightUse
@@ -22,7 +23,6 @@ from remat_cli.onnx_io.load import outputs_of, prepare_optimized
 from remat_cli.onnx_io.segment_models import SegmentSource, WrittenSegments, whole_segment, write_segments
 from remat_cli.stages.place import cut_of
 from remat_cli.stages.platform import Platform
-from remat_cli.stages.prepare import sha256
 from remat_cli.stages.record import find_file
 
 

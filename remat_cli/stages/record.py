@@ -11,6 +11,7 @@ import msgspec
 
 from remat_cli import __version__
 from remat_cli.base.errors import ModelError
+from remat_cli.base.files import sha256
 from remat_cli.core.device_problem import input_ops
 from remat_cli.core.graph import Graph
 from remat_cli.core.placement import Placement, Reference
@@ -34,7 +35,7 @@ from remat_cli.runtime.provenance import provenance
 from remat_cli.runtime.verify import VerifyRequest
 from remat_cli.stages.planned import PlannedModel, WrittenModel
 from remat_cli.stages.platform import Platform
-from remat_cli.stages.prepare import Prepared, sha256
+from remat_cli.stages.prepare import Prepared
 from remat_cli.stages.request import CompileRequest
 
 PATTERN_OFF = "options.enable_mem_pattern = False  # else later runs take one block for all tensors\n"

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from remat_cli.base.files import sha256
 from remat_cli.base.progress import Progress
 from remat_cli.core.conditions import Conditions
 from remat_cli.core.profile import Profile
@@ -34,7 +35,6 @@ from remat_cli.stages.prepare import (
     observe,
     optimise,
     remember_facts,
-    sha256,
 )
 from remat_cli.stages.profile import profile_inside
 

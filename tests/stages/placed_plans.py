@@ -9,6 +9,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+from remat_cli.base.files import sha256
 from remat_cli.base.progress import silent
 from remat_cli.core.device import DeviceSpec
 from remat_cli.core.device_problem import input_ops
@@ -36,7 +37,7 @@ from remat_cli.runtime.provenance import provenance
 from remat_cli.settings.settings import load_settings
 from remat_cli.stages.place import cut_of
 from remat_cli.stages.platform import Platform
-from remat_cli.stages.prepare import Prepared, prepare, sha256
+from remat_cli.stages.prepare import Prepared, prepare
 
 ONE, TWO = named_spec("cpu:1threads"), named_spec("cpu:2threads")
 SHARED = (ONE, TWO)
