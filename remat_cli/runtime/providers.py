@@ -114,9 +114,10 @@ def require(provider: Provider) -> None:
     elif provider.plugin is not None:
         _require_plugin(ort, provider, provider.plugin)
     else:
+        more = f"; it also needs {provider.needs}" if provider.needs else ""
         raise MissingDependency(
             f"device '{provider.name}' needs the package {provider.package}, but onnxruntime {ort.__version__} here "
-            f"was built without {provider.runtime_name}: {provider.install}; it also needs {provider.needs}"
+            f"was built without {provider.runtime_name}: {provider.install}{more}"
         )
 
 
