@@ -59,8 +59,9 @@ models: $(STAMP)  ## rebuild the sample models (seeded, no download)
 schema: $(STAMP)  ## rebuild the JSON Schema of plan files from the types
 	$(BIN)/python -m remat_cli.core.plan_schema
 
-docs: $(STAMP)  ## rewrite docs/python.md from the docstrings
+docs: $(STAMP)  ## rewrite docs/python.md from the docstrings, and the table of docs/solvers.md from the registry
 	$(BIN)/python -m docs.make_python_md
+	$(BIN)/python -m tests.test_docs_solvers
 
 bench-models: $(STAMP)  ## compile and verify every sample and zoo model at 90, 80, 70 % and min
 	$(BIN)/python -m bench.models --write
