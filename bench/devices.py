@@ -41,6 +41,7 @@ from remat_cli.onnx_io.load import save
 from remat_cli.runtime.providers import device_of, require_device
 from remat_cli.runtime.segment_measure import see_memory
 from remat_cli.settings.settings import Settings, load_settings
+from remat_cli.stages.ask import CompileRequest
 from remat_cli.stages.place import plan_again, plan_on_devices
 from remat_cli.stages.planned import PlannedModel
 from remat_cli.stages.platform import Platform
@@ -48,7 +49,6 @@ from remat_cli.stages.prepare import Prepared, prepare
 from remat_cli.stages.profile import profile_model
 from remat_cli.stages.program import placed_program
 from remat_cli.stages.record import model_to_write, plan_file, written_at
-from remat_cli.stages.request import CompileRequest
 from remat_cli.stages.settle import ATTEMPTS, Settled
 from remat_cli.stages.tell import compile_report
 from sample_models.papers import paper_model

@@ -14,7 +14,7 @@ from remat_cli.settings.settings import Settings, load_settings, require_budget
 from remat_cli.settings.yaml_file import suggest
 from remat_cli.solvers import SOLVERS, make_solver, solver_class
 from remat_cli.solvers.base import Limits
-from remat_cli.stages.request import CompileRequest
+from remat_cli.stages.ask import CompileRequest
 from remat_cli.stages.solve import Search
 
 NO_WORDS = frozenset({"model", "file", "instance", "on_progress", "options", "config"})

@@ -14,11 +14,11 @@ from remat_cli.core.plan_file import write_plan
 from remat_cli.onnx_io.load import save
 from remat_cli.report.compile import CompileReport
 from remat_cli.settings.settings import Outputs, Settings, output_paths
+from remat_cli.stages.ask import CompileRequest
 from remat_cli.stages.plan import plan_model
 from remat_cli.stages.prepare import prepare, work_folder
 from remat_cli.stages.profile import is_cut_into_sessions, profile_model
 from remat_cli.stages.record import model_to_write, plan_file, written_at
-from remat_cli.stages.request import CompileRequest
 from remat_cli.stages.settle import Settled, Settling
 from remat_cli.stages.tell import compile_report
 

@@ -18,12 +18,11 @@ from remat_cli.report.training import BatchProbe, MaxBatchReport
 from remat_cli.settings.devices import only_device
 from remat_cli.settings.settings import Settings, require_budget
 from remat_cli.settings.train import check_train
-from remat_cli.stages.ask import ask
+from remat_cli.stages.ask import CompileRequest, ask
 from remat_cli.stages.plan import plan_model
 from remat_cli.stages.platform import Platform
 from remat_cli.stages.prepare import Prepared, prepare, work_folder
 from remat_cli.stages.profile import profile_model
-from remat_cli.stages.request import CompileRequest
 from remat_cli.stages.step import make_step, write_step
 
 MOST_BATCH = 2**20

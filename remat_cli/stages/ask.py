@@ -1,15 +1,36 @@
-"""The user's budget on a problem: what bytes, shares and `min` come to in each memory."""
+"""What a compile is asked for, and what its budget comes to in each memory."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
+
 from remat_cli.core.budget import Budget, Scope, resolve
+from remat_cli.core.conditions import Conditions
 from remat_cli.core.placing import one_device_schedule
 from remat_cli.core.plan import Plan
 from remat_cli.core.problem import Problem
 from remat_cli.core.simulate import baseline, fixed_bytes_of, simulate
+from remat_cli.core.splits import SplitOptions
 from remat_cli.stages.platform import Platform
-from remat_cli.stages.request import CompileRequest
-from remat_cli.stages.solve import BudgetQuestion
+from remat_cli.stages.solve import BudgetQuestion, Search
+
+
+@dataclass(frozen=True)
+class CompileRequest:
+    """Conditions, budgets by memory (`budget` is how the user wrote them), the search, and which splits may be made.
+
+    `overlap` lets copies between memories run beside ops; `capped_run` has verification look for the smallest cap.
+    """
+
+    conditions: Conditions
+    budget: str
+    budgets: Mapping[str, Budget]
+    scope: Scope
+    search: Search
+    splits: SplitOptions
+    overlap: bool = False
+    capped_run: bool = True
 
 
 def ask(platform: Platform, request: CompileRequest) -> BudgetQuestion:

@@ -18,12 +18,11 @@ from remat_cli.core.segments import Cut, cut_plan
 from remat_cli.core.simulate import simulate
 from remat_cli.onnx_io.element_types import size_bytes
 from remat_cli.solvers import make_solver
-from remat_cli.stages.ask import ask
+from remat_cli.stages.ask import CompileRequest, ask
 from remat_cli.stages.fit import excess_bytes, fit
 from remat_cli.stages.planned import PlannedModel
 from remat_cli.stages.platform import Platform
 from remat_cli.stages.prepare import Prepared
-from remat_cli.stages.request import CompileRequest
 from remat_cli.stages.solve import BudgetAnswer, BudgetQuestion, Search, answer, proved_status, unsolved
 
 SINGLE_SHARE = 0.4  # of the time limit, for plans on one device each

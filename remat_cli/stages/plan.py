@@ -6,13 +6,12 @@ from pathlib import Path
 
 from remat_cli.base.progress import Progress, silent
 from remat_cli.core.splits import Region, RegionFacts
-from remat_cli.stages.ask import ask
+from remat_cli.stages.ask import CompileRequest, ask
 from remat_cli.stages.place import plan_on_devices
 from remat_cli.stages.planned import PlannedModel
 from remat_cli.stages.platform import Platform
 from remat_cli.stages.prepare import Prepared
 from remat_cli.stages.profile import is_cut_into_sessions
-from remat_cli.stages.request import CompileRequest
 from remat_cli.stages.solve import answer, unsolved
 from remat_cli.stages.splitter import WHOLE_SHARE, Splitter
 from remat_cli.stages.write import write_within_budget

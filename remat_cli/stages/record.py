@@ -33,10 +33,10 @@ from remat_cli.onnx_io.annotate import annotate
 from remat_cli.report.solution import SolutionReport, solution_report
 from remat_cli.runtime.provenance import provenance
 from remat_cli.runtime.verify import VerifyRequest
+from remat_cli.stages.ask import CompileRequest
 from remat_cli.stages.planned import PlannedModel, WrittenModel
 from remat_cli.stages.platform import Platform
 from remat_cli.stages.prepare import Prepared
-from remat_cli.stages.request import CompileRequest
 
 PATTERN_OFF = "options.enable_mem_pattern = False  # else later runs take one block for all tensors\n"
 UNVERIFIED = "not verified: run `remat verify` on the plan"

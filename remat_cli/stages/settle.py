@@ -11,12 +11,12 @@ import msgspec
 from remat_cli.base.progress import Progress
 from remat_cli.core.verification import Verification
 from remat_cli.onnx_io.load import save
+from remat_cli.stages.ask import CompileRequest
 from remat_cli.stages.place import AUTO, on_best_single, other_single, plan_again
 from remat_cli.stages.planned import PlannedModel
 from remat_cli.stages.platform import Platform
 from remat_cli.stages.prepare import remember_cap
 from remat_cli.stages.record import model_to_write, plan_file
-from remat_cli.stages.request import CompileRequest
 from remat_cli.stages.verify import PlannedRun, verify_plan
 from remat_cli.stages.write import with_budget, write_with_room
 

@@ -28,9 +28,9 @@ from remat_cli.splitting.search import Search as RegionSearch
 from remat_cli.splitting.steps import region_steps
 from remat_cli.splitting.timeline import Timeline
 from remat_cli.splitting.view import view_model
+from remat_cli.stages.ask import CompileRequest
 from remat_cli.stages.planned import PlannedModel
 from remat_cli.stages.prepare import Prepared
-from remat_cli.stages.request import CompileRequest
 from remat_cli.stages.solve import BudgetAnswer, BudgetQuestion, answer
 from remat_cli.stages.split_model import (
     ExposedTiles,
