@@ -16,13 +16,11 @@ from pathlib import Path
 import numpy as np
 import onnx_ir as ir
 
-from remat_cli.autodiff import rules_conv_input as images
-from remat_cli.autodiff import rules_conv_weight as weights
+from remat_cli.autodiff import rules_conv
 from remat_cli.autodiff.rules_conv_window import LEADING, Window, crop, fit, pairs, tiled
 from remat_cli.autodiff.tape import IR_VERSION, OPSET, Tape, shape_of
-from remat_cli.runtime.optimize import optimize
 from remat_cli.runtime.profilers import ProfileRequest, measure
-from remat_cli.runtime.session import SessionSettings, run_profiled
+from remat_cli.runtime.session import SessionSettings, optimize, run_profiled
 
 THREADS = 2
 REQUEST = ProfileRequest(runs=5, least_seconds=0.2, intra_op_threads=THREADS)
@@ -93,8 +91,8 @@ def _rows(name: str, layer: Layer) -> Iterator[str]:
     forward = _figures(layer, _forward, ("image", "weight"))
     yield _row(name, "forward", "Conv", forward, forward)
     for part, forms, chosen, inputs in (
-        ("weights", WEIGHT_FORMS, weights.weight_gradient, ("image", "grad")),
-        ("image", IMAGE_FORMS, images.image_gradient, ("grad", "weight")),
+        ("weights", WEIGHT_FORMS, rules_conv.weight_gradient, ("image", "grad")),
+        ("image", IMAGE_FORMS, rules_conv.image_gradient, ("grad", "weight")),
     ):
         wanted = _ops(layer, chosen, inputs)
         for form, write in forms.items():
@@ -166,7 +164,7 @@ def _dilated(tape: Tape, window: Window, grad: ir.Value, weight: ir.Value, group
     highs = [size + low - now for size, low, now in zip(window.sizes, window.lows, sizes, strict=True)]
     grad, (before, after) = fit(tape, grad, lows, highs)
     plain = Window(window.sizes, sizes, window.kernel, one, one, window.lows)
-    turned = images._by_phase(tape, plain, weight, [0] * window.rank, group)
+    turned = rules_conv._by_phase(tape, plain, weight, [0] * window.rank, group)
     return tape.op("Conv", grad, turned, pads=[*before, *after], group=group)
 
 
@@ -177,24 +175,24 @@ def _tap_by_tap(tape: Tape, window: Window, image: ir.Value, grad: ir.Value, gro
     for tap in np.ndindex(*window.kernel):
         reach = [(count - 1) * stride + 1 for count, stride in zip(window.results, window.strides, strict=True)]
         ends = [first + length for first, length in zip(tap, reach, strict=True)]
-        parts.append(weights._by_product(tape, crop(tape, padded, tap, ends, window.strides), grad, group))
+        parts.append(rules_conv._by_product(tape, crop(tape, padded, tap, ends, window.strides), grad, group))
     joined = tape.op("Concat", *parts, axis=-1)
     return tape.op("Reshape", joined, tape.ints(*shape_of(joined)[:LEADING], *window.kernel))
 
 
 def _product(tape: Tape, window: Window, image: ir.Value, grad: ir.Value, group: int) -> ir.Value:
-    return weights._by_product(tape, weights._read_only(tape, window, image), grad, group)
+    return rules_conv._by_product(tape, rules_conv._read_only(tape, window, image), grad, group)
 
 
 IMAGE_FORMS: Mapping[str, Form] = {
-    "ConvTranspose": images._transposed,
-    "turned weights by phase": images._gathered,
+    "ConvTranspose": rules_conv._transposed,
+    "turned weights by phase": rules_conv._gathered,
     "dilated gradient": _dilated,
 }
 WEIGHT_FORMS: Mapping[str, Form] = {
-    "images as groups": weights._by_sample,
-    "batch as channels": weights._over_batch,
-    "channels as batch": weights._channels_as_batch,
+    "images as groups": rules_conv._by_sample,
+    "batch as channels": rules_conv._over_batch,
+    "channels as batch": rules_conv._channels_as_batch,
     "product of each image": _product,
     "product of each tap": _tap_by_tap,
 }

@@ -16,8 +16,7 @@ from remat_cli.base.progress import silent
 from remat_cli.core.device import DeviceSpec
 from remat_cli.core.plan_file import read_plan
 from remat_cli.core.program import Program
-from remat_cli.runtime._arrays import PackedArray, pack_all, run_session, unpack
-from remat_cli.runtime._ort import runtime_errors
+from remat_cli.runtime._ort import PackedArray, pack_all, run_session, runtime_errors, unpack
 from remat_cli.runtime._process import Advance, run_fresh
 from remat_cli.runtime.segment_measure import time_runs
 from remat_cli.runtime.session import SessionSettings, device_settings, open_session

@@ -9,10 +9,9 @@ from math import prod
 import numpy as np
 import onnx_ir as ir
 
-from remat_cli.autodiff.call import FIRST, Call, Form, Found, Grads, Rule, Rules
 from remat_cli.autodiff.pieces import reshape
 from remat_cli.autodiff.reverse import Recorder
-from remat_cli.autodiff.tape import Tape, element_type, known, shape_of
+from remat_cli.autodiff.tape import FIRST, Call, Form, Found, Grads, Rule, Rules, Tape, element_type, known, shape_of
 from remat_cli.base.errors import ModelError
 
 DOMAIN = "remat"

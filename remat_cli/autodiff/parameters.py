@@ -9,8 +9,8 @@ from fnmatch import fnmatchcase
 import numpy as np
 import onnx_ir as ir
 
-from remat_cli.autodiff.call import Rules
 from remat_cli.autodiff.reverse import rule_name
+from remat_cli.autodiff.tape import Rules
 from remat_cli.base.errors import ModelError
 from remat_cli.onnx_io.op_facts import has_body
 

@@ -8,9 +8,8 @@ from dataclasses import dataclass, field, replace
 
 import onnx_ir as ir
 
-from remat_cli.autodiff.call import Call, Form, Found, Rule, Rules
 from remat_cli.autodiff.rules import ZERO_GRADIENT
-from remat_cli.autodiff.tape import Tape, is_float, shape_of
+from remat_cli.autodiff.tape import Call, Form, Found, Rule, Rules, Tape, is_float, shape_of
 from remat_cli.base.errors import RematError
 
 

@@ -20,9 +20,8 @@ from remat_cli.autodiff import (
     rules_resize,
     rules_shape,
 )
-from remat_cli.autodiff.call import FIRST, Call, Form, Rule, Rules
 from remat_cli.autodiff.rules_norm import BATCH_NORM_FROZEN
-from remat_cli.autodiff.tape import Tape
+from remat_cli.autodiff.tape import FIRST, Call, Form, Rule, Rules, Tape
 from remat_cli.base.errors import ConfigError
 from remat_cli.core.training import TrainOptions
 

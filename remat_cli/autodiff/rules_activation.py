@@ -7,9 +7,8 @@ from collections.abc import Callable, Mapping
 
 import onnx_ir as ir
 
-from remat_cli.autodiff.call import Call, Form, Found, Gradient, Grads, Rule, Rules, TrainingForm
 from remat_cli.autodiff.pieces import Slope, one_minus, shifted, smallest, step, sum_to, times
-from remat_cli.autodiff.tape import Tape
+from remat_cli.autodiff.tape import Call, Form, Found, Gradient, Grads, Rule, Rules, Tape, TrainingForm
 
 SELU_ALPHA = 1.67326319217681884765625
 SELU_GAMMA = 1.05070102214813232421875

@@ -8,9 +8,8 @@ from itertools import chain
 
 import onnx_ir as ir
 
-from remat_cli.autodiff.call import Call
 from remat_cli.autodiff.pieces import reshape
-from remat_cli.autodiff.tape import Tape, shape_of
+from remat_cli.autodiff.tape import Call, Tape, shape_of
 
 LEADING = 2  # axes before the spatial ones: batch and channels
 

@@ -8,9 +8,8 @@ from math import prod
 import numpy as np
 import onnx_ir as ir
 
-from remat_cli.autodiff.call import Call, Form, Found, Grads, Rule, Rules
 from remat_cli.autodiff.pieces import reshape, sign, sum_to
-from remat_cli.autodiff.tape import Array, Tape, element_type, shape_of
+from remat_cli.autodiff.tape import Array, Call, Form, Found, Grads, Rule, Rules, Tape, element_type, shape_of
 from remat_cli.base.errors import ModelError
 
 LAYER_EPSILON = 1e-5  # defaults of the ops

@@ -13,9 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from remat_cli.autodiff.call import Call, Form, Found, Grads, Rule, Rules, only
 from remat_cli.autodiff.pieces import reshape
-from remat_cli.autodiff.tape import Tape, element_type, known, shape_of
+from remat_cli.autodiff.tape import Call, Form, Found, Grads, Rule, Rules, Tape, element_type, known, only, shape_of
 
 EPSILON = 1e-5  # default of every op here
 MOMENTUM = 0.9

@@ -8,12 +8,10 @@ from math import prod
 import numpy as np
 import onnx_ir as ir
 
-from remat_cli.autodiff.call import Call, Form, Found, Grads, Rule, Rules, only
-from remat_cli.autodiff.moves import zeros
-from remat_cli.autodiff.pieces import as_numbers, reshape, sign
-from remat_cli.autodiff.rules_conv_input import image_gradient
+from remat_cli.autodiff.pieces import as_numbers, reshape, sign, zeros
+from remat_cli.autodiff.rules_conv import image_gradient
 from remat_cli.autodiff.rules_conv_window import LEADING, Window, resized, window_of
-from remat_cli.autodiff.tape import Array, Tape, element_type, shape_of
+from remat_cli.autodiff.tape import Array, Call, Form, Found, Grads, Rule, Rules, Tape, element_type, only, shape_of
 from remat_cli.base.errors import ModelError
 
 WINDOW_ATTRIBUTES = ("kernel_shape", "strides", "dilations", "pads", "auto_pad", "ceil_mode")

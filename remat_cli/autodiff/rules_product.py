@@ -9,9 +9,8 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from remat_cli.autodiff.call import Call, Form, Found, Grads, Rule, Rules, only
 from remat_cli.autodiff.pieces import reshape, sum_to
-from remat_cli.autodiff.tape import Tape, shape_of
+from remat_cli.autodiff.tape import Call, Form, Found, Grads, Rule, Rules, Tape, only, shape_of
 from remat_cli.base.errors import ModelError
 
 

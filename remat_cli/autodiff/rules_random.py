@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from remat_cli.autodiff.call import FIRST, Call, Form, Found, Grads, Rule, Rules, only
 from remat_cli.autodiff.pieces import reshape
-from remat_cli.autodiff.tape import Array, Tape, element_type
+from remat_cli.autodiff.tape import FIRST, Array, Call, Form, Found, Grads, Rule, Rules, Tape, element_type, only
 from remat_cli.base.errors import ModelError
 
 DEFAULT_RATIO = 0.5

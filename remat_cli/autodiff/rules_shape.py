@@ -10,10 +10,8 @@ from typing import Literal
 import numpy as np
 import onnx_ir as ir
 
-from remat_cli.autodiff.call import FIRST, Call, Found, Grads, Rule, Rules, constant_of, only
-from remat_cli.autodiff.moves import Cut, pad, scatter_add, ungather, unslice, window, zeros
-from remat_cli.autodiff.pieces import positive, reshape, sum_to
-from remat_cli.autodiff.tape import Array, Tape, shape_of
+from remat_cli.autodiff.pieces import Cut, pad, positive, reshape, scatter_add, sum_to, ungather, unslice, window, zeros
+from remat_cli.autodiff.tape import FIRST, Array, Call, Found, Grads, Rule, Rules, Tape, constant_of, only, shape_of
 from remat_cli.base.errors import ModelError
 
 PAD_MODES: Mapping[str, Literal["reflect", "edge", "wrap"]] = {"reflect": "reflect", "edge": "edge", "wrap": "wrap"}

@@ -11,18 +11,16 @@ import msgspec
 import numpy as np
 
 from remat_cli import __version__
-from remat_cli.autodiff.ends import RATE
-from remat_cli.autodiff.rebatch import Rebatch
-from remat_cli.autodiff.step import Step, build_step
+from remat_cli.autodiff.forward import Rebatch
+from remat_cli.autodiff.step import RATE, Step, build_step
 from remat_cli.autodiff.tape import Array
 from remat_cli.base import progress as stages
 from remat_cli.base.files import atomic_path
 from remat_cli.base.progress import Progress
 from remat_cli.commands.asked import request_of
 from remat_cli.commands.compile import compile_model
-from remat_cli.onnx_io.load import DimBindings, SourceModel, load, save
+from remat_cli.onnx_io.load import STATE_FILE_KEY, DimBindings, SourceModel, load, save
 from remat_cli.onnx_io.rewrite import set_model_metadata
-from remat_cli.onnx_io.step_state import STATE_FILE_KEY
 from remat_cli.report.training import TrainReport
 from remat_cli.settings.settings import Settings, output_paths
 from remat_cli.settings.train import StepPaths, check_train, step_paths

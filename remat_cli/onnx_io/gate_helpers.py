@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import onnx_ir as ir
 
 from remat_cli.core.graph import TensorType
-from remat_cli.onnx_io.draft import Draft
+from remat_cli.onnx_io.assemble import Draft
 from remat_cli.onnx_io.normalise import fresh_name
 
 FIRST_OPSET_WITH_AXES_INPUT = 13

@@ -22,8 +22,8 @@ import onnx_ir as ir
 
 from remat_cli.base.errors import RematError
 from remat_cli.core.graph import TensorType
+from remat_cli.onnx_io.assemble import Draft
 from remat_cli.onnx_io.default_order import captured_values, depth_first_order, ready_order
-from remat_cli.onnx_io.draft import Draft
 from remat_cli.onnx_io.gate_helpers import HelperWriter
 from remat_cli.onnx_io.op_facts import NCHWC
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import onnx_ir as ir
 
 from remat_cli.base.files import atomic_path, atomic_write
-from remat_cli.onnx_io.element_types import dims_of
+from remat_cli.onnx_io.interface import dims_of
 
 INLINE_LIMIT_BYTES = 3 * 2**29  # 1.5 GiB: protobuf cannot hold 2 GiB
 SMALL_BYTES = 1024  # tensors below this stay in the model file

@@ -21,10 +21,8 @@ from remat_cli.core.problem import Problem
 from remat_cli.core.program import SegmentFile, StoredWeight, Value
 from remat_cli.core.schedule import Compute
 from remat_cli.core.segments import Segment
-from remat_cli.onnx_io.assemble import Parts, assemble, declare, element_types
-from remat_cli.onnx_io.draft import Draft
-from remat_cli.onnx_io.element_types import DATA_TYPES, dims_of, runtime_name, size_bytes
-from remat_cli.onnx_io.interface import Interface, Port, fed_inputs
+from remat_cli.onnx_io.assemble import Draft, Parts, assemble, declare, element_types
+from remat_cli.onnx_io.interface import DATA_TYPES, Interface, Port, dims_of, fed_inputs, runtime_name, size_bytes
 from remat_cli.onnx_io.normalise import names_in
 from remat_cli.onnx_io.rewrite import drafts_of, instance_names
 from remat_cli.onnx_io.save import ALIGNMENT, SMALL_BYTES

@@ -6,7 +6,7 @@ import onnx_ir as ir
 
 from remat_cli.core.interface import Reader, WeightUse
 from remat_cli.onnx_io.default_order import captured_values
-from remat_cli.onnx_io.element_types import runtime_name
+from remat_cli.onnx_io.interface import runtime_name
 
 CAPTURED = -1  # input number of a weight that a subgraph reads
 

@@ -11,10 +11,9 @@ import numpy as np
 
 from remat_cli.core.profile import LinkCost
 from remat_cli.runtime._ort import runtime_errors
-from remat_cli.runtime._places import place_of, placed_value
 from remat_cli.runtime._process import Advance, ignore_progress, run_fresh
-from remat_cli.runtime._segment_values import copied
-from remat_cli.runtime.providers import require_device
+from remat_cli.runtime._segment_sessions import copied
+from remat_cli.runtime.providers import place_of, placed_value, require_device
 from remat_cli.runtime.session import SessionSettings, session_device
 
 SIZES = tuple(4096 * 4**power for power in range(8))  # 4 KiB ... 64 MiB

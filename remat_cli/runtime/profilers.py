@@ -12,10 +12,8 @@ import msgspec
 
 from remat_cli.base.errors import RuntimeFailure
 from remat_cli.core.profile import OpCost
-from remat_cli.runtime._arena import share_arena
-from remat_cli.runtime._arrays import Array, PackedArray, pack_all, run_session, unpack
 from remat_cli.runtime._events import Event, Run
-from remat_cli.runtime._ort import runtime_errors
+from remat_cli.runtime._ort import Array, PackedArray, pack_all, run_session, runtime_errors, share_arena, unpack
 from remat_cli.runtime._process import Advance, ignore_progress, run_fresh
 from remat_cli.runtime.session import (
     SessionSettings,

@@ -1,4 +1,4 @@
-"""Whether an execution provider can really be used here, and how a session is put on it. Nothing falls back to the CPU.
+"""Whether an execution provider can really be used here, how a session is put on it, and values in its memory.
 
 Sources of the facts: ONNX Runtime's Python layer retries with the CPU when a provider fails unless `enable_fallback` is
 0, and hands single ops to the CPU unless `session.disable_cpu_ep_fallback` is 1.
@@ -18,9 +18,9 @@ from typing import Any
 import msgspec
 
 from remat_cli.base.errors import MissingDependency
-from remat_cli.core.device import DeviceSpec
+from remat_cli.core.device import HOST_MEMORY, DeviceSpec
 from remat_cli.devices.provider_table import PROVIDERS, SESSION_THREADS, Plugin, Provider, named_spec
-from remat_cli.runtime._ort import import_ort, one_line
+from remat_cli.runtime._ort import EXTENDED_NAMES, Array, host_value, import_ort, one_line, runtime_dtype
 
 __all__ = [
     "PROVIDERS",
@@ -310,3 +310,32 @@ def _load_problem(library: str) -> str:
     except OSError as error:
         return one_line(error)
     return ""
+
+
+def place_of(device: Device) -> tuple[str, int]:
+    """What the runtime calls a device's memory, and its number."""
+    kind = device.provider.memory
+    return kind, 0 if kind == HOST_MEMORY else device.index
+
+
+def unowned(value: Any) -> Any:
+    """The same buffer as a value that does not own it, which is what sessions take as shared weights.
+
+    It is freed when no value refers to it any more, as before.
+    """
+    ort = import_ort()
+    inner = value._get_c_value()
+    is_bool = value.data_type() == "tensor(bool)"
+    shared = ort.capi.onnxruntime_pybind11_state.OrtValue.from_dlpack(inner.__dlpack__(), is_bool)
+    return ort.OrtValue(shared)
+
+
+def placed_value(array: Array, place: tuple[str, int]) -> Any:
+    """An array as the runtime's value in a memory; on the host it shares the array's buffer.
+
+    Types that numpy lacks, and text, stay on the host, from where the runtime copies them when it runs.
+    """
+    dtype = runtime_dtype(array)
+    if place[0] == HOST_MEMORY or dtype in EXTENDED_NAMES or dtype == "string":
+        return host_value(array)
+    return import_ort().OrtValue.ortvalue_from_numpy(array, *place)

@@ -12,10 +12,9 @@ import numpy as np
 
 from remat_cli.base.errors import RuntimeFailure
 from remat_cli.core.interface import WeightUse
-from remat_cli.core.program import Program, SessionAction
-from remat_cli.core.program_run import RunRecord, SeenMemory
-from remat_cli.runtime._arrays import Array, PackedArray, pack_all, unpack
+from remat_cli.core.program import Program, RunRecord, SeenMemory, SessionAction
 from remat_cli.runtime._events import Run, read_runs
+from remat_cli.runtime._ort import Array, PackedArray, pack_all, unpack
 from remat_cli.runtime._process import Advance, ignore_progress, run_fresh
 from remat_cli.runtime._segment_sessions import Opening, has_counters
 from remat_cli.runtime.segment_run import PlanRunner

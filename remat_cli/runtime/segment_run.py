@@ -17,21 +17,23 @@ from typing import Any
 import numpy as np
 
 from remat_cli.base.errors import RuntimeFailure
-from remat_cli.core.program import CopyAction, Program
-from remat_cli.core.program_run import ActionRecord, RunRecord
-from remat_cli.runtime._arrays import Array
-from remat_cli.runtime._ort import one_line, runtime_errors
-from remat_cli.runtime._places import placed_value
+from remat_cli.core.program import ActionRecord, CopyAction, Program, RunRecord
+from remat_cli.runtime._ort import Array, one_line, runtime_errors
 from remat_cli.runtime._segment_sessions import (
+    Holdings,
     Opened,
     Opening,
+    as_array,
     check_devices,
+    check_feeds,
+    copied,
     mapped_weight,
     open_all,
+    owned,
     place_of_device,
 )
-from remat_cli.runtime._segment_values import Holdings, as_array, check_feeds, copied, owned
 from remat_cli.runtime.caps import OUT_OF_MEMORY
+from remat_cli.runtime.providers import placed_value
 
 __all__ = ["PlanRunner", "check_devices"]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from remat_cli.onnx_io.op_facts import CONTRIB, NCHWC, ONNX, by_op
-from remat_cli.splitting import rules_attention as attention
 from remat_cli.splitting import rules_lines as lines
 from remat_cli.splitting import rules_matrix as matrix
 from remat_cli.splitting import rules_pointwise as pointwise
@@ -74,9 +73,9 @@ _ROWS: Mapping[Rule, Mapping[str, str]] = {
     },
     lines.summation: {ONNX: "ReduceSum ReduceMean"},
     lines.best_place: {ONNX: "ArgMax ArgMin"},
-    attention.attention: {ONNX: "Attention"},
-    attention.multi_head: {CONTRIB: "MultiHeadAttention"},
-    attention.packed: {CONTRIB: "Attention"},
+    matrix.attention: {ONNX: "Attention"},
+    matrix.multi_head: {CONTRIB: "MultiHeadAttention"},
+    matrix.packed: {CONTRIB: "Attention"},
 }
 RULES: Mapping[tuple[str, str], Rule] = by_op(_ROWS)
 

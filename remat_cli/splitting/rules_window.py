@@ -8,7 +8,7 @@ from math import prod
 
 from remat_cli.onnx_io.op_facts import NCHWC
 from remat_cli.splitting.op_view import OpView, Shape, Slab, Sliced, Value, of_first
-from remat_cli.splitting.products import is_same_product
+from remat_cli.splitting.rules_matrix import is_same_product
 
 SPATIAL = 2  # axes before this one are batch and channels
 _WIDEST_BUFFERED = 1900  # measured: rows of 2,050 elements and more are pooled element by element, in another order

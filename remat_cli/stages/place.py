@@ -16,7 +16,7 @@ from remat_cli.core.problem import OpSpec, Problem
 from remat_cli.core.schedule import Schedule
 from remat_cli.core.segments import Cut, cut_plan
 from remat_cli.core.simulate import simulate
-from remat_cli.onnx_io.element_types import size_bytes
+from remat_cli.onnx_io.interface import size_bytes
 from remat_cli.solvers import make_solver
 from remat_cli.stages.ask import ask
 from remat_cli.stages.fit import excess_bytes, fit

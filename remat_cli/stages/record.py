@@ -28,7 +28,7 @@ from remat_cli.core.profile import Profile
 from remat_cli.core.schedule import Compute, Schedule
 from remat_cli.core.verification import Verification
 from remat_cli.devices.provider_table import PROVIDERS, named_spec
-from remat_cli.onnx_io.annotate import annotate
+from remat_cli.onnx_io.phases import annotate
 from remat_cli.report.solution import SolutionReport, solution_report
 from remat_cli.runtime.provenance import provenance
 from remat_cli.runtime.verify import VerifyRequest

@@ -22,11 +22,10 @@ from remat_cli.core.simulate import baseline
 from remat_cli.core.solver_run import Status
 from remat_cli.core.splits import Region, RegionFacts, Splitting, regions_of_ops
 from remat_cli.splitting.build import TiledRegion, split_model
-from remat_cli.splitting.obstacle import Obstacle, explain
 from remat_cli.splitting.search import Candidate, Limits, Proposal
 from remat_cli.splitting.search import Search as RegionSearch
 from remat_cli.splitting.steps import region_steps
-from remat_cli.splitting.timeline import Timeline
+from remat_cli.splitting.timeline import Obstacle, Timeline, explain
 from remat_cli.splitting.view import view_model
 from remat_cli.stages.planned import PlannedModel
 from remat_cli.stages.prepare import Prepared

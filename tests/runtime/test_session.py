@@ -11,8 +11,8 @@ from onnx import TensorProto, helper
 from remat_cli.base.errors import MissingDependency, RuntimeFailure
 from remat_cli.core.graph import TensorType
 from remat_cli.runtime import _ort
-from remat_cli.runtime._arrays import pack, unpack
 from remat_cli.runtime._events import Event, Run, read_runs
+from remat_cli.runtime._ort import pack, unpack
 from remat_cli.runtime.feeds import make_feeds
 from remat_cli.runtime.session import SessionSettings, observation, open_session, run_profiled, runtime_version
 from tests.runtime.models import (
