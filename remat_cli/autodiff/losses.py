@@ -11,7 +11,19 @@ import onnx_ir as ir
 
 from remat_cli.autodiff.pieces import reshape
 from remat_cli.autodiff.reverse import Recorder
-from remat_cli.autodiff.tape import FIRST, Call, Form, Found, Grads, Rule, Rules, Tape, element_type, known, shape_of
+from remat_cli.autodiff.tape import (
+    FIRST,
+    Call,
+    Found,
+    Grads,
+    Rule,
+    Rules,
+    Tape,
+    WrittenForm,
+    element_type,
+    known,
+    shape_of,
+)
 from remat_cli.base.errors import ModelError
 
 DOMAIN = "remat"
@@ -79,13 +91,13 @@ def _dice(recorder: Recorder, output: ir.Value, target: ir.Value, axis: int) -> 
     return recorder.op("Sub", tape.scalar(1.0, output), mean)
 
 
-def _cross_entropy_form(tape: Tape, call: Call) -> Form:
+def _cross_entropy_form(tape: Tape, call: Call) -> WrittenForm:
     """Mean of minus the log probability of the right class; log probabilities are kept."""
     axis = call.integer("axis")
     log_chance = tape.op("LogSoftmax", call.input(0), axis=axis)
     index = tape.op("Unsqueeze", call.input(1), tape.ints(axis))
     right = tape.op("GatherElements", log_chance, index, axis=axis)
-    return Form((tape.op("Neg", tape.op("ReduceMean", right, keepdims=0)),), (log_chance,))
+    return WrittenForm((tape.op("Neg", tape.op("ReduceMean", right, keepdims=0)),), (log_chance,))
 
 
 def _cross_entropy(tape: Tape, call: Call, grads: Grads) -> Found:
@@ -98,21 +110,21 @@ def _cross_entropy(tape: Tape, call: Call, grads: Grads) -> Found:
     return {0: tape.op("ScatterElements", chance, index, one, axis=axis, reduction="add")}
 
 
-def _mse_form(tape: Tape, call: Call) -> Form:
+def _mse_form(tape: Tape, call: Call) -> WrittenForm:
     """Mean of squared differences; the differences are kept."""
     difference = tape.op("Sub", call.input(0), call.input(1))
     mean = tape.op("ReduceMean", tape.op("Mul", difference, difference), keepdims=0)
-    return Form((mean,), (difference,))
+    return WrittenForm((mean,), (difference,))
 
 
 def _mse(tape: Tape, call: Call, grads: Grads) -> Found:
     return {0: tape.op("Mul", call.saved[0], _scaled(tape, grads[0], 2 / prod(call.shape(0))))}
 
 
-def _l1_form(tape: Tape, call: Call) -> Form:
+def _l1_form(tape: Tape, call: Call) -> WrittenForm:
     """Mean of absolute differences; the differences are kept."""
     difference = tape.op("Sub", call.input(0), call.input(1))
-    return Form((tape.op("ReduceMean", tape.op("Abs", difference), keepdims=0),), (difference,))
+    return WrittenForm((tape.op("ReduceMean", tape.op("Abs", difference), keepdims=0),), (difference,))
 
 
 def _l1(tape: Tape, call: Call, grads: Grads) -> Found:

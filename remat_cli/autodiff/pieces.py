@@ -104,7 +104,7 @@ _TO_THE_FRONT = -(1 << 62)
 
 
 @dataclass(frozen=True)
-class Cut:
+class AxisCut:
     """What a slice reads along an axis: `count` elements from `start`, `step` apart."""
 
     axis: int
@@ -113,9 +113,9 @@ class Cut:
     count: int
 
     @property
-    def ascending(self) -> Cut:
+    def ascending(self) -> AxisCut:
         """The same elements from the first to the last."""
-        return self if self.step > 0 else Cut(self.axis, self.last, -self.step, self.count)
+        return self if self.step > 0 else AxisCut(self.axis, self.last, -self.step, self.count)
 
     @property
     def last(self) -> int:
@@ -123,7 +123,7 @@ class Cut:
         return self.start + (self.count - 1) * self.step
 
 
-def unslice(tape: Tape, grad: ir.Value, shape: tuple[int, ...], cuts: Sequence[Cut]) -> ir.Value:
+def unslice(tape: Tape, grad: ir.Value, shape: tuple[int, ...], cuts: Sequence[AxisCut]) -> ir.Value:
     """Put what slices read back in its place, zeros elsewhere."""
     if any(cut.count == 0 for cut in cuts):
         return zeros(tape, shape, grad)
@@ -145,7 +145,7 @@ def reverse(tape: Tape, value: ir.Value, axes: Sequence[int]) -> ir.Value:
     return tape.op("Slice", value, tape.ints(*ones), tape.ints(*ends), tape.ints(*turned), tape.ints(*ones))
 
 
-def _apart(tape: Tape, grad: ir.Value, cuts: Sequence[Cut]) -> ir.Value:
+def _apart(tape: Tape, grad: ir.Value, cuts: Sequence[AxisCut]) -> ir.Value:
     """Zeros between elements: each gets its own row, which is padded."""
     if not cuts:
         return grad
@@ -214,7 +214,7 @@ def ungather(tape: Tape, grad: ir.Value, axis: int, places: Array, size: int) ->
     shape = shape_of(grad)
     steps = np.unique(np.diff(places))
     if count and len(steps) < 2 and (count == 1 or steps[0] != 0):
-        cut = Cut(axis, int(places[0]), int(steps[0]) if count > 1 else 1, count)
+        cut = AxisCut(axis, int(places[0]), int(steps[0]) if count > 1 else 1, count)
         return unslice(tape, grad, (*shape[:axis], size, *shape[axis + 1 :]), [cut])
     if len(np.unique(places)) == count:
         return _unshuffle(tape, grad, axis, places, size)

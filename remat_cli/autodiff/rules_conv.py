@@ -8,21 +8,21 @@ from math import prod
 import onnx_ir as ir
 
 from remat_cli.autodiff.pieces import reshape, reverse
-from remat_cli.autodiff.rules_conv_window import LEADING, Window, crop, fit, pairs, resized, tiled, window_of
+from remat_cli.autodiff.rules_conv_window import LEADING, ConvWindow, crop, fit, pairs, resized, tiled, window_of
 from remat_cli.autodiff.tape import Call, Found, Grads, Rule, Rules, Tape, only, shape_of
 
 WORTH_A_WORKSPACE = 0.9  # share of the other form's memory below which ConvTranspose is taken without strides
 WORTH_SPEED = 1.5  # the same with strides
 
 
-def image_gradient(tape: Tape, window: Window, grad: ir.Value, weight: ir.Value, group: int) -> ir.Value:
+def image_gradient(tape: Tape, window: ConvWindow, grad: ir.Value, weight: ir.Value, group: int) -> ir.Value:
     """Gradient of the image of a convolution with `weight` [results, image channels / group, kernel]."""
     if _is_transposed_better(window, grad, weight, group) or _has_dilated_strides(window):
         return _transposed(tape, window, grad, weight, group)
     return _gathered(tape, window, grad, weight, group)
 
 
-def _is_transposed_better(window: Window, grad: ir.Value, weight: ir.Value, group: int) -> bool:
+def _is_transposed_better(window: ConvWindow, grad: ir.Value, weight: ir.Value, group: int) -> bool:
     """Whether ConvTranspose is to be preferred, by the elements that each form holds at most.
 
     ConvTranspose has the columns of one image and group as workspace. The other form has the turned weights and, with
@@ -41,12 +41,12 @@ def _is_transposed_better(window: Window, grad: ir.Value, weight: ir.Value, grou
     return grads + image + columns <= WORTH_SPEED * max(gathered, 2 * image)
 
 
-def _has_dilated_strides(window: Window) -> bool:
+def _has_dilated_strides(window: ConvWindow) -> bool:
     """Whether an axis has both: then the taps that reach an element do not lie side by side."""
     return any(stride > 1 and step > 1 for stride, step in zip(window.strides, window.dilations, strict=True))
 
 
-def _transposed(tape: Tape, window: Window, grad: ir.Value, weight: ir.Value, group: int) -> ir.Value:
+def _transposed(tape: Tape, window: ConvWindow, grad: ir.Value, weight: ir.Value, group: int) -> ir.Value:
     return tape.op(
         "ConvTranspose",
         grad,
@@ -59,7 +59,7 @@ def _transposed(tape: Tape, window: Window, grad: ir.Value, weight: ir.Value, gr
     )
 
 
-def _gathered(tape: Tape, window: Window, grad: ir.Value, weight: ir.Value, group: int) -> ir.Value:
+def _gathered(tape: Tape, window: ConvWindow, grad: ir.Value, weight: ir.Value, group: int) -> ir.Value:
     """Convolve the gradient once, without strides, with the weights turned round.
 
     An element of the image at `stride * place + phase` is reached by every stride-th tap only: each phase is computed
@@ -84,17 +84,17 @@ def _gathered(tape: Tape, window: Window, grad: ir.Value, weight: ir.Value, grou
     return resized(tape, image, window.sizes, starts)
 
 
-def _phases(window: Window) -> list[int]:
+def _phases(window: ConvWindow) -> list[int]:
     """By axis, into how many places within a stride any tap falls."""
     return [min(taps, stride) for taps, stride in zip(window.kernel, window.strides, strict=True)]
 
 
-def _taps(window: Window) -> list[int]:
+def _taps(window: ConvWindow) -> list[int]:
     """By axis, the most taps that any element of the image is reached by."""
     return [-(-taps // stride) for taps, stride in zip(window.kernel, window.strides, strict=True)]
 
 
-def _taps_before(window: Window) -> list[int]:
+def _taps_before(window: ConvWindow) -> list[int]:
     """Zero taps before the others, so that phases begin at the image's edge and nothing need be cut off there.
 
     None where that would make more taps for each phase.
@@ -106,7 +106,7 @@ def _taps_before(window: Window) -> list[int]:
     return shifts
 
 
-def _by_phase(tape: Tape, window: Window, weight: ir.Value, before: list[int], group: int) -> ir.Value:
+def _by_phase(tape: Tape, window: ConvWindow, weight: ir.Value, before: list[int], group: int) -> ir.Value:
     """Weights with the channels exchanged, taps backwards, those of each phase a filter of their own."""
     results, channels = shape_of(weight)[:LEADING]
     phases, taps = _phases(window), _taps(window)
@@ -147,7 +147,7 @@ WORTH_A_PRODUCT = 2  # products of single images are so much faster that they ma
 MOST_AXES = 3  # spatial axes of a convolution that the runtime computes without a full column matrix
 
 
-def weight_gradient(tape: Tape, window: Window, image: ir.Value, grad: ir.Value, group: int) -> ir.Value:
+def weight_gradient(tape: Tape, window: ConvWindow, image: ir.Value, grad: ir.Value, group: int) -> ir.Value:
     """Gradient of the weights [results, image channels / group, kernel] of a convolution.
 
     One weight gradient for each image of the batch, added up, needs no rearranged copy of image or gradient; it is
@@ -160,7 +160,7 @@ def weight_gradient(tape: Tape, window: Window, image: ir.Value, grad: ir.Value,
         # What strides leave out is not carried along.
         image = _read_only(tape, window, image)
         ones = (1,) * window.rank
-        window = Window(window.results, window.results, ones, ones, ones, (0,) * window.rank)
+        window = ConvWindow(window.results, window.results, ones, ones, ones, (0,) * window.rank)
         if batch == 1 or together <= WORTH_A_PRODUCT * prod(shape_of(grad)):
             return _by_product(tape, image, grad, group)
     if window.rank + (channels > group) > MOST_AXES:
@@ -169,12 +169,12 @@ def weight_gradient(tape: Tape, window: Window, image: ir.Value, grad: ir.Value,
     return (_by_sample if by_sample else _over_batch)(tape, window, image, grad, group)
 
 
-def _is_pointwise(window: Window) -> bool:
+def _is_pointwise(window: ConvWindow) -> bool:
     """Whether each result reads one element, none of them padding."""
     return prod(window.kernel) == 1 and not any(window.lows) and max(window.highs) <= 0
 
 
-def _read_only(tape: Tape, window: Window, image: ir.Value) -> ir.Value:
+def _read_only(tape: Tape, window: ConvWindow, image: ir.Value) -> ir.Value:
     ends = [size + min(high, 0) for size, high in zip(window.sizes, window.highs, strict=True)]
     return crop(tape, image, [0] * window.rank, ends, window.strides)
 
@@ -189,7 +189,7 @@ def _by_product(tape: Tape, image: ir.Value, grad: ir.Value, group: int) -> ir.V
     return _summed(tape, products, batch, (results, channels // group, *[1] * len(sizes)))
 
 
-def _by_sample(tape: Tape, window: Window, image: ir.Value, grad: ir.Value, group: int) -> ir.Value:
+def _by_sample(tape: Tape, window: ConvWindow, image: ir.Value, grad: ir.Value, group: int) -> ir.Value:
     """The images side by side as groups of one image."""
     batch, channels = shape_of(image)[:LEADING]
     results = shape_of(grad)[1]
@@ -197,7 +197,7 @@ def _by_sample(tape: Tape, window: Window, image: ir.Value, grad: ir.Value, grou
     return _summed(tape, found, batch, (results, channels // group, *window.kernel))
 
 
-def _over_batch(tape: Tape, window: Window, image: ir.Value, grad: ir.Value, group: int) -> ir.Value:
+def _over_batch(tape: Tape, window: ConvWindow, image: ir.Value, grad: ir.Value, group: int) -> ir.Value:
     """The batch as channels: adds up over it at once, from a gradient with the batch inside."""
     batch, channels = shape_of(image)[:LEADING]
     results = shape_of(grad)[1]
@@ -212,7 +212,7 @@ def _over_batch(tape: Tape, window: Window, image: ir.Value, grad: ir.Value, gro
 
 
 def _correlated(
-    tape: Tape, window: Window, read: tuple[ir.Value, ir.Value], image: tuple[int, int], kernel: tuple[int, int]
+    tape: Tape, window: ConvWindow, read: tuple[ir.Value, ir.Value], image: tuple[int, int], kernel: tuple[int, int]
 ) -> ir.Value:
     """Convolve an image of `image` (channels, planes) with the gradient as kernel of `kernel` (results, channels).
 
@@ -233,7 +233,7 @@ def _correlated(
     )
 
 
-def _channels_as_batch(tape: Tape, window: Window, image: ir.Value, grad: ir.Value, group: int) -> ir.Value:
+def _channels_as_batch(tape: Tape, window: ConvWindow, image: ir.Value, grad: ir.Value, group: int) -> ir.Value:
     """For images of three axes, where none is left for planes: channels and batch change places in both."""
     axes = range(window.rank)
     batch, channels = shape_of(image)[:LEADING]
@@ -290,7 +290,7 @@ def _bilinear(
     return found
 
 
-def _convolved(tape: Tape, window: Window, image: ir.Value, weight: ir.Value, group: int) -> ir.Value:
+def _convolved(tape: Tape, window: ConvWindow, image: ir.Value, weight: ir.Value, group: int) -> ir.Value:
     """A convolution with any padding, negative too."""
     image, (lows, highs) = fit(tape, image, window.lows, window.highs)
     return tape.op(

@@ -10,7 +10,18 @@ from typing import Literal
 import numpy as np
 import onnx_ir as ir
 
-from remat_cli.autodiff.pieces import Cut, pad, positive, reshape, scatter_add, sum_to, ungather, unslice, window, zeros
+from remat_cli.autodiff.pieces import (
+    AxisCut,
+    pad,
+    positive,
+    reshape,
+    scatter_add,
+    sum_to,
+    ungather,
+    unslice,
+    window,
+    zeros,
+)
 from remat_cli.autodiff.tape import FIRST, Array, Call, Found, Grads, Rule, Rules, Tape, constant_of, only, shape_of
 from remat_cli.base.errors import ModelError
 
@@ -82,7 +93,7 @@ def _slice(tape: Tape, call: Call, grads: Grads) -> Found:
         first = max(start, -shape[axis])
         last = None if step < 0 and end < -shape[axis] else end
         read = range(shape[axis])[first:last:step]
-        cuts.append(Cut(axis, read.start, read.step, len(read)))
+        cuts.append(AxisCut(axis, read.start, read.step, len(read)))
     return {0: unslice(tape, only(grads), shape, cuts)}
 
 

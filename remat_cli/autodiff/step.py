@@ -15,7 +15,7 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass
 from remat_cli.autodiff.forward import Forward, Rebatch, modern, write_forward
 from remat_cli.autodiff.losses import LOSS_RULES, LOSSES, class_axis_of
 from remat_cli.autodiff.optimizers import make_optimizer, shared_numbers
-from remat_cli.autodiff.parameters import Choice, Weights, choose_weights
+from remat_cli.autodiff.parameters import ParameterChoice, Weights, choose_weights
 from remat_cli.autodiff.pieces import as_type, reshape, zeros
 from remat_cli.autodiff.reverse import Arrived as Move
 from remat_cli.autodiff.reverse import Recorder, write_gradients
@@ -115,7 +115,7 @@ STATE_KEY = "remat.state"  # model metadata: JSON object, output -> the input it
 
 
 @dataclass(frozen=True)
-class Step:
+class TrainingStep:
     """A training step; `state` are the first values of the inputs that later steps take from its outputs."""
 
     model: ir.Model
@@ -129,7 +129,7 @@ def build_step(
     rules: Rules = RULES,
     seed: int = 0,
     batch: Rebatch | None = None,
-) -> Step:
+) -> TrainingStep:
     """Write the training step of a model with bound dimensions.
 
     `rules` are by op type; `batch` says that the model was exported with another batch than its inputs have now.
@@ -141,7 +141,7 @@ def build_step(
     source = modern(model)
     rules = {**chosen_rules(rules, options), **LOSS_RULES}
     constants = lifted_constants(model.graph) | lifted_constants(source.graph)
-    weights = choose_weights(source.graph, rules, Choice(options.trainable, options.frozen, constants))
+    weights = choose_weights(source.graph, rules, ParameterChoice(options.trainable, options.frozen, constants))
     if options.batch_norm == "frozen":
         weights = weights.without_statistics()
     outputs = {value.name or "": value for value in model.graph.outputs}
@@ -160,7 +160,7 @@ def build_step(
     _write_statistics(recorder, forward, source.graph, ends)
     _write_backward(recorder, loss, forward, _mover(tape, options, ends), ends)
     step = _finish(tape, ends)
-    return Step(step, ends.first, _facts(step, weights, forward, ends, notes))
+    return TrainingStep(step, ends.first, _facts(step, weights, forward, ends, notes))
 
 
 def _names(graph: ir.Graph) -> list[str]:

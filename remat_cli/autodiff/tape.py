@@ -280,7 +280,7 @@ class Call:
 
 
 @dataclass(frozen=True)
-class Form:
+class WrittenForm:
     """An op as it was written into the training step.
 
     `outputs` are by position those of the op; `saved` is what its gradient needs besides inputs and outputs;
@@ -294,7 +294,7 @@ class Form:
 
 Found = Mapping[int, ir.Value]  # gradients of inputs, by position
 Gradient = Callable[[Tape, Call, Grads], Found]
-TrainingForm = Callable[[Tape, Call], Form | None]  # None: as it stands
+TrainingForm = Callable[[Tape, Call], WrittenForm | None]  # None: as it stands
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ import numpy as np
 
 from remat_cli import __version__
 from remat_cli.autodiff.forward import Rebatch
-from remat_cli.autodiff.step import RATE, Step, build_step
+from remat_cli.autodiff.step import RATE, TrainingStep, build_step
 from remat_cli.autodiff.tape import Array
 from remat_cli.base import progress as stages
 from remat_cli.base.files import atomic_path
@@ -56,7 +56,7 @@ def train_model(model: Path, settings: Settings, progress: Progress) -> TrainRep
     )
 
 
-def make_step(model: Path, settings: Settings, progress: Progress) -> Step:
+def make_step(model: Path, settings: Settings, progress: Progress) -> TrainingStep:
     """The training step of a model as the settings ask for it."""
     options = settings.train
     bindings = DimBindings(settings.dims, settings.input_shapes, options.batch)
@@ -68,7 +68,7 @@ def make_step(model: Path, settings: Settings, progress: Progress) -> Step:
     return step
 
 
-def write_step(step: Step, paths: StepPaths) -> None:
+def write_step(step: TrainingStep, paths: StepPaths) -> None:
     """Write the step and its first state, each whole or not at all, the state first."""
     with atomic_path(paths.state) as temporary, zipfile.ZipFile(temporary, "w") as archive:
         for name, array in step.state.items():
@@ -108,7 +108,7 @@ def _described(value: Any) -> str:
     return f"'{value.name}' {kind} {list(value.shape or ())}"
 
 
-def _snippet(step: Step, paths: StepPaths, compiled: str | None) -> str:
+def _snippet(step: TrainingStep, paths: StepPaths, compiled: str | None) -> str:
     """Python that trains with the step, ready to paste."""
     inputs = {value.name: value for value in step.model.graph.inputs}
     data = (*step.facts.inputs, *filter(None, [step.facts.target]))

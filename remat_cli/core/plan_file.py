@@ -41,7 +41,7 @@ class ExactSession(msgspec.Struct, frozen=True):
     intra_op_num_threads: int = 0
 
 
-class Request(msgspec.Struct, frozen=True):
+class PlanRequest(msgspec.Struct, frozen=True):
     """What the user asked for. `budget_bytes` is the total that the text came to, fixed part included.
 
     `split`, `max_tiles`, `split_axis` and `allow_reassociation` say which splits were looked for; plans of versions
@@ -124,7 +124,7 @@ class PlanFile(msgspec.Struct, frozen=True, kw_only=True):
     source: FileRef
     optimized_sha256: str
     output: FileRef
-    request: Request
+    request: PlanRequest
     device: str
     graph: Graph
     profile: Profile

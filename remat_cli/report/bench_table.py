@@ -189,7 +189,7 @@ TIGHT_NOTES = (
 
 
 @dataclass(frozen=True)
-class Table:
+class BenchTable:
     """A title, what a reader must know, and cells; `align` has one `<` or `>` per column."""
 
     title: str
@@ -236,7 +236,7 @@ def _conditions(runs: Sequence[BenchRun]) -> list[str]:
     return [f"Made by `remat bench` from its results file; nothing is typed. {made}."]
 
 
-def bench_tables(runs: Sequence[BenchRun]) -> list[Table]:
+def bench_tables(runs: Sequence[BenchRun]) -> list[BenchTable]:
     """Per suite: all rows, and solver against solver; for tight suites the smallest budgets."""
     tables = []
     for suite in dict.fromkeys(run.suite for run in runs):
@@ -261,10 +261,10 @@ def _title(suite: str, runs: Sequence[BenchRun]) -> str:
     )
 
 
-def _suite_table(title: str, groups: Sequence[Group]) -> Table:
+def _suite_table(title: str, groups: Sequence[Group]) -> BenchTable:
     by_row = {(group.row, group.label): group for group in groups}
     rows = [_row(group, by_row.get((group.row, group.runs[0].reference or ""))) for group in groups]
-    return _without_empty(Table(title, NOTES, HEAD, "<>><<<>>>>>>>>>>>>", tuple(rows)))
+    return _without_empty(BenchTable(title, NOTES, HEAD, "<>><<<>>>>>>>>>>>>", tuple(rows)))
 
 
 def _row(group: Group, reference: Group | None) -> tuple[str, ...]:
@@ -292,10 +292,10 @@ def _row(group: Group, reference: Group | None) -> tuple[str, ...]:
     )
 
 
-def _without_empty(table: Table) -> Table:
+def _without_empty(table: BenchTable) -> BenchTable:
     """The table without columns that hold nothing."""
     kept = [place for place in range(len(table.head)) if any(row[place] for row in table.rows)]
-    return Table(
+    return BenchTable(
         table.title,
         table.notes,
         tuple(table.head[place] for place in kept),
@@ -327,12 +327,14 @@ def _factor(ratio: float) -> str:
     return f"{ratio:.0f}" if ratio >= 10 else f"{ratio:.2g}"
 
 
-def _duel_table(suite: str, groups: Sequence[Group]) -> list[Table]:
+def _duel_table(suite: str, groups: Sequence[Group]) -> list[BenchTable]:
     labels = list(dict.fromkeys(group.label for group in groups))
     duels = [found for one, other in permutations(labels, 2) if (found := duel(groups, one, other)).rows]
     if not duels:
         return []
-    return [Table(f"{suite}: solver against solver", DUEL_NOTES, DUEL_HEAD, "<<>>>>>>>>", tuple(map(_duel_row, duels)))]
+    return [
+        BenchTable(f"{suite}: solver against solver", DUEL_NOTES, DUEL_HEAD, "<<>>>>>>>>", tuple(map(_duel_row, duels)))
+    ]
 
 
 def _duel_row(found: Duel) -> tuple[str, ...]:
@@ -340,12 +342,12 @@ def _duel_row(found: Duel) -> tuple[str, ...]:
     return (found.first, found.second, *map(str, counts), "-" if found.speed_up is None else _factor(found.speed_up))
 
 
-def _tight_table(title: str, probes: Sequence[BenchRun]) -> Table:
+def _tight_table(title: str, probes: Sequence[BenchRun]) -> BenchTable:
     found: dict[tuple[str, str, str], list[BenchRun]] = {}
     for run in probes:
         found.setdefault((run.instance, run.order, run.label), []).append(run)
     rows = tuple(_tight_row(key, runs) for key, runs in sorted(found.items()))
-    return Table(title, TIGHT_NOTES, TIGHT_HEAD, "<><<>>>", rows)
+    return BenchTable(title, TIGHT_NOTES, TIGHT_HEAD, "<><<>>>", rows)
 
 
 def _tight_row(key: tuple[str, str, str], runs: Sequence[BenchRun]) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import msgspec
 
 from remat_cli.base.units import format_bytes
+from remat_cli.core.device_problem import device_tensor_ids
 from remat_cli.core.graph import Graph
 from remat_cli.core.plan import Instance, Plan
 from remat_cli.core.problem import Problem, tensor_ids
@@ -65,44 +66,39 @@ def step_name(graph: Graph, plan: Plan, step: int) -> str:
     return f"copy of {graph.tensors[tensor_ids(graph)[what.tensor]].name}"
 
 
-def alive_at(graph: Graph, plan: Plan, step: int) -> tuple[LiveTensor, ...]:
+def alive_at(graph: Graph, problem: Problem, plan: Plan, step: int) -> tuple[LiveTensor, ...]:
     """The tensors held in the first memory during a step, largest first; sharers after the owner of their storage.
 
     A storage whose owner is no longer read itself is still held by its sharers, and is listed under the owner's name.
     """
     ids = tensor_ids(graph)
+    found = sorted(held_at(plan, 0, step), key=lambda pair: -graph.tensors[ids[pair[1].tensor]].size_bytes)
+    return tuple(live_tensor(graph, problem, *pair) for pair in found)
+
+
+def held_at(plan: Plan, memory: int, step: int) -> list[tuple[Instance, Instance]]:
+    """The instances that a memory holds during a step, each with the owner of its storage, in the plan's order."""
     owners: dict[int, Instance] = {}
     ends: dict[int, int] = defaultdict(int)
     for instance in plan.instances:
         owners.setdefault(instance.storage, instance)
         ends[instance.storage] = max(ends[instance.storage], instance.death)
-    held = [i for i in plan.instances if i.memory == 0 and i.birth <= step and _is_held(i, owners, ends, step)]
-    found = [_live_tensor(graph, ids, i, owners[i.storage]) for i in held]
-    order = sorted(range(len(found)), key=lambda n: (-_owner_bytes(graph, ids, owners[held[n].storage]), n))
-    return tuple(found[n] for n in order)
+    pairs = ((i, owners[i.storage]) for i in plan.instances if i.memory == memory and i.birth <= step)
+    return [(i, owner) for i, owner in pairs if step <= (ends[i.storage] if owner is i else i.death)]
 
 
-def _is_held(instance: Instance, owners: dict[int, Instance], ends: dict[int, int], step: int) -> bool:
-    last = ends[instance.storage] if owners[instance.storage] is instance else instance.death
-    return step <= last
-
-
-def _owner_bytes(graph: Graph, ids: tuple[int, ...], owner: Instance) -> int:
-    return graph.tensors[ids[owner.tensor]].size_bytes
-
-
-def _live_tensor(graph: Graph, ids: tuple[int, ...], instance: Instance, owner: Instance) -> LiveTensor:
+def live_tensor(graph: Graph, problem: Problem, instance: Instance, owner: Instance) -> LiveTensor:
     """Describe one instance; one that lives in another's storage, or in a model input's, takes no bytes of its own."""
-    tensor = graph.tensors[ids[instance.tensor]]
-    base = graph.tensors[ids[owner.tensor]]
-    shares = None if owner is instance else base.name
-    if owner is instance and tensor.view_of is not None and not tensor.kept:
+    ids = device_tensor_ids(graph, problem)
+    tensor, size = graph.tensors[ids[instance.tensor]], problem.tensors[instance.tensor].size_bytes
+    shares = None if owner is instance else graph.tensors[ids[owner.tensor]].name
+    if owner is instance and size == 0 and tensor.view_of is not None and not tensor.kept:
         shares = graph.tensors[tensor.view_of].name  # a view of a model input: the caller owns that storage
     return LiveTensor(
         name=tensor.name,
         dtype=tensor.dtype,
         shape=tensor.shape,
-        bytes=0 if shares else tensor.size_bytes,
+        bytes=0 if shares else size,
         producer=None if tensor.producer is None else graph.ops[tensor.producer].name,
         shares_with=shares,
     )

@@ -41,7 +41,7 @@ from remat_cli.report.placement_picture import placement_lines
 from remat_cli.report.regions import RegionReport, obstacle_lines, planned_regions, region_lines, step_times_ns
 from remat_cli.report.solution import EXIT_DONE, difference
 from remat_cli.report.style import Style, columns, duration, percent, plural
-from remat_cli.report.terminal_chart import Band, Rule, memory_chart
+from remat_cli.report.terminal_chart import Band, ChartRule, memory_chart
 
 
 class InspectReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -126,7 +126,7 @@ def inspect_model(
         peak_step=step,
         peak_op=step_name(graph, plan, step),
         memory_bytes=plan.memory_bytes[0],
-        alive=alive_at(graph, plan, step),
+        alive=alive_at(graph, problem, plan, step),
         workspace_bytes=plan.memory_bytes[0][step] - plan.live_bytes[0][step],
         time=plan.time_ns,
         budget=budget,
@@ -154,7 +154,7 @@ def inspect_plan(path: Path, file: PlanFile, warnings: tuple[str, ...] = ()) -> 
     step = max(0, sum(name not in gates for name in promise.order[: peak_at + 1]) - 1)
     is_gate = promise.order[peak_at] in gates
     workspace = 0 if is_gate else plan.memory_bytes[0][step] - plan.live_bytes[0][step]
-    alive = alive_at(file.graph, plan, step)
+    alive = alive_at(file.graph, problem, plan, step)
     overhead, bound = file.solved.overhead_percent, file.solved.lower_bound_percent
     return InspectReport(
         path=str(path),
@@ -292,10 +292,10 @@ def _verdict(report: InspectReport) -> str:
     return "does not fit as it is; `remat compile` may find a plan"
 
 
-def _rules(report: InspectReport) -> list[Rule]:
-    rules = [] if report.budget_bytes is None else [Rule("budget", report.budget_bytes)]
+def _rules(report: InspectReport) -> list[ChartRule]:
+    rules = [] if report.budget_bytes is None else [ChartRule("budget", report.budget_bytes)]
     if report.baseline_peak_bytes is not None:
-        rules.append(Rule("original peak", report.baseline_peak_bytes, "faint"))
+        rules.append(ChartRule("original peak", report.baseline_peak_bytes, "faint"))
     return rules
 
 
@@ -340,9 +340,9 @@ def _memory_lines(memory: MemoryReport, style: Style) -> list[str]:
     """The curve of one memory under its budget, and what is there when it is fullest."""
     users = ", ".join(name for name in memory.devices if name != memory.name)
     lines = [style.paint(f"memory {memory.name}", "strong") + (f" of {users}" if users else "")]
-    rules = [Rule("budget", memory.budget_bytes)]
+    rules = [ChartRule("budget", memory.budget_bytes)]
     if memory.peak_bytes > max(memory.memory_bytes):
-        rules.append(Rule("needed as cut into sessions", memory.peak_bytes, "faint"))
+        rules.append(ChartRule("needed as cut into sessions", memory.peak_bytes, "faint"))
     lines += memory_chart(memory.memory_bytes, fixed_bytes=memory.fixed_bytes, rules=rules, rows=6, style=style)
     lines += [f"  alive at step {memory.peak_step} ({memory.peak_op}):", *live_tensor_lines(memory.alive, style)]
     if memory.workspace_bytes:

@@ -25,7 +25,7 @@ from remat_cli.report.devices import (
     PlacementMatrix,
     StepKind,
 )
-from remat_cli.report.explain import LiveTensor, Recompute
+from remat_cli.report.explain import LiveTensor, Recompute, held_at, live_tensor
 
 
 class PlacedPlan(msgspec.Struct, frozen=True):
@@ -168,35 +168,13 @@ def step_label(placed: PlacedPlan, number: int) -> str:
 
 def alive_in(placed: PlacedPlan, plan: Plan, memory: int, step: int) -> tuple[LiveTensor, ...]:
     """The tensors held in a memory during a step, largest first; a storage is listed under its owner's name."""
-    ids = device_tensor_ids(placed.graph, placed.problem)
-    owners: dict[int, Instance] = {}
-    ends: dict[int, int] = defaultdict(int)
-    for instance in plan.instances:
-        owners.setdefault(instance.storage, instance)
-        ends[instance.storage] = max(ends[instance.storage], instance.death)
-    found = []
-    for instance in plan.instances:
-        owner = owners[instance.storage]
-        last = ends[instance.storage] if owner is instance else instance.death
-        if instance.memory == memory and instance.birth <= step <= last:
-            found.append((placed.problem.tensors[owner.tensor].size_bytes, owner is instance, instance, owner))
-    found.sort(key=lambda entry: (-entry[0], entry[2].storage, not entry[1]))
-    return tuple(_live_tensor(placed, ids, instance, owner) for _, _, instance, owner in found)
 
+    def rank(pair: tuple[Instance, Instance]) -> tuple[int, int, bool]:
+        instance, owner = pair
+        return -placed.problem.tensors[owner.tensor].size_bytes, owner.storage, instance is not owner
 
-def _live_tensor(placed: PlacedPlan, ids: tuple[int, ...], instance: Instance, owner: Instance) -> LiveTensor:
-    tensor, size = placed.graph.tensors[ids[instance.tensor]], placed.problem.tensors[instance.tensor].size_bytes
-    shares = None if owner is instance else placed.graph.tensors[ids[owner.tensor]].name
-    if owner is instance and size == 0 and tensor.view_of is not None:
-        shares = placed.graph.tensors[tensor.view_of].name  # a view of a model input: the caller owns that storage
-    return LiveTensor(
-        name=tensor.name,
-        dtype=tensor.dtype,
-        shape=tensor.shape,
-        bytes=0 if shares else size,
-        producer=None if tensor.producer is None else placed.graph.ops[tensor.producer].name,
-        shares_with=shares,
-    )
+    found = sorted(held_at(plan, memory, step), key=rank)
+    return tuple(live_tensor(placed.graph, placed.problem, *pair) for pair in found)
 
 
 def placement_matrix(placed: PlacedPlan) -> PlacementMatrix:

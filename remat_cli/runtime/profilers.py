@@ -12,7 +12,7 @@ import msgspec
 
 from remat_cli.base.errors import RuntimeFailure
 from remat_cli.core.profile import OpCost
-from remat_cli.runtime._events import Event, Run
+from remat_cli.runtime._events import ProfiledRun, ProfileEvent
 from remat_cli.runtime._ort import Array, PackedArray, pack_all, run_session, runtime_errors, share_arena, unpack
 from remat_cli.runtime._process import Advance, ignore_progress, run_fresh
 from remat_cli.runtime.session import (
@@ -109,7 +109,7 @@ def measure_here(job: MeasureJob, advance: Advance) -> Measured:
     return Measured(ops, run_ns, counted_baseline_bytes(first.events), loading)
 
 
-def workspace_bytes(events: Sequence[Event], temporary: Mapping[str, int]) -> dict[str, int]:
+def workspace_bytes(events: Sequence[ProfileEvent], temporary: Mapping[str, int]) -> dict[str, int]:
     """Workspace of each op: what its kernel allocates besides its outputs, at most at one time.
 
     `temporary` is the runtime's sum of all such allocations of a kernel. Where kernels allocate several times in a
@@ -167,7 +167,7 @@ def _status_bytes(field: str) -> int:
     return 0
 
 
-def _observe(path: Path, feeds: Mapping[str, Array], request: ProfileRequest) -> tuple[Run, dict[str, int]]:
+def _observe(path: Path, feeds: Mapping[str, Array], request: ProfileRequest) -> tuple[ProfiledRun, dict[str, int]]:
     """One run, with its memory counters and statistics."""
     with tempfile.TemporaryDirectory(prefix="remat_") as folder:
         stats = Path(folder) / "stats.csv"
@@ -185,7 +185,7 @@ def _observe(path: Path, feeds: Mapping[str, Array], request: ProfileRequest) ->
 
 def _profiled_runs(
     path: Path, feeds: Mapping[str, Array], request: ProfileRequest, advance: Callable[[int], None]
-) -> list[Run]:
+) -> list[ProfiledRun]:
     """Warm-ups and runs of one session, each kernel timed."""
     with (
         profiled_session(path, request.settings) as (session, runs),
@@ -219,7 +219,7 @@ def _run_times_ns(
     return times
 
 
-def _durations_us(runs: Sequence[Run]) -> dict[str, list[int]]:
+def _durations_us(runs: Sequence[ProfiledRun]) -> dict[str, list[int]]:
     durations: dict[str, list[int]] = {}
     for run in runs:
         for event in run.events:

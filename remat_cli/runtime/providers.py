@@ -24,8 +24,8 @@ from remat_cli.runtime._ort import EXTENDED_NAMES, Array, host_value, import_ort
 
 __all__ = [
     "PROVIDERS",
-    "Device",
     "Provider",
+    "UsableDevice",
     "absence",
     "check_session",
     "configure",
@@ -38,7 +38,7 @@ __all__ = [
 ]
 
 
-class Device(msgspec.Struct, frozen=True):
+class UsableDevice(msgspec.Struct, frozen=True):
     """A device with the record of its provider: what a session needs to be put on it."""
 
     provider: Provider
@@ -87,7 +87,7 @@ class Device(msgspec.Struct, frozen=True):
         return {option: str(self.threads)} if self.threads and option and option != SESSION_THREADS else {}
 
 
-def parse_device(text: str) -> Device:
+def parse_device(text: str) -> UsableDevice:
     """The device of that name; `cuda` alone is `cuda:0`.
 
     Raises:
@@ -96,9 +96,9 @@ def parse_device(text: str) -> Device:
     return device_of(named_spec(text))
 
 
-def device_of(spec: DeviceSpec) -> Device:
+def device_of(spec: DeviceSpec) -> UsableDevice:
     """The device that a description speaks of."""
-    return Device(PROVIDERS[spec.provider], spec)
+    return UsableDevice(PROVIDERS[spec.provider], spec)
 
 
 def require(provider: Provider) -> None:
@@ -120,7 +120,7 @@ def require(provider: Provider) -> None:
         )
 
 
-def require_device(device: Device) -> None:
+def require_device(device: UsableDevice) -> None:
     """Check that sessions can be opened on a device, its number or kind included where these can be known.
 
     Raises:
@@ -153,7 +153,7 @@ def must_estimate(spec: DeviceSpec, may_estimate: bool) -> bool:
     return bool(problem)
 
 
-def absence(device: Device) -> str:
+def absence(device: UsableDevice) -> str:
     """Why sessions cannot be opened on a device here; empty where they can."""
     if device.spec.is_elsewhere:
         return (
@@ -166,12 +166,12 @@ def absence(device: Device) -> str:
     return ""
 
 
-def is_present(device: Device) -> bool:
+def is_present(device: UsableDevice) -> bool:
     """Whether sessions can be opened on a device here."""
     return not absence(device)
 
 
-def configure(options: Any, device: Device, is_alone: bool) -> list[Any] | None:
+def configure(options: Any, device: UsableDevice, is_alone: bool) -> list[Any] | None:
     """Put a session's options on a device, and return what the session takes as `providers` (None: nothing).
 
     With `is_alone` an op that the provider does not support is an error; else the CPU may run it.
@@ -197,7 +197,7 @@ def configure(options: Any, device: Device, is_alone: bool) -> list[Any] | None:
     return None
 
 
-def check_session(session: Any, device: Device) -> None:
+def check_session(session: Any, device: UsableDevice) -> None:
     """Check that a session really uses the device's provider, since the runtime falls back without an error.
 
     Raises:
@@ -258,7 +258,7 @@ def _plugin_devices(ort: ModuleType, provider: Provider) -> list[Any]:
     return [device for device in ort.get_ep_devices() if device.ep_name == provider.runtime_name]
 
 
-def _plugin_device(ort: ModuleType, device: Device) -> Any:
+def _plugin_device(ort: ModuleType, device: UsableDevice) -> Any:
     """The plugin's device of that kind."""
     found = {str(entry.device.type).rpartition(".")[2]: entry for entry in _plugin_devices(ort, device.provider)}
     if device.kind not in found:
@@ -266,7 +266,7 @@ def _plugin_device(ort: ModuleType, device: Device) -> Any:
     return found[device.kind]
 
 
-def _require_kind(ort: ModuleType, device: Device) -> None:
+def _require_kind(ort: ModuleType, device: UsableDevice) -> None:
     """Check that OpenVINO, built into the runtime, has a device of that kind (its numbers behind a point left out)."""
     state: Any = getattr(getattr(ort, "capi", None), "_pybind_state", None)
     if not hasattr(state, "get_available_openvino_device_ids"):
@@ -312,7 +312,7 @@ def _load_problem(library: str) -> str:
     return ""
 
 
-def place_of(device: Device) -> tuple[str, int]:
+def place_of(device: UsableDevice) -> tuple[str, int]:
     """What the runtime calls a device's memory, and its number."""
     kind = device.provider.memory
     return kind, 0 if kind == HOST_MEMORY else device.index

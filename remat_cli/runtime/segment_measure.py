@@ -13,7 +13,7 @@ import numpy as np
 from remat_cli.base.errors import RuntimeFailure
 from remat_cli.core.interface import WeightUse
 from remat_cli.core.program import Program, RunRecord, SeenMemory, SessionAction
-from remat_cli.runtime._events import Run, read_runs
+from remat_cli.runtime._events import ProfiledRun, read_runs
 from remat_cli.runtime._ort import Array, PackedArray, pack_all, unpack
 from remat_cli.runtime._process import Advance, ignore_progress, run_fresh
 from remat_cli.runtime._segment_sessions import Opening, has_counters
@@ -123,7 +123,7 @@ def see_memory_here(job: ProgramJob, advance: Advance) -> SeenMemory:
     )
 
 
-def _silent(program: Program, profiles: Mapping[int, Run]) -> frozenset[int]:
+def _silent(program: Program, profiles: Mapping[int, ProfiledRun]) -> frozenset[int]:
     """Devices whose sessions do not tell what they hold: all of them where the runtime has no counters (1.24)."""
     is_counted = any(event.requested_bytes for run in profiles.values() for event in run.events)
     used = {action.device for action in program.sessions}
@@ -136,7 +136,7 @@ def _hidden(program: Program, silent: Collection[int]) -> tuple[bool, ...]:
     return tuple(memory in memories for memory in range(len(program.memories)))
 
 
-def _packed(program: Program, profiles: Mapping[int, Run]) -> tuple[int, ...]:
+def _packed(program: Program, profiles: Mapping[int, ProfiledRun]) -> tuple[int, ...]:
     """What sessions hold before their first op, by memory."""
     total = [0] * len(program.memories)
     for number, run in profiles.items():
@@ -156,7 +156,9 @@ def _kept(program: Program, packed: tuple[int, ...], silent: Collection[int]) ->
     return [bytes_ + sum(use.size_bytes for use in uses.values()) for bytes_, uses in zip(packed, outside, strict=True)]
 
 
-def _action_bytes(program: Program, record: RunRecord, profiles: Mapping[int, Run]) -> tuple[tuple[int, ...], ...]:
+def _action_bytes(
+    program: Program, record: RunRecord, profiles: Mapping[int, ProfiledRun]
+) -> tuple[tuple[int, ...], ...]:
     sessions = 0
     found = []
     for action, seen in zip(program.actions, record.actions, strict=True):
@@ -170,7 +172,7 @@ def _action_bytes(program: Program, record: RunRecord, profiles: Mapping[int, Ru
     return tuple(found)
 
 
-def _inside(action: SessionAction, run: Run) -> int:
+def _inside(action: SessionAction, run: ProfiledRun) -> int:
     """The most that a session held beyond what it was given: live tensors and workspace.
 
     Raises:

@@ -15,9 +15,9 @@ import msgspec
 from remat_cli.base.errors import RuntimeFailure
 from remat_cli.core.device import DeviceSpec
 from remat_cli.core.graph import TensorType
-from remat_cli.runtime._events import Event, Run, read_runs, require_counters
+from remat_cli.runtime._events import ProfiledRun, ProfileEvent, read_runs, require_counters
 from remat_cli.runtime._ort import Array, import_ort, new_options, run_session, runtime_errors
-from remat_cli.runtime.providers import Device, check_session, configure, device_of, parse_device, require_device
+from remat_cli.runtime.providers import UsableDevice, check_session, configure, device_of, parse_device, require_device
 
 
 class SessionSettings(msgspec.Struct, frozen=True):
@@ -121,7 +121,7 @@ def open_session(path: Path, settings: SessionSettings, options: Any = None) -> 
     return session
 
 
-def session_device(settings: SessionSettings) -> Device:
+def session_device(settings: SessionSettings) -> UsableDevice:
     """The device that a session is opened on, with the options that go to its provider.
 
     Raises:
@@ -139,14 +139,16 @@ def device_settings(spec: DeviceSpec, settings: SessionSettings) -> SessionSetti
 
 
 @contextlib.contextmanager
-def profiled_session(path: Path, settings: SessionSettings, options: Any = None) -> Iterator[tuple[Any, list[Run]]]:
+def profiled_session(
+    path: Path, settings: SessionSettings, options: Any = None
+) -> Iterator[tuple[Any, list[ProfiledRun]]]:
     """A session that is being profiled and an empty list that holds its runs when the block has ended well."""
     options = session_options(settings) if options is None else options
     with tempfile.TemporaryDirectory(prefix="remat_") as folder:
         options.enable_profiling = True
         options.profile_file_prefix = str(Path(folder) / "profile")
         session = open_session(path, settings, options)
-        runs: list[Run] = []
+        runs: list[ProfiledRun] = []
         try:
             yield session, runs
         finally:
@@ -180,12 +182,12 @@ def first_sight(
     return {event.name: event.types for event in events}, counted_baseline_bytes(events)
 
 
-def counted_baseline_bytes(events: tuple[Event, ...]) -> int | None:
+def counted_baseline_bytes(events: tuple[ProfileEvent, ...]) -> int | None:
     """What was in use before the first op of a first run began; None where the runtime counts no memory."""
     return baseline_bytes(events) if all(event.has_counters for event in events) else None
 
 
-def observation(run: Run, outputs: dict[str, Array], name: str) -> Observation:
+def observation(run: ProfiledRun, outputs: dict[str, Array], name: str) -> Observation:
     """What the first run of a session says.
 
     Raises:
@@ -211,7 +213,7 @@ def observation(run: Run, outputs: dict[str, Array], name: str) -> Observation:
     )
 
 
-def baseline_bytes(events: tuple[Event, ...]) -> int:
+def baseline_bytes(events: tuple[ProfileEvent, ...]) -> int:
     """What was in use before the first op of a first run began."""
     return events[0].requested_bytes - events[0].growth_bytes if events else 0
 

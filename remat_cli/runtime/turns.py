@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from remat_cli.runtime._events import Run
+from remat_cli.runtime._events import ProfiledRun
 from remat_cli.runtime._ort import Array, PackedArray, pack, pack_all, run_session, runtime_errors, share_arena, unpack
 from remat_cli.runtime._process import Advance, ignore_progress, run_fresh
 from remat_cli.runtime.session import (
@@ -112,7 +112,7 @@ def _run_session(path: Path, feeds: list[dict[str, Array]], settings: SessionSet
     )
 
 
-def _peak_op(run: Run) -> tuple[str, int | None]:
+def _peak_op(run: ProfiledRun) -> tuple[str, int | None]:
     """The op during which most was in use, and how much of that was workspace; None if loading needed more."""
     if not run.events:
         return "", None

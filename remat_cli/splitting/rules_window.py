@@ -15,7 +15,7 @@ _WIDEST_BUFFERED = 1900  # measured: rows of 2,050 elements and more are pooled 
 
 
 @dataclass(frozen=True)
-class Window:
+class OpWindow:
     """What one spatial axis of a windowed op looks like: all in elements; pads before and after."""
 
     kernel: int
@@ -62,7 +62,7 @@ def batch_only(op: OpView, slab: Slab) -> Sliced | None:
     return of_first(op, slab, slab) if slab.axis == 0 else None
 
 
-def windows_of(op: OpView, kernel: tuple[int, ...]) -> tuple[Window, ...]:
+def windows_of(op: OpView, kernel: tuple[int, ...]) -> tuple[OpWindow, ...]:
     """One window per spatial axis, `auto_pad` resolved as ONNX defines it."""
     count = len(kernel)
     strides = op.integers("strides") or (1,) * count
@@ -72,12 +72,12 @@ def windows_of(op: OpView, kernel: tuple[int, ...]) -> tuple[Window, ...]:
     mode = op.text("auto_pad", "NOTSET")
     windows = []
     for i in range(count):
-        plain = Window(kernel[i], strides[i], dilations[i], pads[i], pads[i + count])
+        plain = OpWindow(kernel[i], strides[i], dilations[i], pads[i], pads[i + count])
         windows.append(plain if mode == "NOTSET" else _auto_padded(plain, sizes[i], mode))
     return tuple(windows)
 
 
-def _auto_padded(window: Window, size: int, mode: str) -> Window:
+def _auto_padded(window: OpWindow, size: int, mode: str) -> OpWindow:
     if mode == "VALID":
         return replace(window, before=0, after=0)
     outputs = -(-size // window.stride)
@@ -103,7 +103,7 @@ def _windowed(op: OpView, slab: Slab, kernel: tuple[int, ...], sum_input: int | 
     return Sliced((need, *others), slab, _padding((*windows[:index], window, *windows[index + 1 :])))
 
 
-def _explains_shape(op: OpView, windows: tuple[Window, ...]) -> bool:
+def _explains_shape(op: OpView, windows: tuple[OpWindow, ...]) -> bool:
     """Whether the windows give as many outputs as the op has, so that nothing about its padding is misread.
 
     The runtime's own padding (SAME) was measured to leave out dilations.
@@ -121,7 +121,7 @@ def _explains_shape(op: OpView, windows: tuple[Window, ...]) -> bool:
     return True
 
 
-def _cut(window: Window, size: int, slab: Slab) -> tuple[Slab, Window] | None:
+def _cut(window: OpWindow, size: int, slab: Slab) -> tuple[Slab, OpWindow] | None:
     """What a slab of outputs reads of an input of `size`, and the window with the padding left to it.
 
     A last window that leaves even the padded input (`ceil_mode`) leaves that of the slab by as much.
@@ -134,7 +134,7 @@ def _cut(window: Window, size: int, slab: Slab) -> tuple[Slab, Window] | None:
     return need, replace(window, before=need.start - start, after=min(stop - need.stop, window.after))
 
 
-def _padding(windows: tuple[Window, ...]) -> Mapping[str, Value]:
+def _padding(windows: tuple[OpWindow, ...]) -> Mapping[str, Value]:
     pads = tuple(window.before for window in windows) + tuple(window.after for window in windows)
     return {"pads": pads, "auto_pad": "NOTSET"}
 

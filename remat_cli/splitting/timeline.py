@@ -21,7 +21,7 @@ class Surroundings:
 
 
 @dataclass(frozen=True)
-class Timeline:
+class TensorTimeline:
     """Whole ops in an order, and the bytes held during each step beyond the fixed part (as judged)."""
 
     view: ModelView
@@ -121,14 +121,16 @@ def chain_of(view: ModelView, name: str) -> tuple[Tensor, ...]:
 
 
 @dataclass(frozen=True)
-class Obstacle:
+class SplitObstacle:
     """One line that names the reason; `is_final` where no splitting of these kinds whatever could get around it."""
 
     text: str
     is_final: bool
 
 
-def explain(timeline: Timeline, position: int | None, floor_op: int | None, free_bytes: int) -> Obstacle | None:
+def explain(
+    timeline: TensorTimeline, position: int | None, floor_op: int | None, free_bytes: int
+) -> SplitObstacle | None:
     """What stands in the way of `free_bytes` (fixed part left out).
 
     `position` is the step at which the search for regions was stuck, `floor_op` the op that whole ops cannot do
@@ -156,37 +158,37 @@ def _is_cut_along(view: ModelView, op: int, axis: int, extent: int) -> bool:
     )
 
 
-def _outputs(view: ModelView, free_bytes: int) -> Obstacle | None:
+def _outputs(view: ModelView, free_bytes: int) -> SplitObstacle | None:
     kept = [tensor for tensor in view.graph.tensors if tensor.kept]
     if sum(tensor.size_bytes for tensor in kept) <= free_bytes:
         return None
     largest = max(kept, key=lambda tensor: tensor.size_bytes)
-    return Obstacle(
+    return SplitObstacle(
         f"'{largest.name}' ({format_bytes(largest.size_bytes)}) is a model output and must exist whole", is_final=True
     )
 
 
-def _op(view: ModelView, op: int, free_bytes: int) -> Obstacle | None:
+def _op(view: ModelView, op: int, free_bytes: int) -> SplitObstacle | None:
     """An op that does not fit and cannot be cut."""
     name, size = _largest(view, op)
     if not name or is_cuttable(view, op) or _working_set(view, op) <= free_bytes:
         return None
     node = view.graph.ops[op]
     condition = "" if view.may_reassociate else " so that its bits stay the same"
-    return Obstacle(
+    return SplitObstacle(
         f"'{name}' ({format_bytes(size)}) must exist whole: op '{node.name}' ({node.op_type}) cannot be cut{condition}",
         is_final=True,
     )
 
 
-def _step(view: ModelView, op: int) -> Obstacle | None:
+def _step(view: ModelView, op: int) -> SplitObstacle | None:
     """A step that no region found makes small enough."""
     name, size = _largest(view, op)
     node = view.graph.ops[op]
     if not name:
         return None
     reason = "cannot be cut" if not is_cuttable(view, op) else "was in no region that fits"
-    return Obstacle(
+    return SplitObstacle(
         f"'{name}' ({format_bytes(size)}) is too large, and op '{node.name}' ({node.op_type}) {reason}", False
     )
 

@@ -18,8 +18,8 @@ from remat_cli.core.plan_file import (
     ExactSession,
     FileRef,
     PlanFile,
+    PlanRequest,
     Promise,
-    Request,
     Solved,
     graph_instances,
 )
@@ -114,9 +114,9 @@ def model_to_write(planned: PlannedModel) -> Any:
     return noted_model(planned) if planned.written is None else planned.written.rewritten.model
 
 
-def _request(planned: PlannedModel, request: CompileRequest) -> Request:
+def _request(planned: PlannedModel, request: CompileRequest) -> PlanRequest:
     question, conditions, splits = planned.answer.question, request.conditions, request.splits
-    asked = Request(
+    asked = PlanRequest(
         budget=question.text,
         budget_bytes=question.budget_bytes,
         budget_scope=request.scope,

@@ -19,7 +19,7 @@ from remat_cli.core.plan_file import write_plan
 from remat_cli.core.program import CopyAction
 from remat_cli.devices.provider_table import named_spec
 from remat_cli.runtime import segment_measure
-from remat_cli.runtime.providers import Device
+from remat_cli.runtime.providers import UsableDevice
 from remat_cli.runtime.segment_measure import see_memory, time_runs
 from remat_cli.runtime.session import SessionSettings, run_profiled
 from remat_cli.settings.settings import load_settings
@@ -168,7 +168,7 @@ def test_a_provider_that_is_missing_is_an_error_not_another_device(chain, tmp_pa
 
 
 def test_a_device_that_was_lost_is_an_error(chain, monkeypatch):
-    def lost(device: Device) -> None:
+    def lost(device: UsableDevice) -> None:
         if device.threads == 2:
             raise MissingDependency("it went away")
 
