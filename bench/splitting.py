@@ -43,8 +43,7 @@ from bench.split_targets import (
     targets,
 )
 from remat_cli.onnx_io.load import DimBindings, inputs_of, load
-from remat_cli.runtime._ort import pack_all
-from remat_cli.runtime._process import run_fresh
+from remat_cli.runtime._ort import pack_all, run_fresh
 from remat_cli.runtime.feeds import make_feeds
 from remat_cli.runtime.session import SessionSettings
 from remat_cli.runtime.turns import TimeJob, time_models

@@ -38,8 +38,7 @@ from remat_cli.core.profile import Profile
 from remat_cli.core.simulate import baseline
 from remat_cli.core.training import TrainOptions
 from remat_cli.report.solution import SolutionReport, solution_report
-from remat_cli.runtime._ort import pack_all
-from remat_cli.runtime._process import run_fresh
+from remat_cli.runtime._ort import pack_all, run_fresh
 from remat_cli.runtime.session import SessionSettings
 from remat_cli.runtime.turns import TimeJob, time_models
 from remat_cli.settings.settings import Settings, load_settings

@@ -13,8 +13,7 @@ import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from remat_cli.autodiff.forward import Forward, Rebatch, modern, write_forward
-from remat_cli.autodiff.losses import LOSS_RULES, LOSSES, class_axis_of
-from remat_cli.autodiff.optimizers import make_optimizer, shared_numbers
+from remat_cli.autodiff.learning import LOSS_RULES, LOSSES, class_axis_of, make_optimizer, shared_numbers
 from remat_cli.autodiff.parameters import ParameterChoice, Weights, choose_weights
 from remat_cli.autodiff.pieces import as_type, reshape, zeros
 from remat_cli.autodiff.reverse import Arrived as Move

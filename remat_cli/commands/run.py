@@ -21,8 +21,7 @@ from remat_cli.core.program import Program
 from remat_cli.onnx_io.load import prepare_optimized, state_beside
 from remat_cli.report.run_report import RunReport, run_report
 from remat_cli.runtime.feeds import load_feeds, load_state, make_feeds
-from remat_cli.runtime.segment_measure import see_memory, time_runs
-from remat_cli.runtime.segment_run import PlanRunner, check_devices
+from remat_cli.runtime.segment_run import PlanRunner, check_devices, see_memory, time_runs
 from remat_cli.runtime.trace import chrome_trace
 from remat_cli.settings.settings import Settings
 from remat_cli.stages.program import input_specs, make_program

@@ -13,11 +13,10 @@ from typing import BinaryIO
 import onnx_ir as ir
 
 from remat_cli.base.errors import ModelError, RematError
-from remat_cli.core.device_problem import device_tensor_ids, input_ops
 from remat_cli.core.graph import Graph, Tensor, TensorType
 from remat_cli.core.interface import WeightUse
 from remat_cli.core.plan import Plan
-from remat_cli.core.problem import Problem
+from remat_cli.core.problem import Problem, device_tensor_ids, input_ops
 from remat_cli.core.program import SegmentFile, StoredWeight, Value
 from remat_cli.core.schedule import Compute
 from remat_cli.core.segments import Segment

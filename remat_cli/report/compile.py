@@ -7,8 +7,7 @@ import msgspec
 from remat_cli.core.placement import Reference
 from remat_cli.core.placing import best_device
 from remat_cli.core.verification import LEFT_OUT, Verification, applies
-from remat_cli.report.devices import DeviceReport, LinkReport
-from remat_cli.report.explain import LiveTensor, Recompute
+from remat_cli.report.explain import DeviceReport, LinkReport, LiveTensor, Recompute
 from remat_cli.report.placed import Obstacle, PlacedPlan, device_reports, find_obstacle, link_reports, placed_recomputes
 from remat_cli.report.regions import RegionReport
 from remat_cli.report.solution import EXIT_DONE, EXIT_UNVERIFIED, SolutionReport, compile_exit_code

@@ -9,7 +9,7 @@ from remat_cli.core.budget import describe_bytes
 from remat_cli.core.placement import Reference
 from remat_cli.core.verification import Verification
 from remat_cli.report.compile import CompileReport, delivery_lines, recomputed, solver_line, verdict_lines
-from remat_cli.report.devices import DeviceReport, LinkReport
+from remat_cli.report.explain import DeviceReport, LinkReport
 from remat_cli.report.placed import Obstacle
 from remat_cli.report.style import Style, columns, duration, percent, plural, shorten
 

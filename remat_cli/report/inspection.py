@@ -17,10 +17,13 @@ from remat_cli.core.plan_file import PlanFile
 from remat_cli.core.problem import Problem
 from remat_cli.core.profile import Profile
 from remat_cli.core.simulate import baseline
-from remat_cli.report.devices import DeviceReport, LinkReport, MemoryReport, PlacementMatrix
 from remat_cli.report.devices_text import device_table, estimate_lines, link_lines, single_time
 from remat_cli.report.explain import (
+    DeviceReport,
+    LinkReport,
     LiveTensor,
+    MemoryReport,
+    PlacementMatrix,
     Recompute,
     alive_at,
     live_tensor_lines,

@@ -7,25 +7,30 @@ from collections.abc import Mapping
 
 import msgspec
 
-from remat_cli.core.device_problem import device_tensor_ids, input_ops
 from remat_cli.core.floor import working_set_bytes
 from remat_cli.core.graph import Graph
 from remat_cli.core.placement import Placement
 from remat_cli.core.plan import Instance, Plan
-from remat_cli.core.problem import OpSpec, Problem
+from remat_cli.core.problem import OpSpec, Problem, device_tensor_ids, input_ops
 from remat_cli.core.schedule import Compute, Copy, Step
 from remat_cli.core.simulate import baseline, fixed_bytes_of
 from remat_cli.core.timeline import timeline
-from remat_cli.report.devices import (
+from remat_cli.report.explain import (
     DeviceReport,
     LinkReport,
+    LiveTensor,
     MemoryReport,
     PlacedLife,
     PlacedStep,
     PlacementMatrix,
+    Recompute,
     StepKind,
+    gaps_of,
+    held_at,
+    live_tensor,
+    lives_of,
+    repeats,
 )
-from remat_cli.report.explain import LiveTensor, Recompute, held_at, live_tensor
 
 
 class PlacedPlan(msgspec.Struct, frozen=True):
@@ -207,25 +212,25 @@ def _kind(placed: PlacedPlan, step: Compute, seen: set[int]) -> StepKind:
 
 def placed_recomputes(placed: PlacedPlan) -> tuple[Recompute, ...]:
     """Every op that runs more than once on whatever devices, the costliest first."""
-    runs: dict[int, list[tuple[int, int]]] = defaultdict(list)
-    for number, step in enumerate(placed.steps):
-        if isinstance(step, Compute):
-            runs[step.op].append((number, step.device))
-    found = [_recompute(placed, op, tuple(places)) for op, places in runs.items() if len(places) > 1]
+    assert placed.plan is not None
+    plan, lives = placed.plan, lives_of(placed.plan)
+    found = [_recompute(placed, plan, (op, places), lives) for op, places in repeats(plan).items()]
     return tuple(sorted(found, key=lambda r: (-r.time, r.op)))
 
 
-def _recompute(placed: PlacedPlan, op: int, places: tuple[tuple[int, int], ...]) -> Recompute:
+def _recompute(
+    placed: PlacedPlan, plan: Plan, runs: tuple[int, list[tuple[int, int]]], lives: dict[int, list[Instance]]
+) -> Recompute:
     """Explain one repeated op by the gap in its results' lives that frees most; none: it saves a copy."""
-    assert placed.plan is not None
+    op, places = runs
     spec, made = placed.graph.ops[op - placed.given], placed.problem.ops[op]
     memory, tensor, dropped, again = max(
-        _gaps(placed, placed.plan, made.outputs, {step for step, _ in places[1:]}),
+        gaps_of(lives, made.outputs, {step for step, _ in places[1:]}),
         key=lambda gap: (placed.problem.tensors[gap[1]].size_bytes if gap[2] < gap[3] - 1 else 0, gap[3] - gap[2]),
     )
     is_gap = dropped < again - 1
     freed = placed.problem.tensors[tensor].size_bytes if is_gap else 0
-    held = placed.plan.memory_bytes[memory][dropped + 1 : again]
+    held = plan.memory_bytes[memory][dropped + 1 : again]
     return Recompute(
         op=spec.name,
         op_type=spec.op_type,
@@ -239,23 +244,6 @@ def _recompute(placed: PlacedPlan, op: int, places: tuple[tuple[int, int], ...])
         memory=placed.problem.memories[memory].name,
         devices=tuple(placed.problem.devices[device].name for _, device in places),
     )
-
-
-def _gaps(
-    placed: PlacedPlan, plan: Plan, outputs: tuple[int, ...], births: set[int]
-) -> list[tuple[int, int, int, int]]:
-    """Memory, tensor, last step before and first step after, for each result that a repeat makes.
-
-    Where the memory did not hold it before, both steps are the repeat's: nothing was dropped.
-    """
-    gaps = []
-    for tensor in outputs:
-        last: dict[int, int] = {}
-        for instance in (i for i in plan.instances if i.tensor == tensor):
-            if instance.birth in births:
-                gaps.append((instance.memory, tensor, last.get(instance.memory, instance.birth), instance.birth))
-            last[instance.memory] = instance.death
-    return gaps
 
 
 class Obstacle(msgspec.Struct, frozen=True, kw_only=True):

@@ -15,7 +15,7 @@ import msgspec
 
 from remat_cli.base.errors import MissingDependency
 from remat_cli.base.units import format_bytes
-from remat_cli.report.devices import MemoryReport, PlacementMatrix
+from remat_cli.report.explain import MemoryReport, PlacementMatrix
 from remat_cli.report.inspection import InspectReport
 from remat_cli.report.style import shorten
 

@@ -1,4 +1,4 @@
-"""ONNX Runtime at arm's length: imported on demand, its errors in one line, its arenas and its arrays."""
+"""ONNX Runtime at arm's length: imported on demand, in a process of its own, its errors, arenas and arrays."""
 
 from __future__ import annotations
 
@@ -6,15 +6,17 @@ import contextlib
 import ctypes
 import importlib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType, ModuleType
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, TypeVar
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from remat_cli.base import processes
 from remat_cli.base.errors import MissingDependency, ModelError, RuntimeFailure
+from remat_cli.base.processes import ProcessDied, Start, Worker, fresh, ignore
 
 SILENT = 4  # log severity "fatal only": errors reach the user as exceptions, not as lines on stderr
 LONGEST_MESSAGE = 300
@@ -223,3 +225,36 @@ def array_of(value: Any) -> Array:
     count = int(np.prod(shape, dtype=np.int64))
     data = ctypes.string_at(value.data_ptr(), count * element.itemsize) if count else b""
     return np.frombuffer(data, element).reshape(shape)
+
+
+Job = TypeVar("Job")
+Answer = TypeVar("Answer")
+Advance: TypeAlias = Callable[[int, int], None]
+"""Told how many of how many units of work are done."""
+ignore_progress: Advance = ignore
+
+
+@contextlib.contextmanager
+def started(function: Callable[[Job, Advance], Answer], job: Job, start: Start = fresh) -> Iterator[Worker[Answer]]:
+    """Start `function(job, advance)` in a process of its own, and end that with the block, however it ends.
+
+    Raises:
+        RuntimeFailure: the process crashed, and somebody waited for its answer.
+    """
+    try:
+        with processes.started(function, job, start) as worker:
+            yield worker
+    except ProcessDied as died:
+        how = f"was killed by signal {-died.code} (out of memory?)" if died.code < 0 else f"ended with code {died.code}"
+        raise RuntimeFailure(f"the process that runs ONNX Runtime {how}: {died.line or 'no message'}") from None
+
+
+def run_fresh(function: Callable[[Job, Advance], Answer], job: Job, advance: Advance = ignore_progress) -> Answer:
+    """Run `function(job, advance)` in a fresh process and wait for what it returns.
+
+    Raises:
+        RematError: what the function raised on purpose.
+        RuntimeFailure: the process crashed.
+    """
+    with started(function, job) as worker:
+        return worker.answer(advance)

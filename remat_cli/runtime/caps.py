@@ -10,8 +10,16 @@ import msgspec
 
 from remat_cli.base.errors import RematError, RuntimeFailure
 from remat_cli.base.processes import forked
-from remat_cli.runtime._ort import PackedArray, import_ort, run_session, runtime_errors, share_arena, unpack
-from remat_cli.runtime._process import Advance, started
+from remat_cli.runtime._ort import (
+    Advance,
+    PackedArray,
+    import_ort,
+    run_session,
+    runtime_errors,
+    share_arena,
+    started,
+    unpack,
+)
 from remat_cli.runtime.session import SessionSettings, open_session, session_options, wait_without_spinning
 
 RUNS: Final = 3

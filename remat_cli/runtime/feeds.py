@@ -14,17 +14,18 @@ from remat_cli.base.errors import ModelError
 from remat_cli.core.interface import InputSpec
 from remat_cli.runtime._ort import (
     EXTENDED_NAMES,
+    Advance,
     Array,
     PackedArray,
     numpy_dtype,
     pack,
     pack_all,
+    run_fresh,
     run_session,
     runtime_dtype,
     runtime_errors,
     unpack,
 )
-from remat_cli.runtime._process import Advance, run_fresh
 from remat_cli.runtime.session import SessionSettings, open_session
 
 

@@ -17,8 +17,7 @@ import msgspec
 
 from remat_cli.base.errors import MissingDependency, RuntimeFailure
 from remat_cli.core.interface import InputSpec
-from remat_cli.runtime._ort import Array, run_session, runtime_errors
-from remat_cli.runtime._process import Advance, ignore_progress, run_fresh, started
+from remat_cli.runtime._ort import Advance, Array, ignore_progress, run_fresh, run_session, runtime_errors, started
 from remat_cli.runtime.feeds import read_value
 from remat_cli.runtime.likeness import likeness
 from remat_cli.runtime.providers import place_of, placed_value

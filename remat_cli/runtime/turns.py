@@ -12,8 +12,19 @@ import msgspec
 import numpy as np
 
 from remat_cli.runtime._events import ProfiledRun
-from remat_cli.runtime._ort import Array, PackedArray, pack, pack_all, run_session, runtime_errors, share_arena, unpack
-from remat_cli.runtime._process import Advance, ignore_progress, run_fresh
+from remat_cli.runtime._ort import (
+    Advance,
+    Array,
+    PackedArray,
+    ignore_progress,
+    pack,
+    pack_all,
+    run_fresh,
+    run_session,
+    runtime_errors,
+    share_arena,
+    unpack,
+)
 from remat_cli.runtime.session import (
     SessionSettings,
     observation,

@@ -8,7 +8,6 @@ from remat_cli.onnx_io.op_facts import CONTRIB, NCHWC, ONNX, by_op
 from remat_cli.splitting import rules_lines as lines
 from remat_cli.splitting import rules_matrix as matrix
 from remat_cli.splitting import rules_pointwise as pointwise
-from remat_cli.splitting import rules_resize as resize
 from remat_cli.splitting import rules_shape as shape
 from remat_cli.splitting import rules_window as window
 from remat_cli.splitting.op_view import OpView, Slab, Sliced
@@ -42,7 +41,7 @@ _ROWS: Mapping[Rule, Mapping[str, str]] = {
         ONNX: "GlobalAveragePool GlobalMaxPool GlobalLpPool InstanceNormalization",
         NCHWC: "GlobalAveragePool GlobalMaxPool",
     },
-    resize.resizing: {ONNX: "Resize Upsample", NCHWC: "Upsample"},
+    window.resizing: {ONNX: "Resize Upsample", NCHWC: "Upsample"},
     shape.padding: {ONNX: "Pad"},
     shape.concatenation: {ONNX: "Concat"},
     shape.split: {ONNX: "Split"},

@@ -22,9 +22,8 @@ from remat_cli.onnx_io.load import DimBindings, SourceModel, inputs_of, load, pr
 from remat_cli.onnx_io.phases import carry_phases
 from remat_cli.onnx_io.to_graph import op_signatures, to_graph
 from remat_cli.runtime.feeds import load_feeds, load_state, make_feeds
-from remat_cli.runtime.profile_cache import CacheScope, ProfileCache
+from remat_cli.runtime.profile_cache import CacheScope, ProfileCache, provenance
 from remat_cli.runtime.profilers import Measured
-from remat_cli.runtime.provenance import provenance
 from remat_cli.runtime.session import Observation, SessionSettings, first_sight, optimize, run_profiled
 
 RUNS, WARMUPS = 10, 2

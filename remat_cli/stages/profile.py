@@ -22,7 +22,6 @@ from remat_cli.onnx_io.load import save
 from remat_cli.onnx_io.one_op import call_model, model_with_outputs, one_op_model
 from remat_cli.onnx_io.weights import weight_uses
 from remat_cli.runtime.feeds import record_values
-from remat_cli.runtime.links import measure_link
 from remat_cli.runtime.op_profiler import (
     HANDOVER_ELEMENTS,
     HANDOVERS,
@@ -33,9 +32,8 @@ from remat_cli.runtime.op_profiler import (
     measure_handover,
     measure_ops,
 )
-from remat_cli.runtime.profile_cache import CacheScope, ProfileCache
-from remat_cli.runtime.profilers import Measured, ProfileRequest, measure
-from remat_cli.runtime.provenance import provenance
+from remat_cli.runtime.profile_cache import CacheScope, ProfileCache, provenance
+from remat_cli.runtime.profilers import Measured, ProfileRequest, measure, measure_link
 from remat_cli.runtime.providers import device_of, must_estimate, require_device
 from remat_cli.runtime.session import SessionSettings, device_settings
 from remat_cli.runtime.weights import kept_weight_bytes

@@ -11,7 +11,6 @@ import msgspec
 
 from remat_cli import __version__
 from remat_cli.base.errors import ModelError
-from remat_cli.core.device_problem import input_ops
 from remat_cli.core.graph import Graph
 from remat_cli.core.placement import Placement, Reference
 from remat_cli.core.plan_file import (
@@ -23,14 +22,14 @@ from remat_cli.core.plan_file import (
     Solved,
     graph_instances,
 )
-from remat_cli.core.problem import Problem
+from remat_cli.core.problem import Problem, input_ops
 from remat_cli.core.profile import Profile
 from remat_cli.core.schedule import Compute, Schedule
 from remat_cli.core.verification import Verification
 from remat_cli.devices.provider_table import PROVIDERS, named_spec
 from remat_cli.onnx_io.phases import annotate
 from remat_cli.report.solution import SolutionReport, solution_report
-from remat_cli.runtime.provenance import provenance
+from remat_cli.runtime.profile_cache import provenance
 from remat_cli.runtime.verify import VerifyRequest
 from remat_cli.stages.planned import PlannedModel, WrittenModel
 from remat_cli.stages.platform import Platform

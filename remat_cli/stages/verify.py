@@ -20,7 +20,7 @@ from remat_cli.core.schedule import Compute, Schedule
 from remat_cli.core.simulate import simulate
 from remat_cli.core.verification import Verification
 from remat_cli.runtime.likeness import Likeness, have_same_bits, likeness
-from remat_cli.runtime.segment_measure import see_memory, time_runs
+from remat_cli.runtime.segment_run import see_memory, time_runs
 from remat_cli.runtime.session import runtime_version
 from remat_cli.runtime.verify import verify
 from remat_cli.stages.prepare import Prepared

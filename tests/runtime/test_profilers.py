@@ -13,8 +13,8 @@ from remat_cli.base.errors import RuntimeFailure
 from remat_cli.core.interface import InputSpec
 from remat_cli.runtime._events import ProfileEvent
 from remat_cli.runtime.feeds import make_feeds
+from remat_cli.runtime.profile_cache import cpu_name, provenance
 from remat_cli.runtime.profilers import ProfileRequest, measure, read_node_stats, workspace_bytes
-from remat_cli.runtime.provenance import cpu_name, provenance
 from remat_cli.runtime.session import runtime_version
 from tests.runtime.models import ORIGINAL_ORDER, X, save_model, skip_model, untyped, value, weight
 

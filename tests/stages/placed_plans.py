@@ -11,7 +11,6 @@ from msgspec.structs import replace
 
 from remat_cli.base.progress import silent
 from remat_cli.core.device import DeviceSpec
-from remat_cli.core.device_problem import input_ops
 from remat_cli.core.graph import Graph
 from remat_cli.core.placement import Placement
 from remat_cli.core.placing import placed_schedule
@@ -26,13 +25,13 @@ from remat_cli.core.plan_file import (
     graph_instances,
     write_plan,
 )
-from remat_cli.core.problem import Problem
+from remat_cli.core.problem import Problem, input_ops
 from remat_cli.core.profile import LinkCost, OpCost, Profile
 from remat_cli.core.schedule import Compute, Schedule, Step
 from remat_cli.core.simulate import simulate
 from remat_cli.devices.provider_table import named_spec
 from remat_cli.onnx_io.load import save
-from remat_cli.runtime.provenance import provenance
+from remat_cli.runtime.profile_cache import provenance
 from remat_cli.settings.settings import load_settings
 from remat_cli.stages.place import cut_of
 from remat_cli.stages.platform import Platform
