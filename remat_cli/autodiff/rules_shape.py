@@ -98,14 +98,7 @@ def _slice(tape: Tape, call: Call, grads: Grads) -> Found:
 
 
 def _pad(tape: Tape, call: Call, grads: Grads) -> Found:
-    grad, shape = only(grads), call.shape()
-    given = constant_of(call, 1, "pads").tolist()
-    axes = constant_of(call, 3, "axes").tolist() if call.has(3) else range(len(shape))
-    half = len(given) // 2
-    sides = {
-        positive(axis, len(shape)): pair
-        for axis, pair in zip(axes, zip(given[:half], given[half:], strict=True), strict=True)
-    }
+    grad, shape, sides = only(grads), call.shape(), _sides(call)
     mode = call.text("mode", "constant")
     if mode == "constant":
         return _unpad(tape, call, grad, sides)
@@ -114,6 +107,16 @@ def _pad(tape: Tape, call: Call, grads: Grads) -> Found:
         places = np.pad(kept, (max(0, before), max(0, after)), PAD_MODES[mode])
         grad = ungather(tape, grad, axis, places, shape[axis])
     return {0: grad}
+
+
+def _sides(call: Call) -> dict[int, tuple[int, int]]:
+    """By axis, how many places a Pad adds before and after."""
+    rank = len(call.shape())
+    given = constant_of(call, 1, "pads").tolist()
+    axes = constant_of(call, 3, "axes").tolist() if call.has(3) else range(rank)
+    half = len(given) // 2
+    pairs = zip(given[:half], given[half:], strict=True)
+    return {positive(axis, rank): pair for axis, pair in zip(axes, pairs, strict=True)}
 
 
 def _unpad(tape: Tape, call: Call, grad: ir.Value, sides: Mapping[int, tuple[int, int]]) -> Found:

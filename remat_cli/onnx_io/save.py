@@ -99,16 +99,10 @@ def _with_external(model: ir.Model, data: Path, offsets: list[int]) -> ir.Model:
     copy = model.clone()
     movable = [value for value in _weights(copy) if _is_movable(value)]
     for value, offset in zip(movable, offsets, strict=True):
-        tensor = value.const_value
-        assert tensor is not None
+        assert value.const_value is not None
+        tensor, shape = value.const_value, ir.Shape(dims_of(value.const_value))
         value.const_value = ir.ExternalTensor(
-            data.name,
-            offset,
-            tensor.nbytes,
-            tensor.dtype,
-            shape=ir.Shape(dims_of(tensor)),
-            name=value.name or "",
-            base_dir=data.parent,
+            data.name, offset, tensor.nbytes, tensor.dtype, shape=shape, name=value.name or "", base_dir=data.parent
         )
     return copy
 

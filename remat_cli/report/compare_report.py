@@ -128,7 +128,12 @@ def compare_lines(report: CompareReport, style: Style) -> list[str]:
     if report.not_applicable:
         entries = [(entry.solver, entry.reason) for entry in report.not_applicable]
         lines += ["", "does not apply:", *_grouped(entries, style)]
-    lines += _legend(report, style)
+    return [*lines, *_legend(report, style), *_end(report, style)]
+
+
+def _end(report: CompareReport, style: Style) -> list[str]:
+    """The picture, or why there is none, and what was cut short."""
+    lines = []
     if report.picture is not None:
         lines += [f"picture {report.picture}"]
     if report.picture_error is not None:

@@ -1,8 +1,7 @@
 """Run a plan that spans devices, session by session, and see what that really takes.
 
 Orders and lifetimes are those of the plan: sessions run exactly their file, and what they give is held by this module
-alone, from the action that makes it to the action after which nobody needs it. Memory is measured by the runtime's own
-counters, each figure in a fresh process.
+alone, from the action that makes it to the action after which nobody needs it. Figures come from fresh processes.
 """
 
 from __future__ import annotations
@@ -230,15 +229,16 @@ class _Run:
         text = str(error)
         if not any(sign in text for sign in (*OUT_OF_MEMORY, "out of memory")):
             return RuntimeFailure(f"ONNX Runtime fails on {where}: {one_line(error)}")
-        op = re.search(r"Name:'([^']*)'", text)
-        asked = re.search(r"requested bytes of (\d+)", text)
         cap = self.caps.get(memory)
-        return RuntimeFailure(
-            f"out of memory on {where}"
-            + (f" in op '{op[1]}'" if op else "")
-            + (f": {int(asked[1]):,} bytes more were needed" if asked else "")
-            + (f" under the cap of {cap:,} bytes of memory '{memory}'" if cap is not None else f" in '{memory}'")
-        )
+        limit = f" under the cap of {cap:,} bytes of memory '{memory}'" if cap is not None else f" in '{memory}'"
+        return RuntimeFailure(f"out of memory on {where}{_asked(text)}{limit}")
+
+
+def _asked(text: str) -> str:
+    """Which op asked for how many bytes more, as far as the runtime says it."""
+    op = re.search(r"Name:'([^']*)'", text)
+    asked = re.search(r"requested bytes of (\d+)", text)
+    return (f" in op '{op[1]}'" if op else "") + (f": {int(asked[1]):,} bytes more were needed" if asked else "")
 
 
 class ProgramJob(msgspec.Struct, frozen=True):
@@ -291,11 +291,7 @@ def see_memory(program: Program, feeds: Mapping[str, Any]) -> SeenMemory:
 
 
 def time_runs(
-    program: Program,
-    feeds: Mapping[str, Any],
-    repeat: int,
-    caps: Mapping[str, int],
-    advance: Advance = ignore_progress,
+    program: Program, feeds: Mapping[str, Any], repeat: int, caps: Mapping[str, int], advance: Advance = ignore_progress
 ) -> TimedRuns:
     """Run a program so many times, after once to warm up, in a fresh process that holds memories to their caps.
 
@@ -369,8 +365,7 @@ def _kept(program: Program, packed: tuple[int, ...], silent: Collection[int]) ->
     for action in program.sessions:
         memory = program.memory_of[action.device]
         for name, use in action.segment.weights.items():
-            is_original = action.device in silent or kept_weight_bytes([use], 0) > 0
-            if is_original:
+            if action.device in silent or kept_weight_bytes([use], 0) > 0:
                 outside[memory][name] = use
     return [bytes_ + sum(use.size_bytes for use in uses.values()) for bytes_, uses in zip(packed, outside, strict=True)]
 
