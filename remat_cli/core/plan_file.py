@@ -9,8 +9,8 @@ import msgspec
 
 from remat_cli.base.errors import InvalidSchedule, ModelError
 from remat_cli.base.files import atomic_write
+from remat_cli.core.device import Placement
 from remat_cli.core.graph import Graph
-from remat_cli.core.placement import Placement
 from remat_cli.core.plan import Instance, Plan
 from remat_cli.core.problem import Problem, device_tensor_ids, make_device_problem, make_problem
 from remat_cli.core.profile import Profile

@@ -9,9 +9,9 @@ import msgspec
 
 from remat_cli.base.units import format_bytes
 from remat_cli.core.budget import describe_bytes
+from remat_cli.core.device import Reference
 from remat_cli.core.floor import working_set_floor
 from remat_cli.core.graph import Graph
-from remat_cli.core.placement import Reference
 from remat_cli.core.placing import best_device
 from remat_cli.core.plan_file import PlanFile
 from remat_cli.core.problem import Problem

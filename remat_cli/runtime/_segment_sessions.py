@@ -14,8 +14,7 @@ import numpy as np
 
 from remat_cli.base.errors import MissingDependency, ModelError
 from remat_cli.core.device import HOST_MEMORY, DeviceSpec
-from remat_cli.core.interface import InputSpec
-from remat_cli.core.program import CopyAction, Program, SessionAction, StoredWeight
+from remat_cli.core.program import CopyAction, InputSpec, Program, SessionAction, StoredWeight
 from remat_cli.devices.provider_table import PROVIDERS
 from remat_cli.runtime._ort import (
     EXTENDED_NAMES,

@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 
 from remat_cli.base.errors import ModelError
-from remat_cli.core.interface import InputSpec
+from remat_cli.core.program import InputSpec
 from remat_cli.runtime._ort import (
     EXTENDED_NAMES,
     Advance,

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from remat_cli.base.errors import MissingDependency, RuntimeFailure
-from remat_cli.core.interface import InputSpec
+from remat_cli.core.program import InputSpec
 from remat_cli.runtime._ort import Advance, Array, ignore_progress, run_fresh, run_session, runtime_errors, started
 from remat_cli.runtime.feeds import read_value
 from remat_cli.runtime.likeness import likeness

@@ -19,8 +19,7 @@ import msgspec
 import numpy as np
 
 from remat_cli.base.errors import RuntimeFailure
-from remat_cli.core.interface import WeightUse
-from remat_cli.core.program import ActionRecord, CopyAction, Program, RunRecord, SeenMemory, SessionAction
+from remat_cli.core.program import ActionRecord, CopyAction, Program, RunRecord, SeenMemory, SessionAction, WeightUse
 from remat_cli.runtime._events import ProfiledRun, read_runs
 from remat_cli.runtime._ort import (
     Advance,

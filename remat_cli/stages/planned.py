@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from remat_cli.core.device import Reference
 from remat_cli.core.graph import Graph
-from remat_cli.core.placement import Reference
 from remat_cli.core.plan import Plan
 from remat_cli.core.profile import Profile
 from remat_cli.core.segments import Cut

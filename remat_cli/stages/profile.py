@@ -14,13 +14,13 @@ from remat_cli.base.progress import Progress, part
 from remat_cli.core.conditions import CPU, Conditions
 from remat_cli.core.device import DeviceSpec
 from remat_cli.core.graph import Tensor
-from remat_cli.core.interface import InputSpec
 from remat_cli.core.profile import LinkCost, OpCost, Profile, Unsupported
+from remat_cli.core.program import InputSpec
 from remat_cli.devices.provider_table import PROVIDERS, is_plain
 from remat_cli.devices.roofline import estimate, estimated_links
+from remat_cli.onnx_io.interface import weight_uses
 from remat_cli.onnx_io.load import save
 from remat_cli.onnx_io.one_op import call_model, model_with_outputs, one_op_model
-from remat_cli.onnx_io.weights import weight_uses
 from remat_cli.runtime.feeds import record_values
 from remat_cli.runtime.op_profiler import (
     HANDOVER_ELEMENTS,

@@ -11,8 +11,8 @@ import msgspec
 
 from remat_cli import __version__
 from remat_cli.base.errors import ModelError
+from remat_cli.core.device import Placement, Reference
 from remat_cli.core.graph import Graph
-from remat_cli.core.placement import Placement, Reference
 from remat_cli.core.plan_file import (
     ExactSession,
     FileRef,

@@ -15,9 +15,9 @@ from remat_cli.core.problem import make_problem
 from remat_cli.core.profile import OpCost, Profile
 from remat_cli.core.simulate import baseline
 from remat_cli.core.tidy import calm
+from remat_cli.onnx_io.interface import weight_uses
 from remat_cli.onnx_io.rewrite import RewriteInfo, Rewritten, rewrite, set_model_metadata
 from remat_cli.onnx_io.to_graph import to_graph
-from remat_cli.onnx_io.weights import weight_uses
 from remat_cli.stages.fit import excess_bytes, fit
 from remat_cli.stages.planned import PlannedModel, WrittenModel
 from remat_cli.stages.prepare import Prepared

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from remat_cli.core.interface import InputSpec
 from remat_cli.core.program import (
     ActionRecord,
     CopyAction,
+    InputSpec,
     Program,
     RunRecord,
     SeenMemory,

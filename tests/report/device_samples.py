@@ -8,8 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from remat_cli.core.device import DeviceSpec
-from remat_cli.core.placement import Placement, Reference
+from remat_cli.core.device import DeviceSpec, Placement, Reference
 from remat_cli.core.plan_file import PlanFile, graph_instances
 from remat_cli.core.problem import make_device_problem
 from remat_cli.core.profile import LinkCost, OpCost, Profile, Unsupported

@@ -10,7 +10,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from remat_cli.base.errors import RuntimeFailure
-from remat_cli.core.interface import InputSpec
+from remat_cli.core.program import InputSpec
 from remat_cli.runtime._events import ProfileEvent
 from remat_cli.runtime.feeds import make_feeds
 from remat_cli.runtime.profile_cache import cpu_name, provenance

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
-from remat_cli.core.interface import InputSpec, Reader, WeightUse
+from remat_cli.core.program import InputSpec, Reader, WeightUse
 from remat_cli.runtime._ort import runtime_dtype
 from remat_cli.runtime.feeds import make_feeds
 from remat_cli.runtime.session import SessionSettings, run_profiled

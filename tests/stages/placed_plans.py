@@ -10,9 +10,8 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from remat_cli.base.progress import silent
-from remat_cli.core.device import DeviceSpec
+from remat_cli.core.device import DeviceSpec, Placement
 from remat_cli.core.graph import Graph
-from remat_cli.core.placement import Placement
 from remat_cli.core.placing import placed_schedule
 from remat_cli.core.plan import Plan
 from remat_cli.core.plan_file import (
