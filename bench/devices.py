@@ -33,8 +33,8 @@ from bench.devices_report import markdown
 from remat_cli.base.errors import MissingDependency, RematError
 from remat_cli.base.progress import silent
 from remat_cli.commands.asked import request_of
-from remat_cli.core.device import DeviceSpec
 from remat_cli.core.plan_file import PlanFile, graph_instances, write_plan
+from remat_cli.core.profile import DeviceSpec
 from remat_cli.core.simulate import simulate
 from remat_cli.core.solver_run import Status
 from remat_cli.onnx_io.load import save

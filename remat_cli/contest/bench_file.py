@@ -14,7 +14,7 @@ from typing import Any, Literal, NoReturn, TypeAlias
 import msgspec
 
 from remat_cli.base.errors import ConfigError
-from remat_cli.base.machine import available_cores
+from remat_cli.base.processes import available_cores
 from remat_cli.core.budget import Budget, parse_budget, parse_share
 from remat_cli.report.bench_run import BenchCase
 from remat_cli.settings.settings import parse_seconds

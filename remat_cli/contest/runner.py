@@ -20,8 +20,7 @@ import psutil
 from remat_cli import __version__
 from remat_cli.base import progress as stages
 from remat_cli.base.errors import RematError
-from remat_cli.base.machine import available_cores
-from remat_cli.base.processes import ProcessDied, Tell, family, started
+from remat_cli.base.processes import ProcessDied, Tell, available_cores, family, started
 from remat_cli.base.progress import Progress, silent
 from remat_cli.core.budget import parse_budget, resolve
 from remat_cli.core.graph import Phase

@@ -8,9 +8,8 @@ from types import MappingProxyType
 import msgspec
 
 from remat_cli.base.errors import ModelError
-from remat_cli.core.device import HOST_MEMORY
 from remat_cli.core.graph import Graph, Phase, check_ids
-from remat_cli.core.profile import LinkCost, OpCost, Profile
+from remat_cli.core.profile import HOST_MEMORY, LinkCost, OpCost, Profile
 
 # What solvers add up in 64 bits: bytes once, times of many recomputes.
 MOST_BYTES = 2**62

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from remat_cli.core.device import HOST_MEMORY, DeviceSpec
+from remat_cli.core.profile import HOST_MEMORY, DeviceSpec
 
 
 class InputSpec(msgspec.Struct, frozen=True):

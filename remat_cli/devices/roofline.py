@@ -14,9 +14,8 @@ from statistics import median
 import msgspec
 
 from remat_cli.base.errors import ConfigError
-from remat_cli.core.device import DeviceSpec
 from remat_cli.core.graph import Graph, Op
-from remat_cli.core.profile import LinkCost, OpCost, Profile, Provenance
+from remat_cli.core.profile import DeviceSpec, LinkCost, OpCost, Profile, Provenance
 from remat_cli.devices.provider_table import PROVIDERS
 
 CONVOLUTIONS = frozenset({"Conv", "FusedConv", "NhwcConv", "NhwcFusedConv", "ConvInteger", "QLinearConv"})

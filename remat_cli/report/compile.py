@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from remat_cli.core.device import Reference
 from remat_cli.core.placing import best_device
+from remat_cli.core.profile import Reference
 from remat_cli.core.verification import LEFT_OUT, Verification, applies
 from remat_cli.report.explain import DeviceReport, LinkReport, LiveTensor, Recompute
 from remat_cli.report.placed import Obstacle, PlacedPlan, device_reports, find_obstacle, link_reports, placed_recomputes

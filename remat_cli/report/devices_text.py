@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from remat_cli.base.units import format_bytes
 from remat_cli.core.budget import describe_bytes
-from remat_cli.core.device import Reference
+from remat_cli.core.profile import Reference
 from remat_cli.core.verification import Verification
 from remat_cli.report.compile import CompileReport, delivery_lines, recomputed, solver_line, verdict_lines
 from remat_cli.report.explain import DeviceReport, LinkReport

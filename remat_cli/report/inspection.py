@@ -9,13 +9,12 @@ import msgspec
 
 from remat_cli.base.units import format_bytes
 from remat_cli.core.budget import describe_bytes
-from remat_cli.core.device import Reference
 from remat_cli.core.floor import working_set_floor
 from remat_cli.core.graph import Graph
 from remat_cli.core.placing import best_device
 from remat_cli.core.plan_file import PlanFile
 from remat_cli.core.problem import Problem
-from remat_cli.core.profile import Profile
+from remat_cli.core.profile import Profile, Reference
 from remat_cli.core.simulate import baseline
 from remat_cli.report.devices_text import device_table, estimate_lines, link_lines, single_time
 from remat_cli.report.explain import (

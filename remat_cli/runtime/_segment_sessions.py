@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 
 from remat_cli.base.errors import MissingDependency, ModelError
-from remat_cli.core.device import HOST_MEMORY, DeviceSpec
+from remat_cli.core.profile import HOST_MEMORY, DeviceSpec
 from remat_cli.core.program import CopyAction, InputSpec, Program, SessionAction, StoredWeight
 from remat_cli.devices.provider_table import PROVIDERS
 from remat_cli.runtime._ort import (

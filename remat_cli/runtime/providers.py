@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 
 from remat_cli.base.errors import MissingDependency
-from remat_cli.core.device import HOST_MEMORY, DeviceSpec
+from remat_cli.core.profile import HOST_MEMORY, DeviceSpec
 from remat_cli.devices.provider_table import PROVIDERS, SESSION_THREADS, Plugin, Provider, named_spec
 from remat_cli.runtime._ort import EXTENDED_NAMES, Array, host_value, import_ort, one_line, runtime_dtype
 

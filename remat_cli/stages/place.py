@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from remat_cli.base.progress import Progress, aside
-from remat_cli.core.device import Reference
 from remat_cli.core.graph import TensorType
 from remat_cli.core.plan import Plan
 from remat_cli.core.problem import OpSpec, Problem, device_tensor_ids, input_ops
+from remat_cli.core.profile import Reference
 from remat_cli.core.schedule import Schedule
 from remat_cli.core.segments import Cut, cut_plan
 from remat_cli.core.simulate import simulate

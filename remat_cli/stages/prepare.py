@@ -15,8 +15,8 @@ import msgspec
 from remat_cli.base import progress as stages
 from remat_cli.base.progress import Progress
 from remat_cli.core.conditions import CPU, Conditions
-from remat_cli.core.device import DeviceSpec
 from remat_cli.core.graph import Graph, TensorType
+from remat_cli.core.profile import DeviceSpec
 from remat_cli.core.verification import Verification
 from remat_cli.onnx_io.load import DimBindings, SourceModel, inputs_of, load, prepare_optimized, save, state_file
 from remat_cli.onnx_io.phases import carry_phases

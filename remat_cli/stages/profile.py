@@ -12,9 +12,8 @@ import msgspec
 from remat_cli.base import progress as stages
 from remat_cli.base.progress import Progress, part
 from remat_cli.core.conditions import CPU, Conditions
-from remat_cli.core.device import DeviceSpec
 from remat_cli.core.graph import Tensor
-from remat_cli.core.profile import LinkCost, OpCost, Profile, Unsupported
+from remat_cli.core.profile import DeviceSpec, LinkCost, OpCost, Profile, Unsupported
 from remat_cli.core.program import InputSpec
 from remat_cli.devices.provider_table import PROVIDERS, is_plain
 from remat_cli.devices.roofline import estimate, estimated_links

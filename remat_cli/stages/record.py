@@ -11,7 +11,6 @@ import msgspec
 
 from remat_cli import __version__
 from remat_cli.base.errors import ModelError
-from remat_cli.core.device import Placement, Reference
 from remat_cli.core.graph import Graph
 from remat_cli.core.plan_file import (
     ExactSession,
@@ -23,7 +22,7 @@ from remat_cli.core.plan_file import (
     graph_instances,
 )
 from remat_cli.core.problem import Problem, input_ops
-from remat_cli.core.profile import Profile
+from remat_cli.core.profile import Placement, Profile, Reference
 from remat_cli.core.schedule import Compute, Schedule
 from remat_cli.core.verification import Verification
 from remat_cli.devices.provider_table import PROVIDERS, named_spec

@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from remat_cli.base import progress as stages
-from remat_cli.base.machine import available_cores
+from remat_cli.base.processes import available_cores
 from remat_cli.base.progress import Progress
 from remat_cli.core.floor import working_set_floor
 from remat_cli.core.plan import Plan

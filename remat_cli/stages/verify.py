@@ -12,9 +12,8 @@ import msgspec
 
 from remat_cli.base import progress as stages
 from remat_cli.base.progress import Progress
-from remat_cli.core.device import DeviceSpec
 from remat_cli.core.plan_file import PlanFile, graph_instances
-from remat_cli.core.profile import Profile
+from remat_cli.core.profile import DeviceSpec, Profile
 from remat_cli.core.program import Program, SeenMemory
 from remat_cli.core.schedule import Compute, Schedule
 from remat_cli.core.simulate import simulate

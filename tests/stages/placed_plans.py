@@ -10,7 +10,6 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from remat_cli.base.progress import silent
-from remat_cli.core.device import DeviceSpec, Placement
 from remat_cli.core.graph import Graph
 from remat_cli.core.placing import placed_schedule
 from remat_cli.core.plan import Plan
@@ -25,7 +24,7 @@ from remat_cli.core.plan_file import (
     write_plan,
 )
 from remat_cli.core.problem import Problem, input_ops
-from remat_cli.core.profile import LinkCost, OpCost, Profile
+from remat_cli.core.profile import DeviceSpec, LinkCost, OpCost, Placement, Profile
 from remat_cli.core.schedule import Compute, Schedule, Step
 from remat_cli.core.simulate import simulate
 from remat_cli.devices.provider_table import named_spec
