@@ -16,13 +16,11 @@ from pathlib import Path
 import numpy as np
 import onnx_ir as ir
 
-from remat_cli.autodiff import rules_conv_input as images
-from remat_cli.autodiff import rules_conv_weight as weights
-from remat_cli.autodiff.rules_conv_window import LEADING, Window, crop, fit, pairs, tiled
+from remat_cli.autodiff import rules_conv
+from remat_cli.autodiff.rules_conv_window import LEADING, ConvWindow, crop, fit, pairs, tiled
 from remat_cli.autodiff.tape import IR_VERSION, OPSET, Tape, shape_of
-from remat_cli.runtime.optimize import optimize
 from remat_cli.runtime.profilers import ProfileRequest, measure
-from remat_cli.runtime.session import SessionSettings, run_profiled
+from remat_cli.runtime.session import SessionSettings, optimize, run_profiled
 
 THREADS = 2
 REQUEST = ProfileRequest(runs=5, least_seconds=0.2, intra_op_threads=THREADS)
@@ -43,11 +41,11 @@ class Layer:
     group: int = 1
 
     @property
-    def window(self) -> Window:
+    def window(self) -> ConvWindow:
         """As the gradient rules see it."""
         out = (self.side + 2 * self.pad - self.kernel) // self.stride + 1
         numbers = ((n, n) for n in (self.side, out, self.kernel, self.stride, 1, self.pad))
-        return Window(*numbers)
+        return ConvWindow(*numbers)
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
@@ -59,7 +57,7 @@ class Layer:
         }
 
 
-Form = Callable[[Tape, Window, ir.Value, ir.Value, int], ir.Value]
+Form = Callable[[Tape, ConvWindow, ir.Value, ir.Value, int], ir.Value]
 LAYERS: Mapping[str, Layer] = {
     "3-64 7x7/2 on 224": Layer(8, 3, 64, 7, 2, 3, 224),
     "64-64 3x3 on 56": Layer(8, 64, 64, 3, 1, 1, 56),
@@ -93,8 +91,8 @@ def _rows(name: str, layer: Layer) -> Iterator[str]:
     forward = _figures(layer, _forward, ("image", "weight"))
     yield _row(name, "forward", "Conv", forward, forward)
     for part, forms, chosen, inputs in (
-        ("weights", WEIGHT_FORMS, weights.weight_gradient, ("image", "grad")),
-        ("image", IMAGE_FORMS, images.image_gradient, ("grad", "weight")),
+        ("weights", WEIGHT_FORMS, rules_conv.weight_gradient, ("image", "grad")),
+        ("image", IMAGE_FORMS, rules_conv.image_gradient, ("grad", "weight")),
     ):
         wanted = _ops(layer, chosen, inputs)
         for form, write in forms.items():
@@ -150,12 +148,12 @@ def _model(layer: Layer, write: Form, inputs: tuple[str, str]) -> ir.Model:
     return ir.Model(graph, ir_version=IR_VERSION)
 
 
-def _forward(tape: Tape, window: Window, image: ir.Value, weight: ir.Value, group: int) -> ir.Value:
+def _forward(tape: Tape, window: ConvWindow, image: ir.Value, weight: ir.Value, group: int) -> ir.Value:
     pads = [*window.lows, *(max(high, 0) for high in window.highs)]
     return tape.op("Conv", image, weight, strides=window.strides, pads=pads, group=group)
 
 
-def _dilated(tape: Tape, window: Window, grad: ir.Value, weight: ir.Value, group: int) -> ir.Value:
+def _dilated(tape: Tape, window: ConvWindow, grad: ir.Value, weight: ir.Value, group: int) -> ir.Value:
     """Zeros between the elements of the gradient, then a convolution with every tap for every element."""
     batch, results, *places = shape_of(grad)
     dots = tape.op("Reshape", grad, tape.ints(batch, results, *pairs(places, [1] * window.rank)))
@@ -165,36 +163,36 @@ def _dilated(tape: Tape, window: Window, grad: ir.Value, weight: ir.Value, group
     lows = [taps - 1 - low for taps, low in zip(window.kernel, window.lows, strict=True)]
     highs = [size + low - now for size, low, now in zip(window.sizes, window.lows, sizes, strict=True)]
     grad, (before, after) = fit(tape, grad, lows, highs)
-    plain = Window(window.sizes, sizes, window.kernel, one, one, window.lows)
-    turned = images._by_phase(tape, plain, weight, [0] * window.rank, group)
+    plain = ConvWindow(window.sizes, sizes, window.kernel, one, one, window.lows)
+    turned = rules_conv._by_phase(tape, plain, weight, [0] * window.rank, group)
     return tape.op("Conv", grad, turned, pads=[*before, *after], group=group)
 
 
-def _tap_by_tap(tape: Tape, window: Window, image: ir.Value, grad: ir.Value, group: int) -> ir.Value:
+def _tap_by_tap(tape: Tape, window: ConvWindow, image: ir.Value, grad: ir.Value, group: int) -> ir.Value:
     """A weight gradient of one tap for each, of the image shifted."""
     padded = tape.op("Pad", image, tape.ints(0, 0, *window.lows, 0, 0, *(max(high, 0) for high in window.highs)))
     parts = []
     for tap in np.ndindex(*window.kernel):
         reach = [(count - 1) * stride + 1 for count, stride in zip(window.results, window.strides, strict=True)]
         ends = [first + length for first, length in zip(tap, reach, strict=True)]
-        parts.append(weights._by_product(tape, crop(tape, padded, tap, ends, window.strides), grad, group))
+        parts.append(rules_conv._by_product(tape, crop(tape, padded, tap, ends, window.strides), grad, group))
     joined = tape.op("Concat", *parts, axis=-1)
     return tape.op("Reshape", joined, tape.ints(*shape_of(joined)[:LEADING], *window.kernel))
 
 
-def _product(tape: Tape, window: Window, image: ir.Value, grad: ir.Value, group: int) -> ir.Value:
-    return weights._by_product(tape, weights._read_only(tape, window, image), grad, group)
+def _product(tape: Tape, window: ConvWindow, image: ir.Value, grad: ir.Value, group: int) -> ir.Value:
+    return rules_conv._by_product(tape, rules_conv._read_only(tape, window, image), grad, group)
 
 
 IMAGE_FORMS: Mapping[str, Form] = {
-    "ConvTranspose": images._transposed,
-    "turned weights by phase": images._gathered,
+    "ConvTranspose": rules_conv._transposed,
+    "turned weights by phase": rules_conv._gathered,
     "dilated gradient": _dilated,
 }
 WEIGHT_FORMS: Mapping[str, Form] = {
-    "images as groups": weights._by_sample,
-    "batch as channels": weights._over_batch,
-    "channels as batch": weights._channels_as_batch,
+    "images as groups": rules_conv._by_sample,
+    "batch as channels": rules_conv._over_batch,
+    "channels as batch": rules_conv._channels_as_batch,
     "product of each image": _product,
     "product of each tap": _tap_by_tap,
 }

@@ -33,13 +33,13 @@ from bench.devices_report import markdown
 from remat_cli.base.errors import MissingDependency, RematError
 from remat_cli.base.progress import silent
 from remat_cli.commands.asked import request_of
-from remat_cli.core.device import DeviceSpec
 from remat_cli.core.plan_file import PlanFile, graph_instances, write_plan
+from remat_cli.core.profile import DeviceSpec
 from remat_cli.core.simulate import simulate
 from remat_cli.core.solver_run import Status
 from remat_cli.onnx_io.load import save
 from remat_cli.runtime.providers import device_of, require_device
-from remat_cli.runtime.segment_measure import see_memory
+from remat_cli.runtime.segment_run import see_memory
 from remat_cli.settings.settings import Settings, load_settings
 from remat_cli.stages.ask import CompileRequest
 from remat_cli.stages.place import plan_again, plan_on_devices

@@ -13,13 +13,11 @@ import msgspec
 from bench.compiling import Row
 from remat_cli.base.errors import RuntimeFailure
 from remat_cli.base.progress import silent
-from remat_cli.core.device import DeviceSpec
 from remat_cli.core.plan_file import read_plan
+from remat_cli.core.profile import DeviceSpec
 from remat_cli.core.program import Program
-from remat_cli.runtime._arrays import PackedArray, pack_all, run_session, unpack
-from remat_cli.runtime._ort import runtime_errors
-from remat_cli.runtime._process import Advance, run_fresh
-from remat_cli.runtime.segment_measure import time_runs
+from remat_cli.runtime._ort import Advance, PackedArray, pack_all, run_fresh, run_session, runtime_errors, unpack
+from remat_cli.runtime.segment_run import time_runs
 from remat_cli.runtime.session import SessionSettings, device_settings, open_session
 from remat_cli.stages.program import make_program
 from remat_cli.stages.verify import PlannedRun, verify_sessions

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from remat_cli.core.floor import working_set_floor
-from remat_cli.core.instance import Instance, Node, instance_problem
+from remat_cli.core.instance import AbstractInstance, Node, instance_problem
 from remat_cli.core.simulate import baseline
 
 BUDGETS = (0.95, 0.9, 0.85, 0.8, 0.75, 0.7, 0.6, 0.5)
@@ -38,9 +38,9 @@ class Draft:
         self.edges += [(source, op) for source in dict.fromkeys(inputs)]
         return op
 
-    def instance(self) -> Instance:
+    def instance(self) -> AbstractInstance:
         """What a solver sees."""
-        return Instance(tuple(self.nodes), tuple(sorted(self.edges)), self.name)
+        return AbstractInstance(tuple(self.nodes), tuple(sorted(self.edges)), self.name)
 
     def write(self, folder: Path) -> Path:
         """Write `NAME.json` with the figures that its readers expect; the path."""

@@ -30,7 +30,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from bench.compiling import table_lines
-from remat_cli.autodiff.step import Step
+from remat_cli.autodiff.step import TrainingStep
 from remat_cli.base.progress import silent
 from remat_cli.core.graph import Graph
 from remat_cli.core.problem import make_problem, tensor_ids
@@ -136,7 +136,7 @@ def compare(name: str, sizes: dict[str, Any]) -> Row:
 class Eager:
     """A network in torch with its data."""
 
-    def __init__(self, model: onnx.ModelProto, step: Step, class_axis: int) -> None:
+    def __init__(self, model: onnx.ModelProto, step: TrainingStep, class_axis: int) -> None:
         """Take the inputs' shapes from the step, its classes from the network's last tensor."""
         self.twin = Twin(model, step.facts.trained)
         self.loss = cross_entropy(class_axis)
@@ -173,7 +173,7 @@ class Eager:
         return peak
 
 
-def _inputs(step: Step) -> list[Any]:
+def _inputs(step: TrainingStep) -> list[Any]:
     names = {*step.facts.inputs, step.facts.target}
     return [value for value in step.model.graph.inputs if value.name in names]
 
@@ -183,7 +183,7 @@ def _data(shape: tuple[int, ...], is_whole: bool) -> torch.Tensor:
     return torch.ones(shape, dtype=torch.int64) if is_whole else torch.randn(shape)
 
 
-def step_peak(model: onnx.ModelProto) -> tuple[Step, Peak]:
+def step_peak(model: onnx.ModelProto) -> tuple[TrainingStep, Peak]:
     """The training step that leaves gradients, and what it holds at its peak."""
     options = TrainOptions(loss="cross-entropy", optimizer=None)
     with tempfile.TemporaryDirectory() as name:

@@ -23,7 +23,7 @@ from remat_cli.base.errors import RuntimeFailure
 from remat_cli.core.plan_file import read_plan
 from remat_cli.runtime.feeds import make_feeds
 from remat_cli.runtime.providers import absence, parse_device
-from remat_cli.runtime.segment_measure import time_runs
+from remat_cli.runtime.segment_run import time_runs
 from remat_cli.stages.program import input_specs, make_program
 from sample_models.papers import paper_model
 

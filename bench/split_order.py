@@ -19,10 +19,9 @@ from onnx import helper, numpy_helper
 from bench.compiling import table_lines
 from remat_cli.base.progress import silent
 from remat_cli.onnx_io.load import save
-from remat_cli.runtime._arrays import Array, pack_all, run_session
-from remat_cli.runtime._process import run_fresh
-from remat_cli.runtime._trials import TimeJob, time_models
+from remat_cli.runtime._ort import Array, pack_all, run_fresh, run_session
 from remat_cli.runtime.session import SessionSettings, open_session
+from remat_cli.runtime.turns import TimeJob, time_models
 from remat_cli.settings.settings import Settings, load_settings
 from remat_cli.splitting.build import TiledRegion, split_model
 from remat_cli.splitting.op_view import tile_bounds

@@ -43,11 +43,10 @@ from bench.split_targets import (
     targets,
 )
 from remat_cli.onnx_io.load import DimBindings, inputs_of, load
-from remat_cli.runtime._arrays import pack_all
-from remat_cli.runtime._process import run_fresh
-from remat_cli.runtime._trials import TimeJob, time_models
+from remat_cli.runtime._ort import pack_all, run_fresh
 from remat_cli.runtime.feeds import make_feeds
 from remat_cli.runtime.session import SessionSettings
+from remat_cli.runtime.turns import TimeJob, time_models
 from sample_models.make_models import Builder, encoder_layer
 
 BUDGETS = ("min", "50%", "25%")

@@ -38,10 +38,9 @@ from remat_cli.core.profile import Profile
 from remat_cli.core.simulate import baseline
 from remat_cli.core.training import StepPaths, TrainOptions
 from remat_cli.report.solution import SolutionReport, solution_report
-from remat_cli.runtime._arrays import pack_all
-from remat_cli.runtime._process import run_fresh
-from remat_cli.runtime._trials import TimeJob, time_models
+from remat_cli.runtime._ort import pack_all, run_fresh
 from remat_cli.runtime.session import SessionSettings
+from remat_cli.runtime.turns import TimeJob, time_models
 from remat_cli.settings.settings import Settings, load_settings
 from remat_cli.solvers import SOLVERS, make_solver
 from remat_cli.stages.ask import ask_abstract

@@ -29,8 +29,7 @@ if TYPE_CHECKING:
     from remat_cli.report.inspection import InspectReport
     from remat_cli.report.profile import ProfileReport
     from remat_cli.report.run_report import RunReport
-    from remat_cli.report.solve import SolveReport
-    from remat_cli.report.solvers import SolversReport
+    from remat_cli.report.solve import SolveReport, SolversReport
     from remat_cli.report.training import MaxBatchReport, TrainReport
     from remat_cli.settings.settings import Settings
 

@@ -7,6 +7,7 @@ import functools
 import re
 import subprocess
 import sys
+from collections import defaultdict
 from pathlib import Path
 
 import pytest
@@ -157,3 +158,24 @@ def test_help_loads_no_heavy_library():
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+STILL_TOLD_TWICE = frozenset(
+    {
+        *("Clock", "Computation", "Cut", "Gap", "Incumbent", "Instance", "Model", "Net", "Pair", "Placement"),
+        *("Question", "Run", "Stage", "Stages", "Track", "Units", "Windows"),
+    }
+)
+"""Names of public classes in `solvers/` that another class has too: each waits for a name of its own."""
+
+
+def test_a_class_name_means_one_thing():
+    places = defaultdict(list)
+    for path in FILES:
+        for item in ast.walk(ast.parse(path.read_text())):
+            if isinstance(item, ast.ClassDef) and not item.name.startswith("_"):
+                places[item.name].append(path.relative_to(PACKAGE))
+    twice = {name: found for name, found in places.items() if len(found) > 1}
+    assert twice.keys() <= STILL_TOLD_TWICE, {name: twice[name] for name in twice.keys() - STILL_TOLD_TWICE}
+    for name, found in twice.items():
+        assert sum(room_of(PACKAGE / path) != "solvers" for path in found) <= 1, (name, found)

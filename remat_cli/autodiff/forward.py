@@ -1,24 +1,99 @@
-"""The forward pass of a training step: the model written anew, with what is constant worked out beforehand."""
+"""A forward model with its tape: brought to the opset that rules know, to another batch, and computed op by op."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import onnx
 import onnx_ir as ir
 from onnx.reference import ReferenceEvaluator
+from onnx_ir.passes.common import InlinePass
 
-from remat_cli.autodiff.call import Call
 from remat_cli.autodiff.parameters import Weights
-from remat_cli.autodiff.rebatch import Inputs, Rebatch
 from remat_cli.autodiff.reverse import Recorder
-from remat_cli.autodiff.tape import IR_VERSION, OPSET, Array, Tape, element_type, known, shape_of
+from remat_cli.autodiff.tape import IR_VERSION, OPSET, Array, Call, Tape, element_type, known, shape_of
 from remat_cli.base.errors import ModelError
 from remat_cli.onnx_io.interface import fed_inputs
+from remat_cli.onnx_io.normalise import inputs_become_weights, lift_constants, name_nodes
 from remat_cli.onnx_io.op_facts import facts_of, has_body
+
+KEPT_ELEMENTS = 1024  # smaller constants stay while the opset is raised, since conversions read shapes, axes, scales
+
+
+def modern(model: ir.Model) -> ir.Model:
+    """A copy of a model under at least opset `OPSET`, its functions inlined; weights are shared, not copied.
+
+    Raises:
+        ModelError: an op has no form in that opset.
+    """
+    copy = model.clone()
+    if copy.functions:
+        copy = InlinePass()(copy).model
+    version = copy.graph.opset_imports.get("", copy.graph.opset_imports.get("ai.onnx", 0))
+    if version < OPSET:
+        copy = _raised(copy, version)
+    name_nodes(copy.graph)
+    lift_constants(copy.graph)
+    return copy
+
+
+def _raised(model: ir.Model, version: int) -> ir.Model:
+    large = {
+        name: value.const_value
+        for name, value in model.graph.initializers.items()
+        if value.const_value is not None and value.const_value.size > KEPT_ELEMENTS
+    }
+    _read_in([value for name, value in model.graph.initializers.items() if name not in large])
+    for name in large:
+        value = model.graph.initializers.pop(name)
+        if value not in model.graph.inputs:
+            model.graph.inputs.append(value)
+    try:
+        raised = ir.from_proto(onnx.version_converter.convert_version(ir.to_proto(model), OPSET))
+    except RuntimeError as error:
+        line = str(error).strip().splitlines()[0]
+        raise ModelError(
+            f"the model's opset {version} cannot be raised to {OPSET}, which gradients need: {line}"
+        ) from None
+    inputs_become_weights(raised.graph, large)
+    return raised
+
+
+def _read_in(values: Iterable[ir.Value]) -> None:
+    """Bring elements from files of their own into memory, since the converter cannot know where those lie."""
+    for value in values:
+        if isinstance(value.const_value, ir.ExternalTensor):
+            value.const_value = ir.tensor(value.const_value.numpy().copy(), name=value.name)
+
+
+Inputs = tuple[ir.Value | None, ...]
+SHAPE_OPS = frozenset({"Reshape", "Expand"})  # their second input says what shape the first one gets
+
+
+@dataclass
+class Rebatch:
+    """Shapes written into the model that begin with the `old` batch get the `new` one; `data` come from its inputs."""
+
+    old: int
+    new: int
+    data: set[ir.Value] = field(default_factory=set)
+
+    def inputs(self, node: ir.Node, inputs: Inputs, tape: Tape) -> Inputs:
+        """What an op reads now."""
+        target = known(inputs[1]) if node.op_type in SHAPE_OPS and len(inputs) > 1 else None
+        if inputs[0] not in self.data or target is None or target.size == 0 or target[0] != self.old:
+            return inputs
+        changed = np.array([self.new, *target[1:]], target.dtype)
+        return (inputs[0], tape.constant(changed), *inputs[2:])
+
+    def note(self, inputs: Inputs, outputs: Iterable[ir.Value | None]) -> None:
+        """What comes from data comes from data."""
+        if any(value in self.data for value in inputs):
+            self.data.update(value for value in outputs if value is not None)
+
 
 FOLDED_ELEMENTS = 2**22  # larger constants are left to be computed
 

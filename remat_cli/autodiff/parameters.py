@@ -9,8 +9,8 @@ from fnmatch import fnmatchcase
 import numpy as np
 import onnx_ir as ir
 
-from remat_cli.autodiff.call import Rules
 from remat_cli.autodiff.reverse import rule_name
+from remat_cli.autodiff.tape import Rules
 from remat_cli.base.errors import ModelError
 from remat_cli.onnx_io.op_facts import has_body
 
@@ -33,7 +33,7 @@ class Weights:
 
 
 @dataclass(frozen=True)
-class Choice:
+class ParameterChoice:
     """Patterns of weights to train (none: all that look like it) and to leave; names of what were `Constant` nodes."""
 
     trainable: Sequence[str]
@@ -41,7 +41,7 @@ class Choice:
     constants: frozenset[str] = frozenset()
 
 
-def choose_weights(graph: ir.Graph, rules: Rules, choice: Choice) -> Weights:
+def choose_weights(graph: ir.Graph, rules: Rules, choice: ParameterChoice) -> Weights:
     """Real initialisers of more than one element that a gradient can reach, unless patterns say otherwise.
 
     Raises:

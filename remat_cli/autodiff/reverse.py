@@ -8,9 +8,8 @@ from dataclasses import dataclass, field, replace
 
 import onnx_ir as ir
 
-from remat_cli.autodiff.call import Call, Form, Found, Rule, Rules
 from remat_cli.autodiff.rules import ZERO_GRADIENT
-from remat_cli.autodiff.tape import Tape, is_float, shape_of
+from remat_cli.autodiff.tape import Call, Found, Rule, Rules, Tape, WrittenForm, is_float, shape_of
 from remat_cli.base.errors import RematError
 
 
@@ -43,7 +42,7 @@ class Recorder:
         wanted = self._wanted(call, rule)
         call = replace(call, wanted=wanted, seed=self.seed + len(self.tape.nodes))
         form = rule.form(self.tape, call) if rule is not None and rule.form else None
-        form = form or Form(self._plainly(call, names))
+        form = form or WrittenForm(self._plainly(call, names))
         self._name(form.outputs, names)
         self.updates += form.updates
         if wanted:

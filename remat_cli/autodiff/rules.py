@@ -20,9 +20,8 @@ from remat_cli.autodiff import (
     rules_resize,
     rules_shape,
 )
-from remat_cli.autodiff.call import FIRST, Call, Form, Rule, Rules
 from remat_cli.autodiff.rules_norm import BATCH_NORM_FROZEN
-from remat_cli.autodiff.tape import Tape
+from remat_cli.autodiff.tape import FIRST, Call, Rule, Rules, Tape, WrittenForm
 from remat_cli.base.errors import ConfigError
 from remat_cli.core.training import TrainOptions
 
@@ -87,8 +86,8 @@ def _load(op_type: str, where: str) -> Rule:
     return found if isinstance(found, Rule) else Rule(found)
 
 
-def _pass_form(tape: Tape, call: Call) -> Form:
-    return Form((tape.op("Identity", call.input(0)),))
+def _pass_form(tape: Tape, call: Call) -> WrittenForm:
+    return WrittenForm((tape.op("Identity", call.input(0)),))
 
 
 PASS = Rule(RULES["Identity"].gradient, _pass_form, FIRST)

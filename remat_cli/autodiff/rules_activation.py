@@ -7,9 +7,8 @@ from collections.abc import Callable, Mapping
 
 import onnx_ir as ir
 
-from remat_cli.autodiff.call import Call, Form, Found, Gradient, Grads, Rule, Rules, TrainingForm
 from remat_cli.autodiff.pieces import Slope, one_minus, shifted, smallest, step, sum_to, times
-from remat_cli.autodiff.tape import Tape
+from remat_cli.autodiff.tape import Call, Found, Gradient, Grads, Rule, Rules, Tape, TrainingForm, WrittenForm
 
 SELU_ALPHA = 1.67326319217681884765625
 SELU_GAMMA = 1.05070102214813232421875
@@ -150,17 +149,17 @@ def _of_sum(slope: SlopeAt) -> Gradient:
 def _gelu_form(approximate: str) -> TrainingForm:
     """Contrib Gelu with or without a bias, in standard ops."""
 
-    def form(tape: Tape, call: Call) -> Form:
+    def form(tape: Tape, call: Call) -> WrittenForm:
         inner = tape.op("Add", call.input(0), call.input(1)) if call.has(1) else call.input(0)
-        return Form((tape.op("Gelu", inner, approximate=approximate),), (inner,))
+        return WrittenForm((tape.op("Gelu", inner, approximate=approximate),), (inner,))
 
     return form
 
 
-def _quick_gelu_form(tape: Tape, call: Call) -> Form:
+def _quick_gelu_form(tape: Tape, call: Call) -> WrittenForm:
     value = call.input(0)
     gate = tape.op("Sigmoid", shifted(tape, value, call.real("alpha", QUICK_GELU_ALPHA), 0))
-    return Form((tape.op("Mul", value, gate),), (value,))
+    return WrittenForm((tape.op("Mul", value, gate),), (value,))
 
 
 SLOPES: Mapping[str, Slope] = {

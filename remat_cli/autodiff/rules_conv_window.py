@@ -8,15 +8,14 @@ from itertools import chain
 
 import onnx_ir as ir
 
-from remat_cli.autodiff.call import Call
 from remat_cli.autodiff.pieces import reshape
-from remat_cli.autodiff.tape import Tape, shape_of
+from remat_cli.autodiff.tape import Call, Tape, shape_of
 
 LEADING = 2  # axes before the spatial ones: batch and channels
 
 
 @dataclass(frozen=True)
-class Window:
+class ConvWindow:
     """Which elements of an image each result reads, by spatial axis.
 
     Result `o` reads `o * stride - low + tap * dilation` for every tap of the kernel; what lies outside is padding.
@@ -51,7 +50,7 @@ class Window:
         return any(span > stride for span, stride in zip(self.spans, self.strides, strict=True))
 
 
-def window_of(call: Call, kernel: Sequence[int], image: ir.Value, result: ir.Value) -> Window:
+def window_of(call: Call, kernel: Sequence[int], image: ir.Value, result: ir.Value) -> ConvWindow:
     """The window of a convolution or pooling from `image` to `result`."""
     rank = len(kernel)
     sizes, results = shape_of(image)[LEADING:], shape_of(result)[LEADING:]
@@ -59,11 +58,11 @@ def window_of(call: Call, kernel: Sequence[int], image: ir.Value, result: ir.Val
     # One tap has no distance to others: such axes need not be treated as dilated.
     given = call.integers("dilations", [1] * rank)
     dilations = tuple(1 if taps == 1 else step for taps, step in zip(kernel, given, strict=True))
-    tight = Window(sizes, results, tuple(kernel), strides, dilations, (0,) * rank)
-    return Window(sizes, results, tuple(kernel), strides, dilations, _lows(call, tight))
+    tight = ConvWindow(sizes, results, tuple(kernel), strides, dilations, (0,) * rank)
+    return ConvWindow(sizes, results, tuple(kernel), strides, dilations, _lows(call, tight))
 
 
-def _lows(call: Call, tight: Window) -> tuple[int, ...]:
+def _lows(call: Call, tight: ConvWindow) -> tuple[int, ...]:
     """Padding before the image, given or chosen by `auto_pad`."""
     how = call.text("auto_pad", "NOTSET")
     if how in ("NOTSET", "") and "output_shape" not in call.attributes:
@@ -75,7 +74,7 @@ def _lows(call: Call, tight: Window) -> tuple[int, ...]:
     return tuple((total + extra) // 2 for total in missing)
 
 
-def _missing(call: Call, tight: Window) -> list[int]:
+def _missing(call: Call, tight: ConvWindow) -> list[int]:
     """Padding on both sides together; the padding of a transposed convolution's result counts as read."""
     unread = call.integers("output_padding", [0] * tight.rank)
     return [max(high + more, 0) for high, more in zip(tight.highs, unread, strict=True)]

@@ -8,9 +8,8 @@ from math import prod
 import numpy as np
 import onnx_ir as ir
 
-from remat_cli.autodiff.call import Call, Form, Found, Grads, Rule, Rules
 from remat_cli.autodiff.pieces import reshape, sign, sum_to
-from remat_cli.autodiff.tape import Array, Tape, element_type, shape_of
+from remat_cli.autodiff.tape import Array, Call, Found, Grads, Rule, Rules, Tape, WrittenForm, element_type, shape_of
 from remat_cli.base.errors import ModelError
 
 LAYER_EPSILON = 1e-5  # defaults of the ops
@@ -18,7 +17,7 @@ SKIP_EPSILON = 1e-12
 STANDARD_EPSILON = 1e-9  # added to the deviation by MeanVarianceNormalization, which has no attribute for it
 
 
-def _layer_norm(tape: Tape, call: Call) -> Form:
+def _layer_norm(tape: Tape, call: Call) -> WrittenForm:
     """With mean and inverse deviation as further results where they have the type of the input."""
     real = element_type(call.input(0))
     saves = real == call.integer("stash_type", ir.DataType.FLOAT.value)
@@ -26,7 +25,7 @@ def _layer_norm(tape: Tape, call: Call) -> Form:
     attributes = {"axis": axis, "epsilon": epsilon, "stash_type": call.integer("stash_type", 1)}
     inputs = call.inputs[: 3 if call.has(2) else 2]  # the runtime crashes on a bias that is there but empty
     results = tape.ops("LayerNormalization", inputs, 3 if saves else 1, attributes)
-    return Form(results, results[1:])
+    return WrittenForm(results, results[1:])
 
 
 def _layer_norm_gradient(tape: Tape, call: Call, grads: Grads) -> Found:
@@ -113,13 +112,13 @@ def _normalised(call: Call) -> tuple[int, ...]:
     return call.shape()[call.integer("axis", -1) % len(call.shape()) :]
 
 
-def _skip_layer_norm(tape: Tape, call: Call) -> Form:
+def _skip_layer_norm(tape: Tape, call: Call) -> WrittenForm:
     """Addition and layer normalisation in ops of the standard; the second and third result are never there."""
     total = tape.op("Add", call.input(0), call.input(1))
     if call.has(4):
         total = tape.op("Add", total, call.input(4))
     form = _layer_norm(tape, _layers_of(call, total))
-    return Form((form.outputs[0], None, None, total), (total, *form.saved))
+    return WrittenForm((form.outputs[0], None, None, total), (total, *form.saved))
 
 
 def _skip_layer_norm_gradient(tape: Tape, call: Call, grads: Grads) -> Found:
@@ -145,14 +144,14 @@ def _layers_of(call: Call, total: ir.Value) -> Call:
     return replace(call, inputs=(total, call.input(2), bias), attributes={"epsilon": epsilon})
 
 
-def _lp_norm(tape: Tape, call: Call) -> Form:
+def _lp_norm(tape: Tape, call: Call) -> WrittenForm:
     """Divided by its norm, as plain ops: only the CPU provider has a kernel, and the norm is wanted later."""
     x = call.input(0)
     axis = tape.ints(call.integer("axis", -1))
     norm = tape.op("ReduceL1" if call.integer("p", 2) == 1 else "ReduceL2", x, axis)
     zero = tape.scalar(0, x)
     inverse = tape.op("Where", tape.op("Equal", norm, zero), zero, tape.op("Reciprocal", norm))
-    return Form((tape.op("Mul", x, inverse),), (inverse,))
+    return WrittenForm((tape.op("Mul", x, inverse),), (inverse,))
 
 
 def _lp_norm_gradient(tape: Tape, call: Call, grads: Grads) -> Found:
@@ -163,12 +162,12 @@ def _lp_norm_gradient(tape: Tape, call: Call, grads: Grads) -> Found:
     return {0: tape.op("Mul", tape.op("Sub", grads[0], tape.op("Mul", direction, dot)), call.saved[0])}
 
 
-def _mean_variance(tape: Tape, call: Call) -> Form:
+def _mean_variance(tape: Tape, call: Call) -> WrittenForm:
     """In plain ops: only the CPU provider has a kernel, and the deviation is wanted later."""
     x, axes = call.input(0), _chosen_axes(call)
     centred = tape.op("Sub", x, tape.op("ReduceMean", x, tape.ints(*axes)))
     deviation = tape.op("Sqrt", _mean_square(tape, centred, axes))
-    return Form((tape.op("Div", centred, _above_zero(tape, deviation)),), (deviation,))
+    return WrittenForm((tape.op("Div", centred, _above_zero(tape, deviation)),), (deviation,))
 
 
 def _mean_variance_gradient(tape: Tape, call: Call, grads: Grads) -> Found:

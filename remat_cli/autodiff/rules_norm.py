@@ -13,9 +13,20 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from remat_cli.autodiff.call import Call, Form, Found, Grads, Rule, Rules, only
 from remat_cli.autodiff.pieces import reshape
-from remat_cli.autodiff.tape import Tape, element_type, known, shape_of
+from remat_cli.autodiff.tape import (
+    Call,
+    Found,
+    Grads,
+    Rule,
+    Rules,
+    Tape,
+    WrittenForm,
+    element_type,
+    known,
+    only,
+    shape_of,
+)
 
 EPSILON = 1e-5  # default of every op here
 MOMENTUM = 0.9
@@ -30,7 +41,7 @@ class _Statistics:
     epsilon: float
 
 
-def _batch_norm(tape: Tape, call: Call) -> Form:
+def _batch_norm(tape: Tape, call: Call) -> WrittenForm:
     """Statistics by plain ops, so that the op has no state and may be recomputed; one kernel to apply them."""
     x = call.input(0)
     found = _statistics(tape, x, call.real("epsilon", EPSILON))
@@ -41,7 +52,7 @@ def _batch_norm(tape: Tape, call: Call) -> Form:
         place: _moved(tape, call, place, now) for place, now in moves.items() if training or _is_state(call, place)
     }
     updates = tuple((call.input(place), new) for place, new in moved.items() if _is_state(call, place))
-    return Form((y, *(moved.values() if training else ())), (found.mean, found.variance), updates)
+    return WrittenForm((y, *(moved.values() if training else ())), (found.mean, found.variance), updates)
 
 
 def _is_state(call: Call, place: int) -> bool:
@@ -74,11 +85,11 @@ def _batch_norm_gradient(tape: Tape, call: Call, grads: Grads) -> Found:
     return result
 
 
-def _frozen_form(tape: Tape, call: Call) -> Form:
+def _frozen_form(tape: Tape, call: Call) -> WrittenForm:
     """The inference form with the running statistics as they are, which stay."""
     found = _Statistics(call.input(3), call.input(4), call.real("epsilon", EPSILON))
     y = _affine(tape, call.input(0), call.input(1), call.input(2), found)
-    return Form((y, *((found.mean, found.variance) if call.integer("training_mode") else ())))
+    return WrittenForm((y, *((found.mean, found.variance) if call.integer("training_mode") else ())))
 
 
 def _frozen_gradient(tape: Tape, call: Call, grads: Grads) -> Found:
@@ -119,7 +130,7 @@ def _instance_norm_gradient(tape: Tape, call: Call, grads: Grads) -> Found:
     return result
 
 
-def _group_norm(tape: Tape, call: Call) -> Form:
+def _group_norm(tape: Tape, call: Call) -> WrittenForm:
     """Statistics by group, then one affine map with a channel for each instance and channel.
 
     The runtime has no kernel for this op: it would fall apart into some thirty nodes.
@@ -129,7 +140,7 @@ def _group_norm(tape: Tape, call: Call) -> Form:
     scale, bias = (_for_each_instance(tape, call.input(place), batch) for place in (1, 2))
     flat = reshape(tape, x, (1, batch * channels, math.prod(call.shape()[2:])))
     y = _affine(tape, flat, scale, bias, _for_each_channel(tape, found, channels // _groups(call)))
-    return Form((reshape(tape, y, call.shape()),), (found.mean, found.variance))
+    return WrittenForm((reshape(tape, y, call.shape()),), (found.mean, found.variance))
 
 
 def _group_norm_gradient(tape: Tape, call: Call, grads: Grads) -> Found:

@@ -5,9 +5,21 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from remat_cli.autodiff.call import FIRST, Call, Found, Gradient, Grads, Rule, Rules, only
 from remat_cli.autodiff.pieces import as_numbers, as_type, one_minus, shifted, sign, smallest, sum_to, times
-from remat_cli.autodiff.tape import Array, Tape, element_type, known
+from remat_cli.autodiff.tape import (
+    FIRST,
+    Array,
+    Call,
+    Found,
+    Gradient,
+    Grads,
+    Rule,
+    Rules,
+    Tape,
+    element_type,
+    known,
+    only,
+)
 
 
 def _add(tape: Tape, call: Call, grads: Grads) -> Found:

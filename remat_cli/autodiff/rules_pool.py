@@ -8,18 +8,28 @@ from math import prod
 import numpy as np
 import onnx_ir as ir
 
-from remat_cli.autodiff.call import Call, Form, Found, Grads, Rule, Rules, only
-from remat_cli.autodiff.moves import zeros
-from remat_cli.autodiff.pieces import as_numbers, reshape, sign
-from remat_cli.autodiff.rules_conv_input import image_gradient
-from remat_cli.autodiff.rules_conv_window import LEADING, Window, resized, window_of
-from remat_cli.autodiff.tape import Array, Tape, element_type, shape_of
+from remat_cli.autodiff.pieces import as_numbers, reshape, sign, zeros
+from remat_cli.autodiff.rules_conv import image_gradient
+from remat_cli.autodiff.rules_conv_window import LEADING, ConvWindow, resized, window_of
+from remat_cli.autodiff.tape import (
+    Array,
+    Call,
+    Found,
+    Grads,
+    Rule,
+    Rules,
+    Tape,
+    WrittenForm,
+    element_type,
+    only,
+    shape_of,
+)
 from remat_cli.base.errors import ModelError
 
 WINDOW_ATTRIBUTES = ("kernel_shape", "strides", "dilations", "pads", "auto_pad", "ceil_mode")
 
 
-def _max_with_places(tape: Tape, call: Call) -> Form | None:
+def _max_with_places(tape: Tape, call: Call) -> WrittenForm | None:
     """The same maxima, and where the first of each window is; only where asked for, since it takes longer."""
     if not call.wanted:
         return None
@@ -29,14 +39,14 @@ def _max_with_places(tape: Tape, call: Call) -> Form | None:
     return _max_pool(tape, call, given)
 
 
-def _global_max_with_places(tape: Tape, call: Call) -> Form | None:
+def _global_max_with_places(tape: Tape, call: Call) -> WrittenForm | None:
     """A maximum over one window, as large as the image."""
     return None if not call.wanted else _max_pool(tape, call, {"kernel_shape": call.shape()[LEADING:]})
 
 
-def _max_pool(tape: Tape, call: Call, attributes: Mapping[str, object]) -> Form:
+def _max_pool(tape: Tape, call: Call, attributes: Mapping[str, object]) -> WrittenForm:
     maxima, places = tape.ops("MaxPool", [call.input(0)], 2, dict(attributes))
-    return Form((maxima, places), (places,))
+    return WrittenForm((maxima, places), (places,))
 
 
 def _max(tape: Tape, call: Call, grads: Grads) -> Found:
@@ -69,7 +79,7 @@ def _average(tape: Tape, call: Call, grads: Grads) -> Found:
     return {0: _spread(tape, window, _weighted(tape, grad, shares))}
 
 
-def _counts(call: Call, window: Window) -> Array:
+def _counts(call: Call, window: ConvWindow) -> Array:
     """How many elements each result is an average of, [1, 1, results]."""
     padded = call.integer("count_include_pad") == 1
     counts = np.ones((1, 1))
@@ -81,7 +91,7 @@ def _counts(call: Call, window: Window) -> Array:
     return counts
 
 
-def _padded_end(call: Call, window: Window, axis: int) -> int:
+def _padded_end(call: Call, window: ConvWindow, axis: int) -> int:
     """Where padding that counts ends: results of `ceil_mode` may reach beyond it."""
     if call.text("auto_pad", "NOTSET") in ("NOTSET", ""):
         return window.sizes[axis] + call.integers("pads", [0] * 2 * window.rank)[window.rank + axis]
@@ -96,7 +106,7 @@ def _weighted(tape: Tape, grad: ir.Value, factors: Array) -> ir.Value:
     return tape.op("Mul", grad, tape.constant(factors.astype(element_type(grad).numpy())))
 
 
-def _by_averaging(window: Window) -> bool:
+def _by_averaging(window: ConvWindow) -> bool:
     """Whether the gradient is an average itself: every place begins a window and no padding is wider than one."""
     one = (1,) * window.rank
     reach = [taps - 1 for taps in window.kernel]
@@ -109,13 +119,13 @@ def _fits(pads: tuple[int, ...], reach: list[int]) -> bool:
     return all(0 <= pad <= most for pad, most in zip(pads, reach, strict=True))
 
 
-def _averaged(tape: Tape, window: Window, grad: ir.Value) -> ir.Value:
+def _averaged(tape: Tape, window: ConvWindow, grad: ir.Value) -> ir.Value:
     lows = [taps - 1 - low for taps, low in zip(window.kernel, window.lows, strict=True)]
     highs = [taps - 1 - high for taps, high in zip(window.kernel, window.highs, strict=True)]
     return tape.op("AveragePool", grad, kernel_shape=window.kernel, pads=[*lows, *highs], count_include_pad=1)
 
 
-def _spread(tape: Tape, window: Window, grad: ir.Value) -> ir.Value:
+def _spread(tape: Tape, window: ConvWindow, grad: ir.Value) -> ir.Value:
     """Sum for every element over the results that read it."""
     if _is_tiling(window):
         scales = tape.constant(np.array([1, 1, *window.kernel], np.float32))
@@ -126,7 +136,7 @@ def _spread(tape: Tape, window: Window, grad: ir.Value) -> ir.Value:
     return image_gradient(tape, window, grad, ones, channels)
 
 
-def _is_tiling(window: Window) -> bool:
+def _is_tiling(window: ConvWindow) -> bool:
     """Whether windows lie side by side, without gaps."""
     return window.kernel == window.strides and set(window.dilations) == {1} and not any(window.lows)
 

@@ -9,9 +9,8 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from remat_cli.autodiff.call import Call, Form, Found, Grads, Rule, Rules, only
 from remat_cli.autodiff.pieces import reshape, sum_to
-from remat_cli.autodiff.tape import Tape, shape_of
+from remat_cli.autodiff.tape import Call, Found, Grads, Rule, Rules, Tape, WrittenForm, only, shape_of
 from remat_cli.base.errors import ModelError
 
 
@@ -61,11 +60,11 @@ def _gemm(tape: Tape, call: Call, grads: Grads) -> Found:
     return result
 
 
-def _fused(tape: Tape, call: Call) -> Form:
+def _fused(tape: Tape, call: Call) -> WrittenForm:
     """In ops of the standard: transposed where told to, and scaled."""
     a, b = _fused_factors(call)
     product = tape.op("MatMul", _read(tape, a), _read(tape, b))
-    return Form((_scaled(tape, call, product),))
+    return WrittenForm((_scaled(tape, call, product),))
 
 
 def _fused_gradient(tape: Tape, call: Call, grads: Grads) -> Found:

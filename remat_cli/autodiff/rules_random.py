@@ -5,23 +5,22 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from remat_cli.autodiff.call import FIRST, Call, Form, Found, Grads, Rule, Rules, only
 from remat_cli.autodiff.pieces import reshape
-from remat_cli.autodiff.tape import Array, Tape, element_type
+from remat_cli.autodiff.tape import FIRST, Array, Call, Found, Grads, Rule, Rules, Tape, WrittenForm, element_type, only
 from remat_cli.base.errors import ModelError
 
 DEFAULT_RATIO = 0.5
 NOTHING: frozenset[int] = frozenset()
 
 
-def _training_dropout(tape: Tape, call: Call) -> Form:
+def _training_dropout(tape: Tape, call: Call) -> WrittenForm:
     """Dropout that drops, with a seed, and with the mask that its gradient needs."""
     ratio = call.input(1) if call.has(1) else tape.scalar(DEFAULT_RATIO, call.input(0))
     if _ratio(call) == 0:
-        return Form(tape.ops("Dropout", (call.input(0), ratio), 2))
+        return WrittenForm(tape.ops("Dropout", (call.input(0), ratio), 2))
     inputs = (call.input(0), ratio, tape.constant(np.array(True)))
     result, mask = tape.ops("Dropout", inputs, 2, {"seed": call.integer("seed", call.seed)})
-    return Form((result, mask), saved=(mask,))
+    return WrittenForm((result, mask), saved=(mask,))
 
 
 def _dropout(tape: Tape, call: Call, grads: Grads) -> Found:
@@ -52,10 +51,10 @@ def _ratio(call: Call) -> float | None:
     return ratio
 
 
-def _seeded(tape: Tape, call: Call) -> Form:
+def _seeded(tape: Tape, call: Call) -> WrittenForm:
     """The op with a seed: what is drawn may then be drawn again."""
     attributes = {"seed": float(call.seed), **call.attributes}
-    return Form(tape.ops(call.op_type, call.inputs, 1, attributes))
+    return WrittenForm(tape.ops(call.op_type, call.inputs, 1, attributes))
 
 
 RULES: Rules = {

@@ -7,9 +7,8 @@ from collections.abc import Mapping
 
 import onnx_ir as ir
 
-from remat_cli.autodiff.call import FIRST, Call, Found, Gradient, Grads, Rule, Rules, constant_of, only
 from remat_cli.autodiff.pieces import as_numbers, positive, reshape, shifted, sign, smallest
-from remat_cli.autodiff.tape import Tape, shape_of
+from remat_cli.autodiff.tape import FIRST, Call, Found, Gradient, Grads, Rule, Rules, Tape, constant_of, only, shape_of
 
 
 def _axes(call: Call) -> tuple[int, ...]:

@@ -8,10 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from remat_cli.autodiff.call import FIRST, Call, Found, Grads, Rule, Rules, constant_of, only
-from remat_cli.autodiff.moves import sum_repeats, ungather, untransform
-from remat_cli.autodiff.pieces import positive
-from remat_cli.autodiff.tape import Array, Tape, shape_of
+from remat_cli.autodiff.pieces import positive, sum_repeats, ungather, untransform
+from remat_cli.autodiff.tape import FIRST, Array, Call, Found, Grads, Rule, Rules, Tape, constant_of, only, shape_of
 from remat_cli.base.errors import ModelError
 
 

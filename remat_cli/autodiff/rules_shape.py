@@ -10,10 +10,19 @@ from typing import Literal
 import numpy as np
 import onnx_ir as ir
 
-from remat_cli.autodiff.call import FIRST, Call, Found, Grads, Rule, Rules, constant_of, only
-from remat_cli.autodiff.moves import Cut, pad, scatter_add, ungather, unslice, window, zeros
-from remat_cli.autodiff.pieces import positive, reshape, sum_to
-from remat_cli.autodiff.tape import Array, Tape, shape_of
+from remat_cli.autodiff.pieces import (
+    AxisCut,
+    pad,
+    positive,
+    reshape,
+    scatter_add,
+    sum_to,
+    ungather,
+    unslice,
+    window,
+    zeros,
+)
+from remat_cli.autodiff.tape import FIRST, Array, Call, Found, Grads, Rule, Rules, Tape, constant_of, only, shape_of
 from remat_cli.base.errors import ModelError
 
 PAD_MODES: Mapping[str, Literal["reflect", "edge", "wrap"]] = {"reflect": "reflect", "edge": "edge", "wrap": "wrap"}
@@ -84,19 +93,12 @@ def _slice(tape: Tape, call: Call, grads: Grads) -> Found:
         first = max(start, -shape[axis])
         last = None if step < 0 and end < -shape[axis] else end
         read = range(shape[axis])[first:last:step]
-        cuts.append(Cut(axis, read.start, read.step, len(read)))
+        cuts.append(AxisCut(axis, read.start, read.step, len(read)))
     return {0: unslice(tape, only(grads), shape, cuts)}
 
 
 def _pad(tape: Tape, call: Call, grads: Grads) -> Found:
-    grad, shape = only(grads), call.shape()
-    given = constant_of(call, 1, "pads").tolist()
-    axes = constant_of(call, 3, "axes").tolist() if call.has(3) else range(len(shape))
-    half = len(given) // 2
-    sides = {
-        positive(axis, len(shape)): pair
-        for axis, pair in zip(axes, zip(given[:half], given[half:], strict=True), strict=True)
-    }
+    grad, shape, sides = only(grads), call.shape(), _sides(call)
     mode = call.text("mode", "constant")
     if mode == "constant":
         return _unpad(tape, call, grad, sides)
@@ -105,6 +107,16 @@ def _pad(tape: Tape, call: Call, grads: Grads) -> Found:
         places = np.pad(kept, (max(0, before), max(0, after)), PAD_MODES[mode])
         grad = ungather(tape, grad, axis, places, shape[axis])
     return {0: grad}
+
+
+def _sides(call: Call) -> dict[int, tuple[int, int]]:
+    """By axis, how many places a Pad adds before and after."""
+    rank = len(call.shape())
+    given = constant_of(call, 1, "pads").tolist()
+    axes = constant_of(call, 3, "axes").tolist() if call.has(3) else range(rank)
+    half = len(given) // 2
+    pairs = zip(given[:half], given[half:], strict=True)
+    return {positive(axis, rank): pair for axis, pair in zip(axes, pairs, strict=True)}
 
 
 def _unpad(tape: Tape, call: Call, grad: ir.Value, sides: Mapping[int, tuple[int, int]]) -> Found:

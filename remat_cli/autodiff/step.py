@@ -1,41 +1,120 @@
-"""A training step: forward, loss, backward and update in one graph whose outputs are its next inputs."""
+"""A training step, written from a model and what to train: what it takes and gives, and the ops between."""
 
 from __future__ import annotations
 
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 
 import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
-from remat_cli.autodiff.call import Rules
-from remat_cli.autodiff.ends import LOSS, RATE, Ends, memory_type
-from remat_cli.autodiff.forward import Forward, write_forward
-from remat_cli.autodiff.losses import LOSS_RULES, LOSSES, class_axis_of
-from remat_cli.autodiff.modern import modern
-from remat_cli.autodiff.moves import zeros
-from remat_cli.autodiff.optimizers import make_optimizer, shared_numbers
-from remat_cli.autodiff.parameters import Choice, Weights, choose_weights
-from remat_cli.autodiff.pieces import as_type, reshape
-from remat_cli.autodiff.rebatch import Rebatch
+from remat_cli.autodiff.forward import Forward, Rebatch, modern, write_forward
+from remat_cli.autodiff.learning import LOSS_RULES, LOSSES, class_axis_of, make_optimizer, shared_numbers
+from remat_cli.autodiff.parameters import ParameterChoice, Weights, choose_weights
+from remat_cli.autodiff.pieces import as_type, reshape, zeros
 from remat_cli.autodiff.reverse import Arrived as Move
 from remat_cli.autodiff.reverse import Recorder, write_gradients
 from remat_cli.autodiff.rules import RULES, chosen_rules
-from remat_cli.autodiff.tape import IR_VERSION, OPSET, Array, Tape, element_type, shape_of
+from remat_cli.autodiff.tape import IR_VERSION, OPSET, Array, Rules, Tape, element_type, shape_of
 from remat_cli.base.errors import ModelError
 from remat_cli.core.training import StepFacts, TrainOptions
 from remat_cli.onnx_io.normalise import lifted_constants
 from remat_cli.onnx_io.phases import PHASE_KEY
 
+LOSS = "loss"
+TARGET = "target"
+RATE = "learning_rate"
+COUNT = "step_count"
+NEXT = ".next"
+GRADIENT = ".gradient"
+
+
+@dataclass
+class Ends:
+    """Inputs and outputs in order; `state` maps outputs to the inputs they become, `first` holds their first values.
+
+    `moved` are the weights that the step gives something for; `target` is the name of what outputs are compared with.
+    """
+
+    tape: Tape
+    inputs: list[ir.Value]
+    outputs: list[ir.Value] = field(default_factory=list)
+    state: dict[str, str] = field(default_factory=dict)
+    first: dict[str, Array] = field(default_factory=dict)
+    moved: set[ir.Value] = field(default_factory=set)
+    target: str | None = None
+
+    def take(self, value: ir.Value, first: Array) -> None:
+        """An input that the caller keeps from step to step."""
+        self.inputs.append(value)
+        self.first[value.name or ""] = first
+
+    def give(self, value: ir.Value, name: str) -> ir.Value:
+        """An output under a name; a copy where the value is an input, a constant or an output already."""
+        if value.producer() is None or value in self.outputs:
+            value = self.tape.op("Identity", value)
+        value.name = self.tape.fresh(name)
+        self.outputs.append(value)
+        return value
+
+    def give_next(self, old: ir.Value, new: ir.Value) -> None:
+        """What an input is in the next step."""
+        self.moved.add(old)
+        self.state[self.give(new, f"{old.name}{NEXT}").name or ""] = old.name or ""
+
+    def give_gradient(self, weight: ir.Value, grad: ir.Value) -> None:
+        """A gradient as an output."""
+        self.moved.add(weight)
+        self.give(grad, f"{weight.name}{GRADIENT}")
+
+    def number(self, name: str) -> ir.Value:
+        """A real input of rank 0 that the caller chooses anew each time."""
+        value = self._input(name, ir.DataType.FLOAT, ())
+        self.inputs.append(value)
+        return value
+
+    def counted(self) -> ir.Value:
+        """How many steps there were, this one included."""
+        before = self._input(COUNT, ir.DataType.FLOAT, ())
+        self.take(before, np.zeros((), np.float32))
+        with self.tape.within("update", "update"):
+            after = self.tape.op("Add", before, self.tape.scalar(1.0, before))
+        self.give_next(before, after)
+        return after
+
+    def memory(self, weight: ir.Value, suffix: str) -> ir.Value:
+        """What an optimizer remembers of a weight; zeros at first."""
+        kind = memory_type(weight)
+        value = self._input(f"{weight.name}.{suffix}", kind, shape_of(weight))
+        self.take(value, np.zeros(shape_of(weight), kind.numpy()))
+        return value
+
+    def add_target(self, kind: ir.DataType, shape: tuple[int, ...]) -> ir.Value:
+        """The input that outputs are compared with."""
+        value = self._input(TARGET, kind, shape)
+        self.inputs.append(value)
+        self.target = value.name
+        return value
+
+    def _input(self, name: str, kind: ir.DataType, shape: tuple[int, ...]) -> ir.Value:
+        return ir.Value(name=self.tape.fresh(name), type=ir.TensorType(kind), shape=ir.Shape(shape))
+
+
+def memory_type(weight: ir.Value) -> ir.DataType:
+    """In which an update is computed: 16 bits are too few for averages of small squares."""
+    kind = element_type(weight)
+    return ir.DataType.FLOAT if kind.itemsize < 4 else kind
+
+
 STATE_KEY = "remat.state"  # model metadata: JSON object, output -> the input it becomes
 
 
 @dataclass(frozen=True)
-class Step:
+class TrainingStep:
     """A training step; `state` are the first values of the inputs that later steps take from its outputs."""
 
     model: ir.Model
@@ -49,7 +128,7 @@ def build_step(
     rules: Rules = RULES,
     seed: int = 0,
     batch: Rebatch | None = None,
-) -> Step:
+) -> TrainingStep:
     """Write the training step of a model with bound dimensions.
 
     `rules` are by op type; `batch` says that the model was exported with another batch than its inputs have now.
@@ -61,7 +140,7 @@ def build_step(
     source = modern(model)
     rules = {**chosen_rules(rules, options), **LOSS_RULES}
     constants = lifted_constants(model.graph) | lifted_constants(source.graph)
-    weights = choose_weights(source.graph, rules, Choice(options.trainable, options.frozen, constants))
+    weights = choose_weights(source.graph, rules, ParameterChoice(options.trainable, options.frozen, constants))
     if options.batch_norm == "frozen":
         weights = weights.without_statistics()
     outputs = {value.name or "": value for value in model.graph.outputs}
@@ -80,7 +159,7 @@ def build_step(
     _write_statistics(recorder, forward, source.graph, ends)
     _write_backward(recorder, loss, forward, _mover(tape, options, ends), ends)
     step = _finish(tape, ends)
-    return Step(step, ends.first, _facts(step, weights, forward, ends, notes))
+    return TrainingStep(step, ends.first, _facts(step, weights, forward, ends, notes))
 
 
 def _names(graph: ir.Graph) -> list[str]:

@@ -1,7 +1,8 @@
 """Run a function in a process of its own: killable, with nothing left behind, and no harm done where it dies.
 
 A folder of its own carries the job and the answer; each message on the way is one line of JSON on a pipe. A fresh
-process ends by itself when its standard input closes, so it never outlives the one that started it.
+process ends by itself when its standard input closes, so it never outlives the one that started it. Also how many
+cores there are to run them on.
 """
 
 from __future__ import annotations
@@ -25,6 +26,14 @@ from typing import IO, Any, Generic, TypeAlias, TypeVar
 import psutil
 
 from remat_cli.base.errors import RematError
+
+
+def available_cores() -> int:
+    """Cores this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
 
 Job = TypeVar("Job")
 Answer = TypeVar("Answer")

@@ -38,7 +38,7 @@ def compare_command(file: Path, budgets: str | None, solvers: str | None, **flag
     Each run has a process of its own; --threads says how many there are at once. Solvers that do not take the problem
     are listed with their reason. Ops stay whole. The first Ctrl-C prints what had ended.
     """
-    from remat_cli.contest.compare_request import SECONDS, compare_request, refuse_model_flags
+    from remat_cli.contest.comparison import SECONDS, compare_request, refuse_model_flags
 
     refuse_model_flags(file, flags)
     config, printing = settings(flags, {"time_limit": SECONDS})

@@ -17,8 +17,7 @@ from remat_cli.base.errors import ConfigError
 from remat_cli.base.files import atomic_write
 from remat_cli.base.progress import Progress
 from remat_cli.contest.bench_file import Overrides, Target, load_bench
-from remat_cli.contest.bench_request import BenchRequest
-from remat_cli.contest.results_file import append, forget, make_ready, runs_so_far
+from remat_cli.contest.bench_request import BenchRequest, append, forget, make_ready, runs_so_far
 from remat_cli.contest.runner import run_case
 from remat_cli.report.bench_run import BenchCase, BenchReport, BenchRun, TracePoint, case_key, of_suites, read_runs
 

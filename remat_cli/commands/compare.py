@@ -13,8 +13,14 @@ from remat_cli.base.errors import BrokenSolver, ConfigError, RematError
 from remat_cli.base.files import atomic_write
 from remat_cli.base.progress import Progress
 from remat_cli.commands.asked import settings_of
-from remat_cli.contest.compare_request import SECONDS, CompareRequest, compare_request, refuse_model_flags
-from remat_cli.contest.comparison import Comparison, Subject
+from remat_cli.contest.comparison import (
+    SECONDS,
+    CompareRequest,
+    Comparison,
+    Subject,
+    compare_request,
+    refuse_model_flags,
+)
 from remat_cli.contest.runner import run_side_by_side
 from remat_cli.core.instance import instance_problem, load_instance
 from remat_cli.report.compare_report import CompareReport, NotApplicable

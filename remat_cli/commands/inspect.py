@@ -11,9 +11,8 @@ from remat_cli.base.progress import Progress
 from remat_cli.commands.asked import request_of
 from remat_cli.core.plan_file import is_plan, read_plan
 from remat_cli.report.inspection import InspectReport, inspect_model, inspect_plan
-from remat_cli.report.placement_svg import inspect_picture
 from remat_cli.report.regions import estimated_regions
-from remat_cli.report.svg_chart import require_matplotlib
+from remat_cli.report.svg_chart import inspect_picture, require_matplotlib
 from remat_cli.settings.devices import only_device
 from remat_cli.settings.settings import Settings
 from remat_cli.stages.ask import ask

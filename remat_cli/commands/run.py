@@ -18,12 +18,10 @@ from remat_cli.base.files import atomic_path, atomic_write, check_target
 from remat_cli.base.progress import Progress
 from remat_cli.core.plan_file import PlanFile, read_plan
 from remat_cli.core.program import Program
-from remat_cli.onnx_io.load import prepare_optimized
-from remat_cli.onnx_io.step_state import state_beside
+from remat_cli.onnx_io.load import prepare_optimized, state_beside
 from remat_cli.report.run_report import RunReport, run_report
 from remat_cli.runtime.feeds import feeds_of
-from remat_cli.runtime.segment_measure import see_memory, time_runs
-from remat_cli.runtime.segment_run import PlanRunner, check_devices
+from remat_cli.runtime.segment_run import PlanRunner, check_devices, see_memory, time_runs
 from remat_cli.runtime.trace import chrome_trace
 from remat_cli.settings.settings import Settings
 from remat_cli.stages.program import input_specs, make_program

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from remat_cli import solvers
-from remat_cli.report.solvers import OptionEntry, SolverEntry, SolversReport
+from remat_cli.report.solve import OptionEntry, SolverEntry, SolversReport
 
 
 def list_solvers() -> SolversReport:

@@ -14,7 +14,7 @@ from typing import Any, Literal, NoReturn, TypeAlias
 import msgspec
 
 from remat_cli.base.errors import ConfigError
-from remat_cli.base.machine import available_cores
+from remat_cli.base.processes import available_cores
 from remat_cli.core.budget import Budget, parse_budget, parse_share
 from remat_cli.report.bench_run import BenchCase
 from remat_cli.settings.settings import parse_seconds
@@ -25,7 +25,7 @@ GLOB = re.compile(r"[*?\[]")
 DEFAULTS = ("seeds", "time_limit", "threads", "gap", "orders", "budgets", "solvers", "reference", "work")
 
 
-class SolverEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class SuiteSolver(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A solver in a suite; `label` (default: the name) tells apart two entries with other options.
 
     `time_limit` and `seeds` replace the suite's.
@@ -61,7 +61,7 @@ class Suite(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     """
 
     name: str
-    solvers: tuple[str | SolverEntry, ...]
+    solvers: tuple[str | SuiteSolver, ...]
     instances: tuple[str | InstanceEntry, ...]
     budgets: tuple[Scalar, ...] = ()
     orders: tuple[Literal["free", "keep"], ...] = ("free",)
@@ -169,7 +169,7 @@ def _complain(where: str, message: str) -> NoReturn:
 
 def _known_keys(place: str) -> list[str]:
     """The keys that may stand at a place such as `solvers[0]`."""
-    kinds: dict[str, type[msgspec.Struct]] = {"solvers": SolverEntry, "instances": InstanceEntry}
+    kinds: dict[str, type[msgspec.Struct]] = {"solvers": SuiteSolver, "instances": InstanceEntry}
     kind = next((kind for start, kind in kinds.items() if place.startswith(start)), Suite)
     return [item.encode_name for item in msgspec.structs.fields(kind)]
 
@@ -208,7 +208,7 @@ def _check_budgets(suite: Suite, instances: tuple[InstanceEntry, ...]) -> None:
                 raise ConfigError(f"{entry.path} has a target for budget {value}, which is none of its budgets")
 
 
-def _check_numbers(suite: Suite, solvers: tuple[SolverEntry, ...]) -> None:
+def _check_numbers(suite: Suite, solvers: tuple[SuiteSolver, ...]) -> None:
     lengths = {"solvers": len(solvers), "instances": len(suite.instances), "orders": len(suite.orders)}
     seeds = {"seeds": suite.seeds} | {
         f"seeds of {solver.title}": solver.seeds for solver in solvers if solver.seeds is not None
@@ -239,8 +239,8 @@ def _budget(value: Scalar) -> Budget:
     return msgspec.structs.replace(budget, text="")
 
 
-def _solvers(suite: Suite) -> tuple[SolverEntry, ...]:
-    return tuple(SolverEntry(item) if isinstance(item, str) else item for item in suite.solvers)
+def _solvers(suite: Suite) -> tuple[SuiteSolver, ...]:
+    return tuple(SuiteSolver(item) if isinstance(item, str) else item for item in suite.solvers)
 
 
 def _instances(suite: Suite) -> tuple[InstanceEntry, ...]:
@@ -319,7 +319,7 @@ def _targets(suite: Suite, entry: InstanceEntry, path: Path, shown: str) -> Iter
             yield Target(case, path, suite.step if is_tight else None)
 
 
-def _seeds_and_solvers(suite: Suite) -> list[tuple[int, SolverEntry]]:
+def _seeds_and_solvers(suite: Suite) -> list[tuple[int, SuiteSolver]]:
     pairs = [
         (seed, place, solver)
         for place, solver in enumerate(_solvers(suite))

@@ -1,15 +1,18 @@
-"""What one `remat bench` command asks for, checked before any work."""
+"""What one `remat bench` command asks for, checked before any work, and the results file while it grows."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+import os
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
-from remat_cli.base.errors import ConfigError
-from remat_cli.base.files import check_target
+from remat_cli.base.errors import ConfigError, RematError
+from remat_cli.base.files import atomic_write, check_target
 from remat_cli.contest.bench_file import Overrides
+from remat_cli.report.bench_run import BenchRun, encode_run, read_runs
 from remat_cli.settings.settings import parse_seconds
 from remat_cli.settings.yaml_file import read_yaml
 
@@ -81,3 +84,58 @@ def _refuse_run_flags(file: Path, flags: Mapping[str, Any]) -> None:
         if flags.get(name) not in (None, False):
             flag = name.replace("_", "-")
             raise ConfigError(f"--{flag} is for running a bench file; {file} holds results (no .yaml): leave it out")
+
+
+def runs_so_far(results: Path) -> tuple[BenchRun, ...]:
+    """The runs of a results file; none if it is not there yet, or when all suites are skipped."""
+    return read_runs(results) if results.exists() else ()
+
+
+def forget(results: Path, only: tuple[str, ...]) -> None:
+    """Remove the runs of these suites from a results file; all of them when no suites are named."""
+    if only:
+        kept = [run for run in read_runs(results) if run.suite not in only]
+        atomic_write(results, b"".join(map(encode_run, kept)))
+    else:
+        results.unlink()
+
+
+def make_ready(results: Path) -> None:
+    """Find out before the first run, which may take minutes, whether lines can be added, and make that safe.
+
+    A last line without its end, left by a kill, is removed; no empty file is left behind.
+
+    Raises:
+        RematError: the file cannot be written.
+    """
+    was_there = results.exists()
+    with _open_end(results):
+        pass
+    if not was_there:
+        results.unlink()
+        return
+    data = results.read_bytes()
+    whole = data[: data.rfind(b"\n") + 1]
+    if len(whole) != len(data):
+        atomic_write(results, whole)
+
+
+def append(results: Path, run: BenchRun) -> None:
+    """One more line.
+
+    Raises:
+        RematError: the file cannot be written.
+    """
+    with _open_end(results) as file:
+        file.write(encode_run(run))
+        file.flush()
+        os.fsync(file.fileno())
+
+
+@contextlib.contextmanager
+def _open_end(results: Path) -> Iterator[BinaryIO]:
+    try:
+        with results.open("ab") as file:
+            yield file
+    except OSError as error:
+        raise RematError(f"{results} cannot be written: {error.strerror or error}") from None

@@ -1,25 +1,197 @@
-"""Where cases run: each in a process of its own, one after the other or side by side; one that dies is a run too."""
+"""Cases in processes of their own: one is solved and measured there, and all that are asked for run side by side."""
 
 from __future__ import annotations
 
+import os
+import platform
+import sys
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field
+from importlib import metadata
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
 import msgspec
 import psutil
 
+from remat_cli import __version__
 from remat_cli.base import progress as stages
 from remat_cli.base.errors import RematError
-from remat_cli.base.processes import ProcessDied, family, started
-from remat_cli.base.progress import Progress
-from remat_cli.contest.measure import MIB, Job, solve_case, versions
+from remat_cli.base.processes import ProcessDied, Tell, available_cores, family, started
+from remat_cli.base.progress import Progress, silent
+from remat_cli.core.budget import parse_budget, resolve
+from remat_cli.core.graph import Phase
+from remat_cli.core.instance import instance_problem, load_instance
+from remat_cli.core.problem import Device, Memory, OpSpec, Problem, TensorSpec
+from remat_cli.core.schedule import Schedule
+from remat_cli.core.simulate import baseline
+from remat_cli.core.timeline import time_of
 from remat_cli.report.bench_run import FAILED, BenchCase, BenchRun, BenchStatus, TracePoint, joined
+from remat_cli.report.solution import overhead_percent, solution_report
 from remat_cli.report.style import percent
+from remat_cli.solvers import make_solver, solve
+from remat_cli.solvers.base import Limits
+from remat_cli.stages.solve import prepare_kernels
+
+MIB = 2**20
+WARM_UP_SECONDS = 5.0
+AFTER_PLAN_SECONDS = 0.3  # of the warm-up, so that code behind the first plan is loaded too
+
+
+@dataclass(frozen=True)
+class Job:
+    """A case, and the file of its instance or its problem under the budget: all that its process must know."""
+
+    case: BenchCase
+    source: Path | Problem
+
+
+def solve_case(job: Job, tell: Tell) -> BenchRun:
+    """What came of a case; where remat refuses, that is what came of it."""
+    try:
+        return measure(job, tell)
+    except RematError as error:
+        shown = str(error)
+        if isinstance(job.source, Path):
+            shown = shown.replace(str(job.source), job.case.instance_path)
+        return joined(BenchRun, job.case, status="error", message=shown, versions=versions())
+
+
+def measure(job: Job, tell: Tell) -> BenchRun:
+    """Solve one case in this process; `tell` hears nothing when the clock starts, then each point of the trace.
+
+    Raises:
+        RematError: the instance or the solver's options cannot be used, or the solver broke the judge's rules.
+    """
+    case, process, inherited = job.case, psutil.Process(), peak_bytes()
+    problem = job.source if isinstance(job.source, Problem) else load_problem(case, job.source)
+    plan = baseline(problem)
+    _warm_up(case, problem)
+    start_bytes = process.memory_info().rss
+    tell()
+    cpu = sum(os.times()[:4])  # with that of processes it has started and seen end
+    watch = _Watch(problem, tell, is_probe=case.probe)
+    result = solve(problem, case.solver, _limits(case, watch), case.options)
+    cpu = sum(os.times()[:4]) - cpu
+    found = solution_report(result, problem, plan)
+    grown = peak_bytes()
+    return joined(
+        BenchRun,
+        found,
+        case,
+        ops=len(problem.ops),
+        edges=sum(len(op.inputs) for op in problem.ops),
+        budget_fraction=found.budget_bytes / plan.peak if plan.peak else None,
+        cpu_seconds=cpu,
+        seconds_to_first=next((point.seconds for point in result.trace if point.time_ns is not None), None),
+        trace=tuple(_point(problem, point.seconds, point.time_ns, point.bound_ns) for point in result.trace),
+        start_rss_mib=round(start_bytes / MIB, 1),
+        peak_rss_mib=round(max(process.memory_info().rss, grown if grown > inherited else 0) / MIB, 1),
+        versions=versions(),
+    )
+
+
+def load_problem(case: BenchCase, path: Path) -> Problem:
+    """The problem of an instance under the budget of a case.
+
+    Raises:
+        RematError: the instance cannot be used.
+    """
+    free = instance_problem(load_instance(path))
+    return free.with_budget(resolve(parse_budget(case.budget), free.memories[0].fixed_bytes, baseline(free).peak))
+
+
+def peak_bytes() -> int:
+    """The most memory that this process has held, where the system knows; it may have that from its parent."""
+    try:
+        import resource
+    except ImportError:
+        return 0  # Windows
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+
+
+@dataclass
+class _Watch:
+    """Passes improvements on; a probe ends at the first plan."""
+
+    problem: Problem
+    tell: Tell
+    is_probe: bool
+    has_plan: bool = False
+    started: float = field(default_factory=time.monotonic)
+
+    def report(self, schedule: Schedule | None, bound_ns: int | None) -> None:
+        """A better plan or bound: told with its time."""
+        self.has_plan = self.has_plan or schedule is not None
+        time_ns = None if schedule is None else time_of(self.problem, schedule)
+        self.tell(*_point(self.problem, time.monotonic() - self.started, time_ns, bound_ns))
+
+    def should_stop(self) -> bool:
+        """Whether what was asked is known."""
+        return self.is_probe and self.has_plan
+
+
+def _limits(case: BenchCase, watch: _Watch) -> Limits:
+    return Limits(
+        seconds=case.time_limit_seconds,
+        workers=case.threads,
+        seed=case.seed,
+        gap=case.gap_percent_asked / 100,
+        order=case.order,
+        work=case.work,
+        report=watch.report,
+        should_stop=watch.should_stop,
+        started=watch.started,
+    )
+
+
+def _warm_up(case: BenchCase, problem: Problem) -> None:
+    """Load all code that the solver needs, by solving a tiny problem with it: the clock is for solving only."""
+    tiny = tiny_problem()
+    for likely in (problem, tiny):
+        prepare_kernels(make_solver(case.solver, case.options), likely, silent())
+    found: list[float] = []
+    limits = Limits(
+        seconds=WARM_UP_SECONDS,
+        workers=case.threads,
+        order=case.order,
+        report=lambda schedule, bound_ns: None if schedule is None else found.append(time.monotonic()),
+        should_stop=lambda: bool(found) and time.monotonic() > found[0] + AFTER_PLAN_SECONDS,
+    )
+    solve(tiny, case.solver, limits, case.options)
+
+
+def tiny_problem() -> Problem:
+    """A training chain of four layers and a loss, marked as such, whose baseline peak of 6 is above the budget of 5."""
+    reads = [(), (0,), (1,), (2,), (3,), (3, 4), (2, 5), (1, 6), (0, 7)]
+    phases: tuple[Phase, ...] = ("none",) * 5 + ("backward",) * 4
+    ops = tuple(OpSpec(reads[op], (op,), (1,), (0,), phase=phase) for op, phase in enumerate(phases))
+    tensors = tuple(TensorSpec(1, op) for op in range(len(reads)))
+    return Problem(ops, tensors, (Memory("cpu", 5),), (Device("cpu", 0),))
+
+
+def _point(problem: Problem, seconds: float, time_ns: int | None, bound_ns: int | None) -> TracePoint:
+    """A point of the trace in percent; a weaker bound than the baseline time says nothing, so it counts as that."""
+    base = problem.baseline_time_ns
+    overhead = None if time_ns is None else overhead_percent(time_ns, base)
+    bound = None if bound_ns is None else overhead_percent(max(bound_ns, base), base)
+    return round(seconds, 4), overhead, bound
+
+
+def versions() -> dict[str, Any]:
+    """What the figures depend on, apart from the machine's speed."""
+    return {
+        "remat": __version__,
+        "python": platform.python_version(),
+        "ortools": metadata.version("ortools"),
+        "numba": metadata.version("numba"),
+        "machine": platform.machine(),
+        "cores": available_cores(),
+    }
+
 
 SAMPLE_SECONDS = 0.25
 LOADING_SECONDS = 900.0  # on a machine where the search kernels must be compiled first

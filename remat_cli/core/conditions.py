@@ -7,7 +7,7 @@ from typing import Literal
 
 import msgspec
 
-from remat_cli.core.device import DeviceSpec
+from remat_cli.core.profile import DeviceSpec
 
 CPU = "cpu"
 Optimization = Literal["all", "extended", "basic"]

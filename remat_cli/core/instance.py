@@ -20,7 +20,7 @@ class Node(msgspec.Struct, frozen=True):
     backward: bool = False
 
 
-class Instance(msgspec.Struct, frozen=True):
+class AbstractInstance(msgspec.Struct, frozen=True):
     """A graph whose node ids are its input order; `edges` are (producer, reader) pairs."""
 
     nodes: tuple[Node, ...]
@@ -33,14 +33,14 @@ class Instance(msgspec.Struct, frozen=True):
         return tuple(node.name for node in self.nodes)
 
 
-def load_instance(path: Path) -> Instance:
+def load_instance(path: Path) -> AbstractInstance:
     """Read an instance file.
 
     Raises:
         ModelError: the file is missing, is not JSON, or does not describe an ordered graph.
     """
     try:
-        return msgspec.json.decode(path.read_bytes(), type=Instance)
+        return msgspec.json.decode(path.read_bytes(), type=AbstractInstance)
     except FileNotFoundError:
         raise ModelError(f"instance {path} does not exist") from None
     except OSError as error:
@@ -49,7 +49,7 @@ def load_instance(path: Path) -> Instance:
         raise ModelError(f"instance {path} is not a benchmark instance: {error}") from None
 
 
-def instance_problem(instance: Instance) -> Problem:
+def instance_problem(instance: AbstractInstance) -> Problem:
     """One device named `cpu`, nothing fixed, nothing kept, no budget (use `with_budget`). Times are in cost units.
 
     Raises:

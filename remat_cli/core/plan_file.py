@@ -9,12 +9,10 @@ import msgspec
 
 from remat_cli.base.errors import InvalidSchedule, ModelError
 from remat_cli.base.files import atomic_write
-from remat_cli.core.device_problem import device_tensor_ids, make_device_problem
 from remat_cli.core.graph import Graph
-from remat_cli.core.placement import Placement
 from remat_cli.core.plan import Instance, Plan
-from remat_cli.core.problem import Problem, make_problem
-from remat_cli.core.profile import Profile
+from remat_cli.core.problem import Problem, device_tensor_ids, make_device_problem, make_problem
+from remat_cli.core.profile import Placement, Profile
 from remat_cli.core.schedule import Schedule
 from remat_cli.core.simulate import simulate
 from remat_cli.core.splits import SplitMode, Splitting
@@ -41,7 +39,7 @@ class ExactSession(msgspec.Struct, frozen=True):
     intra_op_num_threads: int = 0
 
 
-class Request(msgspec.Struct, frozen=True):
+class PlanRequest(msgspec.Struct, frozen=True):
     """What the user asked for. `budget_bytes` is the total that the text came to, fixed part included.
 
     `split`, `max_tiles`, `split_axis` and `allow_reassociation` say which splits were looked for; plans of versions
@@ -124,7 +122,7 @@ class PlanFile(msgspec.Struct, frozen=True, kw_only=True):
     source: FileRef
     optimized_sha256: str
     output: FileRef
-    request: Request
+    request: PlanRequest
     device: str
     graph: Graph
     profile: Profile

@@ -1,11 +1,39 @@
-"""A cut plan as files and names: all that is needed to run it, and what it is expected to take."""
+"""What is run, as files and names: inputs, weights and their readers, a cut plan, and what it is expected to take."""
 
 from __future__ import annotations
 
 import msgspec
 
-from remat_cli.core.device import HOST_MEMORY, DeviceSpec
-from remat_cli.core.interface import InputSpec, WeightUse
+from remat_cli.core.profile import HOST_MEMORY, DeviceSpec
+
+
+class InputSpec(msgspec.Struct, frozen=True):
+    """One tensor that the caller feeds.
+
+    `dtype` is ONNX Runtime's name of the element type (`float`, `int64`, ...); `shape` is in elements.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+
+
+class Reader(msgspec.Struct, frozen=True):
+    """An op that reads a weight, by domain, type, and the number of the input it reads it as."""
+
+    domain: str
+    op_type: str
+    input_index: int
+
+
+class WeightUse(msgspec.Struct, frozen=True):
+    """A weight and every op that reads it; `dtype` is the runtime's name of its element type."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    size_bytes: int
+    readers: tuple[Reader, ...]
+
 
 Span = tuple[int, int]
 """Start and end in nanoseconds since a run began."""
@@ -115,3 +143,46 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
     def sessions(self) -> tuple[SessionAction, ...]:
         """The actions that need a session each."""
         return tuple(action for action in self.actions if isinstance(action, SessionAction))
+
+
+class ActionRecord(msgspec.Struct, frozen=True):
+    """When an action ran, in nanoseconds since the run began, and what was held by memory, in bytes.
+
+    `before_bytes` is what was held when it began, `after_bytes` when it ended and nothing was dropped yet; what a
+    session holds within is not in it.
+    """
+
+    start_ns: int
+    end_ns: int
+    before_bytes: tuple[int, ...]
+    after_bytes: tuple[int, ...]
+
+
+class RunRecord(msgspec.Struct, frozen=True):
+    """What one run took: a record per action of the program, and the time of all."""
+
+    actions: tuple[ActionRecord, ...]
+    total_ns: int
+
+
+class SeenMemory(msgspec.Struct, frozen=True):
+    """What each memory held.
+
+    `fixed_bytes` are weights in the form the runtime keeps and what the caller feeds, `packed_bytes` of these what
+    sessions packed, each for itself. `action_bytes` is, by action and memory, the most that was held beyond: live
+    tensors and the workspace that was measured when ops were profiled. `is_hidden` marks a memory with a device that
+    does not tell what its sessions hold inside: there it is what passes between sessions.
+    """
+
+    fixed_bytes: tuple[int, ...]
+    packed_bytes: tuple[int, ...]
+    action_bytes: tuple[tuple[int, ...], ...]
+    is_hidden: tuple[bool, ...]
+
+    @property
+    def peak_bytes(self) -> tuple[int, ...]:
+        """The most that each memory held, fixed part included."""
+        return tuple(
+            fixed + max((held[memory] for held in self.action_bytes), default=0)
+            for memory, fixed in enumerate(self.fixed_bytes)
+        )

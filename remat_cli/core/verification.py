@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Final, Literal
 
 import msgspec
 
-from remat_cli.core.left_out import LEFT_OUT, applies
+LEFT_OUT: Final[Any] = msgspec.UNSET
+"""Default of a field that may not apply: JSON leaves it out, and only code that knows that it applies reads it."""
+
+
+def applies(value: object) -> bool:
+    """Whether a field that may be left out was given."""
+    return value is not LEFT_OUT
 
 
 class Verification(msgspec.Struct, frozen=True, kw_only=True):

@@ -9,7 +9,7 @@ from types import MappingProxyType
 import msgspec
 
 from remat_cli.base.errors import ConfigError
-from remat_cli.core.device import HOST_MEMORY, DeviceSpec
+from remat_cli.core.profile import HOST_MEMORY, DeviceSpec
 
 SESSION_THREADS = "intra_op_num_threads"
 

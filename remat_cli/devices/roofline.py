@@ -14,9 +14,8 @@ from statistics import median
 import msgspec
 
 from remat_cli.base.errors import ConfigError
-from remat_cli.core.device import DeviceSpec
 from remat_cli.core.graph import Graph, Op
-from remat_cli.core.profile import LinkCost, OpCost, Profile, Provenance
+from remat_cli.core.profile import DeviceSpec, LinkCost, OpCost, Profile, Provenance
 from remat_cli.devices.provider_table import PROVIDERS
 
 CONVOLUTIONS = frozenset({"Conv", "FusedConv", "NhwcConv", "NhwcFusedConv", "ConvInteger", "QLinearConv"})
@@ -30,7 +29,7 @@ LEAST_FACTOR, MOST_FACTOR = 0.25, 32.0
 """How far an op's kind may lie from its roofline: below, tensors stay in caches; above, the figures are of no use."""
 
 
-class Work(msgspec.Struct, frozen=True):
+class OpWork(msgspec.Struct, frozen=True):
     """What an op has to do: floating-point operations (a multiplication and an addition are two), and bytes moved."""
 
     flops: int
@@ -44,7 +43,7 @@ class Roof(msgspec.Struct, frozen=True):
     bytes_per_second: float
     launch_ns: float
 
-    def busy_ns(self, work: Work) -> float:
+    def busy_ns(self, work: OpWork) -> float:
         """Least time for some work, without starting it."""
         return 1e9 * max(work.flops / self.flops_per_second, work.bytes / self.bytes_per_second)
 
@@ -102,9 +101,9 @@ def estimated_links(specs: Sequence[DeviceSpec]) -> tuple[LinkCost, ...]:
     return tuple(found.values())
 
 
-def op_work(graph: Graph, op: Op) -> Work:
+def op_work(graph: Graph, op: Op) -> OpWork:
     """The work of an op from the shapes around it: exact operations of convolutions and matrix products, else none."""
-    return Work(_flops(graph, op), _moved_bytes(graph, op))
+    return OpWork(_flops(graph, op), _moved_bytes(graph, op))
 
 
 def calibration(graph: Graph, measured: Profile, reference: DeviceSpec | None = None) -> dict[str, float]:

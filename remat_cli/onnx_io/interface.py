@@ -1,14 +1,85 @@
-"""What a model takes and gives: names, types and shapes, symbolic dimensions included."""
+"""What a session takes and gives, with element types as ONNX Runtime has them, and which op reads which weight."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import onnx_ir as ir
 
 from remat_cli.base.errors import ModelError
-from remat_cli.core.interface import InputSpec
-from remat_cli.onnx_io.element_types import runtime_name
+from remat_cli.core.graph import TensorType
+from remat_cli.core.program import InputSpec, Reader, WeightUse
+from remat_cli.onnx_io.default_order import captured_values
+
+RUNTIME_NAMES: Mapping[ir.DataType, str] = {
+    ir.DataType.FLOAT: "float",
+    ir.DataType.DOUBLE: "double",
+    ir.DataType.FLOAT16: "float16",
+    ir.DataType.BFLOAT16: "bfloat16",
+    ir.DataType.INT8: "int8",
+    ir.DataType.INT16: "int16",
+    ir.DataType.INT32: "int32",
+    ir.DataType.INT64: "int64",
+    ir.DataType.UINT8: "uint8",
+    ir.DataType.UINT16: "uint16",
+    ir.DataType.UINT32: "uint32",
+    ir.DataType.UINT64: "uint64",
+    ir.DataType.BOOL: "bool",
+    ir.DataType.STRING: "string",
+    ir.DataType.COMPLEX64: "complex64",
+    ir.DataType.COMPLEX128: "complex128",
+    ir.DataType.FLOAT8E4M3FN: "float8e4m3fn",
+    ir.DataType.FLOAT8E4M3FNUZ: "float8e4m3fnuz",
+    ir.DataType.FLOAT8E5M2: "float8e5m2",
+    ir.DataType.FLOAT8E5M2FNUZ: "float8e5m2fnuz",
+    ir.DataType.INT4: "int4",
+    ir.DataType.UINT4: "uint4",
+}
+DATA_TYPES: Mapping[str, ir.DataType] = {name: data_type for data_type, name in RUNTIME_NAMES.items()}
+STRING_OBJECT_BITS = 256  # a std::string object; the text of long strings is on the heap and not counted
+
+
+def runtime_name(data_type: ir.DataType | None) -> str:
+    """ONNX Runtime's name of an element type.
+
+    Raises:
+        ModelError: the type is missing or unknown.
+    """
+    if data_type is None or data_type not in RUNTIME_NAMES:
+        raise ModelError(f"element type {data_type} is not supported")
+    return RUNTIME_NAMES[data_type]
+
+
+def element_bits(dtype: str) -> int:
+    """Bits that one element takes in memory; 4-bit types are packed two to a byte.
+
+    Raises:
+        ModelError: the type is unknown.
+    """
+    if dtype not in DATA_TYPES:
+        raise ModelError(f"element type '{dtype}' is not supported")
+    return STRING_OBJECT_BITS if dtype == "string" else DATA_TYPES[dtype].bitwidth
+
+
+def type_of(tensor: ir.TensorProtocol) -> TensorType:
+    """Type and shape of a constant.
+
+    Raises:
+        ModelError: its element type is unknown.
+    """
+    return TensorType(runtime_name(tensor.dtype), dims_of(tensor))
+
+
+def dims_of(tensor: ir.TensorProtocol) -> tuple[int, ...]:
+    """Shape of a constant."""
+    return tuple(int(dim) for dim in tensor.shape.numpy())
+
+
+def size_bytes(value: TensorType) -> int:
+    """Exact bytes of a tensor; 0 when a dimension is 0."""
+    return (math.prod(value.shape) * element_bits(value.dtype) + 7) // 8
 
 
 @dataclass(frozen=True)
@@ -75,3 +146,33 @@ def input_spec(value: ir.Value) -> InputSpec:
 def _port(value: ir.Value) -> Port:
     shape = None if value.shape is None else value.shape.copy()
     return Port(value.name or "", value.type, shape)
+
+
+CAPTURED = -1  # input number of a weight that a subgraph reads
+
+
+def weight_uses(model: ir.Model) -> tuple[WeightUse, ...]:
+    """Every initialiser of the main graph with the ops that read it; model outputs count as readers that pack nothing.
+
+    Sizes are in bytes, as in the file.
+    """
+    readers: dict[str, list[Reader]] = {name: [] for name in model.graph.initializers}
+    for node in model.graph:
+        for index, value in enumerate(node.inputs):
+            if value is not None and value.name in readers:
+                readers[value.name].append(Reader(node.domain, node.op_type, index))
+        for value in captured_values(node):
+            if value.name in readers:
+                readers[value.name].append(Reader(node.domain, node.op_type, CAPTURED))
+    for value in model.graph.outputs:
+        if value.name in readers:
+            readers[value.name].append(Reader("", "", CAPTURED))
+    return tuple(_use(value, tuple(readers[name])) for name, value in model.graph.initializers.items())
+
+
+def _use(value: ir.Value, readers: tuple[Reader, ...]) -> WeightUse:
+    tensor = value.const_value
+    if tensor is None:
+        return WeightUse("", (), 0, readers)
+    shape = tuple(int(dim) for dim in tensor.shape.numpy())
+    return WeightUse(runtime_name(tensor.dtype), shape, tensor.nbytes, readers)

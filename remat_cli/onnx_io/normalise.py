@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from remat_cli.onnx_io.default_order import is_constant
-from remat_cli.onnx_io.element_types import dims_of
+from remat_cli.onnx_io.interface import dims_of
 
 LIFTED = "remat.lifted"  # in the `meta` of an initialiser that was a `Constant` node
 

@@ -11,7 +11,7 @@ from onnx import helper
 from remat_cli.base.errors import ModelError
 from remat_cli.core.graph import Graph, TensorType
 from remat_cli.onnx_io.default_order import wiring_of
-from remat_cli.onnx_io.element_types import DATA_TYPES, dims_of
+from remat_cli.onnx_io.interface import DATA_TYPES, dims_of
 from remat_cli.onnx_io.normalise import inputs_become_weights
 
 ONNX_DOMAINS = ("", "ai.onnx")

@@ -1,6 +1,8 @@
-"""Forward, backward or update: marks of ops, which the runtime's optimiser drops and which are put back here."""
+"""Marks of ops for people and tools: forward, backward or update, and where and when each op runs."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
 
 import onnx_ir as ir
 
@@ -30,3 +32,21 @@ def _phases_made(model: ir.Model) -> dict[str | None, str]:
     """Phase of each result of the marked ops, by name; names that are no phase are left for the graph to refuse."""
     marked = ((node, node.metadata_props.get(PHASE_KEY)) for node in model.graph)
     return {value.name: phase for node, phase in marked if phase in PHASES for value in node.outputs if value.name}
+
+
+DEVICE_KEY, STEP_KEY = "remat.device", "remat.step"
+
+
+def annotate(model: ir.Model, runs: Mapping[str, Sequence[tuple[str, int]]], about: Mapping[str, str]) -> ir.Model:
+    """A copy of a model that says of each op on which devices and at which steps it runs, and `about` of itself.
+
+    `runs` are (device, step) pairs by op name, in order; an op that is recomputed has several.
+    """
+    noted = model.clone()
+    for node in noted.graph:
+        times = runs.get(node.name or "", ())
+        if times:
+            node.metadata_props[DEVICE_KEY] = ",".join(dict.fromkeys(device for device, _ in times))
+            node.metadata_props[STEP_KEY] = ",".join(str(step) for _, step in times)
+    noted.metadata_props.update(about)
+    return noted

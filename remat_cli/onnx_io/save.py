@@ -11,7 +11,7 @@ from pathlib import Path
 import onnx_ir as ir
 
 from remat_cli.base.files import atomic_path, atomic_write
-from remat_cli.onnx_io.element_types import dims_of
+from remat_cli.onnx_io.interface import dims_of
 
 INLINE_LIMIT_BYTES = 3 * 2**29  # 1.5 GiB: protobuf cannot hold 2 GiB
 SMALL_BYTES = 1024  # tensors below this stay in the model file
@@ -99,16 +99,10 @@ def _with_external(model: ir.Model, data: Path, offsets: list[int]) -> ir.Model:
     copy = model.clone()
     movable = [value for value in _weights(copy) if _is_movable(value)]
     for value, offset in zip(movable, offsets, strict=True):
-        tensor = value.const_value
-        assert tensor is not None
+        assert value.const_value is not None
+        tensor, shape = value.const_value, ir.Shape(dims_of(value.const_value))
         value.const_value = ir.ExternalTensor(
-            data.name,
-            offset,
-            tensor.nbytes,
-            tensor.dtype,
-            shape=ir.Shape(dims_of(tensor)),
-            name=value.name or "",
-            base_dir=data.parent,
+            data.name, offset, tensor.nbytes, tensor.dtype, shape=shape, name=value.name or "", base_dir=data.parent
         )
     return copy
 

@@ -13,22 +13,26 @@ from typing import BinaryIO
 import onnx_ir as ir
 
 from remat_cli.base.errors import ModelError, RematError
-from remat_cli.core.device_problem import device_tensor_ids, input_ops
 from remat_cli.core.graph import Graph, Tensor, TensorType
-from remat_cli.core.interface import WeightUse
 from remat_cli.core.plan import Plan
-from remat_cli.core.problem import Problem
-from remat_cli.core.program import SegmentFile, StoredWeight, Value
+from remat_cli.core.problem import Problem, device_tensor_ids, input_ops
+from remat_cli.core.program import SegmentFile, StoredWeight, Value, WeightUse
 from remat_cli.core.schedule import Compute
 from remat_cli.core.segments import Segment
-from remat_cli.onnx_io.assemble import Parts, assemble, declare, element_types
-from remat_cli.onnx_io.draft import Draft
-from remat_cli.onnx_io.element_types import DATA_TYPES, dims_of, runtime_name, size_bytes
-from remat_cli.onnx_io.interface import Interface, Port, fed_inputs
+from remat_cli.onnx_io.assemble import Draft, Parts, assemble, declare, element_types
+from remat_cli.onnx_io.interface import (
+    DATA_TYPES,
+    Interface,
+    Port,
+    dims_of,
+    fed_inputs,
+    runtime_name,
+    size_bytes,
+    weight_uses,
+)
 from remat_cli.onnx_io.normalise import names_in
 from remat_cli.onnx_io.rewrite import drafts_of, instance_names
 from remat_cli.onnx_io.save import ALIGNMENT, SMALL_BYTES
-from remat_cli.onnx_io.weights import weight_uses
 
 WEIGHTS_FILE = "weights.data"
 UNSHARED = frozenset({"string", "complex64", "complex128", "int4", "uint4"})

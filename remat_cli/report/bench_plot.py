@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, TypeAlias
 
 from remat_cli.report.bench_run import BenchRun
-from remat_cli.report.bench_stats import LEAST_SECONDS, Group, group_runs
+from remat_cli.report.bench_table import LEAST_SECONDS, Group, group_runs
 from remat_cli.report.svg_chart import draw_svg, require_matplotlib, undress
 
 # Saturated colours that read on white and on a dark page, and stay apart for most colour-blind readers.

@@ -23,7 +23,7 @@ MIB = 2**20
 
 
 @dataclass(frozen=True)
-class Line:
+class PlotLine:
     """What a solver reached: budgets in MiB and overheads in percent, from the smallest budget on."""
 
     solver: str
@@ -42,7 +42,7 @@ def compare_svg(report: CompareReport) -> bytes:
     return draw_svg((9.2, 4.8), lambda axes: _draw(axes, report))
 
 
-def lines_of(report: CompareReport) -> list[Line]:
+def lines_of(report: CompareReport) -> list[PlotLine]:
     """A line for each solver that has a plan; its looks go by its place among all that were compared."""
     solvers = list(dict.fromkeys(run.solver for run in report.runs))
     lines = []
@@ -55,7 +55,7 @@ def lines_of(report: CompareReport) -> list[Line]:
         if found:
             budgets, overheads = zip(*found, strict=True)
             looks = (COLORS[place % len(COLORS)], MARKS[place % len(MARKS)])
-            lines.append(Line(solver, budgets, overheads, *looks))
+            lines.append(PlotLine(solver, budgets, overheads, *looks))
     return lines
 
 
@@ -91,7 +91,7 @@ def _draw(axes: Any, report: CompareReport) -> None:
     _label(axes, lines)
 
 
-def _label(axes: Any, lines: Sequence[Line]) -> None:
+def _label(axes: Any, lines: Sequence[PlotLine]) -> None:
     """Each solver's name beside the end of its line, at the smallest budget, where lines are farthest apart."""
     place_of = axes.transData + axes.transAxes.inverted()
     ends = [place_of.transform((line.budgets[0], line.overheads[0]))[1] for line in lines]

@@ -1,11 +1,16 @@
-"""All solvers on one problem at several budgets: what each reached, and why some did not take part."""
+"""All solvers on one problem at several budgets: what each reached, why some did not take part, and the table."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from textwrap import TextWrapper
+
 import msgspec
 
+from remat_cli.base.units import format_bytes
+from remat_cli.core.budget import describe_bytes
 from remat_cli.report.solution import EXIT_DONE, SolutionReport
-from remat_cli.report.style import Style
+from remat_cli.report.style import Style, columns, percent, plural
 
 BEST = "auto"  # goes first among equals
 EXIT_ERROR = 1
@@ -77,8 +82,6 @@ class CompareReport(msgspec.Struct, frozen=True, kw_only=True):
 
     def lines(self, style: Style) -> list[str]:
         """A table per budget, best first, and who did not take part."""
-        from remat_cli.report.compare_text import compare_lines
-
         return compare_lines(self, style)
 
     def runs_at(self, budget: str) -> list[CompareRun]:
@@ -105,3 +108,126 @@ class CompareReport(msgspec.Struct, frozen=True, kw_only=True):
 def _rank(run: CompareRun) -> tuple[bool, int, bool]:
     """Least time first, without a plan last; `auto` first among equals, then the order of the registry."""
     return (not run.has_plan, run.time or 0, run.solver != BEST)
+
+
+HEAD = ["", "solver", "status", "peak", "overhead", "bound", "space", "seconds"]
+BEST_MARK = "*"
+NONE = "-"
+SPACES = {
+    "free": "all schedules",
+    "first_in_order": "first computations in the baseline's order",
+    "staged": "first computations in the baseline's order, no op twice between two of them",
+}
+
+
+def compare_lines(report: CompareReport, style: Style) -> list[str]:
+    """What was compared, a table per budget, and the solvers that do not apply."""
+    lines = _heading(report, style)
+    for budget in report.budgets:
+        lines += ["", *_budget_lines(report, budget, style)]
+    if report.not_applicable:
+        entries = [(entry.solver, entry.reason) for entry in report.not_applicable]
+        lines += ["", "does not apply:", *_grouped(entries, style)]
+    return [*lines, *_legend(report, style), *_end(report, style)]
+
+
+def _end(report: CompareReport, style: Style) -> list[str]:
+    """The picture, or why there is none, and what was cut short."""
+    lines = []
+    if report.picture is not None:
+        lines += [f"picture {report.picture}"]
+    if report.picture_error is not None:
+        lines += [style.paint(f"no picture: {report.picture_error}", "bad")]
+    if report.missing_runs:
+        cut = f"interrupted: {plural(report.missing_runs, 'run')} had not ended"
+        lines += [style.paint(cut, "warn")]
+    return lines
+
+
+def _heading(report: CompareReport, style: Style) -> list[str]:
+    name = report.model or report.instance or ""
+    ops = f"({plural(report.ops, 'op')} on {report.device}, order {report.order})"
+    each = f"{report.time_limit_seconds:g} s and {plural(report.run_threads, 'thread')} for each run"
+    fixed = f", of which {format_bytes(report.fixed_bytes)} fixed" if report.fixed_bytes else ""
+    return [
+        f"{style.paint(name, 'strong')}  {ops}",
+        f"baseline peak {describe_bytes(report.baseline_peak_bytes)}{fixed}",
+        f"{plural(len(report.runs), 'run')} in {report.seconds:.1f} s: at most {each}, seed {report.seed}",
+    ]
+
+
+def _legend(report: CompareReport, style: Style) -> list[str]:
+    """What the columns mean, as far as there are any."""
+    spaces = dict.fromkeys(_space(run) for run in report.runs if run.budget_bytes >= report.floor_bytes)
+    if not spaces:
+        return []
+    meaning = "overhead: extra time over every op once; bound: no schedule of that space has less"
+    words = [f"space {space}: {_describe_space(space)}" for space in spaces if space != NONE]
+    return ["", *_wrapped([f"{BEST_MARK} least time; {meaning}", *words], style, "")]
+
+
+def _describe_space(space: str) -> str:
+    """`staged_c2` in words: that of `staged`, each op at most twice."""
+    kind, _, most = space.partition("_c")
+    words = SPACES.get(kind, "see docs/solvers.md")
+    return f"{words}; no op more than {most} times" if most else words
+
+
+def _grouped(entries: Iterable[tuple[str, str]], style: Style) -> list[str]:
+    """Each reason once, after the solvers whom it concerns."""
+    solvers: dict[str, list[str]] = {}
+    for solver, reason in entries:
+        solvers.setdefault(reason, []).append(solver)
+    texts = [f"{', '.join(names)}: {reason}" for reason, names in solvers.items()]
+    return _wrapped(texts, style, "  ")
+
+
+def _wrapped(texts: Iterable[str], style: Style, indent: str) -> list[str]:
+    """Each text on as few lines as it needs; what follows the first is indented more."""
+    wrapper = TextWrapper(style.width, initial_indent=indent, subsequent_indent=f"{indent}  ", break_on_hyphens=False)
+    return [line for text in texts for line in wrapper.wrap(text)]
+
+
+def _without_plan(runs: Iterable[CompareRun]) -> Iterator[tuple[str, str]]:
+    """Solvers that found none, as far as they say why."""
+    for run in runs:
+        if run.status != "not_found":
+            continue
+        least = run.facts.get("least_peak_bytes")
+        if (reason := run.facts.get("unfinished")) is not None:
+            yield run.solver, str(reason)
+        elif least is not None:
+            yield run.solver, f"the schedules it tried need {format_bytes(least)} or more"
+
+
+def _budget_lines(report: CompareReport, budget: ComparedBudget, style: Style) -> list[str]:
+    heading = style.paint(f"budget {budget.text}", "strong") + f" = {describe_bytes(budget.bytes)}"
+    runs = report.runs_at(budget.text)
+    if budget.bytes < report.floor_bytes:
+        floor = f"no schedule of whole ops needs less than {describe_bytes(report.floor_bytes)}"
+        return [heading, "  " + style.paint("infeasible", "bad") + f": {floor}"]
+    if not runs:
+        return [heading, "  no run had ended"]
+    best = runs[0].time
+    table = columns([HEAD, *(_row(run, best) for run in runs)], "<<<>>><>", indent=" ")
+    reasons = _grouped(_without_plan(runs), style)
+    return [heading, *table, *(["    no plan:"] if reasons else []), *(f"    {line}" for line in reasons)]
+
+
+def _row(run: CompareRun, best: int | None) -> list[str]:
+    is_best = run.has_plan and run.time == best
+    return [
+        BEST_MARK if is_best else "",
+        run.solver,
+        run.status.replace("_", " "),
+        NONE if run.peak_bytes is None else format_bytes(run.peak_bytes),
+        NONE if not run.has_plan else percent(run.overhead_percent),
+        NONE if run.lower_bound_percent is None else percent(run.lower_bound_percent),
+        _space(run),
+        f"{run.seconds:.2f}",
+    ]
+
+
+def _space(run: CompareRun) -> str:
+    """Where what the solver says holds, if it says anything."""
+    return run.space if run.status != "not_found" or run.lower_bound_percent is not None else NONE

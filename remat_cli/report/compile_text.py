@@ -5,8 +5,7 @@ from __future__ import annotations
 from remat_cli.base.units import format_bytes
 from remat_cli.core.budget import describe_bytes
 from remat_cli.core.verification import Verification
-from remat_cli.report.compile import CompileReport, VerifyReport
-from remat_cli.report.compile_lines import delivery_lines, recomputed, solver_line, verdict_lines
+from remat_cli.report.compile import CompileReport, VerifyReport, delivery_lines, recomputed, solver_line, verdict_lines
 from remat_cli.report.devices_text import device_compile_lines, device_verification_lines, measured_table
 from remat_cli.report.explain import live_tensor_lines
 from remat_cli.report.regions import floor_lines, obstacle_lines, split_lines

@@ -6,12 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 
 from remat_cli.base.units import format_bytes
 from remat_cli.core.budget import describe_bytes
-from remat_cli.core.placement import Reference
+from remat_cli.core.profile import Reference
 from remat_cli.core.verification import Verification
-from remat_cli.report.compile import CompileReport
-from remat_cli.report.compile_lines import delivery_lines, recomputed, solver_line, verdict_lines
-from remat_cli.report.devices import DeviceReport, LinkReport
-from remat_cli.report.obstacle import Obstacle
+from remat_cli.report.compile import CompileReport, delivery_lines, recomputed, solver_line, verdict_lines
+from remat_cli.report.explain import DeviceReport, LinkReport
+from remat_cli.report.placed import Obstacle
 from remat_cli.report.style import Style, columns, duration, percent, plural, shorten
 
 MARK = "~"

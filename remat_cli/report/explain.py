@@ -1,16 +1,17 @@
-"""Why a plan needs what it needs: who is alive at the peak, and what each recompute buys."""
+"""Why a plan needs what it needs, as values: who is alive at the peak, what recomputes buy, what devices are asked."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from typing import Literal
 
 import msgspec
 
 from remat_cli.base.units import format_bytes
 from remat_cli.core.graph import Graph
 from remat_cli.core.plan import Instance, Plan
-from remat_cli.core.problem import Problem, tensor_ids
+from remat_cli.core.problem import Problem, device_tensor_ids, tensor_ids
 from remat_cli.core.schedule import Compute
 from remat_cli.report.style import Style, columns, duration, plural, shorten
 
@@ -65,44 +66,39 @@ def step_name(graph: Graph, plan: Plan, step: int) -> str:
     return f"copy of {graph.tensors[tensor_ids(graph)[what.tensor]].name}"
 
 
-def alive_at(graph: Graph, plan: Plan, step: int) -> tuple[LiveTensor, ...]:
+def alive_at(graph: Graph, problem: Problem, plan: Plan, step: int) -> tuple[LiveTensor, ...]:
     """The tensors held in the first memory during a step, largest first; sharers after the owner of their storage.
 
     A storage whose owner is no longer read itself is still held by its sharers, and is listed under the owner's name.
     """
     ids = tensor_ids(graph)
+    found = sorted(held_at(plan, 0, step), key=lambda pair: -graph.tensors[ids[pair[1].tensor]].size_bytes)
+    return tuple(live_tensor(graph, problem, *pair) for pair in found)
+
+
+def held_at(plan: Plan, memory: int, step: int) -> list[tuple[Instance, Instance]]:
+    """The instances that a memory holds during a step, each with the owner of its storage, in the plan's order."""
     owners: dict[int, Instance] = {}
     ends: dict[int, int] = defaultdict(int)
     for instance in plan.instances:
         owners.setdefault(instance.storage, instance)
         ends[instance.storage] = max(ends[instance.storage], instance.death)
-    held = [i for i in plan.instances if i.memory == 0 and i.birth <= step and _is_held(i, owners, ends, step)]
-    found = [_live_tensor(graph, ids, i, owners[i.storage]) for i in held]
-    order = sorted(range(len(found)), key=lambda n: (-_owner_bytes(graph, ids, owners[held[n].storage]), n))
-    return tuple(found[n] for n in order)
+    pairs = ((i, owners[i.storage]) for i in plan.instances if i.memory == memory and i.birth <= step)
+    return [(i, owner) for i, owner in pairs if step <= (ends[i.storage] if owner is i else i.death)]
 
 
-def _is_held(instance: Instance, owners: dict[int, Instance], ends: dict[int, int], step: int) -> bool:
-    last = ends[instance.storage] if owners[instance.storage] is instance else instance.death
-    return step <= last
-
-
-def _owner_bytes(graph: Graph, ids: tuple[int, ...], owner: Instance) -> int:
-    return graph.tensors[ids[owner.tensor]].size_bytes
-
-
-def _live_tensor(graph: Graph, ids: tuple[int, ...], instance: Instance, owner: Instance) -> LiveTensor:
+def live_tensor(graph: Graph, problem: Problem, instance: Instance, owner: Instance) -> LiveTensor:
     """Describe one instance; one that lives in another's storage, or in a model input's, takes no bytes of its own."""
-    tensor = graph.tensors[ids[instance.tensor]]
-    base = graph.tensors[ids[owner.tensor]]
-    shares = None if owner is instance else base.name
-    if owner is instance and tensor.view_of is not None and not tensor.kept:
+    ids = device_tensor_ids(graph, problem)
+    tensor, size = graph.tensors[ids[instance.tensor]], problem.tensors[instance.tensor].size_bytes
+    shares = None if owner is instance else graph.tensors[ids[owner.tensor]].name
+    if owner is instance and size == 0 and tensor.view_of is not None and not tensor.kept:
         shares = graph.tensors[tensor.view_of].name  # a view of a model input: the caller owns that storage
     return LiveTensor(
         name=tensor.name,
         dtype=tensor.dtype,
         shape=tensor.shape,
-        bytes=0 if shares else tensor.size_bytes,
+        bytes=0 if shares else size,
         producer=None if tensor.producer is None else graph.ops[tensor.producer].name,
         shares_with=shares,
     )
@@ -128,37 +124,70 @@ def working_set(graph: Graph, op: int, held: tuple[int, ...] = ()) -> tuple[Live
 
 def recomputes(graph: Graph, problem: Problem, plan: Plan) -> tuple[Recompute, ...]:
     """Every op that runs more than once, the costliest first."""
-    runs: dict[int, int] = defaultdict(int)
-    for op in plan.schedule.op_ids():
-        runs[op] += 1
-    lives: dict[int, list[Instance]] = defaultdict(list)
-    for instance in plan.instances:
-        lives[instance.tensor].append(instance)
-    found = [_recompute(graph, problem, plan, (op, count), lives) for op, count in runs.items() if count > 1]
+    lives = lives_of(plan)
+    found = [_recompute(graph, problem, plan, (op, places), lives) for op, places in repeats(plan).items()]
     return tuple(sorted(found, key=lambda r: (-r.time, r.op)))
 
 
+def repeats(plan: Plan) -> dict[int, list[tuple[int, int]]]:
+    """Step and device of each run of the ops that run more than once."""
+    runs: dict[int, list[tuple[int, int]]] = defaultdict(list)
+    for number, step in enumerate(plan.schedule.steps):
+        if isinstance(step, Compute):
+            runs[step.op].append((number, step.device))
+    return {op: places for op, places in runs.items() if len(places) > 1}
+
+
+def lives_of(plan: Plan) -> dict[int, list[Instance]]:
+    """The instances of each tensor, in order."""
+    lives: dict[int, list[Instance]] = defaultdict(list)
+    for instance in plan.instances:
+        lives[instance.tensor].append(instance)
+    return lives
+
+
+def gaps_of(
+    lives: dict[int, list[Instance]], outputs: tuple[int, ...], births: set[int]
+) -> list[tuple[int, int, int, int]]:
+    """Memory, tensor, last step before and first step after, for each result that a repeat makes.
+
+    Where the memory did not hold it before, both steps are the repeat's: nothing was dropped.
+    """
+    gaps = []
+    for tensor in outputs:
+        last: dict[int, int] = {}
+        for instance in lives[tensor]:
+            if instance.birth in births:
+                gaps.append((instance.memory, tensor, last.get(instance.memory, instance.birth), instance.birth))
+            last[instance.memory] = instance.death
+    return gaps
+
+
 def _recompute(
-    graph: Graph, problem: Problem, plan: Plan, op_runs: tuple[int, int], lives: dict[int, list[Instance]]
+    graph: Graph,
+    problem: Problem,
+    plan: Plan,
+    runs: tuple[int, list[tuple[int, int]]],
+    lives: dict[int, list[Instance]],
 ) -> Recompute:
     """Explain one repeated op by the gap in its results' lives that frees most."""
-    op, count = op_runs
+    op, places = runs
     spec = problem.ops[op]
-    tensor, before, after = max(
-        ((t, one, two) for t in spec.outputs for one, two in zip(lives[t], lives[t][1:], strict=False)),
-        key=lambda gap: (problem.tensors[gap[0]].size_bytes, gap[2].birth - gap[1].death),
+    _, tensor, dropped, again = max(
+        gaps_of(lives, spec.outputs, {step for step, _ in places[1:]}),
+        key=lambda gap: (problem.tensors[gap[1]].size_bytes, gap[3] - gap[2]),
     )
     freed = problem.tensors[tensor].size_bytes
-    held = plan.memory_bytes[0][before.death + 1 : after.birth]
+    held = plan.memory_bytes[0][dropped + 1 : again]
     return Recompute(
         op=graph.ops[op].name,
         op_type=graph.ops[op].op_type,
-        runs=count,
-        time=(spec.time_ns[0] or 0) * (count - 1),
+        runs=len(places),
+        time=(spec.time_ns[0] or 0) * (len(places) - 1),
         tensor=graph.tensors[tensor_ids(graph)[tensor]].name,
         freed_bytes=freed,
-        dropped_after=before.death,
-        made_again_at=after.birth,
+        dropped_after=dropped,
+        made_again_at=again,
         peak_without_bytes=max(held, default=0) + freed,
     )
 
@@ -208,3 +237,99 @@ def _why(recompute: Recompute) -> str:
     if not recompute.freed_bytes:
         return "nothing is freed: it saves a copy"
     return f"frees {format_bytes(recompute.freed_bytes)} in {recompute.memory} {steps}"
+
+
+class DeviceReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What a plan asks of one device, and what was seen there.
+
+    Bytes are those of its `memory`, which other devices may share. `is_measured` is False where its costs come from a
+    description. `ops` counts computes, repeats included; `time_ns` is what they take as planned, with changes to this
+    device. `measured_peak_bytes` is None where the provider hides it. `unsupported` counts ops that it cannot run.
+    """
+
+    name: str
+    provider: str
+    memory: str
+    is_measured: bool
+    budget_bytes: int
+    baseline_peak_bytes: int
+    predicted_peak_bytes: int | None = None
+    measured_peak_bytes: int | None = None
+    ops: int = 0
+    time_ns: int = 0
+    measured_time_ns: int | None = None
+    energy_nj: int | None = None
+    unsupported: int = 0
+
+
+class LinkReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What a plan copies from one memory to another; `is_measured` as in a device."""
+
+    source: str
+    target: str
+    copies: int
+    bytes: int
+    time_ns: int
+    is_measured: bool
+
+
+class MemoryReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What one of several memories holds, and the devices that use it.
+
+    `memory_bytes` is the total during each step of the schedule, fullest at `peak_step`, where `alive` are held.
+    `run_memory_bytes` is the total during each session and copy that the plan is cut into to be run, where that is
+    known, and `peak_bytes` its largest: it may be above what the schedule alone needs.
+    """
+
+    name: str
+    devices: tuple[str, ...]
+    budget_bytes: int
+    fixed_bytes: int
+    peak_bytes: int
+    peak_step: int
+    peak_op: str
+    memory_bytes: tuple[int, ...]
+    run_memory_bytes: tuple[int, ...] = ()
+    alive: tuple[LiveTensor, ...] = ()
+    workspace_bytes: int = 0
+
+
+StepKind = Literal["given", "compute", "recompute", "copy"]
+
+
+class PlacedStep(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One step of a placement, at its planned time: what is computed, or copied to the memory of device `target`.
+
+    `row` is the op, or the op that makes the tensor; `given` is a model input, which the caller holds.
+    """
+
+    kind: StepKind
+    row: int
+    device: int
+    start_ns: int
+    end_ns: int
+    target: int | None = None
+
+
+class PlacedLife(msgspec.Struct, frozen=True):
+    """A result of the op `row` is in a memory from one step to another, both inclusive."""
+
+    row: int
+    memory: int
+    first: int
+    last: int
+
+
+class PlacementMatrix(msgspec.Struct, frozen=True, kw_only=True):
+    """Where and when every op is computed, copied and kept: the matrices R and S of XEngine, one pair per device.
+
+    `rows` are names of ops in baseline order, those of model inputs in front where they may have to be copied.
+    `memory_of[d]` is the memory of device d, an index into `memories`.
+    """
+
+    rows: tuple[str, ...]
+    devices: tuple[str, ...]
+    memories: tuple[str, ...]
+    memory_of: tuple[int, ...]
+    steps: tuple[PlacedStep, ...]
+    lives: tuple[PlacedLife, ...]

@@ -7,24 +7,30 @@ from collections.abc import Mapping
 
 import msgspec
 
-from remat_cli.core.device_problem import device_tensor_ids, input_ops
+from remat_cli.core.floor import working_set_bytes
 from remat_cli.core.graph import Graph
-from remat_cli.core.placement import Placement
 from remat_cli.core.plan import Instance, Plan
-from remat_cli.core.problem import Problem
+from remat_cli.core.problem import OpSpec, Problem, device_tensor_ids, input_ops
+from remat_cli.core.profile import Placement
 from remat_cli.core.schedule import Compute, Copy, Step
 from remat_cli.core.simulate import baseline, fixed_bytes_of
 from remat_cli.core.timeline import timeline
-from remat_cli.report.devices import (
+from remat_cli.report.explain import (
     DeviceReport,
     LinkReport,
+    LiveTensor,
     MemoryReport,
     PlacedLife,
     PlacedStep,
     PlacementMatrix,
+    Recompute,
     StepKind,
+    gaps_of,
+    held_at,
+    live_tensor,
+    lives_of,
+    repeats,
 )
-from remat_cli.report.explain import LiveTensor, Recompute
 
 
 class PlacedPlan(msgspec.Struct, frozen=True):
@@ -167,35 +173,13 @@ def step_label(placed: PlacedPlan, number: int) -> str:
 
 def alive_in(placed: PlacedPlan, plan: Plan, memory: int, step: int) -> tuple[LiveTensor, ...]:
     """The tensors held in a memory during a step, largest first; a storage is listed under its owner's name."""
-    ids = device_tensor_ids(placed.graph, placed.problem)
-    owners: dict[int, Instance] = {}
-    ends: dict[int, int] = defaultdict(int)
-    for instance in plan.instances:
-        owners.setdefault(instance.storage, instance)
-        ends[instance.storage] = max(ends[instance.storage], instance.death)
-    found = []
-    for instance in plan.instances:
-        owner = owners[instance.storage]
-        last = ends[instance.storage] if owner is instance else instance.death
-        if instance.memory == memory and instance.birth <= step <= last:
-            found.append((placed.problem.tensors[owner.tensor].size_bytes, owner is instance, instance, owner))
-    found.sort(key=lambda entry: (-entry[0], entry[2].storage, not entry[1]))
-    return tuple(_live_tensor(placed, ids, instance, owner) for _, _, instance, owner in found)
 
+    def rank(pair: tuple[Instance, Instance]) -> tuple[int, int, bool]:
+        instance, owner = pair
+        return -placed.problem.tensors[owner.tensor].size_bytes, owner.storage, instance is not owner
 
-def _live_tensor(placed: PlacedPlan, ids: tuple[int, ...], instance: Instance, owner: Instance) -> LiveTensor:
-    tensor, size = placed.graph.tensors[ids[instance.tensor]], placed.problem.tensors[instance.tensor].size_bytes
-    shares = None if owner is instance else placed.graph.tensors[ids[owner.tensor]].name
-    if owner is instance and size == 0 and tensor.view_of is not None:
-        shares = placed.graph.tensors[tensor.view_of].name  # a view of a model input: the caller owns that storage
-    return LiveTensor(
-        name=tensor.name,
-        dtype=tensor.dtype,
-        shape=tensor.shape,
-        bytes=0 if shares else size,
-        producer=None if tensor.producer is None else placed.graph.ops[tensor.producer].name,
-        shares_with=shares,
-    )
+    found = sorted(held_at(plan, memory, step), key=rank)
+    return tuple(live_tensor(placed.graph, placed.problem, *pair) for pair in found)
 
 
 def placement_matrix(placed: PlacedPlan) -> PlacementMatrix:
@@ -228,25 +212,25 @@ def _kind(placed: PlacedPlan, step: Compute, seen: set[int]) -> StepKind:
 
 def placed_recomputes(placed: PlacedPlan) -> tuple[Recompute, ...]:
     """Every op that runs more than once on whatever devices, the costliest first."""
-    runs: dict[int, list[tuple[int, int]]] = defaultdict(list)
-    for number, step in enumerate(placed.steps):
-        if isinstance(step, Compute):
-            runs[step.op].append((number, step.device))
-    found = [_recompute(placed, op, tuple(places)) for op, places in runs.items() if len(places) > 1]
+    assert placed.plan is not None
+    plan, lives = placed.plan, lives_of(placed.plan)
+    found = [_recompute(placed, plan, (op, places), lives) for op, places in repeats(plan).items()]
     return tuple(sorted(found, key=lambda r: (-r.time, r.op)))
 
 
-def _recompute(placed: PlacedPlan, op: int, places: tuple[tuple[int, int], ...]) -> Recompute:
+def _recompute(
+    placed: PlacedPlan, plan: Plan, runs: tuple[int, list[tuple[int, int]]], lives: dict[int, list[Instance]]
+) -> Recompute:
     """Explain one repeated op by the gap in its results' lives that frees most; none: it saves a copy."""
-    assert placed.plan is not None
+    op, places = runs
     spec, made = placed.graph.ops[op - placed.given], placed.problem.ops[op]
     memory, tensor, dropped, again = max(
-        _gaps(placed, placed.plan, made.outputs, {step for step, _ in places[1:]}),
+        gaps_of(lives, made.outputs, {step for step, _ in places[1:]}),
         key=lambda gap: (placed.problem.tensors[gap[1]].size_bytes if gap[2] < gap[3] - 1 else 0, gap[3] - gap[2]),
     )
     is_gap = dropped < again - 1
     freed = placed.problem.tensors[tensor].size_bytes if is_gap else 0
-    held = placed.plan.memory_bytes[memory][dropped + 1 : again]
+    held = plan.memory_bytes[memory][dropped + 1 : again]
     return Recompute(
         op=spec.name,
         op_type=spec.op_type,
@@ -262,18 +246,45 @@ def _recompute(placed: PlacedPlan, op: int, places: tuple[tuple[int, int], ...])
     )
 
 
-def _gaps(
-    placed: PlacedPlan, plan: Plan, outputs: tuple[int, ...], births: set[int]
-) -> list[tuple[int, int, int, int]]:
-    """Memory, tensor, last step before and first step after, for each result that a repeat makes.
+class Obstacle(msgspec.Struct, frozen=True, kw_only=True):
+    """An op, and the least bytes that each memory in which it could run would have to hold meanwhile."""
 
-    Where the memory did not hold it before, both steps are the repeat's: nothing was dropped.
-    """
-    gaps = []
-    for tensor in outputs:
-        last: dict[int, int] = {}
-        for instance in (i for i in plan.instances if i.tensor == tensor):
-            if instance.birth in births:
-                gaps.append((instance.memory, tensor, last.get(instance.memory, instance.birth), instance.birth))
-            last[instance.memory] = instance.death
-    return gaps
+    op: str
+    op_type: str
+    needs: dict[str, int]
+
+
+def find_obstacle(placed: PlacedPlan) -> Obstacle | None:
+    """The op furthest above the budget of every memory in which it could run; None where each op fits somewhere."""
+    problem, found = placed.problem, []
+    for index, op in enumerate(problem.ops[placed.given :]):
+        needs = _needs(problem, op, placed.given)
+        excess = min(need - problem.memories[memory].budget_bytes for memory, need in needs.items())
+        if excess > 0:
+            found.append((excess, -index, needs))
+    if not found:
+        return None
+    _, negative, needs = max(found, key=lambda entry: entry[:2])
+    op_node = placed.graph.ops[-negative]
+    named = {problem.memories[memory].name: need for memory, need in needs.items()}
+    return Obstacle(op=op_node.name, op_type=op_node.op_type, needs=named)
+
+
+def _needs(problem: Problem, op: OpSpec, given: int) -> dict[int, int]:
+    """Least total bytes of each memory while the op runs there."""
+    workspace: dict[int, int] = {}
+    for device, time in enumerate(op.time_ns):
+        if time is not None:
+            memory, bytes_ = problem.devices[device].memory, op.workspace_bytes[device]
+            workspace[memory] = min(workspace.get(memory, bytes_), bytes_)
+    return {memory: bytes_ + _held(problem, op, memory, given) for memory, bytes_ in workspace.items()}
+
+
+def _held(problem: Problem, op: OpSpec, memory: int, given: int) -> int:
+    """What lies in a memory beside workspace; model inputs are in the fixed part of the caller's memory already."""
+    held = problem.memories[memory].fixed_bytes + working_set_bytes(problem, op)
+    if len(problem.memories) > 1:
+        held += sum(problem.weight_bytes[weight] for weight in op.weights)
+    if problem.memories[memory].fixed_bytes:
+        held -= sum(problem.tensors[tensor].size_bytes for tensor in op.inputs if tensor < given)
+    return held

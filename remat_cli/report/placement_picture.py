@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from remat_cli.report.devices import PlacedLife, PlacedStep, PlacementMatrix
+from remat_cli.report.explain import PlacedLife, PlacedStep, PlacementMatrix
 from remat_cli.report.style import Role, Style, painted, plural, shorten
 
 MOST_ROWS = 24

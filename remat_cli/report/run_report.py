@@ -8,8 +8,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from remat_cli.base.units import format_bytes
-from remat_cli.core.program import CopyAction, Program, SessionAction, Span
-from remat_cli.core.program_run import RunRecord, SeenMemory
+from remat_cli.core.program import CopyAction, Program, RunRecord, SeenMemory, SessionAction, Span
 from remat_cli.report.solution import EXIT_DONE, EXIT_UNVERIFIED
 from remat_cli.report.style import Style, columns, duration, percent, plural
 

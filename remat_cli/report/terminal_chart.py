@@ -14,7 +14,7 @@ EIGHTHS = " ▁▂▃▄▅▆▇█"
 MIB = 2**20
 
 
-class Rule(msgspec.Struct, frozen=True):
+class ChartRule(msgspec.Struct, frozen=True):
     """A horizontal line across the chart at some number of bytes; bars above one of role `warn` are drawn as bad."""
 
     label: str
@@ -55,7 +55,7 @@ def memory_chart(
     memory_bytes: Sequence[int],
     *,
     fixed_bytes: int = 0,
-    rules: Sequence[Rule] = (),
+    rules: Sequence[ChartRule] = (),
     bands: Sequence[Band] = (),
     rows: int = 10,
     style: Style | None = None,
@@ -107,7 +107,7 @@ def _axis_labels(frame: _Frame) -> dict[int, str]:
 
 
 def _row(
-    values: list[int], row: int, frame: _Frame, marks: tuple[int, int | None, Sequence[Rule]], style: Style
+    values: list[int], row: int, frame: _Frame, marks: tuple[int, int | None, Sequence[ChartRule]], style: Style
 ) -> str:
     """One line of bars."""
     fixed, limit, rules = marks
@@ -117,7 +117,7 @@ def _row(
 
 
 def _cell(
-    value: int, row: int, frame: _Frame, marks: tuple[int, int | None, Rule | None], style: Style
+    value: int, row: int, frame: _Frame, marks: tuple[int, int | None, ChartRule | None], style: Style
 ) -> tuple[str, Role | None]:
     """The character at a column and row, and its colour: fixed part, bar, rule, or nothing."""
     fixed, limit, rule = marks
@@ -180,6 +180,6 @@ def _column(step: int, count: int, width: int) -> int:
     return next(column for column in range(width) if column * count // width == step)
 
 
-def _rule_line(rule: Rule, style: Style) -> str:
+def _rule_line(rule: ChartRule, style: Style) -> str:
     dashes = ("╌" if style.has_unicode else "-") * 2
     return style.paint(f"{dashes} {rule.label} {format_bytes(rule.bytes)}", rule.role)

@@ -16,7 +16,7 @@ COUNTER = "mem_bytes_requested_in_use"
 """Where this is missing, the others are too."""
 
 
-class Event(msgspec.Struct, frozen=True):
+class ProfileEvent(msgspec.Struct, frozen=True):
     """One kernel that ran. Bytes are the runtime's exact counters when the kernel ended, before it freed anything.
 
     `requested_bytes` is what is in use, `growth_bytes` how much more than when the kernel began, `in_use_bytes` the
@@ -40,10 +40,10 @@ class Event(msgspec.Struct, frozen=True):
     has_counters: bool = True
 
 
-class Run(msgspec.Struct, frozen=True):
+class ProfiledRun(msgspec.Struct, frozen=True):
     """One run of the model: its kernels in execution order (those of subgraphs left out) and its wall time."""
 
-    events: tuple[Event, ...]
+    events: tuple[ProfileEvent, ...]
     duration_us: int
 
 
@@ -57,7 +57,7 @@ class _RawEvent(msgspec.Struct, frozen=True):
     args: dict[str, Any] = {}
 
 
-def read_runs(path: Path) -> tuple[Run, ...]:
+def read_runs(path: Path) -> tuple[ProfiledRun, ...]:
     """The runs recorded in a profile file, oldest first.
 
     Raises:
@@ -67,18 +67,18 @@ def read_runs(path: Path) -> tuple[Run, ...]:
         raw = msgspec.json.decode(path.read_bytes(), type=list[_RawEvent])
     except (OSError, msgspec.MsgspecError) as error:
         raise RuntimeFailure(f"the runtime's profile cannot be read: {error}") from None
-    runs: list[Run] = []
-    events: list[Event] = []
+    runs: list[ProfiledRun] = []
+    events: list[ProfileEvent] = []
     for event in raw:
         if event.cat == "Node" and event.name.endswith(SUFFIX):
             events.append(_event(event))
         elif event.cat == "Session" and event.name == "model_run":
-            runs.append(Run(_without_nested(events), event.dur))
+            runs.append(ProfiledRun(_without_nested(events), event.dur))
             events = []
     return tuple(runs)
 
 
-def require_counters(run: Run) -> None:
+def require_counters(run: ProfiledRun) -> None:
     """Check that the runtime counted memory.
 
     Raises:
@@ -92,9 +92,9 @@ def require_counters(run: Run) -> None:
         )
 
 
-def _event(raw: _RawEvent) -> Event:
+def _event(raw: _RawEvent) -> ProfileEvent:
     args = raw.args
-    return Event(
+    return ProfileEvent(
         name=raw.name.removesuffix(SUFFIX),
         op_type=str(args.get("op_name", "")),
         start_us=raw.ts,
@@ -115,9 +115,9 @@ def _tensor_type(entry: dict[str, Sequence[int]]) -> TensorType:
     return TensorType(dtype, tuple(int(size) for size in shape))
 
 
-def _without_nested(events: Sequence[Event]) -> tuple[Event, ...]:
+def _without_nested(events: Sequence[ProfileEvent]) -> tuple[ProfileEvent, ...]:
     """Drop the kernels of subgraphs: they are listed before the control-flow op that ran them, but began after it."""
-    kept: list[Event] = []
+    kept: list[ProfileEvent] = []
     for event in events:
         nested_bytes = 0
         while kept and kept[-1].start_us > event.start_us:

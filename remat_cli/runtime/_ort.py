@@ -1,15 +1,22 @@
-"""Import ONNX Runtime on demand and turn its errors into one line."""
+"""ONNX Runtime at arm's length: imported on demand, in a process of its own, its errors, arenas and arrays."""
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import importlib
 import re
-from collections.abc import Iterator
-from types import ModuleType
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType, ModuleType
+from typing import Any, Final, TypeAlias, TypeVar
 
-from remat_cli.base.errors import MissingDependency, RuntimeFailure
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from remat_cli.base import processes
+from remat_cli.base.errors import MissingDependency, ModelError, RuntimeFailure
+from remat_cli.base.processes import ProcessDied, Start, Worker, fresh, ignore
 
 SILENT = 4  # log severity "fatal only": errors reach the user as exceptions, not as lines on stderr
 LONGEST_MESSAGE = 300
@@ -63,3 +70,191 @@ def one_line(error: BaseException) -> str:
 
 def _is_from_runtime(error: Exception) -> bool:
     return type(error).__module__.startswith("onnxruntime") or type(error) in (RuntimeError, ValueError)
+
+
+LARGEST_FIRST_CHUNK: Final = 2**31 - 1
+"""The runtime reads the size of the first chunk as a 32-bit integer."""
+
+
+def share_arena(options: Any, cap_bytes: int | None = None) -> None:
+    """Register an arena for this process and let a session with these options use it. Once per process."""
+    ort = import_ort()
+    info = ort.OrtMemoryInfo("Cpu", ort.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, ort.OrtMemType.DEFAULT)
+    with runtime_errors("ONNX Runtime refuses an arena"):
+        ort.create_and_register_allocator(info, ort.OrtArenaCfg(_layout(cap_bytes)))
+    options.add_session_config_entry("session.use_env_allocators", "1")
+
+
+def share_cuda_arena(index: int, cap_bytes: int) -> None:
+    """The same on a GPU, for sessions that ask for it by `session.use_env_allocators`; not yet run on one."""
+    ort = import_ort()
+    info = ort.OrtMemoryInfo("Cuda", ort.OrtAllocatorType.ORT_ARENA_ALLOCATOR, index, ort.OrtMemType.DEFAULT)
+    options = {"device_id": str(index), "gpu_mem_limit": str(cap_bytes)}
+    with runtime_errors(f"ONNX Runtime refuses an arena on cuda:{index}"):
+        ort.create_and_register_allocator_v2(
+            "CUDAExecutionProvider", info, options, ort.OrtArenaCfg(_layout(cap_bytes))
+        )
+
+
+def _layout(cap_bytes: int | None) -> dict[str, int]:
+    """How an arena takes memory.
+
+    Chunks are split to fit, so that bytes in use are rounded to 256 and no further. With a cap, one chunk of that size
+    is taken first, which keeps fragmentation low. (With the growth strategy kSameAsRequested the runtime would
+    ignore the size of the first chunk.)
+    """
+    layout = {"arena_extend_strategy": 0, "max_dead_bytes_per_chunk": 256}  # 0: kNextPowerOfTwo
+    if cap_bytes is not None:
+        layout |= {"max_mem": cap_bytes, "initial_chunk_size_bytes": min(cap_bytes, LARGEST_FIRST_CHUNK)}
+    return layout
+
+
+Array: TypeAlias = npt.NDArray[Any]
+
+NUMPY_NAMES: Mapping[str, str] = MappingProxyType(
+    {
+        "float": "float32",
+        "double": "float64",
+        "float16": "float16",
+        "bool": "bool",
+        "string": "object",
+        **{f"{sign}int{bits}": f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)},
+    }
+)
+"""ONNX Runtime's name of an element type -> numpy's."""
+
+EXTENDED_NAMES: Mapping[str, tuple[str, int]] = MappingProxyType(
+    {
+        "bfloat16": ("bfloat16", 16),
+        "float8e4m3fn": ("float8_e4m3fn", 17),
+        "float8e4m3fnuz": ("float8_e4m3fnuz", 18),
+        "float8e5m2": ("float8_e5m2", 19),
+        "float8e5m2fnuz": ("float8_e5m2fnuz", 20),
+    }
+)
+"""Element types that numpy lacks: the runtime's name -> name in ml_dtypes and number in ONNX's TensorProto."""
+
+
+class PackedArray(msgspec.Struct, frozen=True):
+    """An array as plain bytes, for the way to another process and for comparing bit by bit."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    data: bytes
+
+
+def numpy_dtype(dtype: str) -> np.dtype[Any]:
+    """The numpy element type of a runtime element type.
+
+    Raises:
+        ModelError: remat cannot feed that type.
+    """
+    if dtype in NUMPY_NAMES:
+        return np.dtype(NUMPY_NAMES[dtype])
+    if dtype in EXTENDED_NAMES:
+        import ml_dtypes
+
+        extended: np.dtype[Any] = np.dtype(getattr(ml_dtypes, EXTENDED_NAMES[dtype][0]))
+        return extended
+    raise ModelError(f"element type '{dtype}' cannot be fed; use a model with inputs of another type")
+
+
+def runtime_dtype(array: Array) -> str:
+    """The runtime's name of an array's element type; numpy's own name where the runtime has none."""
+    names = {numpy: runtime for runtime, numpy in NUMPY_NAMES.items()}
+    names |= {extended: runtime for runtime, (extended, _) in EXTENDED_NAMES.items()}
+    return names.get(array.dtype.name, array.dtype.name)
+
+
+def pack(name: str, array: Array) -> PackedArray:
+    """An array as bytes; strings are stored as a list, since their bytes are pointers."""
+    dtype = runtime_dtype(array)
+    data = msgspec.msgpack.encode(array.ravel().tolist()) if dtype == "string" else array.tobytes()
+    return PackedArray(name, dtype, tuple(int(size) for size in array.shape), data)
+
+
+def unpack(packed: PackedArray) -> Array:
+    """The array that was packed."""
+    if packed.dtype == "string":
+        return np.array(msgspec.msgpack.decode(packed.data), dtype=object).reshape(packed.shape)
+    return np.frombuffer(packed.data, numpy_dtype(packed.dtype)).reshape(packed.shape)
+
+
+def pack_all(arrays: Mapping[str, Array]) -> tuple[PackedArray, ...]:
+    """Named arrays as bytes."""
+    return tuple(pack(name, array) for name, array in arrays.items())
+
+
+def run_session(session: Any, feeds: Mapping[str, Array]) -> dict[str, Array]:
+    """Run once and return the outputs by name.
+
+    Plain numpy types are fed directly and stay outside the runtime's arena. The types numpy lacks go through
+    OrtValue, which the Python interface cannot turn back into numpy: their bytes are read from the buffer.
+    """
+    names = [output.name for output in session.get_outputs()]
+    types = [*(i.type for i in session.get_inputs()), *(o.type for o in session.get_outputs())]
+    if not any(_element(text) in EXTENDED_NAMES for text in types):
+        return dict(zip(names, session.run(names, dict(feeds)), strict=True))
+    values = session.run_with_ort_values(names, {name: host_value(array) for name, array in feeds.items()})
+    return {name: array_of(value) for name, value in zip(names, values, strict=True)}
+
+
+def _element(type_text: str) -> str:
+    return type_text.removeprefix("tensor(").removesuffix(")")
+
+
+def host_value(array: Array) -> Any:
+    """An array of any element type as the runtime's value, on the host."""
+    ort_value = import_ort().OrtValue
+    dtype = runtime_dtype(array)
+    if dtype not in EXTENDED_NAMES:
+        return ort_value.ortvalue_from_numpy(array)
+    bits = np.ascontiguousarray(array).view(np.uint16 if array.itemsize == 2 else np.uint8)
+    return ort_value.ortvalue_from_numpy_with_onnx_type(bits, EXTENDED_NAMES[dtype][1])
+
+
+def array_of(value: Any) -> Array:
+    """A copy of a value on the host as an array, of any element type."""
+    dtype = _element(value.data_type())
+    if dtype not in EXTENDED_NAMES:
+        array: Array = value.numpy()
+        return array
+    shape = tuple(value.shape())
+    element = numpy_dtype(dtype)
+    count = int(np.prod(shape, dtype=np.int64))
+    data = ctypes.string_at(value.data_ptr(), count * element.itemsize) if count else b""
+    return np.frombuffer(data, element).reshape(shape)
+
+
+Job = TypeVar("Job")
+Answer = TypeVar("Answer")
+Advance: TypeAlias = Callable[[int, int], None]
+"""Told how many of how many units of work are done."""
+ignore_progress: Advance = ignore
+
+
+@contextlib.contextmanager
+def started(function: Callable[[Job, Advance], Answer], job: Job, start: Start = fresh) -> Iterator[Worker[Answer]]:
+    """Start `function(job, advance)` in a process of its own, and end that with the block, however it ends.
+
+    Raises:
+        RuntimeFailure: the process crashed, and somebody waited for its answer.
+    """
+    try:
+        with processes.started(function, job, start) as worker:
+            yield worker
+    except ProcessDied as died:
+        how = f"was killed by signal {-died.code} (out of memory?)" if died.code < 0 else f"ended with code {died.code}"
+        raise RuntimeFailure(f"the process that runs ONNX Runtime {how}: {died.line or 'no message'}") from None
+
+
+def run_fresh(function: Callable[[Job, Advance], Answer], job: Job, advance: Advance = ignore_progress) -> Answer:
+    """Run `function(job, advance)` in a fresh process and wait for what it returns.
+
+    Raises:
+        RematError: what the function raised on purpose.
+        RuntimeFailure: the process crashed.
+    """
+    with started(function, job) as worker:
+        return worker.answer(advance)

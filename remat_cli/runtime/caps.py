@@ -10,10 +10,16 @@ import msgspec
 
 from remat_cli.base.errors import RematError, RuntimeFailure
 from remat_cli.base.processes import forked
-from remat_cli.runtime._arena import share_arena
-from remat_cli.runtime._arrays import PackedArray, run_session, unpack
-from remat_cli.runtime._ort import import_ort, runtime_errors
-from remat_cli.runtime._process import Advance, started
+from remat_cli.runtime._ort import (
+    Advance,
+    PackedArray,
+    import_ort,
+    run_session,
+    runtime_errors,
+    share_arena,
+    started,
+    unpack,
+)
 from remat_cli.runtime.session import SessionSettings, open_session, session_options, wait_without_spinning
 
 RUNS: Final = 3

@@ -1,17 +1,32 @@
-"""What is fed to a model: seeded random values that are valid for the type, or the user's own from a file."""
+"""What is fed to a model, seeded or the user's own, and the values that tensors inside it take in one run."""
 
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from remat_cli.base.errors import ModelError
-from remat_cli.core.interface import InputSpec
-from remat_cli.runtime._arrays import EXTENDED_NAMES, Array, numpy_dtype, runtime_dtype
+from remat_cli.core.program import InputSpec
+from remat_cli.runtime._ort import (
+    EXTENDED_NAMES,
+    Advance,
+    Array,
+    PackedArray,
+    numpy_dtype,
+    pack,
+    pack_all,
+    run_fresh,
+    run_session,
+    runtime_dtype,
+    runtime_errors,
+    unpack,
+)
+from remat_cli.runtime.session import SessionSettings, open_session
 
 
 def feeds_of(inputs: Sequence[InputSpec], state: Path | None, given: Path | None, seed: int) -> dict[str, Array]:
@@ -117,3 +132,48 @@ def _checked(path: Path, spec: InputSpec, array: Array) -> Array:
 
 def _listed(names: Sequence[str] | dict[str, Any]) -> str:
     return ", ".join(f"'{name}'" for name in names) or "nothing"
+
+
+FILES = "value_"
+
+
+class ValuesJob(msgspec.Struct, frozen=True):
+    """Run a model on the CPU and write some of its outputs and inputs to files in a folder."""
+
+    model: str
+    feeds: tuple[PackedArray, ...]
+    names: tuple[str, ...]
+    folder: str
+
+
+def record_values(model: Path, feeds: Mapping[str, Array], names: tuple[str, ...], folder: Path) -> dict[str, str]:
+    """Files with the values of these outputs or inputs of a model in one run, by name; run in a fresh process.
+
+    Raises:
+        RuntimeFailure: the runtime refuses or fails to run the model.
+    """
+    job = ValuesJob(str(model.resolve()), pack_all(feeds), names, str(folder.resolve()))
+    return run_fresh(record_values_here, job)
+
+
+def record_values_here(job: ValuesJob, advance: Advance) -> dict[str, str]:
+    """Record in this process."""
+    values = {packed.name: unpack(packed) for packed in job.feeds}
+    if not values.keys() >= set(job.names):
+        session = open_session(Path(job.model), SessionSettings())
+        with runtime_errors(f"ONNX Runtime fails to run {Path(job.model).name}"):
+            values |= run_session(session, values)
+    files = {}
+    for number, name in enumerate(job.names):
+        path = Path(job.folder) / f"{FILES}{number}"
+        path.write_bytes(msgspec.msgpack.encode(pack(name, values[name])))
+        files[name] = str(path)
+        advance(number + 1, len(job.names))
+    return files
+
+
+def read_value(spec: InputSpec, file: str | None, seed: int) -> Array:
+    """The recorded value of a tensor, or a seeded random one where none was recorded."""
+    if file is None:
+        return make_feeds([spec], seed)[spec.name]
+    return unpack(msgspec.msgpack.decode(Path(file).read_bytes(), type=PackedArray))

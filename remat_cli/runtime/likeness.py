@@ -9,9 +9,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from remat_cli.runtime._arrays import Array, PackedArray, pack, run_session, runtime_dtype, unpack
-from remat_cli.runtime._ort import runtime_errors
-from remat_cli.runtime._process import Advance
+from remat_cli.runtime._ort import Advance, Array, PackedArray, pack, run_session, runtime_dtype, runtime_errors, unpack
 from remat_cli.runtime.session import SessionSettings, open_session
 
 RELATIVE, ABSOLUTE = 1e-4, 1e-6

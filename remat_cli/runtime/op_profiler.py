@@ -16,12 +16,11 @@ from typing import Any
 import msgspec
 
 from remat_cli.base.errors import MissingDependency, RuntimeFailure
-from remat_cli.core.interface import InputSpec
-from remat_cli.runtime._arrays import Array, run_session
-from remat_cli.runtime._ort import runtime_errors
-from remat_cli.runtime._places import place_of, placed_value
-from remat_cli.runtime._process import Advance, ignore_progress, run_fresh, started
+from remat_cli.core.program import InputSpec
+from remat_cli.runtime._ort import Advance, Array, ignore_progress, run_fresh, run_session, runtime_errors, started
+from remat_cli.runtime.feeds import read_value
 from remat_cli.runtime.likeness import likeness
+from remat_cli.runtime.providers import place_of, placed_value
 from remat_cli.runtime.session import (
     SessionSettings,
     open_session,
@@ -30,7 +29,6 @@ from remat_cli.runtime.session import (
     session_options,
     wait_without_spinning,
 )
-from remat_cli.runtime.tensor_values import read_value
 
 LOOSER = {"float16": 1e-2, "bfloat16": 5e-2}
 """Largest relative difference of outputs in types of few digits; other floats must be close as in verification."""

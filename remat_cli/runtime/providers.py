@@ -1,4 +1,4 @@
-"""Whether an execution provider can really be used here, and how a session is put on it. Nothing falls back to the CPU.
+"""Whether an execution provider can really be used here, how a session is put on it, and values in its memory.
 
 Sources of the facts: ONNX Runtime's Python layer retries with the CPU when a provider fails unless `enable_fallback` is
 0, and hands single ops to the CPU unless `session.disable_cpu_ep_fallback` is 1.
@@ -18,14 +18,14 @@ from typing import Any
 import msgspec
 
 from remat_cli.base.errors import MissingDependency
-from remat_cli.core.device import DeviceSpec
+from remat_cli.core.profile import HOST_MEMORY, DeviceSpec
 from remat_cli.devices.provider_table import PROVIDERS, SESSION_THREADS, Plugin, Provider, named_spec
-from remat_cli.runtime._ort import import_ort, one_line
+from remat_cli.runtime._ort import EXTENDED_NAMES, Array, host_value, import_ort, one_line, runtime_dtype
 
 __all__ = [
     "PROVIDERS",
-    "Device",
     "Provider",
+    "UsableDevice",
     "absence",
     "check_session",
     "configure",
@@ -38,7 +38,7 @@ __all__ = [
 ]
 
 
-class Device(msgspec.Struct, frozen=True):
+class UsableDevice(msgspec.Struct, frozen=True):
     """A device with the record of its provider: what a session needs to be put on it."""
 
     provider: Provider
@@ -87,7 +87,7 @@ class Device(msgspec.Struct, frozen=True):
         return {option: str(self.threads)} if self.threads and option and option != SESSION_THREADS else {}
 
 
-def parse_device(text: str) -> Device:
+def parse_device(text: str) -> UsableDevice:
     """The device of that name; `cuda` alone is `cuda:0`.
 
     Raises:
@@ -96,9 +96,9 @@ def parse_device(text: str) -> Device:
     return device_of(named_spec(text))
 
 
-def device_of(spec: DeviceSpec) -> Device:
+def device_of(spec: DeviceSpec) -> UsableDevice:
     """The device that a description speaks of."""
-    return Device(PROVIDERS[spec.provider], spec)
+    return UsableDevice(PROVIDERS[spec.provider], spec)
 
 
 def require(provider: Provider) -> None:
@@ -121,7 +121,7 @@ def require(provider: Provider) -> None:
         )
 
 
-def require_device(device: Device) -> None:
+def require_device(device: UsableDevice) -> None:
     """Check that sessions can be opened on a device, its number or kind included where these can be known.
 
     Raises:
@@ -154,7 +154,7 @@ def must_estimate(spec: DeviceSpec, may_estimate: bool) -> bool:
     return bool(problem)
 
 
-def absence(device: Device) -> str:
+def absence(device: UsableDevice) -> str:
     """Why sessions cannot be opened on a device here; empty where they can."""
     if device.spec.is_elsewhere:
         return (
@@ -167,12 +167,12 @@ def absence(device: Device) -> str:
     return ""
 
 
-def is_present(device: Device) -> bool:
+def is_present(device: UsableDevice) -> bool:
     """Whether sessions can be opened on a device here."""
     return not absence(device)
 
 
-def configure(options: Any, device: Device, is_alone: bool) -> list[Any] | None:
+def configure(options: Any, device: UsableDevice, is_alone: bool) -> list[Any] | None:
     """Put a session's options on a device, and return what the session takes as `providers` (None: nothing).
 
     With `is_alone` an op that the provider does not support is an error; else the CPU may run it.
@@ -198,7 +198,7 @@ def configure(options: Any, device: Device, is_alone: bool) -> list[Any] | None:
     return None
 
 
-def check_session(session: Any, device: Device) -> None:
+def check_session(session: Any, device: UsableDevice) -> None:
     """Check that a session really uses the device's provider, since the runtime falls back without an error.
 
     Raises:
@@ -259,7 +259,7 @@ def _plugin_devices(ort: ModuleType, provider: Provider) -> list[Any]:
     return [device for device in ort.get_ep_devices() if device.ep_name == provider.runtime_name]
 
 
-def _plugin_device(ort: ModuleType, device: Device) -> Any:
+def _plugin_device(ort: ModuleType, device: UsableDevice) -> Any:
     """The plugin's device of that kind."""
     found = {str(entry.device.type).rpartition(".")[2]: entry for entry in _plugin_devices(ort, device.provider)}
     if device.kind not in found:
@@ -267,7 +267,7 @@ def _plugin_device(ort: ModuleType, device: Device) -> Any:
     return found[device.kind]
 
 
-def _require_kind(ort: ModuleType, device: Device) -> None:
+def _require_kind(ort: ModuleType, device: UsableDevice) -> None:
     """Check that OpenVINO, built into the runtime, has a device of that kind (its numbers behind a point left out)."""
     state: Any = getattr(getattr(ort, "capi", None), "_pybind_state", None)
     if not hasattr(state, "get_available_openvino_device_ids"):
@@ -311,3 +311,32 @@ def _load_problem(library: str) -> str:
     except OSError as error:
         return one_line(error)
     return ""
+
+
+def place_of(device: UsableDevice) -> tuple[str, int]:
+    """What the runtime calls a device's memory, and its number."""
+    kind = device.provider.memory
+    return kind, 0 if kind == HOST_MEMORY else device.index
+
+
+def unowned(value: Any) -> Any:
+    """The same buffer as a value that does not own it, which is what sessions take as shared weights.
+
+    It is freed when no value refers to it any more, as before.
+    """
+    ort = import_ort()
+    inner = value._get_c_value()
+    is_bool = value.data_type() == "tensor(bool)"
+    shared = ort.capi.onnxruntime_pybind11_state.OrtValue.from_dlpack(inner.__dlpack__(), is_bool)
+    return ort.OrtValue(shared)
+
+
+def placed_value(array: Array, place: tuple[str, int]) -> Any:
+    """An array as the runtime's value in a memory; on the host it shares the array's buffer.
+
+    Types that numpy lacks, and text, stay on the host, from where the runtime copies them when it runs.
+    """
+    dtype = runtime_dtype(array)
+    if place[0] == HOST_MEMORY or dtype in EXTENDED_NAMES or dtype == "string":
+        return host_value(array)
+    return import_ort().OrtValue.ortvalue_from_numpy(array, *place)

@@ -1,4 +1,4 @@
-"""Open a session, run it, and read from the runtime's own profile what ran and what was in memory."""
+"""Open a session, run it or its optimiser alone, and read from the runtime's own profile what ran and what it held."""
 
 from __future__ import annotations
 
@@ -8,17 +8,16 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
 from remat_cli.base.errors import RuntimeFailure
-from remat_cli.core.device import DeviceSpec
 from remat_cli.core.graph import TensorType
-from remat_cli.runtime._arrays import Array, run_session
-from remat_cli.runtime._events import Event, Run, read_runs, require_counters
-from remat_cli.runtime._ort import import_ort, new_options, runtime_errors
-from remat_cli.runtime.providers import Device, check_session, configure, device_of, parse_device, require_device
+from remat_cli.core.profile import DeviceSpec
+from remat_cli.runtime._events import ProfiledRun, ProfileEvent, read_runs, require_counters
+from remat_cli.runtime._ort import Array, import_ort, new_options, run_session, runtime_errors
+from remat_cli.runtime.providers import UsableDevice, check_session, configure, device_of, parse_device, require_device
 
 
 class SessionSettings(msgspec.Struct, frozen=True):
@@ -122,7 +121,7 @@ def open_session(path: Path, settings: SessionSettings, options: Any = None) -> 
     return session
 
 
-def session_device(settings: SessionSettings) -> Device:
+def session_device(settings: SessionSettings) -> UsableDevice:
     """The device that a session is opened on, with the options that go to its provider.
 
     Raises:
@@ -140,14 +139,16 @@ def device_settings(spec: DeviceSpec, settings: SessionSettings) -> SessionSetti
 
 
 @contextlib.contextmanager
-def profiled_session(path: Path, settings: SessionSettings, options: Any = None) -> Iterator[tuple[Any, list[Run]]]:
+def profiled_session(
+    path: Path, settings: SessionSettings, options: Any = None
+) -> Iterator[tuple[Any, list[ProfiledRun]]]:
     """A session that is being profiled and an empty list that holds its runs when the block has ended well."""
     options = session_options(settings) if options is None else options
     with tempfile.TemporaryDirectory(prefix="remat_") as folder:
         options.enable_profiling = True
         options.profile_file_prefix = str(Path(folder) / "profile")
         session = open_session(path, settings, options)
-        runs: list[Run] = []
+        runs: list[ProfiledRun] = []
         try:
             yield session, runs
         finally:
@@ -181,12 +182,12 @@ def first_sight(
     return {event.name: event.types for event in events}, counted_baseline_bytes(events)
 
 
-def counted_baseline_bytes(events: tuple[Event, ...]) -> int | None:
+def counted_baseline_bytes(events: tuple[ProfileEvent, ...]) -> int | None:
     """What was in use before the first op of a first run began; None where the runtime counts no memory."""
     return baseline_bytes(events) if all(event.has_counters for event in events) else None
 
 
-def observation(run: Run, outputs: dict[str, Array], name: str) -> Observation:
+def observation(run: ProfiledRun, outputs: dict[str, Array], name: str) -> Observation:
     """What the first run of a session says.
 
     Raises:
@@ -212,6 +213,87 @@ def observation(run: Run, outputs: dict[str, Array], name: str) -> Observation:
     )
 
 
-def baseline_bytes(events: tuple[Event, ...]) -> int:
+def baseline_bytes(events: tuple[ProfileEvent, ...]) -> int:
     """What was in use before the first op of a first run began."""
     return events[0].requested_bytes - events[0].growth_bytes if events else 0
+
+
+Level = Literal["all", "extended", "basic"]
+
+LARGEST_SINGLE_FILE = 2**31 - 2**24
+"""Weights above this go to a file beside the model, since a protobuf file ends at 2 GiB."""
+EXTERNAL_DATA_ENTRY = b"\x0a\x08location\x12"
+"""Protobuf for: field 1 (key), 8 bytes, "location", field 2 (value) follows."""
+SMALLEST_EXTERNAL_BYTES = 1024
+"""Smaller weights stay inside the model file."""
+
+
+def optimize(
+    source: Path, target: Path, level: Level, intra_op_threads: int = 0, custom_ops: tuple[str, ...] = ()
+) -> None:
+    """Write to `target` the graph that a session at this optimisation level would run.
+
+    `all` includes the CPU's own memory layout (fastest, tied to this kind of CPU), `extended` runs on every CPU,
+    `basic` has standard ops only, which other execution providers can run too.
+    Models whose weights lie outside the file, or are too large for one, get `TARGET.data` beside the target. The
+    weights of both models are in memory for the time of the call.
+
+    Raises:
+        RuntimeFailure: the runtime refuses the model or cannot write the file.
+    """
+    ort = import_ort()
+    options = new_options(ort)
+    levels = {
+        "all": ort.GraphOptimizationLevel.ORT_ENABLE_ALL,
+        "extended": ort.GraphOptimizationLevel.ORT_ENABLE_EXTENDED,
+        "basic": ort.GraphOptimizationLevel.ORT_ENABLE_BASIC,
+    }
+    options.graph_optimization_level = levels[level]
+    options.optimized_model_filepath = str(target)
+    options.intra_op_num_threads = intra_op_threads
+    for library in custom_ops:
+        with runtime_errors(f"custom operators {library} do not load"):
+            options.register_custom_ops_library(library)
+    if needs_data_file(source):
+        _put_weights_beside(options, target)
+    with runtime_errors(f"ONNX Runtime cannot optimise {source.name}"):
+        ort.InferenceSession(str(source), options, providers=["CPUExecutionProvider"])
+    if not target.exists():
+        raise RuntimeFailure(f"ONNX Runtime did not write the optimised {source.name} to {target}")
+
+
+def needs_data_file(source: Path) -> bool:
+    """Whether the optimised weights are kept in a file of their own.
+
+    They are when the source's are, or when they are too large for one file. External data is recognised by the entry
+    that every such tensor has in the protobuf file, without parsing it.
+
+    Raises:
+        RuntimeFailure: the file cannot be read.
+    """
+    try:
+        return source.stat().st_size >= LARGEST_SINGLE_FILE or _mentions(source, EXTERNAL_DATA_ENTRY)
+    except OSError as error:
+        raise RuntimeFailure(f"{source} cannot be read: {error.strerror}") from None
+
+
+def data_file(target: Path) -> Path:
+    """Where the weights of an optimised model are when they do not lie inside it."""
+    return target.with_name(f"{target.name}.data")
+
+
+def _put_weights_beside(options: Any, target: Path) -> None:
+    add = options.add_session_config_entry
+    add("session.optimized_model_external_initializers_file_name", data_file(target).name)
+    add("session.optimized_model_external_initializers_min_size_in_bytes", str(SMALLEST_EXTERNAL_BYTES))
+
+
+def _mentions(path: Path, word: bytes) -> bool:
+    """Whether a file contains a word, read in pieces."""
+    tail = b""
+    with path.open("rb") as stream:
+        while piece := stream.read(2**24):
+            if word in tail + piece:
+                return True
+            tail = piece[-len(word) :]
+    return False

@@ -10,8 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
-from remat_cli.core.program import CopyAction, Program, ProgramAction, SessionAction, Span
-from remat_cli.core.program_run import RunRecord, SeenMemory
+from remat_cli.core.program import CopyAction, Program, ProgramAction, RunRecord, SeenMemory, SessionAction, Span
 
 PLANNED: Final = 1
 MEASURED: Final = 2

@@ -10,12 +10,11 @@ from typing import Literal
 
 from remat_cli.base.units import format_bytes
 from remat_cli.core.verification import Verification
-from remat_cli.runtime._arrays import Array, PackedArray, pack_all
-from remat_cli.runtime._process import Advance, ignore_progress, run_fresh, started
-from remat_cli.runtime._trials import RunFigures, RunJob, TimeJob, run_model, time_models
+from remat_cli.runtime._ort import Advance, Array, PackedArray, ignore_progress, pack_all, run_fresh, started
 from remat_cli.runtime.caps import CapAnswer, CapJob, SeparationJob, find_smallest_cap, separate
 from remat_cli.runtime.likeness import Likeness, LikenessJob, compare_models
 from remat_cli.runtime.session import SessionSettings
+from remat_cli.runtime.turns import RunFigures, RunJob, TimeJob, run_model, time_models
 
 PROGRESS_UNITS = 100
 RUNS_DONE, CAPS_DONE = 25, 70

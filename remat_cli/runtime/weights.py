@@ -22,7 +22,7 @@ from types import MappingProxyType
 
 import msgspec
 
-from remat_cli.core.interface import Reader, WeightUse
+from remat_cli.core.program import Reader, WeightUse
 
 ARENA_LIMIT_BYTES = 127
 """Largest weight that the runtime copies into the session's arena."""

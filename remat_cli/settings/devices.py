@@ -10,7 +10,7 @@ import msgspec
 
 from remat_cli.base.errors import ConfigError
 from remat_cli.core.budget import Budget, parse_budget
-from remat_cli.core.device import DeviceSpec, LinkSpec
+from remat_cli.core.profile import DeviceSpec, LinkSpec
 from remat_cli.devices.provider_table import PROVIDERS, is_device_file, named_spec
 from remat_cli.settings.train import as_sequence
 from remat_cli.settings.yaml_file import read_yaml, suggest

@@ -13,10 +13,10 @@ import msgspec
 
 from remat_cli.base.errors import ConfigError
 from remat_cli.base.files import check_target
-from remat_cli.base.machine import available_cores
+from remat_cli.base.processes import available_cores
 from remat_cli.core.budget import Budget, Scope, parse_budget, parse_share
 from remat_cli.core.conditions import Conditions
-from remat_cli.core.device import DeviceSpec
+from remat_cli.core.profile import DeviceSpec
 from remat_cli.core.splits import SplitAxis, SplitMode, SplitOptions, parse_split_axis
 from remat_cli.core.training import TrainOptions
 from remat_cli.devices.provider_table import is_plain, named_spec

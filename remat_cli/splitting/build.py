@@ -1,20 +1,22 @@
-"""From a model and its tiled regions to the split model: same interface, same weights, tiles in place of ops."""
+"""From a model and its tiled regions to the split model, the order of its tiles, and where its sums may differ."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
+from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from remat_cli.core.graph import TensorType
-from remat_cli.onnx_io.assemble import Parts, assemble, declare, element_types
+from remat_cli.core.graph import Graph, TensorType
+from remat_cli.core.orders import ranked_order
+from remat_cli.onnx_io.assemble import Draft, Parts, assemble, declare, element_types
 from remat_cli.onnx_io.default_order import captured_values
-from remat_cli.onnx_io.draft import Draft
-from remat_cli.onnx_io.interface import interface_of
+from remat_cli.onnx_io.interface import DATA_TYPES, interface_of
 from remat_cli.onnx_io.normalise import fresh_name, names_in
 from remat_cli.splitting.op_view import Shape, Slab
 from remat_cli.splitting.steps import CutStep, FillStep, JoinStep, Piece, RunStep, Step, piece_shape
@@ -263,3 +265,85 @@ def folded_shape(shape: Shape, axis: int, block: int) -> tuple[Shape, int]:
     if axis == HEIGHT:
         return (batch, channels // block, height, width * block), 2
     return (batch, channels // block * height, width, block), 2
+
+
+def with_outputs(model: ir.Model, view: ModelView, names: Mapping[str, str]) -> ir.Model:
+    """A copy of a model that also gives the values named; `names` maps each to the tensor whose type it has."""
+    copy = model.clone()
+    given = {value.name for value in copy.graph.outputs}
+    for node in copy.graph:
+        for value in node.outputs:
+            name = value.name or ""
+            if name in names and name not in given:
+                tensor = view.tensors[names[name]]
+                value.type = ir.TensorType(DATA_TYPES[tensor.dtype])
+                copy.graph.outputs.append(value)
+    return copy
+
+
+def compared_pieces(regions: Iterable[TiledRegion]) -> tuple[tuple[RunStep, Piece], ...]:
+    """Everything that ops make in tiles, in order."""
+    steps = (step for region in regions for step in region.steps if isinstance(step, RunStep))
+    return tuple((step, piece) for step in steps for piece in step.makes if piece is not None)
+
+
+def first_difference(
+    view: ModelView,
+    pieces: Sequence[tuple[RunStep, Piece]],
+    whole: Mapping[str, Any],
+    split: Mapping[str, Any],
+    is_same: Callable[[Any, Any], bool],
+) -> int | None:
+    """The first op that makes, in some tile, what is not the same as in the whole model; None where none does.
+
+    Only what was asked of a tile counts: beyond it, values may be wrong.
+    """
+    for step, piece in pieces:
+        made, asked = step.work.sliced.makes, step.work.asked
+        inner = Slab(asked.axis, asked.start - made.start, asked.stop - made.start)
+        ours = _cut(view, piece.tensor, split[piece.name], inner)
+        if not is_same(_cut(view, piece.tensor, whole[piece.tensor], asked), ours):
+            return step.work.op
+    return None
+
+
+def _cut(view: ModelView, tensor: str, array: Any, slab: Slab) -> Any:
+    """A slab of an array, which may lie in blocks of channels."""
+    if tensor not in view.blocked:
+        return array[(slice(None),) * slab.axis + (slice(slab.start, slab.stop),)]
+    shape, axis = folded_shape(array.shape, slab.axis, view.channel_block)
+    return array.reshape(shape)[(slice(None),) * axis + (slice(slab.start, slab.stop),)]
+
+
+def tile_order(split: ir.Model, graph: Graph) -> list[int]:
+    """Ops of `graph`, the optimised split model, as near as can be to the order of nodes in `split`.
+
+    An op stands where the node of `split` stood that made the same tensor; ops that the optimiser added stand just
+    before what reads them.
+    """
+    place = {value.name: index for index, node in enumerate(split.graph) for value in node.outputs}
+    sources = _sources(graph)
+    ranks = [max((place.get(graph.tensors[t].name, -1) for t in op.outputs), default=-1) for op in graph.ops]
+    unplaced = {op for op, rank in enumerate(ranks) if rank < 0}
+    for op in unplaced:
+        ranks[op] = len(place)
+    for reader in reversed(range(len(ranks))):
+        for source in unplaced.intersection(sources[reader]):
+            ranks[source] = min(ranks[source], ranks[reader])
+    return ranked_order(sources, ranks)
+
+
+def reordered(graph: Graph, order: Sequence[int]) -> Graph:
+    """The same graph with its ops in another topological order."""
+    new_id = {old: new for new, old in enumerate(order)}
+    tensors = tuple(
+        tensor if tensor.producer is None else msgspec.structs.replace(tensor, producer=new_id[tensor.producer])
+        for tensor in graph.tensors
+    )
+    return Graph(tuple(graph.ops[op] for op in order), tensors, graph.weights)
+
+
+def _sources(graph: Graph) -> list[list[int]]:
+    """By op, the ops that made what it reads, once for every tensor."""
+    made_by = [[graph.tensors[tensor].producer for tensor in op.inputs] for op in graph.ops]
+    return [[producer for producer in producers if producer is not None] for producers in made_by]

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from remat_cli.core.profile import OpCost
-from remat_cli.onnx_io.element_types import element_bits
+from remat_cli.onnx_io.interface import element_bits
 from remat_cli.splitting.steps import CutStep, FillStep, JoinStep, Piece, RunStep, Step, piece_shape
 from remat_cli.splitting.timeline import owner_of
 from remat_cli.splitting.view import ModelView

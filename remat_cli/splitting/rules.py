@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from remat_cli.onnx_io.op_facts import CONTRIB, NCHWC, ONNX, by_op
-from remat_cli.splitting import rules_attention as attention
 from remat_cli.splitting import rules_lines as lines
 from remat_cli.splitting import rules_matrix as matrix
 from remat_cli.splitting import rules_pointwise as pointwise
-from remat_cli.splitting import rules_resize as resize
 from remat_cli.splitting import rules_shape as shape
 from remat_cli.splitting import rules_window as window
 from remat_cli.splitting.op_view import OpView, Slab, Sliced
@@ -43,7 +41,7 @@ _ROWS: Mapping[Rule, Mapping[str, str]] = {
         ONNX: "GlobalAveragePool GlobalMaxPool GlobalLpPool InstanceNormalization",
         NCHWC: "GlobalAveragePool GlobalMaxPool",
     },
-    resize.resizing: {ONNX: "Resize Upsample", NCHWC: "Upsample"},
+    window.resizing: {ONNX: "Resize Upsample", NCHWC: "Upsample"},
     shape.padding: {ONNX: "Pad"},
     shape.concatenation: {ONNX: "Concat"},
     shape.split: {ONNX: "Split"},
@@ -74,9 +72,9 @@ _ROWS: Mapping[Rule, Mapping[str, str]] = {
     },
     lines.summation: {ONNX: "ReduceSum ReduceMean"},
     lines.best_place: {ONNX: "ArgMax ArgMin"},
-    attention.attention: {ONNX: "Attention"},
-    attention.multi_head: {CONTRIB: "MultiHeadAttention"},
-    attention.packed: {CONTRIB: "Attention"},
+    matrix.attention: {ONNX: "Attention"},
+    matrix.multi_head: {CONTRIB: "MultiHeadAttention"},
+    matrix.packed: {CONTRIB: "Attention"},
 }
 RULES: Mapping[tuple[str, str], Rule] = by_op(_ROWS)
 

@@ -1,21 +1,27 @@
-"""Slicing rules of ops that look at a window or are spread over one: convolutions and pooling, plain and blocked."""
+"""Slicing rules of ops that look at a window or are spread over one: convolutions, pooling, Resize and Upsample.
+
+Convolutions and pooling may be plain or blocked; sizes are enlarged by whole factors and shrunk by powers of two.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from math import prod
+
+import numpy as np
 
 from remat_cli.onnx_io.op_facts import NCHWC
 from remat_cli.splitting.op_view import OpView, Shape, Slab, Sliced, Value, of_first
-from remat_cli.splitting.products import is_same_product
+from remat_cli.splitting.rules_matrix import is_same_product
 
 SPATIAL = 2  # axes before this one are batch and channels
 _WIDEST_BUFFERED = 1900  # measured: rows of 2,050 elements and more are pooled element by element, in another order
 
 
 @dataclass(frozen=True)
-class Window:
+class OpWindow:
     """What one spatial axis of a windowed op looks like: all in elements; pads before and after."""
 
     kernel: int
@@ -62,7 +68,7 @@ def batch_only(op: OpView, slab: Slab) -> Sliced | None:
     return of_first(op, slab, slab) if slab.axis == 0 else None
 
 
-def windows_of(op: OpView, kernel: tuple[int, ...]) -> tuple[Window, ...]:
+def windows_of(op: OpView, kernel: tuple[int, ...]) -> tuple[OpWindow, ...]:
     """One window per spatial axis, `auto_pad` resolved as ONNX defines it."""
     count = len(kernel)
     strides = op.integers("strides") or (1,) * count
@@ -72,12 +78,12 @@ def windows_of(op: OpView, kernel: tuple[int, ...]) -> tuple[Window, ...]:
     mode = op.text("auto_pad", "NOTSET")
     windows = []
     for i in range(count):
-        plain = Window(kernel[i], strides[i], dilations[i], pads[i], pads[i + count])
+        plain = OpWindow(kernel[i], strides[i], dilations[i], pads[i], pads[i + count])
         windows.append(plain if mode == "NOTSET" else _auto_padded(plain, sizes[i], mode))
     return tuple(windows)
 
 
-def _auto_padded(window: Window, size: int, mode: str) -> Window:
+def _auto_padded(window: OpWindow, size: int, mode: str) -> OpWindow:
     if mode == "VALID":
         return replace(window, before=0, after=0)
     outputs = -(-size // window.stride)
@@ -103,7 +109,7 @@ def _windowed(op: OpView, slab: Slab, kernel: tuple[int, ...], sum_input: int | 
     return Sliced((need, *others), slab, _padding((*windows[:index], window, *windows[index + 1 :])))
 
 
-def _explains_shape(op: OpView, windows: tuple[Window, ...]) -> bool:
+def _explains_shape(op: OpView, windows: tuple[OpWindow, ...]) -> bool:
     """Whether the windows give as many outputs as the op has, so that nothing about its padding is misread.
 
     The runtime's own padding (SAME) was measured to leave out dilations.
@@ -121,7 +127,7 @@ def _explains_shape(op: OpView, windows: tuple[Window, ...]) -> bool:
     return True
 
 
-def _cut(window: Window, size: int, slab: Slab) -> tuple[Slab, Window] | None:
+def _cut(window: OpWindow, size: int, slab: Slab) -> tuple[Slab, OpWindow] | None:
     """What a slab of outputs reads of an input of `size`, and the window with the padding left to it.
 
     A last window that leaves even the padded input (`ceil_mode`) leaves that of the slab by as much.
@@ -134,7 +140,7 @@ def _cut(window: Window, size: int, slab: Slab) -> tuple[Slab, Window] | None:
     return need, replace(window, before=need.start - start, after=min(stop - need.stop, window.after))
 
 
-def _padding(windows: tuple[Window, ...]) -> Mapping[str, Value]:
+def _padding(windows: tuple[OpWindow, ...]) -> Mapping[str, Value]:
     pads = tuple(window.before for window in windows) + tuple(window.after for window in windows)
     return {"pads": pads, "auto_pad": "NOTSET"}
 
@@ -252,3 +258,119 @@ def _is_same(op: OpView, part: float) -> bool:
     columns = prod(op.input_shape(0)[SPATIAL:])
     terms = op.input_shape(1)[0] // op.integer("group", 1)
     return is_same_product(op, 1, terms, (columns, round(columns * part)))
+
+
+# Where these place an output element depends on its distance from the start only, not on how long the axis is.
+_SHIFTABLE = ("half_pixel", "pytorch_half_pixel", "asymmetric", "tf_half_pixel_for_nn")
+_SIZES = 3  # input position
+
+
+def resizing(op: OpView, slab: Slab) -> Sliced | None:
+    """Resize, Upsample, also blocked: axes that keep their extent, and resized ones where positions are exact."""
+    if op.key[0] == NCHWC and slab.axis == 1:
+        return None
+    factor = _factor(op, slab.axis)
+    if factor is None or _is_entangled(op):
+        return None
+    mode = op.text("mode", "nearest")
+    if factor == 1 and (mode == "nearest" or slab.axis < len(op.output_shape) - 3):
+        return _sliced(op, slab, slab)
+    if factor == 1 and slab.axis < 2 and mode == "cubic":
+        return _sliced(op, slab, slab)
+    if _coordinates(op) not in _SHIFTABLE or not (_is_exact(mode, factor) or _is_close(op, mode, factor)):
+        return None
+    return _sliced(op, *(_shrunk if factor < 1 else _enlarged)(op, slab, factor))
+
+
+def _shrunk(op: OpView, slab: Slab, factor: Fraction) -> tuple[Slab, Slab]:
+    """The rows read, and those that they make: never one alone, which `pytorch_half_pixel` places in another way."""
+    start, stop = slab.start, slab.stop
+    if slab.extent == 1 and op.output_shape[slab.axis] > 1:
+        start, stop = (start - 1, stop) if start else (start, stop + 1)
+    down = factor.denominator
+    return Slab(slab.axis, start * down, stop * down), Slab(slab.axis, start, stop)
+
+
+def _enlarged(op: OpView, slab: Slab, factor: Fraction) -> tuple[Slab, Slab]:
+    """The rows read, with those next to them where elements look there, and the rows that they make."""
+    axis, up, size = slab.axis, factor.numerator, op.input_shape(0)[slab.axis]
+    halo = 0 if _looks_at_own_row(op) else 1
+    need = Slab(axis, max(0, slab.start // up - halo), min(size, -(-slab.stop // up) + halo))
+    return need, Slab(axis, need.start * up, need.stop * up)
+
+
+def _looks_at_own_row(op: OpView) -> bool:
+    """Whether each element of an enlarged axis comes from the row it was enlarged from; they may be next to it."""
+    if op.text("mode", "nearest") != "nearest":
+        return False
+    rounding = op.text("nearest_mode", "round_prefer_floor" if op.opset >= 11 else "floor")
+    is_old = op.node.op_type == "Upsample" or op.opset < 11
+    if _coordinates(op) in ("half_pixel", "pytorch_half_pixel"):
+        return rounding.startswith("round")
+    return is_old or rounding == "floor"
+
+
+def _is_exact(mode: str, factor: Fraction) -> bool:
+    """Whether an element's place between the rows of the input has no rounding error that depends on the row."""
+    up, down = factor.numerator, factor.denominator
+    are_powers = up & (up - 1) == 0 and down & (down - 1) == 0
+    if mode == "nearest":
+        return down == 1 or (up == 1 and are_powers)
+    return mode in ("linear", "bilinear") and 1 in (up, down) and are_powers
+
+
+def _is_close(op: OpView, mode: str, factor: Fraction) -> bool:
+    """Whether rounding errors are allowed, and move an element's place a little but never to another row's value."""
+    return op.may_reassociate and mode in ("linear", "bilinear") and 1 in (factor.numerator, factor.denominator)
+
+
+def _is_entangled(op: OpView) -> bool:
+    """Whether an axis depends on more than its own factor, or an element on many rows."""
+    is_stretched = op.text("keep_aspect_ratio_policy", "stretch") == "stretch"
+    return not is_stretched or op.integer("antialias", 0) == 1 or _coordinates(op) == "tf_crop_and_resize"
+
+
+def _coordinates(op: OpView) -> str:
+    is_old = op.node.op_type == "Upsample" or op.opset < 11
+    return op.text("coordinate_transformation_mode", "asymmetric" if is_old else "half_pixel")
+
+
+def _factor(op: OpView, axis: int) -> Fraction | None:
+    """By how much an axis grows, None where not known before the run, or where sizes are no whole multiples."""
+    source, target = op.input_shape(0)[axis], op.output_shape[axis]
+    if _has_sizes(op):
+        return Fraction(target, source) if op.weights[_SIZES] else None
+    scales = _scales(op)
+    axes = _axes(op)
+    if scales is None:
+        return None
+    return Fraction(scales[axes.index(axis)]) if axis in axes else Fraction(1)
+
+
+def _scales(op: OpView) -> tuple[float, ...] | None:
+    attribute = op.node.attributes.get("scales")
+    if attribute is not None:
+        values = attribute.as_ints() if op.key[0] == NCHWC else attribute.as_floats()
+        return tuple(float(value) for value in values)
+    position = 1 if op.node.op_type == "Upsample" or op.opset < 11 else 2
+    constant = op.constant(position) if op.has_input(position) and op.weights[position] else None
+    return None if constant is None else tuple(float(value) for value in np.ravel(constant))
+
+
+def _has_sizes(op: OpView) -> bool:
+    return op.node.op_type == "Resize" and op.opset >= 11 and op.has_input(_SIZES) and op.input_shape(_SIZES) != (0,)
+
+
+def _axes(op: OpView) -> Shape:
+    rank = len(op.output_shape)
+    return tuple(axis % rank for axis in op.integers("axes")) or tuple(range(rank))
+
+
+def _sliced(op: OpView, need: Slab, makes: Slab) -> Sliced:
+    needs = (need, *[None] * (len(op.inputs) - 1))
+    axes = _axes(op)
+    if not _has_sizes(op) or makes.axis not in axes:
+        return Sliced(needs, makes)
+    sizes = np.array([op.output_shape[axis] for axis in axes], np.int64)
+    sizes[axes.index(makes.axis)] = makes.extent
+    return Sliced(needs, makes, constants={_SIZES: sizes})

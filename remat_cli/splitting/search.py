@@ -18,7 +18,7 @@ from remat_cli.splitting.estimate import Estimate, estimate
 from remat_cli.splitting.op_view import Slab
 from remat_cli.splitting.steps import region_steps
 from remat_cli.splitting.tiling import Cutting, cut_tiles, exit_axes
-from remat_cli.splitting.timeline import Timeline, owner_of
+from remat_cli.splitting.timeline import TensorTimeline, owner_of
 
 LONGEST_REGION = 120  # ops; longer ones are mostly halo
 TILE_COUNTS = (2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56, 64, 96, 128)
@@ -26,7 +26,7 @@ NEAREST = 4  # cuts tried on either side of what does not fit, whatever their wi
 
 
 @dataclass(frozen=True)
-class Limits:
+class SplitLimits:
     """What a splitting may do: `axis` says along which axes exits may be cut, `forbidden` are ops never to be cut.
 
     `may_fill` tells that tiles can be written into a buffer in place (`tiling.Cutting.fills`).
@@ -40,7 +40,7 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class Candidate:
+class SplitCandidate:
     """A region at positions `start` to `stop`, how it is cut, and its estimated cost; peak includes all beside it."""
 
     start: int
@@ -54,19 +54,19 @@ class Candidate:
 class Proposal:
     """Regions, least estimated time first found for a budget; `peak_bytes` is of the whole run, fixed part left out."""
 
-    regions: tuple[Candidate, ...]
+    regions: tuple[SplitCandidate, ...]
     peak_bytes: int
     added_ns: int
 
 
 @dataclass
-class Search:
+class SplitSearch:
     """Searches splittings of one model for many budgets; what was learnt about a region is kept."""
 
-    timeline: Timeline
+    timeline: TensorTimeline
     costs: Sequence[OpCost]
-    limits: Limits
-    known: dict[tuple[Cutting, int, int], Candidate | None] = field(default_factory=dict)
+    limits: SplitLimits
+    known: dict[tuple[Cutting, int, int], SplitCandidate | None] = field(default_factory=dict)
     axes: dict[tuple[int, int], tuple[tuple[tuple[str, int], ...], ...]] = field(default_factory=dict)
     halos: dict[tuple[object, ...], frozenset[str]] = field(default_factory=dict)
     ends: float = 0.0
@@ -93,10 +93,10 @@ class Search:
         before, self.limits = self.limits.may_fill, replace(self.limits, may_fill=False)
         return before
 
-    def _shortest_path(self, free_bytes: int) -> tuple[Candidate, ...] | None:
+    def _shortest_path(self, free_bytes: int) -> tuple[SplitCandidate, ...] | None:
         memory = self.timeline.memory_bytes
         count = len(memory)
-        best: list[tuple[int, tuple[Candidate, ...]] | None] = [None] * (count + 1)
+        best: list[tuple[int, tuple[SplitCandidate, ...]] | None] = [None] * (count + 1)
         best[0] = (0, ())
         ends = self._ends(free_bytes)
         for position in range(count):
@@ -150,7 +150,7 @@ class Search:
             if width <= max(left, right):
                 yield position
 
-    def _cheapest(self, start: int, stop: int, free_bytes: int) -> Candidate | None:
+    def _cheapest(self, start: int, stop: int, free_bytes: int) -> SplitCandidate | None:
         """The cheapest way found to cut a region that fits."""
         if self.limits.forbidden.intersection(self.timeline.order[start:stop]):
             return None
@@ -159,7 +159,7 @@ class Search:
         joined = 0 if self.limits.may_fill else max(sizes, default=0)
         if not sizes or self._share_storage(around.exits) or around.context_bytes + sum(sizes) + joined > free_bytes:
             return None
-        best: Candidate | None = None
+        best: SplitCandidate | None = None
         for exits in self._exit_axes(start, stop):
             if best is not None and best.cutting.exits[0][1] == exits[0][1] - 1 and exits[0][0] in self._blocked:
                 continue  # images are as well cut along their height as along their width
@@ -178,7 +178,7 @@ class Search:
 
     def _fitting(
         self, start: int, stop: int, exits: tuple[tuple[str, int], ...], free_bytes: int
-    ) -> Iterator[Candidate]:
+    ) -> Iterator[SplitCandidate]:
         """The fewest tiles that fit, with halos computed again and with halos kept."""
         cutting = Cutting(self.timeline.order[start:stop], exits, 2)
         extent = min(self.timeline.view.tensors[name].shape[axis] for name, axis in exits)
@@ -200,7 +200,7 @@ class Search:
 
     def _fewest(
         self, start: int, stop: int, cutting: Cutting, counts: Sequence[int], free_bytes: int
-    ) -> Candidate | None:
+    ) -> SplitCandidate | None:
         """The fewest tiles that fit, by bisection: more tiles need less memory, until halos take over."""
         low, high, best = 0, len(counts) - 1, None
         while low <= high and time.monotonic() < self.ends:
@@ -214,19 +214,19 @@ class Search:
                 low = middle + 1
         return best
 
-    def _judge(self, start: int, stop: int, cutting: Cutting) -> Candidate | None:
+    def _judge(self, start: int, stop: int, cutting: Cutting) -> SplitCandidate | None:
         key = (cutting, start, stop)
         if key not in self.known:
             self.known[key] = self._judged(start, stop, cutting)
         return self.known[key]
 
-    def _judged(self, start: int, stop: int, cutting: Cutting) -> Candidate | None:
+    def _judged(self, start: int, stop: int, cutting: Cutting) -> SplitCandidate | None:
         steps = region_steps(self.timeline.view, cutting)
         if steps is None:
             return None
         around = self.timeline.surroundings(start, stop)
         cost = estimate(self.timeline.view, self.costs, steps, around.dying, cutting.ops)
-        return Candidate(start, stop, cutting, around.context_bytes + cost.peak_bytes, cost)
+        return SplitCandidate(start, stop, cutting, around.context_bytes + cost.peak_bytes, cost)
 
     def _all_halos(self, cutting: Cutting) -> frozenset[str]:
         """Tensors whose rows two tiles in a row may both need: those read by windows, and those read twice."""
@@ -269,7 +269,7 @@ class Search:
                 return True
         return False
 
-    def _refined(self, region: Candidate, free_bytes: int) -> Candidate:
+    def _refined(self, region: SplitCandidate, free_bytes: int) -> SplitCandidate:
         """The same region with fewer kept halos, or more, where that is cheaper."""
         best = region
         for name in sorted(self._all_halos(region.cutting)):
@@ -296,7 +296,7 @@ class Search:
             if found is not None and cut_tiles(view, Cutting(ops, tuple(found.items()), 2)) is not None:
                 yield tuple(found.items())
 
-    def _peak(self, regions: Sequence[Candidate]) -> int:
+    def _peak(self, regions: Sequence[SplitCandidate]) -> int:
         inside = {position for region in regions for position in range(region.start, region.stop)}
         outside = (m for position, m in enumerate(self.timeline.memory_bytes) if position not in inside)
         return max([*outside, *(region.peak_bytes for region in regions)], default=0)
@@ -313,12 +313,15 @@ def _nearest_and_lowest(cuts: Sequence[int], widths: Sequence[int]) -> set[int]:
     return found
 
 
-def _price(candidate: Candidate) -> tuple[int, int]:
+def _price(candidate: SplitCandidate) -> tuple[int, int]:
     return candidate.cost.added_ns, candidate.cutting.tiles
 
 
 def _improve(
-    best: list[tuple[int, tuple[Candidate, ...]] | None], position: int, cost: int, path: tuple[Candidate, ...]
+    best: list[tuple[int, tuple[SplitCandidate, ...]] | None],
+    position: int,
+    cost: int,
+    path: tuple[SplitCandidate, ...],
 ) -> None:
     known = best[position]
     if known is None or (cost, len(path)) < (known[0], len(known[1])):

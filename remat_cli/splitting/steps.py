@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from remat_cli.splitting.op_view import Shape, Slab, tile_bounds
-from remat_cli.splitting.tiling import Cutting, Tile, Work, cut_tiles
+from remat_cli.splitting.tiling import Cutting, Tile, TileWork, cut_tiles
 from remat_cli.splitting.view import ModelView
 
 
@@ -31,7 +31,7 @@ class CutStep:
 class RunStep:
     """Runs an op on pieces; `reads` by position, None where the op reads a constant or nothing there."""
 
-    work: Work
+    work: TileWork
     tile: int
     reads: tuple[Piece | None, ...]
     makes: tuple[Piece | None, ...]
@@ -115,7 +115,7 @@ class _Writer:
                     yield from self._keep_tail(name, number, after)
         yield from self._part_of_exits(number)
 
-    def _run(self, number: int, tile: Tile, work: Work) -> Iterator[Step]:
+    def _run(self, number: int, tile: Tile, work: TileWork) -> Iterator[Step]:
         reads: list[Piece | None] = []
         for name, need in zip(self.view.reads[work.op], work.sliced.needs, strict=True):
             if name not in self.view.tensors:
@@ -133,7 +133,7 @@ class _Writer:
                     yield CutStep(piece, exact)
                 self.pieces[piece.tensor] = exact
 
-    def _made(self, name: str, number: int, tile: Tile, work: Work) -> Piece:
+    def _made(self, name: str, number: int, tile: Tile, work: TileWork) -> Piece:
         new = NEW if name in tile.kept else ""
         raw = RAW if name in tile.holds and work.sliced.makes != work.asked else ""
         return Piece(f"{name}/{self.mark}_{number}{new}{raw}", name, work.sliced.makes)

@@ -26,7 +26,7 @@ class Cutting:
 
 
 @dataclass(frozen=True)
-class Work:
+class TileWork:
     """One op in one tile: the slab asked of its outputs, and how it makes it."""
 
     op: int
@@ -41,7 +41,7 @@ class Tile:
     `kept` slabs come from the tile before, which held them.
     """
 
-    works: tuple[Work, ...]
+    works: tuple[TileWork, ...]
     holds: Mapping[str, Slab]
     kept: Mapping[str, Slab] = field(default_factory=dict)
 
@@ -66,7 +66,7 @@ def _cut(
     view: ModelView, cutting: Cutting, made_inside: frozenset[str], wanted: dict[str, Slab], before: Tile | None
 ) -> Tile | None:
     """One tile: demands grow from the exits to the entries; `wanted` grows with them."""
-    works: list[Work] = []
+    works: list[TileWork] = []
     kept: dict[str, Slab] = {}
     for op in reversed(cutting.ops):
         asked = _asked(view, op, wanted)
@@ -83,7 +83,7 @@ def _cut(
         sliced = view.slice(op, rest)
         if sliced is None or not sliced.makes.contains(rest) or not _demand(view, op, sliced, made_inside, wanted):
             return None
-        works.append(Work(op, rest, sliced))
+        works.append(TileWork(op, rest, sliced))
     holds = {name: slab for name, slab in wanted.items() if name in made_inside}
     return Tile(tuple(reversed(works)), holds, kept)
 

@@ -11,7 +11,7 @@ import onnx_ir as ir
 from remat_cli.core.graph import Graph, Tensor, TensorType
 from remat_cli.onnx_io.assemble import element_types
 from remat_cli.onnx_io.default_order import captured_values
-from remat_cli.onnx_io.element_types import dims_of
+from remat_cli.onnx_io.interface import dims_of
 from remat_cli.onnx_io.op_facts import NCHWC, OpFacts, facts_of
 from remat_cli.splitting.op_view import MOST_THREADS, OpView, Shape, Slab, Sliced
 from remat_cli.splitting.rules import slice_op

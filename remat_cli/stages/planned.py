@@ -6,9 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from remat_cli.core.graph import Graph
-from remat_cli.core.placement import Reference
 from remat_cli.core.plan import Plan
-from remat_cli.core.profile import Profile
+from remat_cli.core.profile import Profile, Reference
 from remat_cli.core.segments import Cut
 from remat_cli.core.splits import Splitting
 from remat_cli.onnx_io.rewrite import Rewritten

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from remat_cli.core.device import DeviceSpec
-from remat_cli.core.device_problem import make_device_problem
 from remat_cli.core.graph import Graph
-from remat_cli.core.problem import NO_BUDGET, Problem
-from remat_cli.core.profile import LinkCost, Profile
+from remat_cli.core.problem import NO_BUDGET, Problem, make_device_problem
+from remat_cli.core.profile import DeviceSpec, LinkCost, Profile
 
 
 @dataclass(frozen=True)

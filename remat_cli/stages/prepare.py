@@ -15,19 +15,16 @@ from remat_cli.base import progress as stages
 from remat_cli.base.files import sha256
 from remat_cli.base.progress import Progress
 from remat_cli.core.conditions import CPU, Conditions
-from remat_cli.core.device import DeviceSpec
 from remat_cli.core.graph import Graph, TensorType
+from remat_cli.core.profile import DeviceSpec
 from remat_cli.core.verification import Verification
-from remat_cli.onnx_io.load import DimBindings, SourceModel, inputs_of, load, prepare_optimized, save
+from remat_cli.onnx_io.load import DimBindings, SourceModel, inputs_of, load, prepare_optimized, save, state_file
 from remat_cli.onnx_io.phases import carry_phases
-from remat_cli.onnx_io.step_state import state_file
 from remat_cli.onnx_io.to_graph import op_signatures, to_graph
 from remat_cli.runtime.feeds import feeds_of
-from remat_cli.runtime.optimize import optimize
-from remat_cli.runtime.profile_cache import CacheScope, ProfileCache
+from remat_cli.runtime.profile_cache import CacheScope, ProfileCache, provenance
 from remat_cli.runtime.profilers import Measured
-from remat_cli.runtime.provenance import provenance
-from remat_cli.runtime.session import Observation, SessionSettings, first_sight, run_profiled
+from remat_cli.runtime.session import Observation, SessionSettings, first_sight, optimize, run_profiled
 
 RUNS, WARMUPS = 10, 2
 MOST_PASSES = 6

@@ -12,16 +12,15 @@ import msgspec
 from remat_cli.base import progress as stages
 from remat_cli.base.progress import Progress, part
 from remat_cli.core.conditions import CPU, Conditions
-from remat_cli.core.device import DeviceSpec
 from remat_cli.core.graph import Tensor
-from remat_cli.core.interface import InputSpec
-from remat_cli.core.profile import LinkCost, OpCost, Profile, Unsupported
+from remat_cli.core.profile import DeviceSpec, LinkCost, OpCost, Profile, Unsupported
+from remat_cli.core.program import InputSpec
 from remat_cli.devices.provider_table import PROVIDERS, is_plain
 from remat_cli.devices.roofline import estimate, estimated_links
+from remat_cli.onnx_io.interface import weight_uses
 from remat_cli.onnx_io.load import save
 from remat_cli.onnx_io.one_op import call_model, model_with_outputs, one_op_model
-from remat_cli.onnx_io.weights import weight_uses
-from remat_cli.runtime.links import measure_link
+from remat_cli.runtime.feeds import record_values
 from remat_cli.runtime.op_profiler import (
     HANDOVER_ELEMENTS,
     HANDOVERS,
@@ -32,12 +31,10 @@ from remat_cli.runtime.op_profiler import (
     measure_handover,
     measure_ops,
 )
-from remat_cli.runtime.profile_cache import CacheScope, ProfileCache
-from remat_cli.runtime.profilers import Measured, ProfileRequest, measure
-from remat_cli.runtime.provenance import provenance
+from remat_cli.runtime.profile_cache import CacheScope, ProfileCache, provenance
+from remat_cli.runtime.profilers import Measured, ProfileRequest, measure, measure_link
 from remat_cli.runtime.providers import device_of, must_estimate, require_device
 from remat_cli.runtime.session import SessionSettings, device_settings
-from remat_cli.runtime.tensor_values import record_values
 from remat_cli.runtime.weights import kept_weight_bytes
 from remat_cli.stages.platform import Platform
 from remat_cli.stages.prepare import (

@@ -8,13 +8,20 @@ import msgspec
 
 from remat_cli.base.errors import ModelError
 from remat_cli.base.files import sha256
-from remat_cli.core.device_problem import input_ops
 from remat_cli.core.graph import Tensor
-from remat_cli.core.interface import InputSpec, WeightUse
 from remat_cli.core.plan import Plan
 from remat_cli.core.plan_file import PlanFile
-from remat_cli.core.problem import Problem
-from remat_cli.core.program import CopyAction, Program, ProgramAction, SegmentFile, SessionAction, Value
+from remat_cli.core.problem import Problem, input_ops
+from remat_cli.core.program import (
+    CopyAction,
+    InputSpec,
+    Program,
+    ProgramAction,
+    SegmentFile,
+    SessionAction,
+    Value,
+    WeightUse,
+)
 from remat_cli.core.schedule import Compute, Copy
 from remat_cli.core.segments import Cut, Segment, held_bytes_of
 from remat_cli.core.timeline import timeline

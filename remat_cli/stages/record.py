@@ -12,26 +12,24 @@ import msgspec
 from remat_cli import __version__
 from remat_cli.base.errors import ModelError
 from remat_cli.base.files import sha256
-from remat_cli.core.device_problem import input_ops
 from remat_cli.core.graph import Graph
-from remat_cli.core.placement import Placement, Reference
 from remat_cli.core.plan_file import (
     ExactSession,
     FileRef,
     PlanFile,
+    PlanRequest,
     Promise,
-    Request,
     Solved,
     graph_instances,
 )
-from remat_cli.core.problem import Problem
-from remat_cli.core.profile import Profile
+from remat_cli.core.problem import Problem, input_ops
+from remat_cli.core.profile import Placement, Profile, Reference
 from remat_cli.core.schedule import Compute, Schedule
 from remat_cli.core.verification import Verification
 from remat_cli.devices.provider_table import PROVIDERS, named_spec
-from remat_cli.onnx_io.annotate import annotate
+from remat_cli.onnx_io.phases import annotate
 from remat_cli.report.solution import SolutionReport, solution_report
-from remat_cli.runtime.provenance import provenance
+from remat_cli.runtime.profile_cache import provenance
 from remat_cli.runtime.verify import VerifyRequest
 from remat_cli.stages.ask import CompileRequest
 from remat_cli.stages.planned import PlannedModel, WrittenModel
@@ -115,9 +113,9 @@ def model_to_write(planned: PlannedModel) -> Any:
     return noted_model(planned) if planned.written is None else planned.written.rewritten.model
 
 
-def _request(planned: PlannedModel, request: CompileRequest) -> Request:
+def _request(planned: PlannedModel, request: CompileRequest) -> PlanRequest:
     question, conditions, splits = planned.answer.question, request.conditions, request.splits
-    asked = Request(
+    asked = PlanRequest(
         budget=question.text,
         budget_bytes=question.budget_bytes,
         budget_scope=request.scope,

@@ -18,12 +18,18 @@ from remat_cli.onnx_io.opset import raise_opset
 from remat_cli.onnx_io.phases import carry_phases
 from remat_cli.onnx_io.to_graph import op_signatures, to_graph
 from remat_cli.runtime.likeness import are_close, are_same_bits, have_same_bits, likeness
-from remat_cli.runtime.optimize import optimize
 from remat_cli.runtime.profile_cache import ProfileCache
+from remat_cli.runtime.session import optimize
 from remat_cli.runtime.turns import time_in_turn
-from remat_cli.splitting.build import FILL_SINCE, TiledRegion
-from remat_cli.splitting.differences import compared_pieces, first_difference, with_outputs
-from remat_cli.splitting.ordering import reordered, tile_order
+from remat_cli.splitting.build import (
+    FILL_SINCE,
+    TiledRegion,
+    compared_pieces,
+    first_difference,
+    reordered,
+    tile_order,
+    with_outputs,
+)
 from remat_cli.splitting.view import ModelView
 from remat_cli.stages.prepare import (
     ModelFacts,

@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from remat_cli.base import progress as stages
-from remat_cli.base.machine import available_cores
+from remat_cli.base.processes import available_cores
 from remat_cli.base.progress import Progress
 from remat_cli.core.floor import working_set_floor
 from remat_cli.core.plan import Plan
@@ -22,11 +22,10 @@ from remat_cli.core.simulate import baseline
 from remat_cli.core.solver_run import Status
 from remat_cli.core.splits import Region, RegionFacts, Splitting, regions_of_ops
 from remat_cli.splitting.build import TiledRegion, split_model
-from remat_cli.splitting.obstacle import Obstacle, explain
-from remat_cli.splitting.search import Candidate, Limits, Proposal
-from remat_cli.splitting.search import Search as RegionSearch
+from remat_cli.splitting.search import Proposal, SplitCandidate, SplitLimits
+from remat_cli.splitting.search import SplitSearch as RegionSearch
 from remat_cli.splitting.steps import region_steps
-from remat_cli.splitting.timeline import Timeline
+from remat_cli.splitting.timeline import SplitObstacle, TensorTimeline, explain
 from remat_cli.splitting.view import view_model
 from remat_cli.stages.ask import CompileRequest
 from remat_cli.stages.planned import PlannedModel
@@ -113,13 +112,13 @@ class Splitter:
         view = view_model(model, whole.prepared.graph, block, threads, splits.allow_reassociation)
         plan = self.question.baseline
         memory = tuple(held - whole.profile.fixed_bytes for held in plan.memory_bytes[0])
-        limits = Limits(
+        limits = SplitLimits(
             most_tiles=splits.max_tiles,
             axis=splits.axis,
             may_fill=raised is not None,
             seconds=SEARCH_SHARE * self.request.search.limits.seconds,
         )
-        return RegionSearch(Timeline(view, tuple(plan.schedule.op_ids()), memory), whole.profile.ops, limits)
+        return RegionSearch(TensorTimeline(view, tuple(plan.schedule.op_ids()), memory), whole.profile.ops, limits)
 
     @property
     def _free_bytes(self) -> int:
@@ -140,7 +139,7 @@ class Splitter:
             return replace(whole, answer=replace(whole.answer, run=run), obstacle=text)
         return replace(whole, obstacle=text)
 
-    def _obstacle(self) -> Obstacle | None:
+    def _obstacle(self) -> SplitObstacle | None:
         search, floor_op = self.search, self.whole.answer.run.floor.op
         return explain(search.timeline, search.stuck, floor_op, self._free_bytes)
 
@@ -272,7 +271,7 @@ class Splitter:
             whole_floor_bytes=self.whole.answer.run.floor.bytes,
         )
 
-    def _facts(self, candidate: Candidate) -> RegionFacts:
+    def _facts(self, candidate: SplitCandidate) -> RegionFacts:
         timeline, fixed = self.search.timeline, self.whole.profile.fixed_bytes
         name, axis = candidate.cutting.exits[0]
         return RegionFacts(
@@ -285,7 +284,7 @@ class Splitter:
         )
 
 
-def _region(timeline: Timeline, candidate: Candidate) -> Region:
+def _region(timeline: TensorTimeline, candidate: SplitCandidate) -> Region:
     cutting = candidate.cutting
     return Region(
         ops=tuple(timeline.view.graph.ops[op].name for op in cutting.ops),

@@ -9,21 +9,19 @@ from typing import Any
 import numpy as np
 
 from remat_cli import __version__
-from remat_cli.autodiff.ends import RATE
-from remat_cli.autodiff.rebatch import Rebatch
-from remat_cli.autodiff.step import Step, build_step
+from remat_cli.autodiff.forward import Rebatch
+from remat_cli.autodiff.step import RATE, TrainingStep, build_step
 from remat_cli.autodiff.tape import Array
 from remat_cli.base import progress as stages
 from remat_cli.base.files import atomic_path
 from remat_cli.base.progress import Progress
 from remat_cli.core.conditions import Conditions
 from remat_cli.core.training import StepPaths, TrainOptions
-from remat_cli.onnx_io.load import DimBindings, SourceModel, load, save
+from remat_cli.onnx_io.load import STATE_FILE_KEY, DimBindings, SourceModel, load, save
 from remat_cli.onnx_io.rewrite import set_model_metadata
-from remat_cli.onnx_io.step_state import STATE_FILE_KEY
 
 
-def make_step(model: Path, options: TrainOptions, conditions: Conditions, progress: Progress) -> Step:
+def make_step(model: Path, options: TrainOptions, conditions: Conditions, progress: Progress) -> TrainingStep:
     """The training step of a model as the options ask for it.
 
     Raises:
@@ -38,7 +36,7 @@ def make_step(model: Path, options: TrainOptions, conditions: Conditions, progre
     return step
 
 
-def write_step(step: Step, paths: StepPaths) -> None:
+def write_step(step: TrainingStep, paths: StepPaths) -> None:
     """Write the step and its first state, each whole or not at all, the state first."""
     with atomic_path(paths.state) as temporary, zipfile.ZipFile(temporary, "w") as archive:
         for name, array in step.state.items():
@@ -67,7 +65,7 @@ def _plain(array: Array) -> Array:
     return array if array.dtype.kind in "fiub" else array.view(f"u{array.dtype.itemsize}")
 
 
-def step_snippet(step: Step, paths: StepPaths, compiled: str | None) -> str:
+def step_snippet(step: TrainingStep, paths: StepPaths, compiled: str | None) -> str:
     """Python that trains with the step, ready to paste."""
     inputs = {value.name: value for value in step.model.graph.inputs}
     data = (*step.facts.inputs, *filter(None, [step.facts.target]))

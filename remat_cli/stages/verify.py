@@ -12,16 +12,14 @@ import msgspec
 
 from remat_cli.base import progress as stages
 from remat_cli.base.progress import Progress
-from remat_cli.core.device import DeviceSpec
 from remat_cli.core.plan_file import PlanFile, graph_instances
-from remat_cli.core.profile import Profile
-from remat_cli.core.program import Program
-from remat_cli.core.program_run import SeenMemory
+from remat_cli.core.profile import DeviceSpec, Profile
+from remat_cli.core.program import Program, SeenMemory
 from remat_cli.core.schedule import Compute, Schedule
 from remat_cli.core.simulate import simulate
 from remat_cli.core.verification import Verification
 from remat_cli.runtime.likeness import Likeness, have_same_bits, likeness
-from remat_cli.runtime.segment_measure import see_memory, time_runs
+from remat_cli.runtime.segment_run import see_memory, time_runs
 from remat_cli.runtime.session import runtime_version
 from remat_cli.runtime.verify import verify
 from remat_cli.stages.prepare import Prepared

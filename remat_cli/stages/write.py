@@ -10,14 +10,14 @@ from remat_cli import __version__
 from remat_cli.base import progress as stages
 from remat_cli.base.errors import RematError
 from remat_cli.base.progress import Progress
-from remat_cli.core.calm import calm
 from remat_cli.core.plan import Plan
 from remat_cli.core.problem import make_problem
 from remat_cli.core.profile import OpCost, Profile
 from remat_cli.core.simulate import baseline
+from remat_cli.core.tidy import calm
+from remat_cli.onnx_io.interface import weight_uses
 from remat_cli.onnx_io.rewrite import RewriteInfo, Rewritten, rewrite, set_model_metadata
 from remat_cli.onnx_io.to_graph import to_graph
-from remat_cli.onnx_io.weights import weight_uses
 from remat_cli.stages.fit import excess_bytes, fit
 from remat_cli.stages.planned import PlannedModel, WrittenModel
 from remat_cli.stages.prepare import Prepared

@@ -14,10 +14,9 @@ import onnxruntime as ort
 from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
 
-from remat_cli.autodiff.call import Call, Rule
 from remat_cli.autodiff.reverse import Recorder, write_gradients
 from remat_cli.autodiff.rules import RULES
-from remat_cli.autodiff.tape import IR_VERSION, OPSET, Tape
+from remat_cli.autodiff.tape import IR_VERSION, OPSET, Call, Rule, Tape
 from tests.autodiff.exact_windows import WINDOW_OPS
 
 DIRECTIONS = 4

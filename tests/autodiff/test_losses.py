@@ -6,7 +6,7 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from remat_cli.autodiff.losses import LOSS_RULES, LOSSES, class_axis_of
+from remat_cli.autodiff.learning import LOSS_RULES, LOSSES, class_axis_of
 from remat_cli.autodiff.reverse import Recorder, write_gradients
 from remat_cli.autodiff.rules import RULES
 from remat_cli.autodiff.tape import IR_VERSION, OPSET, Tape

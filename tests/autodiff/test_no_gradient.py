@@ -6,10 +6,9 @@ import onnx
 import onnx_ir as ir
 import pytest
 
-from remat_cli.autodiff.call import Rule
 from remat_cli.autodiff.reverse import Recorder
 from remat_cli.autodiff.rules import RULES, ZERO_GRADIENT
-from remat_cli.autodiff.tape import OPSET, Tape
+from remat_cli.autodiff.tape import OPSET, Rule, Tape
 
 
 def trained() -> ir.Value:

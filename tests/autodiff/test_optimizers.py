@@ -6,7 +6,7 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from remat_cli.autodiff.optimizers import make_optimizer, shared_numbers
+from remat_cli.autodiff.learning import make_optimizer, shared_numbers
 from remat_cli.autodiff.tape import IR_VERSION, OPSET, Tape
 from remat_cli.base.errors import ConfigError
 from tests.autodiff.rule_case import assert_close, runtime

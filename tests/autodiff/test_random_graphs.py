@@ -15,10 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx.reference import ReferenceEvaluator
 
-from remat_cli.autodiff.call import Call
 from remat_cli.autodiff.reverse import Recorder, write_gradients
 from remat_cli.autodiff.rules import RULES
-from remat_cli.autodiff.tape import IR_VERSION, OPSET, Tape, shape_of
+from remat_cli.autodiff.tape import IR_VERSION, OPSET, Call, Tape, shape_of
 from tests.autodiff.rule_case import PRECISE, STEP, cotangent, reference, runtime
 
 BROADCASTABLE = ((2, 3, 4), (3, 1), (1,), (), (2, 1, 4), (1, 3, 4), (4,))

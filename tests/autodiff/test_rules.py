@@ -9,10 +9,9 @@ from pathlib import Path
 import onnx_ir as ir
 import pytest
 
-from remat_cli.autodiff.call import Call
 from remat_cli.autodiff.reverse import Recorder, rule_name
 from remat_cli.autodiff.rules import RULES
-from remat_cli.autodiff.tape import Tape
+from remat_cli.autodiff.tape import Call, Tape
 from remat_cli.onnx_io.op_facts import facts_of
 from tests.autodiff.rule_case import Case, check
 

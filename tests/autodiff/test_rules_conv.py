@@ -11,12 +11,10 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from remat_cli.autodiff.call import Call, Grads, Rule
 from remat_cli.autodiff.rules import RULES
-from remat_cli.autodiff.rules_conv_input import _gathered, _transposed
-from remat_cli.autodiff.rules_conv_weight import MOST_AXES, _by_sample, _channels_as_batch, _over_batch
+from remat_cli.autodiff.rules_conv import MOST_AXES, _by_sample, _channels_as_batch, _gathered, _over_batch, _transposed
 from remat_cli.autodiff.rules_conv_window import window_of
-from remat_cli.autodiff.tape import Tape
+from remat_cli.autodiff.tape import Call, Grads, Rule, Tape
 from tests.autodiff.rule_case import Case, assert_close, build, check, check_with_torch, differentiate, runtime
 
 RNG = np.random.default_rng(0)

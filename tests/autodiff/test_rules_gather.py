@@ -13,10 +13,9 @@ import onnx_ir as ir
 import onnxruntime as ort
 import pytest
 
-from remat_cli.autodiff.call import Call, Grads
-from remat_cli.autodiff.moves import LARGEST_ONE_HOT
+from remat_cli.autodiff.pieces import LARGEST_ONE_HOT
 from remat_cli.autodiff.rules import RULES
-from remat_cli.autodiff.tape import Tape
+from remat_cli.autodiff.tape import Call, Grads, Tape
 from remat_cli.base.errors import ModelError
 from tests.autodiff.rule_case import Case, build, check, check_with_torch, cotangent, reference, runtime
 

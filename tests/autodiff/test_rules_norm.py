@@ -8,11 +8,10 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from remat_cli.autodiff.call import Call
 from remat_cli.autodiff.reverse import Recorder
 from remat_cli.autodiff.rules import RULES
 from remat_cli.autodiff.rules_norm import BATCH_NORM_FROZEN
-from remat_cli.autodiff.tape import Tape
+from remat_cli.autodiff.tape import Call, Tape
 from tests.autodiff.rule_case import Case, build, check, check_with_torch, differentiate, reference, runtime
 
 FROZEN = {**RULES, "BatchNormalization": BATCH_NORM_FROZEN}

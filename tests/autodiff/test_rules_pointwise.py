@@ -9,10 +9,9 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from remat_cli.autodiff.call import Call
 from remat_cli.autodiff.reverse import Recorder, write_gradients
 from remat_cli.autodiff.rules import RULES
-from remat_cli.autodiff.tape import Tape, shape_of
+from remat_cli.autodiff.tape import Call, Tape, shape_of
 from tests.autodiff.rule_case import Case, check, check_with_torch, differentiate, runtime
 
 RNG = np.random.default_rng(0)

@@ -9,10 +9,9 @@ import onnx
 import onnx_ir as ir
 import pytest
 
-from remat_cli.autodiff.call import Call
 from remat_cli.autodiff.reverse import Recorder
 from remat_cli.autodiff.rules import RULES
-from remat_cli.autodiff.tape import Tape
+from remat_cli.autodiff.tape import Call, Tape
 from remat_cli.base.errors import ModelError
 from tests.autodiff.rule_case import Case, build, check, cotangent, reference, runtime
 

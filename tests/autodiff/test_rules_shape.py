@@ -10,9 +10,8 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from remat_cli.autodiff.call import Call, Grads
 from remat_cli.autodiff.rules import RULES
-from remat_cli.autodiff.tape import Tape
+from remat_cli.autodiff.tape import Call, Grads, Tape
 from remat_cli.base.errors import ModelError
 from tests.autodiff.rule_case import Case, build, check, check_with_torch, cotangent, differentiate, runtime
 

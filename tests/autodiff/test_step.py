@@ -7,7 +7,7 @@ import onnx
 import onnx_ir as ir
 import pytest
 
-from remat_cli.autodiff.rebatch import Rebatch
+from remat_cli.autodiff.forward import Rebatch
 from remat_cli.autodiff.rules import RULES
 from remat_cli.autodiff.step import arranged, build_step
 from remat_cli.base.errors import ConfigError, ModelError

@@ -13,7 +13,7 @@ import onnxruntime as ort
 import pytest
 from onnx import helper, numpy_helper
 
-from remat_cli.autodiff.step import Step, build_step
+from remat_cli.autodiff.step import TrainingStep, build_step
 from remat_cli.core.training import TrainOptions
 from remat_cli.onnx_io.load import DimBindings, load
 from sample_models.papers import paper_model
@@ -98,7 +98,7 @@ def zoo(name: str) -> Setting:
     return Setting(model, gradients_of(), last.input[0] if last.op_type == "Softmax" else last.output[0])
 
 
-def step_of(setting: Setting, folder: Path) -> Step:
+def step_of(setting: Setting, folder: Path) -> TrainingStep:
     onnx.save(setting.model, folder / "model.onnx")
     return build_step(load(folder / "model.onnx", DimBindings()).ir, setting.options)
 
@@ -113,7 +113,7 @@ def run(session: ort.InferenceSession, feeds: dict[str, Any]) -> dict[str, np.nd
     return dict(zip([output.name for output in session.get_outputs()], session.run(None, feeds), strict=True))
 
 
-def data_for(step: Step, seed: int = 0) -> dict[str, np.ndarray]:
+def data_for(step: TrainingStep, seed: int = 0) -> dict[str, np.ndarray]:
     """Inputs and target: normally distributed numbers, token ids, classes (two, which every model has)."""
     rng, feeds = np.random.default_rng(seed), {}
     for value in step.model.graph.inputs:
@@ -127,7 +127,7 @@ def data_for(step: Step, seed: int = 0) -> dict[str, np.ndarray]:
     return feeds
 
 
-def with_branches(step: Step, model: onnx.ModelProto) -> tuple[onnx.ModelProto, list[str]]:
+def with_branches(step: TrainingStep, model: onnx.ModelProto) -> tuple[onnx.ModelProto, list[str]]:
     """The step with more outputs: tensors that show which way ops with kinks went."""
     names = {n.input[0] if n.op_type == "MaxPool" else n.output[0] for n in model.graph.node if n.op_type in AS_SEEN}
     proto = ir.to_proto(step.model)
@@ -137,7 +137,9 @@ def with_branches(step: Step, model: onnx.ModelProto) -> tuple[onnx.ModelProto, 
     return proto, more
 
 
-def torch_result(setting: Setting, step: Step, data: dict[str, Any], seen: dict[str, Any] | None = None) -> Result:
+def torch_result(
+    setting: Setting, step: TrainingStep, data: dict[str, Any], seen: dict[str, Any] | None = None
+) -> Result:
     """One step in float64."""
     twin = Twin(setting.model, step.facts.trained, torch.float64)
     feeds = {name: array for name, array in data.items() if name != step.facts.target}

@@ -4,9 +4,17 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from remat_cli.core.interface import InputSpec
-from remat_cli.core.program import CopyAction, Program, SegmentFile, SessionAction, Value
-from remat_cli.core.program_run import ActionRecord, RunRecord, SeenMemory
+from remat_cli.core.program import (
+    ActionRecord,
+    CopyAction,
+    InputSpec,
+    Program,
+    RunRecord,
+    SeenMemory,
+    SegmentFile,
+    SessionAction,
+    Value,
+)
 from remat_cli.devices.provider_table import named_spec
 
 FIRST = SegmentFile("0.onnx", ("x",), ("b",), ("a", "b"), (0, 1), {})

@@ -12,9 +12,8 @@ from remat_cli.commands import asked
 from remat_cli.commands import compare as pipeline_compare
 from remat_cli.commands.compare import check_agreement, compare
 from remat_cli.contest import runner
-from remat_cli.contest.compare_request import compare_request
-from remat_cli.contest.measure import Job
-from remat_cli.contest.runner import run_side_by_side
+from remat_cli.contest.comparison import compare_request
+from remat_cli.contest.runner import Job, run_side_by_side
 from remat_cli.report.bench_run import BenchCase
 from remat_cli.settings.settings import load_settings
 from remat_cli.stages.solve import name_ops, refusal

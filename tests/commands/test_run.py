@@ -18,9 +18,9 @@ from remat_cli.commands.run import RunOptions, run_plan
 from remat_cli.core.plan_file import write_plan
 from remat_cli.core.program import CopyAction
 from remat_cli.devices.provider_table import named_spec
-from remat_cli.runtime import segment_measure
-from remat_cli.runtime.providers import Device
-from remat_cli.runtime.segment_measure import see_memory, time_runs
+from remat_cli.runtime import segment_run
+from remat_cli.runtime.providers import UsableDevice
+from remat_cli.runtime.segment_run import see_memory, time_runs
 from remat_cli.runtime.session import SessionSettings, run_profiled
 from remat_cli.settings.settings import load_settings
 from remat_cli.stages.program import make_program
@@ -168,7 +168,7 @@ def test_a_provider_that_is_missing_is_an_error_not_another_device(chain, tmp_pa
 
 
 def test_a_device_that_was_lost_is_an_error(chain, monkeypatch):
-    def lost(device: Device) -> None:
+    def lost(device: UsableDevice) -> None:
         if device.threads == 2:
             raise MissingDependency("it went away")
 
@@ -233,16 +233,16 @@ def test_an_estimate_is_from_nowhere_else(chain):
 
 def test_a_runtime_without_counters_hides_what_is_held(chain, monkeypatch, tmp_path):
     program = make_program(chain.plan, chain.path, tmp_path)
-    job = segment_measure.ProgramJob(program, segment_measure.pack_all(chain.prepared.feeds))
-    assert not any(segment_measure.see_memory_here(job, lambda done, total: None).is_hidden)
-    known = segment_measure.read_runs
+    job = segment_run.ProgramJob(program, segment_run.pack_all(chain.prepared.feeds))
+    assert not any(segment_run.see_memory_here(job, lambda done, total: None).is_hidden)
+    known = segment_run.read_runs
 
     def without(path):
         (run, *_) = known(path)
         return [replace(run, events=tuple(replace(event, requested_bytes=0, growth_bytes=0) for event in run.events))]
 
-    monkeypatch.setattr(segment_measure, "read_runs", without)
-    assert all(segment_measure.see_memory_here(job, lambda done, total: None).is_hidden)
+    monkeypatch.setattr(segment_run, "read_runs", without)
+    assert all(segment_run.see_memory_here(job, lambda done, total: None).is_hidden)
 
 
 def test_a_plan_from_elsewhere_is_told(chain):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from remat_cli.contest.measure import Job, solve_case
+from remat_cli.contest.runner import Job, solve_case
 from remat_cli.report.bench_run import BenchCase, BenchRun, joined
 
 

@@ -8,7 +8,7 @@ import sys
 import time
 
 from remat_cli.base.processes import Tell
-from remat_cli.contest.measure import Job
+from remat_cli.contest.runner import Job
 from remat_cli.report.bench_run import BenchRun
 
 

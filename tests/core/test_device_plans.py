@@ -8,11 +8,19 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from remat_cli.base.errors import ModelError
-from remat_cli.core.device_problem import device_tensor_ids, input_ops, make_device_problem
 from remat_cli.core.floor import working_set_floor
 from remat_cli.core.graph import Graph, Op, Tensor, Weight
 from remat_cli.core.placing import best_device, fastest_schedule, one_device_schedule
-from remat_cli.core.problem import Device, Memory, OpSpec, Problem, TensorSpec
+from remat_cli.core.problem import (
+    Device,
+    Memory,
+    OpSpec,
+    Problem,
+    TensorSpec,
+    device_tensor_ids,
+    input_ops,
+    make_device_problem,
+)
 from remat_cli.core.profile import LinkCost, OpCost, Profile, Provenance, Unsupported
 from remat_cli.core.schedule import Compute, Copy, Schedule
 from remat_cli.core.segments import Segment, Transfer, cut_plan

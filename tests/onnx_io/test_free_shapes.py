@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from remat_cli.onnx_io.draft import Draft
+from remat_cli.onnx_io.assemble import Draft
 from remat_cli.onnx_io.free_shapes import known_shapes
 
 SIZES = {"small": 4, "wide": 4096, "sum": 4096}

@@ -10,9 +10,9 @@ import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper
 
-from remat_cli.onnx_io.draft import Draft
+from remat_cli.onnx_io.assemble import Draft
+from remat_cli.onnx_io.free_shapes import STAND_INS, stand_in
 from remat_cli.onnx_io.op_facts import CONTRIB, NCHWC
-from remat_cli.onnx_io.stand_ins import STAND_INS, stand_in
 
 Dims = list[int | str]
 BATCH: Dims = ["n", 16, "h", 32]

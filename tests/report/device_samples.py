@@ -8,11 +8,9 @@ from pathlib import Path
 
 import msgspec
 
-from remat_cli.core.device import DeviceSpec
-from remat_cli.core.device_problem import make_device_problem
-from remat_cli.core.placement import Placement, Reference
 from remat_cli.core.plan_file import PlanFile, graph_instances
-from remat_cli.core.profile import LinkCost, OpCost, Profile, Unsupported
+from remat_cli.core.problem import make_device_problem
+from remat_cli.core.profile import DeviceSpec, LinkCost, OpCost, Placement, Profile, Reference, Unsupported
 from remat_cli.core.schedule import Compute, Copy, Schedule
 from remat_cli.core.simulate import baseline, simulate
 from remat_cli.core.solver_run import SolverRun, StatusName

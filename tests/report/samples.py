@@ -12,8 +12,8 @@ from remat_cli.core.plan_file import (
     ExactSession,
     FileRef,
     PlanFile,
+    PlanRequest,
     Promise,
-    Request,
     Solved,
     graph_instances,
 )
@@ -164,7 +164,7 @@ def impossible_report() -> CompileReport:
         solution=no_solution("infeasible"),
         ops=4,
         blocking_op="grow",
-        blockers=alive_at(graph(), plan(), 1),
+        blockers=alive_at(graph(), problem(), plan(), 1),
     )
 
 
@@ -198,7 +198,7 @@ def plan_file() -> PlanFile:
         source=FileRef("net.onnx", "a" * 64),
         optimized_sha256="b" * 64,
         output=FileRef("net.remat.onnx", "c" * 64),
-        request=Request("80%", 26 * MIB, dims={"batch": 8}, input_shapes={"x": (1, 3)}),
+        request=PlanRequest("80%", 26 * MIB, dims={"batch": 8}, input_shapes={"x": (1, 3)}),
         device="cpu",
         graph=graph(),
         profile=profile(),
@@ -302,7 +302,7 @@ def split_plan_file() -> PlanFile:
     return msgspec.structs.replace(
         file,
         optimized_sha256="d" * 64,
-        request=Request("22MiB", 22 * MIB, split="auto", max_tiles=8, split_axis="height"),
+        request=PlanRequest("22MiB", 22 * MIB, split="auto", max_tiles=8, split_axis="height"),
         graph=split_graph(),
         profile=split_profile(),
         schedule=judged.schedule,

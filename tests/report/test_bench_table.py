@@ -8,7 +8,10 @@ import pytest
 from remat_cli.base.errors import ModelError
 from remat_cli.report.bench_plot import bench_pictures, median_curve
 from remat_cli.report.bench_run import BenchReport, case_key, encode_run, read_runs
-from remat_cli.report.bench_stats import (
+from remat_cli.report.bench_table import (
+    bench_lines,
+    bench_markdown,
+    bench_tables,
     duel,
     group_runs,
     moves_per_second,
@@ -16,7 +19,6 @@ from remat_cli.report.bench_stats import (
     smallest_fraction,
     speed_up,
 )
-from remat_cli.report.bench_table import bench_lines, bench_markdown, bench_tables
 from remat_cli.report.style import Style
 from tests.report.bench_runs import bench_run, without_plan
 

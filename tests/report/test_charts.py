@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 from remat_cli.base.errors import MissingDependency
 from remat_cli.report.style import Style
 from remat_cli.report.svg_chart import Curve, Shading, inspect_svg, memory_svg
-from remat_cli.report.terminal_chart import Band, Rule, memory_chart, resample
+from remat_cli.report.terminal_chart import Band, ChartRule, memory_chart, resample
 from tests.report import samples
 
 MIB = 2**20
 
 
 def test_chart_shows_peak_budget_and_axis():
-    lines = memory_chart([MIB, 4 * MIB, 2 * MIB], rules=[Rule("budget", 3 * MIB)], rows=8, style=Style(46))
+    lines = memory_chart([MIB, 4 * MIB, 2 * MIB], rules=[ChartRule("budget", 3 * MIB)], rows=8, style=Style(46))
     assert lines == [
         "  4.00 MiB ┤           ███████████",
         "           │╌╌╌╌╌╌╌╌╌╌╌╌╌╌╌╌╌╌╌╌╌╌╌╌╌╌╌╌╌╌╌╌",
@@ -48,13 +48,15 @@ def test_fixed_part_is_shaded_and_starts_the_axis_when_it_dominates():
 
 
 def test_bars_over_the_budget_are_red():
-    lines = memory_chart([MIB, 4 * MIB], rules=[Rule("budget", 3 * MIB)], rows=4, style=Style(40, has_color=True))
+    lines = memory_chart([MIB, 4 * MIB], rules=[ChartRule("budget", 3 * MIB)], rows=4, style=Style(40, has_color=True))
     assert "\x1b[31m█" in lines[1]
     assert "\x1b[36m█" in lines[3]
 
 
 def test_far_away_budget_is_left_out():
-    assert not any("budget" in line for line in memory_chart([MIB], rules=[Rule("budget", 99 * MIB)], style=Style(40)))
+    assert not any(
+        "budget" in line for line in memory_chart([MIB], rules=[ChartRule("budget", 99 * MIB)], style=Style(40))
+    )
 
 
 def test_bands_are_marked_under_their_steps():
@@ -84,7 +86,7 @@ def test_no_steps():
 
 @given(st.lists(st.integers(0, 2**45), min_size=1, max_size=400), st.integers(0, 2**45), st.integers(40, 160))
 def test_chart_is_as_wide_as_the_screen_and_never_fails(values, budget, width):
-    lines = memory_chart(values, rules=[Rule("budget", budget)], style=Style(width))
+    lines = memory_chart(values, rules=[ChartRule("budget", budget)], style=Style(width))
     assert max(len(line) for line in lines[:11]) <= width
     assert any("▲" in line for line in lines)
 

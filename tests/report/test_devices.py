@@ -11,8 +11,14 @@ from remat_cli.core.schedule import Compute, Copy
 from remat_cli.core.simulate import baseline
 from remat_cli.report import render_json, render_text
 from remat_cli.report.devices_text import gain
-from remat_cli.report.obstacle import find_obstacle
-from remat_cli.report.placed import PlacedPlan, device_reports, link_reports, memory_reports, placed_recomputes
+from remat_cli.report.placed import (
+    PlacedPlan,
+    device_reports,
+    find_obstacle,
+    link_reports,
+    memory_reports,
+    placed_recomputes,
+)
 from remat_cli.report.style import Style
 from tests.report import device_samples, samples
 

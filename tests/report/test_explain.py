@@ -73,8 +73,9 @@ def views() -> Graph:
 
 def test_views_name_what_they_share():
     graph = views()
-    plan = baseline(make_problem(graph, profile_of(graph), 1000))
-    alive = {t.name: t for t in alive_at(graph, plan, 3)}
+    problem = make_problem(graph, profile_of(graph), 1000)
+    plan = baseline(problem)
+    alive = {t.name: t for t in alive_at(graph, problem, plan, 3)}
     assert {name: (t.bytes, t.shares_with) for name, t in alive.items()} == {
         "a_out": (16, None),  # nobody reads it any more, but its storage is held for v
         "v": (0, "a_out"),
@@ -106,5 +107,5 @@ def test_bytes_alive_always_add_up(graph, data):
     repeats = data.draw(st.lists(st.sampled_from(order), max_size=3))
     plan = simulate(problem, Schedule.of_ops([*order, *sorted(repeats)]))
     for step, total in enumerate(plan.memory_bytes[0]):
-        assert sum(t.bytes for t in alive_at(graph, plan, step)) + graph.input_bytes + 3 == total
+        assert sum(t.bytes for t in alive_at(graph, problem, plan, step)) + graph.input_bytes + 3 == total
     assert sum(r.runs - 1 for r in recomputes(graph, problem, plan)) == plan.recomputed_ops

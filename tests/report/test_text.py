@@ -10,7 +10,7 @@ import pytest
 
 from remat_cli.report import render_text
 from remat_cli.report.profile import CacheReport
-from remat_cli.report.solvers import OptionEntry, SolverEntry, SolversReport
+from remat_cli.report.solve import OptionEntry, SolverEntry, SolversReport
 from remat_cli.report.style import Style, columns, duration, percent, shorten
 from tests.report import compare_samples, device_samples, samples
 

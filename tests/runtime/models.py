@@ -12,8 +12,8 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from remat_cli.base.errors import ModelError
-from remat_cli.core.interface import InputSpec
-from remat_cli.runtime._process import Advance
+from remat_cli.core.program import InputSpec
+from remat_cli.runtime._ort import Advance
 
 MIB = 2**20
 LENGTH = MIB // 4  # elements of the input of `skip_model`: one MiB

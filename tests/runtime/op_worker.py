@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from remat_cli.runtime._process import Advance
+from remat_cli.runtime._ort import Advance
 from remat_cli.runtime.op_profiler import OpFinding, OpsJob
 
 

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from remat_cli.base.errors import RuntimeFailure
-from remat_cli.runtime._arrays import pack_all
-from remat_cli.runtime._process import run_fresh
+from remat_cli.runtime._ort import pack_all, run_fresh
 from remat_cli.runtime.caps import CapJob, Trial, find_smallest_cap, try_cap
 from remat_cli.runtime.feeds import make_feeds
 from remat_cli.runtime.session import SessionSettings

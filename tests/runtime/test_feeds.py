@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from remat_cli.base.errors import ModelError
-from remat_cli.core.interface import InputSpec
-from remat_cli.runtime._arrays import EXTENDED_NAMES, NUMPY_NAMES, runtime_dtype
+from remat_cli.core.program import InputSpec
+from remat_cli.runtime._ort import EXTENDED_NAMES, NUMPY_NAMES, runtime_dtype
 from remat_cli.runtime.feeds import load_feeds, make_feeds
 
 IMAGE = InputSpec("image", "float", (2, 3))

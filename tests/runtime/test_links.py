@@ -5,7 +5,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from remat_cli.runtime.links import FASTEST, SIZES, CopyTime, LinkJob, copier, fitted_link, measure_link, time_copies
+from remat_cli.runtime.profilers import (
+    FASTEST,
+    SIZES,
+    CopyTime,
+    LinkJob,
+    copier,
+    fitted_link,
+    measure_link,
+    time_copies,
+)
 from remat_cli.runtime.session import SessionSettings
 
 NAMES = ("here", "there")

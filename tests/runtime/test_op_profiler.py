@@ -7,8 +7,9 @@ import pytest
 from onnx import TensorProto, helper
 
 from remat_cli.base.errors import RuntimeFailure
-from remat_cli.core.interface import InputSpec
+from remat_cli.core.program import InputSpec
 from remat_cli.runtime import op_profiler
+from remat_cli.runtime.feeds import read_value, record_values
 from remat_cli.runtime.op_profiler import (
     NOT_TAKEN,
     OpFinding,
@@ -20,7 +21,6 @@ from remat_cli.runtime.op_profiler import (
     measure_ops,
 )
 from remat_cli.runtime.session import SessionSettings
-from remat_cli.runtime.tensor_values import read_value, record_values
 from tests.runtime import op_worker
 from tests.runtime.models import ORIGINAL_ORDER, X, save_model, skip_model, untyped, value
 

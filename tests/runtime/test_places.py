@@ -9,8 +9,7 @@ import onnx
 import pytest
 
 from remat_cli.runtime._ort import import_ort
-from remat_cli.runtime._places import place_of, placed_value, unowned
-from remat_cli.runtime.providers import parse_device
+from remat_cli.runtime.providers import parse_device, place_of, placed_value, unowned
 
 
 def owning(array):

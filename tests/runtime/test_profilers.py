@@ -10,11 +10,11 @@ import pytest
 from onnx import TensorProto, helper
 
 from remat_cli.base.errors import RuntimeFailure
-from remat_cli.core.interface import InputSpec
-from remat_cli.runtime._events import Event
+from remat_cli.core.program import InputSpec
+from remat_cli.runtime._events import ProfileEvent
 from remat_cli.runtime.feeds import make_feeds
+from remat_cli.runtime.profile_cache import cpu_name, provenance
 from remat_cli.runtime.profilers import ProfileRequest, measure, read_node_stats, workspace_bytes
-from remat_cli.runtime.provenance import cpu_name, provenance
 from remat_cli.runtime.session import runtime_version
 from tests.runtime.models import ORIGINAL_ORDER, X, save_model, skip_model, untyped, value, weight
 
@@ -101,9 +101,9 @@ def test_a_counter_of_all_heap_bytes_agrees_within_five_percent(tmp_path):
     assert int(done.stdout) == pytest.approx(tensors + COLUMNS_BYTES, rel=0.05)
 
 
-def event(name: str, **changes: int) -> Event:
+def event(name: str, **changes: int) -> ProfileEvent:
     counters = {"requested_bytes": 0, "growth_bytes": 0, "in_use_bytes": 0, "peak_bytes": 0, "held_bytes": 0}
-    return Event(name=name, op_type="Op", start_us=0, duration_us=1, types=(), **{**counters, **changes})
+    return ProfileEvent(name=name, op_type="Op", start_us=0, duration_us=1, types=(), **{**counters, **changes})
 
 
 def test_workspace_is_the_smaller_of_two_limits():

@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
-from remat_cli.core.interface import InputSpec, WeightUse
-from remat_cli.core.program import CopyAction, Program, SegmentFile, SessionAction, StoredWeight, Value
+from remat_cli.core.program import (
+    CopyAction,
+    InputSpec,
+    Program,
+    SegmentFile,
+    SessionAction,
+    StoredWeight,
+    Value,
+    WeightUse,
+)
 from remat_cli.devices.provider_table import named_spec
 from remat_cli.runtime._segment_sessions import _placed_weights, outside_bytes
 

@@ -11,8 +11,8 @@ from onnx import TensorProto, helper
 from remat_cli.base.errors import MissingDependency, RuntimeFailure
 from remat_cli.core.graph import TensorType
 from remat_cli.runtime import _ort
-from remat_cli.runtime._arrays import pack, unpack
-from remat_cli.runtime._events import Event, Run, read_runs
+from remat_cli.runtime._events import ProfiledRun, ProfileEvent, read_runs
+from remat_cli.runtime._ort import pack, unpack
 from remat_cli.runtime.feeds import make_feeds
 from remat_cli.runtime.session import SessionSettings, observation, open_session, run_profiled, runtime_version
 from tests.runtime.models import (
@@ -165,9 +165,9 @@ def test_wrong_feeds_are_one_line(tmp_path):
 
 
 def test_two_ops_of_one_name_are_refused():
-    event = Event("n", "Exp", 0, 1, 4, 4, 256, 256, 256, ())
+    event = ProfileEvent("n", "Exp", 0, 1, 4, 4, 256, 256, 256, ())
     with pytest.raises(RuntimeFailure, match=r"m\.onnx: two ops are named 'n'"):
-        observation(Run((event, event), 2), {}, "m.onnx")
+        observation(ProfiledRun((event, event), 2), {}, "m.onnx")
 
 
 def test_profile_without_memory_counters_is_refused(tmp_path):

@@ -9,7 +9,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from remat_cli.base.errors import RuntimeFailure
-from remat_cli.core.interface import InputSpec
+from remat_cli.core.program import InputSpec
 from remat_cli.runtime.feeds import make_feeds
 from remat_cli.runtime.verify import VerifyRequest, verify
 from tests.runtime.models import GATES, MIB, ORDER, ORIGINAL_ORDER, X, save_model, skip_model, value, weight

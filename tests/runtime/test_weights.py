@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
-from remat_cli.core.interface import InputSpec, Reader, WeightUse
-from remat_cli.runtime._arrays import runtime_dtype
+from remat_cli.core.program import InputSpec, Reader, WeightUse
+from remat_cli.runtime._ort import runtime_dtype
 from remat_cli.runtime.feeds import make_feeds
 from remat_cli.runtime.session import SessionSettings, run_profiled
 from remat_cli.runtime.weights import kept_weight_bytes, packs_weight

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from remat_cli.base.errors import ConfigError
-from remat_cli.base.machine import available_cores
+from remat_cli.base.processes import available_cores
 from remat_cli.cli.printing import Printing, printing_of
 from remat_cli.core.budget import parse_budget
 from remat_cli.devices.provider_table import named_spec

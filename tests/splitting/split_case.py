@@ -25,7 +25,7 @@ from remat_cli.splitting.build import FILL_SINCE, TiledRegion, split_model
 from remat_cli.splitting.estimate import Estimate, estimate
 from remat_cli.splitting.steps import region_steps
 from remat_cli.splitting.tiling import Cutting, exit_axes
-from remat_cli.splitting.timeline import Timeline
+from remat_cli.splitting.timeline import TensorTimeline
 from remat_cli.splitting.view import ModelView, view_model
 from tests.helpers import free_problem, observe, optimise, to_bytes
 from tests.splitting.random_models import Sample
@@ -48,10 +48,10 @@ class Case:
         return self.view.model.graph.opset_imports[""] >= FILL_SINCE
 
     @cached_property
-    def timeline(self) -> Timeline:
+    def timeline(self) -> TensorTimeline:
         """Ops in baseline order, without workspace."""
         plan = baseline(free_problem(self.view.graph))
-        return Timeline(self.view, tuple(range(len(self.view.graph.ops))), plan.memory_bytes[0])
+        return TensorTimeline(self.view, tuple(range(len(self.view.graph.ops))), plan.memory_bytes[0])
 
     @cached_property
     def outputs(self) -> tuple[Arrays, Arrays]:

@@ -5,8 +5,14 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from remat_cli.splitting.build import SPLIT_OF, TiledRegion, split_model
-from remat_cli.splitting.differences import compared_pieces, first_difference, with_outputs
+from remat_cli.splitting.build import (
+    SPLIT_OF,
+    TiledRegion,
+    compared_pieces,
+    first_difference,
+    split_model,
+    with_outputs,
+)
 from remat_cli.splitting.steps import region_steps
 from remat_cli.splitting.tiling import Cutting
 from tests.helpers import to_bytes

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from remat_cli.splitting.op_view import Slab
-from remat_cli.splitting.products import Product, has_same_bits
+from remat_cli.splitting.rules_matrix import Product, has_same_bits
 from tests.splitting.sliced_op import Array, OneOp, Outcome, check_slices
 
 FEW = settings(deadline=None, max_examples=12, derandomize=True)

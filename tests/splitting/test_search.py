@@ -10,8 +10,8 @@ import pytest
 from remat_cli.core.profile import OpCost
 from remat_cli.core.splits import SplitAxis, parse_split_axis
 from remat_cli.splitting.build import FILL_SINCE
-from remat_cli.splitting.search import Limits, Search
-from remat_cli.splitting.timeline import Timeline
+from remat_cli.splitting.search import SplitLimits, SplitSearch
+from remat_cli.splitting.timeline import TensorTimeline
 from tests.splitting.random_models import Sketch
 from tests.splitting.split_case import Case, check_same, judged_peak_bytes, make_case
 
@@ -35,11 +35,11 @@ def images() -> Case:
     return make_case(sketch.sample([value]))
 
 
-def search(case: Case, **limits) -> Search:
+def search(case: Case, **limits) -> SplitSearch:
     """A search on a case where every op takes a millisecond."""
     costs = [OpCost(op.name, OP_NS) for op in case.view.graph.ops]
     chosen = {"axis": SplitAxis(), "seconds": ENOUGH_SECONDS, **limits}
-    return Search(case.timeline, costs, Limits(**chosen))
+    return SplitSearch(case.timeline, costs, SplitLimits(**chosen))
 
 
 def peak(case: Case) -> int:
@@ -176,9 +176,9 @@ def test_attention_is_cut_by_heads_or_rows():
 
 def test_another_order_is_searched_in_that_order(images):
     order = tuple(range(len(images.view.graph.ops)))
-    timeline = Timeline(images.view, order, tuple(held + 1000 for held in images.timeline.memory_bytes))
+    timeline = TensorTimeline(images.view, order, tuple(held + 1000 for held in images.timeline.memory_bytes))
     costs = [OpCost(op.name, OP_NS) for op in images.view.graph.ops]
-    looking = Search(timeline, costs, Limits(axis=SplitAxis(), seconds=ENOUGH_SECONDS))
+    looking = SplitSearch(timeline, costs, SplitLimits(axis=SplitAxis(), seconds=ENOUGH_SECONDS))
     proposal = looking.propose(peak(images))
     assert proposal is not None
     assert proposal.regions  # workspace of 1,000 bytes more than before

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from remat_cli.core.schedule import Schedule
 from remat_cli.core.simulate import simulate
-from remat_cli.splitting.timeline import Timeline, owner_of
+from remat_cli.splitting.timeline import TensorTimeline, owner_of
 from tests.helpers import free_problem
 from tests.splitting.random_models import Sketch, image_models, transformer_models
 from tests.splitting.split_case import make_case
@@ -25,7 +25,7 @@ def test_widths_are_what_the_judge_holds_between_steps(data):
     problem = free_problem(case.view.graph)
     order = data.draw(_orders(case.view.graph))
     plan = simulate(problem, Schedule.of_ops(order))
-    widths = Timeline(case.view, tuple(order), plan.memory_bytes[0]).width_bytes
+    widths = TensorTimeline(case.view, tuple(order), plan.memory_bytes[0]).width_bytes
     assert len(widths) == len(order) + 1
     for cut, width in enumerate(widths):
         assert width == _held_across(plan, problem, cut)

@@ -11,29 +11,26 @@ from msgspec.structs import replace
 
 from remat_cli.base.files import sha256
 from remat_cli.base.progress import silent
-from remat_cli.core.device import DeviceSpec
-from remat_cli.core.device_problem import input_ops
 from remat_cli.core.graph import Graph
-from remat_cli.core.placement import Placement
 from remat_cli.core.placing import placed_schedule
 from remat_cli.core.plan import Plan
 from remat_cli.core.plan_file import (
     ExactSession,
     FileRef,
     PlanFile,
+    PlanRequest,
     Promise,
-    Request,
     Solved,
     graph_instances,
     write_plan,
 )
-from remat_cli.core.problem import Problem
-from remat_cli.core.profile import LinkCost, OpCost, Profile
+from remat_cli.core.problem import Problem, input_ops
+from remat_cli.core.profile import DeviceSpec, LinkCost, OpCost, Placement, Profile
 from remat_cli.core.schedule import Compute, Schedule, Step
 from remat_cli.core.simulate import simulate
 from remat_cli.devices.provider_table import named_spec
 from remat_cli.onnx_io.load import save
-from remat_cli.runtime.provenance import provenance
+from remat_cli.runtime.profile_cache import provenance
 from remat_cli.settings.settings import load_settings
 from remat_cli.stages.place import cut_of
 from remat_cli.stages.platform import Platform
@@ -131,7 +128,7 @@ def _plan_file(prepared: Prepared, platform: Platform, problem: Problem, plan: P
         source=FileRef(str(prepared.source.path), prepared.source.sha256),
         optimized_sha256=prepared.reference_sha256,
         output=FileRef(output.name, sha256(output)),
-        request=Request(budget="100%", budget_bytes=PLENTY),
+        request=PlanRequest(budget="100%", budget_bytes=PLENTY),
         device=",".join(spec.name for spec in platform.specs),
         graph=prepared.graph,
         profile=platform.profiles[0],

@@ -9,8 +9,7 @@ import pytest
 
 from remat_cli.base.errors import MissingDependency
 from remat_cli.base.progress import Advance, Event, listening, silent
-from remat_cli.core.device import DeviceSpec, LinkSpec
-from remat_cli.core.profile import LinkCost
+from remat_cli.core.profile import DeviceSpec, LinkCost, LinkSpec
 from remat_cli.runtime.op_profiler import OpFinding
 from remat_cli.runtime.providers import is_present, parse_device
 from remat_cli.settings.settings import load_settings
