@@ -55,6 +55,11 @@ class Limits:
         return max(0.0, self.started + self.seconds - time.monotonic())
 
     @property
+    def space(self) -> Space:
+        """The search space of the order asked for."""
+        return "free" if self.order == "free" else "first_in_order"
+
+    @property
     def is_over(self) -> bool:
         """Whether time is up or the user asked to stop."""
         return self.seconds_left <= 0.0 or self.should_stop()

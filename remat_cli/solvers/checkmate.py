@@ -12,9 +12,9 @@ from remat_cli.core.problem import Problem
 from remat_cli.core.schedule import Schedule
 from remat_cli.core.simulate import baseline
 from remat_cli.solvers._milp.cp_sat import Watch
-from remat_cli.solvers._milp.engines import MOST_FOR_CP_SAT, Engine, Hint, run_engine
+from remat_cli.solvers._milp.program import MOST_FOR_CP_SAT, Engine, Hint, Unfinished, run_engine
 from remat_cli.solvers._sharing import Condensed, condense
-from remat_cli.solvers._stages.program import StageModel, Unfinished, build_stage_model, full_size
+from remat_cli.solvers._stages.program import StageModel, build_stage_model, full_size
 from remat_cli.solvers._stages.rows import Stages, in_stages, schedule_of, stages_of
 from remat_cli.solvers.base import Limits, Solution, Space, Status
 

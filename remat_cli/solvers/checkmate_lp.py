@@ -13,9 +13,10 @@ from remat_cli.core.plan import Plan
 from remat_cli.core.problem import Problem
 from remat_cli.core.schedule import Schedule
 from remat_cli.core.simulate import baseline
+from remat_cli.solvers._milp.program import Unfinished
 from remat_cli.solvers._sharing import Condensed, condense
-from remat_cli.solvers._stages.candidates import Candidate, Rounder, Rounding, Shares, guesses
-from remat_cli.solvers._stages.program import StageModel, Unfinished, build_stage_model
+from remat_cli.solvers._stages.candidates import RoundedPlan, Rounder, Rounding, Shares, guesses
+from remat_cli.solvers._stages.program import StageModel, build_stage_model
 from remat_cli.solvers._stages.relaxed import Relaxed, is_impossible, relax
 from remat_cli.solvers._stages.rows import stages_of
 from remat_cli.solvers.base import Limits, Solution, Status
@@ -209,18 +210,18 @@ class _Session:
     def _round(self, shares: Shares, allowance: float) -> None:
         """All roundings of a solution, then the best of them pruned."""
         options, seed = self.options, self.limits.seed
-        found: dict[bytes, tuple[Candidate, str]] = {}
-        for guess in guesses(shares, options.rounding, options.thresholds, options.samples, seed):
+        found: dict[bytes, tuple[RoundedPlan, str]] = {}
+        for how, held in guesses(shares, options.rounding, options.thresholds, options.samples, seed):
             if self.is_done:
                 return
-            candidate = self.rounder.round(guess.held)
+            candidate = self.rounder.round(held)
             self.facts["candidates"] += 1
-            found.setdefault(candidate.events.tobytes(), (candidate, guess.how))
-            self._consider(candidate, allowance, guess.how)
+            found.setdefault(candidate.events.tobytes(), (candidate, how))
+            self._consider(candidate, allowance, how)
         if options.prune:
             self._prune(sorted(found.values(), key=lambda pair: self.rounder.rank(pair[0])), allowance)
 
-    def _prune(self, found: list[tuple[Candidate, str]], allowance: float) -> None:
+    def _prune(self, found: list[tuple[RoundedPlan, str]], allowance: float) -> None:
         """From the best on, as many as a fixed number of steps allows, so that the same are tried on every machine."""
         steps_left = _PRUNING_STEPS
         for candidate, how in found:
@@ -231,11 +232,11 @@ class _Session:
                 steps_left -= steps
                 self._consider(self.rounder.better(candidate), allowance, f"{how}, pruned")
 
-    def _consider(self, candidate: Candidate, allowance: float, how: str) -> None:
+    def _consider(self, candidate: RoundedPlan, allowance: float, how: str) -> None:
         if self._offer(candidate):
             self.facts |= {"best_allowance": allowance, "best_rounding": how}
 
-    def _offer(self, candidate: Candidate) -> bool:
+    def _offer(self, candidate: RoundedPlan) -> bool:
         """Have a candidate judged if its figures are good; whether it is the best plan now."""
         is_fast = self.best is None or candidate.time_ns < self.best.time_ns
         if not is_fast or candidate.peak_bytes > self.rounder.free_bytes:

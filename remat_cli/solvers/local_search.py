@@ -12,11 +12,19 @@ import msgspec
 from remat_cli.core.problem import Problem
 from remat_cli.core.schedule import Schedule
 from remat_cli.core.simulate import baseline
-from remat_cli.solvers._order import greedy_starts, search_order
 from remat_cli.solvers._search.state import make_net
-from remat_cli.solvers._search.tracks import Clock, Incumbent, Track, chunk_work, is_roomy, make_track
+from remat_cli.solvers._search.tracks import (
+    Clock,
+    Incumbent,
+    Track,
+    chunk_work,
+    greedy_starts,
+    is_roomy,
+    make_track,
+    search_order,
+)
 from remat_cli.solvers._sharing import Condensed, condense
-from remat_cli.solvers.base import Limits, Solution, Space, Status
+from remat_cli.solvers.base import Limits, Solution, Status
 
 HEATS = (0.02, 0.1, 0.5)  # of the mean op time
 
@@ -186,13 +194,12 @@ class _Search:
                 track.begin(best.ops)
 
     def _solution(self) -> Solution:
-        space: Space = "first_in_order" if self.is_pinned else "free"
         bound_ns = self.problem.baseline_time_ns
         facts = {"moves": self.clock.work, "rounds": self.rounds}
         if seconds := sum(track.seconds for track in self.tracks):
             facts["moves_per_second_per_core"] = int(sum(track.work for track in self.tracks) / seconds)
         plan = self.incumbent.plan
         if plan is None:
-            return Solution(Status.NOT_FOUND, space, None, bound_ns, facts=facts)
+            return Solution(Status.NOT_FOUND, self.limits.space, None, bound_ns, facts=facts)
         status = Status.OPTIMAL if plan.time_ns == bound_ns else Status.FEASIBLE
-        return Solution(status, space, plan.schedule, bound_ns, facts=facts)
+        return Solution(status, self.limits.space, plan.schedule, bound_ns, facts=facts)

@@ -13,13 +13,12 @@ from remat_cli.base.errors import InvalidSchedule
 from remat_cli.core.problem import Problem
 from remat_cli.core.schedule import Schedule
 from remat_cli.core.simulate import baseline, simulate
-from remat_cli.solvers._milp.cp_sat import WORK_PER_DETERMINISTIC_SECOND, Outcome, OutOfTime, Run, Watch, search
-from remat_cli.solvers._moccasin.clock import Clock, Domain, make_clock
+from remat_cli.solvers._milp.cp_sat import WORK_PER_DETERMINISTIC_SECOND, Effort, Outcome, OutOfTime, Watch, search
+from remat_cli.solvers._moccasin.clock import Calendar, Domain, make_clock
 from remat_cli.solvers._moccasin.hints import add_hint, read_ops
 from remat_cli.solvers._moccasin.model import (
-    Model,
+    MoccasinModel,
     Precedence,
-    Question,
     Units,
     build_model,
     make_units,
@@ -91,7 +90,7 @@ class _Session:
         self.problem = condensed.problem
         runs = Counter(start)
         caps = [max(options.max_copies, runs[op]) for op in range(len(self.problem.ops))]
-        self.clock: Clock = make_clock(self.problem, limits.order, options.domain, caps)
+        self.clock: Calendar = make_clock(self.problem, limits.order, options.domain, caps)
         self.units: Units = make_units(self.problem, self.clock.horizon)
         self.is_exact = condensed.exact and self.units.is_exact
         self.facts: dict[str, Any] = {
@@ -185,16 +184,18 @@ class _Session:
             self._raise_bound(outcome.bound)
         return outcome
 
-    def _model(self, capacity: tuple[int, int], hint: _Incumbent) -> Model:
-        question = Question(self.problem, self.clock, self.units)
-        model = build_model(question, self.options.precedence, capacity, lambda: self.limits.is_over)
+    def _model(self, capacity: tuple[int, int], hint: _Incumbent) -> MoccasinModel:
+        parts = self.problem, self.clock, self.units
+        model = build_model(*parts, self.options.precedence, capacity, lambda: self.limits.is_over)
         if hint.events is not None:
             add_hint(model, hint.ops, hint.events, max(hint.peak, capacity[0]))
         return model
 
-    def _run(self, model: Model, phase: Literal["peak", "time"], share: float, watch: Watch, gap: float) -> Outcome:
+    def _run(
+        self, model: MoccasinModel, phase: Literal["peak", "time"], share: float, watch: Watch, gap: float
+    ) -> Outcome:
         work = None if self.work_left is None else self.work_left * share
-        run = Run(self.limits.seconds_left * share, work, gap)
+        run = Effort(self.limits.seconds_left * share, work, gap)
         outcome = search(model.cp, partial(read_ops, model), run, self.limits, watch)
         if self.work_left is not None:
             self.work_left = max(0.0, self.work_left - outcome.deterministic_seconds)

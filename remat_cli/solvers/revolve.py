@@ -10,7 +10,7 @@ import msgspec
 from remat_cli.core.problem import Problem
 from remat_cli.core.schedule import Schedule
 from remat_cli.solvers._chains.blocks import Blocks, find_blocks, spell_out
-from remat_cli.solvers._chains.candidates import Request, best_within
+from remat_cli.solvers._chains.candidates import best_within
 from remat_cli.solvers._chains.revolve import MOST_FORWARDS, chain_actions, fewest_forwards, forward_table, reverse
 from remat_cli.solvers._sharing import Condensed, condense
 from remat_cli.solvers.base import Limits, Solution
@@ -55,7 +55,7 @@ class Revolve(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             blocks = find_blocks(condensed.problem, limits.order)
             return iter(()) if isinstance(blocks, str) else self._schedules(blocks)
 
-        return best_within(problem, schedules, Request(close_gaps=self.close_gaps), limits, start)
+        return best_within(problem, schedules, self.close_gaps, limits, start)
 
     def _schedules(self, blocks: Blocks) -> Iterator[list[int]]:
         stages = blocks.chain.stages

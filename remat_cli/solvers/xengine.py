@@ -15,10 +15,10 @@ from remat_cli.core.plan import Plan
 from remat_cli.core.problem import Problem
 from remat_cli.core.schedule import Schedule
 from remat_cli.solvers._milp.cp_sat import Watch
-from remat_cli.solvers._milp.engines import Engine, run_engine
+from remat_cli.solvers._milp.program import Engine, Unfinished, run_engine
 from remat_cli.solvers._sharing import Condensed, condense
 from remat_cli.solvers._xengine.layout import Objective, Room, Rules, is_exact, make_layout, without_sharing
-from remat_cli.solvers._xengine.model import Model, OutOfRoom, build_model
+from remat_cli.solvers._xengine.model import XEngineModel, build_model
 from remat_cli.solvers._xengine.schedule import Staged, is_affordable, read_schedule, stage_schedule
 from remat_cli.solvers.base import Limits, Solution, Space, Status
 
@@ -110,7 +110,7 @@ class _Session:
     cost_unit: int = 1
     is_refused: bool = False
     facts: dict[str, Any] = field(default_factory=dict)
-    model: Model = field(init=False)
+    model: XEngineModel = field(init=False)
 
     @property
     def is_relaxed(self) -> bool:
@@ -144,7 +144,7 @@ class _Session:
         self.facts |= {"engine": self.engine, "is_exact": self.plain.exact, "binaries": layout.binaries()}
         try:
             self.model = build_model(layout, lambda: self.limits.is_over)
-        except OutOfRoom as reason:
+        except Unfinished as reason:
             self.facts["unfinished"] = str(reason)
             return False
         milp = self.model.milp

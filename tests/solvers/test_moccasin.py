@@ -19,7 +19,7 @@ from remat_cli.solvers import make_solver, solve
 from remat_cli.solvers._milp.cp_sat import OutOfTime
 from remat_cli.solvers._moccasin.clock import last_useful_stages, make_clock
 from remat_cli.solvers._moccasin.hints import add_hint, read_ops
-from remat_cli.solvers._moccasin.model import Question, build_model, make_units
+from remat_cli.solvers._moccasin.model import build_model, make_units
 from remat_cli.solvers.base import Limits, Status
 from tests.solvers.brute_force import optimum
 from tests.solvers.vectors import INSTANCES, load_cases
@@ -218,10 +218,9 @@ def test_a_hint_is_complete_and_feasible(order, copies, domain, precedence):
         units = make_units(problem, clock.horizon)
         events = clock.events(ops)
         assert events is not None
-        question = Question(problem, clock, units)
-        model = build_model(question, precedence, (units.capacity, units.capacity), lambda: False)
+        model = build_model(problem, clock, units, precedence, (units.capacity, units.capacity), lambda: False)
         with pytest.raises(OutOfTime):
-            build_model(question, precedence, (units.capacity, units.capacity), lambda: True)
+            build_model(problem, clock, units, precedence, (units.capacity, units.capacity), lambda: True)
         add_hint(model, ops, events, units.capacity)
         hinted = list(model.cp.proto.solution_hint.vars)
         open_variables = [i for i, v in enumerate(model.cp.proto.variables) if len(set(v.domain)) > 1]

@@ -12,11 +12,11 @@ from remat_cli.core.problem import Device, Memory, OpSpec, Problem, TensorSpec
 from remat_cli.core.schedule import Compute, Copy, Schedule
 from remat_cli.core.simulate import simulate
 from remat_cli.solvers._placement import exact as exact_module
-from remat_cli.solvers._placement.exact import ExactOutcome, solve_exact
+from remat_cli.solvers._placement.exact import solve_exact
 from remat_cli.solvers._placement.exact_hints import add_hint, counts_of, expressible
 from remat_cli.solvers._placement.exact_model import build_model
 from remat_cli.solvers._placement.exact_parts import Caps, Question, make_choices, make_costs, make_units
-from remat_cli.solvers.base import Limits, Status
+from remat_cli.solvers.base import Limits, Solution, Status
 from tests.solvers.brute_force_devices import optimum
 from tests.solvers.vectors import load_cases
 
@@ -30,7 +30,7 @@ def nothing(schedule: Schedule | None, bound_ns: int | None) -> None:
     pass
 
 
-def exact(problem: Problem, start: Schedule | None = None, **limits) -> ExactOutcome:
+def exact(problem: Problem, start: Schedule | None = None, **limits) -> Solution:
     return solve_exact(problem, Limits(**{"seconds": 20, "workers": 1, **limits}), start, nothing)
 
 

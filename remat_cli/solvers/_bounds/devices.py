@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from remat_cli.core.problem import Problem
 from remat_cli.solvers._bounds.devices_cut import cut_units
 from remat_cli.solvers._bounds.devices_frontier import (
-    Windows,
+    StageRanges,
     device_frontier_milp,
     free_windows,
     ordered_windows,
@@ -25,7 +25,7 @@ from remat_cli.solvers._bounds.free_frontier import choose_chain
 from remat_cli.solvers._bounds.frontier import choose_boundaries
 from remat_cli.solvers._bounds.improving import Bound, improving_bounds, known_units, part_of
 from remat_cli.solvers._bounds.pressure import Pressure, make_pressure
-from remat_cli.solvers._milp.program import Engine, Milp, rising_answers
+from remat_cli.solvers._milp.program import BoundEngine, Milp, rising_answers
 from remat_cli.solvers.base import Limits, Order, Space
 
 # Variables up to which CP-SAT, exact and without the start of a process, is the quicker engine.
@@ -43,7 +43,7 @@ _WORTH = 0.8
 
 
 @dataclass(frozen=True)
-class Work:
+class Shortage:
     """A problem with the memory that is shortest, if any is, as a problem of its own."""
 
     problem: Problem
@@ -96,7 +96,7 @@ def _all_bounds(problem: Problem, limits: Limits, best_ns: Callable[[], int | No
     several = len(problem.memories) > 1
     if several and len(problem.memories) == 2 and not problem.overlap:
         yield cut_bound(problem)
-    work = Work(problem, limits.order, shortest_memory(problem) if several else None)
+    work = Shortage(problem, limits.order, shortest_memory(problem) if several else None)
     yield from _merged(problem, part_of(limits, _MERGED_SHARE if several else 1.0), best_ns)
     tried: list[list[int]] = []
     for count in (0, *_BOUNDARIES) if several else ():
@@ -117,7 +117,7 @@ def _merged(problem: Problem, limits: Limits, best_ns: Callable[[], int | None])
         yield replace(bound, start=None, facts=bound.facts | {"memories": "merged"})
 
 
-def choose_stages(work: Work, count: int) -> list[int]:
+def choose_stages(work: Shortage, count: int) -> list[int]:
     """At most so many boundaries, where the shortest memory asks for them."""
     if work.shortest is None or count == 0:
         return []
@@ -126,7 +126,7 @@ def choose_stages(work: Work, count: int) -> list[int]:
 
 
 def frontier_bounds(
-    work: Work, chosen: list[int], limits: Limits, best_ns: Callable[[], int | None]
+    work: Shortage, chosen: list[int], limits: Limits, best_ns: Callable[[], int | None]
 ) -> Iterator[Bound]:
     """Rising bounds from the program with these boundaries."""
     began = time.monotonic()
@@ -147,11 +147,11 @@ def frontier_bounds(
         yield Bound(total, work.space, "frontier", answer.is_tight, time.monotonic() - began, facts)
 
 
-def _windows(work: Work, rooms: Rooms, chosen: list[int]) -> Windows:
+def _windows(work: Shortage, rooms: Rooms, chosen: list[int]) -> StageRanges:
     return free_windows(rooms, chosen) if work.order == "free" else ordered_windows(rooms, chosen)
 
 
-def _engine(milp: Milp, is_small: bool) -> Engine:
+def _engine(milp: Milp, is_small: bool) -> BoundEngine:
     if is_small:
         return "cp-sat"
     return "highs" if len(milp.upper) <= _MOST_INTEGERS else "relaxed"

@@ -19,7 +19,7 @@ _ROW_TERMS = 200_000
 
 
 @dataclass(frozen=True, order=True)
-class Gap:
+class UseGap:
     """A tensor between two uses in a row, `first` and `last` (events; the number of ops is the end)."""
 
     tensor: int
@@ -45,17 +45,17 @@ class _Builder:
     pressure: Pressure
     events: list[int]
     milp: Milp = field(default_factory=Milp)
-    recomputed: dict[Gap, int | None] = field(default_factory=dict)
+    recomputed: dict[UseGap, int | None] = field(default_factory=dict)
     slots: dict[tuple[int, int], int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.gaps: dict[int, list[Gap]] = {event: [] for event in self.events}
+        self.gaps: dict[int, list[UseGap]] = {event: [] for event in self.events}
         for tensor, root in enumerate(self.pressure.class_of):
             uses = self.pressure.uses(tensor)
             for first, last in pairwise(uses):
                 for event in self.events[bisect_right(self.events, first) : bisect_left(self.events, last)]:
                     if self.pressure.weight[root] > 0 and root not in self.pressure.own[event]:
-                        self.gaps[event].append(Gap(tensor, first, last))
+                        self.gaps[event].append(UseGap(tensor, first, last))
 
     def cover(self, event: int) -> None:
         """Working set and what stays in memory around an event fit together."""
@@ -68,12 +68,12 @@ class _Builder:
                 terms.append((-pressure.weight[root], self.milp.all_of(literals)))
         self.milp.at_most(terms, most)
 
-    def _recomputed(self, gap: Gap) -> int | None:
+    def _recomputed(self, gap: UseGap) -> int | None:
         if gap not in self.recomputed:
             self.recomputed[gap] = self._new_literal(gap)
         return self.recomputed[gap]
 
-    def _new_literal(self, gap: Gap) -> int | None:
+    def _new_literal(self, gap: UseGap) -> int | None:
         op = self.pressure.producer(gap.tensor)
         spec = self.pressure.problem.ops[op]
         if not spec.repeatable:

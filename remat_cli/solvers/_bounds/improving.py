@@ -21,7 +21,7 @@ from remat_cli.solvers._bounds.free_frontier import choose_chain, free_frontier_
 from remat_cli.solvers._bounds.frontier import Frontier, choose_boundaries, make_frontier, rounded_schedule
 from remat_cli.solvers._bounds.gaps import gap_cover_milp
 from remat_cli.solvers._bounds.pressure import Pressure, make_pressure
-from remat_cli.solvers._milp.program import Answer, Engine, Known, Milp, rising_answers
+from remat_cli.solvers._milp.program import Answer, BoundEngine, Known, Milp, rising_answers
 from remat_cli.solvers.base import Limits, Order, Space
 
 # Variables times stages up to which CP-SAT, exact and without the start of a process, is the quicker engine.
@@ -228,7 +228,7 @@ def known_units(best_ns: Callable[[], int | None], free_ns: int, unit: int) -> K
     return known
 
 
-def _engine(task: Task) -> Engine:
+def _engine(task: Task) -> BoundEngine:
     if task.size <= _SMALL:
         return "cp-sat"
     return "highs" if task.with_integers else "relaxed"

@@ -11,33 +11,26 @@ from remat_cli.core.schedule import Schedule
 from remat_cli.core.simulate import baseline
 from remat_cli.solvers._chains.gap_closing import close_gaps
 from remat_cli.solvers._sharing import Condensed, condense, drop_dead
-from remat_cli.solvers.base import Limits, Order, Solution, Space, Status
+from remat_cli.solvers.base import Limits, Order, Solution, Status
 
 CLOSED = 12  # of the fastest candidates, the gaps are closed
 
 Generate = Callable[[Condensed], Iterable[Sequence[int]]]
 
 
-@dataclass(frozen=True)
-class Request:
-    """What to do with candidates besides judging them: close the gaps of the fastest within the budget."""
-
-    close_gaps: bool = False
-
-
 def best_within(
-    problem: Problem, generate: Generate, request: Request, limits: Limits, start: Schedule | None
+    problem: Problem, generate: Generate, closes_gaps: bool, limits: Limits, start: Schedule | None
 ) -> Solution:
     """The fastest of what `generate` proposes, as sequences of ops of the condensed problem, within the budget.
 
     Each must read only what was computed before it. Dead steps are taken out, ops that must not be repeated are not,
     and with order `keep` what comes too late for the baseline order is put earlier. Better ones are reported at once.
-    Nothing but the baseline time is proved.
+    Of the fastest the gaps are closed if asked for. Nothing but the baseline time is proved.
     """
     plan = baseline(problem)
     if plan.peak <= problem.memories[0].budget_bytes:
         return Solution(Status.OPTIMAL, "free", plan.schedule, plan.time_ns)
-    contest = _Contest(problem, condense(problem), request, limits)
+    contest = _Contest(problem, condense(problem), closes_gaps, limits)
     if start is not None:
         contest.enter_start(start)
     if not contest.is_decided:
@@ -47,7 +40,7 @@ def best_within(
             contest.enter(ops)
             if contest.is_decided:
                 break
-    if request.close_gaps:
+    if closes_gaps:
         contest.close_gaps()
     return contest.solution()
 
@@ -103,38 +96,25 @@ def cleaned(problem: Problem, ops: Sequence[int], order: Order) -> Schedule:
     return drop_dead(problem, Schedule.of_ops(in_baseline_order(allowed)))
 
 
-@dataclass(order=True)
-class _Entry:
-    """A candidate within the budget: its time, its number, and its condensed schedule."""
-
-    time_ns: int
-    number: int
-    schedule: Schedule = field(compare=False)
-
-
 @dataclass
 class _Contest:
-    """Judges candidates and remembers the best."""
+    """Judges candidates and remembers the best; `fitting` are those within the budget: time, number, and schedule."""
 
     problem: Problem
     condensed: Condensed
-    request: Request
+    closes_gaps: bool
     limits: Limits
     best: Schedule | None = None
     best_ns: int | None = None
     least_peak: int | None = None
     seen: set[Schedule] = field(default_factory=set)
-    fitting: list[_Entry] = field(default_factory=list)
+    fitting: list[tuple[int, int, Schedule]] = field(default_factory=list)
     closed: int = 0
 
     @property
     def is_decided(self) -> bool:
         """Whether nothing can be faster."""
         return self.best_ns == self.problem.baseline_time_ns
-
-    @property
-    def space(self) -> Space:
-        return "free" if self.limits.order == "free" else "first_in_order"
 
     def enter_start(self, start: Schedule) -> None:
         """What the caller knew already, if it is in the order asked for."""
@@ -149,15 +129,15 @@ class _Contest:
             return
         self.seen.add(schedule)
         time_ns = self._judge(schedule)
-        if time_ns is not None and self.request.close_gaps:
-            self.fitting.append(_Entry(time_ns, len(self.seen), schedule))
+        if time_ns is not None and self.closes_gaps:
+            self.fitting.append((time_ns, len(self.seen), schedule))
 
     def close_gaps(self) -> None:
         """Close the gaps of the fastest candidates, fastest first."""
-        for entry in sorted(self.fitting)[:CLOSED]:
+        for _, _, schedule in sorted(self.fitting)[:CLOSED]:
             if self.limits.is_over or self.is_decided:
                 return
-            ops = close_gaps(self.condensed, entry.schedule, self.limits).op_ids()
+            ops = close_gaps(self.condensed, schedule, self.limits).op_ids()
             closed = cleaned(self.condensed.problem, ops, self.limits.order)
             if closed not in self.seen:
                 self.closed += 1
@@ -167,15 +147,15 @@ class _Contest:
     def solution(self) -> Solution:
         """The answer; the schedule in it has been reported."""
         facts: dict[str, Any] = {"candidates": len(self.seen)}
-        if self.request.close_gaps:
+        if self.closes_gaps:
             facts["closed"] = self.closed
         if self.least_peak is not None:
             facts["least_peak_bytes"] = self.least_peak
         bound = self.problem.baseline_time_ns
         if self.best is None:
-            return Solution(Status.NOT_FOUND, self.space, None, bound, facts=facts)
+            return Solution(Status.NOT_FOUND, self.limits.space, None, bound, facts=facts)
         status = Status.OPTIMAL if self.is_decided else Status.FEASIBLE
-        return Solution(status, self.space, self.best, bound, facts=facts)
+        return Solution(status, self.limits.space, self.best, bound, facts=facts)
 
     def _judge(self, schedule: Schedule) -> int | None:
         """Spell a condensed schedule out and take it; its time if it is within the budget."""

@@ -26,7 +26,7 @@ class OutOfTime(Exception):
 
 
 @dataclass(frozen=True)
-class Run:
+class Effort:
     """How one search is limited and tuned.
 
     Wall time, deterministic time (None: no limit), absolute gap in objective units, and how much CP-SAT relies on
@@ -67,7 +67,7 @@ class Watch:
     bounded: Callable[[int], None] = _ignore
 
 
-def search(cp: Any, read: Reader, run: Run, limits: Limits, watch: Watch) -> Outcome:
+def search(cp: Any, read: Reader, run: Effort, limits: Limits, watch: Watch) -> Outcome:
     """Solve in a thread of its own, so that the caller's thread stays free for reports, signals and `should_stop`.
 
     `read` turns a solution into ops; it runs in CP-SAT's threads. `watch` is called in the caller's thread only.
@@ -103,7 +103,7 @@ def lasting(cp: Any, start: Any, length: Any, end: Any, present: Any) -> Any:
     return cp.new_optional_interval_var(start, length, end + 1, present, "")
 
 
-def _make_solver(run: Run, limits: Limits) -> Any:
+def _make_solver(run: Effort, limits: Limits) -> Any:
     """CP-SAT's parameters. `repair_hint` stays off: with it OR-Tools 9.15 aborts the process now and then."""
     solver = cp_model.CpSolver()
     parameters = solver.parameters

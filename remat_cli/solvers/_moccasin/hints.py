@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from remat_cli.core.problem import Problem
-from remat_cli.solvers._moccasin.model import Computation, Model
+from remat_cli.solvers._moccasin.model import Computation, MoccasinModel
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ def make_timeline(problem: Problem, ops: list[int], events: list[int], horizon: 
     return Timeline(tuple(map(tuple, starts)), tuple(map(tuple, ends)), sources)
 
 
-def add_hint(model: Model, ops: list[int], events: list[int], capacity: int) -> None:
+def add_hint(model: MoccasinModel, ops: list[int], events: list[int], capacity: int) -> None:
     """Hint every variable of the model from a schedule whose peak is `capacity` byte units."""
     line = make_timeline(model.problem, ops, events, model.clock.horizon)
     model.cp.add_hint(model.capacity, capacity)
@@ -73,7 +73,7 @@ def _hint_computation(cp: Any, made: Computation, event: tuple[int, ...]) -> Non
         cp.add_hint(made.start.key, (event[0] - window.offset) // window.scale if event else window.keys[0])
 
 
-def read_ops(model: Model, value: Callable[[Any], int]) -> list[int]:
+def read_ops(model: MoccasinModel, value: Callable[[Any], int]) -> list[int]:
     """Ops of the present computations of a solution, in the order of their events."""
     found = []
     for copies in model.computations:

@@ -1,7 +1,7 @@
 """The CP-SAT model of Moccasin: retention intervals, O(C n) of them.
 
 Bartan et al., "Moccasin: Efficient Tensor Rematerialization for Neural Networks", ICML 2023, section 2. Symbols of the
-paper: `a[v,i]` is Computation.present, `s[v,i]` Computation.start, `e[x,i]` Retention.end; C_v is Clock.copies. Ends
+paper: `a[v,i]` is Computation.present, `s[v,i]` Computation.start, `e[x,i]` Retention.end; C_v is Calendar.copies. Ends
 belong to tensors, not to ops, so that results of one op die separately. The reservoir of the paper's precedence is
 shifted by one event, without which a reader could not start at the end of an interval although (5) allows it.
 """
@@ -17,7 +17,7 @@ from ortools.sat.python import cp_model
 
 from remat_cli.core.problem import Problem
 from remat_cli.solvers._milp.cp_sat import OutOfTime, at_event, lasting
-from remat_cli.solvers._moccasin.clock import Clock, Window
+from remat_cli.solvers._moccasin.clock import Calendar, EventRange
 from remat_cli.solvers._precedence import readers_of
 
 Precedence = Literal["pairing", "reservoir"]
@@ -30,7 +30,7 @@ _ENERGY_LIMIT = 2**60
 class Start:
     """s[v,i]: an event of a window, linear in `key`; `key` is None where the window has one event."""
 
-    window: Window
+    window: EventRange
     key: Any
 
     @property
@@ -75,11 +75,11 @@ class Pair:
 
 
 @dataclass(frozen=True)
-class Model:
+class MoccasinModel:
     """A built model with its families of variables: computations[v][i], retentions[x][i], pairs."""
 
     problem: Problem
-    clock: Clock
+    clock: Calendar
     units: Units
     cp: Any
     capacity: Any
@@ -128,24 +128,20 @@ def make_units(problem: Problem, horizon: int) -> Units:
     )
 
 
-@dataclass(frozen=True)
-class Question:
-    """What a model is of: a problem, when its ops may run, and the units of its numbers."""
-
-    problem: Problem
-    clock: Clock
-    units: Units
-
-
 def build_model(
-    question: Question, precedence: Precedence, capacity: tuple[int, int], is_over: Callable[[], bool]
-) -> Model:
+    problem: Problem,
+    clock: Calendar,
+    units: Units,
+    precedence: Precedence,
+    capacity: tuple[int, int],
+    is_over: Callable[[], bool],
+) -> MoccasinModel:
     """All variables and constraints but the objective; `capacity` is the range of the peak in byte units.
 
     Raises:
         OutOfTime: `is_over` says so before the model is complete.
     """
-    builder = _Builder(question.problem, question.clock, question.units, is_over)
+    builder = _Builder(problem, clock, units, is_over)
     builder.add_computations()
     builder.add_retentions()
     builder.separate_instances()
@@ -154,17 +150,17 @@ def build_model(
         builder.pair_readers()
     else:
         builder.level_readers()
-    if question.clock.stage_base is None:
+    if clock.stage_base is None:
         builder.run_one_at_a_time()
     return builder.model()
 
 
-def minimise_peak(model: Model) -> None:
+def minimise_peak(model: MoccasinModel) -> None:
     """Objective of phase 1: the peak, or the budget where that is larger."""
     model.cp.minimize(model.capacity)
 
 
-def minimise_time(model: Model) -> None:
+def minimise_time(model: MoccasinModel) -> None:
     """Objective of phase 2: time of all recomputes in time units."""
     times = model.units.times
     extra = [times[c.op] * c.present for copies in model.computations for c in copies[1:]]
@@ -177,7 +173,7 @@ class _Builder:
     """Collects variables and constraints family by family, in the order of `build_model`."""
 
     problem: Problem
-    clock: Clock
+    clock: Calendar
     units: Units
     is_over: Callable[[], bool]
     cp: Any = field(default_factory=cp_model.CpModel)
@@ -189,10 +185,10 @@ class _Builder:
     def __post_init__(self) -> None:
         self.readers = readers_of(self.problem)
 
-    def model(self) -> Model:
+    def model(self) -> MoccasinModel:
         """What was built."""
         families = tuple(self.computations), tuple(self.retentions), tuple(self.pairs)
-        return Model(self.problem, self.clock, self.units, self.cp, self.capacity, *families)
+        return MoccasinModel(self.problem, self.clock, self.units, self.cp, self.capacity, *families)
 
     def check_time(self) -> None:
         """Stop building when time is up."""
@@ -213,7 +209,7 @@ class _Builder:
                 family.append(Computation(op, self._start(later), present))
             self.computations.append(tuple(family))
 
-    def _start(self, window: Window) -> Start:
+    def _start(self, window: EventRange) -> Start:
         keys = window.keys
         if len(keys) == 1:
             return Start(window, None)

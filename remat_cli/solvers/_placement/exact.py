@@ -10,7 +10,7 @@ until the best schedule meets the bound, until nothing is left beyond them, or u
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -19,22 +19,22 @@ from remat_cli.core.plan import Plan
 from remat_cli.core.problem import Problem
 from remat_cli.core.schedule import Schedule, Step
 from remat_cli.core.simulate import baseline
-from remat_cli.solvers._milp.cp_sat import WORK_PER_DETERMINISTIC_SECOND, Outcome, OutOfTime, Run, Watch, search
+from remat_cli.solvers._milp.cp_sat import WORK_PER_DETERMINISTIC_SECOND, Effort, Outcome, OutOfTime, Watch, search
 from remat_cli.solvers._placement.exact_hints import add_hint, counts_of, expressible, read_steps
 from remat_cli.solvers._placement.exact_model import build_model, count_pairs
 from remat_cli.solvers._placement.exact_parts import (
     Caps,
     Choices,
     Costs,
+    DeviceUnits,
     Excess,
-    Model,
+    PlacementModel,
     Question,
-    Units,
     make_choices,
     make_costs,
     make_units,
 )
-from remat_cli.solvers.base import Limits, Space, Status
+from remat_cli.solvers.base import Limits, Solution, Status
 
 Take: TypeAlias = Callable[[Schedule | None, int | None], None]
 
@@ -46,49 +46,33 @@ _NEVER = 2**62
 """Time of what cannot be."""
 
 
-@dataclass(frozen=True)
-class ExactOutcome:
-    """What is known in the end; `bound_ns` and a proof in `status` hold in `space`, which no cap limits.
+def solve_exact(problem: Problem, limits: Limits, start: Schedule | None, take: Take) -> Solution:
+    """Search with ever more computes of an op and copies of a tensor allowed, until a proof holds without caps.
+
+    `take` hears of each schedule within the budgets that is better than all before, and of each better bound. With
+    one worker and `limits.work` the outcome is the same everywhere. An order `keep` asks for first computes in
+    baseline order. Bound and proof hold in the space of the order, which no cap limits.
 
     `facts` say, besides figures, `refused`: why nothing (more) was searched, `rejected`: how many solutions of the
     model the judge found over budget (only with views or in-place results), and `rounds`: what was proved `within`
     the caps and `beyond` them, at most so many `computes` and `copies` of a kind: `optimal`, `infeasible` or `open`.
     Beyond them `infeasible` means that nothing there is better than the best schedule.
     """
-
-    status: Status
-    schedule: Schedule | None
-    bound_ns: int | None
-    space: Space
-    facts: dict[str, Any] = field(default_factory=dict)
-
-
-def solve_exact(problem: Problem, limits: Limits, start: Schedule | None, take: Take) -> ExactOutcome:
-    """Search with ever more computes of an op and copies of a tensor allowed, until a proof holds without caps.
-
-    `take` hears of each schedule within the budgets that is better than all before, and of each better bound. With
-    one worker and `limits.work` the outcome is the same everywhere. An order `keep` asks for first computes in
-    baseline order.
-    """
-    space: Space = "first_in_order" if limits.order == "keep" else "free"
     if problem.overlap:
-        return _refused(space, "copies run beside computes, which one sequence of events cannot express")
+        reason = "copies run beside computes, which one sequence of events cannot express"
+        return Solution(Status.NOT_FOUND, limits.space, facts={"refused": reason})
     choices = make_choices(problem)
     stuck = next((op for op, family in enumerate(choices.computes) if not family), None)
     if stuck is not None:
-        return ExactOutcome(Status.INFEASIBLE, None, None, "free", {"reason": f"op {stuck} fits no memory"})
-    return _Session(problem, choices, limits, space, take).solve(start)
-
-
-def _refused(space: Space, reason: str) -> ExactOutcome:
-    return ExactOutcome(Status.NOT_FOUND, None, None, space, {"refused": reason})
+        return Solution(Status.INFEASIBLE, "free", facts={"reason": f"op {stuck} fits no memory"})
+    return _Session(problem, choices, limits, take).solve(start)
 
 
 class _Session:
     """One call of `solve_exact`: rounds of growing caps."""
 
-    def __init__(self, problem: Problem, choices: Choices, limits: Limits, space: Space, take: Take) -> None:
-        self.problem, self.choices, self.limits, self.space, self.take = problem, choices, limits, space, take
+    def __init__(self, problem: Problem, choices: Choices, limits: Limits, take: Take) -> None:
+        self.problem, self.choices, self.limits, self.take = problem, choices, limits, take
         self.costs: Costs = make_costs(problem, choices)
         self.work_left = limits.work / WORK_PER_DETERMINISTIC_SECOND if limits.work is not None else None
         self.best: Plan | None = None
@@ -100,7 +84,7 @@ class _Session:
         self.number = {step: number for number, step in enumerate(self.steps)}
         self.facts: dict[str, Any] = {"rounds": [], "rejected": 0}
 
-    def solve(self, start: Schedule | None) -> ExactOutcome:
+    def solve(self, start: Schedule | None) -> Solution:
         """Rounds until the gap is closed, no cap can grow, or time is up."""
         self._take_start(start)
         self._raise_bound(self.costs.least_ns)
@@ -120,7 +104,7 @@ class _Session:
         plain = [one_device_schedule(self.problem, device) for device in self._whole_devices()]
         for schedule in [*([] if start is None else [start]), *plain]:
             found = expressible(self.problem, self.choices, schedule)
-            if found is not None and (self.space == "free" or found.keeps_order):
+            if found is not None and (self.limits.space == "free" or found.keeps_order):
                 self.hint = found if self.hint is None else self.hint
                 self._found(found)
 
@@ -171,7 +155,7 @@ class _Session:
             self.facts["refused"] = f"a model would have {pairs} literals of reads, more than {LARGEST_MODEL}"
             return False
         units = make_units(self.problem, caps.total)
-        question = Question(self.problem, self.choices, caps, units, self.space == "first_in_order")
+        question = Question(self.problem, self.choices, caps, units, self.limits.space == "first_in_order")
         cost = self.costs.beyond_ns(caps)
         beyond = _NEVER if cost is None else cost
         within, is_proved = self._search_within(question, beyond)
@@ -216,7 +200,7 @@ class _Session:
     def _best_ns(self) -> int:
         return _NEVER if self.best is None else self.best.time_ns
 
-    def _is_exact(self, units: Units) -> bool:
+    def _is_exact(self, units: DeviceUnits) -> bool:
         """Whether what a model cannot do cannot be done."""
         return units.is_exact and self.is_even
 
@@ -224,21 +208,21 @@ class _Session:
         fits = self._found(Schedule(tuple(self.steps[number] for number in numbers)))
         self.facts["rejected"] += not fits
 
-    def _run(self, model: Model, watch: Watch) -> Outcome:
+    def _run(self, model: PlacementModel, watch: Watch) -> Outcome:
         gap = self._allowed_gap_ns() / model.question.units.time_unit
-        run = Run(self.limits.seconds_left, self.work_left, gap)
+        run = Effort(self.limits.seconds_left, self.work_left, gap)
         outcome = search(model.cp, partial(read_steps, self.number, model), run, self.limits, watch)
         if self.work_left is not None:
             self.work_left = max(0.0, self.work_left - outcome.deterministic_seconds)
         return outcome
 
-    def _outcome(self) -> ExactOutcome:
+    def _outcome(self) -> Solution:
         schedule = None if self.best is None else self.best.schedule
         if schedule is None:
             status = Status.INFEASIBLE if self.is_impossible else Status.NOT_FOUND
         else:
             status = Status.OPTIMAL if self._gap_ns() <= 0 else Status.FEASIBLE
-        return ExactOutcome(status, schedule, self.bound_ns, self.space, self.facts)
+        return Solution(status, self.limits.space, schedule, self.bound_ns, facts=self.facts)
 
 
 def _is_even(problem: Problem) -> bool:

@@ -18,7 +18,7 @@ _ENERGY_LIMIT = 2**60
 
 
 @dataclass(frozen=True)
-class Choice:
+class StepChoice:
     """One way to do something: a step, what it takes, the memory it reads and the memory it writes."""
 
     step: Step
@@ -35,8 +35,8 @@ class Choices:
     copies between two memories all but the fastest: no best schedule needs them.
     """
 
-    computes: tuple[tuple[Choice, ...], ...]
-    copies: tuple[tuple[Choice, ...], ...]
+    computes: tuple[tuple[StepChoice, ...], ...]
+    copies: tuple[tuple[StepChoice, ...], ...]
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Caps:
 
 
 @dataclass(frozen=True)
-class Units:
+class DeviceUnits:
     """A problem in small integers; a line for each memory.
 
     `sizes[m][x]`, `weights[m][w]` and `capacities[m]` are in units of `byte_units[m]` bytes, `workspaces[v][d]` in the
@@ -82,7 +82,7 @@ def make_choices(problem: Problem) -> Choices:
     )
 
 
-def _compute_choices(problem: Problem, index: int) -> Iterator[Choice]:
+def _compute_choices(problem: Problem, index: int) -> Iterator[StepChoice]:
     op = problem.ops[index]
     need = working_set_bytes(problem, op)
     several = len(problem.memories) > 1
@@ -91,25 +91,25 @@ def _compute_choices(problem: Problem, index: int) -> Iterator[Choice]:
         memory = problem.devices[device].memory
         bytes_needed = need + weights + op.workspace_bytes[device]
         if time is not None and bytes_needed <= problem.memories[memory].free_bytes:
-            yield Choice(Compute(index, device), time, memory, memory)
+            yield StepChoice(Compute(index, device), time, memory, memory)
 
 
-def _copy_choices(problem: Problem, tensor: int) -> Iterator[Choice]:
-    best: dict[tuple[int, int], Choice] = {}
+def _copy_choices(problem: Problem, tensor: int) -> Iterator[StepChoice]:
+    best: dict[tuple[int, int], StepChoice] = {}
     for source, row in enumerate(problem.copy_ns):
         for target, times in enumerate(row):
             time, ends = times[tensor], (problem.devices[source].memory, problem.devices[target].memory)
             if time is None or ends[0] == ends[1]:
                 continue
             if ends not in best or time < best[ends].time_ns:
-                best[ends] = Choice(Copy(tensor, source, target), time, *ends)
+                best[ends] = StepChoice(Copy(tensor, source, target), time, *ends)
     size = problem.tensors[tensor].size_bytes
     for ends, choice in sorted(best.items()):
         if all(size <= problem.memories[memory].free_bytes for memory in ends):
             yield choice
 
 
-def make_units(problem: Problem, horizon: int) -> Units:
+def make_units(problem: Problem, horizon: int) -> DeviceUnits:
     """Divide by the greatest common divisors; budgets are rounded down, so that no schedule exceeds one."""
     sizes = [tensor.size_bytes for tensor in problem.tensors]
     weights = list(problem.weight_bytes) if len(problem.memories) > 1 else []
@@ -122,7 +122,7 @@ def make_units(problem: Problem, horizon: int) -> Units:
         coarse = -(-sum(sizes + weights + spaces) * horizon // (common * _ENERGY_LIMIT)) or 1
         byte_units.append(common * coarse)
         is_exact = is_exact and coarse == 1
-    return Units(
+    return DeviceUnits(
         sizes=tuple(tuple(-(-size // unit) for size in sizes) for unit in byte_units),
         weights=tuple(tuple(-(-size // unit) for size in weights) for unit in byte_units),
         workspaces=tuple(
@@ -221,7 +221,7 @@ class Question:
     problem: Problem
     choices: Choices
     caps: Caps
-    units: Units
+    units: DeviceUnits
     in_order: bool
     excess: Excess | None = None
 
@@ -232,7 +232,7 @@ class Question:
 
 
 @dataclass(frozen=True)
-class Event:
+class StepEvent:
     """Number `copy` of the computes of an op, or of the copies of a tensor; `index` is that op or tensor.
 
     `literals` stand beside `choices`; `reading[m]` and `making[m]` say which memory is read and written.
@@ -244,7 +244,7 @@ class Event:
     earliest: int
     start: Any
     present: Any
-    choices: tuple[Choice, ...]
+    choices: tuple[StepChoice, ...]
     literals: tuple[Any, ...]
     reading: dict[int, Any]
     making: dict[int, Any]
@@ -256,7 +256,7 @@ class Event:
 
 
 @dataclass(frozen=True)
-class Instance:
+class HeldInstance:
     """What an event makes of one tensor: held from `born` to `end`.
 
     `born` is the start, or the event after it where the op works in place on tensor s and `in_place[s]` is true.
@@ -264,7 +264,7 @@ class Instance:
     """
 
     tensor: int
-    event: Event
+    event: StepEvent
     end: Any
     born: Any
     length: Any
@@ -277,16 +277,16 @@ class Further:
     """Literal: there are computes, or copies, beyond a cap, after `last`; `time_ns` is what one costs at least."""
 
     literal: Any
-    last: Event | None
+    last: StepEvent | None
     time_ns: int
 
 
 @dataclass(frozen=True)
-class Pair:
+class InstanceRead:
     """Literal: `reader` takes its input from `instance`."""
 
-    reader: Event
-    instance: Instance
+    reader: StepEvent
+    instance: HeldInstance
     literal: Any
 
 
@@ -300,7 +300,7 @@ class Derived:
 
 
 @dataclass(frozen=True)
-class Model:
+class PlacementModel:
     """A built model. `computes[v][i]`, `copies[x][j]`; instances[x] by computes, then by copies; all other variables.
 
     `held[w, m]` says that memory m holds weight w; `used[d]` that device d computes, `entry[d]` that it does so first.
@@ -308,16 +308,16 @@ class Model:
 
     question: Question
     cp: Any
-    computes: tuple[tuple[Event, ...], ...]
-    copies: tuple[tuple[Event, ...], ...]
-    instances: tuple[tuple[Instance, ...], ...]
-    pairs: tuple[Pair, ...]
+    computes: tuple[tuple[StepEvent, ...], ...]
+    copies: tuple[tuple[StepEvent, ...], ...]
+    instances: tuple[tuple[HeldInstance, ...], ...]
+    pairs: tuple[InstanceRead, ...]
     held: dict[tuple[int, int], Any]
     used: tuple[Any, ...]
     entry: tuple[Any, ...]
     derived: tuple[Derived, ...]
 
     @property
-    def events(self) -> list[Event]:
+    def events(self) -> list[StepEvent]:
         """Computes, then copies."""
         return [event for family in (*self.computes, *self.copies) for event in family]
