@@ -10,10 +10,10 @@ import msgspec
 from remat_cli.core.problem import Problem
 from remat_cli.core.schedule import Schedule
 from remat_cli.solvers._chains.branches import Join, one_branch, several_branches, spell_out
-from remat_cli.solvers._chains.candidates import best_within
+from remat_cli.solvers._chains.candidates import best_within, why_not
 from remat_cli.solvers._chains.multi_chain import SlotTable, fewest_slots, join_table, ordered_table, table_work
 from remat_cli.solvers._chains.revolve import MOST_FORWARDS
-from remat_cli.solvers._sharing import Condensed, condense
+from remat_cli.solvers._sharing import Condensed
 from remat_cli.solvers.base import Limits, Order, Solution
 
 MOST_WORK = 2_000_000_000  # 4 s and 0.35 GB of table: two branches of 124 blocks, three of 34, four of 14, five of 8
@@ -50,11 +50,7 @@ class MultiChain(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def supports(self, problem: Problem) -> str | None:
         """None, or why not."""
-        if len(problem.devices) > 1:
-            return "it plans for one device"
-        condensed = condense(problem)
-        joins = _joins(condensed.problem, "free")
-        return condensed.in_original_terms(joins) if isinstance(joins, str) else None
+        return why_not(problem, _joins)
 
     def kernels(self, problem: Problem) -> tuple[str, ...]:
         """That which fills the table."""

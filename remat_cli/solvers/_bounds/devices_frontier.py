@@ -37,7 +37,7 @@ No step uses an order within a stage. So the least cost under these rows is a lo
 other there is no schedule. Sums over tensors count storage once, as `_bounds.devices_rooms` explains. At the end all
 kept tensors are in storages of their own; those in m fit into it.
 
-Without boundaries this is the cut of `_bounds.devices_cut` for any number of memories, under the weights.
+Without boundaries this is the cut of `_bounds.devices` for any number of memories, under the weights.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from remat_cli.core.problem import Problem
 from remat_cli.core.schedule import Schedule
 from remat_cli.core.simulate import baseline
 from remat_cli.solvers._chains.gap_closing import close_gaps
-from remat_cli.solvers._sharing import Condensed, condense, drop_dead
+from remat_cli.solvers._sharing import Condensed, condense, drop_dead, read_later
 from remat_cli.solvers.base import Limits, Order, Solution, Status
 
 CLOSED = 12  # of the fastest candidates, the gaps are closed
@@ -45,26 +45,13 @@ def best_within(
     return contest.solution()
 
 
-def read_later(problem: Problem, ops: Sequence[int]) -> list[int]:
-    """Leave out steps whose results nobody reads, nor would after the others have gone; one device.
-
-    Every op stays once, with what it reads. Other than `drop_dead` this may take out a first computation.
-    """
-    first = {op: place for place, op in reversed(list(enumerate(ops)))}
-    wanted: set[int] = set()
-    stays: list[int] = []
-    stayed: set[int] = set()
-    for place in range(len(ops) - 1, -1, -1):
-        op = ops[place]
-        spec = problem.ops[op]
-        is_last_chance = first[op] == place and op not in stayed
-        if wanted.isdisjoint(spec.outputs) and not is_last_chance:
-            continue
-        wanted.difference_update(spec.outputs)
-        wanted.update(spec.inputs)
-        stays.append(op)
-        stayed.add(op)
-    return stays[::-1]
+def why_not(problem: Problem, view: Callable[[Problem, Order], object]) -> str | None:
+    """The reason (a text) why a one-device problem has no such view, in terms of its own ops; None if it has one."""
+    if len(problem.devices) > 1:
+        return "it plans for one device"
+    condensed = condense(problem)
+    found = view(condensed.problem, "free")
+    return condensed.in_original_terms(found) if isinstance(found, str) else None
 
 
 def in_baseline_order(ops: Sequence[int]) -> list[int]:

@@ -3,28 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 from remat_cli.core.problem import Problem
 from remat_cli.solvers._moccasin.model import Computation, MoccasinModel
 
 
-@dataclass(frozen=True)
-class Timeline:
-    """A schedule placed on events: instances in time order, with what each computation reads.
+def _placed(
+    problem: Problem, ops: list[int], events: list[int], horizon: int
+) -> tuple[list[list[int]], list[list[int]], dict[tuple[int, int, int], int]]:
+    """Follow a sequence of ops at these events; reads take the newest instance, kept tensors end at the horizon.
 
     `starts[v]` are the events of op v's computations; `ends[x][i]` the last read of instance i of tensor x;
     `sources[v, i, x]` the instance of x that computation i of op v reads.
     """
-
-    starts: tuple[tuple[int, ...], ...]
-    ends: tuple[tuple[int, ...], ...]
-    sources: dict[tuple[int, int, int], int] = field(default_factory=dict)
-
-
-def make_timeline(problem: Problem, ops: list[int], events: list[int], horizon: int) -> Timeline:
-    """Follow a sequence of ops at these events; reads take the newest instance, kept tensors end at the horizon."""
     starts: list[list[int]] = [[] for _ in problem.ops]
     ends: list[list[int]] = [[] for _ in problem.tensors]
     sources: dict[tuple[int, int, int], int] = {}
@@ -39,19 +31,19 @@ def make_timeline(problem: Problem, ops: list[int], events: list[int], horizon: 
     for tensor, spec in enumerate(problem.tensors):
         if spec.kept and ends[tensor]:
             ends[tensor][-1] = horizon
-    return Timeline(tuple(map(tuple, starts)), tuple(map(tuple, ends)), sources)
+    return starts, ends, sources
 
 
 def add_hint(model: MoccasinModel, ops: list[int], events: list[int], capacity: int) -> None:
     """Hint every variable of the model from a schedule whose peak is `capacity` byte units."""
-    line = make_timeline(model.problem, ops, events, model.clock.horizon)
+    starts, ends, sources = _placed(model.problem, ops, events, model.clock.horizon)
     model.cp.add_hint(model.capacity, capacity)
     for op, copies in enumerate(model.computations):
         for copy, made in enumerate(copies):
-            _hint_computation(model.cp, made, line.starts[op][copy : copy + 1])
+            _hint_computation(model.cp, made, starts[op][copy : copy + 1])
     for tensor, family in enumerate(model.retentions):
         producer = model.problem.tensors[tensor].producer
-        lives = list(zip(line.starts[producer], line.ends[tensor], strict=True))
+        lives = list(zip(starts[producer], ends[tensor], strict=True))
         for copy, (made, held) in enumerate(zip(model.computations[producer], family, strict=True)):
             earliest = made.start.window.earliest  # an absent instance may have any life; it gets the shortest
             start, end = lives[copy] if copy < len(lives) else (earliest, earliest)
@@ -61,11 +53,11 @@ def add_hint(model: MoccasinModel, ops: list[int], events: list[int], capacity: 
             if held.kept is not None:
                 model.cp.add_hint(held.kept, copy == len(lives) - 1)
     for pair in model.pairs:
-        is_source = line.sources.get((pair.reader, pair.reader_copy, pair.tensor)) == pair.copy
+        is_source = sources.get((pair.reader, pair.reader_copy, pair.tensor)) == pair.copy
         model.cp.add_hint(pair.literal, is_source)
 
 
-def _hint_computation(cp: Any, made: Computation, event: tuple[int, ...]) -> None:
+def _hint_computation(cp: Any, made: Computation, event: list[int]) -> None:
     if made.present is not None:
         cp.add_hint(made.present, bool(event))
     window = made.start.window

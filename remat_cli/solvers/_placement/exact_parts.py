@@ -56,7 +56,7 @@ class Caps:
 class DeviceUnits:
     """A problem in small integers; a line for each memory.
 
-    `sizes[m][x]`, `weights[m][w]` and `capacities[m]` are in units of `byte_units[m]` bytes, `workspaces[v][d]` in the
+    `sizes[m][x]`, `weights[m][w]` and `capacities[m]` are in units of so many bytes for each m, `workspaces[v][d]` in the
     unit of the memory of device d. `time_unit` is in ns. `is_exact` is False when sizes had to be rounded up.
     """
 
@@ -64,7 +64,6 @@ class DeviceUnits:
     weights: tuple[tuple[int, ...], ...]
     workspaces: tuple[tuple[int, ...], ...]
     capacities: tuple[int, ...]
-    byte_units: tuple[int, ...]
     time_unit: int
     is_exact: bool
 
@@ -133,7 +132,6 @@ def make_units(problem: Problem, horizon: int) -> DeviceUnits:
             for op in problem.ops
         ),
         capacities=tuple(m.free_bytes // unit for m, unit in zip(problem.memories, byte_units, strict=True)),
-        byte_units=tuple(byte_units),
         time_unit=_time_unit(problem),
         is_exact=is_exact,
     )

@@ -47,10 +47,10 @@ class Knowledge:
         with self.lock:
             if self.best_ns is not None and time_ns >= self.best_ns:
                 return False
-            if not (self._is_in_space(schedule) and self._fits(schedule)):
+            if not ((self.limits.order == "free" or schedule.keeps_order) and self._fits(schedule)):
                 return False
             self.best, self.best_ns = schedule, time_ns
-            self._note_progress()
+            self.improved_at = time.monotonic()
             self.found_after = self.improved_at - self.began
             self.limits.report(schedule, None)
             return True
@@ -62,7 +62,7 @@ class Knowledge:
                 self.is_impossible = True
             elif bound_ns > self.bound_ns:
                 self.bound_ns = bound_ns
-                self._note_progress()
+                self.improved_at = time.monotonic()
                 self.limits.report(None, bound_ns)
 
     def take(self, schedule: Schedule | None, bound_ns: int | None) -> None:
@@ -109,17 +109,11 @@ class Knowledge:
         status = Status.OPTIMAL if self.best_ns == self.bound_ns else Status.FEASIBLE
         return Solution(status, self.limits.space, self.best, self.bound_ns, facts=self.facts)
 
-    def _note_progress(self) -> None:
-        self.improved_at = time.monotonic()
-
     def _is_stale(self) -> bool:
         if self.patience <= 0 or self.best is None:
             return False
         patience = self.patience * max(1.0, len(self.problem.ops) / 100)
         return time.monotonic() - self.improved_at > max(patience, 2 * self.found_after)
-
-    def _is_in_space(self, schedule: Schedule) -> bool:
-        return self.limits.space == "free" or schedule.keeps_order
 
     def _fits(self, schedule: Schedule) -> bool:
         try:

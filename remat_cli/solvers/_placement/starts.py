@@ -15,6 +15,7 @@ from remat_cli.core.placing import fastest, placed_schedule
 from remat_cli.core.problem import Device, Memory, OpSpec, Problem, TensorSpec
 from remat_cli.core.schedule import Compute, Copy, Schedule, Step
 from remat_cli.core.simulate import simulate
+from remat_cli.solvers._bounds.devices import SINK, SOURCE, CutNetwork
 
 _NEVER = 2**50  # ns; more than any schedule takes
 
@@ -48,27 +49,19 @@ def cut_labels(problem: Problem) -> list[int]:
     runs on device 1, and a value has a place of its own for each direction that is cut once for all its readers.
     Polynomial (preflow push). Stone 1977, Multiprocessor scheduling with the aid of network flow algorithms.
     """
-    from ortools.graph.python import max_flow
-
-    flow = max_flow.SimpleMaxFlow()
-    count, tensors = len(problem.ops), len(problem.tensors)
-    source, sink = count + 2 * tensors, count + 2 * tensors + 1
+    network = CutNetwork(_NEVER)
+    first, to_one, to_zero = (network.nodes(len(nodes)) for nodes in (problem.ops, problem.tensors, problem.tensors))
     for op, spec in enumerate(problem.ops):
-        times = [_NEVER if time is None else time for time in spec.time_ns]
-        flow.add_arc_with_capacity(source, op, times[1])
-        flow.add_arc_with_capacity(op, sink, times[0])
-    for tensor, value in enumerate(problem.tensors):
-        there, back = problem.copy_ns[0][1][tensor], problem.copy_ns[1][0][tensor]
-        to_one, to_zero = count + tensor, count + tensors + tensor
-        flow.add_arc_with_capacity(value.producer, to_one, _NEVER if there is None else there)
-        flow.add_arc_with_capacity(to_zero, value.producer, _NEVER if back is None else back)
-    for op, spec in enumerate(problem.ops):
+        network.pay(SOURCE, first + op, spec.time_ns[1])
+        network.pay(first + op, SINK, spec.time_ns[0])
         for tensor in spec.inputs:
-            flow.add_arc_with_capacity(count + tensor, op, _NEVER)
-            flow.add_arc_with_capacity(op, count + tensors + tensor, _NEVER)
-    flow.solve(source, sink)
-    side = set(flow.get_source_side_min_cut())
-    return [0 if op in side else 1 for op in range(count)]
+            network.pay(to_one + tensor, first + op, None)
+            network.pay(first + op, to_zero + tensor, None)
+    for tensor, value in enumerate(problem.tensors):
+        network.pay(first + value.producer, to_one + tensor, problem.copy_ns[0][1][tensor])
+        network.pay(to_zero + tensor, first + value.producer, problem.copy_ns[1][0][tensor])
+    ones = network.ones()
+    return [0 if first + op in ones else 1 for op in range(len(problem.ops))]
 
 
 @dataclass(frozen=True)
