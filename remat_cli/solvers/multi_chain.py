@@ -89,12 +89,9 @@ def _joins(problem: Problem, order: Order) -> list[Join] | str:
     views = several_branches(problem, order), one_branch(problem, order)
     joins = [view for view in views if not isinstance(view, str)]
     if not joins:
-        return _why(*(view for view in views if isinstance(view, str)))
+        several, one = (view for view in views if isinstance(view, str))
+        return one if several == one else f"{one}; {several}"
     if table_work(joins[0].lengths) > MOST_WORK:
         lengths = " and ".join(str(length) for length in joins[0].lengths)
         return f"its branches are too long for this algorithm: {lengths} blocks"
     return [join for join in joins if table_work(join.lengths) <= MOST_WORK]
-
-
-def _why(several: str, one: str) -> str:
-    return one if several == one else f"{one}; {several}"

@@ -145,7 +145,7 @@ class _Session:
         if self.known.should_end():
             return
         limits = self.known.part(EXACT_SHARE)
-        outcome = solve_exact(self.problem, limits, self.known.best, self.known.take)
+        outcome = solve_exact(self.problem, limits, self.known.best)
         self.known.facts["exact"] = outcome.facts
         self.known.work += limits.work or 0
         if outcome.status is Status.INFEASIBLE:
@@ -195,12 +195,11 @@ class _Session:
 
     def _solve_below(self, problem: Problem, share: float, has_bounds: bool) -> None:
         """Solve a one-device problem and place what comes of it."""
-        raising = self.known.raise_bound if has_bounds else _ignore
 
         def report(schedule: Schedule | None, bound_ns: int | None) -> None:
             self._take_lifted(place, schedule)
-            if bound_ns is not None:
-                raising(bound_ns)
+            if bound_ns is not None and has_bounds:
+                self.known.raise_bound(bound_ns)
 
         def place(schedule: Schedule) -> Schedule | None:
             return lift(self.problem, problem, schedule)
@@ -310,7 +309,3 @@ class _Session:
             track.begin(best)
         else:
             track.return_to_best()
-
-
-def _ignore(bound_ns: int | None) -> None:
-    """A bound of another problem."""

@@ -201,7 +201,10 @@ class _Session:
         return is_within and is_affordable(self.original, self.rules, plan.schedule)
 
     def _solution(self, is_infeasible: bool) -> Solution:
-        self._note()
+        if self.value is not None:
+            value, bound = self.value * self.cost_unit, self.bound * self.cost_unit
+            self.facts |= {"objective": value, "objective_bound": bound}
+            self.facts["gap_percent"] = 100.0 * (value - bound) / value if value else 0.0
         if self.best is None:
             is_proved = is_infeasible and self.plain.exact
             status = Status.INFEASIBLE if is_proved else Status.NOT_FOUND
@@ -210,13 +213,6 @@ class _Session:
         space: Space = "free" if self.best.time_ns == self.original.baseline_time_ns else "staged"
         status = Status.OPTIMAL if is_least else Status.FEASIBLE
         return Solution(status, space, self.best.schedule, self.bound_ns, facts=self.facts)
-
-    def _note(self) -> None:
-        """What the program says in its own terms, in ns."""
-        if self.value is not None:
-            value, bound = self.value * self.cost_unit, self.bound * self.cost_unit
-            self.facts |= {"objective": value, "objective_bound": bound}
-            self.facts["gap_percent"] = 100.0 * (value - bound) / value if value else 0.0
 
 
 def _placements(problem: Problem) -> list[Schedule]:

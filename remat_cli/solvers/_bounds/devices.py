@@ -32,7 +32,6 @@ from ortools.graph.python import max_flow
 
 from remat_cli.core.problem import Problem
 from remat_cli.solvers._bounds.devices_frontier import (
-    StageRanges,
     device_frontier_milp,
     free_windows,
     ordered_windows,
@@ -156,16 +155,13 @@ def frontier_bounds(
     if rooms.has_stranded_op:
         yield Bound(None, "free", "frontier", True, time.monotonic() - began)
         return
-    milp = device_frontier_milp(rooms, _windows(work, rooms, chosen))
+    ranges_of = free_windows if work.order == "free" else ordered_windows
+    milp = device_frontier_milp(rooms, ranges_of(rooms, chosen))
     quick = replace(limits, report=Limits().report, work=None, workers=1)
     for answer in rising_answers(milp, _engine(milp, is_small), quick, known_units(best_ns, 0, rooms.time_unit)):
         facts = answer.facts | {"boundaries": len(chosen)}
         total = _nanoseconds(rooms, answer.bound)
         yield Bound(total, work.space, "frontier", answer.is_tight, time.monotonic() - began, facts)
-
-
-def _windows(work: Shortage, rooms: Rooms, chosen: list[int]) -> StageRanges:
-    return free_windows(rooms, chosen) if work.order == "free" else ordered_windows(rooms, chosen)
 
 
 def _engine(milp: Milp, is_small: bool) -> BoundEngine:

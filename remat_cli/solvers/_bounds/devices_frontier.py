@@ -190,7 +190,6 @@ class DeviceFrontier:
     def _hold_weights(self) -> None:
         """(viii) and the sum for each limited memory."""
         for memory, room in self.limited:
-            terms: Terms = []
             holds: dict[int, int] = {}
             for stage in self.stages:
                 for (op, where), run in stage.runs.items():
@@ -206,17 +205,14 @@ class DeviceFrontier:
     def _count(self, op: int) -> None:
         """(vii)."""
         low, high = self.windows.low[op], self.windows.high[op]
-        runs = [(stage.number, run) for stage in self.stages for (v, _), run in self._runs_of(stage, op)]
+        keys = [(op, memory) for memory in range(len(self.rooms.rooms))]
+        runs = [(stage.number, stage.runs[key]) for stage in self.stages for key in keys if key in stage.runs]
         self.milp.at_least([(1, run) for number, run in runs if low <= number <= high], 1)
         if not self.ops[op].repeatable:
             self.milp.at_most([(1, run) for _, run in runs], 1)
         elif op in self.windows.boundaries:
             stage = self.windows.boundaries.index(op)
             self.milp.at_most([(1, run) for number, run in runs if number == stage], 1)
-
-    def _runs_of(self, stage: DeviceStage, op: int) -> list[tuple[tuple[int, int], int]]:
-        keys = [(op, memory) for memory in range(len(self.rooms.rooms))]
-        return [(key, stage.runs[key]) for key in keys if key in stage.runs]
 
     def _fit(self, stage: DeviceStage) -> None:
         """(iv), (v) and (vi)."""

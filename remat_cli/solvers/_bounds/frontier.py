@@ -142,7 +142,8 @@ class _Builder:
             return
         self.held[end] = {x: self.milp.add() for x in self.used if pressure.producer(x) <= end}
         by_class = self.pressure.by_class((x, self._held(end, x)) for x in self.held[end])
-        self._fit(end, {root: items for root, items in by_class.items() if root not in pressure.own[end]})
+        others = {root: items for root, items in by_class.items() if root not in pressure.own[end]}
+        self._fit_into([], pressure.capacity - pressure.working[end], others)
 
     def _held(self, end: int, tensor: int) -> Expression:
         if tensor not in self.held[end]:
@@ -247,9 +248,6 @@ class _Builder:
         if need > 0:
             own = [(-pressure.weight[root], through[root]) for root in pressure.own[op] if root in through]
             self.milp.at_most([(1, stage.total), *own, (need, run)], stage.most)
-
-    def _fit(self, event: int, by_class: dict[int, list[Expression]]) -> None:
-        self._fit_into([], self.pressure.capacity - self.pressure.working[event], by_class)
 
     def _fit_into(self, terms: Terms, most: int, by_class: dict[int, list[Expression]]) -> None:
         """A row over `terms` and, per class, its weight times the most of some expressions."""

@@ -197,7 +197,7 @@ def _with_target(milp: Milp, relaxed: Reply, target: float | None, limits: Limit
             return
         reached = target is not None and bound is not None and bound >= target
         units = safe_units(target if reached else bound)
-        values = _integers(item.values) if isinstance(item, Reply) else None
+        values = tuple(map(round, item.values)) if isinstance(item, Reply) and item.values is not None else None
         is_tight = isinstance(item, Reply) and item.status == "optimal" and not reached
         yield Answer(units, is_tight, values)
         if reached:
@@ -216,10 +216,6 @@ def _fixed(milp: Milp, relaxed: Reply, target: float | None) -> dict[str, Any]:
             elif milp.integral[variable] and cost < -room and value > upper[variable] - _CERTAIN:
                 lower[variable] = upper[variable]
     return program | {"lower": lower, "upper": upper}
-
-
-def _integers(values: list[float] | None) -> tuple[int, ...] | None:
-    return None if values is None else tuple(map(round, values))
 
 
 Engine: TypeAlias = Literal["cp-sat", "highs", "scip"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -12,9 +11,7 @@ import msgspec
 from remat_cli.core.floor import working_set_bytes
 from remat_cli.core.problem import Problem
 from remat_cli.core.schedule import Compute, Copy, Step
-
-# CP-SAT refuses a cumulative whose demands times durations leave 64 bits.
-_ENERGY_LIMIT = 2**60
+from remat_cli.solvers._milp.cp_sat import Units
 
 
 @dataclass(frozen=True)
@@ -50,22 +47,6 @@ class Caps:
     def total(self) -> int:
         """Steps of the longest schedule."""
         return sum(self.computes) + sum(self.copies)
-
-
-@dataclass(frozen=True)
-class DeviceUnits:
-    """A problem in small integers; a line for each memory.
-
-    `sizes[m][x]`, `weights[m][w]` and `capacities[m]` are in units of so many bytes for each m, `workspaces[v][d]` in the
-    unit of the memory of device d. `time_unit` is in ns. `is_exact` is False when sizes had to be rounded up.
-    """
-
-    sizes: tuple[tuple[int, ...], ...]
-    weights: tuple[tuple[int, ...], ...]
-    workspaces: tuple[tuple[int, ...], ...]
-    capacities: tuple[int, ...]
-    time_unit: int
-    is_exact: bool
 
 
 def make_choices(problem: Problem) -> Choices:
@@ -106,41 +87,6 @@ def _copy_choices(problem: Problem, tensor: int) -> Iterator[StepChoice]:
     for ends, choice in sorted(best.items()):
         if all(size <= problem.memories[memory].free_bytes for memory in ends):
             yield choice
-
-
-def make_units(problem: Problem, horizon: int) -> DeviceUnits:
-    """Divide by the greatest common divisors; budgets are rounded down, so that no schedule exceeds one."""
-    sizes = [tensor.size_bytes for tensor in problem.tensors]
-    weights = list(problem.weight_bytes) if len(problem.memories) > 1 else []
-    byte_units, is_exact = [], True
-    for memory in range(len(problem.memories)):
-        spaces = [
-            op.workspace_bytes[d] for op in problem.ops for d, dev in enumerate(problem.devices) if dev.memory == memory
-        ]
-        common = math.gcd(*sizes, *weights, *spaces) or 1
-        coarse = -(-sum(sizes + weights + spaces) * horizon // (common * _ENERGY_LIMIT)) or 1
-        byte_units.append(common * coarse)
-        is_exact = is_exact and coarse == 1
-    return DeviceUnits(
-        sizes=tuple(tuple(-(-size // unit) for size in sizes) for unit in byte_units),
-        weights=tuple(tuple(-(-size // unit) for size in weights) for unit in byte_units),
-        workspaces=tuple(
-            tuple(
-                -(-size // byte_units[dev.memory])
-                for size, dev in zip(op.workspace_bytes, problem.devices, strict=True)
-            )
-            for op in problem.ops
-        ),
-        capacities=tuple(m.free_bytes // unit for m, unit in zip(problem.memories, byte_units, strict=True)),
-        time_unit=_time_unit(problem),
-        is_exact=is_exact,
-    )
-
-
-def _time_unit(problem: Problem) -> int:
-    times = [time for op in problem.ops for time in op.time_ns if time]
-    copies = [time for row in problem.copy_ns for entry in row for time in entry if time]
-    return math.gcd(*times, *copies, *(device.call_ns for device in problem.devices)) or 1
 
 
 @dataclass(frozen=True)
@@ -219,7 +165,7 @@ class Question:
     problem: Problem
     choices: Choices
     caps: Caps
-    units: DeviceUnits
+    units: Units
     in_order: bool
     excess: Excess | None = None
 

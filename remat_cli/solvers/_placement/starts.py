@@ -16,6 +16,7 @@ from remat_cli.core.problem import Device, Memory, OpSpec, Problem, TensorSpec
 from remat_cli.core.schedule import Compute, Copy, Schedule, Step
 from remat_cli.core.simulate import simulate
 from remat_cli.solvers._bounds.devices import SINK, SOURCE, CutNetwork
+from remat_cli.solvers._bounds.devices_rooms import fastest_op
 
 _NEVER = 2**50  # ns; more than any schedule takes
 
@@ -105,7 +106,7 @@ def make_home(problem: Problem, memory: int) -> Home | None:
     ops: list[OpSpec] = []
     chosen: list[int] = []
     for op, device in enumerate(devices):
-        made = _own_op(problem, op, device) if device is not None else _foreign_op(problem, op, own[0])
+        made = _foreign_op(problem, op, own[0]) if device is None else (_on_device(problem.ops[op], device), device)
         if made is None:
             return None
         ops.append(made[0])
@@ -121,11 +122,6 @@ def _fastest(problem: Problem, op: int, devices: Sequence[int]) -> int | None:
     held = sum(problem.tensors[t].size_bytes for t in ends if problem.tensors[t].view_of not in ends)
     able = [(held + spec.workspace_bytes[d] > free, time, d) for d in devices if (time := spec.time_ns[d]) is not None]
     return min(able)[2] if able else None
-
-
-def _own_op(problem: Problem, op: int, device: int) -> tuple[OpSpec, int]:
-    spec = problem.ops[op]
-    return _with_cost(spec, spec.time_ns[device] or 0, spec.workspace_bytes[device]), device
 
 
 def _foreign_op(problem: Problem, op: int, side: int) -> tuple[OpSpec, int] | None:
@@ -162,14 +158,16 @@ def _home_problem(problem: Problem, memory: int, ops: list[OpSpec], foreign: Seq
 
 def relaxed_problem(problem: Problem) -> Problem:
     """Devices of one memory as one with the least time and workspace of any for each op; its bounds hold for all."""
-    return _one_device(problem, tuple(_relaxed(op) for op in problem.ops), problem.tensors, problem.memories[0])
+    return _one_device(
+        problem, tuple(fastest_op(problem, op) for op in problem.ops), problem.tensors, problem.memories[0]
+    )
 
 
 def single_problem(problem: Problem, device: int) -> Problem | None:
     """The same on one of the devices, None if it cannot run an op."""
     if any(op.time_ns[device] is None for op in problem.ops):
         return None
-    ops = tuple(_with_cost(op, op.time_ns[device] or 0, op.workspace_bytes[device]) for op in problem.ops)
+    ops = tuple(_on_device(op, device) for op in problem.ops)
     return _one_device(problem, ops, problem.tensors, problem.memories[0])
 
 
@@ -211,12 +209,8 @@ def _path(cost: dict[int, int], came: Sequence[dict[int, int]]) -> list[int]:
     return path[::-1]
 
 
-def _relaxed(op: OpSpec) -> OpSpec:
-    able = [d for d, time in enumerate(op.time_ns) if time is not None]
-    return _with_cost(op, min(op.time_ns[d] or 0 for d in able), min(op.workspace_bytes[d] for d in able))
-
-
-def _with_cost(op: OpSpec, time_ns: int, workspace_bytes: int) -> OpSpec:
+def _on_device(op: OpSpec, device: int) -> OpSpec:
+    time_ns, workspace_bytes = op.time_ns[device] or 0, op.workspace_bytes[device]
     return msgspec.structs.replace(op, time_ns=(time_ns,), workspace_bytes=(workspace_bytes,), energy_nj=())
 
 

@@ -8,10 +8,6 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from remat_cli.core.plan import Plan
-from remat_cli.core.problem import Problem
-from remat_cli.core.schedule import Schedule
-from remat_cli.core.timeline import time_of
 from remat_cli.solvers._search.kernels import search
 from remat_cli.solvers._search.orders import greedy_order
 from remat_cli.solvers._search.profile import build, uniform
@@ -171,46 +167,10 @@ def make_track(net: Ints, budget_bytes: int, seed: int, is_pinned: bool, heat: f
     return track
 
 
-def is_roomy(net: Ints, ops: Sequence[int]) -> bool:
-    """Whether a state has room for this schedule and some recomputes more."""
-    return len(ops) <= 2 * int(net[OPS, 0]) + 200
-
-
 def chunk_work(net: Ints) -> int:
     """Moves between two looks at the clock: at most some 50 to 100 ms, less for tiny problems."""
     ops = int(net[OPS, 0])
     return min(1_000 * ops, 100_000, max(1_000, 50_000_000 // ops))
-
-
-@dataclass
-class Incumbent:
-    """The best judged plan within budget; reports each improvement."""
-
-    problem: Problem
-    limits: Limits
-    plan: Plan | None = None
-    found_at: float = 0.0
-
-    def offer(self, schedule: Schedule) -> None:
-        """Judge a schedule if it is faster than the best so far; keep and report it if it is within budget."""
-        if self.plan is not None and time_of(self.problem, schedule) >= self.plan.time_ns:
-            return
-        plan = self.limits.judge(self.problem, schedule)
-        fits = plan.peak <= self.problem.memories[0].budget_bytes
-        if fits and (self.plan is None or plan.time_ns < self.plan.time_ns):
-            self.plan = plan
-            self.found_at = time.monotonic()
-            self.limits.report(schedule, None)
-
-    def is_stale(self, patience_seconds: float) -> bool:
-        """Whether the best plan has stood for so long."""
-        return time.monotonic() - self.found_at > patience_seconds
-
-    @property
-    def is_good_enough(self) -> bool:
-        """Whether the plan is within the asked gap of the baseline time, a trivial bound."""
-        baseline_ns = self.problem.baseline_time_ns
-        return self.plan is not None and self.plan.time_ns <= baseline_ns * (1 + self.limits.gap)
 
 
 HEATS = (0.0005, 0.01, 0.002, 0.05)  # of the excess; no single one is best on all graphs
