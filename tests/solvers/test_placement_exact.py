@@ -11,6 +11,7 @@ from remat_cli.core.placing import placed_schedule
 from remat_cli.core.problem import Device, Memory, OpSpec, Problem, TensorSpec
 from remat_cli.core.schedule import Compute, Copy, Schedule
 from remat_cli.core.simulate import simulate
+from remat_cli.solvers._milp.cp_sat import make_units
 from remat_cli.solvers._placement import exact as exact_module
 from remat_cli.solvers._placement.exact import solve_exact
 from remat_cli.solvers._placement.exact_hints import add_hint, counts_of, expressible
@@ -220,7 +221,7 @@ def test_every_schedule_is_a_solution_of_the_model_at_its_own_peaks(homes, natur
         used = counts_of(problem, schedule)
         caps = Caps(used.computes, tuple(count + seed % 2 for count in used.copies) if len(homes) > 2 else used.copies)
         caps = Caps(caps.computes, tuple(c if f else 0 for c, f in zip(caps.copies, choices_of(problem), strict=True)))
-        question = Question(problem, make_choices(problem), caps(problem, caps.total), False)
+        question = Question(problem, make_choices(problem), caps, make_units(problem, caps.total), False)
         model = build_model(question, lambda: False)
         add_hint(model, plan)
         assert len(model.cp.proto.solution_hint.vars) == len(model.cp.proto.variables)
