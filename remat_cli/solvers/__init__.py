@@ -33,7 +33,7 @@ SOLVERS: Mapping[str, str] = {
     "revolve": "remat_cli.solvers.revolve:Revolve",
     "rotor": "remat_cli.solvers.rotor:Rotor",
     "multi-chain": "remat_cli.solvers.multi_chain:MultiChain",
-    "placement": "remat_cli.solvers.placement:Placement",
+    "placement": "remat_cli.solvers.placement:PlacementSearch",
     "xengine": "remat_cli.solvers.xengine:XEngine",
 }
 

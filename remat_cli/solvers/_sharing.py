@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import heapq
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -115,19 +116,37 @@ def drop_dead(problem: Problem, schedule: Schedule) -> Schedule:
     in the order that the space (`first_in_order`, `staged`) asks for.
     """
     ops = schedule.op_ids()
+    kept = {tensor for tensor, spec in enumerate(problem.tensors) if spec.kept}
+    places = _needed_places(problem, ops, kept, True)
+    return schedule if len(places) == len(ops) else Schedule(tuple(schedule.steps[place] for place in places))
+
+
+def read_later(problem: Problem, ops: Sequence[int]) -> list[int]:
+    """Leave out steps whose results nobody reads, nor would after the others have gone; one device.
+
+    Every op stays once, with what it reads. Other than `drop_dead` this may take out a first computation.
+    """
+    return [ops[place] for place in _needed_places(problem, ops, set(), False)]
+
+
+def _needed_places(problem: Problem, ops: Sequence[int], wanted: set[int], keeps_first: bool) -> list[int]:
+    """Places of the steps that make what is wanted at the end or read by later ones that stay, and of each op one.
+
+    That is its first with `keeps_first`, else its first if no later one stays.
+    """
     first = {op: place for place, op in reversed(list(enumerate(ops)))}
-    wanted = {tensor for tensor, spec in enumerate(problem.tensors) if spec.kept}
-    dead = set()
+    places: list[int] = []
+    stayed: set[int] = set()
     for place in range(len(ops) - 1, -1, -1):
-        spec = problem.ops[ops[place]]
-        if first[ops[place]] != place and wanted.isdisjoint(spec.outputs):
-            dead.add(place)
-            continue
-        wanted.difference_update(spec.outputs)
-        wanted.update(spec.inputs)
-    if not dead:
-        return schedule
-    return Schedule(tuple(step for place, step in enumerate(schedule.steps) if place not in dead))
+        op = ops[place]
+        spec = problem.ops[op]
+        is_due = first[op] == place and (keeps_first or op not in stayed)
+        if is_due or not wanted.isdisjoint(spec.outputs):
+            wanted.difference_update(spec.outputs)
+            wanted.update(spec.inputs)
+            places.append(place)
+            stayed.add(op)
+    return places[::-1]
 
 
 @dataclass

@@ -13,7 +13,18 @@ from remat_cli.core.schedule import Schedule
 from remat_cli.core.simulate import simulate
 from remat_cli.core.solver_run import Improvement, ProvedFloor, SolverRun, Space, Status
 
-__all__ = ["Improvement", "Limits", "Order", "ProvedFloor", "Solution", "Solver", "SolverRun", "Space", "Status"]
+__all__ = [
+    "BestPlan",
+    "Improvement",
+    "Limits",
+    "Order",
+    "ProvedFloor",
+    "Solution",
+    "Solver",
+    "SolverRun",
+    "Space",
+    "Status",
+]
 
 Order = Literal["free", "keep"]
 Judge: TypeAlias = Callable[[Problem, Schedule], Plan]
@@ -55,6 +66,11 @@ class Limits:
         return max(0.0, self.started + self.seconds - time.monotonic())
 
     @property
+    def space(self) -> Space:
+        """The search space of the order asked for."""
+        return "free" if self.order == "free" else "first_in_order"
+
+    @property
     def is_over(self) -> bool:
         """Whether time is up or the user asked to stop."""
         return self.seconds_left <= 0.0 or self.should_stop()
@@ -74,6 +90,46 @@ class Solution:
     bound_ns: int | None = None
     floor: ProvedFloor | None = None
     facts: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class BestPlan:
+    """`plan` is the fastest that the judge found within every budget, since `found_at`; each better one is reported."""
+
+    problem: Problem
+    limits: Limits
+    plan: Plan | None = None
+    found_at: float = 0.0
+
+    @property
+    def is_baseline(self) -> bool:
+        """Whether nothing can be faster, in any space."""
+        return self.plan is not None and self.plan.time_ns == self.problem.baseline_time_ns
+
+    def is_near(self, bound_ns: int | None) -> bool:
+        """Whether the plan is within the asked gap of a bound."""
+        allowed = self.limits.gap * self.problem.baseline_time_ns
+        return self.plan is not None and bound_ns is not None and self.plan.time_ns - bound_ns <= allowed
+
+    def offer(self, schedule: Schedule) -> bool:
+        """Keep and report a schedule if it is within every budget and faster; whether it is within."""
+        plan = self.limits.judge(self.problem, schedule)
+        budgets = zip(plan.peak_bytes, self.problem.memories, strict=True)
+        is_within = all(peak <= memory.budget_bytes for peak, memory in budgets)
+        if is_within and (self.plan is None or plan.time_ns < self.plan.time_ns):
+            self.plan, self.found_at = plan, time.monotonic()
+            self.limits.report(schedule, None)
+        return is_within
+
+    def solution(
+        self, space: Space, bound_ns: int | None, facts: dict[str, Any], is_infeasible: bool = False
+    ) -> Solution:
+        """What is known in the end; the bound holds in the space."""
+        if self.plan is None:
+            status = Status.INFEASIBLE if is_infeasible else Status.NOT_FOUND
+            return Solution(status, space, None, None if is_infeasible else bound_ns, facts=facts)
+        status = Status.OPTIMAL if self.plan.time_ns == bound_ns else Status.FEASIBLE
+        return Solution(status, space, self.plan.schedule, bound_ns, facts=facts)
 
 
 class Solver(Protocol):

@@ -7,16 +7,15 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from remat_cli.core.plan import Plan
 from remat_cli.core.problem import Problem
 from remat_cli.core.schedule import Schedule
 from remat_cli.core.simulate import baseline
 from remat_cli.solvers._milp.cp_sat import Watch
-from remat_cli.solvers._milp.engines import MOST_FOR_CP_SAT, Engine, Hint, run_engine
+from remat_cli.solvers._milp.program import MOST_FOR_CP_SAT, Engine, Hint, Unfinished, run_engine
 from remat_cli.solvers._sharing import Condensed, condense
-from remat_cli.solvers._stages.program import StageModel, Unfinished, build_stage_model, full_size
+from remat_cli.solvers._stages.program import StageModel, build_stage_model, full_size
 from remat_cli.solvers._stages.rows import Stages, in_stages, schedule_of, stages_of
-from remat_cli.solvers.base import Limits, Solution, Space, Status
+from remat_cli.solvers.base import BestPlan, Limits, Solution, Status
 
 _MARGIN = 1e-5  # of the cost: less than this is within the tolerances of floating point
 _ROUNDING_SHARE = 0.5  # of the time left, for a start by rounding
@@ -81,17 +80,15 @@ class _Session:
     condensed: Condensed
     engine: Engine
     limits: Limits
-    best: Plan | None = None
     bound: int = 0
     rounded_ns: int = 0
     value: int | None = None
     facts: dict[str, Any] = field(default_factory=dict)
     model: StageModel = field(init=False)
 
-    @property
-    def original(self) -> Problem:
-        """The problem as asked, with views and in-place results."""
-        return self.condensed.original
+    def __post_init__(self) -> None:
+        self.original = self.condensed.original
+        self.best = BestPlan(self.original, self.limits)
 
     @property
     def bound_ns(self) -> int | None:
@@ -100,18 +97,7 @@ class _Session:
         if self.bound and self.condensed.exact:
             proved += self.bound * self.model.cost_unit
         proved = max(proved, self.rounded_ns)
-        return proved if self.best is None or proved <= self.best.time_ns else None
-
-    @property
-    def is_baseline_met(self) -> bool:
-        """Whether nothing can be faster, in any space."""
-        return self.best is not None and self.best.time_ns == self.original.baseline_time_ns
-
-    @property
-    def _is_good_enough(self) -> bool:
-        """Whether the start is within the gap already."""
-        allowed = self.limits.gap * self.original.baseline_time_ns
-        return self.best is not None and self.bound_ns is not None and self.best.time_ns - self.bound_ns <= allowed
+        return proved if self.best.plan is None or proved <= self.best.plan.time_ns else None
 
     def rounded(self, start: Schedule | None) -> Schedule | None:
         """A start from the program without integers if that is better, and its value as a bound."""
@@ -133,9 +119,9 @@ class _Session:
         """Build and solve the program."""
         self.facts |= {"engine": self.engine, "is_exact": self.condensed.exact}
         if start is not None and (self.limits.order == "free" or start.keeps_order):
-            self._offer(start)
+            self.best.offer(start)
         staged = None if start is None else self._staged(start)
-        if self._is_good_enough:
+        if self.best.is_near(self.bound_ns):
             return self._solution(is_infeasible=False)
         try:
             hint = self._build(staged)
@@ -161,7 +147,7 @@ class _Session:
         plan = self.limits.judge(problem, schedule_of(stages.computed))
         if plan.peak > problem.memories[0].budget_bytes:
             return None
-        self._offer(self._expanded(stages))
+        self.best.offer(self._expanded(stages))
         return stages
 
     def _settle(self, value: int, watch: Watch) -> None:
@@ -199,40 +185,23 @@ class _Session:
     def _take(self, values: list[int]) -> None:
         """A solution of the program; in floating point it need not quite be one."""
         stages = in_stages(self.condensed.problem, self.model.stages_computed(values))
-        if stages is None or not self._offer(self._expanded(stages)):
+        if stages is None or not self.best.offer(self._expanded(stages)):
             self.facts["refused"] = self.facts.get("refused", 0) + 1
             return
         value = _extra_ns(self.condensed.problem, stages) // self.model.cost_unit
         self.value = value if self.value is None else min(value, self.value)
-
-    def _offer(self, schedule: Schedule) -> bool:
-        """Keep and report a schedule if the judge finds it within budget and it is better; whether it is within."""
-        plan = self.limits.judge(self.original, schedule)
-        if plan.peak > self.original.memories[0].budget_bytes:
-            return False
-        if self.best is None or plan.time_ns < self.best.time_ns:
-            self.best = plan
-            self.limits.report(schedule, None)
-        return True
 
     def _raise(self, bound: int) -> None:
         self.bound = max(self.bound, bound)
         self.limits.report(None, self.bound_ns)
 
     def _solution(self, is_infeasible: bool) -> Solution:
-        bound = self.bound_ns
-        if self.best is None:
-            is_proved = is_infeasible and self.condensed.exact
-            status = Status.INFEASIBLE if is_proved else Status.NOT_FOUND
-            return Solution(status, "staged", None, None if is_proved else bound, facts=self.facts)
-        time = self.best.time_ns
-        if self.is_baseline_met:
-            bound = time
-        if bound is not None:
-            self.facts["gap_percent"] = 100.0 * (time - bound) / time if time else 0.0
-        space: Space = "free" if self.is_baseline_met else "staged"
-        status = Status.OPTIMAL if time == bound else Status.FEASIBLE
-        return Solution(status, space, self.best.schedule, bound, facts=self.facts)
+        is_baseline, plan = self.best.is_baseline, self.best.plan
+        bound = plan.time_ns if plan and is_baseline else self.bound_ns
+        if plan is not None and bound is not None:
+            self.facts["gap_percent"] = 100.0 * (plan.time_ns - bound) / plan.time_ns if plan.time_ns else 0.0
+        is_proved = is_infeasible and self.condensed.exact
+        return self.best.solution("free" if is_baseline else "staged", bound, self.facts, is_proved)
 
 
 def _extra_ns(problem: Problem, stages: Stages) -> int:

@@ -9,16 +9,16 @@ from typing import Annotated, Any, ClassVar
 
 import msgspec
 
-from remat_cli.core.plan import Plan
 from remat_cli.core.problem import Problem
 from remat_cli.core.schedule import Schedule
 from remat_cli.core.simulate import baseline
+from remat_cli.solvers._milp.program import Unfinished
 from remat_cli.solvers._sharing import Condensed, condense
-from remat_cli.solvers._stages.candidates import Candidate, Rounder, Rounding, Shares, guesses
-from remat_cli.solvers._stages.program import StageModel, Unfinished, build_stage_model
+from remat_cli.solvers._stages.candidates import RoundedPlan, Rounder, Rounding, Shares, guesses
+from remat_cli.solvers._stages.program import StageModel, build_stage_model
 from remat_cli.solvers._stages.relaxed import Relaxed, is_impossible, relax
 from remat_cli.solvers._stages.rows import stages_of
-from remat_cli.solvers.base import Limits, Solution, Status
+from remat_cli.solvers.base import BestPlan, Limits, Solution, Status
 
 # Steps measured while recomputes are tried one by one, for each program solved: a few seconds.
 _PRUNING_STEPS = 300_000_000
@@ -101,37 +101,29 @@ class _Session:
     options: CheckmateLp
     problem: Problem
     limits: Limits
-    best: Plan | None = None
     is_staged: bool = True
     is_impossible: bool = False
     proved_ns: int | None = None
     facts: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        self.best = BestPlan(self.problem, self.limits)
         self.condensed: Condensed = condense(self.problem)
-        self.budget_bytes = self.problem.memories[0].budget_bytes
         self.rounder = Rounder(self.condensed, self.problem.memories[0].free_bytes)
         self.facts |= {"is_exact": self.condensed.exact, "programs_solved": 0, "candidates": 0}
 
     @property
     def bound_ns(self) -> int | None:
         """The proved bound; None where a start from beyond the space is as fast as the best of the space may be."""
-        if self.proved_ns is None or self.best is None or self.is_staged or self.proved_ns < self.best.time_ns:
+        best = self.best.plan
+        if self.proved_ns is None or best is None or self.is_staged or self.proved_ns < best.time_ns:
             return self.proved_ns
         return None
 
     @property
-    def is_baseline_met(self) -> bool:
-        """Whether nothing can be faster, in any space."""
-        return self.best is not None and self.best.time_ns == self.problem.baseline_time_ns
-
-    @property
     def is_done(self) -> bool:
         """Whether time is up or the best plan is near enough to the bound."""
-        if self.limits.is_over or self.is_baseline_met:
-            return True
-        allowed = self.limits.gap * self.problem.baseline_time_ns
-        return self.best is not None and self.bound_ns is not None and self.best.time_ns <= self.bound_ns + allowed
+        return self.limits.is_over or self.best.is_baseline or self.best.is_near(self.bound_ns)
 
     def solve(self, start: Schedule | None) -> Solution:
         """All allowances; the best plan is reported as soon as it is found."""
@@ -155,10 +147,8 @@ class _Session:
             count = len(stages.computed)
             events = [t * count + op for t, ops in enumerate(stages.computed) for op in sorted(ops)]
             self._offer(self.rounder.measure(events))
-        plan = self.limits.judge(self.problem, start)
-        if self._is_better(plan) and (self.limits.order == "free" or start.keeps_order):
-            self._keep(plan)
-            self.is_staged = False
+        if self.limits.order == "free" or start.keeps_order:
+            self._take_better(start, is_staged=False)
 
     def _try(self, allowances: list[float]) -> bool:
         """Solve and round under smaller budgets; whether a still smaller one is worth a try."""
@@ -209,18 +199,18 @@ class _Session:
     def _round(self, shares: Shares, allowance: float) -> None:
         """All roundings of a solution, then the best of them pruned."""
         options, seed = self.options, self.limits.seed
-        found: dict[bytes, tuple[Candidate, str]] = {}
-        for guess in guesses(shares, options.rounding, options.thresholds, options.samples, seed):
+        found: dict[bytes, tuple[RoundedPlan, str]] = {}
+        for how, held in guesses(shares, options.rounding, options.thresholds, options.samples, seed):
             if self.is_done:
                 return
-            candidate = self.rounder.round(guess.held)
+            candidate = self.rounder.round(held)
             self.facts["candidates"] += 1
-            found.setdefault(candidate.events.tobytes(), (candidate, guess.how))
-            self._consider(candidate, allowance, guess.how)
+            found.setdefault(candidate.events.tobytes(), (candidate, how))
+            self._consider(candidate, allowance, how)
         if options.prune:
             self._prune(sorted(found.values(), key=lambda pair: self.rounder.rank(pair[0])), allowance)
 
-    def _prune(self, found: list[tuple[Candidate, str]], allowance: float) -> None:
+    def _prune(self, found: list[tuple[RoundedPlan, str]], allowance: float) -> None:
         """From the best on, as many as a fixed number of steps allows, so that the same are tried on every machine."""
         steps_left = _PRUNING_STEPS
         for candidate, how in found:
@@ -231,36 +221,26 @@ class _Session:
                 steps_left -= steps
                 self._consider(self.rounder.better(candidate), allowance, f"{how}, pruned")
 
-    def _consider(self, candidate: Candidate, allowance: float, how: str) -> None:
+    def _consider(self, candidate: RoundedPlan, allowance: float, how: str) -> None:
         if self._offer(candidate):
             self.facts |= {"best_allowance": allowance, "best_rounding": how}
 
-    def _offer(self, candidate: Candidate) -> bool:
+    def _offer(self, candidate: RoundedPlan) -> bool:
         """Have a candidate judged if its figures are good; whether it is the best plan now."""
-        is_fast = self.best is None or candidate.time_ns < self.best.time_ns
-        if not is_fast or candidate.peak_bytes > self.rounder.free_bytes:
+        plan = self.best.plan
+        if candidate.peak_bytes > self.rounder.free_bytes or (plan is not None and candidate.time_ns >= plan.time_ns):
             return False
         schedule = candidate.schedule(self.rounder.ops)
-        plan = self.limits.judge(self.problem, self.condensed.expand(schedule, self.budget_bytes, self.limits.judge))
-        if not self._is_better(plan):
-            return False
-        self.is_staged = True
-        self._keep(plan)
-        return True
+        spelled = self.condensed.expand(schedule, self.problem.memories[0].budget_bytes, self.limits.judge)
+        return self._take_better(spelled, is_staged=True)
 
-    def _is_better(self, plan: Plan) -> bool:
-        is_within = plan.peak <= self.budget_bytes
-        return is_within and (self.best is None or plan.time_ns < self.best.time_ns)
-
-    def _keep(self, plan: Plan) -> None:
-        self.best = plan
-        self.limits.report(plan.schedule, None)
+    def _take_better(self, schedule: Schedule, is_staged: bool) -> bool:
+        before = self.best.plan
+        self.best.offer(schedule)
+        self.is_staged = self.is_staged if self.best.plan is before else is_staged
+        return self.best.plan is not before
 
     def _solution(self) -> Solution:
-        if self.best is None:
-            status = Status.INFEASIBLE if self.is_impossible else Status.NOT_FOUND
-            return Solution(status, "staged", None, self.bound_ns, facts=self.facts)
-        if self.is_baseline_met:
-            return Solution(Status.OPTIMAL, "free", self.best.schedule, self.best.time_ns, facts=self.facts)
-        status = Status.OPTIMAL if self.best.time_ns == self.bound_ns else Status.FEASIBLE
-        return Solution(status, "staged", self.best.schedule, self.bound_ns, facts=self.facts)
+        if self.best.is_baseline:
+            return self.best.solution("free", self.problem.baseline_time_ns, self.facts)
+        return self.best.solution("staged", self.bound_ns, self.facts, self.is_impossible)

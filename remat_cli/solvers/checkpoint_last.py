@@ -9,7 +9,7 @@ import msgspec
 
 from remat_cli.core.problem import Problem
 from remat_cli.core.schedule import Schedule
-from remat_cli.solvers._chains.candidates import Request, best_within
+from remat_cli.solvers._chains.candidates import best_within
 from remat_cli.solvers._sharing import Condensed, condense
 from remat_cli.solvers._stages.rows import complete, schedule_of
 from remat_cli.solvers.base import Limits, Solution
@@ -45,7 +45,7 @@ class CheckpointLast(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def solve(self, problem: Problem, limits: Limits, start: Schedule | None = None) -> Solution:
         """That one schedule, if it is within the budget."""
-        return best_within(problem, _schedules, Request(close_gaps=self.close_gaps), limits, start)
+        return best_within(problem, _schedules, self.close_gaps, limits, start)
 
 
 def _schedules(condensed: Condensed) -> Iterator[list[int]]:

@@ -10,7 +10,7 @@ import msgspec
 from remat_cli.core.problem import Problem
 from remat_cli.core.schedule import Schedule
 from remat_cli.core.simulate import simulate
-from remat_cli.solvers._chains.candidates import Request, best_within
+from remat_cli.solvers._chains.candidates import best_within
 from remat_cli.solvers._chains.checkpoints import (
     CandidateOps,
     Passes,
@@ -55,7 +55,7 @@ class ChenGreedy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def solve(self, problem: Problem, limits: Limits, start: Schedule | None = None) -> Solution:
         """The cheapest within the budget of the schedules from all different sets of checkpoints."""
-        return best_within(problem, self._schedules, Request(close_gaps=self.close_gaps), limits, start)
+        return best_within(problem, self._schedules, self.close_gaps, limits, start)
 
     def _schedules(self, condensed: Condensed) -> Iterator[list[int]]:
         passes = passes_of(condensed.problem)

@@ -11,9 +11,8 @@ from remat_cli.core.problem import Problem
 from remat_cli.core.schedule import Schedule
 from remat_cli.core.simulate import baseline, simulate
 from remat_cli.solvers._floor.proof import proved_floor
-from remat_cli.solvers._order import least_peak_order
 from remat_cli.solvers._search.state import make_net
-from remat_cli.solvers._search.tracks import Clock, Track, chunk_work, make_track
+from remat_cli.solvers._search.tracks import Clock, Track, chunk_work, least_peak_order, make_track
 from remat_cli.solvers._sharing import condense
 from remat_cli.solvers.base import Limits
 

@@ -5,18 +5,24 @@ from __future__ import annotations
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import msgspec
 
 from remat_cli.core.problem import Problem
 from remat_cli.core.schedule import Schedule
 from remat_cli.core.simulate import baseline
-from remat_cli.solvers._order import greedy_starts, search_order
-from remat_cli.solvers._search.state import make_net
-from remat_cli.solvers._search.tracks import Clock, Incumbent, Track, chunk_work, is_roomy, make_track
+from remat_cli.solvers._search.state import OPS, make_net
+from remat_cli.solvers._search.tracks import (
+    Clock,
+    Track,
+    chunk_work,
+    greedy_starts,
+    make_track,
+    search_order,
+)
 from remat_cli.solvers._sharing import Condensed, condense
-from remat_cli.solvers.base import Limits, Solution, Space, Status
+from remat_cli.solvers.base import BestPlan, Limits, Solution
 
 HEATS = (0.02, 0.1, 0.5)  # of the mean op time
 
@@ -70,14 +76,14 @@ class _Search:
 
     def __post_init__(self) -> None:
         self.clock = Clock(self.limits)
-        self.incumbent = Incumbent(self.problem, self.limits)
+        self.best = BestPlan(self.problem, self.limits)
         self.is_pinned = self.limits.order == "keep"
         self.condensed: Condensed = condense(self.problem)
         self.net = make_net(self.condensed.problem, self.condensed.in_place)
         self.free_bytes = self.problem.memories[0].free_bytes
 
     def run(self) -> Solution:
-        self.incumbent.offer(baseline(self.problem).schedule)
+        self.best.offer(baseline(self.problem).schedule)
         starts = self._take_start()
         if not self._is_done():
             self._make_tracks(starts)
@@ -88,17 +94,18 @@ class _Search:
 
     def _is_done(self) -> bool:
         patience = self.options.patience
-        if self.incumbent.is_good_enough or self.clock.is_over:
+        if self.best.is_near(self.problem.baseline_time_ns) or self.clock.is_over:
             return True
-        return patience > 0 and self.incumbent.plan is not None and self.incumbent.is_stale(patience)
+        return patience > 0 and self.best.plan is not None and time.monotonic() - self.best.found_at > patience
 
     def _take_start(self) -> list[list[int]]:
         """Offer the given schedule, and bring it into the form the search works on, unless it is too long for that."""
         if self.start is None or (self.is_pinned and not self.start.keeps_order):
             return []
-        self.incumbent.offer(self.start)
+        self.best.offer(self.start)
         ops = self.condensed.contract(self.start).op_ids()
-        return [ops] if is_roomy(self.net, ops) else []
+        is_roomy = len(ops) <= 2 * int(self.net[OPS, 0]) + 200  # for some recomputes more
+        return [ops] if is_roomy else []
 
     def _make_tracks(self, starts: list[list[int]]) -> None:
         mean_ns = self.condensed.problem.baseline_time_ns / max(1, len(self.condensed.problem.ops))
@@ -129,7 +136,7 @@ class _Search:
         work = self.clock.chunk(chunk_work(self.net), 40)
         search_order(track, work, 6, lambda: self._order_share(track) > 0.2 or self.limits.is_over)
         self.clock.work += track.work
-        self.incumbent.offer(self._expand(track.ops))
+        self.best.offer(self._expand(track.ops))
         for other in self.tracks[1:] or self.tracks:
             other.begin(track.ops)
 
@@ -159,8 +166,8 @@ class _Search:
             return
         began = time.monotonic()
         best = min(self.tracks, key=lambda track: track.rank)
-        if best.excess == 0 and (self.incumbent.plan is None or best.time < self.incumbent.plan.time_ns):
-            self.incumbent.offer(self._expand(best.ops))
+        if best.excess == 0 and (self.best.plan is None or best.time < self.best.plan.time_ns):
+            self.best.offer(self._expand(best.ops))
             self.offered_at = time.monotonic()
             self.offer_seconds = self.offered_at - began
 
@@ -186,13 +193,7 @@ class _Search:
                 track.begin(best.ops)
 
     def _solution(self) -> Solution:
-        space: Space = "first_in_order" if self.is_pinned else "free"
-        bound_ns = self.problem.baseline_time_ns
-        facts = {"moves": self.clock.work, "rounds": self.rounds}
+        facts: dict[str, Any] = {"moves": self.clock.work, "rounds": self.rounds}
         if seconds := sum(track.seconds for track in self.tracks):
             facts["moves_per_second_per_core"] = int(sum(track.work for track in self.tracks) / seconds)
-        plan = self.incumbent.plan
-        if plan is None:
-            return Solution(Status.NOT_FOUND, space, None, bound_ns, facts=facts)
-        status = Status.OPTIMAL if plan.time_ns == bound_ns else Status.FEASIBLE
-        return Solution(status, space, plan.schedule, bound_ns, facts=facts)
+        return self.best.solution(self.limits.space, self.problem.baseline_time_ns, facts)

@@ -13,18 +13,25 @@ from remat_cli.base.errors import InvalidSchedule
 from remat_cli.core.problem import Problem
 from remat_cli.core.schedule import Schedule
 from remat_cli.core.simulate import baseline, simulate
-from remat_cli.solvers._milp.cp_sat import WORK_PER_DETERMINISTIC_SECOND, Outcome, OutOfTime, Run, Watch, search
-from remat_cli.solvers._moccasin.clock import Clock, Domain, make_clock
-from remat_cli.solvers._moccasin.hints import add_hint, read_ops
-from remat_cli.solvers._moccasin.model import (
-    Model,
-    Precedence,
-    Question,
+from remat_cli.solvers._milp.cp_sat import (
+    WORK_PER_DETERMINISTIC_SECOND,
+    Effort,
+    Outcome,
+    OutOfTime,
     Units,
-    build_model,
+    Watch,
     make_units,
+    search,
+)
+from remat_cli.solvers._moccasin.clock import Calendar, Domain, make_clock
+from remat_cli.solvers._moccasin.model import (
+    MoccasinModel,
+    Precedence,
+    add_hint,
+    build_model,
     minimise_peak,
     minimise_time,
+    read_ops,
 )
 from remat_cli.solvers._sharing import Condensed, condense
 from remat_cli.solvers.base import Limits, Solution, Space, Status
@@ -91,7 +98,7 @@ class _Session:
         self.problem = condensed.problem
         runs = Counter(start)
         caps = [max(options.max_copies, runs[op]) for op in range(len(self.problem.ops))]
-        self.clock: Clock = make_clock(self.problem, limits.order, options.domain, caps)
+        self.clock: Calendar = make_clock(self.problem, limits.order, options.domain, caps)
         self.units: Units = make_units(self.problem, self.clock.horizon)
         self.is_exact = condensed.exact and self.units.is_exact
         self.facts: dict[str, Any] = {
@@ -113,7 +120,7 @@ class _Session:
     def solve(self) -> Solution:
         """Both phases; the schedule in the answer is the last one reported."""
         hint = self._first_hint()
-        if hint.peak <= self.units.capacity:
+        if hint.peak <= self.units.capacities[0]:
             self._report(hint.ops)
         try:
             return self._solve_from(hint)
@@ -121,7 +128,7 @@ class _Session:
             return self._solution(Status.NOT_FOUND if self.best is None else Status.FEASIBLE)
 
     def _solve_from(self, hint: _Incumbent) -> Solution:
-        if hint.peak > self.units.capacity and self.options.two_phase:
+        if hint.peak > self.units.capacities[0] and self.options.two_phase:
             hint, is_infeasible = self._squeeze(hint)
             if is_infeasible:
                 return self._solution(Status.INFEASIBLE if self.is_exact else Status.NOT_FOUND)
@@ -153,15 +160,13 @@ class _Session:
             plan = simulate(self.problem, Schedule.of_ops(placed))
         except InvalidSchedule:  # sorted by index inside a stage, a start may read what is not yet there
             return None
-        return _Incumbent(placed, self.clock.events(placed), self._units_of(plan.peak))
-
-    def _units_of(self, peak_bytes: int) -> int:
-        return self.units.capacity_for(peak_bytes - self.problem.memories[0].fixed_bytes)
+        peak_units = -(-(plan.peak - self.problem.memories[0].fixed_bytes) // self.units.byte_units[0])
+        return _Incumbent(placed, self.clock.events(placed), peak_units)
 
     def _squeeze(self, hint: _Incumbent) -> tuple[_Incumbent, bool]:
         """Phase 1: minimise the peak down to the budget. Also says whether the budget is proved too small."""
-        rounding = 0 if self.units.is_exact else len(self.units.sizes) + 1
-        model = self._model((self.units.capacity, max(hint.peak, self.units.capacity) + rounding), hint)
+        rounding = 0 if self.units.is_exact else len(self.units.sizes[0]) + 1
+        model = self._model((self.units.capacities[0], max(hint.peak, self.units.capacities[0]) + rounding), hint)
         minimise_peak(model)
         found = [hint]
 
@@ -169,15 +174,15 @@ class _Session:
             incumbent = self._incumbent(ops)
             if incumbent is not None and incumbent.peak < found[-1].peak:
                 found.append(incumbent)
-                if incumbent.peak <= self.units.capacity:
+                if incumbent.peak <= self.units.capacities[0]:
                     self._report(ops)
 
-        outcome = self._run(model, "peak", 0.5, Watch(remember, _ignore_bound), gap=0.0)
-        return found[-1], outcome.is_infeasible or outcome.bound > self.units.capacity
+        outcome = self._run(model, "peak", 0.5, Watch(remember), gap=0.0)
+        return found[-1], outcome.is_infeasible or outcome.bound > self.units.capacities[0]
 
     def _save_time(self, hint: _Incumbent) -> Outcome:
         """Phase 2: minimise the time within the budget."""
-        model = self._model((self.units.capacity, self.units.capacity), hint)
+        model = self._model((self.units.capacities[0], self.units.capacities[0]), hint)
         minimise_time(model)
         gap = self.limits.gap * self.problem.baseline_time_ns / self.units.time_unit
         outcome = self._run(model, "time", 1.0, Watch(self._report, self._raise_bound), gap)
@@ -185,16 +190,18 @@ class _Session:
             self._raise_bound(outcome.bound)
         return outcome
 
-    def _model(self, capacity: tuple[int, int], hint: _Incumbent) -> Model:
-        question = Question(self.problem, self.clock, self.units)
-        model = build_model(question, self.options.precedence, capacity, lambda: self.limits.is_over)
+    def _model(self, capacity: tuple[int, int], hint: _Incumbent) -> MoccasinModel:
+        parts = self.problem, self.clock, self.units
+        model = build_model(*parts, self.options.precedence, capacity, lambda: self.limits.is_over)
         if hint.events is not None:
             add_hint(model, hint.ops, hint.events, max(hint.peak, capacity[0]))
         return model
 
-    def _run(self, model: Model, phase: Literal["peak", "time"], share: float, watch: Watch, gap: float) -> Outcome:
+    def _run(
+        self, model: MoccasinModel, phase: Literal["peak", "time"], share: float, watch: Watch, gap: float
+    ) -> Outcome:
         work = None if self.work_left is None else self.work_left * share
-        run = Run(self.limits.seconds_left * share, work, gap)
+        run = Effort(self.limits.seconds_left * share, work, gap)
         outcome = search(model.cp, partial(read_ops, model), run, self.limits, watch)
         if self.work_left is not None:
             self.work_left = max(0.0, self.work_left - outcome.deterministic_seconds)
@@ -210,7 +217,3 @@ class _Session:
         if self.is_exact:
             self.bound_ns = self.problem.baseline_time_ns + max(0, extra) * self.units.time_unit
             self.limits.report(None, self.bound_ns)
-
-
-def _ignore_bound(bound: int) -> None:
-    """The bound of phase 1 is on bytes: nothing to report."""

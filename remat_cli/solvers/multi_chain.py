@@ -10,17 +10,10 @@ import msgspec
 from remat_cli.core.problem import Problem
 from remat_cli.core.schedule import Schedule
 from remat_cli.solvers._chains.branches import Join, one_branch, several_branches, spell_out
-from remat_cli.solvers._chains.candidates import Request, best_within
-from remat_cli.solvers._chains.multi_chain import (
-    JoinTable,
-    OrderedTable,
-    fewest_slots,
-    join_table,
-    ordered_table,
-    table_work,
-)
+from remat_cli.solvers._chains.candidates import best_within, why_not
+from remat_cli.solvers._chains.multi_chain import SlotTable, fewest_slots, join_table, ordered_table, table_work
 from remat_cli.solvers._chains.revolve import MOST_FORWARDS
-from remat_cli.solvers._sharing import Condensed, condense
+from remat_cli.solvers._sharing import Condensed
 from remat_cli.solvers.base import Limits, Order, Solution
 
 MOST_WORK = 2_000_000_000  # 4 s and 0.35 GB of table: two branches of 124 blocks, three of 34, four of 14, five of 8
@@ -57,11 +50,7 @@ class MultiChain(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def supports(self, problem: Problem) -> str | None:
         """None, or why not."""
-        if len(problem.devices) > 1:
-            return "it plans for one device"
-        condensed = condense(problem)
-        joins = _joins(condensed.problem, "free")
-        return condensed.in_original_terms(joins) if isinstance(joins, str) else None
+        return why_not(problem, _joins)
 
     def kernels(self, problem: Problem) -> tuple[str, ...]:
         """That which fills the table."""
@@ -75,7 +64,7 @@ class MultiChain(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             for join in () if isinstance(joins, str) else joins:
                 yield from self._schedules(join, limits.order)
 
-        return best_within(problem, schedules, Request(close_gaps=self.close_gaps), limits, start)
+        return best_within(problem, schedules, self.close_gaps, limits, start)
 
     def _schedules(self, join: Join, order: Order) -> Iterator[list[int]]:
         for table in self._tables(join, order):
@@ -85,15 +74,14 @@ class MultiChain(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                 if forwards is not None and forwards <= MOST_FORWARDS:
                     yield spell_out(join, table.actions(room))
 
-    def _tables(self, join: Join, order: Order) -> Iterator[JoinTable | OrderedTable]:
+    def _tables(self, join: Join, order: Order) -> Iterator[SlotTable]:
         """One for each set of branches whose input gradients are to be kept."""
         branches = len(join.lengths)
         everyone = (1 << branches) - 1
         masks = {"dropped": [0], "kept": [everyone], "both": range(everyone + 1)}[self.input_gradients]
         if order == "keep":
             yield from (ordered_table(join.backward_order, branches, mask) for mask in masks)
-        table = join_table(join.lengths)
-        yield from (table.for_wanted(mask) for mask in masks)
+        yield from join_table(join.lengths, masks)
 
 
 def _joins(problem: Problem, order: Order) -> list[Join] | str:
@@ -101,12 +89,9 @@ def _joins(problem: Problem, order: Order) -> list[Join] | str:
     views = several_branches(problem, order), one_branch(problem, order)
     joins = [view for view in views if not isinstance(view, str)]
     if not joins:
-        return _why(*(view for view in views if isinstance(view, str)))
+        several, one = (view for view in views if isinstance(view, str))
+        return one if several == one else f"{one}; {several}"
     if table_work(joins[0].lengths) > MOST_WORK:
         lengths = " and ".join(str(length) for length in joins[0].lengths)
         return f"its branches are too long for this algorithm: {lengths} blocks"
     return [join for join in joins if table_work(join.lengths) <= MOST_WORK]
-
-
-def _why(several: str, one: str) -> str:
-    return one if several == one else f"{one}; {several}"

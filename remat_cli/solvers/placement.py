@@ -16,11 +16,10 @@ from remat_cli.core.problem import Problem
 from remat_cli.core.schedule import Schedule
 from remat_cli.solvers._bounds.devices import improving_device_bounds
 from remat_cli.solvers._placement.exact import solve_exact
-from remat_cli.solvers._placement.home import Home, lift, make_home, relaxed_problem, single_problem
-from remat_cli.solvers._placement.session import Incumbent
-from remat_cli.solvers._placement.starts import plain_starts
+from remat_cli.solvers._placement.session import Knowledge
+from remat_cli.solvers._placement.starts import Home, lift, make_home, plain_starts, relaxed_problem, single_problem
 from remat_cli.solvers._placement.state import make_net
-from remat_cli.solvers._placement.tracks import Track, chunk_evaluations, make_track
+from remat_cli.solvers._placement.tracks import PlacementTrack, chunk_evaluations, make_track
 from remat_cli.solvers.base import Limits, Solution, Solver, Status
 
 HEATS = ((0.02, 0.1, 0.5, 0.004), (0.02, 0.1, 0.5, 2.0, 8.0))  # of the mean op time, for every other track
@@ -35,7 +34,7 @@ WORTH = 1.1  # a start that fits but takes so many times as long as the best is 
 Place: TypeAlias = Callable[[Schedule], Schedule | None]
 
 
-class Placement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class PlacementSearch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """For every op the device, and what to copy, keep, drop, offload and recompute, within each memory's budget.
 
     Large-neighbourhood search over whole schedules: some recomputes and copies are taken out, ops change devices, or
@@ -87,16 +86,16 @@ def _make(name: str) -> Solver:
 class _Session:
     """The parts in their turns."""
 
-    options: Placement
+    options: PlacementSearch
     problem: Problem
     limits: Limits
     start: Schedule | None
 
     def __post_init__(self) -> None:
-        self.known = Incumbent(self.problem, self.limits, self.options.patience)
+        self.known = Knowledge(self.problem, self.limits, self.options.patience)
         self.net = make_net(self.problem, self.limits.order == "keep")
         self.pool: list[Schedule] = []
-        self.made: list[Track] = []
+        self.made: list[PlacementTrack] = []
         self.others: list[Schedule] = []
 
     def run(self) -> Solution:
@@ -146,7 +145,7 @@ class _Session:
         if self.known.should_end():
             return
         limits = self.known.part(EXACT_SHARE)
-        outcome = solve_exact(self.problem, limits, self.known.best, self.known.take)
+        outcome = solve_exact(self.problem, limits, self.known.best)
         self.known.facts["exact"] = outcome.facts
         self.known.work += limits.work or 0
         if outcome.status is Status.INFEASIBLE:
@@ -196,12 +195,11 @@ class _Session:
 
     def _solve_below(self, problem: Problem, share: float, has_bounds: bool) -> None:
         """Solve a one-device problem and place what comes of it."""
-        raising = self.known.raise_bound if has_bounds else _ignore
 
         def report(schedule: Schedule | None, bound_ns: int | None) -> None:
             self._take_lifted(place, schedule)
-            if bound_ns is not None:
-                raising(bound_ns)
+            if bound_ns is not None and has_bounds:
+                self.known.raise_bound(bound_ns)
 
         def place(schedule: Schedule) -> Schedule | None:
             return lift(self.problem, problem, schedule)
@@ -211,7 +209,7 @@ class _Session:
         self.known.work += limits.work or 0
         report(solution.schedule, solution.bound_ns)
         self._pool_lifted(place, solution.schedule)
-        if solution.status is Status.INFEASIBLE and has_bounds and solution.space in (self.known.space, "free"):
+        if solution.status is Status.INFEASIBLE and has_bounds and solution.space in (self.limits.space, "free"):
             self.known.raise_bound(None)
 
     def _take_lifted(self, place: Place, schedule: Schedule | None) -> None:
@@ -250,7 +248,7 @@ class _Session:
         """Threads for tracks; one worker of several raises bounds."""
         return 1 if self.limits.work is not None else max(1, self.limits.workers - 1)
 
-    def _take_turn(self, executor: ThreadPoolExecutor, tracks: list[Track], chunk: int, turn: int) -> None:
+    def _take_turn(self, executor: ThreadPoolExecutor, tracks: list[PlacementTrack], chunk: int, turn: int) -> None:
         before = sum(track.evaluations for track in tracks)
         heats = [HEATS[number % 2][turn % len(HEATS[number % 2])] for number in range(len(tracks))]
         list(executor.map(lambda track, heat: track.improve(chunk, heat), tracks, heats))
@@ -265,7 +263,7 @@ class _Session:
             return float("inf")
         return self.known.work + max(1, int((self.limits.work - self.known.work) * share))
 
-    def _tracks(self) -> Iterator[Track]:
+    def _tracks(self) -> Iterator[PlacementTrack]:
         """Tracks at the best plan and at the best of the other starts."""
         if not self.made:
             count = max(self.options.tracks, self._threads)
@@ -292,12 +290,12 @@ class _Session:
     def _is_far(self, cost: tuple[int, int]) -> bool:
         return self.known.best_ns is not None and cost[0] == 0 and cost[1] > WORTH * self.known.best_ns
 
-    def _take(self, track: Track) -> None:
+    def _take(self, track: PlacementTrack) -> None:
         excess, time_ns = track.cost
         if excess == 0 and (self.known.best_ns is None or time_ns < self.known.best_ns):
             self.known.offer(track.schedule)
 
-    def _restart(self, track: Track) -> None:
+    def _restart(self, track: PlacementTrack) -> None:
         """Go on from the best of all or the track's own, now and then anew from a start that does not fit.
 
         The first track is always near the best; one that has not come within the budgets is given more time.
@@ -311,7 +309,3 @@ class _Session:
             track.begin(best)
         else:
             track.return_to_best()
-
-
-def _ignore(bound_ns: int | None) -> None:
-    """A bound of another problem."""

@@ -10,9 +10,9 @@ import msgspec
 from remat_cli.core.problem import Problem
 from remat_cli.core.schedule import Schedule
 from remat_cli.solvers._chains.blocks import Blocks, find_blocks, spell_out
-from remat_cli.solvers._chains.candidates import Request, best_within
+from remat_cli.solvers._chains.candidates import best_within, why_not
 from remat_cli.solvers._chains.revolve import MOST_FORWARDS, chain_actions, fewest_forwards, forward_table, reverse
-from remat_cli.solvers._sharing import Condensed, condense
+from remat_cli.solvers._sharing import Condensed
 from remat_cli.solvers.base import Limits, Solution
 
 
@@ -42,11 +42,7 @@ class Revolve(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def supports(self, problem: Problem) -> str | None:
         """None, or why not."""
-        if len(problem.devices) > 1:
-            return "it plans for one device"
-        condensed = condense(problem)
-        blocks = find_blocks(condensed.problem, "free")
-        return condensed.in_original_terms(blocks) if isinstance(blocks, str) else None
+        return why_not(problem, find_blocks)
 
     def solve(self, problem: Problem, limits: Limits, start: Schedule | None = None) -> Solution:
         """The cheapest within the budget of the schedules for each number of checkpoints."""
@@ -55,7 +51,7 @@ class Revolve(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             blocks = find_blocks(condensed.problem, limits.order)
             return iter(()) if isinstance(blocks, str) else self._schedules(blocks)
 
-        return best_within(problem, schedules, Request(close_gaps=self.close_gaps), limits, start)
+        return best_within(problem, schedules, self.close_gaps, limits, start)
 
     def _schedules(self, blocks: Blocks) -> Iterator[list[int]]:
         stages = blocks.chain.stages

@@ -13,9 +13,8 @@ from remat_cli.core.problem import Problem
 from remat_cli.core.schedule import Schedule
 from remat_cli.solvers._chains.actions import Action, periodic
 from remat_cli.solvers._chains.blocks import Blocks, find_blocks, spell_out
-from remat_cli.solvers._chains.candidates import Request, best_within, cleaned
-from remat_cli.solvers._chains.rotor_plan import plans, size_table
-from remat_cli.solvers._chains.rotor_tables import Table, Variant, build_table
+from remat_cli.solvers._chains.candidates import best_within, cleaned
+from remat_cli.solvers._chains.rotor_tables import RotorTable, Variant, build_table, plans, size_table, table_bytes
 from remat_cli.solvers._sharing import Condensed, condense
 from remat_cli.solvers.base import Limits, Solution
 
@@ -69,7 +68,7 @@ class Rotor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def solve(self, problem: Problem, limits: Limits, start: Schedule | None = None) -> Solution:
         """The fastest within the budget of the plans for it and for larger budgets."""
         session = _Session(self, limits)
-        found = best_within(problem, session.propose, Request(close_gaps=self.close_gaps), limits, start)
+        found = best_within(problem, session.propose, self.close_gaps, limits, start)
         return replace(found, facts={**found.facts, **session.facts})
 
 
@@ -118,19 +117,20 @@ class _Session:
         if sparing is not None:
             yield from self._plans(blocks, sparing)
 
-    def _table(self, blocks: Blocks, variant: Variant, facts: dict[str, Any]) -> Table | None:
+    def _table(self, blocks: Blocks, variant: Variant, facts: dict[str, Any]) -> RotorTable | None:
         """A table for the budget and, if asked for, larger ones; None where it is too large or time is over."""
-        sizing = size_table(blocks.chain, variant, room_of(blocks), self.options.slots, self.options.inflate)
-        if isinstance(sizing, str):
-            facts["refused"] = sizing
+        slots = size_table(blocks.chain, variant, room_of(blocks), self.options.slots, self.options.inflate)
+        if isinstance(slots, str):
+            facts["refused"] = slots
             return None
-        facts |= {"slots": sizing.slots.most, "is_exact": sizing.slots.is_exact, "table_bytes": sizing.bytes_}
-        table = build_table(blocks.chain, variant, sizing.slots, lambda: self.limits.is_over)
+        size = table_bytes(blocks.chain.stages, variant, slots.most)
+        facts |= {"slots": slots.most, "is_exact": slots.is_exact, "table_bytes": size}
+        table = build_table(blocks.chain, variant, slots, lambda: self.limits.is_over)
         if table is None:
             facts["refused"] = "the time was over before the table was"
         return table
 
-    def _plans(self, blocks: Blocks, table: Table) -> Iterator[list[int]]:
+    def _plans(self, blocks: Blocks, table: RotorTable) -> Iterator[list[int]]:
         """The plans of a table that are worth judging; notes whether one of them fits."""
         problem, room = blocks.problem, room_of(blocks)
         self.has_fitting |= table.least_ns(room) is not None

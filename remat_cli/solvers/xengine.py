@@ -15,10 +15,10 @@ from remat_cli.core.plan import Plan
 from remat_cli.core.problem import Problem
 from remat_cli.core.schedule import Schedule
 from remat_cli.solvers._milp.cp_sat import Watch
-from remat_cli.solvers._milp.engines import Engine, run_engine
+from remat_cli.solvers._milp.program import Engine, Unfinished, run_engine
 from remat_cli.solvers._sharing import Condensed, condense
 from remat_cli.solvers._xengine.layout import Objective, Room, Rules, is_exact, make_layout, without_sharing
-from remat_cli.solvers._xengine.model import Model, OutOfRoom, build_model
+from remat_cli.solvers._xengine.model import XEngineModel, build_model
 from remat_cli.solvers._xengine.schedule import Staged, is_affordable, read_schedule, stage_schedule
 from remat_cli.solvers.base import Limits, Solution, Space, Status
 
@@ -110,7 +110,7 @@ class _Session:
     cost_unit: int = 1
     is_refused: bool = False
     facts: dict[str, Any] = field(default_factory=dict)
-    model: Model = field(init=False)
+    model: XEngineModel = field(init=False)
 
     @property
     def is_relaxed(self) -> bool:
@@ -144,7 +144,7 @@ class _Session:
         self.facts |= {"engine": self.engine, "is_exact": self.plain.exact, "binaries": layout.binaries()}
         try:
             self.model = build_model(layout, lambda: self.limits.is_over)
-        except OutOfRoom as reason:
+        except Unfinished as reason:
             self.facts["unfinished"] = str(reason)
             return False
         milp = self.model.milp
@@ -201,7 +201,10 @@ class _Session:
         return is_within and is_affordable(self.original, self.rules, plan.schedule)
 
     def _solution(self, is_infeasible: bool) -> Solution:
-        self._note()
+        if self.value is not None:
+            value, bound = self.value * self.cost_unit, self.bound * self.cost_unit
+            self.facts |= {"objective": value, "objective_bound": bound}
+            self.facts["gap_percent"] = 100.0 * (value - bound) / value if value else 0.0
         if self.best is None:
             is_proved = is_infeasible and self.plain.exact
             status = Status.INFEASIBLE if is_proved else Status.NOT_FOUND
@@ -210,13 +213,6 @@ class _Session:
         space: Space = "free" if self.best.time_ns == self.original.baseline_time_ns else "staged"
         status = Status.OPTIMAL if is_least else Status.FEASIBLE
         return Solution(status, space, self.best.schedule, self.bound_ns, facts=self.facts)
-
-    def _note(self) -> None:
-        """What the program says in its own terms, in ns."""
-        if self.value is not None:
-            value, bound = self.value * self.cost_unit, self.bound * self.cost_unit
-            self.facts |= {"objective": value, "objective_bound": bound}
-            self.facts["gap_percent"] = 100.0 * (value - bound) / value if value else 0.0
 
 
 def _placements(problem: Problem) -> list[Schedule]:

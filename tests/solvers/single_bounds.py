@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from remat_cli.core.problem import Problem
 from remat_cli.solvers._bounds import improving
-from remat_cli.solvers._bounds.devices import Work, choose_stages, frontier_bounds, shortest_memory
+from remat_cli.solvers._bounds.devices import Shortage, choose_stages, frontier_bounds, shortest_memory
 from remat_cli.solvers._bounds.improving import Bound, Task
 from remat_cli.solvers._bounds.pressure import Pressure, make_pressure
 from remat_cli.solvers.base import Limits
@@ -31,7 +31,7 @@ def free_order_bound(problem: Problem, limits: Limits) -> Bound:
 
 
 def device_frontier(problem: Problem, limits: Limits, boundaries: int) -> Bound:
-    work = Work(problem, limits.order, shortest_memory(problem))
+    work = Shortage(problem, limits.order, shortest_memory(problem))
     best = Bound(problem.baseline_time_ns, work.space, "frontier", False, 0.0)
     for bound in frontier_bounds(work, choose_stages(work, boundaries), limits, lambda: None):
         best = bound if bound.is_above(best) or bound.is_tight else best

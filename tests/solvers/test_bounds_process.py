@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[2]
 ENDLESS = """
 import subprocess
 from remat_cli.solvers._milp import process
-from remat_cli.solvers._milp.engines import _program
+from remat_cli.solvers._milp.program import _program
 from remat_cli.solvers.base import Limits
 from tests.solvers.test_checkmate import build, tight, training
 

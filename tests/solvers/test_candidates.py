@@ -10,7 +10,8 @@ import pytest
 from remat_cli.base.errors import InvalidSchedule
 from remat_cli.core.schedule import Schedule
 from remat_cli.core.simulate import baseline, simulate
-from remat_cli.solvers._chains.candidates import Request, best_within, cleaned, in_baseline_order, read_later
+from remat_cli.solvers._chains.candidates import best_within, cleaned, in_baseline_order
+from remat_cli.solvers._sharing import read_later
 from remat_cli.solvers.base import Limits, Status
 from tests.solvers.random_graphs import one_device, random_problem
 from tests.solvers.random_training import chain_training, random_training
@@ -26,7 +27,7 @@ def answer(problem, proposals, order="free", start=None, close=False, **limits):
     reported = []
     limits = {"seconds": 10.0, **limits}
     watched = Limits(order=order, report=lambda schedule, bound: reported.append(schedule), **limits)
-    return best_within(problem, lambda _: proposals, Request(close_gaps=close), watched, start), reported
+    return best_within(problem, lambda _: proposals, close, watched, start), reported
 
 
 def test_the_fastest_within_budget_is_reported_and_returned():
@@ -156,7 +157,7 @@ def test_ops_that_must_not_be_repeated_are_not_and_answers_are_within_budget(see
         for number in range(5):
             yield random_schedule(condensed.problem, number).op_ids()
 
-    found = best_within(problem, twice, Request(close_gaps=True), Limits(seconds=10.0, order=order), None)
+    found = best_within(problem, twice, True, Limits(seconds=10.0, order=order), None)
     if found.schedule is not None:
         assert simulate(problem, found.schedule).peak <= problem.memories[0].budget_bytes
 

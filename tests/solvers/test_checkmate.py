@@ -15,8 +15,9 @@ from remat_cli.core.schedule import Schedule
 from remat_cli.core.simulate import baseline, simulate
 from remat_cli.core.solver_run import SolverRun
 from remat_cli.solvers import make_solver, solve
+from remat_cli.solvers._milp.program import Unfinished
 from remat_cli.solvers._stages import program as program_module
-from remat_cli.solvers._stages.program import StageModel, Unfinished, build_stage_model, full_size
+from remat_cli.solvers._stages.program import StageModel, build_stage_model, full_size
 from remat_cli.solvers._stages.rows import in_stages, schedule_of, stages_of
 from remat_cli.solvers.base import Limits, Status
 from tests.solvers.brute_force import optimum
@@ -96,7 +97,7 @@ def test_random_problems_agree_with_exhaustive_search(seed, share):
 def program_optimum(model: StageModel) -> int | None:
     """What the bare program costs at least, in time."""
     from remat_cli.solvers._milp.cp_sat import Watch
-    from remat_cli.solvers._milp.engines import run_engine
+    from remat_cli.solvers._milp.program import run_engine
 
     listener = Watch(lambda values: None, lambda bound: None)
     verdict = run_engine(model, "cp-sat", {}, Limits(seconds=60.0), listener, 0.0)

@@ -66,7 +66,7 @@ def test_bounds_and_roundings_of_all_vectors():
         assert best is None or bound <= best
         reached += bound == best
         rounder = rounder_for(problem)
-        candidates = [rounder.better(rounder.round(g.held)) for g in guesses(relaxed.shares, "both", 20, 40, 0)]
+        candidates = [rounder.better(rounder.round(held)) for _, held in guesses(relaxed.shares, "both", 20, 40, 0)]
         fitting = [candidate for candidate in candidates if candidate.peak_bytes <= rounder.free_bytes]
         for candidate in fitting:
             assert best is not None

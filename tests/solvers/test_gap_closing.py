@@ -9,7 +9,7 @@ import pytest
 
 from remat_cli.core.schedule import Schedule
 from remat_cli.core.simulate import simulate
-from remat_cli.solvers._chains.gap_closing import _Steps, close_gaps, closings
+from remat_cli.solvers._chains.candidates import _Steps, close_gaps, closings
 from remat_cli.solvers._sharing import condense
 from remat_cli.solvers.base import Limits
 from tests.solvers.random_graphs import one_device, random_problem

@@ -16,10 +16,9 @@ from remat_cli.core.problem import Device, Memory, OpSpec, Problem, TensorSpec
 from remat_cli.core.schedule import Schedule
 from remat_cli.core.simulate import baseline, simulate
 from remat_cli.solvers import make_solver, solve
-from remat_cli.solvers._milp.cp_sat import OutOfTime
+from remat_cli.solvers._milp.cp_sat import OutOfTime, make_units
 from remat_cli.solvers._moccasin.clock import last_useful_stages, make_clock
-from remat_cli.solvers._moccasin.hints import add_hint, read_ops
-from remat_cli.solvers._moccasin.model import Question, build_model, make_units
+from remat_cli.solvers._moccasin.model import add_hint, build_model, read_ops
 from remat_cli.solvers.base import Limits, Status
 from tests.solvers.brute_force import optimum
 from tests.solvers.vectors import INSTANCES, load_cases
@@ -216,13 +215,13 @@ def test_a_hint_is_complete_and_feasible(order, copies, domain, precedence):
         ops = optimum(problem, space)[1]
         clock = make_clock(problem, order, domain, [copies] * len(problem.ops))
         units = make_units(problem, clock.horizon)
+        (capacity,) = units.capacities
         events = clock.events(ops)
         assert events is not None
-        question = Question(problem, clock, units)
-        model = build_model(question, precedence, (units.capacity, units.capacity), lambda: False)
+        model = build_model(problem, clock, units, precedence, (capacity, capacity), lambda: False)
         with pytest.raises(OutOfTime):
-            build_model(question, precedence, (units.capacity, units.capacity), lambda: True)
-        add_hint(model, ops, events, units.capacity)
+            build_model(problem, clock, units, precedence, (capacity, capacity), lambda: True)
+        add_hint(model, ops, events, units.capacities[0])
         hinted = list(model.cp.proto.solution_hint.vars)
         open_variables = [i for i, v in enumerate(model.cp.proto.variables) if len(set(v.domain)) > 1]
         assert len(hinted) == len(set(hinted))
@@ -270,10 +269,12 @@ def test_units_never_let_a_schedule_exceed_the_budget():
     problem = Problem(ops, tensors, (Memory("cpu", 2**62 + 3, 1),), (Device("cpu", 0),))
     units = make_units(problem, 1000)
     assert not units.is_exact
-    assert units.byte_unit % 4 == 0
+    assert units.byte_units[0] % 4 == 0
     assert units.time_unit == 2
-    assert all(size * units.byte_unit >= spec.size_bytes for size, spec in zip(units.sizes, tensors, strict=True))
-    assert units.capacity * units.byte_unit <= problem.memories[0].free_bytes
+    assert all(
+        size * units.byte_units[0] >= spec.size_bytes for size, spec in zip(units.sizes[0], tensors, strict=True)
+    )
+    assert units.capacities[0] * units.byte_units[0] <= problem.memories[0].free_bytes
 
 
 def test_huge_sizes_give_schedules_but_no_proofs():

@@ -21,13 +21,18 @@ from tests.solvers.slot_oracle import fewest_forwards
 from tests.solvers.slot_walk import SlotCosts, follow_join
 
 
+def table_of(lengths, wanted=0):
+    (table,) = join_table(lengths, [wanted])
+    return table
+
+
 def mask_of(wanted: tuple[int, ...]) -> int:
     return sum(bit << branch for branch, bit in enumerate(wanted))
 
 
 def makespan(lengths, wanted, slots: int, costs: SlotCosts) -> int | None:
     """By the table; its sequence is run, and must take what the table says."""
-    table = join_table(lengths, mask_of(wanted))
+    table = table_of(lengths, mask_of(wanted))
     forwards = table.forwards(slots)
     if forwards is None:
         return None
@@ -47,7 +52,7 @@ def test_vectors():
 
 def test_curves():
     for case in chain_vectors()["multi_chain_curves"]:
-        table = join_table(case["L"])
+        table = table_of(case["L"])
         for slots, value in case["makespan_by_m"]:
             forwards = table.forwards(slots)
             assert (forwards and forwards + sum(case["L"]) + 1) == value
@@ -79,7 +84,7 @@ CASES = [
 @pytest.mark.parametrize(("lengths", "wanted"), CASES)
 def test_no_sequence_is_better(lengths, wanted):
     """From one slot below the fewest to where no forward is repeated."""
-    table = join_table(lengths, mask_of(wanted))
+    table = table_of(lengths, mask_of(wanted))
     least = fewest_slots(lengths, mask_of(wanted))
     assert table.forwards(least - 1) is None
     for slots in range(least, table.most_slots + 2):
@@ -90,25 +95,17 @@ def test_no_sequence_is_better(lengths, wanted):
 
 @pytest.mark.parametrize("length", [2, 3, 8, 30, 64])
 def test_one_branch_is_revolve(length):
-    table, single = join_table((length,)), forward_table(length - 1, length + 1)
+    table, single = table_of((length,)), forward_table(length - 1, length + 1)
     for slots in range(3, length + 2):
         assert table.forwards(slots) == 1 + single[length - 1, slots]
-
-
-def test_a_table_answers_for_more_wanted_gradients():
-    table = join_table((3, 2))
-    for mask in range(4):
-        other = join_table((3, 2), mask)
-        for slots in range(9):
-            assert table.for_wanted(mask).forwards(slots) == other.forwards(slots)
 
 
 @pytest.mark.parametrize("order", [(), (0,), (0, 0, 1, 1, 1), (1, 0, 1, 0, 0), (2, 1, 1, 0, 0, 0), (0, 1, 2, 0, 1, 2)])
 def test_a_fixed_order_of_backwards(order):
     """Legal, in that order, never better than any order; the best of all orders is the optimum."""
     branches = 1 + max(order, default=0)
-    table = ordered_table(order, branches)
-    free = join_table(table.lengths)
+    table = ordered_table(order, branches, 0)
+    free = table_of(table.lengths)
     for slots in range(table.most_slots + 1):
         count = table.forwards(slots)
         if count is None:
@@ -124,8 +121,8 @@ def test_a_fixed_order_of_backwards(order):
 @pytest.mark.parametrize("lengths", [(2, 2), (1, 4), (2, 1, 2)])
 def test_the_best_order_is_the_optimum(lengths):
     backwards = [branch for branch, length in enumerate(lengths) for _ in range(length)]
-    tables = [ordered_table(order, len(lengths)) for order in sorted(set(itertools.permutations(backwards)))]
-    free = join_table(lengths)
+    tables = [ordered_table(order, len(lengths), 0) for order in sorted(set(itertools.permutations(backwards)))]
+    free = table_of(lengths)
     for slots in range(free.most_slots + 1):
         counts = [count for count in (table.forwards(slots) for table in tables) if count is not None]
         assert min(counts, default=None) == free.forwards(slots)
@@ -136,7 +133,7 @@ def test_published_figures(length):
     """Unit costs, 6L layers: the slots for least time, what half of them costs, and a ratio below two."""
     total = 6 * length
     for branches, lengths in enumerate([(6 * length,), (length, 5 * length), (2 * length,) * 3], 1):
-        table = join_table(lengths)
+        table = table_of(lengths)
         ratio = {m: ((table.forwards(m) or 0) + total + 1) / (2 * total + 1) for m in range(11, table.most_slots + 1)}
         enough = min(m for m in range(table.most_slots + 1) if table.forwards(m) == total)
         assert enough == total + branches
@@ -210,7 +207,7 @@ def test_every_plan_is_legal_and_needs_what_the_slots_say(lengths, extras):
     problem = join_training(lengths, extras=extras)
     join = several_branches(problem, "free")
     assert isinstance(join, Join)
-    table = join_table(lengths)
+    table = table_of(lengths)
     for slots in range(fewest_slots(lengths), table.most_slots + 1):
         ops = spell_out(join, table.actions(slots))
         plan = simulate(problem, type(baseline(problem).schedule).of_ops(ops))
@@ -248,7 +245,7 @@ def test_both_branches_are_checkpointed():
 
 def test_a_slot_for_a_kept_gradient():
     problem = join_training((4, 4), extras="g")
-    dropped, kept = join_table((4, 4)), join_table((4, 4), 3)
+    dropped, kept = table_of((4, 4)), table_of((4, 4), 3)
     for slots in range(fewest_slots((4, 4)), dropped.most_slots + 1):
         assert (kept.forwards(slots) or 0) >= (dropped.forwards(slots) or 0)
     plain, held = (run(problem.with_budget(9), input_gradients=choice).facts for choice in ("dropped", "kept"))

@@ -14,9 +14,8 @@ from remat_cli.core.schedule import Compute, Copy, Schedule, Step
 from remat_cli.core.simulate import baseline, simulate
 from remat_cli.core.timeline import time_of
 from remat_cli.solvers import solve
-from remat_cli.solvers._placement.home import lift, make_home, relaxed_problem
 from remat_cli.solvers._placement.judge import evaluate
-from remat_cli.solvers._placement.starts import cut_labels
+from remat_cli.solvers._placement.starts import cut_labels, lift, make_home, relaxed_problem
 from remat_cli.solvers._placement.state import (
     LENGTHS,
     MEM,

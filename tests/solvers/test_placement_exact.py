@@ -11,12 +11,13 @@ from remat_cli.core.placing import placed_schedule
 from remat_cli.core.problem import Device, Memory, OpSpec, Problem, TensorSpec
 from remat_cli.core.schedule import Compute, Copy, Schedule
 from remat_cli.core.simulate import simulate
+from remat_cli.solvers._milp.cp_sat import make_units
 from remat_cli.solvers._placement import exact as exact_module
-from remat_cli.solvers._placement.exact import ExactOutcome, solve_exact
+from remat_cli.solvers._placement.exact import solve_exact
 from remat_cli.solvers._placement.exact_hints import add_hint, counts_of, expressible
 from remat_cli.solvers._placement.exact_model import build_model
-from remat_cli.solvers._placement.exact_parts import Caps, Question, make_choices, make_costs, make_units
-from remat_cli.solvers.base import Limits, Status
+from remat_cli.solvers._placement.exact_parts import Caps, Question, make_choices, make_costs
+from remat_cli.solvers.base import Limits, Solution, Status
 from tests.solvers.brute_force_devices import optimum
 from tests.solvers.vectors import load_cases
 
@@ -26,12 +27,8 @@ UNPROVED = {("pub_host_00", i) for i in (0, 1, 3, 4)} | {("pub_host_02", i) for 
 LINK_NS = 2
 
 
-def nothing(schedule: Schedule | None, bound_ns: int | None) -> None:
-    pass
-
-
-def exact(problem: Problem, start: Schedule | None = None, **limits) -> ExactOutcome:
-    return solve_exact(problem, Limits(**{"seconds": 20, "workers": 1, **limits}), start, nothing)
+def exact(problem: Problem, start: Schedule | None = None, **limits) -> Solution:
+    return solve_exact(problem, Limits(**{"seconds": 20, "workers": 1, **limits}), start)
 
 
 def random_problem(seed: int, ops: int = 4, homes: tuple[int, ...] = (0, 1), nature: str = "plain") -> Problem:
@@ -255,7 +252,7 @@ def test_reports_better_and_better_and_gives_the_same_again():
     problem = tightened(random_problem(6, 5), 0.5)
     heard: list[list] = [[], []]
     outcomes = [
-        solve_exact(problem, Limits(seconds=60, workers=1, work=8_000), None, lambda s, b, h=h: h.append((s, b)))
+        solve_exact(problem, Limits(seconds=60, workers=1, work=8_000, report=lambda s, b, h=h: h.append((s, b))), None)
         for h in heard
     ]
     times = [simulate(problem, s).time_ns for s, _ in heard[0] if s is not None]

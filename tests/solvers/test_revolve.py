@@ -78,7 +78,7 @@ def test_no_sequence_is_better(layers):
 
 def test_vectors():
     for case in chain_vectors()["revolve_single"]:
-        count = join_table([case["L"]]).forwards(case["m"])
+        count = join_table([case["L"]])[0].forwards(case["m"])
         if count is None:
             assert case["makespan"] is None
             continue

@@ -12,11 +12,10 @@ from remat_cli.core.instance import instance_problem, load_instance
 from remat_cli.core.problem import Device, Memory, OpSpec, Problem, TensorSpec
 from remat_cli.core.simulate import baseline
 from remat_cli.solvers import make_solver, solve
-from remat_cli.solvers._chains import rotor_plan
+from remat_cli.solvers._chains import rotor_tables
 from remat_cli.solvers._chains.actions import Action, Chain, periodic
-from remat_cli.solvers._chains.rotor_plan import plans, size_table, spread
 from remat_cli.solvers._chains.rotor_slots import Slots, make_slots
-from remat_cli.solvers._chains.rotor_tables import ALLOWED, build_table, table_bytes
+from remat_cli.solvers._chains.rotor_tables import ALLOWED, build_table, plans, size_table, spread, table_bytes
 from remat_cli.solvers._chains.rotor_warmup import ENTRIES, warm_up
 from remat_cli.solvers._warmup import is_compiled
 from remat_cli.solvers.base import Limits, Status
@@ -238,10 +237,10 @@ def test_a_table_stops_when_time_is_over():
 def test_a_table_that_is_too_large_is_refused_in_a_line(monkeypatch):
     chain = random_chain(random.Random(2), 40, largest=2**20)
     top = store_all_peak(chain)
-    monkeypatch.setattr(rotor_plan, "LARGEST_TABLE", table_bytes(40, "floating", 100))
+    monkeypatch.setattr(rotor_tables, "LARGEST_TABLE", table_bytes(40, "floating", 100))
     narrow = size_table(chain, "floating", top // 2, 100, inflate=True)
-    assert narrow.slots.given(top // 2) == 100
-    assert narrow.bytes_ <= table_bytes(40, "floating", 100)
+    assert narrow.given(top // 2) == 100
+    assert table_bytes(40, "floating", narrow.most) <= table_bytes(40, "floating", 100)
     refused = size_table(chain, "floating", top // 2, 101, inflate=True)
     assert "40 stages and 101 slots" in refused
     assert "\n" not in refused
@@ -260,7 +259,7 @@ def test_larger_budgets_are_searched_for_the_last_that_fits():
     top = store_all_peak(chain)
     budget = top // 3
     sizing = size_table(chain, "persistent", budget, 500, inflate=True)
-    table = build_table(chain, "persistent", sizing.slots, lambda: False)
+    table = build_table(chain, "persistent", sizing, lambda: False)
     real = int(budget * 1.2)  # as if a plan took a sixth less than the table thinks
     peaks = []
 
@@ -330,7 +329,7 @@ def test_tables_reach_what_keeping_all_takes_however_small_the_budget(budget):
     for seed in range(20):
         chain = random_chain(random.Random(seed), 4)
         sizing = size_table(chain, "persistent", budget, 500, inflate=True)
-        table = build_table(chain, "persistent", sizing.slots, lambda: False)
+        table = build_table(chain, "persistent", sizing, lambda: False)
         assert table.least_ns(store_all_peak(chain)) == sum(chain.forward_ns) + sum(chain.backward_ns)
 
 

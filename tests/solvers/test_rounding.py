@@ -12,7 +12,8 @@ from remat_cli.core.problem import Problem
 from remat_cli.core.schedule import Schedule
 from remat_cli.core.simulate import simulate
 from remat_cli.solvers._sharing import condense, drop_dead
-from remat_cli.solvers._stages.candidates import Candidate, Guess, Rounder, guesses, number_tensors
+from remat_cli.solvers._stages.candidates import RoundedPlan, Rounder, guesses, number_tensors
+from remat_cli.solvers._stages.rounding import Flags
 from remat_cli.solvers._stages.rows import complete, schedule_of, stages_of
 from remat_cli.solvers._stages.warmup import ENTRIES, warm_up
 from remat_cli.solvers._warmup import is_compiled
@@ -100,7 +101,7 @@ def test_bettered_candidates_stay_in_stages_and_within_the_budget(seed):
     assert improved
 
 
-def assert_in_stages(problem: Problem, candidate: Candidate) -> None:
+def assert_in_stages(problem: Problem, candidate: RoundedPlan) -> None:
     assert all(first < second for first, second in pairwise(candidate.events.tolist()))
     schedule = candidate.schedule(len(problem.ops))
     stages = stages_of(problem, schedule)
@@ -110,7 +111,7 @@ def assert_in_stages(problem: Problem, candidate: Candidate) -> None:
     assert (plan.time_ns, plan.peak) == (candidate.time_ns, candidate.peak_bytes + problem.memories[0].fixed_bytes)
 
 
-def assert_nothing_can_go(problem: Problem, candidate: Candidate) -> None:
+def assert_nothing_can_go(problem: Problem, candidate: RoundedPlan) -> None:
     """Of a pruned schedule no recompute that takes time can be left out: tried in one order, once, is enough here."""
     ops = candidate.schedule(len(problem.ops)).op_ids()
     again = [place for place, op in enumerate(ops) if op in ops[:place] and problem.ops[op].time_ns[0]]
@@ -134,20 +135,20 @@ def test_putting_off_frees_room():
 def test_guesses_cover_thresholds_and_both_kinds_of_draws():
     shares = np.array([[0.0, 0.0], [1.0, 0.0], [0.25, 0.5]])
     fixed = list(guesses(shares, "deterministic", 60, 100, 0))
-    assert [guess.how for guess in fixed] == ["threshold 0.25", "threshold 0.5", "threshold 1"]
-    assert [int(guess.held.sum()) for guess in fixed] == [3, 2, 1]
+    assert [how for how, _ in fixed] == ["threshold 0.25", "threshold 0.5", "threshold 1"]
+    assert [int(held.sum()) for _, held in fixed] == [3, 2, 1]
     drawn = list(guesses(shares, "randomised", 60, 100, 7))
     assert len(drawn) == 100
-    assert {guess.how for guess in drawn} == {"drawn for each tensor", "drawn for each stage"}
-    assert all(guess.held[1, 0] == 1 and guess.held[0].sum() == 0 for guess in drawn)
-    assert 10 < sum(int(guess.held[2, 1]) for guess in drawn) < 90
+    assert {how for how, _ in drawn} == {"drawn for each tensor", "drawn for each stage"}
+    assert all(held[1, 0] == 1 and held[0].sum() == 0 for _, held in drawn)
+    assert 10 < sum(int(held[2, 1]) for _, held in drawn) < 90
     assert same(drawn, list(guesses(shares, "randomised", 60, 100, 7)))
     assert not same(drawn, list(guesses(shares, "randomised", 60, 100, 8)))
     assert len(list(guesses(np.linspace(0, 1, 500).reshape(50, 10), "both", 9, 4, 0))) == 9 + 4
 
 
-def same(first: list[Guess], second: list[Guess]) -> bool:
-    return all(np.array_equal(a.held, b.held) for a, b in zip(first, second, strict=True))
+def same(first: list[tuple[str, Flags]], second: list[tuple[str, Flags]]) -> bool:
+    return all(np.array_equal(a, b) for (_, a), (_, b) in zip(first, second, strict=True))
 
 
 def test_warming_up_compiles_all_kernels():

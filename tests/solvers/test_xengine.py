@@ -15,7 +15,7 @@ from remat_cli.core.simulate import simulate
 from remat_cli.core.solver_run import SolverRun
 from remat_cli.solvers import make_solver, solve
 from remat_cli.solvers._milp.cp_sat import Watch
-from remat_cli.solvers._milp.engines import run_engine
+from remat_cli.solvers._milp.program import run_engine
 from remat_cli.solvers._xengine.layout import Rules as ModelRules
 from remat_cli.solvers._xengine.layout import make_layout
 from remat_cli.solvers._xengine.model import build_model

@@ -1,21 +1,37 @@
 """Proved lower bounds on the total time of a plan, for problems with several devices.
 
-Three kinds, cheap ones first: the least time if no memory were short (`_bounds.devices_cut`); bounds for one device
+Three kinds, cheap ones first: the least time if no memory were short (a minimum cut); bounds for one device
 with all memories together (`merged_problem`); and the frontier bound with a place for everything
 (`_bounds.devices_frontier`), the only one that sees what one memory lacks and another has. All hold for the order of
 the limits: `free`, or first computations in baseline order. None counts what it costs to hand over between devices.
+
+The cut says where to run ops on two memories when neither is short, exact and in milliseconds.
+
+In any schedule let a[v] say that op v runs in memory 0, b[v] that it runs in memory 1, and look at a value x made by u
+and read by v. With a[v] and not a[u], x is copied to memory 0 at least once; likewise for b and memory 1. So the time
+is at least the least of
+
+    sum time[v][0] a[v] + time[v][1] b[v] + sum over x of copy[1][0][x] p[x] + copy[0][1][x] q[x]
+    with a[v] + b[v] >= 1, p[x] >= a[v] - a[u] and q[x] >= b[v] - b[u] for each reader v of x
+
+and a schedule that runs every op once in each of its memories, and copies once, takes that long if neither memory is
+short and calls cost nothing. An op may well run in both: that may cost less than a copy. With b'[v] = 1 - b[v] every
+row asks that one variable is at most another, or pays for the difference; so it is a minimum cut (Picard, "Maximal
+closure of a graph and applications to combinatorial problems", 1976).
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from ortools.graph.python import max_flow
 
 from remat_cli.core.problem import Problem
-from remat_cli.solvers._bounds.devices_cut import cut_units
 from remat_cli.solvers._bounds.devices_frontier import (
-    Windows,
     device_frontier_milp,
     free_windows,
     ordered_windows,
@@ -25,7 +41,7 @@ from remat_cli.solvers._bounds.free_frontier import choose_chain
 from remat_cli.solvers._bounds.frontier import choose_boundaries
 from remat_cli.solvers._bounds.improving import Bound, improving_bounds, known_units, part_of
 from remat_cli.solvers._bounds.pressure import Pressure, make_pressure
-from remat_cli.solvers._milp.program import Engine, Milp, rising_answers
+from remat_cli.solvers._milp.program import BoundEngine, Milp, rising_answers
 from remat_cli.solvers.base import Limits, Order, Space
 
 # Variables up to which CP-SAT, exact and without the start of a process, is the quicker engine.
@@ -43,7 +59,7 @@ _WORTH = 0.8
 
 
 @dataclass(frozen=True)
-class Work:
+class Shortage:
     """A problem with the memory that is shortest, if any is, as a problem of its own."""
 
     problem: Problem
@@ -96,7 +112,7 @@ def _all_bounds(problem: Problem, limits: Limits, best_ns: Callable[[], int | No
     several = len(problem.memories) > 1
     if several and len(problem.memories) == 2 and not problem.overlap:
         yield cut_bound(problem)
-    work = Work(problem, limits.order, shortest_memory(problem) if several else None)
+    work = Shortage(problem, limits.order, shortest_memory(problem) if several else None)
     yield from _merged(problem, part_of(limits, _MERGED_SHARE if several else 1.0), best_ns)
     tried: list[list[int]] = []
     for count in (0, *_BOUNDARIES) if several else ():
@@ -117,7 +133,7 @@ def _merged(problem: Problem, limits: Limits, best_ns: Callable[[], int | None])
         yield replace(bound, start=None, facts=bound.facts | {"memories": "merged"})
 
 
-def choose_stages(work: Work, count: int) -> list[int]:
+def choose_stages(work: Shortage, count: int) -> list[int]:
     """At most so many boundaries, where the shortest memory asks for them."""
     if work.shortest is None or count == 0:
         return []
@@ -126,7 +142,7 @@ def choose_stages(work: Work, count: int) -> list[int]:
 
 
 def frontier_bounds(
-    work: Work, chosen: list[int], limits: Limits, best_ns: Callable[[], int | None]
+    work: Shortage, chosen: list[int], limits: Limits, best_ns: Callable[[], int | None]
 ) -> Iterator[Bound]:
     """Rising bounds from the program with these boundaries."""
     began = time.monotonic()
@@ -139,7 +155,8 @@ def frontier_bounds(
     if rooms.has_stranded_op:
         yield Bound(None, "free", "frontier", True, time.monotonic() - began)
         return
-    milp = device_frontier_milp(rooms, _windows(work, rooms, chosen))
+    ranges_of = free_windows if work.order == "free" else ordered_windows
+    milp = device_frontier_milp(rooms, ranges_of(rooms, chosen))
     quick = replace(limits, report=Limits().report, work=None, workers=1)
     for answer in rising_answers(milp, _engine(milp, is_small), quick, known_units(best_ns, 0, rooms.time_unit)):
         facts = answer.facts | {"boundaries": len(chosen)}
@@ -147,11 +164,7 @@ def frontier_bounds(
         yield Bound(total, work.space, "frontier", answer.is_tight, time.monotonic() - began, facts)
 
 
-def _windows(work: Work, rooms: Rooms, chosen: list[int]) -> Windows:
-    return free_windows(rooms, chosen) if work.order == "free" else ordered_windows(rooms, chosen)
-
-
-def _engine(milp: Milp, is_small: bool) -> Engine:
+def _engine(milp: Milp, is_small: bool) -> BoundEngine:
     if is_small:
         return "cp-sat"
     return "highs" if len(milp.upper) <= _MOST_INTEGERS else "relaxed"
@@ -159,3 +172,69 @@ def _engine(milp: Milp, is_small: bool) -> Engine:
 
 def _nanoseconds(rooms: Rooms, units: int | None) -> int | None:
     return None if units is None else units * rooms.time_unit
+
+
+SOURCE, SINK = 0, 1
+
+
+def cut_units(rooms: Rooms) -> int | None:
+    """The least time in units, whatever memory it takes; None: some value cannot get to where it must be read."""
+    network = CutNetwork(1 + sum(_figures(rooms)))
+    first = network.nodes(2 * len(rooms.problem.ops))
+    for op, times in enumerate(rooms.times):
+        on, off = first + 2 * op, first + 2 * op + 1
+        network.pay(on, SINK, times[0])
+        network.pay(SOURCE, off, times[1])
+        network.pay(off, on, None)
+        if not rooms.problem.ops[op].repeatable:
+            network.pay(on, off, None)
+    for tensor, readers in enumerate(rooms.readers):
+        made = first + 2 * rooms.producer(tensor)
+        wanted, enough = network.nodes(2), network.count - 1
+        network.pay(wanted, made, rooms.copies[tensor][1][0])
+        network.pay(made + 1, enough, rooms.copies[tensor][0][1])
+        for reader in readers:
+            network.pay(first + 2 * reader, wanted, None)
+            network.pay(enough, first + 2 * reader + 1, None)
+    return network.least()
+
+
+def _figures(rooms: Rooms) -> list[int]:
+    times = [time for row in rooms.times for time in row if time is not None]
+    return times + [time for tensor in range(len(rooms.copies)) for _, _, time in rooms.links(tensor)]
+
+
+@dataclass
+class CutNetwork:
+    """Node 0 is on the side of ones, node 1 on that of zeros; `never` is more than any finite cut costs."""
+
+    never: int
+    count: int = 2
+    tails: list[int] = field(default_factory=list)
+    heads: list[int] = field(default_factory=list)
+    costs: list[int] = field(default_factory=list)
+
+    def nodes(self, count: int) -> int:
+        """The first of so many new nodes."""
+        self.count += count
+        return self.count - count
+
+    def pay(self, tail: int, head: int, cost: int | None) -> None:
+        """What it costs when `tail` is 1 and `head` is 0; None: that cannot be."""
+        self.tails.append(tail)
+        self.heads.append(head)
+        self.costs.append(self.never if cost is None else cost)
+
+    def least(self) -> int | None:
+        """The cost of a minimum cut."""
+        flow, status = self._solved()
+        return None if status != flow.OPTIMAL or flow.optimal_flow() >= self.never else int(flow.optimal_flow())
+
+    def ones(self) -> set[int]:
+        """The nodes that are 1 in a minimum cut, as few as can be."""
+        return set(self._solved()[0].get_source_side_min_cut())
+
+    def _solved(self) -> tuple[Any, Any]:
+        flow = max_flow.SimpleMaxFlow()
+        flow.add_arcs_with_capacity(np.array(self.tails), np.array(self.heads), np.array(self.costs, dtype=np.int64))
+        return flow, flow.solve(SOURCE, SINK)

@@ -37,7 +37,7 @@ No step uses an order within a stage. So the least cost under these rows is a lo
 other there is no schedule. Sums over tensors count storage once, as `_bounds.devices_rooms` explains. At the end all
 kept tensors are in storages of their own; those in m fit into it.
 
-Without boundaries this is the cut of `_bounds.devices_cut` for any number of memories, under the weights.
+Without boundaries this is the cut of `_bounds.devices` for any number of memories, under the weights.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from remat_cli.solvers._milp.program import Milp, Terms
 
 
 @dataclass(frozen=True)
-class Windows:
+class StageRanges:
     """Boundaries, and for each op the first stage it can run in and the stage in which it has surely run."""
 
     boundaries: tuple[int, ...]
@@ -59,19 +59,19 @@ class Windows:
     high: tuple[int, ...]
 
 
-def free_windows(rooms: Rooms, chain: Sequence[int]) -> Windows:
+def free_windows(rooms: Rooms, chain: Sequence[int]) -> StageRanges:
     """Of boundaries each an ancestor of the next, in any order of the rest."""
     low, high = chain_windows(rooms.problem, chain)
-    return Windows(tuple(chain), tuple(low), tuple(high))
+    return StageRanges(tuple(chain), tuple(low), tuple(high))
 
 
-def ordered_windows(rooms: Rooms, boundaries: Sequence[int]) -> Windows:
+def ordered_windows(rooms: Rooms, boundaries: Sequence[int]) -> StageRanges:
     """Of any boundaries in rising order, when first computations follow the baseline order."""
     stages = [sum(boundary < op for boundary in boundaries) for op in range(len(rooms.problem.ops))]
-    return Windows(tuple(boundaries), tuple(stages), tuple(stages))
+    return StageRanges(tuple(boundaries), tuple(stages), tuple(stages))
 
 
-def device_frontier_milp(rooms: Rooms, windows: Windows) -> Milp:
+def device_frontier_milp(rooms: Rooms, windows: StageRanges) -> Milp:
     """Cost in time units."""
     builder = DeviceFrontier(rooms, windows)
     builder.build()
@@ -79,7 +79,7 @@ def device_frontier_milp(rooms: Rooms, windows: Windows) -> Milp:
 
 
 @dataclass
-class Stage:
+class DeviceStage:
     """`runs[v, m]` is R, `copied[x, s, m]` is P, `stays[x, m]` is S right before the stage; what is absent is 0."""
 
     number: int
@@ -95,9 +95,9 @@ class DeviceFrontier:
     """Writes the rows stage by stage; `held[m]` is the bytes of weights in a limited memory."""
 
     rooms: Rooms
-    windows: Windows
+    windows: StageRanges
     milp: Milp = field(default_factory=Milp)
-    stages: list[Stage] = field(default_factory=list)
+    stages: list[DeviceStage] = field(default_factory=list)
     held: dict[int, int] = field(default_factory=dict)
     spent: dict[object, Terms] = field(default_factory=dict)
 
@@ -110,7 +110,7 @@ class DeviceFrontier:
     def build(self) -> None:
         """All rows and costs."""
         for number in range(self.last + 1):
-            stage = Stage(number, self.stages[-1].after if self.stages else {})
+            stage = DeviceStage(number, self.stages[-1].after if self.stages else {})
             self.stages.append(stage)
             self._fill(stage)
             self._supply(stage)
@@ -124,7 +124,7 @@ class DeviceFrontier:
         if self.overlaps:
             self._span()
 
-    def _fill(self, stage: Stage) -> None:
+    def _fill(self, stage: DeviceStage) -> None:
         """R and P of a stage."""
         number = stage.number
         for op, times in enumerate(self.rooms.times):
@@ -153,15 +153,15 @@ class DeviceFrontier:
             self.spent.setdefault(where, []).append((time, variable))
         return variable
 
-    def _origins(self, stage: Stage, tensor: int, memory: int) -> list[int]:
+    def _origins(self, stage: DeviceStage, tensor: int, memory: int) -> list[int]:
         """A[k,x,m]."""
         found = (stage.stays.get((tensor, memory)), stage.runs.get((self.rooms.producer(tensor), memory)))
         return [variable for variable in found if variable is not None]
 
-    def _sources(self, stage: Stage, tensor: int, memory: int) -> list[int]:
+    def _sources(self, stage: DeviceStage, tensor: int, memory: int) -> list[int]:
         return self._origins(stage, tensor, memory) + stage.arrivals.get((tensor, memory), [])
 
-    def _supply(self, stage: Stage) -> None:
+    def _supply(self, stage: DeviceStage) -> None:
         """(i) and (iii)."""
         for (op, memory), run in stage.runs.items():
             for tensor in self.ops[op].inputs:
@@ -173,7 +173,7 @@ class DeviceFrontier:
             origins = self._origins(stage, tensor, source) + self._origins(stage, tensor, target)
             self.milp.implies(copied, [*origins, *(variable for variable in more if variable is not None)])
 
-    def _survive(self, stage: Stage) -> None:
+    def _survive(self, stage: DeviceStage) -> None:
         """S after a stage, with (ii)."""
         is_last = stage.number == self.last
         for tensor, spec in enumerate(self.tensors):
@@ -190,7 +190,6 @@ class DeviceFrontier:
     def _hold_weights(self) -> None:
         """(viii) and the sum for each limited memory."""
         for memory, room in self.limited:
-            terms: Terms = []
             holds: dict[int, int] = {}
             for stage in self.stages:
                 for (op, where), run in stage.runs.items():
@@ -206,7 +205,8 @@ class DeviceFrontier:
     def _count(self, op: int) -> None:
         """(vii)."""
         low, high = self.windows.low[op], self.windows.high[op]
-        runs = [(stage.number, run) for stage in self.stages for (v, _), run in self._runs_of(stage, op)]
+        keys = [(op, memory) for memory in range(len(self.rooms.rooms))]
+        runs = [(stage.number, stage.runs[key]) for stage in self.stages for key in keys if key in stage.runs]
         self.milp.at_least([(1, run) for number, run in runs if low <= number <= high], 1)
         if not self.ops[op].repeatable:
             self.milp.at_most([(1, run) for _, run in runs], 1)
@@ -214,11 +214,7 @@ class DeviceFrontier:
             stage = self.windows.boundaries.index(op)
             self.milp.at_most([(1, run) for number, run in runs if number == stage], 1)
 
-    def _runs_of(self, stage: Stage, op: int) -> list[tuple[tuple[int, int], int]]:
-        keys = [(op, memory) for memory in range(len(self.rooms.rooms))]
-        return [(key, stage.runs[key]) for key in keys if key in stage.runs]
-
-    def _fit(self, stage: Stage) -> None:
+    def _fit(self, stage: DeviceStage) -> None:
         """(iv), (v) and (vi)."""
         for memory, room in self.limited:
             through = self._by_class(room, self._through(stage, memory))
@@ -231,7 +227,7 @@ class DeviceFrontier:
             if stage.number < self.last:
                 self._fit_boundary(stage, memory, room)
 
-    def _fit_boundary(self, stage: Stage, memory: int, room: Room) -> None:
+    def _fit_boundary(self, stage: DeviceStage, memory: int, room: Room) -> None:
         op = self.windows.boundaries[stage.number]
         stays = {tensor: variable for (tensor, where), variable in stage.after.items() if where == memory}
         held = self._by_class(room, stays)
@@ -245,7 +241,7 @@ class DeviceFrontier:
         held = [(1, self.held[memory])] if memory in self.held else []
         self.milp.at_most([*terms, *held], self.rooms.rooms[memory].capacity)
 
-    def _through(self, stage: Stage, memory: int) -> dict[int, int]:
+    def _through(self, stage: DeviceStage, memory: int) -> dict[int, int]:
         """H of a stage with (v), for tensors that were there before it."""
         boundary = self.windows.boundaries[stage.number] if stage.number < self.last else None
         last_run = None if boundary is None else stage.runs.get((boundary, memory))

@@ -214,7 +214,7 @@ def merged_problem(problem: Problem) -> Problem:
     """
     return msgspec.structs.replace(
         problem,
-        ops=tuple(_fastest(problem, op) for op in problem.ops),
+        ops=tuple(fastest_op(problem, op) for op in problem.ops),
         tensors=shrunk_tensors(problem) if len(problem.memories) > 1 else problem.tensors,
         memories=(_together(problem),),
         devices=(Device("all", 0),),
@@ -224,7 +224,7 @@ def merged_problem(problem: Problem) -> Problem:
     )
 
 
-def _fastest(problem: Problem, op: OpSpec) -> OpSpec:
+def fastest_op(problem: Problem, op: OpSpec) -> OpSpec:
     """An op at its least time and with its least workspace."""
     able = [device for device, time in enumerate(op.time_ns) if time is not None]
     time_ns, workspace = min(op.time_ns[d] or 0 for d in able), min(op.workspace_bytes[d] for d in able)

@@ -53,7 +53,7 @@ class Extra:
 
 
 @dataclass(frozen=True)
-class Gap:
+class EventGap:
     """Events between the same readers of a tensor, as ops and as bits; `heirs` are those that come after in any order.
 
     `missing` is 1 if the tensor is not in memory at the first computation of one of them; its op then runs again
@@ -67,12 +67,12 @@ class Gap:
     heirs: tuple[int, ...]
 
 
-def add_cover(pressure: Pressure, extra: Extra) -> list[Gap]:
+def add_cover(pressure: Pressure, extra: Extra) -> list[EventGap]:
     """Rows for the worst events, and what the recomputes in them cost; returns all that may be missing."""
     chosen = make_events(pressure.problem, critical_events(pressure))
     gaps = [gap for tensor, needed in forced_tensors(pressure, chosen) for gap in _gaps(chosen, extra, tensor, needed)]
     _Rows(pressure, extra.milp, chosen, gaps).add()
-    by_tensor: dict[int, list[Gap]] = {}
+    by_tensor: dict[int, list[EventGap]] = {}
     for gap in gaps:
         by_tensor.setdefault(gap.tensor, []).append(gap)
     for tensor, of_tensor in by_tensor.items():
@@ -100,7 +100,7 @@ def worst_of_parts(ops: list[int], loads: Mapping[int, float], most: int) -> lis
     return [max(part, key=loads.__getitem__) for part in parts]
 
 
-def _gaps(chosen: Events, extra: Extra, tensor: int, needed: int) -> Iterator[Gap]:
+def _gaps(chosen: Events, extra: Extra, tensor: int, needed: int) -> Iterator[EventGap]:
     """Split the events that need a tensor by which of its readers come before and after them."""
     parts = [needed]
     for reader in extra.pressure.readers[tensor]:
@@ -109,7 +109,7 @@ def _gaps(chosen: Events, extra: Extra, tensor: int, needed: int) -> Iterator[Ga
     for part in parts:
         events = tuple(chosen.events[i] for i in bits_of(part))
         heirs = tuple(r for r in extra.pressure.readers[tensor] if not part & ~chosen.before[r])
-        yield Gap(tensor, part, extra.milp.add(), events, heirs)
+        yield EventGap(tensor, part, extra.milp.add(), events, heirs)
 
 
 @dataclass
@@ -119,7 +119,7 @@ class _Rows:
     pressure: Pressure
     milp: Milp
     chosen: Events
-    gaps: list[Gap]
+    gaps: list[EventGap]
     shared: dict[tuple[int, ...], int] = field(default_factory=dict)
 
     def add(self) -> None:
@@ -142,7 +142,7 @@ class _Rows:
         return self.shared[key]
 
 
-def _count(chosen: Events, extra: Extra, gaps: list[Gap]) -> None:
+def _count(chosen: Events, extra: Extra, gaps: list[EventGap]) -> None:
     """Recomputes for a tensor: at least the longest chain of gaps with readers between that it is missing in."""
     milp, tensor = extra.milp, gaps[0].tensor
     readers = extra.pressure.readers[tensor]

@@ -35,7 +35,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from remat_cli.core.problem import Problem
-from remat_cli.solvers._bounds.free import Extra, Gap, add_cover, forced_loads, worst_of_parts
+from remat_cli.solvers._bounds.free import EventGap, Extra, add_cover, forced_loads, worst_of_parts
 from remat_cli.solvers._bounds.pressure import Pressure
 from remat_cli.solvers._milp.program import Milp
 from remat_cli.solvers._precedence import Events, make_events
@@ -214,7 +214,7 @@ class FreeFrontier:
         elif more:
             self.milp.at_most([(1, run) for run in more], 1 - ones)
 
-    def place(self, gap: Gap) -> None:
+    def place(self, gap: EventGap) -> None:
         """A recompute after an event and before a reader lies in their stages, or one between."""
         op = self.pressure.producer(gap.tensor)
         first = min(self.low[event] for event in gap.events)

@@ -59,7 +59,7 @@ def choose_boundaries(pressure: Pressure, count: int) -> list[int]:
 
 
 @dataclass
-class Stage:
+class FrontierStage:
     """Steps after op `begin` up to op `end` (the number of ops: after the last op).
 
     `runs[v]` is R[v]; absent: never. `parts` are the fine stages in a coarse one.
@@ -68,7 +68,7 @@ class Stage:
     begin: int
     end: int
     last: int
-    parts: tuple[Stage, ...]
+    parts: tuple[FrontierStage, ...]
     runs: dict[int, int] = field(default_factory=dict)
     through: dict[int, int] = field(default_factory=dict)
     total: int = -1
@@ -80,7 +80,7 @@ class Frontier:
     """The program, its fine stages in order, and per end of a stage S (None: 1)."""
 
     milp: Milp
-    stages: tuple[Stage, ...]
+    stages: tuple[FrontierStage, ...]
     held: dict[int, dict[int, int | None]]
 
 
@@ -142,7 +142,8 @@ class _Builder:
             return
         self.held[end] = {x: self.milp.add() for x in self.used if pressure.producer(x) <= end}
         by_class = self.pressure.by_class((x, self._held(end, x)) for x in self.held[end])
-        self._fit(end, {root: items for root, items in by_class.items() if root not in pressure.own[end]})
+        others = {root: items for root, items in by_class.items() if root not in pressure.own[end]}
+        self._fit_into([], pressure.capacity - pressure.working[end], others)
 
     def _held(self, end: int, tensor: int) -> Expression:
         if tensor not in self.held[end]:
@@ -150,9 +151,9 @@ class _Builder:
         variable = self.held[end][tensor]
         return ([], 1) if variable is None else ([(1, variable)], 0)
 
-    def add(self, begin: int, end: int, parts: tuple[Stage, ...]) -> Stage:
+    def add(self, begin: int, end: int, parts: tuple[FrontierStage, ...]) -> FrontierStage:
         """All rows of a stage."""
-        stage = Stage(begin, end, min(end, len(self.ops) - 1), parts)
+        stage = FrontierStage(begin, end, min(end, len(self.ops) - 1), parts)
         for op in range(begin + 1):
             self._run(stage, op)
         for op in range(stage.last + 1):
@@ -168,7 +169,7 @@ class _Builder:
             self._beside(stage, op, run)
         return stage
 
-    def _run(self, stage: Stage, op: int) -> Terms:
+    def _run(self, stage: FrontierStage, op: int) -> Terms:
         """R; in a coarse stage at most the sum of its parts."""
         if not self.ops[op].repeatable:
             return []
@@ -180,7 +181,7 @@ class _Builder:
                 self._positive((runs, 0), minus=([(1, stage.runs[op])], 0))
         return [(1, stage.runs[op])]
 
-    def _supply(self, stage: Stage, op: int) -> None:
+    def _supply(self, stage: FrontierStage, op: int) -> None:
         """(i); first computations in the stage surely run."""
         runs: Expression = (self._run(stage, op), 0) if op <= stage.begin else ([], 1)
         for tensor in self.ops[op].inputs if runs != ([], 0) else ():
@@ -188,7 +189,7 @@ class _Builder:
             if producer <= stage.begin:
                 self._positive(self._held(stage.begin, tensor), (self._run(stage, producer), 0), minus=runs)
 
-    def _stay(self, stage: Stage) -> None:
+    def _stay(self, stage: FrontierStage) -> None:
         """H with (iv), by class, and their total."""
         last_inputs = self.ops[stage.end].inputs if stage.end < len(self.ops) else ()
         stays: list[tuple[int, Expression]] = []
@@ -205,7 +206,7 @@ class _Builder:
         stage.total = self.milp.add(upper=max(0, stage.most), integral=False)
         self._fit_into([(-1, stage.total)], 0, {root: [([(1, v)], 0)] for root, v in stage.through.items()})
 
-    def _most_through(self, stage: Stage) -> int:
+    def _most_through(self, stage: FrontierStage) -> int:
         """U: beside each first computation of the stage, whose own classes may be among what stays."""
         pressure = self.pressure
         return min(
@@ -218,7 +219,7 @@ class _Builder:
             default=pressure.capacity,
         )
 
-    def _cross(self, stage: Stage, event: int) -> None:
+    def _cross(self, stage: FrontierStage, event: int) -> None:
         """(vi), as what stays through the stage and what lives around the event beyond that."""
         pressure = self.pressure
         present: list[tuple[int, Expression]] = []
@@ -240,16 +241,13 @@ class _Builder:
                 items.append(([(1, stage.through[root])], 0))
         self._fit_into([(1, stage.total), *rest], pressure.capacity - pressure.working[event], by_class)
 
-    def _beside(self, stage: Stage, op: int, run: int) -> None:
+    def _beside(self, stage: FrontierStage, op: int, run: int) -> None:
         """(v) with U."""
         pressure, through = self.pressure, stage.through
         need = pressure.working[op] + stage.most - pressure.capacity
         if need > 0:
             own = [(-pressure.weight[root], through[root]) for root in pressure.own[op] if root in through]
             self.milp.at_most([(1, stage.total), *own, (need, run)], stage.most)
-
-    def _fit(self, event: int, by_class: dict[int, list[Expression]]) -> None:
-        self._fit_into([], self.pressure.capacity - self.pressure.working[event], by_class)
 
     def _fit_into(self, terms: Terms, most: int, by_class: dict[int, list[Expression]]) -> None:
         """A row over `terms` and, per class, its weight times the most of some expressions."""
@@ -302,7 +300,7 @@ class _Placing:
     """One stage with the tensors in memory when it begins and when it ends."""
 
     problem: Problem
-    stage: Stage
+    stage: FrontierStage
     present: set[int]
     wanted: set[int]
 

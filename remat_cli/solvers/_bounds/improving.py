@@ -3,14 +3,20 @@
 Each bound holds in its search space and in every smaller one; it says nothing about a larger one. `gap_cover`,
 `frontier` and `relaxed_frontier` need first computations in baseline order, `free_order` needs nothing. All may be
 stopped at any time and then return what is proved so far.
+
+Gap cover takes milliseconds: between two uses in a row, a tensor is recomputed or it stays in memory. At each first
+computation where keeping everything takes too much, enough of the gaps around it must be recomputed; costs of gaps add
+up, because the gaps of one tensor do not overlap in time.
 """
 
 from __future__ import annotations
 
 import time
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import pairwise
 from operator import mul
 from typing import Any, Literal, TypeAlias
 
@@ -19,10 +25,88 @@ from remat_cli.core.schedule import Schedule
 from remat_cli.solvers._bounds.free import free_order_milp
 from remat_cli.solvers._bounds.free_frontier import choose_chain, free_frontier_milp
 from remat_cli.solvers._bounds.frontier import Frontier, choose_boundaries, make_frontier, rounded_schedule
-from remat_cli.solvers._bounds.gaps import gap_cover_milp
 from remat_cli.solvers._bounds.pressure import Pressure, make_pressure
-from remat_cli.solvers._milp.program import Answer, Engine, Known, Milp, rising_answers
+from remat_cli.solvers._milp.program import Answer, BoundEngine, Known, Milp, rising_answers
 from remat_cli.solvers.base import Limits, Order, Space
+
+# In all rows together, about; enough for each critical event of a problem of 1,000 ops.
+_ROW_TERMS = 200_000
+
+
+@dataclass(frozen=True, order=True)
+class UseGap:
+    """A tensor between two uses in a row, `first` and `last` (events; the number of ops is the end)."""
+
+    tensor: int
+    first: int
+    last: int
+
+
+def gap_cover_milp(pressure: Pressure) -> Milp:
+    """Cost in time units; one row per first computation that is over budget when nothing is recomputed.
+
+    Of very many only the worst of each of some blocks get a row.
+    """
+    builder = _GapCover(pressure, pressure.worst_events(1.0, pressure.events_within(_ROW_TERMS)))
+    for event in builder.events:
+        builder.cover(event)
+    return builder.milp
+
+
+@dataclass
+class _GapCover:
+    """Creates a literal "recomputed in this gap" when a row first asks for it."""
+
+    pressure: Pressure
+    events: list[int]
+    milp: Milp = field(default_factory=Milp)
+    recomputed: dict[UseGap, int | None] = field(default_factory=dict)
+    slots: dict[tuple[int, int], int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.gaps: dict[int, list[UseGap]] = {event: [] for event in self.events}
+        for tensor, root in enumerate(self.pressure.class_of):
+            uses = self.pressure.uses(tensor)
+            for first, last in pairwise(uses):
+                for event in self.events[bisect_right(self.events, first) : bisect_left(self.events, last)]:
+                    if self.pressure.weight[root] > 0 and root not in self.pressure.own[event]:
+                        self.gaps[event].append(UseGap(tensor, first, last))
+
+    def cover(self, event: int) -> None:
+        """Working set and what stays in memory around an event fit together."""
+        pressure, terms, most = self.pressure, [], self.pressure.capacity - self.pressure.working[event]
+        for root, gaps in pressure.by_class((gap.tensor, gap) for gap in self.gaps[event]).items():
+            found = [self._recomputed(gap) for gap in gaps]
+            literals = [literal for literal in found if literal is not None]
+            most -= pressure.weight[root]
+            if len(literals) == len(found):
+                terms.append((-pressure.weight[root], self.milp.all_of(literals)))
+        self.milp.at_most(terms, most)
+
+    def _recomputed(self, gap: UseGap) -> int | None:
+        if gap not in self.recomputed:
+            self.recomputed[gap] = self._new_literal(gap)
+        return self.recomputed[gap]
+
+    def _new_literal(self, gap: UseGap) -> int | None:
+        op = self.pressure.producer(gap.tensor)
+        spec = self.pressure.problem.ops[op]
+        if not spec.repeatable:
+            return None
+        if len(spec.outputs) == 1:
+            return self.milp.add(cost=self.pressure.times[op])
+        # One run serves all results of an op: runs are counted per slot between uses of any of them.
+        literal = self.milp.add()
+        uses = sorted({use for tensor in spec.outputs for use in self.pressure.uses(tensor)})
+        covered = [self._slot(op, use) for use in uses if gap.first < use <= gap.last]
+        self.milp.at_least([(1, slot) for slot in covered] + [(-1, literal)], 0)
+        return literal
+
+    def _slot(self, op: int, use: int) -> int:
+        if (op, use) not in self.slots:
+            self.slots[op, use] = self.milp.add(cost=self.pressure.times[op])
+        return self.slots[op, use]
+
 
 # Variables times stages up to which CP-SAT, exact and without the start of a process, is the quicker engine.
 _SMALL = 300
@@ -228,7 +312,7 @@ def known_units(best_ns: Callable[[], int | None], free_ns: int, unit: int) -> K
     return known
 
 
-def _engine(task: Task) -> Engine:
+def _engine(task: Task) -> BoundEngine:
     if task.size <= _SMALL:
         return "cp-sat"
     return "highs" if task.with_integers else "relaxed"

@@ -1,24 +1,32 @@
 """A training step seen as a chain of blocks, or the reason why it is none; and from plans on blocks back to ops.
 
 A stage is a run of forward ops that ends with the only value that goes on, and the backward ops that go with it. Its
-figures are found by running it alone (`costs.py`), so that a plan on blocks never takes more, spelled out as
-ops, than on the chain: not more memory, counting what is resident, and not more time.
+figures are found by running it alone, so that a plan on blocks never takes more, spelled out as ops, than on the chain:
+not more memory, counting what is resident, and not more time.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 
 from remat_cli.core.problem import Problem
 from remat_cli.solvers._chains.actions import Action, Chain
-from remat_cli.solvers._chains.costs import Stages, make_chain
-from remat_cli.solvers._chains.cuts import Line, Net, first_break, forward_line, make_net, widest_break
-from remat_cli.solvers._chains.pairs import Backward, Backwards, GradientCuts, pair
+from remat_cli.solvers._chains.cuts import (
+    Backward,
+    Backwards,
+    ForwardLine,
+    GradientCuts,
+    OpNet,
+    first_break,
+    forward_line,
+    make_net,
+    pair,
+    widest_break,
+)
 from remat_cli.solvers.base import Order
-
-LEAST_STAGES = 2
 
 
 @dataclass(frozen=True)
@@ -28,17 +36,128 @@ class Blocks:
     `forward[l]` and `backward[l]` are the ops of stage l in running order. `forward[0]` runs once, before everything,
     and its time is in the last backward, as is that of every op that is never repeated (`once`) in its stage's.
     `boundaries[l - 1]` are the forward op whose value stage l hands on, and the backward op that makes its gradient.
-    `resident_bytes` counts against the budget all through, besides the problem's fixed bytes: kept values, what is
-    never repeated, what is read outside its stage.
     """
 
     problem: Problem
-    chain: Chain
+    net: OpNet
     forward: tuple[tuple[int, ...], ...]
     backward: tuple[tuple[int, ...], ...]
     boundaries: tuple[tuple[int, int], ...]
-    resident_bytes: int
     once: frozenset[int]
+
+    @property
+    def count(self) -> int:
+        """N."""
+        return len(self.forward) - 1
+
+    @cached_property
+    def chain(self) -> Chain:
+        """Times and bytes of every stage."""
+        costs = [_Costs(self, stage) for stage in range(1, self.count + 1)]
+        first_ns = _time(self.problem, self.forward[0])
+        return Chain(
+            forward_ns=(0, *(cost.forward_ns for cost in costs)),
+            backward_ns=(0, costs[0].backward_ns + first_ns, *(cost.backward_ns for cost in costs[1:])),
+            value_bytes=(0, *(cost.value_bytes for cost in costs)),
+            saved_bytes=(0, *(cost.saved_bytes for cost in costs)),
+            gradient_bytes=(*(cost.gradient_bytes for cost in costs), 0),
+            forward_extra_bytes=(0, *(cost.forward_extra_bytes for cost in costs)),
+            saving_extra_bytes=(0, *(cost.saving_extra_bytes for cost in costs)),
+            backward_extra_bytes=(0, *(cost.backward_extra_bytes for cost in costs)),
+        )
+
+    @property
+    def resident_bytes(self) -> int:
+        """What counts against the budget all through, besides the problem's fixed bytes."""
+        return sum(self.problem.tensors[t].size_bytes for t in self.resident)
+
+    @cached_property
+    def resident(self) -> frozenset[int]:
+        """Tensors that count as held all through: kept, never repeated, made before everything, or read far away."""
+        block_of = {op: block for block, ops in enumerate(self._blocks) for op in ops}
+        homes = {op: {block} for op, block in block_of.items()}
+        for stage, (value, gradient) in enumerate(self.boundaries, 1):
+            homes[value] |= {stage + 1, self._backward_block(stage + 1)}
+            homes[gradient].add(self._backward_block(stage))
+        for stage, ops in enumerate(self.forward):
+            for op in ops:
+                homes[op].add(self._backward_block(stage))
+        return frozenset(t for t in range(len(self.problem.tensors)) if self._is_resident(t, block_of, homes))
+
+    @property
+    def _blocks(self) -> tuple[tuple[int, ...], ...]:
+        """In running order: what runs before everything, forward 1 to N, backward N to 1."""
+        return (*self.forward, *reversed(self.backward[1:]))
+
+    def _backward_block(self, stage: int) -> int:
+        return 2 * self.count + 1 - stage
+
+    def _is_resident(self, tensor: int, block_of: dict[int, int], homes: dict[int, set[int]]) -> bool:
+        spec = self.problem.tensors[tensor]
+        op = spec.producer
+        is_forward_once = block_of[op] <= self.count and not self.problem.ops[op].repeatable
+        if spec.kept or is_forward_once or block_of[op] == 0:
+            return True
+        readers = (r for r in self.net.readers[op] if tensor in self.problem.ops[r].inputs)
+        return any(block_of[r] not in homes[op] for r in readers)
+
+
+class _Costs:
+    """One stage run alone; what is resident counts nothing here."""
+
+    def __init__(self, stages: Blocks, stage: int) -> None:
+        self.stages, self.problem = stages, stages.problem
+        forward, backward = stages.forward[stage], stages.backward[stage]
+        once = [op for op in forward if op in stages.once]
+        self.forward_ns = _time(self.problem, [op for op in forward if op not in stages.once])
+        self.backward_ns = _time(self.problem, (*backward, *once))
+        is_last = stage == stages.count
+        beyond = backward if is_last else (*stages.forward[stage + 1], *stages.backward[stage + 1])
+        value = self._read_by(forward[-1] if is_last else stages.boundaries[stage - 1][0], beyond)
+        saved = value.union(*(self._read_by(op, backward) for op in forward))
+        before = stages.backward[stage - 1] if stage > 1 else ()
+        gradient = self._read_by(stages.boundaries[stage - 2][1], before) if stage > 1 else frozenset()
+        self.value_bytes, self.saved_bytes = self._bytes(value), self._bytes(saved)
+        self.gradient_bytes = self._bytes(gradient)
+        first = self._workspace(stages.forward[0]) if stage == 1 else 0
+        self.forward_extra_bytes = max(first, self._peak(forward, value)) - self.value_bytes
+        self.saving_extra_bytes = max(first, self._peak(forward, saved)) - self.saved_bytes
+        self.backward_extra_bytes = self._peak(backward, gradient) - self.gradient_bytes
+
+    def _read_by(self, op: int, readers: Sequence[int]) -> frozenset[int]:
+        """Outputs of an op that are read there."""
+        close = set(self.stages.net.readers[op]).intersection(readers)
+        return frozenset(t for t in self.problem.ops[op].outputs if any(t in self.problem.ops[r].inputs for r in close))
+
+    def _bytes(self, tensors: frozenset[int]) -> int:
+        return sum(self.problem.tensors[t].size_bytes for t in tensors - self.stages.resident)
+
+    def _workspace(self, ops: Sequence[int]) -> int:
+        return max((self.problem.ops[op].workspace_bytes[0] for op in ops), default=0)
+
+    def _peak(self, ops: Sequence[int], held: frozenset[int]) -> int:
+        """The most that the results of these ops take while they run in order and `held` stays; at least `held`."""
+        last_read: dict[int, int] = {}
+        for place, op in enumerate(ops):
+            last_read.update(dict.fromkeys(self.problem.ops[op].inputs, place))
+        ends: list[int] = [0] * len(ops)
+        live, peak = 0, self._bytes(held)
+        for place, op in enumerate(ops):
+            for tensor in self.problem.ops[op].outputs:
+                size = self._bytes(frozenset((tensor,)))
+                live += size
+                if tensor not in held:
+                    ends[last_read.get(tensor, place)] += size
+            peak = max(peak, live + self.problem.ops[op].workspace_bytes[0])
+            live -= ends[place]
+        return peak
+
+
+def _time(problem: Problem, ops: Sequence[int]) -> int:
+    return sum(problem.ops[op].time_ns[0] or 0 for op in ops)
+
+
+LEAST_STAGES = 2
 
 
 def find_blocks(problem: Problem, order: Order) -> Blocks | str:
@@ -55,7 +174,7 @@ def find_blocks(problem: Problem, order: Order) -> Blocks | str:
     if len(boundaries) + 1 < LEAST_STAGES:
         return _no_boundary(net, line, backward)
     once = frozenset(op for op in line.ops if op in line.unneeded or not problem.ops[op].repeatable)
-    stages = Stages(
+    return Blocks(
         problem,
         net,
         forward=(line.before, *_split(line.ops, [value for value, _ in boundaries])),
@@ -63,8 +182,6 @@ def find_blocks(problem: Problem, order: Order) -> Blocks | str:
         boundaries=boundaries,
         once=once,
     )
-    resident = sum(problem.tensors[t].size_bytes for t in stages.resident)
-    return Blocks(problem, make_chain(stages), stages.forward, stages.backward, boundaries, resident, once)
 
 
 def marks_missing(problem: Problem) -> str | None:
@@ -111,7 +228,7 @@ def spell_out(blocks: Blocks, actions: Iterable[Action]) -> list[int]:
     return ops
 
 
-def _backward(problem: Problem, net: Net, line: Line, order: Order) -> Backward:
+def _backward(problem: Problem, net: OpNet, line: ForwardLine, order: Order) -> Backward:
     forward = {*line.before, *line.ops}
     backwards = Backwards(problem, net, line, [op for op in range(len(problem.ops)) if op not in forward])
     return backwards.by_need() if order == "free" else backwards.in_baseline_order()
@@ -127,7 +244,7 @@ def _passes(op: int, reader: int) -> str:
     return f"op {op} is still read by op {reader}, past the ops between them"
 
 
-def _no_boundary(net: Net, line: Line, backward: Backward) -> str:
+def _no_boundary(net: OpNet, line: ForwardLine, backward: Backward) -> str:
     """Why there is no place where one value and its gradient alone go on."""
     if len(line.ops) == 1:
         return f"it is no chain: no forward op reads op {line.ops[0]}"
@@ -139,7 +256,7 @@ def _no_boundary(net: Net, line: Line, backward: Backward) -> str:
     return f"it is no chain: {_blocked(net, line, backward, cut)}"
 
 
-def _blocked(net: Net, line: Line, backward: Backward, cut: int) -> str:
+def _blocked(net: OpNet, line: ForwardLine, backward: Backward, cut: int) -> str:
     """What is in the way of a cut in the backward part."""
     early, other = GradientCuts(net, backward, len(line.ops)).obstacle(line.ops.index(cut))
     if early is None:

@@ -1,77 +1,257 @@
-"""From sequences of ops that a heuristic proposes to the best schedule within the budget."""
+"""From sequences of ops that a heuristic proposes to the best schedule within the budget, its gaps closed if asked for.
+
+A gap is the time between the last read of a value and its recompute. To close it the value is held all through, which
+saves the recompute and every one that ran only for it, and lets go what those read. Whatever made the schedule, the
+most time saved per byte and step goes first, until nothing more fits.
+"""
 
 from __future__ import annotations
 
+import heapq
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 from remat_cli.core.problem import Problem
 from remat_cli.core.schedule import Schedule
 from remat_cli.core.simulate import baseline
-from remat_cli.solvers._chains.gap_closing import close_gaps
-from remat_cli.solvers._sharing import Condensed, condense, drop_dead
-from remat_cli.solvers.base import Limits, Order, Solution, Space, Status
+from remat_cli.solvers._sharing import Condensed, condense, drop_dead, read_later
+from remat_cli.solvers.base import BestPlan, Limits, Order, Solution, Status
+
+NOTHING = -(2**62)  # what a step takes that is no longer there
+
+
+def close_gaps(condensed: Condensed, schedule: Schedule, limits: Limits) -> Schedule:
+    """The schedule of the condensed problem with gaps closed, as far as the judge finds it within the budget.
+
+    Never slower, and the schedule itself where nothing can be closed or time is over.
+    """
+    original = condensed.original
+    budget = original.memories[0].budget_bytes
+    closed = closings(condensed.problem, schedule, lambda: limits.is_over)
+    while closed:
+        gone = frozenset().union(*closed)
+        changed = Schedule(tuple(step for place, step in enumerate(schedule.steps) if place not in gone))
+        spelled = condensed.expand(changed, budget, limits.judge)
+        if limits.judge(original, spelled).peak <= budget:
+            return changed
+        closed = closed[: len(closed) // 2]  # views may need more, spelled out, than was counted
+    return schedule
+
+
+def closings(problem: Problem, schedule: Schedule, should_stop: Callable[[], bool]) -> list[frozenset[int]]:
+    """Steps to leave out of a one-device schedule, gap by gap, in the order in which they were found to fit."""
+    steps = _Steps(problem, schedule.op_ids())
+    found: list[frozenset[int]] = []
+    while True:
+        before = len(found)
+        found += _pass(steps, should_stop)
+        if len(found) == before or should_stop():
+            return found
+
+
+def _pass(steps: _Steps, should_stop: Callable[[], bool]) -> list[frozenset[int]]:
+    """Try every gap once, the best first; what is worth less than when it was ranked goes back into the queue."""
+    queue = []
+    for place in steps.repeats():
+        if should_stop():
+            return []
+        queue.append((-steps.closing(place).worth, place))
+    heapq.heapify(queue)
+    found: list[frozenset[int]] = []
+    while queue and not should_stop():
+        _, place = heapq.heappop(queue)
+        if steps.is_gone(place):
+            continue
+        closing = steps.closing(place)
+        if queue and -closing.worth > queue[0][0]:
+            heapq.heappush(queue, (-closing.worth, place))
+        elif steps.fits(closing):
+            steps.leave_out(closing)
+            found.append(closing.gone)
+    return found
+
+
+@dataclass
+class _Value:
+    """An instance: its size, the step that makes it and those that read it, in order; the end is past the last."""
+
+    size_bytes: int
+    place: int
+    readers: list[int] = field(default_factory=list)
+
+    @property
+    def last(self) -> int:
+        """The last step at which it is there."""
+        return self.readers[-1] if self.readers else self.place
+
+
+@dataclass(frozen=True)
+class _Closing:
+    """What closing a gap does: steps that go, time saved per byte and step, and (first, past last, bytes) that change.
+
+    `place` is the recompute whose readers take the value made before.
+    """
+
+    place: int
+    gone: frozenset[int]
+    worth: float
+    changes: tuple[tuple[int, int, int], ...]
+
+
+class _Steps:
+    """A schedule from which steps go, with the bytes of every step; exact where nothing shares storage."""
+
+    def __init__(self, problem: Problem, ops: list[int]) -> None:
+        self.problem, self.ops = problem, ops
+        self.free_bytes = problem.memories[0].free_bytes
+        self.runs: dict[int, list[int]] = {}
+        self.made: list[list[_Value]] = []
+        self.read: list[list[_Value]] = []
+        self._link()
+        self.bytes = self._curve()
+
+    def _link(self) -> None:
+        newest: dict[int, _Value] = {}
+        for place, op in enumerate(self.ops):
+            spec = self.problem.ops[op]
+            self.runs.setdefault(op, []).append(place)
+            self.read.append([newest[tensor] for tensor in dict.fromkeys(spec.inputs)])
+            for value in self.read[-1]:
+                value.readers.append(place)
+            self.made.append([_Value(self.problem.tensors[t].size_bytes, place) for t in spec.outputs])
+            newest.update(zip(spec.outputs, self.made[-1], strict=True))
+        for tensor, value in newest.items():
+            if self.problem.tensors[tensor].kept:
+                value.readers.append(len(self.ops))
+
+    def _curve(self) -> npt.NDArray[np.int64]:
+        change = [0] * (len(self.ops) + 2)
+        for value in (value for values in self.made for value in values):
+            change[value.place] += value.size_bytes
+            change[value.last + 1] -= value.size_bytes
+        live = np.array(list(accumulate(change))[: len(self.ops)], dtype=np.int64)
+        return live + np.array([self.problem.ops[op].workspace_bytes[0] for op in self.ops], dtype=np.int64)
+
+    def is_gone(self, place: int) -> bool:
+        """Whether a step has been left out."""
+        return int(self.bytes[place]) < 0
+
+    def repeats(self) -> list[int]:
+        """The recomputes that are left."""
+        return sorted(place for places in self.runs.values() for place in places[1:])
+
+    def closing(self, place: int) -> _Closing:
+        """What it takes and brings to close the gap before a recompute."""
+        gone = self._go_with(place)
+        changes = [*self._given_up(gone), *self._held_instead(place)]
+        saved = sum(self.problem.ops[self.ops[step]].time_ns[0] or 0 for step in gone)
+        cost = sum((end - begin) * size for begin, end, size in changes)
+        return _Closing(place, gone, saved / cost if cost > 0 else math.inf, tuple(changes))
+
+    def fits(self, closing: _Closing) -> bool:
+        """Whether no step gets more than the budget through it; those that had more already do not count."""
+        after = self._after(closing)
+        grown = [(begin, end) for begin, end, size in closing.changes if size > 0]
+        return all(after[begin:end].max(initial=NOTHING) <= self.free_bytes for begin, end in grown)
+
+    def leave_out(self, closing: _Closing) -> None:
+        """Close a gap."""
+        self.bytes = self._after(closing)
+        for before, value in self._instances(closing.place):
+            before.readers += value.readers
+            for step in value.readers:
+                if step < len(self.ops):
+                    self.read[step] = [before if read is value else read for read in self.read[step]]
+        for step in closing.gone:
+            self.runs[self.ops[step]].remove(step)
+            for value in self.read[step]:
+                value.readers.remove(step)
+
+    def _after(self, closing: _Closing) -> npt.NDArray[np.int64]:
+        after = self.bytes.copy()
+        for begin, end, size in closing.changes:
+            after[begin:end] += size
+        after[list(closing.gone)] = NOTHING
+        return after
+
+    def _go_with(self, place: int) -> frozenset[int]:
+        """A recompute and those that ran only for it."""
+        gone = {place}
+        waiting = list(self.read[place])
+        while waiting:
+            step = waiting.pop().place
+            is_repeat = self.runs[self.ops[step]][0] != step
+            if step not in gone and is_repeat and all(gone.issuperset(value.readers) for value in self.made[step]):
+                gone.add(step)
+                waiting += self.read[step]
+        return frozenset(gone)
+
+    def _instances(self, place: int) -> list[tuple[_Value, _Value]]:
+        """Each result of a recompute with the instance made before it."""
+        runs = self.runs[self.ops[place]]
+        before = self.made[runs[runs.index(place) - 1]]
+        return list(zip(before, self.made[place], strict=True))
+
+    def _held_instead(self, place: int) -> Iterable[tuple[int, int, int]]:
+        """What it takes to hold the values made before; up to the recompute, from when on the bytes are the same."""
+        for before, value in self._instances(place):
+            if value.readers:
+                yield before.last + 1, place, value.size_bytes
+
+    def _given_up(self, gone: frozenset[int]) -> Iterable[tuple[int, int, int]]:
+        """What steps that go had made, other than the first of them, and what they were the last to read."""
+        values = {id(value): value for step in gone for value in self.read[step]}
+        for value in values.values():
+            left = [reader for reader in value.readers if reader not in gone]
+            begin = value.place if value.place in gone else max([value.place, *left[-1:]]) + 1
+            yield begin, value.last + 1, -value.size_bytes
+
 
 CLOSED = 12  # of the fastest candidates, the gaps are closed
 
 Generate = Callable[[Condensed], Iterable[Sequence[int]]]
 
 
-@dataclass(frozen=True)
-class Request:
-    """What to do with candidates besides judging them: close the gaps of the fastest within the budget."""
-
-    close_gaps: bool = False
-
-
 def best_within(
-    problem: Problem, generate: Generate, request: Request, limits: Limits, start: Schedule | None
+    problem: Problem, generate: Generate, closes_gaps: bool, limits: Limits, start: Schedule | None
 ) -> Solution:
     """The fastest of what `generate` proposes, as sequences of ops of the condensed problem, within the budget.
 
     Each must read only what was computed before it. Dead steps are taken out, ops that must not be repeated are not,
     and with order `keep` what comes too late for the baseline order is put earlier. Better ones are reported at once.
-    Nothing but the baseline time is proved.
+    Of the fastest the gaps are closed if asked for. Nothing but the baseline time is proved.
     """
     plan = baseline(problem)
     if plan.peak <= problem.memories[0].budget_bytes:
         return Solution(Status.OPTIMAL, "free", plan.schedule, plan.time_ns)
-    contest = _Contest(problem, condense(problem), request, limits)
+    contest = _Contest(problem, condense(problem), closes_gaps, limits)
     if start is not None:
         contest.enter_start(start)
-    if not contest.is_decided:
+    if not contest.best.is_baseline:
         for ops in generate(contest.condensed):
             if limits.is_over:
                 break
             contest.enter(ops)
-            if contest.is_decided:
+            if contest.best.is_baseline:
                 break
-    if request.close_gaps:
+    if closes_gaps:
         contest.close_gaps()
     return contest.solution()
 
 
-def read_later(problem: Problem, ops: Sequence[int]) -> list[int]:
-    """Leave out steps whose results nobody reads, nor would after the others have gone; one device.
-
-    Every op stays once, with what it reads. Other than `drop_dead` this may take out a first computation.
-    """
-    first = {op: place for place, op in reversed(list(enumerate(ops)))}
-    wanted: set[int] = set()
-    stays: list[int] = []
-    stayed: set[int] = set()
-    for place in range(len(ops) - 1, -1, -1):
-        op = ops[place]
-        spec = problem.ops[op]
-        is_last_chance = first[op] == place and op not in stayed
-        if wanted.isdisjoint(spec.outputs) and not is_last_chance:
-            continue
-        wanted.difference_update(spec.outputs)
-        wanted.update(spec.inputs)
-        stays.append(op)
-        stayed.add(op)
-    return stays[::-1]
+def why_not(problem: Problem, view: Callable[[Problem, Order], object]) -> str | None:
+    """The reason (a text) why a one-device problem has no such view, in terms of its own ops; None if it has one."""
+    if len(problem.devices) > 1:
+        return "it plans for one device"
+    condensed = condense(problem)
+    found = view(condensed.problem, "free")
+    return condensed.in_original_terms(found) if isinstance(found, str) else None
 
 
 def in_baseline_order(ops: Sequence[int]) -> list[int]:
@@ -103,38 +283,21 @@ def cleaned(problem: Problem, ops: Sequence[int], order: Order) -> Schedule:
     return drop_dead(problem, Schedule.of_ops(in_baseline_order(allowed)))
 
 
-@dataclass(order=True)
-class _Entry:
-    """A candidate within the budget: its time, its number, and its condensed schedule."""
-
-    time_ns: int
-    number: int
-    schedule: Schedule = field(compare=False)
-
-
 @dataclass
 class _Contest:
-    """Judges candidates and remembers the best."""
+    """Judges candidates and remembers the best; `fitting` are those within the budget: time, number, and schedule."""
 
     problem: Problem
     condensed: Condensed
-    request: Request
+    closes_gaps: bool
     limits: Limits
-    best: Schedule | None = None
-    best_ns: int | None = None
     least_peak: int | None = None
     seen: set[Schedule] = field(default_factory=set)
-    fitting: list[_Entry] = field(default_factory=list)
+    fitting: list[tuple[int, int, Schedule]] = field(default_factory=list)
     closed: int = 0
 
-    @property
-    def is_decided(self) -> bool:
-        """Whether nothing can be faster."""
-        return self.best_ns == self.problem.baseline_time_ns
-
-    @property
-    def space(self) -> Space:
-        return "free" if self.limits.order == "free" else "first_in_order"
+    def __post_init__(self) -> None:
+        self.best = BestPlan(self.problem, self.limits)
 
     def enter_start(self, start: Schedule) -> None:
         """What the caller knew already, if it is in the order asked for."""
@@ -149,15 +312,15 @@ class _Contest:
             return
         self.seen.add(schedule)
         time_ns = self._judge(schedule)
-        if time_ns is not None and self.request.close_gaps:
-            self.fitting.append(_Entry(time_ns, len(self.seen), schedule))
+        if time_ns is not None and self.closes_gaps:
+            self.fitting.append((time_ns, len(self.seen), schedule))
 
     def close_gaps(self) -> None:
         """Close the gaps of the fastest candidates, fastest first."""
-        for entry in sorted(self.fitting)[:CLOSED]:
-            if self.limits.is_over or self.is_decided:
+        for _, _, schedule in sorted(self.fitting)[:CLOSED]:
+            if self.limits.is_over or self.best.is_baseline:
                 return
-            ops = close_gaps(self.condensed, entry.schedule, self.limits).op_ids()
+            ops = close_gaps(self.condensed, schedule, self.limits).op_ids()
             closed = cleaned(self.condensed.problem, ops, self.limits.order)
             if closed not in self.seen:
                 self.closed += 1
@@ -167,15 +330,11 @@ class _Contest:
     def solution(self) -> Solution:
         """The answer; the schedule in it has been reported."""
         facts: dict[str, Any] = {"candidates": len(self.seen)}
-        if self.request.close_gaps:
+        if self.closes_gaps:
             facts["closed"] = self.closed
         if self.least_peak is not None:
             facts["least_peak_bytes"] = self.least_peak
-        bound = self.problem.baseline_time_ns
-        if self.best is None:
-            return Solution(Status.NOT_FOUND, self.space, None, bound, facts=facts)
-        status = Status.OPTIMAL if self.is_decided else Status.FEASIBLE
-        return Solution(status, self.space, self.best, bound, facts=facts)
+        return self.best.solution(self.limits.space, self.problem.baseline_time_ns, facts)
 
     def _judge(self, schedule: Schedule) -> int | None:
         """Spell a condensed schedule out and take it; its time if it is within the budget."""
@@ -187,7 +346,7 @@ class _Contest:
         self.least_peak = plan.peak if self.least_peak is None else min(self.least_peak, plan.peak)
         if plan.peak > self.problem.memories[0].budget_bytes:
             return None
-        if self.best_ns is None or plan.time_ns < self.best_ns:
-            self.best, self.best_ns = schedule, plan.time_ns
+        if self.best.plan is None or plan.time_ns < self.best.plan.time_ns:
+            self.best.plan = plan
             self.limits.report(schedule, self.problem.baseline_time_ns)
         return plan.time_ns

@@ -6,6 +6,7 @@ baseline order and looks at an op's results together, as one value.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -42,15 +43,6 @@ class Passes:
         """By op."""
         forward = set(self.forward)
         return tuple(op in forward for op in range(len(self.reads)))
-
-    @cached_property
-    def forward_uses(self) -> tuple[int, ...]:
-        """By op: how many forward ops read its results."""
-        uses = [0] * len(self.reads)
-        for op in self.forward:
-            for source in self.reads[op]:
-                uses[source] += 1
-        return tuple(uses)
 
     @cached_property
     def later(self) -> tuple[int, ...]:
@@ -167,7 +159,7 @@ class _Run:
         self.stays = checkpoints | passes.held
         self.segment = _segments(passes, checkpoints)
         self.wanted = _wanted_segments(passes, self.segment, self.stays)
-        self.uses_left = list(passes.forward_uses)
+        self.uses_left = Counter(source for op in passes.forward for source in passes.reads[op])
         self.there: set[int] = set()
         self.loose: set[int] = set()
         self.ran: list[int] = []

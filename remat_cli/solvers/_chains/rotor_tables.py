@@ -1,8 +1,8 @@
-"""Optimal schedules of a chain for every budget at once: tables, what they say, and the operations behind it."""
+"""Optimal schedules of a chain for every budget at once: tables, operations behind them, and plans worth judging."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal, TypeAlias
@@ -13,7 +13,7 @@ from remat_cli.solvers._chains import rotor_floating as floating
 from remat_cli.solvers._chains import rotor_kernels as persistent
 from remat_cli.solvers._chains.actions import Action, Chain
 from remat_cli.solvers._chains.rotor_kernels import CHECKPOINT, NEVER, SAVE, Net
-from remat_cli.solvers._chains.rotor_slots import VALUE_SLOTS, Ints, Slots, chain_figures, forward_bytes
+from remat_cli.solvers._chains.rotor_slots import VALUE_SLOTS, Ints, Slots, chain_figures, forward_bytes, make_slots
 
 Variant: TypeAlias = Literal["persistent", "drop", "floating", "no-fall"]
 Moves: TypeAlias = dict[Variant, tuple[int, int, int]]
@@ -25,7 +25,7 @@ ALLOWED: Moves = {"persistent": (1, 1, 0), "drop": (1, 1, 1), "floating": (1, 1,
 
 
 @dataclass(frozen=True)
-class Table:
+class RotorTable:
     """Least times of a chain in `times`, for every number of slots up to the largest budget's; see the kernels."""
 
     chain: Chain
@@ -90,7 +90,7 @@ def table_bytes(stages: int, variant: Variant, width: int) -> int:
     return table_rows(stages, variant) * (width + 1) * ENTRY_BYTES
 
 
-def build_table(chain: Chain, variant: Variant, slots: Slots, is_over: Callable[[], bool]) -> Table | None:
+def build_table(chain: Chain, variant: Variant, slots: Slots, is_over: Callable[[], bool]) -> RotorTable | None:
     """The table for the largest budget of these slots; None when it was over before.
 
     O(S N^3) time and O(S N^2) memory for N stages and S slots; O(S N^4) and O(S N^3) for the floating variant.
@@ -109,7 +109,7 @@ def build_table(chain: Chain, variant: Variant, slots: Slots, is_over: Callable[
         if is_over():
             return None
         fill(max(1, high - TOGETHER + 1), high, net, times, first)
-    return Table(chain, variant, slots, net, times, first)
+    return RotorTable(chain, variant, slots, net, times, first)
 
 
 def _forwards(begin: int, s: int, j: int) -> list[Action]:
@@ -134,7 +134,7 @@ def _spelled_out(choose: Callable[[Place], list[Action | Place]], whole: Place) 
     return tuple(actions)
 
 
-def _persistent_choice(table: Table, place: Place) -> list[Action | Place]:
+def _persistent_choice(table: RotorTable, place: Place) -> list[Action | Place]:
     """What is behind an entry (layer, s, t, slots)."""
     layer, s, t, m = place
     if s == t:
@@ -144,7 +144,7 @@ def _persistent_choice(table: Table, place: Place) -> list[Action | Place]:
     return [*_forwards(begin, s, j), (layer, j + 1, t, m - way.taken), head]
 
 
-def _floating_choice(table: Table, place: Place) -> list[Action | Place]:
+def _floating_choice(table: RotorTable, place: Place) -> list[Action | Place]:
     """What is behind an entry (s, t, end, slots)."""
     s, t, end, m = place
     if s == t:
@@ -156,3 +156,68 @@ def _floating_choice(table: Table, place: Place) -> list[Action | Place]:
     if begin == CHECKPOINT:
         return [Action("keep", s), (s + 1, t, cut, left), (s, cut - 1, end, m)]
     return [Action("move", s), (s + 1, t, end, left)]
+
+
+LARGEST_TABLE = 2**30
+SPREAD = 16  # larger budgets tried at first, and again between the largest that does and the next
+LEAST_SHARE = 4  # a budget below such a part of what keeping all takes has fewer slots
+
+
+def size_table(chain: Chain, variant: Variant, budget_bytes: int, slots: int, inflate: bool) -> Slots | str:
+    """Slots of the budget, and of larger ones where `inflate`; or why there can be no table.
+
+    A table for larger budgets goes no further than what keeping everything takes, nor than its memory allows.
+    """
+    time_ns, everything = chain.keep_all()
+    if time_ns * chain.stages >= NEVER:
+        return f"a table cannot add up times of {time_ns} ns for {chain.stages} stages"
+    room = max(1, min(budget_bytes, everything), everything // LEAST_SHARE)
+    most = everything + chain.stages * (room // slots + 1) if inflate else max(1, budget_bytes)
+    for part in range(8, -1, -1):
+        found = make_slots(chain, room + (most - room) * part // 8, room, slots)
+        size = table_bytes(chain.stages, variant, found.most)
+        if size <= LARGEST_TABLE:
+            return found
+    mebibytes = size >> 20
+    table = f"a table of {chain.stages} stages and {found.most} slots takes {mebibytes} MiB"
+    less = "fewer slots take" if variant in ("persistent", "no-fall") else "fewer slots or variant=persistent take"
+    return f"{table}, more than {LARGEST_TABLE >> 20} MiB: {less} less"
+
+
+def plans(
+    table: RotorTable,
+    budget_bytes: int,
+    spell: Callable[[Sequence[Action]], list[int]],
+    fits: Callable[[list[int]], bool],
+) -> Iterator[list[int]]:
+    """The best plan of the budget, then those of larger budgets that may take less than the table thinks.
+
+    What a plan really takes grows with the budget it was made for, nearly always. So the largest budget whose plan
+    still fits is looked for among a few over the whole range, then among those from there to the next.
+    """
+    steps = [budget for budget, _ in table.steps()]
+    within = [budget for budget in steps if budget <= budget_bytes]
+    above = steps[len(within) :]
+    for budget in within[-1:]:
+        yield spell(table.actions(budget) or ())
+    begin, end = -1, len(above)
+    while end - begin > 1:
+        tried = spread(begin + 1, end, SPREAD)
+        last = begin
+        for place in tried:
+            ops = spell(table.actions(above[place]) or ())
+            yield ops
+            if fits(ops):
+                last = place
+        following = [place for place in tried if place > last]
+        if last == begin or not following:
+            return
+        begin, end = last, following[0]
+
+
+def spread(start: int, stop: int, most: int) -> list[int]:
+    """At most so many whole numbers from start up to but without stop, the first and the last among them."""
+    count = stop - start
+    if count <= most:
+        return list(range(start, stop))
+    return [start + number * (count - 1) // (most - 1) for number in range(most)]

@@ -9,8 +9,7 @@ from typing import NamedTuple
 from remat_cli.core.floor import working_set_floor
 from remat_cli.core.problem import Problem
 from remat_cli.solvers._bounds.pressure import Pressure, make_pressure
-from remat_cli.solvers._floor.game import Game, Move, least_peak
-from remat_cli.solvers._floor.parts import make_game, make_sketch
+from remat_cli.solvers._floor.game import Game, Move, least_peak, make_game, make_sketch
 from remat_cli.solvers.base import Limits, ProvedFloor
 
 

@@ -1,4 +1,7 @@
-"""Running CP-SAT within Limits: live reports, interruption, deterministic work; nothing raised on the way is lost."""
+"""Running CP-SAT within Limits: live reports, interruption, deterministic work; nothing raised on the way is lost.
+
+And what its models of schedules share: problems in small integers, intervals of events.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +14,14 @@ from typing import Any, TypeAlias
 
 from ortools.sat.python import cp_model
 
+from remat_cli.core.problem import Problem
 from remat_cli.solvers.base import Limits
 
 # Limits.work counts small search steps; CP-SAT counts deterministic seconds of about a second each.
 WORK_PER_DETERMINISTIC_SECOND = 10_000
 _POLL_SECONDS = 0.05
+# CP-SAT refuses a cumulative whose demands times durations leave 64 bits.
+_ENERGY_LIMIT = 2**60
 
 Reader: TypeAlias = Callable[[Callable[[Any], int]], list[int]]
 """Turns a solution, given as a function from expressions to values, into ops in order."""
@@ -26,7 +32,7 @@ class OutOfTime(Exception):
 
 
 @dataclass(frozen=True)
-class Run:
+class Effort:
     """How one search is limited and tuned.
 
     Wall time, deterministic time (None: no limit), absolute gap in objective units, and how much CP-SAT relies on
@@ -67,7 +73,7 @@ class Watch:
     bounded: Callable[[int], None] = _ignore
 
 
-def search(cp: Any, read: Reader, run: Run, limits: Limits, watch: Watch) -> Outcome:
+def search(cp: Any, read: Reader, run: Effort, limits: Limits, watch: Watch) -> Outcome:
     """Solve in a thread of its own, so that the caller's thread stays free for reports, signals and `should_stop`.
 
     `read` turns a solution into ops; it runs in CP-SAT's threads. `watch` is called in the caller's thread only.
@@ -89,6 +95,60 @@ def search(cp: Any, read: Reader, run: Run, limits: Limits, watch: Watch) -> Out
     return task.outcome()
 
 
+@dataclass(frozen=True)
+class Units:
+    """A problem in small integers; a line for each memory.
+
+    `sizes[m][x]`, `weights[m][w]` and `capacities[m]` are in units of `byte_units[m]` bytes, `workspaces[v][d]` in the
+    unit of the memory of device d. `time_unit` is in ns. `is_exact` is False when sizes had to be rounded up.
+    """
+
+    sizes: tuple[tuple[int, ...], ...]
+    weights: tuple[tuple[int, ...], ...]
+    workspaces: tuple[tuple[int, ...], ...]
+    capacities: tuple[int, ...]
+    byte_units: tuple[int, ...]
+    time_unit: int
+    is_exact: bool
+
+
+def make_units(problem: Problem, horizon: int) -> Units:
+    """Divide by the greatest common divisors; budgets are rounded down, so that no schedule exceeds one."""
+    sizes = [tensor.size_bytes for tensor in problem.tensors]
+    weights = list(problem.weight_bytes) if len(problem.memories) > 1 else []
+    byte_units, is_exact = [], True
+    for memory in range(len(problem.memories)):
+        spaces = [
+            op.workspace_bytes[d] for op in problem.ops for d, dev in enumerate(problem.devices) if dev.memory == memory
+        ]
+        common = math.gcd(*sizes, *weights, *spaces) or 1
+        coarse = -(-sum(sizes + weights + spaces) * horizon // (common * _ENERGY_LIMIT)) or 1
+        byte_units.append(common * coarse)
+        is_exact = is_exact and coarse == 1
+    return Units(
+        sizes=tuple(tuple(-(-size // unit) for size in sizes) for unit in byte_units),
+        weights=tuple(tuple(-(-size // unit) for size in weights) for unit in byte_units),
+        workspaces=tuple(
+            tuple(
+                -(-size // byte_units[dev.memory])
+                for size, dev in zip(op.workspace_bytes, problem.devices, strict=True)
+            )
+            for op in problem.ops
+        ),
+        capacities=tuple(m.free_bytes // unit for m, unit in zip(problem.memories, byte_units, strict=True)),
+        byte_units=tuple(byte_units),
+        time_unit=_time_unit(problem),
+        is_exact=is_exact,
+    )
+
+
+def _time_unit(problem: Problem) -> int:
+    times = [time for op in problem.ops for time in op.time_ns if time]
+    copies = [time for row in problem.copy_ns for entry in row for time in entry if time]
+    calls = [device.call_ns for device in problem.devices] if len(problem.devices) > 1 else []
+    return math.gcd(*times, *copies, *calls) or 1
+
+
 def at_event(cp: Any, start: Any, present: Any) -> Any:
     """An interval of one event; `present` is None for what always is."""
     if present is None:
@@ -103,7 +163,7 @@ def lasting(cp: Any, start: Any, length: Any, end: Any, present: Any) -> Any:
     return cp.new_optional_interval_var(start, length, end + 1, present, "")
 
 
-def _make_solver(run: Run, limits: Limits) -> Any:
+def _make_solver(run: Effort, limits: Limits) -> Any:
     """CP-SAT's parameters. `repair_hint` stays off: with it OR-Tools 9.15 aborts the process now and then."""
     solver = cp_model.CpSolver()
     parameters = solver.parameters

@@ -1,20 +1,20 @@
-"""Small integer programs for bounds, and how they are bounded: exactly by CP-SAT, or in steps by HiGHS.
+"""Integer programs, and how they are solved or bounded: exactly by CP-SAT, or by HiGHS or SCIP in a process.
 
-In steps: first without integers; then with those variables fixed whose reduced cost says that another value costs more
-than the best schedule known. See `_with_target` for why that is a proof.
+Bounds by HiGHS come in steps: first without integers; then with those variables fixed whose reduced cost says that
+another value costs more than the best schedule known. See `_with_target` for why that is a proof.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias
 
 import msgspec
 from ortools.sat.python import cp_model
 
-from remat_cli.solvers._milp.cp_sat import Run, Watch, search
+from remat_cli.solvers._milp.cp_sat import WORK_PER_DETERMINISTIC_SECOND, Effort, Watch, search
 from remat_cli.solvers._milp.process import Reply, ask_highs, safe_units
 from remat_cli.solvers.base import Limits
 
@@ -24,10 +24,14 @@ Terms: TypeAlias = list[tuple[int, int]]
 Known: TypeAlias = Callable[[], int | None]
 """The least cost known so far; a bound above it is of no use."""
 
-Engine: TypeAlias = Literal["cp-sat", "highs", "relaxed"]
+BoundEngine: TypeAlias = Literal["cp-sat", "highs", "relaxed"]
 """Exactly in integers; in steps; or the first step alone, without integers."""
 
 _CERTAIN = 1e-6
+
+
+class Unfinished(Exception):
+    """The program is not finished: time is up, or it would be too large for the memory of this process."""
 
 
 class Milp(msgspec.Struct):
@@ -92,13 +96,13 @@ class Answer:
     facts: dict[str, Any] = field(default_factory=dict)
 
 
-def solve_milp(milp: Milp, engine: Engine, limits: Limits, known: Known = lambda: None) -> Answer:
+def solve_milp(milp: Milp, engine: BoundEngine, limits: Limits, known: Known = lambda: None) -> Answer:
     """Bound the optimum within the limits; `known()` is a cost that is known to be in reach."""
     *_, last = [Answer(0, False), *rising_answers(milp, engine, limits, known)]
     return last
 
 
-def rising_answers(milp: Milp, engine: Engine, limits: Limits, known: Known = lambda: None) -> Iterator[Answer]:
+def rising_answers(milp: Milp, engine: BoundEngine, limits: Limits, known: Known = lambda: None) -> Iterator[Answer]:
     """Answers of which each says at least as much as those before it."""
     facts = {
         "variables": len(milp.upper),
@@ -117,7 +121,7 @@ def rising_answers(milp: Milp, engine: Engine, limits: Limits, known: Known = la
 
 def _solve_exactly(milp: Milp, limits: Limits) -> Answer:
     """With CP-SAT, in integers."""
-    run = Run(limits.seconds_left, None, 0.0, linearization_level=2)
+    run = Effort(limits.seconds_left, None, 0.0, linearization_level=2)
     found: list[list[int]] = []
     cp, variables = make_cp_model(milp)
     outcome = search(cp, lambda value: [value(v) for v in variables], run, limits, Watch(found.append))
@@ -193,7 +197,7 @@ def _with_target(milp: Milp, relaxed: Reply, target: float | None, limits: Limit
             return
         reached = target is not None and bound is not None and bound >= target
         units = safe_units(target if reached else bound)
-        values = _integers(item.values) if isinstance(item, Reply) else None
+        values = tuple(map(round, item.values)) if isinstance(item, Reply) and item.values is not None else None
         is_tight = isinstance(item, Reply) and item.status == "optimal" and not reached
         yield Answer(units, is_tight, values)
         if reached:
@@ -214,5 +218,120 @@ def _fixed(milp: Milp, relaxed: Reply, target: float | None) -> dict[str, Any]:
     return program | {"lower": lower, "upper": upper}
 
 
-def _integers(values: list[float] | None) -> tuple[int, ...] | None:
-    return None if values is None else tuple(map(round, values))
+Engine: TypeAlias = Literal["cp-sat", "highs", "scip"]
+Hint: TypeAlias = dict[int, int]
+"""Values of some variables in a good solution."""
+
+Row: TypeAlias = tuple[Sequence[tuple[float, int]], float | None, float | None]
+"""(coefficient, variable) pairs, and what they are at least and at most together."""
+
+MOST_FOR_CP_SAT = 200_000
+"""Variables that take CP-SAT about 4 GB."""
+
+_LARGE = 1e6
+_MODERATE = 1e5
+
+
+class ByteModel(Protocol):
+    """A program, and which of its variables count bytes."""
+
+    milp: Milp
+    levels: set[int]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What is proved of a program: that nothing satisfies it, or the least cost it leaves open, in cost units."""
+
+    is_infeasible: bool
+    bound: int
+
+
+def run_engine(model: ByteModel, engine: Engine, hint: Hint, limits: Limits, watch: Watch, gap: float) -> Verdict:
+    """Solve within the limits, up to a gap in cost units.
+
+    HiGHS is given a hint only if it says all: it would solve a program of its own to complete one.
+    """
+    if engine == "cp-sat":
+        return _run_cp_sat(model, hint, limits, watch, gap)
+    given = hint if engine == "scip" or len(hint) == len(model.milp.upper) else {}
+    best, is_found = 0, False
+    for item in ask_highs(_program(model, engine, given, gap), limits):
+        if isinstance(item, Reply) and item.status == "infeasible" and not is_found:
+            return _confirmed(model, limits, watch, best)
+        is_found |= isinstance(item, Reply) and bool(item.values)
+        best = _hear(item, best, watch)
+    return Verdict(False, best)
+
+
+def _confirmed(model: ByteModel, limits: Limits, watch: Watch, best: int) -> Verdict:
+    """What floating point says is infeasible is so if CP-SAT agrees."""
+    if len(model.milp.upper) > MOST_FOR_CP_SAT:
+        return Verdict(False, best)
+    verdict = _run_cp_sat(model, {}, limits, watch, 0.0)
+    return Verdict(verdict.is_infeasible, max(best, verdict.bound))
+
+
+def _hear(item: float | Reply, best: int, watch: Watch) -> int:
+    """Pass on what an engine says; the best bound so far."""
+    if isinstance(item, Reply) and item.values:
+        watch.found([round(value) for value in item.values])
+    if isinstance(item, Reply) and item.status == "infeasible":
+        return best
+    bound = safe_units(item.bound if isinstance(item, Reply) else item)
+    if bound > best:
+        watch.bounded(bound)
+    return max(bound, best)
+
+
+def _run_cp_sat(model: ByteModel, hint: Hint, limits: Limits, watch: Watch, gap: float) -> Verdict:
+    cp, variables = make_cp_model(model.milp)
+    for variable, value in hint.items():
+        cp.add_hint(variables[variable], value)
+    work = limits.work / WORK_PER_DETERMINISTIC_SECOND if limits.work is not None else None
+    run = Effort(limits.seconds_left, work, gap)
+    outcome = search(cp, lambda value: [value(variable) for variable in variables], run, limits, watch)
+    if not outcome.is_infeasible:
+        watch.bounded(outcome.bound)
+    return Verdict(outcome.is_infeasible, max(0, outcome.bound))
+
+
+def _program(model: ByteModel, engine: Engine, hint: Hint, gap: float) -> dict[str, Any]:
+    """The program in numbers of moderate size, which floating point needs: wrong bounds have come from raw bytes.
+
+    Levels count in larger units, and rows with large factors are divided; that changes no solution.
+    """
+    milp = model.milp
+    most = max((milp.upper[level] for level in model.levels), default=0)
+    unit = most / _MODERATE if most > _LARGE else 1
+    upper = [limit / unit if v in model.levels else limit for v, limit in enumerate(milp.upper)]
+    return {
+        "integral": milp.integral,
+        "cost": milp.cost,
+        "lower": [0] * len(upper),
+        "upper": upper,
+        "rows": list(scaled_rows(milp, model.levels, unit)),
+        "engine": engine,
+        "hint": [(v, value / unit if v in model.levels else value) for v, value in hint.items()],
+        "gap": gap,
+        "live": engine == "highs",
+    }
+
+
+def scaled_rows(milp: Milp, levels: set[int], unit: float) -> Iterator[Row]:
+    """Rows about levels, which now count in `unit`, divided by it; others by what makes large factors moderate."""
+    for terms, least, most in milp.rows:
+        share = _share([factor for factor, _ in terms]) if levels.isdisjoint(v for _, v in terms) else unit
+        if share == 1:
+            yield terms, least, most
+            continue
+        yield (
+            [(factor if variable in levels else factor / share, variable) for factor, variable in terms],
+            None if least is None else least / share,
+            None if most is None else most / share,
+        )
+
+
+def _share(factors: list[int]) -> float:
+    largest = max(map(abs, factors), default=0)
+    return largest / _MODERATE if largest > _LARGE else 1

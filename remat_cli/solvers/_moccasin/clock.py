@@ -19,7 +19,7 @@ Domain = Literal["uniform", "triangular"]
 
 
 @dataclass(frozen=True)
-class Window:
+class EventRange:
     """Events `scale * key + offset` for the allowed keys, in rising order."""
 
     keys: range | tuple[int, ...]
@@ -38,7 +38,7 @@ class Window:
 
 
 @dataclass(frozen=True)
-class Clock:
+class Calendar:
     """All start windows of a problem.
 
     `first[v]` and `later[v]` are the windows of op v's first computation and of its recomputes (None: recomputing it
@@ -47,8 +47,8 @@ class Clock:
     """
 
     horizon: int
-    first: tuple[Window, ...]
-    later: tuple[Window | None, ...]
+    first: tuple[EventRange, ...]
+    later: tuple[EventRange | None, ...]
     copies: tuple[int, ...]
     stage_base: tuple[int, ...] | None
     is_capped: bool
@@ -74,7 +74,7 @@ class Clock:
         return events if len(set(events)) == len(events) else None
 
 
-def make_clock(problem: Problem, order: Order, domain: Domain, caps: list[int]) -> Clock:
+def make_clock(problem: Problem, order: Order, domain: Domain, caps: list[int]) -> Calendar:
     """The windows for an order (`keep`: staged) and a cap on the computations of each op."""
     if order == "free":
         return _free_clock(problem, caps)
@@ -83,9 +83,9 @@ def make_clock(problem: Problem, order: Order, domain: Domain, caps: list[int]) 
     stages = tuple(_stages(problem, op, last[op]) for op in range(count))
     copies = tuple(min(cap, 1 + len(choices)) for cap, choices in zip(caps, stages, strict=True))
     base = tuple(count * j if domain == "uniform" else j * (j + 1) // 2 for j in range(count + 1))
-    return Clock(
+    return Calendar(
         horizon=base[count],
-        first=tuple(Window(range(base[op] + op, base[op] + op + 1)) for op in range(count)),
+        first=tuple(EventRange(range(base[op] + op, base[op] + op + 1)) for op in range(count)),
         later=tuple(_later_window(op, choices, base, domain) for op, choices in enumerate(stages)),
         copies=copies,
         stage_base=base[:count],
@@ -109,15 +109,15 @@ def _stages(problem: Problem, op: int, last: int) -> range:
     return range(op + 1, last + 1) if problem.ops[op].repeatable else range(0)
 
 
-def _later_window(op: int, stages: range, base: tuple[int, ...], domain: Domain) -> Window | None:
+def _later_window(op: int, stages: range, base: tuple[int, ...], domain: Domain) -> EventRange | None:
     if not stages:
         return None
     if domain == "uniform":  # linear in the stage: no table is needed to link the two
-        return Window(stages, scale=base[1], offset=op)
-    return Window(tuple(base[stage] + op for stage in stages))
+        return EventRange(stages, scale=base[1], offset=op)
+    return EventRange(tuple(base[stage] + op for stage in stages))
 
 
-def _free_clock(problem: Problem, caps: list[int]) -> Clock:
+def _free_clock(problem: Problem, caps: list[int]) -> Calendar:
     """Events 0..H-1, H the number of computations allowed; first computations leave room for ancestors, descendants."""
     count = len(problem.ops)
     events = make_events(problem, range(count))
@@ -126,10 +126,10 @@ def _free_clock(problem: Problem, caps: list[int]) -> Clock:
     horizon = sum(copies)
     early = [bits.bit_count() for bits in events.before]
     late = [horizon - 1 - bits.bit_count() for bits in events.after]
-    return Clock(
+    return Calendar(
         horizon=horizon,
-        first=tuple(Window(range(early[v], late[v] + 1)) for v in range(count)),
-        later=tuple(Window(range(early[v] + 1, horizon)) if copies[v] > 1 else None for v in range(count)),
+        first=tuple(EventRange(range(early[v], late[v] + 1)) for v in range(count)),
+        later=tuple(EventRange(range(early[v] + 1, horizon)) if copies[v] > 1 else None for v in range(count)),
         copies=copies,
         stage_base=None,
         is_capped=any(number > 1 for number in copies),

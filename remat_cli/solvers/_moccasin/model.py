@@ -1,14 +1,15 @@
 """The CP-SAT model of Moccasin: retention intervals, O(C n) of them.
 
 Bartan et al., "Moccasin: Efficient Tensor Rematerialization for Neural Networks", ICML 2023, section 2. Symbols of the
-paper: `a[v,i]` is Computation.present, `s[v,i]` Computation.start, `e[x,i]` Retention.end; C_v is Clock.copies. Ends
+paper: `a[v,i]` is Computation.present, `s[v,i]` Computation.start, `e[x,i]` Retention.end; C_v is Calendar.copies. Ends
 belong to tensors, not to ops, so that results of one op die separately. The reservoir of the paper's precedence is
 shifted by one event, without which a reader could not start at the end of an interval although (5) allows it.
+
+At the end: schedules to hints, and solutions to schedules.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -16,21 +17,18 @@ from typing import Any, Literal
 from ortools.sat.python import cp_model
 
 from remat_cli.core.problem import Problem
-from remat_cli.solvers._milp.cp_sat import OutOfTime, at_event, lasting
-from remat_cli.solvers._moccasin.clock import Clock, Window
+from remat_cli.solvers._milp.cp_sat import OutOfTime, Units, at_event, lasting
+from remat_cli.solvers._moccasin.clock import Calendar, EventRange
 from remat_cli.solvers._precedence import readers_of
 
 Precedence = Literal["pairing", "reservoir"]
-
-# CP-SAT refuses a cumulative whose demands times durations leave 64 bits.
-_ENERGY_LIMIT = 2**60
 
 
 @dataclass(frozen=True)
 class Start:
     """s[v,i]: an event of a window, linear in `key`; `key` is None where the window has one event."""
 
-    window: Window
+    window: EventRange
     key: Any
 
     @property
@@ -75,11 +73,11 @@ class Pair:
 
 
 @dataclass(frozen=True)
-class Model:
+class MoccasinModel:
     """A built model with its families of variables: computations[v][i], retentions[x][i], pairs."""
 
     problem: Problem
-    clock: Clock
+    clock: Calendar
     units: Units
     cp: Any
     capacity: Any
@@ -88,64 +86,20 @@ class Model:
     pairs: tuple[Pair, ...]
 
 
-@dataclass(frozen=True)
-class Units:
-    """A problem in small integers.
-
-    `sizes[x]`, `workspaces[v]` and `capacity` are in units of `byte_unit` bytes, `times[v]` in `time_unit` ns.
-    `is_exact` is False when sizes had to be rounded up: then some schedules are lost, and proofs with them.
-    """
-
-    sizes: tuple[int, ...]
-    workspaces: tuple[int, ...]
-    capacity: int
-    times: tuple[int, ...]
-    byte_unit: int
-    time_unit: int
-    is_exact: bool
-
-    def capacity_for(self, free_bytes: int) -> int:
-        """A number of bytes (fixed part excluded) in byte units, rounded up."""
-        return -(-free_bytes // self.byte_unit)
-
-
-def make_units(problem: Problem, horizon: int) -> Units:
-    """Divide by the greatest common divisors; the budget is rounded down, so that no schedule exceeds it."""
-    sizes = [tensor.size_bytes for tensor in problem.tensors]
-    workspaces = [op.workspace_bytes[0] for op in problem.ops]
-    times = [op.time_ns[0] or 0 for op in problem.ops]
-    common = math.gcd(*sizes, *workspaces) or 1
-    coarse = -(-sum(sizes + workspaces) * horizon // (common * _ENERGY_LIMIT)) or 1
-    byte_unit, time_unit = common * coarse, math.gcd(*times) or 1
-    return Units(
-        sizes=tuple(-(-size // byte_unit) for size in sizes),
-        workspaces=tuple(-(-size // byte_unit) for size in workspaces),
-        capacity=problem.memories[0].free_bytes // byte_unit,
-        times=tuple(time // time_unit for time in times),
-        byte_unit=byte_unit,
-        time_unit=time_unit,
-        is_exact=coarse == 1,
-    )
-
-
-@dataclass(frozen=True)
-class Question:
-    """What a model is of: a problem, when its ops may run, and the units of its numbers."""
-
-    problem: Problem
-    clock: Clock
-    units: Units
-
-
 def build_model(
-    question: Question, precedence: Precedence, capacity: tuple[int, int], is_over: Callable[[], bool]
-) -> Model:
+    problem: Problem,
+    clock: Calendar,
+    units: Units,
+    precedence: Precedence,
+    capacity: tuple[int, int],
+    is_over: Callable[[], bool],
+) -> MoccasinModel:
     """All variables and constraints but the objective; `capacity` is the range of the peak in byte units.
 
     Raises:
         OutOfTime: `is_over` says so before the model is complete.
     """
-    builder = _Builder(question.problem, question.clock, question.units, is_over)
+    builder = _Builder(problem, clock, units, is_over)
     builder.add_computations()
     builder.add_retentions()
     builder.separate_instances()
@@ -154,19 +108,19 @@ def build_model(
         builder.pair_readers()
     else:
         builder.level_readers()
-    if question.clock.stage_base is None:
+    if clock.stage_base is None:
         builder.run_one_at_a_time()
     return builder.model()
 
 
-def minimise_peak(model: Model) -> None:
+def minimise_peak(model: MoccasinModel) -> None:
     """Objective of phase 1: the peak, or the budget where that is larger."""
     model.cp.minimize(model.capacity)
 
 
-def minimise_time(model: Model) -> None:
+def minimise_time(model: MoccasinModel) -> None:
     """Objective of phase 2: time of all recomputes in time units."""
-    times = model.units.times
+    times = [(op.time_ns[0] or 0) // model.units.time_unit for op in model.problem.ops]
     extra = [times[c.op] * c.present for copies in model.computations for c in copies[1:]]
     total = cp_model.LinearExpr.sum(extra)
     model.cp.minimize(total)
@@ -177,7 +131,7 @@ class _Builder:
     """Collects variables and constraints family by family, in the order of `build_model`."""
 
     problem: Problem
-    clock: Clock
+    clock: Calendar
     units: Units
     is_over: Callable[[], bool]
     cp: Any = field(default_factory=cp_model.CpModel)
@@ -189,10 +143,10 @@ class _Builder:
     def __post_init__(self) -> None:
         self.readers = readers_of(self.problem)
 
-    def model(self) -> Model:
+    def model(self) -> MoccasinModel:
         """What was built."""
         families = tuple(self.computations), tuple(self.retentions), tuple(self.pairs)
-        return Model(self.problem, self.clock, self.units, self.cp, self.capacity, *families)
+        return MoccasinModel(self.problem, self.clock, self.units, self.cp, self.capacity, *families)
 
     def check_time(self) -> None:
         """Stop building when time is up."""
@@ -213,7 +167,7 @@ class _Builder:
                 family.append(Computation(op, self._start(later), present))
             self.computations.append(tuple(family))
 
-    def _start(self, window: Window) -> Start:
+    def _start(self, window: EventRange) -> Start:
         keys = window.keys
         if len(keys) == 1:
             return Start(window, None)
@@ -268,11 +222,11 @@ class _Builder:
         """One cumulative over all retention intervals, and over workspaces at their own event."""
         self.capacity = self.cp.new_int_var(*capacity, "")
         intervals, demands = [], []
-        for family, size in zip(self.retentions, self.units.sizes, strict=True):
+        for family, size in zip(self.retentions, self.units.sizes[0], strict=True):
             if size > 0:
                 intervals += [retention.interval for retention in family]
                 demands += [size] * len(family)
-        for copies, workspace in zip(self.computations, self.units.workspaces, strict=True):
+        for copies, (workspace,) in zip(self.computations, self.units.workspaces, strict=True):
             if workspace > 0:
                 intervals += [at_event(self.cp, computation.start.event, computation.present) for computation in copies]
                 demands += [workspace] * len(copies)
@@ -331,3 +285,69 @@ class _Builder:
         self.cp.add_no_overlap(
             [at_event(self.cp, made.start.event, made.present) for copies in self.computations for made in copies]
         )
+
+
+def _placed(
+    problem: Problem, ops: list[int], events: list[int], horizon: int
+) -> tuple[list[list[int]], list[list[int]], dict[tuple[int, int, int], int]]:
+    """Follow a sequence of ops at these events; reads take the newest instance, kept tensors end at the horizon.
+
+    `starts[v]` are the events of op v's computations; `ends[x][i]` the last read of instance i of tensor x;
+    `sources[v, i, x]` the instance of x that computation i of op v reads.
+    """
+    starts: list[list[int]] = [[] for _ in problem.ops]
+    ends: list[list[int]] = [[] for _ in problem.tensors]
+    sources: dict[tuple[int, int, int], int] = {}
+    for event, op in sorted(zip(events, ops, strict=True)):
+        for tensor in problem.ops[op].inputs:
+            sources[op, len(starts[op]), tensor] = len(ends[tensor]) - 1
+            if ends[tensor]:
+                ends[tensor][-1] = event
+        starts[op].append(event)
+        for tensor in problem.ops[op].outputs:
+            ends[tensor].append(event)
+    for tensor, spec in enumerate(problem.tensors):
+        if spec.kept and ends[tensor]:
+            ends[tensor][-1] = horizon
+    return starts, ends, sources
+
+
+def add_hint(model: MoccasinModel, ops: list[int], events: list[int], capacity: int) -> None:
+    """Hint every variable of the model from a schedule whose peak is `capacity` byte units."""
+    starts, ends, sources = _placed(model.problem, ops, events, model.clock.horizon)
+    model.cp.add_hint(model.capacity, capacity)
+    for op, copies in enumerate(model.computations):
+        for copy, made in enumerate(copies):
+            _hint_computation(model.cp, made, starts[op][copy : copy + 1])
+    for tensor, family in enumerate(model.retentions):
+        producer = model.problem.tensors[tensor].producer
+        lives = list(zip(starts[producer], ends[tensor], strict=True))
+        for copy, (made, held) in enumerate(zip(model.computations[producer], family, strict=True)):
+            earliest = made.start.window.earliest  # an absent instance may have any life; it gets the shortest
+            start, end = lives[copy] if copy < len(lives) else (earliest, earliest)
+            model.cp.add_hint(held.end, end)
+            if held.length is not None:
+                model.cp.add_hint(held.length, end + 1 - start)
+            if held.kept is not None:
+                model.cp.add_hint(held.kept, copy == len(lives) - 1)
+    for pair in model.pairs:
+        is_source = sources.get((pair.reader, pair.reader_copy, pair.tensor)) == pair.copy
+        model.cp.add_hint(pair.literal, is_source)
+
+
+def _hint_computation(cp: Any, made: Computation, event: list[int]) -> None:
+    if made.present is not None:
+        cp.add_hint(made.present, bool(event))
+    window = made.start.window
+    if made.start.key is not None:
+        cp.add_hint(made.start.key, (event[0] - window.offset) // window.scale if event else window.keys[0])
+
+
+def read_ops(model: MoccasinModel, value: Callable[[Any], int]) -> list[int]:
+    """Ops of the present computations of a solution, in the order of their events."""
+    found = []
+    for copies in model.computations:
+        for made in copies:
+            if made.present is None or value(made.present):
+                found.append((value(made.start.event), made.op))
+    return [op for _, op in sorted(found)]

@@ -9,17 +9,24 @@ until the best schedule meets the bound, until nothing is left beyond them, or u
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any
 
 from remat_cli.core.placing import one_device_schedule
-from remat_cli.core.plan import Plan
 from remat_cli.core.problem import Problem
 from remat_cli.core.schedule import Schedule, Step
 from remat_cli.core.simulate import baseline
-from remat_cli.solvers._milp.cp_sat import WORK_PER_DETERMINISTIC_SECOND, Outcome, OutOfTime, Run, Watch, search
+from remat_cli.solvers._milp.cp_sat import (
+    WORK_PER_DETERMINISTIC_SECOND,
+    Effort,
+    Outcome,
+    OutOfTime,
+    Units,
+    Watch,
+    make_units,
+    search,
+)
 from remat_cli.solvers._placement.exact_hints import add_hint, counts_of, expressible, read_steps
 from remat_cli.solvers._placement.exact_model import build_model, count_pairs
 from remat_cli.solvers._placement.exact_parts import (
@@ -27,16 +34,12 @@ from remat_cli.solvers._placement.exact_parts import (
     Choices,
     Costs,
     Excess,
-    Model,
+    PlacementModel,
     Question,
-    Units,
     make_choices,
     make_costs,
-    make_units,
 )
-from remat_cli.solvers.base import Limits, Space, Status
-
-Take: TypeAlias = Callable[[Schedule | None, int | None], None]
+from remat_cli.solvers.base import BestPlan, Limits, Solution, Status
 
 LARGEST_MODEL = 150_000
 """Literals of reads up to which a model is built."""
@@ -46,52 +49,36 @@ _NEVER = 2**62
 """Time of what cannot be."""
 
 
-@dataclass(frozen=True)
-class ExactOutcome:
-    """What is known in the end; `bound_ns` and a proof in `status` hold in `space`, which no cap limits.
+def solve_exact(problem: Problem, limits: Limits, start: Schedule | None) -> Solution:
+    """Search with ever more computes of an op and copies of a tensor allowed, until a proof holds without caps.
+
+    Each schedule within the budgets that is better than all before is reported, and each better bound. With one worker
+    and `limits.work` the outcome is the same everywhere. An order `keep` asks for first computes in baseline order.
+    Bound and proof hold in the space of the order, which no cap limits.
 
     `facts` say, besides figures, `refused`: why nothing (more) was searched, `rejected`: how many solutions of the
     model the judge found over budget (only with views or in-place results), and `rounds`: what was proved `within`
     the caps and `beyond` them, at most so many `computes` and `copies` of a kind: `optimal`, `infeasible` or `open`.
     Beyond them `infeasible` means that nothing there is better than the best schedule.
     """
-
-    status: Status
-    schedule: Schedule | None
-    bound_ns: int | None
-    space: Space
-    facts: dict[str, Any] = field(default_factory=dict)
-
-
-def solve_exact(problem: Problem, limits: Limits, start: Schedule | None, take: Take) -> ExactOutcome:
-    """Search with ever more computes of an op and copies of a tensor allowed, until a proof holds without caps.
-
-    `take` hears of each schedule within the budgets that is better than all before, and of each better bound. With
-    one worker and `limits.work` the outcome is the same everywhere. An order `keep` asks for first computes in
-    baseline order.
-    """
-    space: Space = "first_in_order" if limits.order == "keep" else "free"
     if problem.overlap:
-        return _refused(space, "copies run beside computes, which one sequence of events cannot express")
+        reason = "copies run beside computes, which one sequence of events cannot express"
+        return Solution(Status.NOT_FOUND, limits.space, facts={"refused": reason})
     choices = make_choices(problem)
     stuck = next((op for op, family in enumerate(choices.computes) if not family), None)
     if stuck is not None:
-        return ExactOutcome(Status.INFEASIBLE, None, None, "free", {"reason": f"op {stuck} fits no memory"})
-    return _Session(problem, choices, limits, space, take).solve(start)
-
-
-def _refused(space: Space, reason: str) -> ExactOutcome:
-    return ExactOutcome(Status.NOT_FOUND, None, None, space, {"refused": reason})
+        return Solution(Status.INFEASIBLE, "free", facts={"reason": f"op {stuck} fits no memory"})
+    return _Session(problem, choices, limits).solve(start)
 
 
 class _Session:
     """One call of `solve_exact`: rounds of growing caps."""
 
-    def __init__(self, problem: Problem, choices: Choices, limits: Limits, space: Space, take: Take) -> None:
-        self.problem, self.choices, self.limits, self.space, self.take = problem, choices, limits, space, take
+    def __init__(self, problem: Problem, choices: Choices, limits: Limits) -> None:
+        self.problem, self.choices, self.limits = problem, choices, limits
         self.costs: Costs = make_costs(problem, choices)
         self.work_left = limits.work / WORK_PER_DETERMINISTIC_SECOND if limits.work is not None else None
-        self.best: Plan | None = None
+        self.best = BestPlan(problem, limits)
         self.bound_ns: int | None = None
         self.hint: Schedule | None = None
         self.is_impossible = False
@@ -100,7 +87,7 @@ class _Session:
         self.number = {step: number for number, step in enumerate(self.steps)}
         self.facts: dict[str, Any] = {"rounds": [], "rejected": 0}
 
-    def solve(self, start: Schedule | None) -> ExactOutcome:
+    def solve(self, start: Schedule | None) -> Solution:
         """Rounds until the gap is closed, no cap can grow, or time is up."""
         self._take_start(start)
         self._raise_bound(self.costs.least_ns)
@@ -117,26 +104,21 @@ class _Session:
 
     def _take_start(self, start: Schedule | None) -> None:
         """The start and the plain placements: the best within the budgets, and the fastest as hint if none is."""
-        plain = [one_device_schedule(self.problem, device) for device in self._whole_devices()]
+        devices, ops = range(len(self.problem.devices)), self.problem.ops
+        whole = [device for device in devices if all(op.time_ns[device] is not None for op in ops)]  # need no copies
+        plain = [one_device_schedule(self.problem, device) for device in whole]
         for schedule in [*([] if start is None else [start]), *plain]:
             found = expressible(self.problem, self.choices, schedule)
-            if found is not None and (self.space == "free" or found.keeps_order):
+            if found is not None and (self.limits.space == "free" or found.keeps_order):
                 self.hint = found if self.hint is None else self.hint
                 self._found(found)
 
-    def _whole_devices(self) -> list[int]:
-        """Devices that run every op: there, every op once needs no copies."""
-        everything = range(len(self.problem.devices))
-        return [device for device in everything if all(op.time_ns[device] is not None for op in self.problem.ops)]
-
     def _found(self, schedule: Schedule) -> bool:
         """Judge a schedule, and take it if it is the best so far; whether it is within the budgets."""
-        plan = self.limits.judge(self.problem, schedule)
-        fits = all(p <= m.budget_bytes for p, m in zip(plan.peak_bytes, self.problem.memories, strict=True))
-        if fits and (self.best is None or plan.time_ns < self.best.time_ns):
-            self.best, self.hint = plan, schedule
-            self.take(schedule, None)
-        return fits
+        before = self.best.plan
+        is_within = self.best.offer(schedule)
+        self.hint = self.hint if self.best.plan is before else schedule
+        return is_within
 
     def _raise_bound(self, bound_ns: int, question: Question | None = None) -> None:
         """Take a bound for all schedules; one from a model counts only where the model lost no schedule."""
@@ -144,21 +126,23 @@ class _Session:
         is_void = bound_ns == _NEVER or (question is not None and not self._is_exact(question.units))
         if not is_void and (self.bound_ns is None or bound_ns > self.bound_ns):
             self.bound_ns = bound_ns
-            self.take(None, bound_ns)
+            self.limits.report(None, bound_ns)
 
     def _is_done(self) -> bool:
         out_of_work = self.work_left is not None and self.work_left <= 0.0
         return self.limits.is_over or out_of_work or self._gap_ns() <= self._allowed_gap_ns()
 
     def _gap_ns(self) -> float:
-        return float("inf") if self.best is None or self.bound_ns is None else self.best.time_ns - self.bound_ns
+        return (
+            float("inf") if self.best.plan is None or self.bound_ns is None else self.best.plan.time_ns - self.bound_ns
+        )
 
     def _allowed_gap_ns(self) -> float:
         return self.limits.gap * baseline(self.problem).time_ns if self.limits.gap else 0.0
 
     def _caps(self, count: int) -> Caps:
         """Caps of a round, wide enough for the best schedule so far."""
-        caps = self.costs.caps(count, None if self.best is None else self.best.time_ns)
+        caps = self.costs.caps(count, None if self.best.plan is None else self.best.plan.time_ns)
         if self.hint is None:
             return caps
         used = counts_of(self.problem, self.hint)
@@ -171,7 +155,7 @@ class _Session:
             self.facts["refused"] = f"a model would have {pairs} literals of reads, more than {LARGEST_MODEL}"
             return False
         units = make_units(self.problem, caps.total)
-        question = Question(self.problem, self.choices, caps, units, self.space == "first_in_order")
+        question = Question(self.problem, self.choices, caps, units, self.limits.space == "first_in_order")
         cost = self.costs.beyond_ns(caps)
         beyond = _NEVER if cost is None else cost
         within, is_proved = self._search_within(question, beyond)
@@ -198,7 +182,7 @@ class _Session:
 
     def _search_beyond(self, question: Question, within: int) -> int:
         """A bound on the time of schedules that go beyond the caps and are better than the best."""
-        below = None if self.best is None else self.best.time_ns
+        below = None if self.best.plan is None else self.best.plan.time_ns
         excess = Excess(self.costs.compute_ns, self.costs.copy_ns, below)
         model = build_model(replace(question, excess=excess), lambda: self.limits.is_over)
         outcome = self._run(model, Watch())
@@ -214,7 +198,7 @@ class _Session:
         self.facts["rounds"].append({"side": side, **at_most, "proved": proved, **outcome.facts})
 
     def _best_ns(self) -> int:
-        return _NEVER if self.best is None else self.best.time_ns
+        return _NEVER if self.best.plan is None else self.best.plan.time_ns
 
     def _is_exact(self, units: Units) -> bool:
         """Whether what a model cannot do cannot be done."""
@@ -224,21 +208,21 @@ class _Session:
         fits = self._found(Schedule(tuple(self.steps[number] for number in numbers)))
         self.facts["rejected"] += not fits
 
-    def _run(self, model: Model, watch: Watch) -> Outcome:
+    def _run(self, model: PlacementModel, watch: Watch) -> Outcome:
         gap = self._allowed_gap_ns() / model.question.units.time_unit
-        run = Run(self.limits.seconds_left, self.work_left, gap)
+        run = Effort(self.limits.seconds_left, self.work_left, gap)
         outcome = search(model.cp, partial(read_steps, self.number, model), run, self.limits, watch)
         if self.work_left is not None:
             self.work_left = max(0.0, self.work_left - outcome.deterministic_seconds)
         return outcome
 
-    def _outcome(self) -> ExactOutcome:
-        schedule = None if self.best is None else self.best.schedule
+    def _outcome(self) -> Solution:
+        schedule = None if self.best.plan is None else self.best.plan.schedule
         if schedule is None:
             status = Status.INFEASIBLE if self.is_impossible else Status.NOT_FOUND
         else:
             status = Status.OPTIMAL if self._gap_ns() <= 0 else Status.FEASIBLE
-        return ExactOutcome(status, schedule, self.bound_ns, self.space, self.facts)
+        return Solution(status, self.limits.space, schedule, self.bound_ns, facts=self.facts)
 
 
 def _is_even(problem: Problem) -> bool:

@@ -11,7 +11,7 @@ from remat_cli.core.plan import Plan
 from remat_cli.core.problem import Problem
 from remat_cli.core.schedule import Compute, Copy, Schedule, Step
 from remat_cli.core.simulate import simulate
-from remat_cli.solvers._placement.exact_parts import Caps, Choice, Choices, Event, Instance, Model
+from remat_cli.solvers._placement.exact_parts import Caps, Choices, HeldInstance, PlacementModel, StepChoice, StepEvent
 
 
 def counts_of(problem: Problem, schedule: Schedule) -> Caps:
@@ -35,7 +35,7 @@ def expressible(problem: Problem, choices: Choices, schedule: Schedule) -> Sched
     return found
 
 
-def _choice(problem: Problem, choices: Choices, step: Step) -> Choice | None:
+def _choice(problem: Problem, choices: Choices, step: Step) -> StepChoice | None:
     if isinstance(step, Compute):
         family = choices.computes[step.op]
         return next((choice for choice in family if choice.step == step), None)
@@ -43,7 +43,7 @@ def _choice(problem: Problem, choices: Choices, step: Step) -> Choice | None:
     return next((c for c in choices.copies[step.tensor] if (c.source, c.target) == ends), None)
 
 
-def add_hint(model: Model, plan: Plan) -> None:
+def add_hint(model: PlacementModel, plan: Plan) -> None:
     """Hint every variable of the model from a judged schedule of its steps, within its caps."""
     hint = _Hint(model, plan)
     hint.place_steps()
@@ -57,7 +57,7 @@ def add_hint(model: Model, plan: Plan) -> None:
 class _Hint:
     """Values of all variables, by the variable's number."""
 
-    def __init__(self, model: Model, plan: Plan) -> None:
+    def __init__(self, model: PlacementModel, plan: Plan) -> None:
         self.model, self.plan = model, plan
         self.values: dict[int, tuple[Any, int]] = {}
         self.event_of_step = _events_of_steps(model, plan.schedule)
@@ -99,7 +99,7 @@ class _Hint:
         for place, literal in self.model.held.items():
             self.put(literal, place in there)
 
-    def _hold(self, instance: Instance, value: int | None, end: int) -> None:
+    def _hold(self, instance: HeldInstance, value: int | None, end: int) -> None:
         shared = None if value is None else self._overwritten(value)
         for source, literal in instance.in_place.items():
             self.put(literal, source == shared)
@@ -154,13 +154,13 @@ class _Hint:
             self.put(derived.literal, derived.rule(bool(self.values[part.index][1]) for part in derived.parts))
 
 
-def _events_of_steps(model: Model, schedule: Schedule) -> list[Event]:
+def _events_of_steps(model: PlacementModel, schedule: Schedule) -> list[StepEvent]:
     """The event that each step is: those of an op or tensor are taken in turn."""
     computes, copies = [iter(family) for family in model.computes], [iter(family) for family in model.copies]
     return [next(computes[step.op] if isinstance(step, Compute) else copies[step.tensor]) for step in schedule.steps]
 
 
-def read_steps(steps: dict[Step, int], model: Model, value: Callable[[Any], int]) -> list[int]:
+def read_steps(steps: dict[Step, int], model: PlacementModel, value: Callable[[Any], int]) -> list[int]:
     """Numbers in `steps` of the steps of a solution, in the order of their events."""
     found = [
         (value(event.start), steps[choice.step])

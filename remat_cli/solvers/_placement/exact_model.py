@@ -25,14 +25,14 @@ from remat_cli.core.schedule import Compute
 from remat_cli.solvers._milp.cp_sat import OutOfTime
 from remat_cli.solvers._placement.exact_parts import (
     Caps,
-    Choice,
     Derived,
-    Event,
     Further,
-    Instance,
-    Model,
-    Pair,
+    HeldInstance,
+    InstanceRead,
+    PlacementModel,
     Question,
+    StepChoice,
+    StepEvent,
 )
 from remat_cli.solvers._precedence import make_events
 
@@ -44,7 +44,7 @@ def count_pairs(problem: Problem, caps: Caps) -> int:
     return computes + sum(copies * count for copies, count in zip(caps.copies, made, strict=True))
 
 
-def build_model(question: Question, is_over: Callable[[], bool]) -> Model:
+def build_model(question: Question, is_over: Callable[[], bool]) -> PlacementModel:
     """All variables, constraints, and the total time in time units as objective.
 
     Raises:
@@ -71,17 +71,17 @@ class _Builder:
     question: Question
     is_over: Callable[[], bool]
     cp: Any = field(default_factory=cp_model.CpModel)
-    computes: list[tuple[Event, ...]] = field(default_factory=list)
-    copies: list[tuple[Event, ...]] = field(default_factory=list)
-    instances: list[tuple[Instance, ...]] = field(default_factory=list)
-    pairs: list[Pair] = field(default_factory=list)
+    computes: list[tuple[StepEvent, ...]] = field(default_factory=list)
+    copies: list[tuple[StepEvent, ...]] = field(default_factory=list)
+    instances: list[tuple[HeldInstance, ...]] = field(default_factory=list)
+    pairs: list[InstanceRead] = field(default_factory=list)
     held: dict[tuple[int, int], Any] = field(default_factory=dict)
     used: list[Any] = field(default_factory=list)
     entry: list[Any] = field(default_factory=list)
     derived: list[Derived] = field(default_factory=list)
     more_computes: dict[int, Further] = field(default_factory=dict)
     more_copies: dict[int, Further] = field(default_factory=dict)
-    reads_beyond: list[tuple[Event, int, Any]] = field(default_factory=list)
+    reads_beyond: list[tuple[StepEvent, int, Any]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.problem, self.horizon = self.question.problem, self.question.horizon
@@ -93,11 +93,11 @@ class _Builder:
         if self.question.in_order:
             self.before, self.after = list(range(count)), list(reversed(range(count)))
 
-    def model(self) -> Model:
+    def model(self) -> PlacementModel:
         """What was built."""
         families = tuple(self.computes), tuple(self.copies), tuple(self.instances), tuple(self.pairs)
         calls = tuple(self.used), tuple(self.entry)
-        return Model(self.question, self.cp, *families, self.held, *calls, tuple(self.derived))
+        return PlacementModel(self.question, self.cp, *families, self.held, *calls, tuple(self.derived))
 
     def check_time(self) -> None:
         """Stop building when time is up."""
@@ -134,14 +134,14 @@ class _Builder:
             self.copies.append(tuple(family))
 
     def _event(
-        self, name: tuple[int, int], reads: tuple[int, ...], choices: tuple[Choice, ...], start: tuple[int, Any]
-    ) -> Event:
+        self, name: tuple[int, int], reads: tuple[int, ...], choices: tuple[StepChoice, ...], start: tuple[int, Any]
+    ) -> StepEvent:
         literals = tuple(self.cp.new_bool_var("") for _ in choices)
         present = self._any_of(literals)
         reading = self._by_memory([choice.source for choice in choices], literals)
         is_compute = isinstance(choices[0].step, Compute)
         making = reading if is_compute else self._by_memory([choice.target for choice in choices], literals)
-        return Event(*name, reads, *start, present, choices, literals, reading, making)
+        return StepEvent(*name, reads, *start, present, choices, literals, reading, making)
 
     def _by_memory(self, memories: list[int], literals: tuple[Any, ...]) -> dict[int, Any]:
         pairs = list(zip(memories, literals, strict=True))
@@ -156,7 +156,7 @@ class _Builder:
         self.derived.append(Derived(found, tuple(literals), any))
         return found
 
-    def _follow(self, family: list[Event]) -> None:
+    def _follow(self, family: list[StepEvent]) -> None:
         """Events of one kind are taken in turn."""
         for earlier, later in pairwise(family):
             self.cp.add_implication(later.present, earlier.present)
@@ -171,7 +171,7 @@ class _Builder:
         self.more_copies = self._further(self.copies, excess.copy_ns)
         self.cp.add_bool_or([f.literal for f in (*self.more_computes.values(), *self.more_copies.values())])
 
-    def _further(self, families: list[tuple[Event, ...]], costs_ns: tuple[int | None, ...]) -> dict[int, Further]:
+    def _further(self, families: list[tuple[StepEvent, ...]], costs_ns: tuple[int | None, ...]) -> dict[int, Further]:
         found = {}
         for index, (family, cost) in enumerate(zip(families, costs_ns, strict=True)):
             if cost is not None:
@@ -187,7 +187,7 @@ class _Builder:
             events = (*self.computes[spec.producer], *self.copies[tensor])
             self.instances.append(tuple(self._instance(tensor, event) for event in events))
 
-    def _instance(self, tensor: int, event: Event) -> Instance:
+    def _instance(self, tensor: int, event: StepEvent) -> HeldInstance:
         spec, is_computed = self.problem.tensors[tensor], event.is_compute
         end = self.cp.new_int_var(event.earliest, self.horizon, "")
         self.cp.add(end >= event.start)
@@ -201,7 +201,7 @@ class _Builder:
             self.cp.add_at_most_one([*in_place.values(), *([kept] if spec.kept else [])])
         length = self.cp.new_int_var(0, self.horizon + 1, "")
         self.cp.add(length == end + 1 - born)
-        return Instance(tensor, event, end, born, length, kept, in_place)
+        return HeldInstance(tensor, event, end, born, length, kept, in_place)
 
     def keep_newest(self) -> None:
         """The newest instance of a kept tensor, wherever it is, lasts to the last event."""
@@ -246,7 +246,7 @@ class _Builder:
                 beyond = self._reads_beyond(event, tensor)
                 self.cp.add_bool_or([*(pair.literal for pair in found), *beyond, event.present.negated()])
 
-    def _reads_beyond(self, reader: Event, tensor: int) -> list[Any]:
+    def _reads_beyond(self, reader: StepEvent, tensor: int) -> list[Any]:
         """Literals: an event reads what was made beyond a cap, and so after the last step within it."""
         makers = [self.more_computes.get(self.problem.tensors[tensor].producer)]
         makers += [self.more_copies.get(tensor)] if reader.is_compute else []
@@ -261,7 +261,7 @@ class _Builder:
             found.append(literal)
         return found
 
-    def _pair(self, reader: Event, instance: Instance) -> Pair:
+    def _pair(self, reader: StepEvent, instance: HeldInstance) -> InstanceRead:
         cp, literal, made = self.cp, self.cp.new_bool_var(""), instance.event
         cp.add_implication(literal, made.present)
         cp.add_implication(literal, reader.present)
@@ -270,12 +270,12 @@ class _Builder:
         for memory, reads in reader.reading.items():
             there = made.making.get(memory)
             cp.add_bool_or([literal.negated(), reads.negated(), *([] if there is None else [there])])
-        pair = Pair(reader, instance, literal)
+        pair = InstanceRead(reader, instance, literal)
         if reader.is_compute:
             self._share(pair)
         return pair
 
-    def _share(self, pair: Pair) -> None:
+    def _share(self, pair: InstanceRead) -> None:
         """What a view or an in-place result asks of the instance that it shares storage with."""
         source = pair.instance.tensor
         for tensor in self.problem.ops[pair.reader.index].outputs:
@@ -304,7 +304,7 @@ class _Builder:
             there = [(interval, size) for interval, size in demands if interval is not None and size]
             self.cp.add_cumulative([interval for interval, _ in there], [size for _, size in there], capacity)
 
-    def _interval(self, instance: Instance, memory: int) -> Any:
+    def _interval(self, instance: HeldInstance, memory: int) -> Any:
         """The time in which an instance takes bytes of its own in a memory; None: it never does."""
         there = instance.event.making.get(memory)
         is_computed = instance.event.is_compute
@@ -341,7 +341,7 @@ class _Builder:
             if memory in reader.reading and sizes[tensor]
         ]
 
-    def _at_start(self, event: Event, literal: Any) -> Any:
+    def _at_start(self, event: StepEvent, literal: Any) -> Any:
         return self.cp.new_optional_fixed_size_interval_var(event.start, 1, literal, "")
 
     def run_one_at_a_time(self) -> None:
@@ -380,7 +380,7 @@ class _Builder:
         return [cost * (used - first) for cost, used, first in zip(costs, self.used, self.entry, strict=True)]
 
 
-def _is_same_or_later(maker: Event, reader: Event) -> bool:
+def _is_same_or_later(maker: StepEvent, reader: StepEvent) -> bool:
     """Whether a copy cannot be what another copy reads: copies of a tensor are taken in turn."""
     is_copy = not maker.is_compute and not reader.is_compute
     return is_copy and maker.copy >= reader.copy

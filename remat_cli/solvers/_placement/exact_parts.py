@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -12,13 +11,11 @@ import msgspec
 from remat_cli.core.floor import working_set_bytes
 from remat_cli.core.problem import Problem
 from remat_cli.core.schedule import Compute, Copy, Step
-
-# CP-SAT refuses a cumulative whose demands times durations leave 64 bits.
-_ENERGY_LIMIT = 2**60
+from remat_cli.solvers._milp.cp_sat import Units
 
 
 @dataclass(frozen=True)
-class Choice:
+class StepChoice:
     """One way to do something: a step, what it takes, the memory it reads and the memory it writes."""
 
     step: Step
@@ -35,8 +32,8 @@ class Choices:
     copies between two memories all but the fastest: no best schedule needs them.
     """
 
-    computes: tuple[tuple[Choice, ...], ...]
-    copies: tuple[tuple[Choice, ...], ...]
+    computes: tuple[tuple[StepChoice, ...], ...]
+    copies: tuple[tuple[StepChoice, ...], ...]
 
 
 @dataclass(frozen=True)
@@ -52,23 +49,6 @@ class Caps:
         return sum(self.computes) + sum(self.copies)
 
 
-@dataclass(frozen=True)
-class Units:
-    """A problem in small integers; a line for each memory.
-
-    `sizes[m][x]`, `weights[m][w]` and `capacities[m]` are in units of `byte_units[m]` bytes, `workspaces[v][d]` in the
-    unit of the memory of device d. `time_unit` is in ns. `is_exact` is False when sizes had to be rounded up.
-    """
-
-    sizes: tuple[tuple[int, ...], ...]
-    weights: tuple[tuple[int, ...], ...]
-    workspaces: tuple[tuple[int, ...], ...]
-    capacities: tuple[int, ...]
-    byte_units: tuple[int, ...]
-    time_unit: int
-    is_exact: bool
-
-
 def make_choices(problem: Problem) -> Choices:
     """The steps worth deciding about."""
     read = {tensor for op in problem.ops for tensor in op.inputs}
@@ -82,7 +62,7 @@ def make_choices(problem: Problem) -> Choices:
     )
 
 
-def _compute_choices(problem: Problem, index: int) -> Iterator[Choice]:
+def _compute_choices(problem: Problem, index: int) -> Iterator[StepChoice]:
     op = problem.ops[index]
     need = working_set_bytes(problem, op)
     several = len(problem.memories) > 1
@@ -91,58 +71,22 @@ def _compute_choices(problem: Problem, index: int) -> Iterator[Choice]:
         memory = problem.devices[device].memory
         bytes_needed = need + weights + op.workspace_bytes[device]
         if time is not None and bytes_needed <= problem.memories[memory].free_bytes:
-            yield Choice(Compute(index, device), time, memory, memory)
+            yield StepChoice(Compute(index, device), time, memory, memory)
 
 
-def _copy_choices(problem: Problem, tensor: int) -> Iterator[Choice]:
-    best: dict[tuple[int, int], Choice] = {}
+def _copy_choices(problem: Problem, tensor: int) -> Iterator[StepChoice]:
+    best: dict[tuple[int, int], StepChoice] = {}
     for source, row in enumerate(problem.copy_ns):
         for target, times in enumerate(row):
             time, ends = times[tensor], (problem.devices[source].memory, problem.devices[target].memory)
             if time is None or ends[0] == ends[1]:
                 continue
             if ends not in best or time < best[ends].time_ns:
-                best[ends] = Choice(Copy(tensor, source, target), time, *ends)
+                best[ends] = StepChoice(Copy(tensor, source, target), time, *ends)
     size = problem.tensors[tensor].size_bytes
     for ends, choice in sorted(best.items()):
         if all(size <= problem.memories[memory].free_bytes for memory in ends):
             yield choice
-
-
-def make_units(problem: Problem, horizon: int) -> Units:
-    """Divide by the greatest common divisors; budgets are rounded down, so that no schedule exceeds one."""
-    sizes = [tensor.size_bytes for tensor in problem.tensors]
-    weights = list(problem.weight_bytes) if len(problem.memories) > 1 else []
-    byte_units, is_exact = [], True
-    for memory in range(len(problem.memories)):
-        spaces = [
-            op.workspace_bytes[d] for op in problem.ops for d, dev in enumerate(problem.devices) if dev.memory == memory
-        ]
-        common = math.gcd(*sizes, *weights, *spaces) or 1
-        coarse = -(-sum(sizes + weights + spaces) * horizon // (common * _ENERGY_LIMIT)) or 1
-        byte_units.append(common * coarse)
-        is_exact = is_exact and coarse == 1
-    return Units(
-        sizes=tuple(tuple(-(-size // unit) for size in sizes) for unit in byte_units),
-        weights=tuple(tuple(-(-size // unit) for size in weights) for unit in byte_units),
-        workspaces=tuple(
-            tuple(
-                -(-size // byte_units[dev.memory])
-                for size, dev in zip(op.workspace_bytes, problem.devices, strict=True)
-            )
-            for op in problem.ops
-        ),
-        capacities=tuple(m.free_bytes // unit for m, unit in zip(problem.memories, byte_units, strict=True)),
-        byte_units=tuple(byte_units),
-        time_unit=_time_unit(problem),
-        is_exact=is_exact,
-    )
-
-
-def _time_unit(problem: Problem) -> int:
-    times = [time for op in problem.ops for time in op.time_ns if time]
-    copies = [time for row in problem.copy_ns for entry in row for time in entry if time]
-    return math.gcd(*times, *copies, *(device.call_ns for device in problem.devices)) or 1
 
 
 @dataclass(frozen=True)
@@ -232,7 +176,7 @@ class Question:
 
 
 @dataclass(frozen=True)
-class Event:
+class StepEvent:
     """Number `copy` of the computes of an op, or of the copies of a tensor; `index` is that op or tensor.
 
     `literals` stand beside `choices`; `reading[m]` and `making[m]` say which memory is read and written.
@@ -244,7 +188,7 @@ class Event:
     earliest: int
     start: Any
     present: Any
-    choices: tuple[Choice, ...]
+    choices: tuple[StepChoice, ...]
     literals: tuple[Any, ...]
     reading: dict[int, Any]
     making: dict[int, Any]
@@ -256,7 +200,7 @@ class Event:
 
 
 @dataclass(frozen=True)
-class Instance:
+class HeldInstance:
     """What an event makes of one tensor: held from `born` to `end`.
 
     `born` is the start, or the event after it where the op works in place on tensor s and `in_place[s]` is true.
@@ -264,7 +208,7 @@ class Instance:
     """
 
     tensor: int
-    event: Event
+    event: StepEvent
     end: Any
     born: Any
     length: Any
@@ -277,16 +221,16 @@ class Further:
     """Literal: there are computes, or copies, beyond a cap, after `last`; `time_ns` is what one costs at least."""
 
     literal: Any
-    last: Event | None
+    last: StepEvent | None
     time_ns: int
 
 
 @dataclass(frozen=True)
-class Pair:
+class InstanceRead:
     """Literal: `reader` takes its input from `instance`."""
 
-    reader: Event
-    instance: Instance
+    reader: StepEvent
+    instance: HeldInstance
     literal: Any
 
 
@@ -300,7 +244,7 @@ class Derived:
 
 
 @dataclass(frozen=True)
-class Model:
+class PlacementModel:
     """A built model. `computes[v][i]`, `copies[x][j]`; instances[x] by computes, then by copies; all other variables.
 
     `held[w, m]` says that memory m holds weight w; `used[d]` that device d computes, `entry[d]` that it does so first.
@@ -308,16 +252,16 @@ class Model:
 
     question: Question
     cp: Any
-    computes: tuple[tuple[Event, ...], ...]
-    copies: tuple[tuple[Event, ...], ...]
-    instances: tuple[tuple[Instance, ...], ...]
-    pairs: tuple[Pair, ...]
+    computes: tuple[tuple[StepEvent, ...], ...]
+    copies: tuple[tuple[StepEvent, ...], ...]
+    instances: tuple[tuple[HeldInstance, ...], ...]
+    pairs: tuple[InstanceRead, ...]
     held: dict[tuple[int, int], Any]
     used: tuple[Any, ...]
     entry: tuple[Any, ...]
     derived: tuple[Derived, ...]
 
     @property
-    def events(self) -> list[Event]:
+    def events(self) -> list[StepEvent]:
         """Computes, then copies."""
         return [event for family in (*self.computes, *self.copies) for event in family]

@@ -14,11 +14,11 @@ from remat_cli.core.problem import Problem
 from remat_cli.core.schedule import Schedule
 from remat_cli.core.simulate import baseline
 from remat_cli.core.timeline import time_of
-from remat_cli.solvers.base import Limits, Solution, Space, Status
+from remat_cli.solvers.base import Limits, Solution, Status
 
 
 @dataclass
-class Incumbent:
+class Knowledge:
     """The best plan and bound so far. `patience` is the seconds without news after which all ends (0: never).
 
     Reports come from one thread at a time. `work` is what has been used of the work limit.
@@ -41,21 +41,16 @@ class Incumbent:
         self.found_after = 0.0
         self.allowed_ns = self.limits.gap * baseline(self.problem).time_ns if self.limits.gap else 0.0
 
-    @property
-    def space(self) -> Space:
-        """The search space of the asked order."""
-        return "first_in_order" if self.limits.order == "keep" else "free"
-
     def offer(self, schedule: Schedule) -> bool:
         """Take a schedule if it is legal, within the budgets, in the asked order, and better than the best."""
         time_ns = time_of(self.problem, schedule)
         with self.lock:
             if self.best_ns is not None and time_ns >= self.best_ns:
                 return False
-            if not (self._is_in_space(schedule) and self._fits(schedule)):
+            if not ((self.limits.order == "free" or schedule.keeps_order) and self._fits(schedule)):
                 return False
             self.best, self.best_ns = schedule, time_ns
-            self._note_progress()
+            self.improved_at = time.monotonic()
             self.found_after = self.improved_at - self.began
             self.limits.report(schedule, None)
             return True
@@ -67,7 +62,7 @@ class Incumbent:
                 self.is_impossible = True
             elif bound_ns > self.bound_ns:
                 self.bound_ns = bound_ns
-                self._note_progress()
+                self.improved_at = time.monotonic()
                 self.limits.report(None, bound_ns)
 
     def take(self, schedule: Schedule | None, bound_ns: int | None) -> None:
@@ -108,21 +103,17 @@ class Incumbent:
         """What is known now."""
         if self.best is None:
             status = Status.INFEASIBLE if self.is_impossible else Status.NOT_FOUND
-            return Solution(status, self.space, None, None if self.is_impossible else self.bound_ns, facts=self.facts)
+            return Solution(
+                status, self.limits.space, None, None if self.is_impossible else self.bound_ns, facts=self.facts
+            )
         status = Status.OPTIMAL if self.best_ns == self.bound_ns else Status.FEASIBLE
-        return Solution(status, self.space, self.best, self.bound_ns, facts=self.facts)
-
-    def _note_progress(self) -> None:
-        self.improved_at = time.monotonic()
+        return Solution(status, self.limits.space, self.best, self.bound_ns, facts=self.facts)
 
     def _is_stale(self) -> bool:
         if self.patience <= 0 or self.best is None:
             return False
         patience = self.patience * max(1.0, len(self.problem.ops) / 100)
         return time.monotonic() - self.improved_at > max(patience, 2 * self.found_after)
-
-    def _is_in_space(self, schedule: Schedule) -> bool:
-        return self.space == "free" or schedule.keeps_order
 
     def _fits(self, schedule: Schedule) -> bool:
         try:

@@ -26,7 +26,7 @@ CURRENT, BEST = 0, 1
 
 
 @dataclass
-class Track:
+class PlacementTrack:
     """One search. `mean_ns` is the mean time of an op, the unit of heats; `idle` counts chunks without improvement.
 
     `restarts` counts how often it was sent elsewhere.
@@ -78,10 +78,10 @@ class Track:
         return self.cost < before
 
 
-def make_track(problem: Problem, net: Ints, seed: int) -> Track:
+def make_track(problem: Problem, net: Ints, seed: int) -> PlacementTrack:
     """A track that stands nowhere yet."""
     records = np.zeros((2, capacity(net) + HEADER), np.int64)
-    return Track(problem, net, make_work(net, seed), records, problem.baseline_time_ns / len(problem.ops))
+    return PlacementTrack(problem, net, make_work(net, seed), records, problem.baseline_time_ns / len(problem.ops))
 
 
 def chunk_evaluations(net: Ints) -> int:

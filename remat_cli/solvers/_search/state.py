@@ -25,82 +25,88 @@ Ints = NDArray[np.int64]
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 # Rows of a net. Tensors are renumbered so that those of op v are OUT_PTR[v] .. OUT_PTR[v+1]-1.
-IN_PTR = 0  # per op: where its INPUTS begin
-INPUTS = 1
-OUT_PTR = 2  # per op: its first output
-PRODUCER = 3  # per tensor
-SIZE = 4  # per tensor: bytes
-RANK = 5  # per tensor: its number among the outputs of its op
-READ_PTR = 6  # per tensor: where its READERS begin
-READERS = 7
-TIME = 8  # per op
-WORKSPACE = 9  # per op: bytes
-OWN = 10  # per op: bytes of its outputs and workspace
-REPEATABLE = 11  # per op: 0 or 1
-PAIR_PTR = 12  # per op: where its PAIRS begin
-PAIRS = 13  # inputs, any one of which the op's only output overwrites when the op reads it last
-OPS = 14  # one entry: number of ops, the end op included
+(
+    IN_PTR,  # per op: where its INPUTS begin
+    INPUTS,
+    OUT_PTR,  # per op: its first output
+    PRODUCER,  # per tensor
+    SIZE,  # per tensor: bytes
+    RANK,  # per tensor: its number among the outputs of its op
+    READ_PTR,  # per tensor: where its READERS begin
+    READERS,
+    TIME,  # per op
+    WORKSPACE,  # per op: bytes
+    OWN,  # per op: bytes of its outputs and workspace
+    REPEATABLE,  # per op: 0 or 1
+    PAIR_PTR,  # per op: where its PAIRS begin
+    PAIRS,  # inputs, any one of which the op's only output overwrites when the op reads it last
+    OPS,  # one entry: number of ops, the end op included
+) = range(15)
 
 # Rows of a state. Steps have numbers that stay while their slots change.
-SEQ = 0  # per slot: the step there, -1 if it is empty
-OP = 1  # per step
-POS = 2  # per step: its slot
-NXT = 3  # per step: next step of the same op, -1 if none
-HEAD = 4  # per op: its first step
-MEM = 5  # per slot: bytes, what its block has PENDING left out; far below zero if it is empty
-MOST = 6  # per block: most bytes of any slot
-PENDING = 7  # per block: bytes to be added to every slot
-SPARE = 8  # stack of unused step numbers
-MARK = 9  # scratch per op or step: stamps
-USE = 10  # scratch per tensor: where in a bundle it is read last
-FATE = 11  # scratch per tensor: stamps
-BUNDLE = 12  # scratch: ops or steps of the move being looked at
-CREDIT = 13  # per step: bytes it saves now by working in place, already taken off MEM
-CUTS = 14  # scratch: slots from which on the move being looked at changes memory, in rising order ...
-RISES = 15  # ... and by how many bytes more
-REPEATS = 16  # list of the ops that have more than one step
-PLACE = 17  # per op: where in that list, -1 if it is not
-BLOCKER = 18  # per step: a step that kept it from being removed when that was last tried, -1 if unknown
-BLOCK = 19  # ... and the bytes that the removal would have added there
-LOG = 20  # what has been done to the schedule since the log began: the kind of change,
-LOG_WHAT = 21  # the step, or its op once it is removed,
-LOG_AT = 22  # and the step before which it was put, or stood before
-NUM = 23  # the single numbers below
-LAST = 24  # rows from here on, per step: the last step that reads output k, the step itself when unread
+(
+    SEQ,  # per slot: the step there, -1 if it is empty
+    OP,  # per step
+    POS,  # per step: its slot
+    NXT,  # per step: next step of the same op, -1 if none
+    HEAD,  # per op: its first step
+    MEM,  # per slot: bytes, what its block has PENDING left out; far below zero if it is empty
+    MOST,  # per block: most bytes of any slot
+    PENDING,  # per block: bytes to be added to every slot
+    SPARE,  # stack of unused step numbers
+    MARK,  # scratch per op or step: stamps
+    USE,  # scratch per tensor: where in a bundle it is read last
+    FATE,  # scratch per tensor: stamps
+    BUNDLE,  # scratch: ops or steps of the move being looked at
+    CREDIT,  # per step: bytes it saves now by working in place, already taken off MEM
+    CUTS,  # scratch: slots from which on the move being looked at changes memory, in rising order ...
+    RISES,  # ... and by how many bytes more
+    REPEATS,  # list of the ops that have more than one step
+    PLACE,  # per op: where in that list, -1 if it is not
+    BLOCKER,  # per step: a step that kept it from being removed when that was last tried, -1 if unknown
+    BLOCK,  # ... and the bytes that the removal would have added there
+    LOG,  # what has been done to the schedule since the log began: the kind of change,
+    LOG_WHAT,  # the step, or its op once it is removed,
+    LOG_AT,  # and the step before which it was put, or stood before
+    NUM,  # the single numbers below
+    LAST,  # rows from here on, per step: the last step that reads output k, the step itself when unread
+) = range(25)
 
 # Entries of row NUM.
-LENGTH = 0  # steps of the schedule, the end op included
-COST = 1  # total time of all steps
-BUDGET = 2  # bytes that activations and workspace may take
-STAMP = 3  # counter that makes marks of earlier moves void
-WORK = 4  # candidate moves looked at so far
-FREE = 5  # entries on the stack SPARE
-CHANGES = 6  # entries of CUTS
-SLOTS = 7  # slots in use, the last one holds the end op
-SHIFT = 8  # a block has 2**SHIFT slots
-PINNED = 9  # 1: first computations stay in their order
-RANDOM = 10  # state of the random numbers
-BEST = 11  # score of the best bundle found by the scan under way, its op, step to stand before, and how it was gathered
-BEST_OP = 12
-BEST_AT = 13
-BEST_LIMIT = 14
-BEST_LEAST = 15
-REPEATED = 16  # entries of the list REPEATS
-LOGGED = 17  # entries of the log
-OVER = 18  # excess of the schedule the search stands at
-LIVES = 19  # tensors looked at by the last scan for lives across a slot
-BLOCK_AT = 20  # slot where the move looked at last does not fit, and the bytes it adds there
-BLOCK_BY = 21
-WHOLE = 22  # excess when the scan under way began
-WIDTH = 23  # ops that a bundle may have
-ORDERING = 24  # 1: search orders only, no step is added or removed
-ROUNDS = 25  # rounds of search begun since the schedule was built
-REPAIRING = 26  # 1: the last round stopped in its repair, which goes on with what follows
-NOISE = 27  # of the repair, times SCALE
-SHARE = 28  # of a tensor's bytes below which its ancestors do not join a bundle, times SCALE
-MOST_COST = 29  # time at which the repair gives up
-FAILURES = 30  # tries in a row that did not lower the excess
-COST_BEFORE = 31  # time when the round began
+(
+    LENGTH,  # steps of the schedule, the end op included
+    COST,  # total time of all steps
+    BUDGET,  # bytes that activations and workspace may take
+    STAMP,  # counter that makes marks of earlier moves void
+    WORK,  # candidate moves looked at so far
+    FREE,  # entries on the stack SPARE
+    CHANGES,  # entries of CUTS
+    SLOTS,  # slots in use, the last one holds the end op
+    SHIFT,  # a block has 2**SHIFT slots
+    PINNED,  # 1: first computations stay in their order
+    RANDOM,  # state of the random numbers
+    BEST,  # score of the best bundle found by the scan under way, its op, step to stand before, and how it was gathered
+    BEST_OP,
+    BEST_AT,
+    BEST_LIMIT,
+    BEST_LEAST,
+    REPEATED,  # entries of the list REPEATS
+    LOGGED,  # entries of the log
+    OVER,  # excess of the schedule the search stands at
+    LIVES,  # tensors looked at by the last scan for lives across a slot
+    BLOCK_AT,  # slot where the move looked at last does not fit, and the bytes it adds there
+    BLOCK_BY,
+    WHOLE,  # excess when the scan under way began
+    WIDTH,  # ops that a bundle may have
+    ORDERING,  # 1: search orders only, no step is added or removed
+    ROUNDS,  # rounds of search begun since the schedule was built
+    REPAIRING,  # 1: the last round stopped in its repair, which goes on with what follows
+    NOISE,  # of the repair, times SCALE
+    SHARE,  # of a tensor's bytes below which its ancestors do not join a bundle, times SCALE
+    MOST_COST,  # time at which the repair gives up
+    FAILURES,  # tries in a row that did not lower the excess
+    COST_BEFORE,  # time when the round began
+) = range(32)
 
 SCALE = 2.0**40  # keeps fractions and logarithms apart when they are stored as integers
 EMPTY = -(2**60)  # bytes of an empty slot: nothing that is added ever brings it above a budget

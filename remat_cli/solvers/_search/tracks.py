@@ -1,17 +1,13 @@
-"""Running the search kernels: tracks, the clock they stop by, and the incumbent they share."""
+"""Running the search kernels: tracks, the clock they stop by, and orders that need less memory without recomputing."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from remat_cli.core.plan import Plan
-from remat_cli.core.problem import Problem
-from remat_cli.core.schedule import Schedule
-from remat_cli.core.timeline import time_of
 from remat_cli.solvers._search.kernels import search
 from remat_cli.solvers._search.orders import greedy_order
 from remat_cli.solvers._search.profile import build, uniform
@@ -27,8 +23,10 @@ from remat_cli.solvers._search.state import (
     ROUNDS,
     WORK,
     Ints,
+    make_net,
     make_state,
 )
+from remat_cli.solvers._sharing import Condensed
 from remat_cli.solvers.base import Limits
 
 BEST, CURRENT = 0, 1
@@ -169,43 +167,67 @@ def make_track(net: Ints, budget_bytes: int, seed: int, is_pinned: bool, heat: f
     return track
 
 
-def is_roomy(net: Ints, ops: Sequence[int]) -> bool:
-    """Whether a state has room for this schedule and some recomputes more."""
-    return len(ops) <= 2 * int(net[OPS, 0]) + 200
-
-
 def chunk_work(net: Ints) -> int:
     """Moves between two looks at the clock: at most some 50 to 100 ms, less for tiny problems."""
     ops = int(net[OPS, 0])
     return min(1_000 * ops, 100_000, max(1_000, 50_000_000 // ops))
 
 
-@dataclass
-class Incumbent:
-    """The best judged plan within budget; reports each improvement."""
+HEATS = (0.0005, 0.01, 0.002, 0.05)  # of the excess; no single one is best on all graphs
 
-    problem: Problem
-    limits: Limits
-    plan: Plan | None = None
-    found_at: float = 0.0
 
-    def offer(self, schedule: Schedule) -> None:
-        """Judge a schedule if it is faster than the best so far; keep and report it if it is within budget."""
-        if self.plan is not None and time_of(self.problem, schedule) >= self.plan.time_ns:
-            return
-        plan = self.limits.judge(self.problem, schedule)
-        fits = plan.peak <= self.problem.memories[0].budget_bytes
-        if fits and (self.plan is None or plan.time_ns < self.plan.time_ns):
-            self.plan = plan
-            self.found_at = time.monotonic()
-            self.limits.report(schedule, None)
+def greedy_starts(track: Track, starts: Sequence[Sequence[int]], tries: int) -> None:
+    """Set the track to the best of the given orders and `tries` greedy ones, by bytes above budget."""
+    best = track.ops
+    least = track.excess
+    for order in starts:
+        track.begin(order)
+        if track.excess < least:
+            best, least = track.ops, track.excess
+    for attempt in range(tries):
+        noise = 0.0 if attempt == 0 else track.random()
+        recency = 0.0 if attempt <= 1 else track.random()
+        track.begin_greedy(noise, recency)
+        if track.excess < least:
+            best, least = track.ops, track.excess
+    track.begin(best)
 
-    def is_stale(self, patience_seconds: float) -> bool:
-        """Whether the best plan has stood for so long."""
-        return time.monotonic() - self.found_at > patience_seconds
 
-    @property
-    def is_good_enough(self) -> bool:
-        """Whether the plan is within the asked gap of the baseline time, a trivial bound."""
-        baseline_ns = self.problem.baseline_time_ns
-        return self.plan is not None and self.plan.time_ns <= baseline_ns * (1 + self.limits.gap)
+def search_order(track: Track, work: int, patience: int, is_over: Callable[[], bool]) -> None:
+    """Improve the track's order in chunks of `work` moves until it fits or time is over.
+
+    Ends early when `patience` chunks in a row bring nothing.
+    """
+    chunks = 0
+    while track.excess > 0 and not is_over() and track.idle_chunks < patience:
+        idle = track.idle_chunks
+        if idle > 0:
+            track.begin(track.ops)
+            track.idle_chunks = idle
+        track.reorder(work, HEATS[chunks % len(HEATS)])
+        chunks += 1
+
+
+def least_peak_order(condensed: Condensed, seed: int, is_over: Callable[[], bool], patience: int = 6) -> list[int]:
+    """An order of all ops once whose peak is as low as the search gets it.
+
+    Ids and peak are those of the condensed problem; its budget is not used. Targets lie an eighth below the peak
+    reached, and nearer each time one is missed: a search towards a low target sees more of the steps that matter than
+    one that only has to shave off the highest.
+    """
+    net: Ints = make_net(condensed.problem, condensed.in_place)
+    track = make_track(net, 0, seed, is_pinned=False)
+    best, least = track.ops, track.peak_bytes()
+    step = least // 8
+    track.set_budget(least - step)
+    greedy_starts(track, (), 60)
+    while step > least // 400 and not is_over():
+        search_order(track, chunk_work(net), patience, is_over)
+        peak = track.peak_bytes()
+        if peak < least:
+            best, least = track.ops, peak
+        if track.excess > 0:
+            step //= 2
+        track.begin(best)
+        track.set_budget(least - step)
+    return best

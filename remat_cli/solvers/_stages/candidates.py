@@ -37,29 +37,24 @@ Shares: TypeAlias = NDArray[np.float64]
 _CERTAIN = 1e-6
 
 
-@dataclass(frozen=True)
-class Guess:
-    """What to hold; `how` names the way it was chosen: the threshold, or what was drawn."""
+def guesses(
+    shares: Shares, rounding: Rounding, thresholds: int, samples: int, seed: int
+) -> Iterator[tuple[str, Flags]]:
+    """What to hold, each with a name for how it was chosen: the threshold, or what was drawn.
 
-    how: str
-    held: Flags
-
-
-def guesses(shares: Shares, rounding: Rounding, thresholds: int, samples: int, seed: int) -> Iterator[Guess]:
-    """Thresholds first, from low to high; then samples, that hold each tensor in each stage with its share.
-
+    Thresholds first, from low to high; then samples, that hold each tensor in each stage with its share.
     Every other sample draws once per tensor for all stages, as a threshold of its own: a tensor is then held in one
     stretch, where draws for each stage would have it made again and again.
     """
     if rounding != "randomised":
         for threshold in _thresholds(shares, thresholds):
-            yield Guess(f"threshold {threshold:.6g}", (shares >= threshold - _CERTAIN).astype(np.uint8))
+            yield f"threshold {threshold:.6g}", (shares >= threshold - _CERTAIN).astype(np.uint8)
     if rounding != "deterministic":
         draw = np.random.default_rng(seed)
         for number in range(samples):
             size = shares.shape if number % 2 else (1, shares.shape[1])
             how = "drawn for each stage" if number % 2 else "drawn for each tensor"
-            yield Guess(how, (draw.random(size) < shares).astype(np.uint8))
+            yield how, (draw.random(size) < shares).astype(np.uint8)
 
 
 def _thresholds(shares: Shares, most: int) -> list[float]:
@@ -77,7 +72,7 @@ def number_tensors(problem: Problem) -> list[int]:
 
 
 @dataclass(frozen=True)
-class Candidate:
+class RoundedPlan:
     """A schedule in stages as a rising list of events, with what it takes in time and (nothing fixed) bytes."""
 
     time_ns: int
@@ -98,33 +93,33 @@ class Rounder:
         self.free_bytes = free_bytes
         self._state = make_room(self.net, free_bytes)
 
-    def round(self, held: Flags) -> Candidate:
+    def round(self, held: Flags) -> RoundedPlan:
         """The least that makes what is held."""
         complete(self.net, held, self._state)
         settle(self.net, self._state, EVENTS)
         return self._measured()
 
-    def measure(self, events: Sequence[int]) -> Candidate:
+    def measure(self, events: Sequence[int]) -> RoundedPlan:
         """A candidate of any events."""
         self._load(events)
         settle(self.net, self._state, EVENTS)
         return self._measured()
 
-    def better(self, candidate: Candidate) -> Candidate:
+    def better(self, candidate: RoundedPlan) -> RoundedPlan:
         """Without the recomputes that can go, the most expensive first; then put off where that helps, and again."""
         first = self._pruned(candidate)
         return min(first, self._pruned(self._delayed(first)), key=self.rank)
 
-    def steps_to_better(self, candidate: Candidate) -> int:
+    def steps_to_better(self, candidate: RoundedPlan) -> int:
         """About how many steps are measured for that."""
         length = len(candidate.events)
         return 3 * (length - self.ops + 1) * length
 
-    def rank(self, candidate: Candidate) -> tuple[int, int]:
+    def rank(self, candidate: RoundedPlan) -> tuple[int, int]:
         """Excess, then time: less is better."""
         return max(0, candidate.peak_bytes - self.free_bytes), candidate.time_ns
 
-    def _pruned(self, candidate: Candidate) -> Candidate:
+    def _pruned(self, candidate: RoundedPlan) -> RoundedPlan:
         if candidate.peak_bytes > self.free_bytes:
             return candidate
         self._load(candidate.events)
@@ -134,7 +129,7 @@ class Rounder:
         prune(self.net, self._state)
         return self._measured()
 
-    def _delayed(self, candidate: Candidate) -> Candidate:
+    def _delayed(self, candidate: RoundedPlan) -> RoundedPlan:
         self._load(candidate.events)
         delay(self.net, self._state)
         return self._measured()
@@ -143,6 +138,6 @@ class Rounder:
         self._state[EVENTS, : len(events)] = events
         self._state[NUM, EVENTS] = len(events)
 
-    def _measured(self) -> Candidate:
+    def _measured(self) -> RoundedPlan:
         length, cost, peak = (int(self._state[NUM, entry]) for entry in (EVENTS, COST, PEAK))
-        return Candidate(cost, peak, self._state[EVENTS, :length].copy())
+        return RoundedPlan(cost, peak, self._state[EVENTS, :length].copy())

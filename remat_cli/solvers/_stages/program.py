@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from remat_cli.core.problem import Problem
-from remat_cli.solvers._milp.program import Milp, Terms
+from remat_cli.solvers._milp.program import Milp, Terms, Unfinished
 from remat_cli.solvers._precedence import readers_of
 from remat_cli.solvers._stages.rows import Stages, last_stages
 
@@ -38,10 +38,6 @@ MOST_VARIABLES = 1_000_000
 """About 2 GB, and as much again in the process of an engine."""
 
 _NOTHING: Expression = ([], 0)
-
-
-class Unfinished(Exception):
-    """The program is not finished: time is up, or it would be too large for the memory of this process."""
 
 
 @dataclass

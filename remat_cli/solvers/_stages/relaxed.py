@@ -9,9 +9,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from remat_cli.solvers._milp.engines import MOST_FOR_CP_SAT, scaled_rows
 from remat_cli.solvers._milp.process import Reply, ask_highs_in_turn, safe_units
-from remat_cli.solvers._milp.program import solve_milp
+from remat_cli.solvers._milp.program import MOST_FOR_CP_SAT, scaled_rows, solve_milp
 from remat_cli.solvers._stages.candidates import Shares, number_tensors
 from remat_cli.solvers._stages.program import StageModel
 from remat_cli.solvers.base import Limits

@@ -90,7 +90,7 @@ class Stretch:
 
 
 @dataclass(frozen=True)
-class Run:
+class FreeRun:
     """A computation that is free: in one of the gaps `earliest .. latest`; `is_first`: it must run."""
 
     op: int
@@ -116,7 +116,7 @@ HeldOf: TypeAlias = dict[int, tuple[Held, ...]]
 
 
 @dataclass(frozen=True)
-class Cut:
+class OpenCut:
     """What CP-SAT is to decide, and what it has to respect.
 
     `runs[v]` are the free computations of op v in time order. `held[x]` are the fixed instances of tensors that free
@@ -128,7 +128,7 @@ class Cut:
     stretch: Stretch
     skeleton: tuple[int, ...]
     width: int
-    runs: dict[int, tuple[Run, ...]]
+    runs: dict[int, tuple[FreeRun, ...]]
     held: HeldOf
     demands: dict[int, tuple[int, ...]]
     background: tuple[tuple[int, int, int], ...]
@@ -139,7 +139,7 @@ class Cut:
         return len(self.skeleton) * self.width + self.width - 1
 
 
-def cut_open(lives: Lives, stretch: Stretch) -> Cut:
+def cut_open(lives: Lives, stretch: Stretch) -> OpenCut:
     """Take the free computations of a stretch out of a schedule."""
     return _Cutter(lives, stretch).cut()
 
@@ -168,7 +168,7 @@ class _Cutter:
         self.last_gap = len(self.skeleton)
         self.boundary = self.last_gap * self.width + slots
 
-    def cut(self) -> Cut:
+    def cut(self) -> OpenCut:
         problem = self.lives.problem
         free = set(self.order)
         made = [tensor for op in self.order for tensor in problem.ops[op].outputs]
@@ -176,7 +176,7 @@ class _Cutter:
         read = {tensor for tensor in read if problem.tensors[tensor].producer not in free}
         held = {tensor: self._held(tensor) for tensor in (*made, *sorted(read))}
         demands = {tensor: self._demands(tensor) for tensor in made}
-        return Cut(
+        return OpenCut(
             lives=self.lives,
             stretch=self.stretch,
             skeleton=tuple(self.skeleton),
@@ -239,18 +239,18 @@ class _Cutter:
             found.add(self.boundary)
         return tuple(sorted(found))
 
-    def _runs(self, held: HeldOf, demands: dict[int, tuple[int, ...]]) -> dict[int, tuple[Run, ...]]:
+    def _runs(self, held: HeldOf, demands: dict[int, tuple[int, ...]]) -> dict[int, tuple[FreeRun, ...]]:
         """Computations with the gaps in which they are possible and of use."""
         earliest = self._earliest(held)
         latest = self._latest(demands)
-        runs: dict[int, tuple[Run, ...]] = {}
+        runs: dict[int, tuple[FreeRun, ...]] = {}
         for rank, op in enumerate(self.order):
             is_first_free = self._is_first_free(op)
             family = []
             for copy in range(self._copies(op)):
                 is_first = copy == 0 and is_first_free
                 if is_first or earliest[op] <= latest[op]:
-                    family.append(Run(op, rank, earliest[op], max(latest[op], earliest[op]), is_first))
+                    family.append(FreeRun(op, rank, earliest[op], max(latest[op], earliest[op]), is_first))
             runs[op] = tuple(family)
         return runs
 

@@ -15,14 +15,14 @@ from typing import Any
 from ortools.sat.python import cp_model
 
 from remat_cli.solvers._milp.cp_sat import at_event, lasting
-from remat_cli.solvers._windows.cut import Cut, Held, Run
+from remat_cli.solvers._windows.cut import FreeRun, Held, OpenCut
 
 
 @dataclass(frozen=True)
-class Computation:
+class FreeComputation:
     """A free computation in the model; `start` is its event, `place` the variable behind it, `present` a literal."""
 
-    run: Run
+    run: FreeRun
     place: Any
     start: Any
     present: Any
@@ -44,9 +44,9 @@ class Source:
 class WindowModel:
     """A built model: `extra_time` is that of its optional computations in `time_unit` ns."""
 
-    cut: Cut
+    cut: OpenCut
     cp: Any
-    computations: tuple[Computation, ...]
+    computations: tuple[FreeComputation, ...]
     extra_time: Any
     time_unit: int
     peak: Any
@@ -64,7 +64,7 @@ class WindowModel:
         self.cp.minimize(self.peak)
 
 
-def build_window(cut: Cut, capacity_bytes: tuple[int, int]) -> WindowModel | None:
+def build_window(cut: OpenCut, capacity_bytes: tuple[int, int]) -> WindowModel | None:
     """Variables and constraints for a peak in this range (fixed part left out); None where it cannot be kept to."""
     builder = _Builder(cut)
     builder.add_computations()
@@ -79,9 +79,9 @@ def build_window(cut: Cut, capacity_bytes: tuple[int, int]) -> WindowModel | Non
 
 @dataclass
 class _Builder:
-    cut: Cut
+    cut: OpenCut
     cp: Any = field(default_factory=cp_model.CpModel)
-    families: dict[int, list[Computation]] = field(default_factory=dict)
+    families: dict[int, list[FreeComputation]] = field(default_factory=dict)
     sources: dict[int, list[Source]] = field(default_factory=dict)
     intervals: list[Any] = field(default_factory=list)
     demands_bytes: list[int] = field(default_factory=list)
@@ -92,10 +92,10 @@ class _Builder:
     def add_computations(self) -> None:
         """a[v,i] and s[v,i]; a later copy runs only after an earlier one."""
         for op, runs in self.cut.runs.items():
-            family: list[Computation] = []
+            family: list[FreeComputation] = []
             for run in runs:
                 place, start = self._start(run)
-                made = Computation(run, place, start, None if run.is_first else self.cp.new_bool_var(""))
+                made = FreeComputation(run, place, start, None if run.is_first else self.cp.new_bool_var(""))
                 if family:
                     if family[-1].present is not None:
                         self.cp.add_implication(made.present, family[-1].present)
@@ -104,7 +104,7 @@ class _Builder:
                 self._charge(at_event(self.cp, made.start, made.present), self.problem.ops[op].workspace_bytes[0])
             self.families[op] = family
 
-    def _start(self, run: Run) -> tuple[Any, Any]:
+    def _start(self, run: FreeRun) -> tuple[Any, Any]:
         width = self.cut.width
         if self.cut.stretch.is_ranked:
             gap = self.cp.new_int_var(run.earliest, run.latest, "")
@@ -133,7 +133,7 @@ class _Builder:
         self._charge(interval, self.problem.tensors[tensor].size_bytes)
         return Source(held.birth, held.birth, held.birth, end, held.limit, None)
 
-    def _made_source(self, tensor: int, made: Computation) -> Source:
+    def _made_source(self, tensor: int, made: FreeComputation) -> Source:
         width = self.cut.width
         earliest, latest = made.run.earliest * width, made.run.latest * width + width - 2
         end = self.cp.new_int_var(earliest, self.cut.boundary, "")
@@ -206,7 +206,7 @@ class _Builder:
         computations = tuple(made for family in self.families.values() for made in family)
         return WindowModel(self.cut, self.cp, computations, *self._extra_time(computations), peak, unit)
 
-    def _extra_time(self, computations: tuple[Computation, ...]) -> tuple[Any, int]:
+    def _extra_time(self, computations: tuple[FreeComputation, ...]) -> tuple[Any, int]:
         """Time of the optional computations, in the largest unit that loses nothing, and that unit."""
         optional = [made for made in computations if made.present is not None]
         times = [self.problem.ops[made.run.op].time_ns[0] or 0 for made in optional]

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from remat_cli.solvers._milp.cp_sat import WORK_PER_DETERMINISTIC_SECOND, Outcome, Run, Watch, search
+from remat_cli.solvers._milp.cp_sat import WORK_PER_DETERMINISTIC_SECOND, Effort, Outcome, Watch, search
 from remat_cli.solvers._sharing import Condensed
 from remat_cli.solvers._windows.cut import Lives, Stretch, cut_open, make_lives, memory_bytes
 from remat_cli.solvers._windows.model import WindowModel, build_window, read_window
@@ -107,7 +107,7 @@ class Windows:
             stretch = Stretch(0, len(self.ops), every, copies=3)
         else:
             stretch = Stretch(0, len(self.ops), every, movable=every, is_ranked=False, copies=2)
-        run = Run(limits.seconds_left, self._work_left(), 0.0)
+        run = Effort(limits.seconds_left, self._work_left(), 0.0)
         is_solved, ops = self._solve(stretch, limits, run, bound_ns)
         self._take(ops)
         return is_solved
@@ -140,7 +140,7 @@ class Windows:
         over = [step for step, held in enumerate(self.memory) if held > self.free_bytes]
         return over or [step for step, held in enumerate(self.memory) if held > _TIGHT * self.free_bytes] or [0]
 
-    def _solve(self, stretch: Stretch, limits: Limits, run: Run, bound_ns: int) -> tuple[bool, list[int] | None]:
+    def _solve(self, stretch: Stretch, limits: Limits, run: Effort, bound_ns: int) -> tuple[bool, list[int] | None]:
         """Whether the cut was solved to its end, and the better schedule if there is one."""
         inside = max(self.memory[stretch.start : stretch.end])
         is_over_budget = inside > self.free_bytes
@@ -161,7 +161,7 @@ class Windows:
         fixed = [made.run.op for made in model.computations if made.present is None]
         return sum(self.times_ns[op] for op in (*model.cut.skeleton, *fixed))
 
-    def _search(self, model: WindowModel, limits: Limits, run: Run) -> tuple[Outcome, list[int] | None]:
+    def _search(self, model: WindowModel, limits: Limits, run: Effort) -> tuple[Outcome, list[int] | None]:
         stretch = model.cut.stretch
         best: list[list[int]] = []
         outcome = search(model.cp, partial(read_window, model), run, limits, Watch(best.append))
@@ -172,11 +172,11 @@ class Windows:
             return outcome, None
         return outcome, [*self.ops[: stretch.start], *best[-1], *self.ops[stretch.end :]]
 
-    def _run_limits(self) -> Run:
+    def _run_limits(self) -> Effort:
         """For one cut: by the clock, or, where the result must be the same everywhere, by deterministic time."""
         if self.limits.work is None:
-            return Run(min(_CUT_SECONDS, self.limits.seconds_left), None, 0.0)
-        return Run(self.limits.seconds_left, min(_CUT_SECONDS, self._work_left() or 0.0), 0.0)
+            return Effort(min(_CUT_SECONDS, self.limits.seconds_left), None, 0.0)
+        return Effort(self.limits.seconds_left, min(_CUT_SECONDS, self._work_left() or 0.0), 0.0)
 
     def _work_left(self) -> float | None:
         """In deterministic seconds; None where work is not limited."""

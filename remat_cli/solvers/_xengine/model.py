@@ -9,18 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from remat_cli.solvers._milp.program import Milp, Terms
+from remat_cli.solvers._milp.program import Milp, Terms, Unfinished
 from remat_cli.solvers._xengine.layout import Layout
 
 MOST_VARIABLES = 100_000  # CP-SAT takes about 2 GB for as many
 
 
-class OutOfRoom(Exception):
-    """The program is not finished: time is up, or it would be too large for the memory of this process."""
-
-
 @dataclass
-class Model:
+class XEngineModel:
     """A program with what its variables mean.
 
     `runs[t, v, d]`, `holds[t, x, m]` (at the start of stage t), `copies[t, x, v, s, d]`, `frees[t, x, m][v]`; `levels`
@@ -71,24 +67,24 @@ def _negative(terms: Terms) -> Terms:
     return [(-factor, variable) for factor, variable in terms]
 
 
-def build_model(layout: Layout, is_over: Callable[[], bool]) -> Model:
+def build_model(layout: Layout, is_over: Callable[[], bool]) -> XEngineModel:
     """The whole program.
 
     Raises:
-        OutOfRoom: time is up, or there are too many variables.
+        Unfinished: time is up, or there are too many variables.
     """
-    model = Model(layout)
+    model = XEngineModel(layout)
     if layout.binaries() > MOST_VARIABLES:
-        raise OutOfRoom(f"more than {MOST_VARIABLES} variables")
+        raise Unfinished(f"more than {MOST_VARIABLES} variables")
     for stage in range(len(layout.problem.ops) + 1):
         _add_variables(model, stage)
         if is_over() or len(model.milp.upper) > MOST_VARIABLES:
-            raise OutOfRoom("time is up" if is_over() else f"more than {MOST_VARIABLES} variables")
+            raise Unfinished("time is up" if is_over() else f"more than {MOST_VARIABLES} variables")
     _add_weights(model)
     for stage in range(len(layout.problem.ops)):
         _add_stage(model, stage)
         if is_over():
-            raise OutOfRoom("time is up")
+            raise Unfinished("time is up")
     _add_end(model)
     _add_energy(model)
     if layout.rules.objective == "paper":
@@ -96,7 +92,7 @@ def build_model(layout: Layout, is_over: Callable[[], bool]) -> Model:
     return model
 
 
-def _add_variables(model: Model, stage: int) -> None:
+def _add_variables(model: XEngineModel, stage: int) -> None:
     layout, milp = model.layout, model.milp
     memories, devices = range(len(layout.homes)), range(len(layout.problem.devices))
     is_literal = layout.rules.objective == "paper"
@@ -113,7 +109,7 @@ def _add_variables(model: Model, stage: int) -> None:
                     model.copies[stage, tensor, op, source, device] = milp.add(cost=cost)
 
 
-def _add_stage(model: Model, stage: int) -> None:
+def _add_stage(model: XEngineModel, stage: int) -> None:
     for op in model.layout.running(stage):
         _add_run(model, stage, op)
     _add_holds(model, stage)
@@ -131,11 +127,11 @@ def _add_stage(model: Model, stage: int) -> None:
             model.milp.at_most(level, model.layout.capacity(memory))
 
 
-def _is_counted(model: Model, memory: int) -> bool:
+def _is_counted(model: XEngineModel, memory: int) -> bool:
     return model.layout.rules.room == "pooled" or model.layout.is_tight(memory)
 
 
-def _add_run(model: Model, stage: int, op: int) -> None:
+def _add_run(model: XEngineModel, stage: int, op: int) -> None:
     """Ops run once for the first time, then at most once per memory; what they read is there or copied."""
     layout, milp = model.layout, model.milp
     if op == stage:
@@ -157,7 +153,7 @@ def _add_run(model: Model, stage: int, op: int) -> None:
                 milp.at_most([*copies, (-1, model.runs[stage, op, device])], 0)
 
 
-def _add_holds(model: Model, stage: int) -> None:
+def _add_holds(model: XEngineModel, stage: int) -> None:
     """What is held was held or computed before; what is computed anew was not worth holding."""
     for tensor, spec in enumerate(model.layout.problem.tensors):
         for memory in range(len(model.layout.homes)):
@@ -169,7 +165,7 @@ def _add_holds(model: Model, stage: int) -> None:
                 model.milp.at_most(available, 1)
 
 
-def _add_frees(model: Model, stage: int, memory: int) -> None:
+def _add_frees(model: XEngineModel, stage: int, memory: int) -> None:
     """A tensor may be freed after a read, if it is neither held on nor read again in the stage.
 
     After an op with several outputs also those that are not needed; nothing matters after the last op of a stage.
@@ -191,7 +187,7 @@ def _add_frees(model: Model, stage: int, memory: int) -> None:
             _limit_frees(model, (stage, tensor, memory), frees)
 
 
-def _limit_frees(model: Model, key: tuple[int, int, int], frees: dict[int, int]) -> None:
+def _limit_frees(model: XEngineModel, key: tuple[int, int, int], frees: dict[int, int]) -> None:
     stage, tensor, memory = key
     later = model.holds.get((stage + 1, tensor, memory))
     readers = [r for r in model.layout.readers[tensor] if r <= stage <= model.layout.last_run[r]]
@@ -205,7 +201,7 @@ def _limit_frees(model: Model, key: tuple[int, int, int], frees: dict[int, int])
     model.milp.at_most([*all_frees, *_negative(model.available(stage, tensor, memory))], 0)
 
 
-def _levels(model: Model, stage: int, memory: int) -> Iterator[Terms]:
+def _levels(model: XEngineModel, stage: int, memory: int) -> Iterator[Terms]:
     """What a memory holds while each op of a stage may run, in byte units: level, workspace, staged copies, weights."""
     layout, milp = model.layout, model.milp
     weights = [(1, model.weights[memory])] if memory in model.weights else []
@@ -220,27 +216,27 @@ def _levels(model: Model, stage: int, memory: int) -> Iterator[Terms]:
         changes = [(1, level), *_freed(model, stage, op, memory)]
 
 
-def _freed(model: Model, stage: int, op: int, memory: int) -> Terms:
+def _freed(model: XEngineModel, stage: int, op: int, memory: int) -> Terms:
     """What frees after an op take off the level."""
     spec, sizes = model.layout.problem.ops[op], model.layout.sizes
     frees = {x: model.frees.get((stage, x, memory), {}) for x in (*spec.inputs, *spec.outputs)}
     return [(-sizes[x], found[op]) for x, found in frees.items() if op in found]
 
 
-def _held(model: Model, stage: int, memory: int) -> Terms:
+def _held(model: XEngineModel, stage: int, memory: int) -> Terms:
     """What a memory holds when a stage begins."""
     keys = [(stage, x, memory) for x, size in enumerate(model.layout.sizes) if size]
     return [(model.layout.sizes[key[1]], model.holds[key]) for key in keys if key in model.holds]
 
 
-def _most(model: Model, memory: int) -> int:
+def _most(model: XEngineModel, memory: int) -> int:
     layout = model.layout
     if layout.rules.room == "pooled":
         return max(0, sum(layout.capacity(m) for m in range(len(layout.homes))))
     return max(0, layout.capacity(memory))
 
 
-def _beside(model: Model, stage: int, op: int, memory: int) -> Terms:
+def _beside(model: XEngineModel, stage: int, op: int, memory: int) -> Terms:
     """What an op takes during its own step only: workspace and copies of what its memory lacks."""
     layout, terms = model.layout, []
     for device in layout.homes[memory]:
@@ -256,7 +252,7 @@ def _beside(model: Model, stage: int, op: int, memory: int) -> Terms:
     return terms
 
 
-def _add_weights(model: Model) -> None:
+def _add_weights(model: XEngineModel) -> None:
     """A memory holds, all through the run, the weights of what is computed there; only where there are several."""
     layout, milp = model.layout, model.milp
     sizes = [layout.units(size) for size in layout.problem.weight_bytes]
@@ -275,7 +271,7 @@ def _add_weights(model: Model) -> None:
                     milp.at_most([*runs, (-1, present[weight])], 0)
 
 
-def _add_end(model: Model) -> None:
+def _add_end(model: XEngineModel) -> None:
     """Kept tensors are somewhere at the end."""
     layout = model.layout
     for tensor in (x for x, spec in enumerate(layout.problem.tensors) if spec.kept):
@@ -285,7 +281,7 @@ def _add_end(model: Model) -> None:
             _settle(model, tensor)
 
 
-def _settle(model: Model, tensor: int) -> None:
+def _settle(model: XEngineModel, tensor: int) -> None:
     """Where a tensor is made last, it stays; after that it is not copied."""
     layout, end = model.layout, len(model.layout.problem.ops)
     devices, producer = range(len(layout.problem.devices)), layout.problem.tensors[tensor].producer
@@ -302,7 +298,7 @@ def _settle(model: Model, tensor: int) -> None:
                 later.append((1, run))
 
 
-def _add_energy(model: Model) -> None:
+def _add_energy(model: XEngineModel) -> None:
     """(18) per device, for the run and per stage; (19) per stage over all devices."""
     layout, rules = model.layout, model.layout.rules
     if not rules.is_limited:
@@ -317,7 +313,7 @@ def _add_energy(model: Model) -> None:
     _limit(model, [(stage, terms) for (stage, _), terms in spent.items()], rules.total_stage_energy_limit_nj)
 
 
-def _limit(model: Model, parts: Sequence[tuple[object, Terms]], limit: int | None) -> None:
+def _limit(model: XEngineModel, parts: Sequence[tuple[object, Terms]], limit: int | None) -> None:
     """At most so much for all parts with the same key together."""
     sums: dict[object, Terms] = {}
     for key, terms in parts if limit is not None else ():
@@ -327,7 +323,7 @@ def _limit(model: Model, parts: Sequence[tuple[object, Terms]], limit: int | Non
             model.milp.at_most(terms, limit)
 
 
-def _add_literal_copies(model: Model) -> None:
+def _add_literal_copies(model: XEngineModel) -> None:
     """Objective (1) as printed: a read costs a copy from every other memory that has the tensor in the stage."""
     layout, milp = model.layout, model.milp
     for (stage, op, device), run in model.runs.items():

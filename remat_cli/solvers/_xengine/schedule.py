@@ -9,10 +9,10 @@ from remat_cli.core.problem import Problem
 from remat_cli.core.schedule import Compute, Copy, Schedule, Step
 from remat_cli.core.timeline import energy_of
 from remat_cli.solvers._xengine.layout import Layout, Rules
-from remat_cli.solvers._xengine.model import Model
+from remat_cli.solvers._xengine.model import XEngineModel
 
 
-def read_schedule(model: Model, values: list[int]) -> Schedule:
+def read_schedule(model: XEngineModel, values: list[int]) -> Schedule:
     """Stage by stage, op by op, device by device; copies directly before the compute that reads them."""
     problem, steps = model.layout.problem, list[Step]()
     for stage in range(len(problem.ops)):
@@ -25,7 +25,7 @@ def read_schedule(model: Model, values: list[int]) -> Schedule:
     return Schedule(tuple(steps))
 
 
-def _copies_for(model: Model, values: list[int], run: tuple[int, int, int]) -> Iterator[Copy]:
+def _copies_for(model: XEngineModel, values: list[int], run: tuple[int, int, int]) -> Iterator[Copy]:
     stage, op, device = run
     for tensor in dict.fromkeys(model.layout.problem.ops[op].inputs):
         for source in model.layout.sources[device][tensor]:
@@ -52,7 +52,7 @@ class Staged:
             before.setdefault((stage, op, target), []).append(Copy(tensor, source, target))
         return Schedule(tuple(step for run in self.runs for step in (*before.get(run, ()), Compute(run[1], run[2]))))
 
-    def hint(self, model: Model) -> dict[int, int]:
+    def hint(self, model: XEngineModel) -> dict[int, int]:
         """Values of the variables that say what is run, held and copied."""
         done: set[tuple[int, ...]] = {*self.runs, *self.copies}
         steps = {variable: int(key in done) for key, variable in (*model.runs.items(), *model.copies.items())}
