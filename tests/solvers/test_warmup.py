@@ -102,7 +102,7 @@ def plan(solver, kind, seconds, cache):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("solver", ["multi-chain", "rotor", "local-search"])
+@pytest.mark.parametrize("solver", ["multi-chain", "rotor"])
 def test_a_cold_search_keeps_its_limit_and_finds_what_it_finds_warm(solver, tmp_path):
     cold, warm = (plan(solver, "training, workspace", 0.5, tmp_path) for _ in range(2))
     assert COMPILING_KERNELS in cold[0]
