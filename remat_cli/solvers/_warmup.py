@@ -11,10 +11,19 @@ from typing import Any
 def load_kernels(modules: Iterable[str], announce: Callable[[], None]) -> None:
     """Load the compiled code of these modules of the package, or compile it, once per machine, after saying so."""
     for name in modules:
-        module = import_module(f"{__package__}.{name}")
+        module = _module(name)
         if not is_compiled(module.ENTRIES):
             announce()
         module.warm_up()
+
+
+def must_compile(modules: Iterable[str]) -> bool:
+    """Whether `load_kernels` would have to compile."""
+    return not all(is_compiled(_module(name).ENTRIES) for name in modules)
+
+
+def _module(name: str) -> Any:
+    return import_module(f"{__package__}.{name}")
 
 
 def is_compiled(entries: Iterable[Any]) -> bool:

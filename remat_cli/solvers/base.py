@@ -46,6 +46,7 @@ class Limits:
     gives the same plan on every machine (None: no limit). `gap` is a fraction (0.001 = 0.1 %) of the baseline time at
     which to stop. `report(schedule, bound_ns)` takes a better schedule, a better proved bound on the total time, or
     both (None: nothing new); it may be called from one thread at a time only. `should_stop()` is polled.
+    `interpreted` search compiles no kernels and ends at its first plan (see `Early`).
     `judge` is `simulate`: a solver that judges a schedule before it reports it asks here, so that it is judged once.
     """
 
@@ -55,6 +56,7 @@ class Limits:
     gap: float = 0.0
     order: Order = "free"
     work: int | None = None
+    interpreted: bool = False
     report: Callable[[Schedule | None, int | None], None] = _ignore
     judge: Judge = simulate
     should_stop: Callable[[], bool] = _never
@@ -155,4 +157,13 @@ class Compiled(Protocol):
 
     def kernels(self, problem: Problem) -> tuple[str, ...]:
         """Modules of this package with the `ENTRIES` that a search on this problem calls, and a `warm_up`."""
+        ...
+
+
+@runtime_checkable
+class Early(Compiled, Protocol):
+    """One that finds first plans without compiled code too, and sometimes proves them: `Limits.interpreted`."""
+
+    def begins_interpreted(self, problem: Problem) -> bool:
+        """Whether that takes but a few seconds on this problem."""
         ...

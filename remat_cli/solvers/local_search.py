@@ -14,10 +14,12 @@ from remat_cli.core.schedule import Schedule
 from remat_cli.core.simulate import baseline
 from remat_cli.solvers._search.state import OPS, make_net
 from remat_cli.solvers._search.tracks import (
+    COMPILED,
     Clock,
     Track,
     chunk_work,
     greedy_starts,
+    interpreted_kernels,
     make_track,
     search_order,
 )
@@ -25,6 +27,9 @@ from remat_cli.solvers._sharing import Condensed, condense
 from remat_cli.solvers.base import BestPlan, Limits, Solution
 
 HEATS = (0.02, 0.1, 0.5)  # of the mean op time
+FIRST_WORK = 2_000  # moves, for a first plan
+INTERPRETED_WORK = 50  # moves between two looks at the clock when kernels are interpreted
+MOST_INTERPRETED_OPS = 1_000  # a first plan takes 1 to 2 s at 30 to 300 ops
 
 
 class LocalSearch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -58,6 +63,10 @@ class LocalSearch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """Those of the search."""
         return ("_search.warmup",)
 
+    def begins_interpreted(self, problem: Problem) -> bool:
+        """Where the first repair takes but a few seconds so."""
+        return len(problem.ops) <= MOST_INTERPRETED_OPS
+
     def solve(self, problem: Problem, limits: Limits, start: Schedule | None = None) -> Solution:
         """Search until out of time or work, told to stop, within the gap of the baseline time, or out of patience."""
         return _Search(self, problem, limits, start).run()
@@ -87,10 +96,18 @@ class _Search:
         starts = self._take_start()
         if not self._is_done():
             self._make_tracks(starts)
+            self._find_first()
+        if not self.limits.interpreted:
+            self._go_on()
+        return self._solution()
+
+    def _go_on(self) -> None:
+        """All that comes after a first plan."""
+        if not self.is_pinned and not self._is_done():
+            self._reorder()
         while not self._is_done():
             self._round()
         self._offer_last()
-        return self._solution()
 
     def _is_done(self) -> bool:
         patience = self.options.patience
@@ -109,25 +126,30 @@ class _Search:
 
     def _make_tracks(self, starts: list[list[int]]) -> None:
         mean_ns = self.condensed.problem.baseline_time_ns / max(1, len(self.condensed.problem.ops))
+        kernels = interpreted_kernels() if self.limits.interpreted else COMPILED
         for number in range(max(1, self.options.tracks)):
             pinned = self.is_pinned or number == 0
             seed = self.limits.seed * 1_000_003 + number
             heat = mean_ns * HEATS[number % len(HEATS)]
-            self.tracks.append(make_track(self.net, self.free_bytes, seed, pinned, heat))
+            self.tracks.append(make_track(self.net, self.free_bytes, seed, pinned, heat, kernels))
         for track, ops in zip(self.tracks, starts, strict=False):
             track.begin(ops)
-        self._find_first()
-        if not self.is_pinned and not self._is_done():
-            self._reorder()
 
     def _find_first(self) -> None:
         """One repair of the first track's order, so that there is a plan as soon as can be."""
         first = self.tracks[0]
         while not first.has_begun and not self.clock.is_over:
-            before = first.work
-            first.improve(self.clock.chunk(min(2_000, chunk_work(self.net)), 1))
-            self.clock.work += first.work - before
+            self._improve_first(self.clock.chunk(min(FIRST_WORK, chunk_work(self.net)), 1))
         self._offer_best()
+
+    def _improve_first(self, work: int) -> None:
+        """A chunk of search on the first track; in parts, which come to the same, when kernels are interpreted."""
+        first = self.tracks[0]
+        before, step = first.work, INTERPRETED_WORK if self.limits.interpreted else work
+        first.improve(step)
+        while first.work < before + work and not self.clock.is_over:
+            first.improve(min(step, before + work - first.work))
+        self.clock.work += first.work - before
 
     def _reorder(self) -> None:
         """Give all tracks but the first the best order found; stop early when it fits as it is."""

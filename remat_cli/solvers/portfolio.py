@@ -65,6 +65,12 @@ class Auto(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         modules: tuple[str, ...] = member().kernels(problem)
         return modules
 
+    def begins_interpreted(self, problem: Problem) -> bool:
+        """Where local search does."""
+        from remat_cli.solvers import solver_class
+
+        return len(problem.devices) == 1 and bool(solver_class("local-search")().begins_interpreted(problem))
+
     def solve(self, problem: Problem, limits: Limits, start: Schedule | None = None) -> Solution:
         """The baseline if it fits; else search and bound; several devices are the matter of `placement`."""
         if len(problem.devices) > 1:
@@ -111,7 +117,9 @@ class _Session:
         self.finisher: Finisher | None = None
 
     def run(self) -> Solution:
-        if self.limits.work is not None:
+        if self.limits.interpreted:
+            self._look()
+        elif self.limits.work is not None:
             self._search_by_work()
         elif self.limits.workers > 1:
             with ThreadPoolExecutor(1) as pool:
@@ -127,6 +135,12 @@ class _Session:
             self._raise_bounds()
             self._search(1.0)
         return self._solution()
+
+    def _look(self) -> None:
+        """The first plan, and bounds that may prove that there is no better one."""
+        self._improve(self.limits.order, 1.0)
+        if self.best is not None:
+            self._raise_bounds()
 
     def _search_by_work(self) -> None:
         """Local search, in free order also from the baseline order alone, then CP-SAT; the same on every machine."""

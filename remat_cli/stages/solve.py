@@ -21,11 +21,12 @@ from remat_cli.core.tidy import tidy
 from remat_cli.core.timeline import time_of
 from remat_cli.report.solution import overhead_percent
 from remat_cli.solvers import must_search, run_solver
-from remat_cli.solvers._warmup import load_kernels
-from remat_cli.solvers.base import Compiled, Limits, Solver
+from remat_cli.solvers._warmup import load_kernels, must_compile
+from remat_cli.solvers.base import Compiled, Early, Limits, Solver
 from remat_cli.solvers.least_budget import KERNELS, find_least_budget
 
 LEAST_SECONDS = 1.0  # a repeated search always gets this much
+LOOK_SECONDS = 5.0  # for a first plan before kernels are compiled, which takes several times as long
 
 
 @dataclass(frozen=True)
@@ -130,9 +131,47 @@ def answer(question: BudgetQuestion, search: Search, progress: Progress, start: 
         raise ConfigError(f"solver {search.solver.name} cannot take this problem: {reason}")
     if question.least:
         return _least(question, search, progress)
-    _begin(question.problem, search, progress)
-    limits = _limits(question, search, progress)
-    return BudgetAnswer(question, run_solver(question.problem, search.solver, limits, start))
+    return BudgetAnswer(question, _solve(question.problem, question, search, progress, start))
+
+
+def _solve(
+    problem: Problem, question: BudgetQuestion, search: Search, progress: Progress, start: Schedule | None = None
+) -> SolverRun:
+    """Run the solver, before its kernels are compiled without them: often that is all it takes."""
+    early = _look(problem, question, search, progress, start)
+    if early is not None and (_is_settled(early, problem, search) or progress.should_stop()):
+        return early
+    _begin(problem, search, progress)
+    run = run_solver(problem, search.solver, _limits(question, search, progress), start)
+    return run if early is None else _better(run, early)
+
+
+def _look(
+    problem: Problem, question: BudgetQuestion, search: Search, progress: Progress, start: Schedule | None
+) -> SolverRun | None:
+    """What the solver says without compiled kernels; None where it has them, needs none, or must do the same work."""
+    solver, asked = search.solver, search.limits
+    if asked.work is not None or not isinstance(solver, Early) or not must_search(problem):
+        return None
+    if not solver.begins_interpreted(problem) or not must_compile(solver.kernels(problem)):
+        return None
+    progress.stage(stages.SOLVING)
+    limits = _limits(question, search.within(min(LOOK_SECONDS, asked.seconds)), progress)
+    return run_solver(problem, solver, replace(limits, interpreted=True), start)
+
+
+def _is_settled(run: SolverRun, problem: Problem, search: Search) -> bool:
+    """Whether a search need not go on: its end is proved, or near enough."""
+    if run.plan is None or run.bound_ns is None:
+        return run.status in (Status.OPTIMAL, Status.INFEASIBLE)
+    return run.plan.time_ns - run.bound_ns <= search.limits.gap * problem.baseline_time_ns
+
+
+def _better(run: SolverRun, early: SolverRun) -> SolverRun:
+    """A run with the plan of the look before it, should it have found none as good."""
+    if early.plan is None or (run.plan is not None and run.plan.time_ns <= early.plan.time_ns):
+        return run
+    return replace(run, plan=early.plan, status=proved_status(run, early.plan))
 
 
 def refusal(problem: Problem, solver: Solver, names: Sequence[str]) -> str | None:
@@ -173,8 +212,7 @@ def answer_again(first: BudgetAnswer, slack_bytes: Sequence[int], search: Search
     question, said = first.question, first.run
     tight = question.with_slack(slack_bytes).problem
     rest = search.within(max(LEAST_SECONDS, search.limits.seconds - said.seconds))
-    _begin(tight, search, progress)
-    again = run_solver(tight, search.solver, _limits(question, rest, progress))
+    again = _solve(tight, question, rest, progress)
     seconds = said.seconds + again.seconds
     if again.plan is None:
         return replace(first, run=replace(said, seconds=seconds)).without_plan()
@@ -206,9 +244,7 @@ def _least(question: BudgetQuestion, search: Search, progress: Progress) -> Budg
     seconds = max(LEAST_SECONDS, limits.seconds_left)
     start = simulate(question.problem, schedule) if schedule is not None else baseline(question.problem)
     found = replace(question, problem=question.problem.with_budget(start.peak))
-    _begin(found.problem, search, progress)
-    rest = _limits(question, search.within(seconds), progress)
-    run = run_solver(found.problem, search.solver, rest, start.schedule)
+    run = _solve(found.problem, question, search.within(seconds), progress, start.schedule)
     if run.plan is None or run.plan.time_ns > start.time_ns:
         run = replace(run, status=Status.FEASIBLE, plan=start)
     return BudgetAnswer(found, run)

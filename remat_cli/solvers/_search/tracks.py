@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from remat_cli.solvers._search.interpreted import interpreted
 from remat_cli.solvers._search.kernels import search
 from remat_cli.solvers._search.orders import greedy_order
 from remat_cli.solvers._search.profile import build, uniform
@@ -64,6 +65,27 @@ class Clock:
         return min(1.0, spent / max(1e-9, spent + self.limits.seconds_left))
 
 
+@dataclass(frozen=True)
+class Kernels:
+    """The kernels that Python calls, compiled or interpreted; both do the same."""
+
+    build: Callable[..., None] = build
+    greedy_order: Callable[..., None] = greedy_order
+    load: Callable[..., None] = load
+    peak: Callable[..., int] = peak
+    save: Callable[..., None] = save
+    search: Callable[..., None] = search
+    uniform: Callable[..., float] = uniform
+
+
+COMPILED = Kernels()
+
+
+def interpreted_kernels() -> Kernels:
+    """All kernels, without compiling any."""
+    return Kernels(**{name: interpreted(kernel) for name, kernel in vars(COMPILED).items()})
+
+
 @dataclass
 class Track:
     """One search with its own state, records and random numbers.
@@ -77,6 +99,7 @@ class Track:
     heat: float = 0.0
     idle_chunks: int = 0
     seconds: float = 0.0
+    kernels: Kernels = COMPILED
 
     @property
     def excess(self) -> int:
@@ -111,8 +134,8 @@ class Track:
     def begin(self, ops: Sequence[int]) -> None:
         """Start again from a legal schedule, forgetting the best."""
         steps = np.array([*ops, self.net[OPS, 0] - 1], np.int64)
-        build(self.net, self.state, steps, len(steps))
-        save(self.state, self.records[BEST])
+        self.kernels.build(self.net, self.state, steps, len(steps))
+        self.kernels.save(self.state, self.records[BEST])
         self.idle_chunks = 0
 
     def set_budget(self, budget_bytes: int) -> None:
@@ -132,7 +155,7 @@ class Track:
 
     def _search(self, heat: float, work: int) -> None:
         before, rounds, began = self.rank, self.state[NUM, ROUNDS], time.perf_counter()
-        search(self.net, self.state, self.records[BEST], heat, self.work + work)
+        self.kernels.search(self.net, self.state, self.records[BEST], heat, self.work + work)
         self.seconds += time.perf_counter() - began
         if self.rank < before:
             self.idle_chunks = 0
@@ -142,27 +165,29 @@ class Track:
     def begin_greedy(self, noise: float, recency: float) -> None:
         """Start again from a greedy order."""
         ops = np.zeros(int(self.net[OPS, 0]), np.int64)
-        greedy_order(self.net, self.state, ops, noise, recency)
+        self.kernels.greedy_order(self.net, self.state, ops, noise, recency)
         self.begin([int(op) for op in ops[:-1]])
 
     def peak_bytes(self) -> int:
         """Peak of the best schedule as the search counts it (fixed part left out)."""
-        save(self.state, self.records[CURRENT])
-        load(self.net, self.state, self.records[BEST])
-        found = int(peak(self.state))
-        load(self.net, self.state, self.records[CURRENT])
+        self.kernels.save(self.state, self.records[CURRENT])
+        self.kernels.load(self.net, self.state, self.records[BEST])
+        found = int(self.kernels.peak(self.state))
+        self.kernels.load(self.net, self.state, self.records[CURRENT])
         return found
 
     def random(self) -> float:
         """Next random number in [0, 1)."""
-        return float(uniform(self.state))
+        return float(self.kernels.uniform(self.state))
 
 
-def make_track(net: Ints, budget_bytes: int, seed: int, is_pinned: bool, heat: float = 0.0) -> Track:
+def make_track(
+    net: Ints, budget_bytes: int, seed: int, is_pinned: bool, heat: float = 0.0, kernels: Kernels = COMPILED
+) -> Track:
     """A track at the baseline order."""
     state = make_state(net, budget_bytes, seed)
     state[NUM, PINNED] = int(is_pinned)
-    track = Track(net, state, np.zeros((2, HEADER + state.shape[1]), np.int64), heat)
+    track = Track(net, state, np.zeros((2, HEADER + state.shape[1]), np.int64), heat, kernels=kernels)
     track.begin(range(int(net[OPS, 0]) - 1))
     return track
 
