@@ -21,8 +21,8 @@ import click
 import msgspec
 
 from remat_cli.core.instance import instance_problem, load_instance
+from remat_cli.core.plan import Copy
 from remat_cli.core.problem import Device, Memory, OpSpec, Problem, TensorSpec
-from remat_cli.core.schedule import Copy
 from remat_cli.core.simulate import baseline
 from remat_cli.core.solver_run import SolverRun
 from remat_cli.solvers import solve

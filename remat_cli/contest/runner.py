@@ -25,8 +25,8 @@ from remat_cli.base.progress import Progress, silent
 from remat_cli.core.budget import parse_budget, resolve
 from remat_cli.core.graph import Phase
 from remat_cli.core.instance import instance_problem, load_instance
+from remat_cli.core.plan import Schedule
 from remat_cli.core.problem import Device, Memory, OpSpec, Problem, TensorSpec
-from remat_cli.core.schedule import Schedule
 from remat_cli.core.simulate import baseline
 from remat_cli.core.timeline import time_of
 from remat_cli.report.bench_run import FAILED, BenchCase, BenchRun, BenchStatus, TracePoint, joined

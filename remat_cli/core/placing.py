@@ -6,8 +6,8 @@ import heapq
 from collections.abc import Sequence
 
 from remat_cli.base.errors import ModelError
+from remat_cli.core.plan import Compute, Copy, Schedule, Step
 from remat_cli.core.problem import Problem
-from remat_cli.core.schedule import Compute, Copy, Schedule, Step
 from remat_cli.core.timeline import time_of
 
 

@@ -10,10 +10,9 @@ import msgspec
 from remat_cli.base.errors import InvalidSchedule, ModelError
 from remat_cli.base.files import atomic_write
 from remat_cli.core.graph import Graph
-from remat_cli.core.plan import Instance, Plan
+from remat_cli.core.plan import Instance, Plan, Schedule
 from remat_cli.core.problem import Problem, device_tensor_ids, make_device_problem, make_problem
 from remat_cli.core.profile import Placement, Profile
-from remat_cli.core.schedule import Schedule
 from remat_cli.core.simulate import simulate
 from remat_cli.core.splits import SplitMode, Splitting
 from remat_cli.core.verification import Verification

@@ -13,9 +13,8 @@ from dataclasses import dataclass
 
 import msgspec
 
-from remat_cli.core.plan import Plan
+from remat_cli.core.plan import Compute, Copy, Plan, Schedule
 from remat_cli.core.problem import Device, Memory, OpSpec, Problem, TensorSpec
-from remat_cli.core.schedule import Compute, Copy, Schedule
 from remat_cli.core.simulate import fixed_bytes_of, simulate
 
 

@@ -18,9 +18,8 @@ from operator import add
 
 from remat_cli.base.errors import InvalidSchedule
 from remat_cli.core.placing import best_device, one_device_schedule
-from remat_cli.core.plan import Instance, Plan
+from remat_cli.core.plan import Compute, Copy, Instance, Plan, Schedule, Step
 from remat_cli.core.problem import Problem
-from remat_cli.core.schedule import Compute, Copy, Schedule, Step
 from remat_cli.core.timeline import energy_of, time_of, timeline
 
 

@@ -15,9 +15,8 @@ from itertools import pairwise
 from typing import Literal, TypeAlias
 
 from remat_cli.core.orders import chained_order, inverse
-from remat_cli.core.plan import Plan
+from remat_cli.core.plan import Compute, Plan, Schedule
 from remat_cli.core.problem import Problem
-from remat_cli.core.schedule import Compute, Schedule
 from remat_cli.core.simulate import simulate
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 
+from remat_cli.core.plan import Compute, Copy, Schedule, Step
 from remat_cli.core.problem import Problem
-from remat_cli.core.schedule import Compute, Copy, Schedule, Step
 
 
 def timeline(problem: Problem, schedule: Schedule) -> tuple[tuple[int, int], ...]:

@@ -11,10 +11,9 @@ import onnx_ir as ir
 
 from remat_cli.base.errors import RematError
 from remat_cli.core.graph import Graph, Tensor, TensorType
-from remat_cli.core.plan import Plan
+from remat_cli.core.plan import Compute, Plan
 from remat_cli.core.problem import make_problem, tensor_ids
 from remat_cli.core.profile import OpCost, Profile, Provenance
-from remat_cli.core.schedule import Compute
 from remat_cli.core.simulate import baseline
 from remat_cli.onnx_io.assemble import Draft, Parts, assemble, check_rewritten, declare, element_types
 from remat_cli.onnx_io.default_order import captured_values

@@ -14,10 +14,9 @@ import onnx_ir as ir
 
 from remat_cli.base.errors import ModelError, RematError
 from remat_cli.core.graph import Graph, Tensor, TensorType
-from remat_cli.core.plan import Plan
+from remat_cli.core.plan import Compute, Plan
 from remat_cli.core.problem import Problem, device_tensor_ids, input_ops
 from remat_cli.core.program import SegmentFile, StoredWeight, Value, WeightUse
-from remat_cli.core.schedule import Compute
 from remat_cli.core.segments import Segment
 from remat_cli.onnx_io.assemble import Draft, Parts, assemble, declare, element_types
 from remat_cli.onnx_io.interface import (

@@ -9,10 +9,9 @@ import msgspec
 
 from remat_cli.core.floor import working_set_bytes
 from remat_cli.core.graph import Graph
-from remat_cli.core.plan import Instance, Plan
+from remat_cli.core.plan import Compute, Copy, Instance, Plan, Step
 from remat_cli.core.problem import OpSpec, Problem, device_tensor_ids, input_ops
 from remat_cli.core.profile import Placement
-from remat_cli.core.schedule import Compute, Copy, Step
 from remat_cli.core.simulate import baseline, fixed_bytes_of
 from remat_cli.core.timeline import timeline
 from remat_cli.report.explain import (

@@ -12,9 +12,8 @@ import msgspec
 
 from remat_cli.base.errors import BrokenSolver, ConfigError, InvalidSchedule
 from remat_cli.core.floor import working_set_floor
-from remat_cli.core.plan import Plan
+from remat_cli.core.plan import Plan, Schedule
 from remat_cli.core.problem import Problem
-from remat_cli.core.schedule import Schedule
 from remat_cli.core.simulate import baseline, simulate
 from remat_cli.solvers.base import Improvement, Limits, ProvedFloor, Solution, Solver, SolverRun, Status
 

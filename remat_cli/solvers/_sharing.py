@@ -17,8 +17,8 @@ import msgspec
 
 from remat_cli.base.errors import InvalidSchedule
 from remat_cli.core.graph import Phase
+from remat_cli.core.plan import Schedule
 from remat_cli.core.problem import OpSpec, Problem, TensorSpec
-from remat_cli.core.schedule import Schedule
 from remat_cli.core.simulate import simulate
 from remat_cli.solvers._precedence import readers_of
 from remat_cli.solvers.base import Judge

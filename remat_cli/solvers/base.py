@@ -7,9 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, Protocol, TypeAlias, runtime_checkable
 
-from remat_cli.core.plan import Plan
+from remat_cli.core.plan import Plan, Schedule
 from remat_cli.core.problem import Problem
-from remat_cli.core.schedule import Schedule
 from remat_cli.core.simulate import simulate
 from remat_cli.core.solver_run import Improvement, ProvedFloor, SolverRun, Space, Status
 

@@ -7,8 +7,8 @@ from typing import Any, ClassVar
 
 import msgspec
 
+from remat_cli.core.plan import Schedule
 from remat_cli.core.problem import Problem
-from remat_cli.core.schedule import Schedule
 from remat_cli.core.simulate import baseline
 from remat_cli.solvers._milp.cp_sat import Watch
 from remat_cli.solvers._milp.program import MOST_FOR_CP_SAT, Engine, Hint, Unfinished, run_engine

@@ -8,8 +8,8 @@ import msgspec
 
 from remat_cli.base.errors import ModelError
 from remat_cli.core.placing import fastest_schedule
+from remat_cli.core.plan import Schedule
 from remat_cli.core.problem import Problem
-from remat_cli.core.schedule import Schedule
 from remat_cli.solvers.base import Limits, Solution, Status
 
 

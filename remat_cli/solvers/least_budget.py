@@ -6,9 +6,8 @@ import time
 from dataclasses import dataclass, replace
 
 from remat_cli.core.floor import working_set_floor
-from remat_cli.core.plan import Plan
+from remat_cli.core.plan import Plan, Schedule
 from remat_cli.core.problem import Problem
-from remat_cli.core.schedule import Schedule
 from remat_cli.core.simulate import baseline, simulate
 from remat_cli.solvers._floor.proof import proved_floor
 from remat_cli.solvers._search.state import make_net

@@ -9,10 +9,9 @@ import msgspec
 
 from remat_cli.base.progress import Progress, aside
 from remat_cli.core.graph import TensorType
-from remat_cli.core.plan import Plan
+from remat_cli.core.plan import Plan, Schedule
 from remat_cli.core.problem import OpSpec, Problem, device_tensor_ids, input_ops
 from remat_cli.core.profile import Reference
-from remat_cli.core.schedule import Schedule
 from remat_cli.core.segments import Cut, cut_plan
 from remat_cli.core.simulate import simulate
 from remat_cli.onnx_io.interface import size_bytes

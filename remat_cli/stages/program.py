@@ -9,7 +9,7 @@ import msgspec
 from remat_cli.base.errors import ModelError
 from remat_cli.base.files import sha256
 from remat_cli.core.graph import Tensor
-from remat_cli.core.plan import Plan
+from remat_cli.core.plan import Compute, Copy, Plan
 from remat_cli.core.plan_file import PlanFile
 from remat_cli.core.problem import Problem, input_ops
 from remat_cli.core.program import (
@@ -22,7 +22,6 @@ from remat_cli.core.program import (
     Value,
     WeightUse,
 )
-from remat_cli.core.schedule import Compute, Copy
 from remat_cli.core.segments import Cut, Segment, held_bytes_of
 from remat_cli.core.timeline import timeline
 from remat_cli.devices.provider_table import named_spec

@@ -13,6 +13,7 @@ from remat_cli import __version__
 from remat_cli.base.errors import ModelError
 from remat_cli.base.files import sha256
 from remat_cli.core.graph import Graph
+from remat_cli.core.plan import Compute, Schedule
 from remat_cli.core.plan_file import (
     ExactSession,
     FileRef,
@@ -24,7 +25,6 @@ from remat_cli.core.plan_file import (
 )
 from remat_cli.core.problem import Problem, input_ops
 from remat_cli.core.profile import Placement, Profile, Reference
-from remat_cli.core.schedule import Compute, Schedule
 from remat_cli.core.verification import Verification
 from remat_cli.devices.provider_table import PROVIDERS, named_spec
 from remat_cli.onnx_io.phases import annotate

@@ -12,9 +12,8 @@ from remat_cli.base import progress as stages
 from remat_cli.base.errors import ConfigError
 from remat_cli.base.progress import Progress
 from remat_cli.core.floor import working_set_floor
-from remat_cli.core.plan import Plan
+from remat_cli.core.plan import Plan, Schedule
 from remat_cli.core.problem import Problem
-from remat_cli.core.schedule import Schedule
 from remat_cli.core.simulate import baseline, simulate
 from remat_cli.core.solver_run import ProvedFloor, SolverRun, Status
 from remat_cli.core.tidy import tidy

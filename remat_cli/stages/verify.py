@@ -12,10 +12,10 @@ import msgspec
 
 from remat_cli.base import progress as stages
 from remat_cli.base.progress import Progress
+from remat_cli.core.plan import Compute, Schedule
 from remat_cli.core.plan_file import PlanFile, graph_instances
 from remat_cli.core.profile import DeviceSpec, Profile
 from remat_cli.core.program import Program, SeenMemory
-from remat_cli.core.schedule import Compute, Schedule
 from remat_cli.core.simulate import simulate
 from remat_cli.core.verification import Verification
 from remat_cli.runtime.likeness import Likeness, have_same_bits, likeness

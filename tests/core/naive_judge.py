@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from remat_cli.core.plan import Instance, Plan
+from remat_cli.core.plan import Compute, Copy, Instance, Plan, Schedule, Step
 from remat_cli.core.problem import Problem
-from remat_cli.core.schedule import Compute, Copy, Schedule, Step
 
 
 @dataclass

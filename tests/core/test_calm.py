@@ -4,9 +4,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from remat_cli.core.plan import Plan
+from remat_cli.core.plan import Copy, Plan, Schedule
 from remat_cli.core.problem import Device, Memory, OpSpec, Problem, TensorSpec
-from remat_cli.core.schedule import Copy, Schedule
 from remat_cli.core.simulate import baseline, simulate
 from remat_cli.core.tidy import breaks, calm
 from tests.strategies import problems, schedules

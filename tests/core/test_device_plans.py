@@ -11,6 +11,7 @@ from remat_cli.base.errors import ModelError
 from remat_cli.core.floor import working_set_floor
 from remat_cli.core.graph import Graph, Op, Tensor, Weight
 from remat_cli.core.placing import best_device, fastest_schedule, one_device_schedule
+from remat_cli.core.plan import Compute, Copy, Schedule
 from remat_cli.core.problem import (
     Device,
     Memory,
@@ -22,7 +23,6 @@ from remat_cli.core.problem import (
     make_device_problem,
 )
 from remat_cli.core.profile import LinkCost, OpCost, Profile, Provenance, Unsupported
-from remat_cli.core.schedule import Compute, Copy, Schedule
 from remat_cli.core.segments import Segment, Transfer, cut_plan
 from remat_cli.core.simulate import baseline, simulate
 from remat_cli.core.timeline import time_of, timeline

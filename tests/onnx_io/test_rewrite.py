@@ -17,7 +17,7 @@ from onnx import TensorProto, helper
 
 from remat_cli.base.errors import RematError
 from remat_cli.core.graph import Graph
-from remat_cli.core.schedule import Schedule
+from remat_cli.core.plan import Schedule
 from remat_cli.core.simulate import baseline, simulate
 from remat_cli.onnx_io.default_order import default_order, priority_order
 from remat_cli.onnx_io.interface import interface_of

@@ -10,8 +10,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from remat_cli.base.errors import RematError
+from remat_cli.core.plan import Schedule
 from remat_cli.core.problem import Problem
-from remat_cli.core.schedule import Schedule
 from remat_cli.core.segments import Segment, cut_plan
 from remat_cli.core.simulate import simulate
 from remat_cli.onnx_io.load import prepare_optimized, save

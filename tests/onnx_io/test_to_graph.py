@@ -10,7 +10,7 @@ from onnx import helper
 
 from remat_cli.base.errors import ModelError
 from remat_cli.core.graph import Graph, TensorType
-from remat_cli.core.schedule import Schedule
+from remat_cli.core.plan import Schedule
 from remat_cli.core.simulate import simulate
 from remat_cli.onnx_io.interface import size_bytes
 from remat_cli.onnx_io.load import inputs_of

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import msgspec
 
+from remat_cli.core.plan import Compute, Copy, Schedule
 from remat_cli.core.plan_file import PlanFile, graph_instances
 from remat_cli.core.problem import make_device_problem
 from remat_cli.core.profile import DeviceSpec, LinkCost, OpCost, Placement, Profile, Reference, Unsupported
-from remat_cli.core.schedule import Compute, Copy, Schedule
 from remat_cli.core.simulate import baseline, simulate
 from remat_cli.core.solver_run import SolverRun, StatusName
 from remat_cli.core.verification import Verification

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 
 from remat_cli.core.graph import Graph, Op, Tensor, Weight
-from remat_cli.core.plan import Plan
+from remat_cli.core.plan import Plan, Schedule
 from remat_cli.core.plan_file import (
     ExactSession,
     FileRef,
@@ -19,7 +19,6 @@ from remat_cli.core.plan_file import (
 )
 from remat_cli.core.problem import Problem, make_problem
 from remat_cli.core.profile import OpCost, Profile, Provenance
-from remat_cli.core.schedule import Schedule
 from remat_cli.core.simulate import baseline, simulate
 from remat_cli.core.solver_run import ProvedFloor, SolverRun, Status, StatusName
 from remat_cli.core.splits import Region, RegionFacts, Splitting

@@ -4,9 +4,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from remat_cli.core.graph import Graph, Op, Tensor
+from remat_cli.core.plan import Schedule
 from remat_cli.core.problem import make_problem
 from remat_cli.core.profile import OpCost, Profile
-from remat_cli.core.schedule import Schedule
 from remat_cli.core.simulate import baseline, simulate
 from remat_cli.report.explain import alive_at, peak_step, recomputes, step_name, working_set
 from tests.report import samples

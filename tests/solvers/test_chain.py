@@ -6,8 +6,8 @@ import random
 
 import pytest
 
+from remat_cli.core.plan import Schedule
 from remat_cli.core.problem import Device, Memory, OpSpec, Problem, TensorSpec
-from remat_cli.core.schedule import Schedule
 from remat_cli.core.simulate import simulate
 from remat_cli.solvers._chains.actions import Action
 from remat_cli.solvers._chains.blocks import (

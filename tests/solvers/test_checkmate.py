@@ -10,8 +10,8 @@ import pytest
 
 from remat_cli.core.floor import working_set_floor
 from remat_cli.core.instance import instance_problem, load_instance
+from remat_cli.core.plan import Schedule
 from remat_cli.core.problem import Device, Memory, OpSpec, Problem, TensorSpec
-from remat_cli.core.schedule import Schedule
 from remat_cli.core.simulate import baseline, simulate
 from remat_cli.core.solver_run import SolverRun
 from remat_cli.solvers import make_solver, solve

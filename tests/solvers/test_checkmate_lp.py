@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from remat_cli.base.errors import ConfigError
 from remat_cli.core.instance import instance_problem, load_instance
+from remat_cli.core.plan import Schedule
 from remat_cli.core.problem import Device, Memory, OpSpec, Problem, TensorSpec
-from remat_cli.core.schedule import Schedule
 from remat_cli.core.simulate import baseline, simulate
 from remat_cli.core.solver_run import SolverRun
 from remat_cli.solvers import solve

@@ -8,8 +8,8 @@ from math import isqrt
 
 import pytest
 
+from remat_cli.core.plan import Schedule
 from remat_cli.core.problem import Device, Memory, OpSpec, Problem, TensorSpec
-from remat_cli.core.schedule import Schedule
 from remat_cli.core.simulate import simulate
 from remat_cli.core.tidy import tidy
 from remat_cli.solvers._chains.checkpoints import (

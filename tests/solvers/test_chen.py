@@ -10,8 +10,8 @@ import pytest
 from remat_cli.base.errors import ConfigError
 from remat_cli.base.progress import silent
 from remat_cli.commands.train import compile_settings
+from remat_cli.core.plan import Schedule
 from remat_cli.core.problem import Device, Memory, OpSpec, Problem, TensorSpec
-from remat_cli.core.schedule import Schedule
 from remat_cli.core.simulate import baseline, simulate
 from remat_cli.core.tidy import tidy
 from remat_cli.core.training import StepPaths, TrainOptions

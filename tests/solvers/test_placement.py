@@ -9,8 +9,8 @@ import pytest
 
 from remat_cli.base.errors import InvalidSchedule
 from remat_cli.core.placing import one_device_schedule, placed_schedule
+from remat_cli.core.plan import Compute, Copy, Schedule, Step
 from remat_cli.core.problem import Device, Memory, OpSpec, Problem, TensorSpec
-from remat_cli.core.schedule import Compute, Copy, Schedule, Step
 from remat_cli.core.simulate import baseline, simulate
 from remat_cli.core.timeline import time_of
 from remat_cli.solvers import solve

@@ -8,8 +8,8 @@ import pytest
 from ortools.sat.python import cp_model
 
 from remat_cli.core.placing import placed_schedule
+from remat_cli.core.plan import Compute, Copy, Schedule
 from remat_cli.core.problem import Device, Memory, OpSpec, Problem, TensorSpec
-from remat_cli.core.schedule import Compute, Copy, Schedule
 from remat_cli.core.simulate import simulate
 from remat_cli.solvers._milp.cp_sat import make_units
 from remat_cli.solvers._placement import exact as exact_module

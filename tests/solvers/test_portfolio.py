@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from remat_cli.core.instance import instance_problem, load_instance
-from remat_cli.core.schedule import Schedule
+from remat_cli.core.plan import Schedule
 from remat_cli.core.simulate import baseline, simulate
 from remat_cli.solvers import portfolio, solve
 from remat_cli.solvers._portfolio_exact import Finisher

@@ -8,8 +8,8 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from remat_cli.core.plan import Schedule
 from remat_cli.core.problem import Problem
-from remat_cli.core.schedule import Schedule
 from remat_cli.core.simulate import simulate
 from remat_cli.solvers._sharing import condense, drop_dead
 from remat_cli.solvers._stages.candidates import RoundedPlan, Rounder, guesses, number_tensors

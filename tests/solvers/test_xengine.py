@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from remat_cli.core.plan import Compute, Copy, Schedule
 from remat_cli.core.problem import Device, Memory, OpSpec, Problem, TensorSpec
-from remat_cli.core.schedule import Compute, Copy, Schedule
 from remat_cli.core.simulate import simulate
 from remat_cli.core.solver_run import SolverRun
 from remat_cli.solvers import make_solver, solve

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from remat_cli.core.schedule import Schedule
+from remat_cli.core.plan import Schedule
 from remat_cli.core.simulate import baseline, simulate
 from remat_cli.onnx_io.to_graph import to_graph
 from remat_cli.splitting.build import reordered, tile_order

@@ -13,7 +13,7 @@ from remat_cli.base.files import sha256
 from remat_cli.base.progress import silent
 from remat_cli.core.graph import Graph
 from remat_cli.core.placing import placed_schedule
-from remat_cli.core.plan import Plan
+from remat_cli.core.plan import Compute, Plan, Schedule, Step
 from remat_cli.core.plan_file import (
     ExactSession,
     FileRef,
@@ -26,7 +26,6 @@ from remat_cli.core.plan_file import (
 )
 from remat_cli.core.problem import Problem, input_ops
 from remat_cli.core.profile import DeviceSpec, LinkCost, OpCost, Placement, Profile
-from remat_cli.core.schedule import Compute, Schedule, Step
 from remat_cli.core.simulate import simulate
 from remat_cli.devices.provider_table import named_spec
 from remat_cli.onnx_io.load import save

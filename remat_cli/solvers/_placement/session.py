@@ -9,9 +9,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from remat_cli.base.errors import InvalidSchedule
-from remat_cli.core.plan import Plan
+from remat_cli.core.plan import Plan, Schedule
 from remat_cli.core.problem import Problem
-from remat_cli.core.schedule import Schedule
 from remat_cli.core.simulate import baseline
 from remat_cli.core.timeline import time_of
 from remat_cli.solvers.base import Limits, Solution, Status

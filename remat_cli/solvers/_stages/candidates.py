@@ -12,8 +12,8 @@ from typing import Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from remat_cli.core.plan import Schedule
 from remat_cli.core.problem import Problem
-from remat_cli.core.schedule import Schedule
 from remat_cli.solvers._search.state import OPS, TIME, Ints, make_net
 from remat_cli.solvers._sharing import Condensed
 from remat_cli.solvers._stages.rounding import (

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
+from remat_cli.core.plan import Schedule
 from remat_cli.core.problem import Problem
-from remat_cli.core.schedule import Schedule
 
 
 @dataclass(frozen=True)

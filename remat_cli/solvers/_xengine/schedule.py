@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from remat_cli.core.plan import Compute, Copy, Schedule, Step
 from remat_cli.core.problem import Problem
-from remat_cli.core.schedule import Compute, Copy, Schedule, Step
 from remat_cli.core.timeline import energy_of
 from remat_cli.solvers._xengine.layout import Layout, Rules
 from remat_cli.solvers._xengine.model import XEngineModel
