@@ -1,7 +1,5 @@
 """A forward model with its tape: brought to the opset that rules know, to another batch, and computed op by op."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any

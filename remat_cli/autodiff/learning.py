@@ -4,8 +4,6 @@ A loss says what it compares with and how it is written. An optimizer takes one 
 the new parameter and state.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod

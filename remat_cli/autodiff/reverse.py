@@ -1,7 +1,5 @@
 """Reverse mode: the forward pass as it is written and remembered, and the way back to what is trained."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace

@@ -1,7 +1,5 @@
 """The table of gradient rules, one row per op, and as changed by what the user chose and brought along."""
 
-from __future__ import annotations
-
 import importlib
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Gradients of activation functions, softmax and its logarithm among them."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 

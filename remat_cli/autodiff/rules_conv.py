@@ -1,7 +1,5 @@
 """Gradient rules of convolutions: ConvTranspose for images, and weights at all groups as one convolution."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from math import prod
 

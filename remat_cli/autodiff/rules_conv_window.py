@@ -1,7 +1,5 @@
 """Windows that slide over an image: where convolution and pooling look, and fitting images to them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain

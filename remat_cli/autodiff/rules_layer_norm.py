@@ -1,7 +1,5 @@
 """Gradients of normalisations over some axes of each element: layers, vectors, chosen axes, nearby channels."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from math import prod
 

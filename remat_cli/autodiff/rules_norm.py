@@ -5,8 +5,6 @@ and the inference form of BatchNormalization as a map that is affine per channel
 the gradient that flows in, at most two full-size tensors are alive at once.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Gradients of ops that work element by element, with broadcasting."""
 
-from __future__ import annotations
-
 import numpy as np
 import onnx_ir as ir
 

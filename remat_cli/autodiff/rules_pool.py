@@ -1,7 +1,5 @@
 """Gradients of pooling: over windows, and over whole images."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from math import prod
 

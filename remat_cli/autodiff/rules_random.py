@@ -1,7 +1,5 @@
 """Gradients of ops that draw random numbers, each with a seed of its own so that it may be repeated."""
 
-from __future__ import annotations
-
 import numpy as np
 import onnx_ir as ir
 

@@ -1,7 +1,5 @@
 """Gradients of reductions and of running sums."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 

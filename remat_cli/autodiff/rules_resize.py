@@ -1,7 +1,5 @@
 """Gradient of Resize: along each axis the result is a product of the input with a constant matrix."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Gradients of ops that cut, join, repeat and rearrange, and that read or write at indices."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from itertools import accumulate
 from math import prod

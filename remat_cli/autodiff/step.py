@@ -1,7 +1,5 @@
 """A training step, written from a model and what to train: what it takes and gives, and the ops between."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence

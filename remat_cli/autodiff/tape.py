@@ -1,7 +1,5 @@
 """Writing ops one after the other, each with its types known at once, and one call of an op as its rule sees it."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

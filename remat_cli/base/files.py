@@ -1,7 +1,5 @@
 """Files written whole or not at all, and the checks that come before any work."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import hashlib

@@ -5,8 +5,6 @@ process ends by itself when its standard input closes, so it never outlives the 
 cores there are to run them on.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -1,7 +1,5 @@
 """How a long run tells somebody how far it is, and learns that it should stop."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Final
 

@@ -1,7 +1,5 @@
 """Bytes and percentages as people write them."""
 
-from __future__ import annotations
-
 import re
 
 from remat_cli.base.errors import ConfigError

@@ -1,7 +1,5 @@
 """The command line: a table of commands, and the one place that turns errors into exit codes."""
 
-from __future__ import annotations
-
 import importlib
 import sys
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """`remat bench`: solvers on instances, one line per run in a file, tables and pictures from that file."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

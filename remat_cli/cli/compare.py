@@ -1,7 +1,5 @@
 """`remat compare`: every solver on one problem."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """`remat compile`: a model and a budget in, a model that fits and its plan out."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

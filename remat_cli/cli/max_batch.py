@@ -1,7 +1,5 @@
 """`remat max-batch`: the largest batch to train with in a budget."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

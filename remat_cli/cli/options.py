@@ -1,7 +1,5 @@
 """Options that several commands share; each group is one decorator. Names of values are the keys of `Config`."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar

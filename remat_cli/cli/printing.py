@@ -1,7 +1,5 @@
 """How a command speaks to whoever runs it, whatever its work is."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal

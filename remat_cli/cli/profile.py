@@ -1,7 +1,5 @@
 """`remat profile`: what each op of a model costs on each device."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Progress as people see it, and Ctrl-C: once keeps the best plan so far, twice aborts."""
 
-from __future__ import annotations
-
 import contextlib
 import signal
 import threading

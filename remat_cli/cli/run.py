@@ -1,7 +1,5 @@
 """`remat run`: run a plan, on one device or several."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

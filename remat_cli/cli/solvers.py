@@ -1,7 +1,5 @@
 """`remat solvers`: the registry."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import click

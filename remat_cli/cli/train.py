@@ -1,7 +1,5 @@
 """`remat train`: a forward model in, a training step out, within a budget if one is given."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

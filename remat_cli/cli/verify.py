@@ -1,7 +1,5 @@
 """`remat verify`: does a rewritten model keep its plan's promises?"""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What a command is asked for: keywords as settings, and settings as what stages take."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """`remat bench` on one page: list the runs, skip those already in the file, run the others, write each as it ends."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable

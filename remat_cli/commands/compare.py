@@ -1,7 +1,5 @@
 """`remat compare` on one page: one problem, every solver that takes it, every budget, a process for each run."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The compiler on one page: load, optimise, profile, plan, rewrite, verify, write. Values in, reports out."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`remat inspect`: where the memory of a model or a plan goes."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import msgspec

@@ -1,7 +1,5 @@
 """The largest batch whose training step fits a budget, with at most one forward pass computed again."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """`remat profile`: what each op of a model costs on each device."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import msgspec
@@ -28,11 +26,16 @@ def profile_ops(model: Path, settings: Settings, progress: Progress) -> ProfileR
     """
     if settings.output is not None:
         check_target(settings.output, sources=(model,), overwrite=settings.force)
-    report = _measured(model, settings, progress)
-    if settings.output is not None:
-        report = msgspec.structs.replace(report, output=str(settings.output))
-        atomic_write(settings.output, render_json(report).encode())
-    return report
+    return _kept(_measured(model, settings, progress), settings.output)
+
+
+def _kept(report: ProfileReport, output: Path | None) -> ProfileReport:
+    """The report, written where it was asked for."""
+    if output is None:
+        return report
+    kept = msgspec.structs.replace(report, output=str(output))
+    atomic_write(output, render_json(kept).encode())
+    return kept
 
 
 def _measured(model: Path, settings: Settings, progress: Progress) -> ProfileReport:

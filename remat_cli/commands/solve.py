@@ -1,7 +1,5 @@
 """`remat solve`: an abstract benchmark instance, without ONNX."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from remat_cli.base.progress import Progress

@@ -1,7 +1,5 @@
 """`remat solvers`: the registry, each solver described by its class."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import msgspec

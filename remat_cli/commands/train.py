@@ -1,7 +1,5 @@
 """From a forward model to a training step, and within a budget if one is given."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`remat verify`: run both models of a plan again, and compare them with what the plan promises."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import msgspec

@@ -1,7 +1,5 @@
 """A bench file: which solvers run on which instances, checked before any work, and the list of runs it asks for."""
 
-from __future__ import annotations
-
 import difflib
 import hashlib
 import re

@@ -1,7 +1,5 @@
 """What one `remat bench` command asks for, checked before any work, and the results file while it grows."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 from collections.abc import Iterator, Mapping

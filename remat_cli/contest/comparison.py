@@ -1,7 +1,5 @@
 """A comparison as `remat compare` asks for it, checked before any work, and what was found for each case."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property

@@ -1,7 +1,5 @@
 """Cases in processes of their own: one is solved and measured there, and all that are asked for run side by side."""
 
-from __future__ import annotations
-
 import os
 import platform
 import sys

@@ -1,7 +1,5 @@
 """Under which conditions a model is read, optimised, run and measured: what every figure depends on."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Literal
 

@@ -1,7 +1,5 @@
 """The least budget any schedule can meet, as far as single steps tell, and the op that causes it."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from remat_cli.core.problem import OpSpec, Problem

@@ -1,7 +1,5 @@
 """What a model computes: ops and tensors with integer ids, in execution order."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 import msgspec

@@ -1,7 +1,5 @@
 """Abstract benchmark instances: a computation graph as JSON, without ONNX, to a Problem."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import msgspec

@@ -1,7 +1,5 @@
 """Topological orders: by rank, and with few breaks."""
 
-from __future__ import annotations
-
 import heapq
 from collections.abc import Collection, Sequence
 

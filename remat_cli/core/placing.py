@@ -1,7 +1,5 @@
 """Plain placements on several devices: every op once, what a device lacks copied to it; references, not plans."""
 
-from __future__ import annotations
-
 import heapq
 from collections.abc import Sequence
 

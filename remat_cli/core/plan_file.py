@@ -1,7 +1,5 @@
 """The plan as a file: everything needed to rebuild the rewritten model, draw its memory, and know what was promised."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any, Final, Literal
 

@@ -1,7 +1,5 @@
 """The published JSON Schema of plan files, generated from the types by `python -m remat_cli.core.plan_schema`."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Devices as the user names and describes them, what ops cost on each, and what a plan that spans several holds."""
 
-from __future__ import annotations
-
 import msgspec
 
 

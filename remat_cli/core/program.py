@@ -1,7 +1,5 @@
 """What is run, as files and names: inputs, weights and their readers, a cut plan, and what it is expected to take."""
 
-from __future__ import annotations
-
 import msgspec
 
 from remat_cli.core.profile import HOST_MEMORY, DeviceSpec

@@ -6,8 +6,6 @@ overflows, segments are cut again, since an op alone holds nothing but what it r
 device compiles neither order nor memory can be enforced, so nothing counts as freed there before the session ends.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 

@@ -8,8 +8,6 @@ gives every model output a buffer of its own. Each of several memories holds the
 there. Where copies run beside computes, the source of a copy is held until a compute begins after the copy's end.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass, field

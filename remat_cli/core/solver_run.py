@@ -1,7 +1,5 @@
 """What one run of a solver said, judged: the one telling of a solution that reports, plans and benches read."""
 
-from __future__ import annotations
-
 import enum
 from dataclasses import dataclass, field
 from typing import Any, Literal

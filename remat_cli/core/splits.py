@@ -1,7 +1,5 @@
 """What was split: regions of ops that run tile by tile, in the names of the whole optimised model."""
 
-from __future__ import annotations
-
 import re
 from collections import defaultdict
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """When each step of a schedule runs: one after the other, or with copies beside computes."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 
 from remat_cli.core.plan import Compute, Copy, Schedule, Step

@@ -1,7 +1,5 @@
 """What a user may say about a training step, and what is known of one that was built."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any, Literal
 

@@ -1,7 +1,5 @@
 """The table of execution providers, one record each, and the devices that are named after them."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from types import MappingProxyType

@@ -5,8 +5,6 @@ architectures", CACM 52(4), 2009) bounds an op's time by its arithmetic and by t
 lose against it depends on the kind of op, so each kind gets one factor, taken from a measured device.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from statistics import median

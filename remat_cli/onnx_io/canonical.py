@@ -5,8 +5,6 @@ index the optimised model by position and name, so both are set anew from what d
 order in which the model makes them, and the names of tensors.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import onnx_ir as ir

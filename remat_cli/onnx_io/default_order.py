@@ -1,7 +1,5 @@
 """The orders in which ONNX Runtime executes a graph, predicted from names alone."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 

@@ -9,8 +9,6 @@ working in place must agree in all dimensions, so they share the names. A dimens
 (channels, mostly, which come from weights) cannot be hidden, and is declared as the number it is.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """What a session takes and gives, with element types as ONNX Runtime has them, and which op reads which weight."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The CPU's blocked layout, in which the runtime's optimiser keeps convolutions: [N, C / block, H, W, block]."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import numpy as np

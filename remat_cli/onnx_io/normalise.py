@@ -1,7 +1,5 @@
 """Repairs that make a model easy to index: names for every op, constants as weights, nothing unused. In place."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 

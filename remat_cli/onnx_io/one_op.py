@@ -1,7 +1,5 @@
 """Models made for measuring: one op alone, the whole model with more outputs, and the least op there is."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 
 import onnx

@@ -5,8 +5,6 @@ them again on the installed runtime. An op of the ONNX domain without a row is p
 repeated. In any other domain only ops with a row may be repeated.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TypeVar

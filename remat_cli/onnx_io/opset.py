@@ -1,7 +1,5 @@
 """A model under a newer version of the ONNX operators, where that changes nothing."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from math import prod
 

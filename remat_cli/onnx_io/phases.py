@@ -1,7 +1,5 @@
 """Marks of ops for people and tools: forward, backward or update, and where and when each op runs."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import onnx_ir as ir

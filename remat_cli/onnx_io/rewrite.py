@@ -1,7 +1,5 @@
 """From a judged plan to a model that stock ONNX Runtime runs exactly so and that frees buffers in time."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Writing a model whole or not at all, large weights in one file beside it."""
 
-from __future__ import annotations
-
 import hashlib
 import itertools
 import re

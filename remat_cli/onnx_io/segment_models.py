@@ -1,7 +1,5 @@
 """A cut plan as models: one per segment, values named by instance, weights in files that all of them share."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections import Counter

@@ -1,7 +1,5 @@
 """From a model and the shapes seen in one run to a Graph: ops, tensors, storage facts, weights."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Mapping

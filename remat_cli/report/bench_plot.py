@@ -1,7 +1,5 @@
 """Overhead and bound against time, one picture per instance and budget, one colour per solver."""
 
-from __future__ import annotations
-
 import math
 import re
 import statistics

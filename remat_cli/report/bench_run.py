@@ -1,7 +1,5 @@
 """One run of a solver in a bench, as one line of a results file, and the file itself."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, TypeVar

@@ -1,7 +1,5 @@
 """The tables of a bench, made from the results file alone: medians over seeds, comparisons, text and Markdown."""
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections import Counter

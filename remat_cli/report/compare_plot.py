@@ -1,7 +1,5 @@
 """Overhead against budget as an SVG picture, one line per solver: the figure of the Checkmate paper."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """All solvers on one problem at several budgets: what each reached, why some did not take part, and the table."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from textwrap import TextWrapper
 

@@ -1,7 +1,5 @@
 """What compiling and verifying found out, for one device or several, as plain values that become JSON."""
 
-from __future__ import annotations
-
 import msgspec
 
 from remat_cli.core.placing import best_device

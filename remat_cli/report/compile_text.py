@@ -1,7 +1,5 @@
 """Compiled and verified models as short, aligned text for people."""
 
-from __future__ import annotations
-
 from remat_cli.base.units import format_bytes
 from remat_cli.core.budget import describe_bytes
 from remat_cli.core.verification import Verification

@@ -1,7 +1,5 @@
 """Several devices as text: what was placed where, beside what each device could do alone, planned and measured."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 
 from remat_cli.base.units import format_bytes

@@ -1,7 +1,5 @@
 """Why a plan needs what it needs, as values: who is alive at the peak, what recomputes buy, what devices are asked."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Sequence
 from typing import Literal

@@ -1,7 +1,5 @@
 """What `inspect` reports of a model or of a plan file, and how people read it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import ClassVar, Literal
 

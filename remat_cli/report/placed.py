@@ -1,7 +1,5 @@
 """A plan on several devices joined with what reports need to tell of it: devices, links, memories, the matrix."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Mapping
 

@@ -5,8 +5,6 @@ device; here both are one picture, and what would not fit is drawn together: sev
 column.
 """
 
-from __future__ import annotations
-
 import string
 from collections import Counter, defaultdict
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """What `profile` measured: the costliest ops of each device, what it cannot run, devices side by side, and links."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from typing import ClassVar

@@ -1,7 +1,5 @@
 """What running a plan showed, beside what was planned: time and memory per device, link and memory."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Iterable, Sequence
 

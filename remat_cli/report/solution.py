@@ -1,7 +1,5 @@
 """The outcome of solving: what the solver says joined with what the judge says, as values that become JSON."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import msgspec

@@ -1,7 +1,5 @@
 """What `solve` found for an abstract instance, and the solvers that there are, and how people read both."""
 
-from __future__ import annotations
-
 from typing import Any, ClassVar
 
 import msgspec

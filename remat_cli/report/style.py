@@ -1,7 +1,5 @@
 """How text looks: width, colour and character set of whatever shows it, and columns that line up."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import groupby
 from typing import Literal

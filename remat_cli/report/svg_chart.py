@@ -3,8 +3,6 @@
 The same bytes for the same figures. After Figures 3 and 10 of XEngine (Schuler et al. 2022).
 """
 
-from __future__ import annotations
-
 import importlib.util
 import io
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """Memory over time as lines of text: bars of block characters, the budget as a rule, the peak marked."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """What `train` and `max-batch` found out, and how people read it."""
 
-from __future__ import annotations
-
 import msgspec
 
 from remat_cli.base.units import format_bytes

@@ -1,7 +1,5 @@
 """What one profiled run of a session says: which ops ran, in which order, for how long, and with what in memory."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """ONNX Runtime at arm's length: imported on demand, in a process of its own, its errors, arenas and arrays."""
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import importlib

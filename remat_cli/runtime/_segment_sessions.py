@@ -1,7 +1,5 @@
 """A session for each segment of a program, with shared weights, and the values that go in and out of them."""
 
-from __future__ import annotations
-
 import ctypes
 from collections import Counter
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """The smallest arena under which a model runs: proof that needs no counter, only success and failure."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final

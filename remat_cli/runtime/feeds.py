@@ -1,7 +1,5 @@
 """What is fed to a model, seeded or the user's own, and the values that tensors inside it take in one run."""
 
-from __future__ import annotations
-
 import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """How alike the outputs of two models are: bit for bit, or within what another order of adding up may change."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any

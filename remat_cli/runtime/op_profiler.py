@@ -5,8 +5,6 @@ the op that it crashed in. The workspace of an op is not observable there, as th
 only, and providers allocate by themselves.
 """
 
-from __future__ import annotations
-
 import itertools
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence

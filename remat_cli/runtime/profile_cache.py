@@ -3,8 +3,6 @@
 One SQLite file per user. Losing it costs a second measurement, nothing else.
 """
 
-from __future__ import annotations
-
 import contextlib
 import platform
 import sqlite3

@@ -4,8 +4,6 @@ Of an op: least time over several runs, workspace, and how noisy the time was. O
 latency and bandwidth.
 """
 
-from __future__ import annotations
-
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence

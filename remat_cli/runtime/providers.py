@@ -4,8 +4,6 @@ Sources of the facts: ONNX Runtime's Python layer retries with the CPU when a pr
 0, and hands single ops to the CPU unless `session.disable_cpu_ep_fallback` is 1.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import importlib

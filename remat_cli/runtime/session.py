@@ -1,7 +1,5 @@
 """Open a session, run it or its optimiser alone, and read from the runtime's own profile what ran and what it held."""
 
-from __future__ import annotations
-
 import contextlib
 import tempfile
 from collections import Counter

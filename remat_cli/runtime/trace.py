@@ -4,8 +4,6 @@ Format: "Trace Event Format" of Chrome: complete events (ph X, `ts` and `dur` in
 (M). Each device and each link has a track, and each memory a counter.
 """
 
-from __future__ import annotations
-
 from typing import Any, Final
 
 import msgspec

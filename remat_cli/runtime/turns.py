@@ -1,7 +1,5 @@
 """What is tried in fresh processes: one model with all its figures, and two models against the clock, in turns."""
 
-from __future__ import annotations
-
 import hashlib
 import time
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Run the original and the rewritten model in fresh processes and compare what happens with what was promised."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -15,8 +15,6 @@ with and without `session.disable_prepacking` (tests/runtime/test_weights.py rep
 - A weight of at most 127 bytes is copied into the arena, and so already counted there; a larger one lies outside it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 

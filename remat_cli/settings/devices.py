@@ -1,7 +1,5 @@
 """What concerns devices in the settings: names, description files, threads, and budgets per memory."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Words of the command line and of the Python functions as keys of the settings."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Everything a user can set: a YAML file under flags, checked once; the only reader of the environment."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Callable, Mapping

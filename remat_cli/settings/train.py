@@ -1,7 +1,5 @@
 """What concerns training in the settings, and `name=value` texts."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Read YAML files of settings, and say which key was perhaps meant."""
 
-from __future__ import annotations
-
 import difflib
 import re
 from collections.abc import Mapping, Sequence

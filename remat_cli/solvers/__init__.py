@@ -1,7 +1,5 @@
 """The registry of solvers and the one way to run them: `solve` runs, times and judges."""
 
-from __future__ import annotations
-
 import importlib
 import time
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """CP-SAT's part in the portfolio: windows of the best plan, or of what is nearest to the budget, in turns."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace

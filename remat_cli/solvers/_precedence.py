@@ -1,7 +1,5 @@
 """Who reads what, and which ops come before and after others in every order."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 

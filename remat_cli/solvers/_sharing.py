@@ -5,8 +5,6 @@ simpler and faster without either, so `condense` merges such ops with the op who
 merged gets storage of its own, which is more than the judge counts, never less.
 """
 
-from __future__ import annotations
-
 import heapq
 import re
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Loading compiled code ahead of need, so that no time limit runs meanwhile and a caller can say what it waits for."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from importlib import import_module
 from pathlib import Path

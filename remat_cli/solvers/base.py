@@ -1,7 +1,5 @@
 """The one interface of all solvers: Problem and Limits in, Solution out. The judge decides the rest."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field

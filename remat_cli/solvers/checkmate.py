@@ -1,7 +1,5 @@
 """Checkmate: exact rematerialisation as one integer program over stages."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 

@@ -1,7 +1,5 @@
 """Checkmate's approximation: the program without integers, rounded in two phases."""
 
-from __future__ import annotations
-
 import math
 from contextlib import suppress
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Keep only the newest value and recompute all else for every op: what recomputing alone can do, at any price."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import ClassVar
 

@@ -1,7 +1,5 @@
 """Chen's greedy checkpoints: one whenever the forward pass has made so many bytes since the last; all sizes swept."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Annotated, ClassVar
 

@@ -1,7 +1,5 @@
 """Chen's square-root checkpoints: as many segments as a segment has ops, in the forward pass of a training step."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import ClassVar
 

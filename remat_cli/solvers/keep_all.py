@@ -1,7 +1,5 @@
 """Keep every tensor until its last read: the reference that every plan is compared with."""
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 import msgspec

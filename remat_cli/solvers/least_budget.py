@@ -1,7 +1,5 @@
 """The least budget that a given overhead buys: what `--budget min` means."""
 
-from __future__ import annotations
-
 import time
 from dataclasses import dataclass, replace
 

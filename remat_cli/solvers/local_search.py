@@ -1,7 +1,5 @@
 """Anytime local search over schedules: reorder, then recompute, with moves of whole chains of ops."""
 
-from __future__ import annotations
-
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Moccasin: exact rematerialisation with CP-SAT over retention intervals."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import dataclass
 from functools import partial

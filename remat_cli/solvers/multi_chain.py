@@ -1,7 +1,5 @@
 """Multi-chain: optimal checkpoints for branches of equal layers that meet in a loss (Shilova 2021, ch. 1)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Annotated, ClassVar, Literal, TypeAlias
 

@@ -1,7 +1,5 @@
 """Placement on several devices, with recomputation, copies that stay, and offloading; scales to thousands of ops."""
 
-from __future__ import annotations
-
 import itertools
 import time
 from collections.abc import Callable, Iterator

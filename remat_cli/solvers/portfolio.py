@@ -1,7 +1,5 @@
 """`auto`: search, exact solving and bounds together, until the plan is proved best or nothing improves."""
 
-from __future__ import annotations
-
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """Revolve: the binomial checkpoints of Griewank & Walther, on the chain of blocks of a training step."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Annotated, ClassVar
 

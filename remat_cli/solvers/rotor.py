@@ -1,7 +1,5 @@
 """Rotor: optimal persistent schedules of chains of unequal stages, from one table for all budgets."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace

@@ -1,7 +1,5 @@
 """XEngine: which device computes what, what is copied, kept and recomputed, as one integer program."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace

@@ -1,7 +1,5 @@
 """From a model and its tiled regions to the split model, the order of its tiles, and where its sums may differ."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod

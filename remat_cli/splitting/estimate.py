@@ -1,7 +1,5 @@
 """What a tiled region would hold and cost, from the whole ops' figures: quick, to choose between many candidates."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 

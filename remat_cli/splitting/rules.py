@@ -1,7 +1,5 @@
 """The table of slicing rules: per op, what a slab of its output needs. An op without a row ends a region."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 
 from remat_cli.onnx_io.op_facts import CONTRIB, NCHWC, ONNX, by_op

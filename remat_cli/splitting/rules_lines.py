@@ -4,8 +4,6 @@ Measured with ONNX Runtime 1.31.1: lines of 15 to 1,000 elements, along the last
 each line gets the same bits whatever other lines there are. A cut along the line itself is refused.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 from itertools import groupby

@@ -5,8 +5,6 @@ batch and of heads have the bits of the whole. Along queries a single one differ
 in the runtime). Masks of causal attention depend on the position, so that is not cut along queries.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass

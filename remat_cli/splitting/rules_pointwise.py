@@ -5,8 +5,6 @@ buffer, or of a thread's share of it, so that the same element may have other bi
 measuring (`tests/splitting/test_rules_pointwise.py`); `by_packets` is their rule.
 """
 
-from __future__ import annotations
-
 from math import gcd, prod
 
 import numpy as np

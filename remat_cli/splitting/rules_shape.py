@@ -1,7 +1,5 @@
 """Slicing rules of ops that move elements without computing: shapes, joins, parts, permutations, padding."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from math import lcm, prod
 

@@ -3,8 +3,6 @@
 Convolutions and pooling may be plain or blocked; sizes are enlarged by whole factors and shrunk by powers of two.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction

@@ -5,8 +5,6 @@ region of consecutive ops that fits in tiles. Regions share nothing but the tens
 the sum of its regions' added time.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace

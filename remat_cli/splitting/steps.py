@@ -1,7 +1,5 @@
 """A tiled region as a list of steps: cut, run, join. What is built and what is judged come from the same list."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 

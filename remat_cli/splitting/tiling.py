@@ -1,7 +1,5 @@
 """Which slab of which tensor each tile of a region computes: from the exits backwards, op by op."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """What is alive where, when whole ops run in a given order, and in a line why splitting cannot lower the peak."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cached_property
 

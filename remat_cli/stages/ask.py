@@ -1,7 +1,5 @@
 """What a compile is asked for, and what its budget comes to in each memory."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

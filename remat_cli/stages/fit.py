@@ -1,7 +1,5 @@
 """A plan in the form in which it runs may need more than its schedule; then it is planned again for that much less."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Protocol, TypeVar
 

@@ -1,7 +1,5 @@
 """Plans that say where each op runs: place and recompute together, then cut the plan into sessions that can be run."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 

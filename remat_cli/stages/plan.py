@@ -1,7 +1,5 @@
 """Which model is planned, and how: reorder, split, recompute; on one device in one session, or on several."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from remat_cli.base.progress import Progress, silent

@@ -1,7 +1,5 @@
 """From a model file to what planning needs: load, optimise, look at one run, measure."""
 
-from __future__ import annotations
-
 import contextlib
 import tempfile
 from collections.abc import Iterator, Mapping

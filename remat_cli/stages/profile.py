@@ -1,7 +1,5 @@
 """Profile a model on several devices, and the links between their memories; what was measured before is cached."""
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """From PLAN.json to a program: the models, names and figures that are needed to run a plan."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import msgspec

@@ -1,7 +1,5 @@
 """The one way into and out of a plan file: what was planned as a file, and a file's promises as a verification."""
 
-from __future__ import annotations
-
 import os
 from collections import defaultdict
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Verify a plan, mend what verification shows to be mendable, and verify again, until all holds or nothing helps."""
 
-from __future__ import annotations
-
 import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """From a whole model and its tiles to a split model that can be planned: optimise, compare bits, measure."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any

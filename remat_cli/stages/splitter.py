@@ -1,7 +1,5 @@
 """Splits of one model, each built, measured, planned and written like a model of its own."""
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace

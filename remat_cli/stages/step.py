@@ -1,7 +1,5 @@
 """From a forward model to a training step and its first state, as files."""
 
-from __future__ import annotations
-
 import zipfile
 from pathlib import Path
 from typing import Any

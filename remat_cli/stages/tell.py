@@ -1,7 +1,5 @@
 """What a compile found out, told as a report."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import msgspec

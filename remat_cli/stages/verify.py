@@ -1,7 +1,5 @@
 """Run a plan that spans devices beside the plain model and the best single device, and compare with its promises."""
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -65,12 +63,16 @@ def verify_sessions(
     progress.advance(1, 3)
     seen = see_memory(program, feeds[0])
     progress.advance(2, 3)
-    programs = {"": program}
-    if run.single is not None:
-        programs[_device_of(run)] = _program(_rescheduled(run.plan, run.single), run.model, folder / "single")
-    times = _in_turns(programs, feeds[0])
+    times = _in_turns({"": program, **_single(run, folder)}, feeds[0])
     progress.advance(3, 3)
     return _verification(run, program, alike, seen, times)
+
+
+def _single(run: PlannedRun, folder: Path) -> dict[str, Program]:
+    """The best plan on one device, by its name; nothing where it is the plan."""
+    if run.single is None:
+        return {}
+    return {_device_of(run): _program(_rescheduled(run.plan, run.single), run.model, folder / "single")}
 
 
 def _verification(

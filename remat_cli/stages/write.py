@@ -1,7 +1,5 @@
 """From a plan to a judged model: rewrite, read it back, judge it again, gates included."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import msgspec

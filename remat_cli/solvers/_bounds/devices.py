@@ -20,8 +20,6 @@ row asks that one variable is at most another, or pays for the difference; so it
 closure of a graph and applications to combinatorial problems", 1976).
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace

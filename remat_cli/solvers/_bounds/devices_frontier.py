@@ -40,8 +40,6 @@ kept tensors are in storages of their own; those in m fit into it.
 Without boundaries this is the cut of `_bounds.devices` for any number of memories, under the weights.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 

@@ -7,8 +7,6 @@ counts no more bytes than its smallest view, and an op that makes a kept tensor 
 `_bounds.pressure` hold in each memory, since a copy shares with nothing.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass

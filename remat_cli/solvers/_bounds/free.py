@@ -8,8 +8,6 @@ of x: they have the same chains, so nothing is lost.
 Strong where the graph is nearly a chain, as in training; zero on wide graphs.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 

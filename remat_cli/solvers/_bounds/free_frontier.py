@@ -29,8 +29,6 @@ The rows of `_bounds.free` are added, on the same count of runs. They see severa
 missing at the first computation of t and must be there at that of r, then op(x) runs in a stage from lo(t) to hi(r).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 

@@ -1,7 +1,5 @@
 """Chains of stages and operations on them (the model of Shilova 2021, ch. 2), and the plainest sequences of these."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Literal, NamedTuple, TypeAlias

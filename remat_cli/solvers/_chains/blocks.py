@@ -5,8 +5,6 @@ figures are found by running it alone, so that a plan on blocks never takes more
 not more memory, counting what is resident, and not more time.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property

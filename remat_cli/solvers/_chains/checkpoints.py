@@ -4,8 +4,6 @@ The heuristics of Chen et al. 2016 for chains, carried over to graphs as in Jain
 baseline order and looks at an op's results together, as one value.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass

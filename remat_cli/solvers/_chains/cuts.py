@@ -9,8 +9,6 @@ soon as it can, then what reads furthest along the forward line. Updates, and op
 never stand in the way of a cut: what they hold across one stays in memory all through.
 """
 
-from __future__ import annotations
-
 import heapq
 from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass

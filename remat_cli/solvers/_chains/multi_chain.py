@@ -4,8 +4,6 @@ The model is that of `revolve`; counts are of forwards only, as there. A set of 
 `wanted` are the branches whose input gradient must be kept when they are finished (b = 1 in the thesis).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial

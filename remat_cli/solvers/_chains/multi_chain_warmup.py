@@ -1,7 +1,5 @@
 """Loading the kernel of the table of several branches ahead of need."""
 
-from __future__ import annotations
-
 from remat_cli.solvers._chains import multi_chain
 
 ENTRIES = (multi_chain._fill,)  # the kernel that Python calls

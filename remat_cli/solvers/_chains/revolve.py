@@ -8,8 +8,6 @@ ends of all branches into their gradients.
 Counts are of forwards only: every backward runs once, so that costs per layer multiply and add, and change no decision.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from math import comb
 from typing import Literal, NamedTuple, TypeAlias

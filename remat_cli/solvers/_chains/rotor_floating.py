@@ -5,8 +5,6 @@ and can. A row of the table belongs to s <= l <= t and holds, for every number o
 backwards of t down to l from the input of s, which m leaves out and of which nothing is left at the end.
 """
 
-from __future__ import annotations
-
 from remat_cli.solvers._chains.rotor_kernels import (
     CHECKPOINT,
     NEVER,

@@ -6,8 +6,6 @@ down to s, from the input of s and the gradient of t; m leaves out that input. L
 for every row, the fewest slots with a finite time. The last row of layer 0 is zero.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 from remat_cli.solvers._chains.rotor_slots import (

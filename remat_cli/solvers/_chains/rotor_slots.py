@@ -1,7 +1,5 @@
 """Memory in slots: chains' sizes as whole numbers small enough to index a table with (Shilova 2021, 2.5)."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import TypeAlias

@@ -1,7 +1,5 @@
 """Optimal schedules of a chain for every budget at once: tables, operations behind them, and plans worth judging."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial

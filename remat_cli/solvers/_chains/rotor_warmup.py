@@ -1,7 +1,5 @@
 """Loading the tables' kernels ahead of need, so that a caller can say what it waits for."""
 
-from __future__ import annotations
-
 from remat_cli.solvers._chains import rotor_floating, rotor_kernels
 from remat_cli.solvers._chains.actions import Chain
 from remat_cli.solvers._chains.rotor_slots import make_slots

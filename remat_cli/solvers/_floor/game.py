@@ -18,8 +18,6 @@ So the game may be played on any part of a problem. Items below a size, and item
 Sketches are such parts: only large storage, chains shortened, the surroundings of one op.
 """
 
-from __future__ import annotations
-
 import heapq
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field

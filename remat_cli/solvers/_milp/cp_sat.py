@@ -3,8 +3,6 @@
 And what its models of schedules share: problems in small integers, intervals of events.
 """
 
-from __future__ import annotations
-
 import math
 import queue
 import threading

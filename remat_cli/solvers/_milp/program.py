@@ -4,8 +4,6 @@ Bounds by HiGHS come in steps: first without integers; then with those variables
 another value costs more than the best schedule known. See `_with_target` for why that is a proof.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace

@@ -5,8 +5,6 @@ An event is a place for one computation. Staged domains fix the order of first c
 recomputes of ops before j, in index order, and then the first computation of op j.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import dataclass
 from typing import Literal

@@ -8,8 +8,6 @@ shifted by one event, without which a reader could not start at the end of an in
 At the end: schedules to hints, and solutions to schedules.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal

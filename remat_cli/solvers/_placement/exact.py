@@ -7,8 +7,6 @@ lesser of that bound and the bound within the caps holds for all schedules, so p
 until the best schedule meets the bound, until nothing is left beyond them, or until time is up.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import partial
 from typing import Any

@@ -1,7 +1,5 @@
 """Schedules to hints and solutions to schedules, for the exact model of placement."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable
 from typing import Any

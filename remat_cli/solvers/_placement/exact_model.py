@@ -11,8 +11,6 @@ in place holds its result from the event after its own. What the judge asks besi
 in-place results the model may allow more than the judge, never less: its bounds hold, its schedules must be judged.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import pairwise

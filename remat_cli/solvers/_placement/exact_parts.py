@@ -1,7 +1,5 @@
 """What the exact form of placement decides about: steps, how often and in what units; and its families of variables."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any

@@ -4,8 +4,6 @@ The rules are those of `core/simulate.py` and `core/timeline.py`, function by fu
 random schedules, and the judge still decides about every schedule that is reported.
 """
 
-from __future__ import annotations
-
 from remat_cli.solvers._placement.state import (
     ANYWHERE,
     BASE,

@@ -1,7 +1,5 @@
 """Kernels that change a schedule: put steps in, bring a value back, make a changed row legal again."""
 
-from __future__ import annotations
-
 from remat_cli.solvers._placement.state import (
     BEFORE_ITEM,
     BIRTH,

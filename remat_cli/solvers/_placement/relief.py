@@ -1,7 +1,5 @@
 """Kernels that bring a schedule within the budgets: recompute later, copy back from elsewhere, or copy out and back."""
 
-from __future__ import annotations
-
 import math
 
 from remat_cli.solvers._placement.judge import evaluate

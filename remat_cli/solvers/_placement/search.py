@@ -1,7 +1,5 @@
 """Kernels of large-neighbourhood search over placements: change, make legal, repair, accept."""
 
-from __future__ import annotations
-
 import math
 
 from remat_cli.solvers._placement.judge import evaluate

@@ -1,7 +1,5 @@
 """What the parts of `placement` share while it runs: the best plan and bound, and when to stop."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable

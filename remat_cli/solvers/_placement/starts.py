@@ -3,8 +3,6 @@
 Of these problems, all in one memory or of devices that share theirs, `lift` brings a schedule back.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 

@@ -8,8 +8,6 @@ A schedule is a row of codes, one per step: `op * devices + device` for a comput
 `(tensor * devices + source) * devices + target` more for a copy.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Running the placement kernels: a track is one search, with its records and scratch."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Loading the placement kernels ahead of need, so that a caller can say what it waits for."""
 
-from __future__ import annotations
-
 from remat_cli.core.placing import one_device_schedule
 from remat_cli.core.problem import Device, Memory, OpSpec, Problem, TensorSpec
 from remat_cli.solvers._placement.search import begin, search

@@ -1,7 +1,5 @@
 """Kernels that change a schedule by way of a log, so that a search can take back what it did."""
 
-from __future__ import annotations
-
 from remat_cli.solvers._search.profile import follower, insert, remove
 from remat_cli.solvers._search.shifts import shift
 from remat_cli.solvers._search.state import BUNDLE, LOG, LOG_AT, LOG_WHAT, LOGGED, NUM, OP, Ints, fragment, kernel

@@ -1,7 +1,5 @@
 """Kernels that remove recomputes for a search to put in others."""
 
-from __future__ import annotations
-
 from remat_cli.solvers._search.changes import take_out
 from remat_cli.solvers._search.profile import is_removable, newest, uniform
 from remat_cli.solvers._search.state import (

@@ -1,7 +1,5 @@
 """Kernels run by Python as they are written: some hundred times slower, but there at once."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import wraps
 from types import FunctionType

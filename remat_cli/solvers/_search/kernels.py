@@ -1,7 +1,5 @@
 """Kernels of the search itself: repair, prune, and large-neighbourhood search over recomputes."""
 
-from __future__ import annotations
-
 import math
 
 from remat_cli.solvers._search.changes import INSERT, insert_bundle, move, take_out, undo

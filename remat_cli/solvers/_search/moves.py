@@ -4,8 +4,6 @@ A *bundle* is an op recomputed directly before some step together with the dead 
 topological order. Single recomputes are bundles of one; their dead inputs stay alive longer instead.
 """
 
-from __future__ import annotations
-
 from remat_cli.solvers._search.profile import gained, held_before, lost, newest, previous_read
 from remat_cli.solvers._search.slots import collect, excess_change_below, is_tight
 from remat_cli.solvers._search.state import (

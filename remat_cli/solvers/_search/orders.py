@@ -1,7 +1,5 @@
 """Kernels that look for orders with less memory: greedy list scheduling, and moves of whole branches in time."""
 
-from __future__ import annotations
-
 import math
 
 from remat_cli.solvers._search.changes import move, undo

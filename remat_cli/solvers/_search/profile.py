@@ -1,7 +1,5 @@
 """Kernels that keep a schedule's memory profile exact while steps come, go and shift, and can take it all back."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from remat_cli.solvers._search.slots import (

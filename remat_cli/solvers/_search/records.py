@@ -1,7 +1,5 @@
 """Kernels that save and load schedules, and pick steps over budget."""
 
-from __future__ import annotations
-
 from remat_cli.solvers._search.profile import build, uniform
 from remat_cli.solvers._search.slots import excess
 from remat_cli.solvers._search.state import (

@@ -1,7 +1,5 @@
 """Kernels that bring a schedule under its budget by inserting recomputes."""
 
-from __future__ import annotations
-
 import math
 
 from remat_cli.solvers._search.changes import insert_bundle

@@ -1,7 +1,5 @@
 """Kernels that move a step in time without changing who reads from whom."""
 
-from __future__ import annotations
-
 from remat_cli.solvers._search.profile import (
     gained,
     held_before,

@@ -5,8 +5,6 @@ All changes of memory are ranges of slots. A move to be looked at is *collected*
 stay below the budget are passed in one go, so the time goes into the few that matter.
 """
 
-from __future__ import annotations
-
 from remat_cli.solvers._search.state import (
     BLOCK_AT,
     BLOCK_BY,

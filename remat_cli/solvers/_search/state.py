@@ -9,8 +9,6 @@ Steps stand in *slots*, with empty slots between them, so that a step comes or g
 are grouped in blocks of a power of two; a block knows its highest slot, and what was added to all of its slots.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from types import MappingProxyType
 from typing import Any, Final, TypeVar, cast

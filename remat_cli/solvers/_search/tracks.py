@@ -1,7 +1,5 @@
 """Running the search kernels: tracks, the clock they stop by, and orders that need less memory without recomputing."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Loading the search kernels ahead of need, so that a caller can say what it waits for."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

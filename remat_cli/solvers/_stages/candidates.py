@@ -3,8 +3,6 @@
 Sections of Jain et al. 2020: two-phase rounding fixes S by a threshold or at random, then completes R.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias

@@ -17,8 +17,6 @@ further; recomputes of ops that must not be repeated; all of the first stages as
 together, because holding it all is as good as any other way to get there; levels of stages where it fits.
 """
 
-from __future__ import annotations
-
 import gc
 import math
 from collections.abc import Callable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """Checkmate's program without integers: its value is a lower bound, its S tells what to hold."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

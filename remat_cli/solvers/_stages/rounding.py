@@ -6,8 +6,6 @@ v*n + v is its first run. Where events come and go, the order stays that of the 
 As in `_search.state`, a net is a table of the problem, and a state `s` a table whose rows are named below.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 

@@ -5,8 +5,6 @@ ops. `computed[t]` are the ops that run in stage t, t among them (the paper's R)
 tensors in memory when stage t begins that are read later, before they are made anew, or kept to the end (S).
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Loading the rounding kernels ahead of need, so that a caller can say what it waits for."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from remat_cli.core.problem import Device, Memory, OpSpec, Problem, TensorSpec

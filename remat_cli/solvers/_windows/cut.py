@@ -10,8 +10,6 @@ computations are now; the skeleton step after it is the event `g * width + width
 boundary, an event at which what is needed later is read.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate

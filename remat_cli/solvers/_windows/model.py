@@ -4,8 +4,6 @@ After Bartan et al., "Moccasin: Efficient Tensor Rematerialization for Neural Ne
 free computations of a cut (large-neighbourhood search).
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Callable

@@ -4,8 +4,6 @@ Neighbourhoods: a stretch of steps with all that is computed or read there, and 
 schedule. Sizes adapt: what is solved to its end grows, what runs out of time shrinks.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace

@@ -1,7 +1,5 @@
 """What the model of `xengine` may do where: which ops may run in which stage, what may be held, read and copied."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Literal, TypeAlias

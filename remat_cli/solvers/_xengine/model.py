@@ -4,8 +4,6 @@ Names of the paper: run = R, hold = S, free = F, level = U. A copy replaces Z an
 k on device d reads x from device s". Reading locally has no variable: an op that runs and copies nothing reads locally.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 

@@ -1,7 +1,5 @@
 """Between schedules and the stage matrices of `xengine`: what a solution says to do, and a schedule as a solution."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
