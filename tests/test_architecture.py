@@ -100,25 +100,11 @@ def test_every_line_of_the_picture_is_an_import():
 
 
 def test_files_import_each_other_in_no_circle():
-    imported = {module_of(path): imports_at_once(path) - {module_of(path)} for path in FILES}
+    imported = {module_of(path): imports_of(path) - {module_of(path)} for path in FILES}
     rest = {name: names & imported.keys() for name, names in imported.items()}
     while free := {name for name, names in rest.items() if not names & rest.keys()}:
         rest = {name: names for name, names in rest.items() if name not in free}
     assert not rest, f"these files import each other: {sorted(rest)}"
-
-
-def imports_at_once(path: Path) -> set[str]:
-    """What a file imports when it is loaded, and for types."""
-    names = imports_of(path)
-    inside = {
-        name
-        for item in ast.walk(ast.parse(path.read_text()))
-        if isinstance(item, ast.FunctionDef)
-        for part in ast.walk(item)
-        if isinstance(part, ast.ImportFrom) and part.module
-        for name in (part.module, *(f"{part.module}.{alias.name}" for alias in part.names))
-    }
-    return names - inside
 
 
 def module_of(path: Path) -> str:
@@ -160,15 +146,6 @@ def test_help_loads_no_heavy_library():
     assert done.returncode == 0, done.stderr
 
 
-STILL_TOLD_TWICE = frozenset(
-    {
-        *("Clock", "Computation", "Cut", "Gap", "Incumbent", "Instance", "Model", "Net", "Pair", "Placement"),
-        *("Question", "Run", "Stage", "Stages", "Track", "Units", "Windows"),
-    }
-)
-"""Names of public classes in `solvers/` that another class has too: each waits for a name of its own."""
-
-
 def test_a_class_name_means_one_thing():
     places = defaultdict(list)
     for path in FILES:
@@ -176,6 +153,4 @@ def test_a_class_name_means_one_thing():
             if isinstance(item, ast.ClassDef) and not item.name.startswith("_"):
                 places[item.name].append(path.relative_to(PACKAGE))
     twice = {name: found for name, found in places.items() if len(found) > 1}
-    assert twice.keys() <= STILL_TOLD_TWICE, {name: twice[name] for name in twice.keys() - STILL_TOLD_TWICE}
-    for name, found in twice.items():
-        assert sum(room_of(PACKAGE / path) != "solvers" for path in found) <= 1, (name, found)
+    assert not twice

@@ -7,7 +7,7 @@ from typing import Any, Literal, TypeAlias, TypeVar
 import msgspec
 
 from remat_cli.base.errors import ModelError
-from remat_cli.report.style import Style
+from remat_cli.report.style import Style, lines_of
 
 Flat = TypeVar("Flat", bound=msgspec.Struct)
 BenchStatus = Literal["optimal", "feasible", "infeasible", "not_found", "error", "crashed", "overran"]
@@ -105,9 +105,7 @@ class BenchReport(msgspec.Struct, frozen=True, kw_only=True):
 
     def lines(self, style: Style) -> list[str]:
         """The tables, and what was left out."""
-        from remat_cli.report.bench_table import bench_lines
-
-        return bench_lines(self, style)
+        return lines_of("remat_cli.report.bench_table:bench_lines", self, style)
 
 
 def joined(kind: type[Flat], *parts: msgspec.Struct, **fields: Any) -> Flat:

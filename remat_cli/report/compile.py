@@ -9,7 +9,7 @@ from remat_cli.report.explain import DeviceReport, LinkReport, LiveTensor, Recom
 from remat_cli.report.placed import Obstacle, PlacedPlan, device_reports, find_obstacle, link_reports, placed_recomputes
 from remat_cli.report.regions import RegionReport
 from remat_cli.report.solution import EXIT_DONE, EXIT_UNVERIFIED, SolutionReport, compile_exit_code
-from remat_cli.report.style import Style, percent, plural, shorten
+from remat_cli.report.style import Style, lines_of, percent, plural, shorten
 
 ONE_SESSION_ONLY = (
     "device",
@@ -70,9 +70,7 @@ class CompileReport(msgspec.Struct, frozen=True, kw_only=True):
 
     def lines(self, style: Style) -> list[str]:
         """The report for people."""
-        from remat_cli.report.compile_text import compile_lines
-
-        return compile_lines(self, style)
+        return lines_of("remat_cli.report.compile_text:compile_lines", self, style)
 
     @property
     def exit_code(self) -> int:
@@ -92,9 +90,7 @@ class VerifyReport(msgspec.Struct, frozen=True, kw_only=True):
 
     def lines(self, style: Style) -> list[str]:
         """The report for people."""
-        from remat_cli.report.compile_text import verify_lines
-
-        return verify_lines(self, style)
+        return lines_of("remat_cli.report.compile_text:verify_lines", self, style)
 
     @property
     def exit_code(self) -> int:

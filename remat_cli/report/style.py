@@ -1,6 +1,7 @@
 """How text looks: width, colour and character set of whatever shows it, and columns that line up."""
 
-from collections.abc import Sequence
+import importlib
+from collections.abc import Callable, Sequence
 from itertools import groupby
 from typing import Literal
 
@@ -66,3 +67,10 @@ def duration(time_ns: float) -> str:
 def plural(count: int, noun: str) -> str:
     """`1 op`, `3 ops`."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def lines_of(writer: str, report: object, style: Style) -> list[str]:
+    """The lines of a report by `module:function`, for writers so long that they have a file of their own."""
+    module, _, function = writer.partition(":")
+    write: Callable[[object, Style], list[str]] = getattr(importlib.import_module(module), function)
+    return write(report, style)
