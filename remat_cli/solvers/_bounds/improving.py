@@ -207,7 +207,7 @@ def _tasks(pressure: Pressure, order: Order) -> Iterator[Task]:
     yield gap_cover(problem)
     is_large = len(problem.ops) > _LARGE
     for count in _BOUNDARIES_LARGE if is_large else _BOUNDARIES_RELAXED:
-        task = relaxedfrontier(pressure, count)
+        task = relaxed_frontier(pressure, count)
         if task.size <= _MOST:
             yield task
     tried: list[list[int]] = []
@@ -255,7 +255,7 @@ def frontier(pressure: Pressure, boundaries: int) -> Task:
     return Task("frontier", partial(_frontier_program, [chosen]), size, facts={"boundaries": len(chosen)})
 
 
-def relaxedfrontier(pressure: Pressure, boundaries: int) -> Task:
+def relaxed_frontier(pressure: Pressure, boundaries: int) -> Task:
     """Without integers, from layers with so many critical events, half as many, and so on.
 
     Linear in the number of ops; on large problems it says far more than the gap cover. Integers would cost more time
