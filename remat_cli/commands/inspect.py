@@ -44,13 +44,12 @@ def _inspected(path: Path, settings: Settings, progress: Progress) -> InspectRep
     with work_folder(settings.work_dir) as work:
         prepared = prepare(path, settings.conditions, work, progress)
         platform = profile_model(prepared, settings.conditions, progress)
-        free = inspect_model(path, prepared.graph, platform.profile, platform.problem())
         if settings.budget is None:
-            return free
+            return inspect_model(path, prepared.graph, platform.profile, platform.problem())
         request = request_of(settings)
         question = ask(platform, request)
-        asked = inspect_model(path, prepared.graph, platform.profile, question.problem, question.text)
-        report = free if question.least else asked
+        judged = (platform.problem(), None) if question.least else (question.problem, question.text)
+        report = inspect_model(path, prepared.graph, platform.profile, *judged)
         if settings.split == "off":
             return report
         regions, facts, obstacle = propose_regions(prepared, platform, request, work)

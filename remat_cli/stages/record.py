@@ -21,8 +21,8 @@ from remat_cli.core.plan_file import (
     Solved,
     graph_instances,
 )
-from remat_cli.core.problem import Problem, input_ops
-from remat_cli.core.profile import Placement, Profile, Reference
+from remat_cli.core.problem import input_ops
+from remat_cli.core.profile import Placement, Profile
 from remat_cli.core.verification import Verification
 from remat_cli.devices.provider_table import PROVIDERS, named_spec
 from remat_cli.onnx_io.phases import annotate
@@ -31,7 +31,6 @@ from remat_cli.runtime.profile_cache import provenance
 from remat_cli.runtime.verify import VerifyRequest
 from remat_cli.stages.ask import CompileRequest
 from remat_cli.stages.planned import PlannedModel, WrittenModel
-from remat_cli.stages.platform import Platform
 from remat_cli.stages.prepare import Prepared
 
 PATTERN_OFF = "options.enable_mem_pattern = False  # else later runs take one block for all tensors\n"
@@ -196,7 +195,16 @@ def _placed_promise(planned: PlannedModel) -> Promise:
 def placement_of(planned: PlannedModel) -> Placement:
     """All that a plan across devices holds besides its schedule, as far as it is known."""
     platform, problem = planned.platform, planned.answer.question.problem
-    known = unplaced(platform, problem, planned.single)
+    known = Placement(
+        devices=platform.specs,
+        profiles=platform.profiles,
+        links=platform.links,
+        budgets=planned.answer.question.budgets,
+        overlap=problem.overlap,
+        peak_bytes={},
+        single=planned.single,
+        session_bytes=dict(platform.session_bytes),
+    )
     if planned.cut is None:
         return known
     names = [memory.name for memory in problem.memories]
@@ -208,20 +216,6 @@ def placement_of(planned: PlannedModel) -> Placement:
         memory_bytes=dict(zip(names, planned.cut.memory_bytes, strict=True)),
         segments=planned.cut.segments,
         energy_nj=energy if has_power else {},
-    )
-
-
-def unplaced(platform: Platform, problem: Problem, single: tuple[Reference, ...]) -> Placement:
-    """What is known of devices where no plan was found."""
-    return Placement(
-        devices=platform.specs,
-        profiles=platform.profiles,
-        links=platform.links,
-        budgets={memory.name: memory.budget_bytes for memory in problem.memories},
-        overlap=problem.overlap,
-        peak_bytes={},
-        single=single,
-        session_bytes=dict(platform.session_bytes),
     )
 
 
