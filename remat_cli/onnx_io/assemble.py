@@ -212,7 +212,7 @@ def check_rewritten(model: ir.Model, interface: Interface) -> None:
     if _described(interface_of(model)) != _described(interface):
         raise RematError("the rewritten model has another interface than the original: report this")
     try:
-        onnx.checker.check_model(ir.to_proto(_light_copy(model)))
+        onnx.checker.check_model(ir.to_proto(light_copy(model)))
     except onnx.checker.ValidationError as error:
         raise RematError(f"the rewritten model is not valid ONNX: {str(error).splitlines()[0]}") from error
 
@@ -221,7 +221,7 @@ def _described(interface: Interface) -> list[tuple[str, str, str]]:
     return [(port.name, str(port.type), str(port.shape)) for port in (*interface.inputs, *interface.outputs)]
 
 
-def _light_copy(model: ir.Model) -> ir.Model:
+def light_copy(model: ir.Model) -> ir.Model:
     """The model with its large weights turned into inputs, so that it can be checked at any size."""
     copy = model.clone()
     graph = copy.graph

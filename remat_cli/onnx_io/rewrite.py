@@ -15,7 +15,7 @@ from remat_cli.core.profile import OpCost, Profile, Provenance
 from remat_cli.core.simulate import baseline
 from remat_cli.onnx_io.assemble import Draft, Parts, assemble, check_rewritten, declare, element_types
 from remat_cli.onnx_io.default_order import captured_values
-from remat_cli.onnx_io.free_shapes import Canvas, Dims, free_shapes, known_shapes
+from remat_cli.onnx_io.free_shapes import Canvas, Dims, Infer, free_shapes, known_shapes
 from remat_cli.onnx_io.gates import Scene, Woven, add_gates, newly_lone_reads
 from remat_cli.onnx_io.interface import Interface, Port, fed_inputs, size_bytes, type_of
 from remat_cli.onnx_io.normalise import fresh_name, names_in
@@ -27,23 +27,27 @@ MOST_ROUNDS = 8  # barriers move towards the source of a known shape, one op per
 
 @dataclass(frozen=True)
 class Released:
-    """A model in which order and frees are settled; `observed` are the types of all nodes' results."""
+    """A model in which order and frees are settled.
+
+    `observed` are the types of all nodes' results, `known` what the runtime knows of their shapes when it loads them.
+    """
 
     model: ir.Model
     woven: Woven
     observed: dict[str, tuple[TensorType, ...]]
+    known: dict[str, Dims]
 
 
-def release_buffers(parts: Parts, scene: Scene) -> Released:
+def release_buffers(parts: Parts, scene: Scene, infer: Infer) -> Released:
     """Write gates and shapes until no large buffer has a shape that the runtime knows beforehand.
 
     Values whose shape cannot be hidden after some rounds keep it: order and results do not depend on this.
     """
-    scene = replace(scene, barriers=_known_ports(parts, scene))
+    scene = replace(scene, barriers=scene.barriers | _known_ports(parts, scene))
+    sizes = {name: size_bytes(kind) for name, kind in scene.types.items()}
     for _ in range(MOST_ROUNDS):
-        released, shapes = _settle(parts, scene)
-        sizes = {name: size_bytes(kind) for name, kind in scene.types.items()}
-        targets = known_shapes(released.woven.drafts, shapes, LEAST_BYTES, sizes)
+        released = _settle(parts, scene, infer)
+        targets = known_shapes(released.woven.drafts, released.known, LEAST_BYTES, sizes)
         more = frozenset(name for name in targets if name in scene.types and name not in scene.opaque)
         if more <= scene.barriers:
             break
@@ -51,7 +55,7 @@ def release_buffers(parts: Parts, scene: Scene) -> Released:
     return released
 
 
-def _settle(parts: Parts, scene: Scene) -> tuple[Released, dict[str, Dims]]:
+def _settle(parts: Parts, scene: Scene, infer: Infer) -> Released:
     woven = add_gates(scene)
     types = {**scene.types, **woven.types}
     zeros = {name: ir.tensor(np.zeros(length, np.int64)) for name, length in woven.zeros.items()}
@@ -63,10 +67,9 @@ def _settle(parts: Parts, scene: Scene) -> tuple[Released, dict[str, Dims]]:
     }
     outputs = {port.name for port in parts.interface.outputs}
     groups = _groups(to_graph(model, observed), outputs | set(scene.opaque))
-    canvas = Canvas(woven.drafts, types, _fixed_shapes(parts), parts.weights, groups, dict(model.graph.opset_imports))
-    shapes = free_shapes(canvas)
+    shapes, known = free_shapes(Canvas(model, types, groups), infer)
     declare(model, shapes)
-    return Released(model, woven, observed), shapes
+    return Released(model, woven, observed, known)
 
 
 def _groups(graph: Graph, left_out: set[str]) -> dict[str, int]:
@@ -92,11 +95,6 @@ def _no_cost(graph: Graph) -> Profile:
     return Profile("any", "", nowhere, tuple(OpCost(op.name, 0) for op in graph.ops), 0, 0)
 
 
-def _fixed_shapes(parts: Parts) -> dict[str, Dims | None]:
-    """Declared shapes of inputs and outputs."""
-    return {port.name: _dims(port) for port in (*parts.interface.inputs, *parts.interface.outputs)}
-
-
 def _dims(port: Port) -> tuple[int | str | None, ...] | None:
     if port.shape is None:
         return None
@@ -116,13 +114,17 @@ def _is_known(dims: tuple[int | str | None, ...]) -> bool:
 
 @dataclass(frozen=True)
 class RewriteInfo:
-    """What the rewritten model says about itself, and the interface it must keep."""
+    """What the rewritten model says about itself, and the interface it must keep.
+
+    `barriers` are values that the runtime's optimiser must not look past.
+    """
 
     budget_bytes: int
     source_sha256: str
     remat_version: str
     bound_dims: Mapping[str, int]
     interface: Interface
+    barriers: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -130,7 +132,8 @@ class Rewritten:
     """The rewritten model and what is needed to judge and verify it.
 
     `step_ops` is the node of each plan step, in order; `gate_ops` are the gate helpers' names;
-    `observed` are the types of all nodes' results, as `to_graph` wants them.
+    `observed` are the types of all nodes' results and `known` what the runtime knows of shapes before a run, both as
+    `to_graph` wants them.
     """
 
     model: ir.Model
@@ -138,9 +141,10 @@ class Rewritten:
     gate_ops: frozenset[str]
     gates: int
     observed: dict[str, tuple[TensorType, ...]]
+    known: dict[str, Dims]
 
 
-def rewrite(model: ir.Model, graph: Graph, plan: Plan, info: RewriteInfo) -> Rewritten:
+def rewrite(model: ir.Model, graph: Graph, plan: Plan, info: RewriteInfo, infer: Infer) -> Rewritten:
     """Write the plan as a model: its ops in the plan's order, repeated ones as copies, held in place by gates.
 
     `graph` must be that of `model`, and `plan` a one-device plan of it. Weights are shared, never copied.
@@ -153,7 +157,8 @@ def rewrite(model: ir.Model, graph: Graph, plan: Plan, info: RewriteInfo) -> Rew
     _refuse_dead_clones(steps, {port.name for port in info.interface.outputs})
     steps, weights = free_reshapes(steps, _weights(model), taken)
     parts = Parts(model, info.interface, weights, _value_types(steps, types))
-    released = release_buffers(parts, _scene(graph, steps, types, parts, taken))
+    scene = replace(_scene(graph, steps, types, parts, taken), barriers=info.barriers & types.keys())
+    released = release_buffers(parts, scene, infer)
     drafts = released.woven.drafts
     _describe(released.model, info)
     check_rewritten(released.model, info.interface)
@@ -163,6 +168,7 @@ def rewrite(model: ir.Model, graph: Graph, plan: Plan, info: RewriteInfo) -> Rew
         gate_ops=frozenset(draft.name for draft in drafts if draft.step < 0),
         gates=released.woven.gates,
         observed=released.observed,
+        known=released.known,
     )
 
 

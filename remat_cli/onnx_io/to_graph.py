@@ -16,20 +16,24 @@ from remat_cli.onnx_io.op_facts import facts_of
 from remat_cli.onnx_io.phases import PHASE_KEY, PHASES
 
 INPUTS = ""  # no node has this name
+KnownDims = tuple[int | str | None, ...]
 
 
-def to_graph(model: ir.Model, observed: Mapping[str, tuple[TensorType, ...]]) -> Graph:
+def to_graph(
+    model: ir.Model, observed: Mapping[str, tuple[TensorType, ...]], known: Mapping[str, KnownDims] | None = None
+) -> Graph:
     """The model as solvers see it; ops are in the order of a default session.
 
     `observed[name]` are the types of the existing outputs of the node of that name, in order; `observed[INPUTS]` are
     those of the inputs to feed, needed only where the model leaves dimensions symbolic. A tensor that shares
-    the storage of a weight has size 0, because the weight is counted already.
+    the storage of a weight has size 0, because the weight is counted already. `known` is what the runtime knows of
+    shapes before a run, where that is not all: it works in place only where it knows two shapes to be the same.
 
     Raises:
         ModelError: a node was not observed, or the model's inputs are not bound tensors.
     """
     nodes = list(model.graph)
-    builder = _Builder(observed)
+    builder = _Builder(observed, known)
     for name, kind in _input_types(model, observed).items():
         builder.add_tensor(name, Tensor(name, kind.dtype, kind.shape, size_bytes(kind)), borrowed=True)
     for value in model.graph.initializers.values():
@@ -54,6 +58,7 @@ class _Builder:
     """The graph while it grows. `borrowed` tensors live in a model input or a weight, never in a buffer of the run."""
 
     observed: Mapping[str, tuple[TensorType, ...]]
+    known: Mapping[str, KnownDims] | None = None
     ops: list[Op] = field(default_factory=list)
     tensors: list[Tensor] = field(default_factory=list)
     ids: dict[str, int] = field(default_factory=dict)
@@ -123,9 +128,17 @@ class _Builder:
             if base is None or base in self.borrowed or result not in made or read.count(self.tensors[base].name) > 1:
                 continue
             before, after = self.tensors[base], self.tensors[made[result]]
-            if before.shape == after.shape and element_bits(before.dtype) == element_bits(after.dtype):
+            is_same = before.shape == after.shape and element_bits(before.dtype) == element_bits(after.dtype)
+            if is_same and self._are_known_equal(before.name, after.name):
                 shared.append((base, made[result]))
         return tuple(shared)
+
+    def _are_known_equal(self, *names: str) -> bool:
+        """Whether the runtime knows before a run that two tensors have the same shape."""
+        if self.known is None:
+            return True
+        before, after = (self.known.get(name) for name in names)
+        return before is not None and before == after and None not in before
 
     def _weight(self, name: str) -> int:
         if name not in self.weight_ids:

@@ -51,9 +51,10 @@ class ModelFacts(msgspec.Struct, frozen=True):
 class Prepared:
     """A model ready to be planned. `reference` is the optimised model that a Graph and all plans index.
 
-    `more_feeds` are other inputs, on which outputs are compared too.
+    `more_feeds` are other inputs, on which outputs are compared too; `conditions` are those that it was prepared under.
     """
 
+    conditions: Conditions
     source: SourceModel
     reference: Any
     reference_path: Path
@@ -98,6 +99,7 @@ def prepare(path: Path, conditions: Conditions, work: Path, progress: Progress) 
         facts = ModelFacts(*first_sight(reference_path, feeds, exact_settings(conditions)))
     graph = to_graph(reference, facts.types)
     return Prepared(
+        conditions=conditions,
         source=source,
         reference=reference,
         reference_path=reference_path,

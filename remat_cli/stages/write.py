@@ -1,6 +1,9 @@
 """From a plan to a judged model: rewrite, read it back, judge it again, gates included."""
 
+import tempfile
 from dataclasses import replace
+from functools import partial
+from pathlib import Path
 
 import msgspec
 
@@ -8,18 +11,25 @@ from remat_cli import __version__
 from remat_cli.base import progress as stages
 from remat_cli.base.errors import RematError
 from remat_cli.base.progress import Progress
+from remat_cli.core.conditions import Conditions
 from remat_cli.core.plan import Plan
 from remat_cli.core.problem import make_problem
 from remat_cli.core.profile import OpCost, Profile
 from remat_cli.core.simulate import baseline
 from remat_cli.core.tidy import calm
 from remat_cli.onnx_io.interface import weight_uses
+from remat_cli.onnx_io.load import save
+from remat_cli.onnx_io.loaded import Touched, held_back, touched
 from remat_cli.onnx_io.rewrite import RewriteInfo, Rewritten, rewrite, set_model_metadata
 from remat_cli.onnx_io.to_graph import to_graph
+from remat_cli.runtime.loading import shapes_at_load
+from remat_cli.runtime.session import optimize
 from remat_cli.stages.fit import excess_bytes, fit
 from remat_cli.stages.planned import PlannedModel, WrittenModel
 from remat_cli.stages.prepare import Prepared
 from remat_cli.stages.solve import BudgetAnswer, Search, answer_again, tidied
+
+MOST_PASSES = 6  # of the optimiser, each answered by gates
 
 
 def write_within_budget(planned: PlannedModel, search: Search, progress: Progress) -> PlannedModel:
@@ -96,12 +106,38 @@ def _excess_bytes(answer: BudgetAnswer, written: WrittenModel) -> int:
 
 def _write(prepared: Prepared, profile: Profile, answer: BudgetAnswer) -> WrittenModel:
     assert answer.plan is not None
-    source = prepared.source
-    info = RewriteInfo(answer.question.budget_bytes, source.sha256, __version__, source.bound_dims, source.interface)
-    rewritten = rewrite(prepared.reference, prepared.graph, answer.plan, info)
+    rewritten = _left_alone(prepared, answer.plan, answer.question.budget_bytes)
     written = _judge_again(prepared, profile, answer.plan, rewritten)
     set_model_metadata(rewritten.model, "remat.predicted_peak_bytes", str(written.plan.peak))
     return written
+
+
+def _left_alone(prepared: Prepared, plan: Plan, budget_bytes: int) -> Rewritten:
+    """The plan as a model in which the runtime's optimiser finds nothing to do when a default session loads it.
+
+    Where it would touch some ops, gates hide them from each other. What it touches after some rounds too is left to
+    verification, which says so. A portable model is meant to be optimised again.
+    """
+    source, conditions = prepared.source, prepared.conditions
+    info = RewriteInfo(budget_bytes, source.sha256, __version__, source.bound_dims, source.interface)
+    infer = partial(shapes_at_load, custom_ops=conditions.custom_ops)
+    rewritten = rewrite(prepared.reference, prepared.graph, plan, info, infer)
+    for _ in range(0 if conditions.portable else MOST_PASSES):
+        hidden = held_back(rewritten.model, _touched(rewritten, conditions, prepared.reference_path.parent))
+        if hidden <= info.barriers:
+            break
+        info = replace(info, barriers=info.barriers | hidden)
+        rewritten = rewrite(prepared.reference, prepared.graph, plan, info, infer)
+    return rewritten
+
+
+def _touched(rewritten: Rewritten, conditions: Conditions, work: Path) -> Touched:
+    """What a default session makes of the file."""
+    with tempfile.TemporaryDirectory(prefix="load_", dir=work) as folder:
+        path, loaded = Path(folder) / "written.onnx", Path(folder) / "loaded.onnx"
+        save(rewritten.model, path)
+        optimize(path, loaded, "all", conditions.intra_op_threads, conditions.custom_ops)
+        return touched(rewritten.model, loaded)
 
 
 def _judge_again(prepared: Prepared, profile: Profile, plan: Plan, rewritten: Rewritten) -> WrittenModel:
@@ -110,7 +146,7 @@ def _judge_again(prepared: Prepared, profile: Profile, plan: Plan, rewritten: Re
     Raises:
         RematError: the file would not run in the plan's order.
     """
-    graph = to_graph(rewritten.model, rewritten.observed)
+    graph = to_graph(rewritten.model, rewritten.observed, rewritten.known)
     executed = tuple(op.name for op in graph.ops if op.name not in rewritten.gate_ops)
     if executed != rewritten.step_ops:
         raise RematError("the rewritten model would not run in the plan's order: a bug in remat, please report it")

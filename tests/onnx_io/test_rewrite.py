@@ -24,6 +24,7 @@ from remat_cli.onnx_io.interface import interface_of
 from remat_cli.onnx_io.load import DimBindings, SourceModel, inputs_of, load, save
 from remat_cli.onnx_io.rewrite import RewriteInfo, Rewritten, rewrite, set_model_metadata
 from remat_cli.onnx_io.to_graph import to_graph
+from remat_cli.runtime.loading import shapes_at_load
 from tests.helpers import free_problem, observe, optimise, random_feeds, run_profiled, to_bytes
 from tests.onnx_io.graphs import model_of, random_model, random_schedule
 
@@ -41,7 +42,7 @@ class Reference:
         plan = simulate(free_problem(self.graph), schedule)
         source = self.source
         info = RewriteInfo(123, source.sha256, "0.1", source.bound_dims, source.interface)
-        return rewrite(self.model, self.graph, plan, info)
+        return rewrite(self.model, self.graph, plan, info, shapes_at_load)
 
     def run(self, exact: bool = False) -> list[np.ndarray]:
         return run_profiled(to_bytes(self.model), self.feeds, exact)[1]
@@ -177,7 +178,7 @@ def test_plan_for_two_devices_is_refused(reference: Reference) -> None:
     plan = type(plan)(**{**{f: getattr(plan, f) for f in plan.__struct_fields__}, "schedule": schedule})
     info = RewriteInfo(1, "", "", {}, reference.source.interface)
     with pytest.raises(RematError, match="one device"):
-        rewrite(reference.model, reference.graph, plan, info)
+        rewrite(reference.model, reference.graph, plan, info, shapes_at_load)
 
 
 def test_order_of_the_file_is_the_order_of_execution(reference: Reference) -> None:
@@ -219,7 +220,7 @@ def test_odd_interfaces(tmp_path: Path) -> None:
         rng = random.Random(seed)
         plan = simulate(problem, random_schedule(problem, rng, 3))
         info = RewriteInfo(1, "", "", {}, reference.source.interface)
-        rewritten = rewrite(reference.model, reference.graph, plan, info)
+        rewritten = rewrite(reference.model, reference.graph, plan, info, shapes_at_load)
         graph = to_graph(rewritten.model, rewritten.observed)
         executed, outputs, peak = run_profiled(to_bytes(rewritten.model), reference.feeds, exact=True)
         assert executed == [op.name for op in graph.ops]
