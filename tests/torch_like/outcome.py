@@ -13,6 +13,8 @@ import onnx
 import remat_cli as remat
 from remat_cli.base.errors import RematError
 from remat_cli.core.verification import Verification
+from tests.helpers import run_profiled
+from tests.torch_like.feeds import random_inputs
 from tests.torch_like.model import torch_like_proto
 
 EXACT, LEARNT, NO_PLAN, FAILED, ERROR = "exact", "learnt", "no plan", "failed", "error"
@@ -50,7 +52,7 @@ def save_model(seed: int, folder: Path) -> Path:
 def outcome_of(seed: int, budget: str, folder: Path, **settings: Any) -> Outcome:
     """Compile the model of a seed in this folder; every exception is an outcome."""
     path = save_model(seed, folder)
-    families = tuple(torch_like_proto_families(path))
+    families = tuple(_families(path))
     asked = {"time_limit": "3s", "intra_op_threads": 1, "dim": {"batch": 1}, "force": True, **settings}
     if "free_batch" not in families:
         del asked["dim"]
@@ -76,7 +78,7 @@ def outcome_of(seed: int, budget: str, folder: Path, **settings: Any) -> Outcome
     )
 
 
-def torch_like_proto_families(path: Path) -> list[str]:
+def _families(path: Path) -> list[str]:
     """The families that a model file speaks of."""
     props = {entry.key: entry.value for entry in onnx.load(path).metadata_props}
     return props["families"].split(",")
@@ -111,10 +113,10 @@ def _broken(report: Any, seen: Verification) -> tuple[tuple[str, ...], tuple[str
         kinds.append("outputs")
     if not seen.order_honoured:
         kinds.append("order")
+        details += _order_differences(report.failed_output)
     if not seen.is_peak_exact:
-        assert isinstance(seen.measured_peak_bytes, int)
-        assert isinstance(seen.predicted_peak_bytes, int)
-        kinds.append(f"peak {seen.measured_peak_bytes - seen.predicted_peak_bytes:+,}")
+        [(predicted, measured)] = seen.peaks.values()
+        kinds.append(f"peak {(measured or 0) - predicted:+,}")
     if not seen.within_budget:
         over = seen.measured_peak_default_session_bytes - report.solution.budget_bytes
         kinds.append(f"default session {over:+,}")
@@ -124,6 +126,21 @@ def _broken(report: Any, seen: Verification) -> tuple[tuple[str, ...], tuple[str
         kinds.append("workspace")
         details.append(f"workspace {seen.measured_workspace_bytes} predicted {seen.predicted_workspace_bytes}")
     return tuple(kinds), tuple(details)
+
+
+def _order_differences(path: str) -> list[str]:
+    """Where runs of a model first leave the order of its file, and ops that the runtime put in or took out."""
+    proto = onnx.load(path)
+    wanted = [node.name for node in proto.graph.node]
+    lines = []
+    for is_exact in (True, False):
+        seen, _, _ = run_profiled(path, random_inputs(proto, 0), exact=is_exact)
+        pair = next(((a, b) for a, b in zip(seen, wanted, strict=False) if a != b), None)
+        if pair is not None:
+            gone, new = sorted(set(wanted) - set(seen))[:4], sorted(set(seen) - set(wanted))[:4]
+            options = "exact" if is_exact else "default"
+            lines.append(f"{options} options ran '{pair[0]}', not '{pair[1]}'; gone {gone}, new {new}")
+    return lines
 
 
 def _learnt(report: Any) -> tuple[str, ...]:

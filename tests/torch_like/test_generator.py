@@ -9,24 +9,11 @@ import onnxruntime as ort
 import pytest
 
 from tests.torch_like import FAMILIES, families_of, torch_like_model
+from tests.torch_like.feeds import random_inputs
 from tests.torch_like.model import NEWEST, OLDEST
 
 SEEDS = range(40)
 LEAST_CHANGE = 1e-4
-
-
-def random_inputs(model: onnx.ModelProto, seed: int) -> dict[str, np.ndarray]:
-    """Normal floats; for ids and masks zeros and ones, as remat feeds them too."""
-    dice = np.random.default_rng(seed)
-    feeds = {}
-    for value in model.graph.input:
-        tensor = value.type.tensor_type
-        shape = [dim.dim_value or 1 for dim in tensor.shape.dim]
-        dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type)
-        feeds[value.name] = (dice.standard_normal(shape) if dtype.kind == "f" else dice.integers(0, 2, shape)).astype(
-            dtype
-        )
-    return feeds
 
 
 @pytest.mark.parametrize("seed", SEEDS)
