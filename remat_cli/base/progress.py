@@ -15,6 +15,7 @@ SOLVING: Final = "solving"
 COMPARING: Final = "comparing"
 REWRITING: Final = "rewriting"
 VERIFYING: Final = "verifying"
+LEARNING: Final = "planning again with what the runs showed"
 RUNNING: Final = "running the plan"
 
 STOPPABLE: Final = frozenset({SPLITTING, SOLVING, COMPARING})  # stages that keep what they have when asked to stop

@@ -6,6 +6,8 @@ from typing import Any, Final, Literal
 
 import msgspec
 
+from remat_cli.core.learning import Learnt
+
 LEFT_OUT: Final[Any] = msgspec.UNSET
 """Default of a field that may not apply: JSON leaves it out, and only code that knows that it applies reads it."""
 
@@ -25,6 +27,11 @@ class Verification(msgspec.Struct, frozen=True, kw_only=True):
     in a fresh process succeed, with the session options that `cap_options` names. Where outputs need not be identical
     and are not, `outputs_close` says whether they are within the tolerance for sums in another order, and
     `outputs_max_relative_error` is the largest difference relative to the largest magnitude in its tensor.
+
+    `first_op_out_of_order` is the first op of the plan that did not run in its turn. `learnt` is where runs left the
+    prediction, and why; the plan was then made again, in so many `rounds_of_learning`. `first_predicted_peak_bytes` is
+    what was predicted before anything was learnt from runs of this model, `room_bytes` what of the budget is left over
+    for what could not be put right otherwise.
 
     Of a plan that is cut into sessions: outputs are compared with those of the optimised model in one session on
     `reference`; they must be the same bits where `must_be_identical` (one execution provider), else close
@@ -46,6 +53,11 @@ class Verification(msgspec.Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()
 
     order_honoured: bool = LEFT_OUT
+    first_op_out_of_order: str | None = LEFT_OUT
+    first_predicted_peak_bytes: int = LEFT_OUT
+    learnt: tuple[Learnt, ...] = LEFT_OUT
+    rounds_of_learning: int = LEFT_OUT
+    room_bytes: int = LEFT_OUT
     measured_peak_default_session_bytes: int = LEFT_OUT
     original_default_session_peak_bytes: int = LEFT_OUT
     smallest_cap_bytes: int | None = LEFT_OUT
@@ -108,14 +120,14 @@ class Verification(msgspec.Struct, frozen=True, kw_only=True):
         return self.measured_peak_bytes == self.predicted_peak_bytes
 
     @property
-    def lacks_only_cap(self) -> bool:
-        """Whether all promises hold but that of the capped runs."""
-        return len(self.failures) == 1 and self.capped_run_ok is False
+    def is_worse_under_cap(self) -> bool:
+        """Whether capped runs were made and did not tell the rewritten model from the original."""
+        return self.runs_in_one_session and self.capped_run_ok is False
 
     @property
-    def lacks_only_room(self) -> bool:
-        """Whether all promises hold but that a default session stays within the budget too."""
-        return len(self.failures) == 1 and not self.within_budget
+    def is_broken(self) -> bool:
+        """Whether outputs differ or the order was not kept, which no other plan of the same kind would mend."""
+        return not self.are_outputs_kept or (self.runs_in_one_session and not self.order_honoured)
 
     @property
     def is_faster_than_single(self) -> bool:
@@ -140,22 +152,19 @@ class Verification(msgspec.Struct, frozen=True, kw_only=True):
         too_far = "" if self.outputs_close is None else " by more than sums in another order explain"
         return (
             (self.are_outputs_kept, f"the outputs differ from the original's{too_far}"),
-            (self.order_honoured, "the runtime did not run the ops in the plan's order"),
+            (
+                self.order_honoured,
+                f"the runtime did not run the ops in the plan's order: not '{self.first_op_out_of_order}' in its turn",
+            ),
             (self.is_peak_exact, f"the measured peak is {measured} bytes, not the predicted {predicted}"),
-            (self.within_budget, "a default session's peak is above the budget"),
-            (self.capped_run_ok is not False, "no cap was found under which this model runs and the original fails"),
-            (self._is_workspace_close, "the measured workspace is more than 5 % above the predicted one"),
+            (self.within_budget, f"a session needs {self.most_measured_bytes:,} bytes, more than the budget"),
         )
 
     @property
-    def _is_workspace_close(self) -> bool:
-        """Whether an independent counter found at most 5 % more workspace than predicted; True when not measured.
-
-        Less than predicted breaks no promise: the plan then reserves more than it needs.
-        """
-        if self.measured_workspace_bytes is None or self.predicted_workspace_bytes is None:
-            return True
-        return self.measured_workspace_bytes * 100 <= self.predicted_workspace_bytes * 105
+    def most_measured_bytes(self) -> int:
+        """The larger of what the two sessions need, where both are measured."""
+        exact = self.measured_peak_bytes
+        return max(self.measured_peak_default_session_bytes, exact if isinstance(exact, int) else 0)
 
     def _placement_checks(self) -> tuple[tuple[bool, str], ...]:
         """What a plan that is cut into sessions promises."""

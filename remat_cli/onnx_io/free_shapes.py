@@ -59,7 +59,7 @@ def known_shapes(
     """Values whose readers should not see their shape, because it makes the shape of a large tensor known.
 
     They are the values of known shape that the maker of such a tensor reads, else those whose shape is known in part,
-    or the tensor itself if there are none; for Expand also the constant that says how far.
+    or the tensor itself if there are none; and a constant that says the shape.
     """
     known = {name for name, dims in shapes.items() if dims and all(isinstance(dim, int) for dim in dims)}
     partly = {name for name, dims in shapes.items() if any(isinstance(dim, int) for dim in dims)}
@@ -73,9 +73,14 @@ def known_shapes(
     return list(targets)
 
 
+SHAPE_INPUTS: Mapping[str, int] = {"Expand": 1, "Reshape": 1, "Resize": 3, "ConstantOfShape": 0}
+"""Which input of an op says the shape of its result, or a part of it, whatever else it reads."""
+
+
 def _said_by(draft: Draft) -> tuple[str, ...]:
     """What says the shape of an op's result whatever else it reads."""
-    return draft.reads[1:2] if draft.op_type == "Expand" and draft.domain in ("", "ai.onnx") else ()
+    position = SHAPE_INPUTS.get(draft.op_type) if draft.domain in ("", "ai.onnx") else None
+    return () if position is None else tuple(name for name in draft.reads[position : position + 1] if name)
 
 
 def _declare(canvas: Canvas, proved: Mapping[int, frozenset[int]]) -> dict[str, Dims]:

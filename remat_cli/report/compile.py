@@ -8,7 +8,7 @@ from remat_cli.core.verification import LEFT_OUT, Verification, applies
 from remat_cli.report.explain import DeviceReport, LinkReport, LiveTensor, Recompute
 from remat_cli.report.placed import Obstacle, PlacedPlan, device_reports, find_obstacle, link_reports, placed_recomputes
 from remat_cli.report.regions import RegionReport
-from remat_cli.report.solution import EXIT_DONE, EXIT_UNVERIFIED, SolutionReport, compile_exit_code
+from remat_cli.report.solution import SolutionReport, compile_exit_code, verified_exit_code
 from remat_cli.report.style import Style, lines_of, percent, plural, shorten
 
 ONE_SESSION_ONLY = (
@@ -94,8 +94,8 @@ class VerifyReport(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def exit_code(self) -> int:
-        """0 when every promise holds, else 5."""
-        return EXIT_DONE if self.verification.passed else EXIT_UNVERIFIED
+        """0 when every promise holds, 5 where outputs or order were not kept, 4 where only bytes differ."""
+        return verified_exit_code(self.verification)
 
 
 def on_devices(report: CompileReport, placed: PlacedPlan) -> CompileReport:

@@ -50,10 +50,17 @@ class SolutionReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def compile_exit_code(solution: SolutionReport, seen: Verification | None) -> int:
-    """The solution's exit code, or 5 where what was found did not keep its promises."""
-    if solution.exit_code == EXIT_DONE and seen is not None and not seen.passed:
-        return EXIT_UNVERIFIED
+    """The solution's exit code, but 5 where outputs or order were not kept, and 4 where bytes never came out right."""
+    if solution.exit_code == EXIT_DONE and seen is not None:
+        return verified_exit_code(seen)
     return solution.exit_code
+
+
+def verified_exit_code(seen: Verification) -> int:
+    """0 where all promises hold, 5 where outputs or order were not kept, 4 where only bytes were not as promised."""
+    if seen.passed:
+        return EXIT_DONE
+    return EXIT_UNVERIFIED if seen.is_broken else EXIT_NOT_FOUND
 
 
 def solution_report(run: SolverRun, problem: Problem, baseline: Plan) -> SolutionReport:

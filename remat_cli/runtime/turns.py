@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from remat_cli.core.learning import Curve
 from remat_cli.runtime._events import ProfiledRun
 from remat_cli.runtime._ort import (
     Advance,
@@ -59,11 +60,13 @@ class OutputPrint(msgspec.Struct, frozen=True):
 class RunFigures(msgspec.Struct, frozen=True):
     """What one session showed; bytes as in `Observation`. `prints` has the outputs of each run.
 
-    `later_bytes` is the most that runs after the first had in use beyond the baseline.
+    `grown_bytes` is by how many bytes each op made what is in use grow, `later_bytes` the most that runs after the
+    first had in use beyond the baseline.
     """
 
     executed: tuple[str, ...]
     live_bytes: tuple[int, ...]
+    grown_bytes: tuple[int, ...]
     nested_bytes: dict[str, int]
     baseline_bytes: int
     in_use_peak_bytes: int
@@ -72,6 +75,12 @@ class RunFigures(msgspec.Struct, frozen=True):
     later_bytes: int
     prints: tuple[tuple[OutputPrint, ...], ...]
     runtime_version: str
+
+    @property
+    def curve(self) -> Curve:
+        """The same figures by op."""
+        pairs = (zip(self.executed, bytes_, strict=True) for bytes_ in (self.live_bytes, self.grown_bytes))
+        return Curve(*map(dict, pairs))
 
     @property
     def peak_live_bytes(self) -> int:
@@ -110,6 +119,7 @@ def _run_session(path: Path, feeds: list[dict[str, Array]], settings: SessionSet
     return RunFigures(
         executed=first.executed,
         live_bytes=first.live_bytes,
+        grown_bytes=tuple(event.growth_bytes for event in runs[0].events),
         nested_bytes=first.nested_bytes,
         baseline_bytes=first.baseline_bytes,
         in_use_peak_bytes=first.in_use_peak_bytes,

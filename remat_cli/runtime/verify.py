@@ -4,9 +4,12 @@ import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Literal, cast
 
 from remat_cli.base.units import format_bytes
+from remat_cli.core.graph import Graph
+from remat_cli.core.learning import NOTHING, Learnt, Lesson, Session, lessons
+from remat_cli.core.plan import Plan
 from remat_cli.core.verification import Verification
 from remat_cli.runtime._ort import Advance, Array, PackedArray, ignore_progress, pack_all, run_fresh, started
 from remat_cli.runtime.caps import CapAnswer, CapJob, SeparationJob, find_smallest_cap, separate
@@ -31,7 +34,8 @@ class VerifyRequest:
     `more_feeds` are further inputs on which the outputs are compared. A `portable` model is optimised again when a
     default session loads it, so only exact sessions are held to the promise. `original_cap_bytes` is the smallest cap
     of `reference` with default options where an earlier verification found it; it is then not searched again. With
-    `may_reassociate` outputs need not be identical, only close.
+    `may_reassociate` outputs need not be identical, only close. With `judged`, what the judge says of the rewritten
+    model's every op, the report says where the runs left it.
     """
 
     reference: Path
@@ -55,6 +59,7 @@ class VerifyRequest:
     custom_ops: tuple[str, ...] = ()
     original_cap_bytes: int | None = None
     may_reassociate: bool = False
+    judged: tuple[Graph, Plan] | None = None
 
     def settings(self, *, exact: bool) -> SessionSettings:
         """Settings of a session on either model."""
@@ -108,26 +113,43 @@ def verify(request: VerifyRequest, advance: Advance = ignore_progress) -> Verifi
         RuntimeFailure: the runtime refuses or fails to run one of the models.
         MissingDependency: the device cannot be used.
     """
+    return verify_closely(request, advance)[0]
+
+
+def verify_closely(
+    request: VerifyRequest, advance: Advance = ignore_progress
+) -> tuple[Verification, tuple[Lesson, ...]]:
+    """Like `verify`; also where the runs left what the judge says of each op."""
     advance(0, PROGRESS_UNITS)
     original, rewritten = _run_both(request)
     advance(RUNS_DONE, PROGRESS_UNITS)
     identical = _are_identical(request, original, rewritten)
     likeness = _likeness(request) if request.may_reassociate and not identical else None
-    caps, cap_notes = _capped(request, original, rewritten)
-    advance(CAPS_DONE, PROGRESS_UNITS)
-    overhead = _overhead_percent(request, advance) if request.timed else None
+    in_order = all(_runs_in_order(request, figures) for figures in _promised(request, rewritten))
     fixed = _measured_fixed_bytes(request, original, rewritten)
-    workspace = dict(request.workspace)
+    workspace = _seen_workspace(request, rewritten.exact)
     default_peak = fixed + rewritten.default.peak_with_workspace(workspace)
     exact_peak = fixed + rewritten.exact.peak_with_workspace(workspace)
     within = (exact_peak if request.portable else max(default_peak, exact_peak)) <= request.budget_bytes
-    return Verification(
+    predicted, measured = _live_peaks(request, fixed, rewritten)
+    caps, overhead = None, None
+    cap_notes: tuple[str, ...] = (AGAIN,)
+    if in_order and within and predicted == measured:
+        caps, cap_notes = _capped(request, original, rewritten)
+        advance(CAPS_DONE, PROGRESS_UNITS)
+        overhead = _overhead_percent(request, advance) if request.timed else None
+    report = Verification(
         outputs_identical=identical,
         outputs_close=likeness.are_close if likeness else None,
         outputs_max_relative_error=likeness.relative_error if likeness else None,
-        order_honoured=all(_runs_in_order(request, figures) for figures in _promised(request, rewritten)),
-        predicted_peak_bytes=request.fixed_bytes + request.predicted_live_peak_bytes,
-        measured_peak_bytes=fixed + rewritten.exact.peak_live_bytes,
+        order_honoured=in_order,
+        first_op_out_of_order=_out_of_order(request, rewritten),
+        first_predicted_peak_bytes=predicted,
+        learnt=(),
+        rounds_of_learning=0,
+        room_bytes=0,
+        predicted_peak_bytes=predicted,
+        measured_peak_bytes=measured,
         measured_peak_default_session_bytes=default_peak,
         original_default_session_peak_bytes=request.reference_fixed_bytes
         + original.default.peak_with_workspace(workspace),
@@ -139,11 +161,12 @@ def verify(request: VerifyRequest, advance: Advance = ignore_progress) -> Verifi
         cap_options=caps.options if caps else None,
         later_runs_block_bytes=rewritten.default.later_bytes,
         measured_workspace_bytes=rewritten.exact.peak_workspace_bytes,
-        predicted_workspace_bytes=workspace.get(rewritten.exact.peak_op, 0),
+        predicted_workspace_bytes=request.workspace.get(rewritten.exact.peak_op, 0),
         predicted_overhead_percent=request.predicted_overhead_percent,
         measured_overhead_percent=overhead,
         notes=(*_output_notes(original), *_portable_notes(request), *cap_notes, *(caps.notes if caps else ())),
     )
+    return report, _lessons(request, rewritten)
 
 
 def _run_both(request: VerifyRequest) -> tuple[_Sessions, _Sessions]:
@@ -174,6 +197,58 @@ def _likeness(request: VerifyRequest) -> Likeness:
     models = (str(request.reference.resolve()), str(request.rewritten.resolve()))
     settings = tuple(request.settings(exact=is_exact) for is_exact in kinds)
     return run_fresh(compare_models, LikenessJob(models, request.all_packed_feeds, settings))
+
+
+def _live_peaks(request: VerifyRequest, fixed_bytes: int, rewritten: _Sessions) -> tuple[int, int]:
+    """The total of live tensors under exact options, predicted and measured."""
+    predicted = request.fixed_bytes + request.predicted_live_peak_bytes
+    return predicted, fixed_bytes + rewritten.exact.peak_live_bytes
+
+
+AGAIN = "neither capped runs nor times: order or memory are not as planned"
+ARENA_UNIT_BYTES = 256  # every request to the arena is rounded up to this
+WORKSPACE_TOLERANCE = 0.05
+
+
+def _seen_workspace(request: VerifyRequest, exact: RunFigures) -> dict[str, int]:
+    """Workspace by op: as predicted, but as measured at the one op where that is known and clearly more."""
+    predicted, measured = request.workspace.get(exact.peak_op, 0), exact.peak_workspace_bytes
+    if measured is None or _units(measured) <= _units(int(predicted * (1 + WORKSPACE_TOLERANCE))) + 1:
+        return dict(request.workspace)
+    return {**request.workspace, exact.peak_op: measured}
+
+
+def _units(bytes_: int) -> int:
+    return -(-bytes_ // ARENA_UNIT_BYTES)
+
+
+def _lessons(request: VerifyRequest, rewritten: _Sessions) -> tuple[Lesson, ...]:
+    """Where runs left the judge's prediction: an exact session, and where that was as predicted a default one."""
+    if request.judged is None:
+        return ()
+    for kind, figures in zip(("exact", "default"), _promised(request, rewritten), strict=False):
+        found = lessons(*request.judged, request.fixed_bytes, figures.curve, cast(Session, kind))
+        if found:
+            return found
+    seen = _seen_workspace(request, rewritten.exact)
+    return tuple(_of_workspace(request, op, bytes_) for op, bytes_ in seen.items() - request.workspace.items())
+
+
+def _of_workspace(request: VerifyRequest, op: str, measured: int) -> Lesson:
+    assert request.judged is not None
+    number, found = next((at, each) for at, each in enumerate(request.judged[0].ops) if each.name == op)
+    learnt = Learnt(op, found.op_type, "workspace", "exact", request.workspace.get(op, 0), measured)
+    return Lesson(learnt, number, NOTHING)
+
+
+def _out_of_order(request: VerifyRequest, rewritten: _Sessions) -> str | None:
+    """The first op of the plan that did not run in its turn."""
+    for figures in _promised(request, rewritten):
+        executed = [op for op in figures.executed if op not in request.gate_ops]
+        for number, expected in enumerate(request.expected_order):
+            if number >= len(executed) or executed[number] != expected:
+                return expected
+    return None
 
 
 def _runs_in_order(request: VerifyRequest, figures: RunFigures) -> bool:

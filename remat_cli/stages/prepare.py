@@ -14,6 +14,7 @@ from remat_cli.base.files import sha256
 from remat_cli.base.progress import Progress
 from remat_cli.core.conditions import CPU, Conditions
 from remat_cli.core.graph import Graph, TensorType
+from remat_cli.core.learning import Correction
 from remat_cli.core.profile import DeviceSpec
 from remat_cli.core.verification import Verification
 from remat_cli.onnx_io.load import DimBindings, SourceModel, inputs_of, load, prepare_optimized, save, state_file
@@ -23,6 +24,7 @@ from remat_cli.runtime.feeds import feeds_of
 from remat_cli.runtime.profile_cache import CacheScope, ProfileCache, provenance
 from remat_cli.runtime.profilers import Measured
 from remat_cli.runtime.session import Observation, SessionSettings, first_sight, optimize, run_profiled
+from remat_cli.stages.corrections import known_corrections, with_corrections
 
 RUNS, WARMUPS = 10, 2
 MOST_PASSES = 6
@@ -52,6 +54,7 @@ class Prepared:
     """A model ready to be planned. `reference` is the optimised model that a Graph and all plans index.
 
     `more_feeds` are other inputs, on which outputs are compared too; `conditions` are those that it was prepared under.
+    `corrections` are what runs taught of ops, by signature.
     """
 
     conditions: Conditions
@@ -64,6 +67,7 @@ class Prepared:
     feeds: Mapping[str, Any]
     more_feeds: tuple[Mapping[str, Any], ...]
     facts: ModelFacts
+    corrections: Mapping[str, Correction]
 
 
 @contextlib.contextmanager
@@ -98,17 +102,20 @@ def prepare(path: Path, conditions: Conditions, work: Path, progress: Progress) 
     if facts is None:
         facts = ModelFacts(*first_sight(reference_path, feeds, exact_settings(conditions)))
     graph = to_graph(reference, facts.types)
+    signatures = op_signatures(reference, graph)
+    corrections = known_corrections(signatures, conditions)
     return Prepared(
         conditions=conditions,
         source=source,
         reference=reference,
         reference_path=reference_path,
         reference_sha256=digest,
-        graph=graph,
-        signatures=op_signatures(reference, graph),
+        graph=with_corrections(graph, signatures, corrections),
+        signatures=signatures,
         feeds=feeds,
         more_feeds=more_feeds,
         facts=facts,
+        corrections=corrections,
     )
 
 

@@ -160,8 +160,8 @@ def _promise(written: WrittenModel, planned: PlannedModel, request: CompileReque
     return Promise(
         order=written.order,
         gates=tuple(name for name in written.order if name in gates),
-        peak_bytes=written.plan.peak,
-        live_peak_bytes=written.plan.live_peak - written.fixed_bytes,
+        peak_bytes=written.peak_bytes[0],
+        live_peak_bytes=written.plan.live_peak - written.fixed_bytes + written.unexplained_bytes,
         fixed_bytes=written.fixed_bytes,
         baseline_peak_bytes=baseline.peak,
         memory_bytes=written.plan.memory_bytes[0],

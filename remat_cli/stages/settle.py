@@ -1,4 +1,4 @@
-"""Verify a plan, mend what verification shows to be mendable, and verify again, until all holds or nothing helps."""
+"""Verify a plan, learn from where it was not as predicted, plan again, and verify, until all holds or nothing helps."""
 
 import tempfile
 from dataclasses import dataclass, replace
@@ -6,19 +6,24 @@ from pathlib import Path
 
 import msgspec
 
+from remat_cli.base import progress as stages
 from remat_cli.base.progress import Progress
+from remat_cli.core.learning import Learnt, Lesson
 from remat_cli.core.verification import Verification
 from remat_cli.onnx_io.load import save
 from remat_cli.stages.ask import CompileRequest
+from remat_cli.stages.corrections import Corrections, remember_corrections
+from remat_cli.stages.learn import corrections_of, noted, plan_corrected
 from remat_cli.stages.place import AUTO, on_best_single, other_single, plan_again
 from remat_cli.stages.planned import PlannedModel
 from remat_cli.stages.platform import Platform
 from remat_cli.stages.prepare import remember_cap
 from remat_cli.stages.record import model_to_write, plan_file
-from remat_cli.stages.verify import PlannedRun, verify_plan
+from remat_cli.stages.verify import PlannedRun, verify_plan_closely
 from remat_cli.stages.write import with_budget, write_with_room
 
-MOST_ROOM = 1.01  # of the least budget: more is no matter of small buffers
+MOST_ROUNDS = 4  # of learning from a run and planning again
+MOST_ROOM_SHARE = 0.02  # of the budget: what rules cannot explain is small
 ATTEMPTS = 3  # to count what sessions hold of weights, which shows only when they are open
 
 
@@ -43,44 +48,93 @@ class Settling:
         if not planned.has_plan or not all(p.provenance.measured for p in planned.platform.profiles):
             return Settled(planned, None)
         if planned.written is not None:
-            return self._in_one_session(self._verified(planned))
+            return self._in_one_session(planned)
         return self._on_devices(self._counted(planned), planned.platform)
 
     def _verified(self, planned: PlannedModel) -> Settled:
         """Run the plan file and its model."""
+        return self._seen(planned)[0]
+
+    def _seen(self, planned: PlannedModel) -> tuple[Settled, tuple[Lesson, ...]]:
+        """Run the plan file and its model; also where runs left the judge."""
         path = Path(tempfile.mkdtemp(prefix="settle_", dir=self.work)) / "rewritten.onnx"
         save(model_to_write(planned), path)
-        run = PlannedRun(plan_file(planned, self.request), path, other_single(planned))
-        seen = verify_plan(run, planned.whole, path.parent, self.request.capped_run, self.progress)
-        if planned.written is not None:
+        written = planned.written
+        judged = None if written is None else (written.graph, written.plan)
+        run = PlannedRun(plan_file(planned, self.request), path, other_single(planned), judged)
+        seen, lessons = verify_plan_closely(run, planned.whole, path.parent, self.request.capped_run, self.progress)
+        if written is not None:
             remember_cap(planned.whole, seen, self.request.conditions)
-        return Settled(planned, seen)
+        return Settled(planned, seen), lessons
 
-    def _in_one_session(self, found: Settled) -> Settled:
-        """Where only room is lacking, make room; where only gaps in the arena stand in the way, plan tighter, once."""
-        seen = found.seen
-        assert seen is not None
-        if seen.lacks_only_room:
-            return self._with_room(found, seen)
-        if seen.passed or not seen.lacks_only_cap or found.planned.tighter is None:
-            return found
-        tighter = found.planned.tighter()
-        return found if tighter is None or tighter.written is None else self._verified(tighter)
+    def _in_one_session(self, planned: PlannedModel) -> Settled:
+        """Verify; as long as bytes are not as promised, learn why, plan again, and verify again.
 
-    def _with_room(self, found: Settled, seen: Verification) -> Settled:
-        """Make room for small buffers that a default session holds a little longer, because it knows their shapes.
-
-        For `min` the budget becomes what such a session was measured to need, if that is nearly the same.
+        Where only gaps in the arena stand in the way of a gain under a cap, plan tighter, once. What was learnt in
+        earlier rounds is in the last report.
         """
-        question = found.planned.answer.question
-        least, budget_bytes = seen.measured_peak_default_session_bytes, question.budget_bytes
-        if question.least and least > budget_bytes * MOST_ROOM:
+        known: tuple[Learnt, ...] = ()
+        first_bytes, room_bytes = None, 0
+        for rounds in range(MOST_ROUNDS + 1):
+            found, lessons = self._seen(planned)
+            seen = found.seen
+            assert seen is not None
+            assert isinstance(seen.predicted_peak_bytes, int)
+            first_bytes = seen.predicted_peak_bytes if first_bytes is None else first_bytes
+            corrections = corrections_of(planned, lessons)
+            if corrections or not seen.passed:
+                known += tuple(each.learnt for each in noted(lessons, corrections))
+            seen = msgspec.structs.replace(
+                seen,
+                learnt=known,
+                rounds_of_learning=rounds,
+                first_predicted_peak_bytes=first_bytes,
+                room_bytes=room_bytes,
+            )
+            found = replace(found, seen=seen)
+            if seen.passed or seen.is_broken or rounds == MOST_ROUNDS:
+                remember_corrections(corrections, self.request.conditions)
+                break
+            self.progress.stage(stages.LEARNING)
+            again, room_bytes = self._again(planned, seen, corrections, room_bytes)
+            if again is None or again.written is None:
+                break
+            planned = again
+        return self._under_a_cap(found)
+
+    def _again(
+        self, planned: PlannedModel, seen: Verification, corrections: Corrections, room_bytes: int
+    ) -> tuple[PlannedModel | None, int]:
+        """The plan made again after a run, and the room that it leaves in the budget; None: nothing helps."""
+        if corrections:
+            return plan_corrected(planned, corrections, self.request, self.progress), room_bytes
+        least = planned.answer.question.least
+        if seen.within_budget or least:
+            again = _as_measured(planned, seen)
+            assert again.written is not None
+            return again, again.answer.question.budget_bytes - again.written.peak_bytes[0] if least else room_bytes
+        room_bytes += seen.most_measured_bytes - planned.answer.question.budget_bytes
+        roomy = self._with_room(planned, room_bytes)
+        if roomy is not None and roomy.written is not None:
+            return roomy, room_bytes
+        return None if planned.tighter is None else planned.tighter(), 0
+
+    def _with_room(self, planned: PlannedModel, room_bytes: int) -> PlannedModel | None:
+        """The same plan made again for so much less than the budget; None where that is more than a small part."""
+        if room_bytes > planned.answer.question.budget_bytes * MOST_ROOM_SHARE:
+            return None
+        return write_with_room(planned, room_bytes, self.request.search, self.progress)
+
+    def _under_a_cap(self, found: Settled) -> Settled:
+        """A tighter plan, where this one holds its promises but is no gain under a cap, and the other one is."""
+        seen, tighter = found.seen, found.planned.tighter
+        if seen is None or not seen.passed or not seen.is_worse_under_cap or tighter is None:
             return found
-        if question.least:
-            seen = msgspec.structs.replace(seen, within_budget=True)
-            return Settled(with_budget(found.planned, least), seen)
-        roomy = write_with_room(found.planned, least - budget_bytes, self.request.search, self.progress)
-        return found if roomy.written is None else self._verified(roomy)
+        planned = tighter()
+        if planned is None or planned.written is None:
+            return found
+        other = self._verified(planned)
+        return other if other.seen is not None and other.seen.passed and not other.seen.is_worse_under_cap else found
 
     def _counted(self, planned: PlannedModel) -> Settled:
         """Run the plan; where sessions hold more weights than was thought, count them and, if need be, plan again."""
@@ -121,3 +175,18 @@ class Settling:
         notes = (*alone.seen.notes, note)
         told = msgspec.structs.replace(alone.seen, rejected_time_ns=seen.measured_time_ns, notes=notes)
         return replace(alone, seen=told)
+
+
+def _as_measured(planned: PlannedModel, seen: Verification) -> PlannedModel:
+    """A plan whose first prediction no rule puts right: it promises what was measured, and says so.
+
+    For `min` the budget becomes what sessions were measured to need.
+    """
+    assert planned.written is not None
+    assert isinstance(seen.measured_peak_bytes, int)
+    assert isinstance(seen.predicted_peak_bytes, int)
+    more = seen.measured_peak_bytes - seen.predicted_peak_bytes + planned.written.unexplained_bytes
+    told = replace(planned, written=replace(planned.written, unexplained_bytes=more))
+    if planned.answer.question.least:
+        return with_budget(told, max(seen.most_measured_bytes, planned.written.peak_bytes[0] + more))
+    return told

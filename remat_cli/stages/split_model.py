@@ -29,6 +29,7 @@ from remat_cli.splitting.build import (
     with_outputs,
 )
 from remat_cli.splitting.view import ModelView
+from remat_cli.stages.corrections import known_corrections, with_corrections
 from remat_cli.stages.prepare import (
     ModelFacts,
     Prepared,
@@ -71,14 +72,17 @@ def prepare_split(
         return None
     graph = to_graph(reference, facts.types)
     graph = reordered(graph, tile_order(model, graph))
+    signatures = op_signatures(reference, graph)
+    corrections = known_corrections(signatures, conditions)
     return replace(
         whole,
         reference=reference,
         reference_path=path,
         reference_sha256=digest,
-        graph=graph,
-        signatures=op_signatures(reference, graph),
+        graph=with_corrections(graph, signatures, corrections),
+        signatures=signatures,
         facts=facts,
+        corrections=corrections,
     )
 
 

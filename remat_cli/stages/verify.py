@@ -10,7 +10,9 @@ import msgspec
 
 from remat_cli.base import progress as stages
 from remat_cli.base.progress import Progress
-from remat_cli.core.plan import Compute, Schedule
+from remat_cli.core.graph import Graph
+from remat_cli.core.learning import Lesson
+from remat_cli.core.plan import Compute, Plan, Schedule
 from remat_cli.core.plan_file import PlanFile, graph_instances
 from remat_cli.core.profile import DeviceSpec, Profile
 from remat_cli.core.program import Program, SeenMemory
@@ -19,7 +21,7 @@ from remat_cli.core.verification import Verification
 from remat_cli.runtime.likeness import Likeness, have_same_bits, likeness
 from remat_cli.runtime.segment_run import see_memory, time_runs
 from remat_cli.runtime.session import runtime_version
-from remat_cli.runtime.verify import verify
+from remat_cli.runtime.verify import verify_closely
 from remat_cli.stages.prepare import Prepared
 from remat_cli.stages.program import placed_program
 from remat_cli.stages.record import request_of
@@ -30,11 +32,15 @@ HOST = DeviceSpec("cpu", "cpu")
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """A plan file and the model that it speaks of; `single` is the best plan on one device, if it is another one."""
+    """A plan file and the model that it speaks of; `single` is the best plan on one device, if it is another one.
+
+    `judged` is what the judge says of every op of that model, where that is known.
+    """
 
     plan: PlanFile
     model: Path
     single: Schedule | None = None
+    judged: tuple[Graph, Plan] | None = None
 
 
 def verify_plan(run: PlannedRun, whole: Prepared, work: Path, capped: bool, progress: Progress) -> Verification:
@@ -46,10 +52,18 @@ def verify_plan(run: PlannedRun, whole: Prepared, work: Path, capped: bool, prog
         MissingDependency: a device of the plan is not here.
         RuntimeFailure: ONNX Runtime fails to run a part of it.
     """
+    return verify_plan_closely(run, whole, work, capped, progress)[0]
+
+
+def verify_plan_closely(
+    run: PlannedRun, whole: Prepared, work: Path, capped: bool, progress: Progress
+) -> tuple[Verification, tuple[Lesson, ...]]:
+    """Like `verify_plan`; also where runs of a plan that is one model left what the judge says of it."""
     progress.stage(stages.VERIFYING)
     if run.plan.placement is not None:
-        return verify_sessions(run, (whole.feeds, *whole.more_feeds), work, progress)
-    return verify(replace(request_of(run.plan, whole, run.model), capped=capped), progress.advance)
+        return verify_sessions(run, (whole.feeds, *whole.more_feeds), work, progress), ()
+    request = replace(request_of(run.plan, whole, run.model), capped=capped, judged=run.judged)
+    return verify_closely(request, progress.advance)
 
 
 def verify_sessions(

@@ -1,0 +1,69 @@
+"""From what runs showed to better facts: correct what is known of ops, keep it, and plan again."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import msgspec
+
+from remat_cli.base.progress import Progress
+from remat_cli.core.learning import NOTHING, Correction, Lesson
+from remat_cli.core.problem import make_problem
+from remat_cli.stages.ask import CompileRequest, ask
+from remat_cli.stages.corrections import Corrections, remember_corrections, with_corrections
+from remat_cli.stages.planned import PlannedModel
+from remat_cli.stages.solve import answer
+from remat_cli.stages.write import write_within_budget
+
+
+def corrections_of(planned: PlannedModel, lessons: Sequence[Lesson]) -> dict[str, Correction]:
+    """What follows for ops, by signature, and is not known yet. Runs with default options say nothing of ops."""
+    names = step_signatures(planned)
+    found: dict[str, Correction] = {}
+    for lesson in lessons:
+        signature = names.get(lesson.learnt.op)
+        if signature is None or lesson.correction == NOTHING or lesson.learnt.session != "exact":
+            continue
+        known = planned.prepared.corrections.get(signature, NOTHING)
+        if known.and_also(lesson.correction) != known:
+            found[signature] = found.get(signature, NOTHING).and_also(lesson.correction)
+    return found
+
+
+def noted(lessons: Sequence[Lesson], corrections: Corrections) -> tuple[Lesson, ...]:
+    """The lessons to tell: those that led to corrections, else the first."""
+    if not corrections:
+        return tuple(lessons[:1])
+    return tuple(
+        replace(lesson, learnt=msgspec.structs.replace(lesson.learnt, is_corrected=True))
+        for lesson in lessons
+        if lesson.correction != NOTHING
+    )
+
+
+def plan_corrected(
+    planned: PlannedModel, more: Corrections, request: CompileRequest, progress: Progress
+) -> PlannedModel:
+    """Plan and write the same model again, knowing more of its ops; what is new is kept for other models."""
+    prepared = planned.prepared
+    corrections = dict(prepared.corrections)
+    for signature, correction in more.items():
+        corrections[signature] = corrections.get(signature, NOTHING).and_also(correction)
+    remember_corrections({signature: corrections[signature] for signature in more}, request.conditions)
+    graph = with_corrections(prepared.graph, prepared.signatures, corrections)
+    prepared = replace(prepared, graph=graph, corrections=corrections)
+    platform = planned.platform.of_model(graph, planned.profile)
+    question = planned.answer.question
+    if planned.splitting is None:
+        question = ask(platform, request)  # a share of the baseline, which may be another one now
+    else:
+        question = replace(question, problem=make_problem(graph, planned.profile, question.budget_bytes))
+    found = answer(question, request.search, progress)
+    first = replace(planned, prepared=prepared, platform=platform, answer=found, written=None)
+    return write_within_budget(first, request.search, progress)
+
+
+def step_signatures(planned: PlannedModel) -> dict[str, str]:
+    """The signature of the op that each step of the written model runs, by its name there."""
+    assert planned.written is not None
+    steps = zip(planned.written.rewritten.step_ops, planned.plan.schedule.op_ids(), strict=True)
+    return {name: planned.prepared.signatures[op] for name, op in steps}
