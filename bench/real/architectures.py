@@ -16,10 +16,17 @@ from torch import nn
 
 SEED = 20
 
-VISION_OPS: Any = torch.library.Library("torchvision", "DEF")  # type: ignore[no-untyped-call]
-"""Names of compiled ops that no model here uses, so that libraries can import torchvision beside a torch for CPUs."""
-for kind in ("nms", "qnms", "roi_align", "roi_pool", "ps_roi_align", "ps_roi_pool", "deform_conv2d"):
-    VISION_OPS.define(f"{kind}(Tensor a) -> Tensor")
+VISION_OPS: Any = None
+"""Names of compiled ops that no model here uses, where torchvision was built for another torch than the one here.
+
+Libraries import torchvision, which refuses to be imported without them.
+"""
+try:
+    import torchvision  # noqa: F401
+except RuntimeError:
+    VISION_OPS = torch.library.Library("torchvision", "DEF")  # type: ignore[no-untyped-call]
+    for kind in ("nms", "qnms", "roi_align", "roi_pool", "ps_roi_align", "ps_roi_pool", "deform_conv2d"):
+        VISION_OPS.define(f"{kind}(Tensor a) -> Tensor")
 
 
 @dataclass(frozen=True)

@@ -22,18 +22,25 @@ ORIGINAL_HEAD = (
     "file MiB",
     "ops",
     "live MiB",
-    "in use MiB",
+    "arena in use MiB",
     "load MiB",
     "resident, run 1",
     "run 3",
     "run 3, no pattern",
     "run s",
 )
+LIVE_FIGURES = (
+    "measured_peak_bytes",
+    "measured_peak_default_session_bytes",
+    "original_default_session_peak_bytes",
+)
 HEAD = (
     "model",
     "budget",
     "live MiB",
-    "in use MiB",
+    "default session MiB",
+    "original's",
+    "arena in use MiB",
     "smallest cap MiB",
     "resident, run 1",
     "run 3",
@@ -72,9 +79,9 @@ def markdown(rows: Sequence[Row]) -> str:
         f"`remat compile` in a process of its own (`min` with `--max-overhead {MAX_OVERHEAD}`).",
         "",
         "- MiB are those of activations: weights and inputs, which no plan changes, are left out everywhere.",
-        "- *live*: live tensors at the end of any op, exact options. *in use*: the runtime's counter in the first run",
-        "  of a default session, workspace of kernels included. *smallest cap*: of the arena, packed weights included;",
-        "  empty where it was not looked for.",
+        "- *live*: live tensors at the end of any op, exact options. *default session*: the same in its first run,",
+        "  with the workspace of kernels; *original's* is the original's. *arena in use*: chunks of it in that run,",
+        "  whole ones. *smallest cap*: of the arena, packed weights included; empty where it was not looked for.",
         "- *resident*: peak of a fresh process with numpy, ONNX Runtime and the inputs, less what it holds with the",
         "  session loaded; until the first run has ended, and until the third has, outputs held until the next run has",
         "  ended. *no pattern*: `enable_mem_pattern = False`. *load*: peak of loading above the process before it.",
@@ -120,7 +127,7 @@ def _cells(row: Row) -> list[str]:
     return [
         row["model"],
         row["budget"] + mark,
-        _mib(live_bytes(row)),
+        *(_mib(_own(row, figure)) for figure in LIVE_FIGURES),
         _mib(row.get("in_use_peak_bytes")),
         _mib(row["smallest_cap_bytes"]),
         *_resident_cells(row),
@@ -136,7 +143,12 @@ def _cells(row: Row) -> list[str]:
 
 def live_bytes(row: Row) -> int | None:
     """Measured live peak of a compiled model without its fixed part."""
-    return None if not _has_plan(row) else int(row["measured_peak_bytes"] - row["fixed_bytes"])
+    return _own(row, LIVE_FIGURES[0])
+
+
+def _own(row: Row, figure: str) -> int | None:
+    """A figure of a row without the fixed part."""
+    return None if row.get(figure) is None else int(row[figure] - row["fixed_bytes"])
 
 
 def _resident_cells(row: Row) -> list[str]:
@@ -183,12 +195,12 @@ def summary(rows: Sequence[Row]) -> list[str]:
         ),
         _share(
             f"verified rows whose plan leaves at most {ROOM_PERCENT:g} % of the budget unused for the runtime's sake",
-            [row for row in kept if row["room_bytes"] is not None],
+            [row for row in kept if row.get("room_bytes") is not None],
             lambda row: row["room_bytes"] <= ROOM_PERCENT / 100 * row["budget_bytes"],
         ),
         _share(
             "verified rows whose first prediction was exact (nothing learnt, same peak to the byte)",
-            kept,
+            [row for row in kept if "learnt" in row],
             lambda row: row["measured_peak_bytes"] == row["predicted_peak_bytes"] and not row["learnt"],
         ),
         _share(

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from bench.compiling import RESULTS
 from bench.real import measure
 from bench.real.measure import MODELS, ORIGINAL, Bench, compiled_row, main, original_row, read_rows
-from bench.real.report import best_rows, best_svg, live_bytes, markdown, summary
+from bench.real.report import LIVE_FIGURES, best_rows, best_svg, live_bytes, markdown, summary
 from bench.real.report import main as report
 
 MIB = 2**20
@@ -37,16 +37,17 @@ def original(model="net"):
 def row(model="net", budget="50%", **changed):
     """A verified row: 30 MiB of activations beside 10 MiB of weights, 4 % slower where 2 were expected."""
     sizes = {"fixed_bytes": 10 * MIB, "measured_peak_bytes": 40 * MIB, "predicted_peak_bytes": 40 * MIB}
-    sizes |= {"in_use_peak_bytes": 35 * MIB, "smallest_cap_bytes": None, "budget_bytes": 41 * MIB, "room_bytes": None}
+    sizes |= {"measured_peak_default_session_bytes": 42 * MIB, "original_default_session_peak_bytes": 72 * MIB}
+    sizes |= {"in_use_peak_bytes": 35 * MIB, "smallest_cap_bytes": None, "budget_bytes": 41 * MIB}
     times = {"predicted_overhead_percent": 2.0, "measured_overhead_percent": 4.0, "seconds": 55.0, "cache": "empty"}
-    kept = {"outputs_identical": True, "order_honoured": True, "learnt": None, "tiles": [3, 2]}
+    kept = {"outputs_identical": True, "order_honoured": True, "learnt": [], "tiles": [3, 2]}
     known = {"model": model, "budget": budget, "exit_code": 0, "threads": 1, "machine": "here", "reason": ""}
     return {**known, **sizes, **times, **kept, "resident": process(40), **changed}
 
 
 def without_plan(**changed):
     """A row that ended without a model."""
-    none = dict.fromkeys(("measured_peak_bytes", "predicted_peak_bytes", "measured_overhead_percent", "fixed_bytes"))
+    none = dict.fromkeys((*LIVE_FIGURES, "predicted_peak_bytes", "measured_overhead_percent", "fixed_bytes"))
     return row(exit_code=4, reason="too deep", **none, **changed)
 
 
@@ -61,12 +62,16 @@ def test_the_page_is_what_the_rows_say():
 
 
 def test_a_page_has_every_row_and_every_reason(tmp_path):
-    rows = [original(), row(), without_plan(budget="min"), row(budget="25%", exit_code=None, measured_peak_bytes=None)]
+    rows = [
+        original(),
+        row(),
+        without_plan(budget="min"),
+        row(budget="25%", exit_code=None, measured_peak_bytes=None, tiles=[]),
+    ]
     text = markdown(rows)
     assert "| net | 5.0 | 9 | 60.0 | 70.0 | 9.0 | 80.0 | 160.0 | 160.0 | 1.00 |" in text
     assert (
-        "| net | 50% | 30.0 | 35.0 |  | 40.0 | 80.0 | 80.0 | 1.00 | 2.00 | 4.00 | 3, 2 | empty | 55.0 | yes | yes |"
-        in text
+        "| net | 50% | 30.0 | 32.0 | 62.0 | 35.0 |  | 40.0 | 80.0 | 80.0 | 1.00 | 2.00 | 4.00 | 3, 2 | empty |" in text
     )
     assert "- net at min: no plan found, 55 s: too deep" in text
     assert "- net at 25%: stopped, 55 s: " in text
