@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 .DEFAULT_GOAL := help
-.PHONY: help setup demo picture test test-slow check fmt lint types models schema docs wheel bench-models bench-split bench-train bench-train-curves bench-devices bench-placement bench-classics bench-gpu test-gpu bench-eager bench-instances bench-quick bench-solvers bench-scale lock clean
+.PHONY: help setup demo picture test test-slow check fmt lint types models schema docs wheel bench-models bench-split bench-train bench-train-curves bench-devices bench-placement bench-classics bench-gpu test-gpu bench-eager bench-real bench-real-models bench-instances bench-quick bench-solvers bench-scale lock clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "%-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -99,6 +99,26 @@ test-gpu: $(GPU_STAMP)  ## tests on a GPU; skipped with one line where there is 
 bench-gpu: $(GPU_STAMP)  ## U-Net and ResNet50 on a GPU and the CPU at budgets of 100, 65 and 25 %
 	$(GPU_VENV)/bin/python -m bench.gpu --write
 
+REAL_VENV := .venv-real
+REAL_STAMP := $(REAL_VENV)/.installed
+# A folder that has models already is taken as it is; `make bench-real-models` adds those that are missing.
+REAL_MODELS ?= bench/generated/real
+# What the bench of record is told: --only NAME, --budgets 50%,min, --timeout SECONDS
+REAL ?=
+
+$(REAL_STAMP): bench/real/requirements.txt
+	$(PYTHON) -m venv $(REAL_VENV)
+	$(REAL_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --requirement $<
+	$(REAL_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps torchvision==0.28.0
+	touch $@
+
+bench-real-models: $(REAL_STAMP)  ## export the models of the bench of record, in an environment of their own, 3 GB
+	$(REAL_VENV)/bin/python -m bench.real.export $(REAL_MODELS)
+
+bench-real: $(STAMP) $(if $(wildcard $(REAL_MODELS)/*.onnx),,bench-real-models)  ## models that users run out of memory with, rows that are missing, hours
+	$(BIN)/python -m bench.real.measure --models $(REAL_MODELS) $(REAL)
+	$(BIN)/python -m bench.real.report
+
 bench-placement: $(STAMP)  ## placement of large networks on two devices against its bound
 	$(BIN)/python -m bench.placement --write
 
@@ -132,4 +152,4 @@ lock: $(STAMP)  ## pin what is installed now
 	$(BIN)/python -m pip freeze --exclude-editable >constraints.txt
 
 clean:  ## remove everything that was built
-	rm -rf $(VENV) $(GPU_VENV) build dist demo .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) $(GPU_VENV) $(REAL_VENV) build dist demo .mypy_cache .ruff_cache .pytest_cache

@@ -8,10 +8,12 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 from onnx.reference import ReferenceEvaluator
+from onnx.reference.op_run import OpRun
 from onnx_ir.passes.common import InlinePass
 
 from remat_cli.autodiff.parameters import Weights
 from remat_cli.autodiff.reverse import Recorder
+from remat_cli.autodiff.sequences import Held, write_sequence_op
 from remat_cli.autodiff.tape import IR_VERSION, OPSET, Array, Call, Tape, element_type, known, shape_of
 from remat_cli.base.errors import ModelError
 from remat_cli.onnx_io.interface import fed_inputs
@@ -128,8 +130,9 @@ def write_forward(
     recorder.active.update(trained.values())
     if batch is not None:
         batch.data.update(data.values())
+    held: Held = {}
     for node in nodes:
-        _write(node, recorder, values, batch)
+        _write(node, recorder, values, held, batch)
     used = tuple(value for name, value in data.items() if name in read or name in ends)
     return Forward(used, trained, statistics, values)
 
@@ -152,11 +155,16 @@ def _needed(graph: ir.Graph, ends: Sequence[str]) -> list[ir.Node]:
     return found[::-1]
 
 
-def _write(node: ir.Node, recorder: Recorder, values: dict[str, ir.Value], batch: Rebatch | None) -> None:
+def _write(node: ir.Node, recorder: Recorder, values: dict[str, ir.Value], held: Held, batch: Rebatch | None) -> None:
     if has_body(node):
         raise ModelError(
             f"op '{node.name}' ({node.op_type}) has a body of its own: gradients through it cannot be written"
         )
+    flow = write_sequence_op(node, recorder, values, held)
+    if flow is not None:
+        if batch is not None:
+            batch.note(*flow)
+        return
     inputs = tuple(None if value is None else values[value.name or ""] for value in node.inputs)
     if batch is not None:
         inputs = batch.inputs(node, inputs, recorder.tape)
@@ -175,7 +183,7 @@ def _write_body(
     node: ir.Node, body: Sequence[ir.Node], read: dict[str, ir.Value], recorder: Recorder, values: dict[str, ir.Value]
 ) -> None:
     for inner in body:
-        _write(inner, recorder, read, None)
+        _write(inner, recorder, read, {}, None)
     values.update({value.name: read[value.name] for value in node.outputs if value.name})
 
 
@@ -229,10 +237,25 @@ def _evaluated(
     graph = onnx.helper.make_graph([proto], "constant", ports, ends)
     imports = [onnx.helper.make_opsetid("", OPSET)]
     model = onnx.helper.make_model(graph, opset_imports=imports, ir_version=IR_VERSION)
-    results = [np.asarray(array) for array in ReferenceEvaluator(model).run(None, dict(feeds))]
+    evaluator = ReferenceEvaluator(model, new_ops=[GatherElements])
+    try:
+        results = [np.asarray(array) for array in evaluator.run(None, dict(feeds))]
+    except Exception:
+        return None  # what the reference cannot compute, the runtime does in every step
     if len(results) != len(node.outputs) or any(array.size > FOLDED_ELEMENTS for array in results):
         return None
     return results
+
+
+class GatherElements(OpRun):
+    """The op of this name; the reference has one that chooses from at most 63 elements."""
+
+    op_domain = ""
+
+    def _run(self, data: Array, indices: Array, axis: int = 0) -> tuple[Array]:
+        at = axis % data.ndim
+        near = tuple(slice(None) if place == at else slice(size) for place, size in enumerate(indices.shape))
+        return (np.take_along_axis(data[near], indices.astype(np.int64), at),)
 
 
 WRITTEN_OUT = frozenset({"SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss"})

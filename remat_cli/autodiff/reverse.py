@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 import onnx_ir as ir
 
 from remat_cli.autodiff.rules import ZERO_GRADIENT
-from remat_cli.autodiff.tape import Call, Found, Rule, Rules, Tape, WrittenForm, is_float, shape_of
+from remat_cli.autodiff.tape import Call, Found, Rule, Rules, Tape, WrittenForm, may_be_float, shape_of
 from remat_cli.base.errors import RematError
 
 
@@ -45,7 +45,7 @@ class Recorder:
         self.updates += form.updates
         if wanted:
             call = replace(call, outputs=form.outputs, saved=form.saved)
-            real = [value for value in form.outputs if value is not None and is_float(value)]
+            real = [value for value in form.outputs if value is not None and may_be_float(value)]
             self.active.update(real)
             self.calls.append(call)
             if rule is None:

@@ -135,9 +135,9 @@ def shape_of(value: ir.Value) -> tuple[int, ...]:
     return tuple(int(str(dim)) for dim in dims)
 
 
-def is_float(value: ir.Value) -> bool:
-    """Whether a value has real elements, and so may have a gradient."""
-    return value.dtype is not None and value.dtype.is_floating_point()
+def may_be_float(value: ir.Value) -> bool:
+    """Whether a value may have real elements, and so a gradient: also where its type is not known."""
+    return value.dtype is None or value.dtype.is_floating_point()
 
 
 def known(value: ir.Value | None) -> Array | None:
@@ -185,18 +185,22 @@ def _infer(node: ir.Node) -> None:
         inferred = onnx.shape_inference.infer_node_outputs(
             schema, ir.to_proto(node), types, data, opset_imports=imports, ir_version=IR_VERSION
         )
-    except (onnx.shape_inference.InferenceError, RuntimeError) as error:
+    except (onnx.shape_inference.InferenceError, RuntimeError, ValueError) as error:
+        if any(value.dtype is None for value in read.values()):
+            return  # nothing is known of what it reads, so nothing of what it makes
         line = str(error).strip().splitlines()[0]
         raise ModelError(f"op '{node.name}' ({node.op_type}): its shapes do not fit: {line}") from None
     for value in node.outputs:
         kind = inferred.get(value.name or "")
-        if kind is not None:
+        if kind is not None and kind.tensor_type.elem_type:
             value.type, value.shape = _typed(kind)
 
 
 def _type_of(value: ir.Value) -> onnx.TypeProto:
+    if value.dtype is None:
+        return onnx.TypeProto()  # inference takes it for unknown; an element type of 0 it refuses
     dims = None if value.shape is None else [dim if isinstance(dim, int) else dim.value for dim in value.shape]
-    return helper.make_tensor_type_proto(int(value.dtype or ir.DataType.UNDEFINED), dims)
+    return helper.make_tensor_type_proto(int(value.dtype), dims)
 
 
 def _typed(kind: onnx.TypeProto) -> tuple[ir.TypeProtocol, ir.Shape | None]:
