@@ -51,7 +51,7 @@ class Settling:
         path = Path(tempfile.mkdtemp(prefix="settle_", dir=self.work)) / "rewritten.onnx"
         save(model_to_write(planned), path)
         run = PlannedRun(plan_file(planned, self.request), path, other_single(planned))
-        seen = verify_plan(run, planned.whole, path.parent, self.request.capped_run, self.progress)
+        seen = verify_plan(run, planned.whole, path.parent, self.request.checks, self.progress)
         if planned.written is not None:
             remember_cap(planned.whole, seen, self.request.conditions)
         return Settled(planned, seen)

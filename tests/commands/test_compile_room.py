@@ -24,7 +24,7 @@ def first_look(monkeypatch):
     """Verifications as they are made; the first one sees a default session over the budget."""
     seen = []
 
-    def look(run, whole, work, capped, progress):
+    def look(run, whole, work, checks, progress):
         budget_bytes, planned_bytes = run.plan.request.budget_bytes, run.plan.promise.peak_bytes
         peak_bytes = budget_bytes + EXTRA_BYTES if not seen else planned_bytes
         found = msgspec.structs.replace(
