@@ -24,7 +24,7 @@ from remat_cli.runtime.profile_cache import CacheScope, ProfileCache, provenance
 from remat_cli.runtime.profilers import Measured
 from remat_cli.runtime.session import Observation, SessionSettings, first_sight, optimize, run_profiled
 
-RUNS, WARMUPS = 10, 2
+RUNS, WARMUPS = 4, 1
 MOST_PASSES = 6
 
 

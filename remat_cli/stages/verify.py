@@ -27,7 +27,6 @@ from remat_cli.stages.record import request_of
 FIRST_RUNS = 2  # on the clock, of every plan
 ROUNDS, RUNS = 3, 4  # more of them, in turns, where that takes no longer than MORE_SECONDS or is to be thorough
 MORE_SECONDS = 1.0
-LEAST_TOLD_SECONDS = 1.0
 HOST = DeviceSpec("cpu", "cpu")
 
 
@@ -59,12 +58,10 @@ def verify_plan(run: PlannedRun, whole: Prepared, work: Path, checks: Checks, pr
 
 
 def _tell_how_long(plan: PlanFile, checks: Checks, progress: Progress) -> None:
-    """How many runs there will be and about how long they take, where somebody has to wait for them."""
+    """How many runs there will be, and about how long they take."""
     runs = {"fast": 4, "thorough": THOROUGH_RUNS}.get(checks.mode, MOST_RUNS)
-    seconds = runs * plan.solved.time_ns / 1e9
-    if seconds >= LEAST_TOLD_SECONDS:
-        how_many = "about" if checks.mode == "thorough" else "at most"
-        progress.detail(f"{how_many} {runs} runs of a model, about {seconds:.0f} s")
+    how_many = "about" if checks.mode == "thorough" else "at most"
+    progress.foretell(f"{how_many} {runs} runs of either model", runs * plan.solved.time_ns / 1e9)
 
 
 def verify_sessions(
