@@ -259,7 +259,7 @@ def _timed_rounds(
     with runtime_errors("ONNX Runtime fails while being timed"):
         while len(times[0]) < rounds or (rounds and _fits(len(times[0]), time.monotonic() - begin, least_seconds)):
             turns = list(zip(sessions, times, strict=True))
-            for session, found in turns if len(times[0]) % 2 else reversed(turns):  # neither always comes first
+            for session, found in reversed(turns) if len(times[0]) % 2 else turns:  # neither always comes first
                 _timed_run(session, found, feeds)
             advance(min(len(times[0]), rounds))
     return times
