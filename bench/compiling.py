@@ -43,7 +43,17 @@ def zoo_paths(folder: Path, wanted: tuple[str, ...]) -> Iterator[tuple[str, Path
 def compile_row(name: str, path: Path, budget: str, flags: Sequence[str], folder: Path) -> Row:
     """Compile and verify; the new model and its plan are left in the folder."""
     command = [sys.executable, "-m", "remat_cli", "compile", str(path), "--budget", budget, "--format", "json"]
-    command += [*flags, "--quiet", "--force", "--output", str(folder / OUTPUT), "--plan", str(folder / PLAN)]
+    command += [
+        "--verify",
+        "thorough",
+        *flags,
+        "--quiet",
+        "--force",
+        "--output",
+        str(folder / OUTPUT),
+        "--plan",
+        str(folder / PLAN),
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
     report = json.loads(done.stdout) if done.stdout.strip() else {}
     return {

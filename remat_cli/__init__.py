@@ -74,7 +74,7 @@ def compile(
     order: str | None = None,
     time_limit: str | float | None = None,
     gap: str | float | None = None,
-    verify: bool | None = None,
+    verify: bool | str | None = None,
     capped_run: bool | None = None,
     dim: Mapping[str, int] | None = None,
     input_shape: Mapping[str, Sequence[int]] | None = None,
@@ -213,6 +213,7 @@ def inspect(
 def verify(
     plan: str | Path,
     *,
+    verify: bool | str | None = None,
     capped_run: bool | None = None,
     work_dir: str | Path | None = None,
     config: str | Path | None = None,

@@ -18,6 +18,7 @@ VERIFYING: Final = "verifying"
 LEARNING: Final = "planning again with what the runs showed"
 RUNNING: Final = "running the plan"
 
+LEAST_TOLD_SECONDS: Final = 1.0
 STOPPABLE: Final = frozenset({SPLITTING, SOLVING, COMPARING})  # stages that keep what they have when asked to stop
 
 
@@ -100,6 +101,11 @@ class Progress(msgspec.Struct, frozen=True):
     def detail(self, text: str) -> None:
         """How far it is, in words."""
         self.tell(Detail(text))
+
+    def foretell(self, work: str, seconds: float) -> None:
+        """What will be done and about how long it takes, where somebody has to wait for it."""
+        if seconds >= LEAST_TOLD_SECONDS:
+            self.tell(Detail(f"{work}, about {seconds:.0f} s"))
 
     def incumbent(self, overhead_percent: float | None, bound_percent: float | None) -> None:
         """A better plan or bound."""

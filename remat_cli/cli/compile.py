@@ -11,6 +11,7 @@ from remat_cli.cli.session import run, settings
 
 @click.command(
     "compile",
+    cls=options.VerifyCommand,
     short_help="Rewrite a model to fit a memory budget, and prove it.",
     epilog=options.examples(
         "remat compile unet.onnx --budget 80%",
@@ -28,8 +29,7 @@ from remat_cli.cli.session import run, settings
 @options.placement_options
 @options.solver_options
 @options.model_options
-@click.option("--verify/--no-verify", default=None, help="Run both models and compare. [yes]")
-@options.verify_options
+@options.compile_verify_options
 @options.common_options
 def compile_command(model: Path, **flags: Any) -> int:
     """Rewrite MODEL so that it runs within a memory budget, at the least extra time, and prove it by running both."""

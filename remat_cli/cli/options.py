@@ -1,5 +1,6 @@
 """Options that several commands share; each group is one decorator. Names of values are the keys of `Config`."""
 
+import itertools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -137,11 +138,31 @@ split_options = _group(
 
 max_overhead_option = _option("--max-overhead", metavar="P", help="Most extra time that `--budget min` may cost. [20%]")
 
-verify_options = _group(
-    _option(
-        "--capped-run/--no-capped-run", help="Find the smallest hard memory cap under which each model runs. [yes]"
-    ),
+
+class VerifyCommand(click.Command):
+    """A command whose `--verify` may stand alone: a word after it that is no mode belongs to the command."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Give a `--verify` that stands alone its own value, before click takes the next word for it."""
+        pairs = itertools.zip_longest(args, args[1:])
+        said = [f"{word}=on" if word == "--verify" and after not in VERIFY_MODES else word for word, after in pairs]
+        return super().parse_args(ctx, said)
+
+
+VERIFY_MODES = ("on", "off", "fast", "thorough")
+verify_mode_option = _option(
+    "--verify",
+    type=click.Choice(VERIFY_MODES),
+    metavar="[fast|thorough]",
+    help="Run both models and compare; thorough: also find the smallest memory cap of each; fast: neither caps nor "
+    "times. [yes]",
 )
+no_verify_option = click.option("--no-verify", "verify", flag_value="off", default=None, help="Run neither model.")
+capped_run_option = _option(
+    "--capped-run/--no-capped-run", help="Run both models under a hard memory cap that only the new one fits. [yes]"
+)
+verify_options = _group(verify_mode_option, capped_run_option)
+compile_verify_options = _group(verify_mode_option, no_verify_option, capped_run_option)
 
 loss_options = _group(
     _option(

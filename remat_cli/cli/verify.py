@@ -11,8 +11,9 @@ from remat_cli.cli.session import run, settings
 
 @click.command(
     "verify",
+    cls=options.VerifyCommand,
     short_help="Check that a rewritten model keeps its plan's promises.",
-    epilog=options.examples("remat verify unet.plan.json"),
+    epilog=options.examples("remat verify unet.plan.json", "remat verify unet.plan.json --verify thorough"),
 )
 @click.argument("plan_path", type=options.INPUT_FILE, metavar="PLAN.json")
 @options.model_options

@@ -67,5 +67,5 @@ def request_of(settings: Settings) -> CompileRequest:
         search=search_of(settings),
         splits=settings.splits,
         overlap=settings.overlap,
-        capped_run=settings.capped_run,
+        checks=settings.checks,
     )

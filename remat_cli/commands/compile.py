@@ -40,7 +40,7 @@ def compile_model(model: Path, settings: Settings, progress: Progress) -> Compil
         platform = profile_model(prepared, request.conditions, progress)
         planned = plan_model(prepared, platform, request, work, progress)
         settled = Settled(planned, None)
-        if settings.verify:
+        if settings.verify != "off":
             settled = Settling(request, work, progress).settle(planned)
         report = _written(compile_report(model, settled), settled, request, targets)
     return msgspec.structs.replace(report, seconds=time.monotonic() - started)

@@ -36,7 +36,7 @@ def verify_plan(plan: Path, settings: Settings, progress: Progress) -> VerifyRep
             raise ModelError(
                 f"ONNX Runtime optimises {source} differently here than where the plan was made: compile it again here"
             )
-        found = run_both(PlannedRun(read, rewritten), whole, work, settings.capped_run, progress)
+        found = run_both(PlannedRun(read, rewritten), whole, work, settings.checks, progress)
     return VerifyReport(
         plan=str(plan),
         model=str(rewritten),

@@ -8,6 +8,17 @@ import msgspec
 
 from remat_cli.core.learning import Learnt
 
+VerifyMode = Literal["off", "fast", "on", "thorough"]
+"""How much verification does: nothing; outputs, order and peaks; time and a capped run too; smallest caps too."""
+
+
+class Checks(msgspec.Struct, frozen=True):
+    """How much verification does, and whether it may run models under memory caps."""
+
+    mode: VerifyMode = "on"
+    capped_run: bool = True
+
+
 LEFT_OUT: Final[Any] = msgspec.UNSET
 """Default of a field that may not apply: JSON leaves it out, and only code that knows that it applies reads it."""
 
@@ -40,6 +51,7 @@ class Verification(msgspec.Struct, frozen=True, kw_only=True):
     best plan on one device (`measured_single_time_ns`, by device), taken in turns. `rejected_time_ns` is what a plan on
     several devices took that was given up for this one, on one device, because it was not measured to be faster.
 
+    `inferences` is how many runs of either model verification took, failed ones included.
     `within_budget` is about a default session's first run, or every memory. `notes` are lines for people: what was not
     checked and why, slack between live bytes and the smallest cap.
     """
@@ -50,6 +62,7 @@ class Verification(msgspec.Struct, frozen=True, kw_only=True):
     predicted_peak_bytes: int | dict[str, int]
     measured_peak_bytes: int | dict[str, int | None]
     runtime_version: str = ""
+    inferences: int = LEFT_OUT
     notes: tuple[str, ...] = ()
 
     order_honoured: bool = LEFT_OUT
@@ -63,6 +76,7 @@ class Verification(msgspec.Struct, frozen=True, kw_only=True):
     smallest_cap_bytes: int | None = LEFT_OUT
     original_smallest_cap_bytes: int | None = LEFT_OUT
     capped_run_ok: bool | None = LEFT_OUT
+    capped_run_bytes: int | None = LEFT_OUT
     cap_options: Literal["default", "exact"] | None = LEFT_OUT
     later_runs_block_bytes: int | None = LEFT_OUT
     measured_workspace_bytes: int | None = LEFT_OUT

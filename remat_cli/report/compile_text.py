@@ -148,11 +148,16 @@ def verification_lines(seen: Verification, style: Style) -> list[str]:
         *_optional("block of later default runs", seen.later_runs_block_bytes),
         *_optional("smallest cap, original", seen.original_smallest_cap_bytes),
         *_optional("smallest cap, this model", seen.smallest_cap_bytes),
-        ["runs where the original fails", yes[seen.capped_run_ok]],
+        ["runs where the original fails", yes[seen.capped_run_ok] + _under(seen)],
         ["time, predicted", percent(seen.predicted_overhead_percent)],
         ["time, measured", percent(seen.measured_overhead_percent)],
     ]
     return lines + columns(rows, "<<") + [f"  note: {note}" for note in seen.notes]
+
+
+def _under(seen: Verification) -> str:
+    """The cap that showed it."""
+    return "" if seen.capped_run_bytes is None else f", with {describe_bytes(seen.capped_run_bytes)}"
 
 
 def _difference(seen: Verification) -> str:

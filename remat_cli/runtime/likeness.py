@@ -1,6 +1,6 @@
 """How alike the outputs of two models are: bit for bit, or within what another order of adding up may change."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +39,7 @@ def compare_models(job: LikenessJob, advance: Advance) -> Likeness:
         originals, others = (_outputs(Path(model), job.feeds, settings) for model in job.models)
         found += [likeness(*pair) for pair in zip(originals, others, strict=True)]
         advance(number + 1, len(job.settings))
-    return _worst(found)
+    return worst(found)
 
 
 def have_same_bits(originals: Mapping[str, Any], others: Mapping[str, Any]) -> bool:
@@ -65,7 +65,7 @@ def likeness(originals: Mapping[str, Any], others: Mapping[str, Any]) -> Likenes
     """Likeness of a set of outputs to the original ones: the worst of any output."""
     if originals.keys() != others.keys():
         return Likeness(False, None)
-    return _worst([_likeness_of(originals[name], others[name]) for name in originals])
+    return worst([_likeness_of(originals[name], others[name]) for name in originals])
 
 
 def _outputs(
@@ -77,7 +77,8 @@ def _outputs(
         return [run_session(session, {packed.name: unpack(packed) for packed in group}) for group in feeds]
 
 
-def _worst(found: list[Likeness]) -> Likeness:
+def worst(found: Sequence[Likeness]) -> Likeness:
+    """The likeness of several pairs together; of none it is perfect."""
     errors = [each.relative_error for each in found]
     known = [error for error in errors if error is not None]
     return Likeness(all(each.are_close for each in found), max(known, default=0.0) if known == errors else None)

@@ -57,6 +57,8 @@ def _cpu_fields(path: Path) -> dict[str, str]:
 FILE_NAME: Final = "profiles.sqlite3"
 VERSION: Final = 2
 """Of the tables; a file of another version is replaced."""
+PLAUSIBLE_SHARE: Final = 0.25
+"""How far a new time may lie above a known one, noise aside, before the known one is not believed."""
 BUSY_SECONDS: Final = 10.0
 TABLES: Final = """
 CREATE TABLE IF NOT EXISTS costs (
@@ -142,12 +144,16 @@ class ProfileCache:
             found = {key: database.execute(query, (key, scope.key)).fetchone() for key in dict.fromkeys(signatures)}
         return {key: OpCost(key, *row) for key, row in found.items() if row is not None}
 
-    def store_ops(self, scope: CacheScope, costs: Mapping[str, OpCost]) -> None:
-        """Keep costs by signature; where one is known already, the lower time stays, since noise only adds."""
+    def store_ops(self, scope: CacheScope, costs: Mapping[str, OpCost], *, replace: bool = False) -> None:
+        """Keep costs by signature, in place of what was known already if that is what `replace` says.
+
+        Otherwise the lower time stays, since noise only adds; but not if it is so low that noise cannot explain it.
+        """
         query = (
             "INSERT INTO costs VALUES (?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET time_ns = excluded.time_ns, "
             "workspace_bytes = excluded.workspace_bytes, noise_percent = excluded.noise_percent "
-            "WHERE excluded.time_ns < time_ns"
+            f"WHERE {int(replace)} OR excluded.time_ns < time_ns "
+            f"OR excluded.time_ns > time_ns * ({1 + PLAUSIBLE_SHARE} + excluded.noise_percent / 100)"
         )
         rows = [(key, scope.key, c.time_ns, c.workspace_bytes, c.noise_percent) for key, c in costs.items()]
         with self._changes() as database:

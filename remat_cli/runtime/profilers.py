@@ -1,8 +1,4 @@
-"""Measure what every op of a model costs, and what it costs to copy a tensor from one memory to another.
-
-Of an op: least time over several runs, workspace, and how noisy the time was. Of a copy: times over sizes, fitted by
-latency and bandwidth.
-"""
+"""Measure what every op of a model costs: least time over several runs, workspace, and how noisy the time was."""
 
 import tempfile
 import time
@@ -11,10 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import numpy as np
 
 from remat_cli.base.errors import RuntimeFailure
-from remat_cli.core.profile import LinkCost, OpCost
+from remat_cli.core.profile import OpCost
 from remat_cli.runtime._events import ProfiledRun, ProfileEvent
 from remat_cli.runtime._ort import (
     Advance,
@@ -28,31 +23,36 @@ from remat_cli.runtime._ort import (
     share_arena,
     unpack,
 )
-from remat_cli.runtime._segment_sessions import copied
-from remat_cli.runtime.providers import place_of, placed_value, require_device
 from remat_cli.runtime.session import (
     SessionSettings,
     counted_baseline_bytes,
+    in_turn_options,
     open_session,
     profiled_session,
-    session_device,
     session_options,
 )
 
-MOST_RUNS = 200
+MOST_ROUNDS = 100
+BLOCK_SECONDS = 0.02
+"""Runs of one session go on for so long before the other one's turn, so that short ones are not all in its wake."""
+LONG_SECONDS = 2.0
+"""Rounds that take longer end as soon as times are settled."""
+SETTLED_PERCENT = 5.0
 STATS_ENTRY = "session.collect_node_memory_stats_to_file"
 
 
 class ProfileRequest(msgspec.Struct, frozen=True):
     """How to measure.
 
-    Runs go on until there were `runs` of them and they took `least_seconds`, since short runs are noisy and cheap.
+    After `warmups` runs, of which the first shows memory, come `runs` rounds of one run with and one without profiling;
+    more while they end within `least_seconds`, since short runs are noisy and cheap, and fewer where runs are long and
+    times agree. Where they do not agree in the end, one more run is profiled.
     `optimization` is the level at which the model was optimised, kept for the record.
     """
 
     device: str = "cpu"
-    runs: int = 10
-    warmups: int = 2
+    runs: int = 4
+    warmups: int = 1
     least_seconds: float = 0.5
     intra_op_threads: int = 0
     optimization: str = "all"
@@ -69,15 +69,23 @@ class Measured(msgspec.Struct, frozen=True):
 
     `ops` are in the order of the names asked for; times are raw minima, whose sum is a few percent below `run_ns`,
     the least time of a whole run without profiling. `packed_bytes` is what the session holds in its arena before the
-    first op: packed weights, and weights of at most 127 bytes (None: this runtime does not
-    count). `loading_peak_bytes` is how much resident memory loading took at most beyond what it left (None: this
-    system does not tell).
+    first op: packed weights, and weights of at most 127 bytes (None: this runtime does not count).
+    `loading_peak_bytes` is how much resident memory loading took at most beyond what it left (None: this system does
+    not tell). `run_noise_percent` is how far the second-least whole run lies above the least; `runs` says how often the
+    model was run, all kinds of runs together.
     """
 
     ops: tuple[OpCost, ...]
     run_ns: int
     packed_bytes: int | None
     loading_peak_bytes: int | None = None
+    run_noise_percent: float = 0.0
+    runs: int = 0
+
+    @property
+    def ops_ns(self) -> int:
+        """The sum of op times."""
+        return sum(cost.time_ns for cost in self.ops)
 
 
 class MeasureJob(msgspec.Struct, frozen=True):
@@ -110,19 +118,27 @@ def measure_here(job: MeasureJob, advance: Advance) -> Measured:
     """Measure in this process, which must not have measured before."""
     path, request = Path(job.model), job.request
     feeds = {packed.name: unpack(packed) for packed in job.feeds}
-    total = 2 * (request.warmups + request.runs) + 1
+    total = request.warmups + 2 * request.runs + 1
     loading = loading_peak_bytes(path, request.settings)
+    advance(0, total)
     first, temporary = _observe(path, feeds, request)
     advance(1, total)
-    runs = _profiled_runs(path, feeds, request, lambda done: advance(1 + done, total))
-    run_ns = _least_run_ns(path, feeds, request, lambda done: advance(1 + total // 2 + done, total))
-    durations = _durations_us(runs[request.warmups :])
+    runs, times = _rounds(path, feeds, request, lambda done: advance(min(1 + done, total - 1), total))
+    advance(total, total)
+    durations = _durations_us(runs)
     workspace = workspace_bytes(first.events, temporary)
     for name in job.op_names:
         if name not in durations:
             raise RuntimeFailure(f"{path.name}: the runtime did not run op '{name}', so it has no measured cost")
     ops = tuple(_cost(name, durations[name], workspace.get(name, 0)) for name in job.op_names)
-    return Measured(ops, run_ns, counted_baseline_bytes(first.events), loading)
+    return Measured(
+        ops=ops,
+        run_ns=min(times),
+        packed_bytes=counted_baseline_bytes(first.events),
+        loading_peak_bytes=loading,
+        run_noise_percent=noise_percent(times),
+        runs=1 + len(runs) + len(times),
+    )
 
 
 def workspace_bytes(events: Sequence[ProfileEvent], temporary: Mapping[str, int]) -> dict[str, int]:
@@ -199,40 +215,64 @@ def _observe(path: Path, feeds: Mapping[str, Array], request: ProfileRequest) ->
         return runs[0], read_node_stats(stats)
 
 
-def _profiled_runs(
+def _rounds(
     path: Path, feeds: Mapping[str, Array], request: ProfileRequest, advance: Callable[[int], None]
-) -> list[ProfiledRun]:
-    """Warm-ups and runs of one session, each kernel timed."""
+) -> tuple[list[ProfiledRun], list[int]]:
+    """Runs of one session in which each kernel is timed, in turn with runs of another that is not profiled.
+
+    Profiling costs about 10 us per op, so whole runs are timed without. What either kind shows at its first and its
+    last turn tells whether the machine was busy.
+    """
     with (
-        profiled_session(path, request.settings) as (session, runs),
+        profiled_session(path, request.settings, in_turn_options(request.settings)) as (session, runs),
         runtime_errors(f"ONNX Runtime fails to run {path.name}"),
     ):
-        _run_times_ns(session, feeds, request, advance)
-    return runs
+        plain = open_session(path, request.settings, in_turn_options(request.settings))
+        profiled_ns: list[int] = []
+        plain_ns: list[int] = []
+        begin, rounds = time.monotonic(), 0
+        while rounds < MOST_ROUNDS and not _is_enough(request, rounds, time.monotonic() - begin, profiled_ns, plain_ns):
+            _run_block(session, feeds, request, profiled_ns)
+            advance(2 * rounds + 1)
+            _run_block(plain, feeds, request, plain_ns)
+            rounds += 1
+            advance(2 * rounds)
+        if not (_are_settled(profiled_ns) and _are_settled(plain_ns)):
+            _run_block(session, feeds, request, profiled_ns)
+    return runs, plain_ns
 
 
-def _least_run_ns(
-    path: Path, feeds: Mapping[str, Array], request: ProfileRequest, advance: Callable[[int], None]
-) -> int:
-    """Least wall time of a whole run; without profiling, which costs about 10 us per op."""
-    session = open_session(path, request.settings)
-    with runtime_errors(f"ONNX Runtime fails to run {path.name}"):
-        times = _run_times_ns(session, feeds, request, advance)
-    return min(times[request.warmups :])
+def _is_enough(
+    request: ProfileRequest, rounds: int, seconds: float, profiled_ns: Sequence[int], plain_ns: Sequence[int]
+) -> bool:
+    """Whether rounds may end: all were made and another takes too long, or they are long and say the same."""
+    if rounds >= request.runs:
+        return seconds * (rounds + 1) / rounds > request.least_seconds
+    return rounds >= 2 and seconds > LONG_SECONDS and _are_settled(profiled_ns) and _are_settled(plain_ns)
 
 
-def _run_times_ns(
-    session: Any, feeds: Mapping[str, Array], request: ProfileRequest, advance: Callable[[int], None]
-) -> list[int]:
-    """Wall times of runs, warm-ups first."""
-    times: list[int] = []
-    least, end = request.warmups + request.runs, time.monotonic() + request.least_seconds
-    while len(times) < least or (len(times) < MOST_RUNS and time.monotonic() < end):
+def _are_settled(times: Sequence[int]) -> bool:
+    """Whether the two least times are nearly the same."""
+    return noise_percent(times) <= SETTLED_PERCENT
+
+
+def noise_percent(times: Sequence[int]) -> float:
+    """How far the second-least of several times lies above the least."""
+    least, second = sorted(times)[:2] if len(times) > 1 else (times[0], times[0])
+    return round(100.0 * (second / least - 1.0), 2) if least else 0.0
+
+
+def _run_block(session: Any, feeds: Mapping[str, Array], request: ProfileRequest, times: list[int]) -> None:
+    """One run, and more of short ones; their wall times join the others."""
+    block_ns = 1e9 * min(BLOCK_SECONDS, request.least_seconds)
+    begin = time.perf_counter_ns()
+    while True:
         start = time.perf_counter_ns()
         run_session(session, feeds)
-        times.append(time.perf_counter_ns() - start)
-        advance(min(len(times), least))
-    return times
+        end = time.perf_counter_ns()
+        times.append(end - start)
+        if (end - begin) + (end - start) > block_ns:
+            return
 
 
 def _durations_us(runs: Sequence[ProfiledRun]) -> dict[str, list[int]]:
@@ -244,96 +284,28 @@ def _durations_us(runs: Sequence[ProfiledRun]) -> dict[str, list[int]]:
 
 
 def _cost(name: str, durations_us: Sequence[int], workspace: int) -> OpCost:
-    least, second = sorted(durations_us)[:2] if len(durations_us) > 1 else (durations_us[0], durations_us[0])
-    noise = 100.0 * (second / least - 1.0) if least else 0.0
-    return OpCost(name, 1000 * least, workspace, round(noise, 2))
+    return OpCost(name, 1000 * min(durations_us), workspace, noise_percent(durations_us))
 
 
-SIZES = tuple(4096 * 4**power for power in range(8))  # 4 KiB ... 64 MiB
-LEAST_RUNS, MOST_RUNS, LEAST_SECONDS = 5, 200, 0.05
-FASTEST = 1e15  # bytes per second, where time does not grow with size
+class WholeTime(msgspec.Struct, frozen=True):
+    """The least time of a whole run, and how far the second-least lies above it."""
+
+    time_ns: int
+    noise_percent: float
 
 
-class LinkJob(msgspec.Struct, frozen=True):
-    """Two devices whose memories are to be linked, each as the settings of a session on it."""
-
-    source: SessionSettings
-    target: SessionSettings
-
-
-class CopyTime(msgspec.Struct, frozen=True):
-    """The least time of a copy of so many bytes, and the second-least."""
-
-    size_bytes: int
-    least_ns: int
-    second_ns: int
-
-
-def measure_link(
-    names: tuple[str, str], devices: tuple[SessionSettings, SessionSettings], advance: Advance = ignore_progress
-) -> LinkCost:
-    """Cost of copies from one memory to the other, by name, in a fresh process. Nothing else should run meanwhile.
+def time_whole(path: Path, feeds: Mapping[str, Array], settings: SessionSettings, least_seconds: float) -> WholeTime:
+    """Run a model in this process, twice, and more often if it is short.
 
     Raises:
-        RuntimeFailure: the runtime cannot copy there.
-        MissingDependency: a device cannot be used.
+        RuntimeFailure: the runtime refuses or fails to run the model.
     """
-    return fitted_link(names, run_fresh(time_copies, LinkJob(*devices), advance))
-
-
-def time_copies(job: LinkJob, advance: Advance) -> tuple[CopyTime, ...]:
-    """Times of copies of each size; a copy includes the allocation of what it makes."""
-    devices = [session_device(settings) for settings in (job.source, job.target)]
-    for device in devices:
-        require_device(device)
-    found = []
-    for number, size_bytes in enumerate(SIZES):
-        with runtime_errors("ONNX Runtime cannot copy between the devices"):
-            copy = copier(size_bytes, place_of(devices[0]), place_of(devices[1]))
-            least, second = sorted(_times_ns(copy))[:2]
-        found.append(CopyTime(size_bytes, least, second))
-        advance(number + 1, len(SIZES))
-    return tuple(found)
-
-
-def copier(size_bytes: int, source: tuple[str, int], target: tuple[str, int]) -> Callable[[], object]:
-    """A call that copies a tensor from one place to another; between two devices it goes through the host."""
-    value = placed_value(np.zeros(size_bytes // 4, np.float32), source)
-    return lambda: copied(value, target)
-
-
-def fitted_link(names: tuple[str, str], times: Sequence[CopyTime]) -> LinkCost:
-    """Latency and bandwidth that are nearest to the times, by least squares of relative errors; neither is negative.
-
-    `noise_percent` is the median over sizes of how far the second-least time lies above the least.
-    """
-    sizes = np.array([time.size_bytes for time in times], np.float64)
-    least = np.array([max(1, time.least_ns) for time in times], np.float64)
-    latency, slope = _nonnegative_fit(np.stack([1 / least, sizes / least], axis=1))
-    noise = float(np.median([100 * (time.second_ns / max(1, time.least_ns) - 1) for time in times]))
-    per_second = min(FASTEST, 1e9 / slope) if slope > 0 else FASTEST
-    return LinkCost(*names, round(latency), per_second, noise_percent=round(noise, 2))
-
-
-def _nonnegative_fit(rows: Any) -> tuple[float, float]:
-    """The two factors, not negative, with which the columns come nearest to ones."""
-    ones = np.ones(len(rows))
-    both = np.linalg.lstsq(rows, ones, rcond=None)[0]
-    if (both >= 0).all():
-        return float(both[0]), float(both[1])
-    first, second = rows[:, 0], rows[:, 1]
-    singles = [(float(first.sum() / (first @ first)), 0.0), (0.0, float(second.sum() / (second @ second)))]
-    return min(singles, key=lambda pair: float(np.square(rows @ np.array(pair) - ones).sum()))
-
-
-def _times_ns(run: Callable[[], object]) -> list[int]:
-    """Wall times of runs, after one to warm up; what a run returns is freed outside of the time."""
-    run()
+    session = open_session(path, settings)
     times: list[int] = []
-    end = time.monotonic() + LEAST_SECONDS
-    while len(times) < LEAST_RUNS or (len(times) < MOST_RUNS and time.monotonic() < end):
-        start = time.perf_counter_ns()
-        made = run()
-        times.append(time.perf_counter_ns() - start)
-        del made
-    return times
+    begin = time.monotonic()
+    with runtime_errors(f"ONNX Runtime fails to run {path.name}"):
+        while len(times) < 2 or (len(times) < MOST_ROUNDS and time.monotonic() - begin < least_seconds):
+            start = time.perf_counter_ns()
+            run_session(session, feeds)
+            times.append(time.perf_counter_ns() - start)
+    return WholeTime(min(times), noise_percent(times))

@@ -102,6 +102,16 @@ def wait_without_spinning(options: Any) -> None:
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
 
 
+def in_turn_options(settings: SessionSettings) -> Any:
+    """Options of a session that is timed in turn with others: its threads sleep as soon as a run ends.
+
+    They would go on spinning else, in the way of the next session's run.
+    """
+    options = session_options(settings)
+    options.add_session_config_entry("session.force_spinning_stop", "1")
+    return options
+
+
 def open_session(path: Path, settings: SessionSettings, options: Any = None) -> Any:
     """An InferenceSession on a model file; `options` replaces the options that `settings` stand for.
 

@@ -1,8 +1,9 @@
-"""What is tried in fresh processes: one model with all its figures, and two models against the clock, in turns."""
+"""What is tried in fresh processes: one model with all its figures, and two models in turns, compared and timed."""
 
+import contextlib
 import hashlib
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +25,10 @@ from remat_cli.runtime._ort import (
     share_arena,
     unpack,
 )
+from remat_cli.runtime.likeness import Likeness, likeness, worst
 from remat_cli.runtime.session import (
     SessionSettings,
+    in_turn_options,
     observation,
     open_session,
     profiled_session,
@@ -34,19 +37,37 @@ from remat_cli.runtime.session import (
 )
 
 LEAST_SECONDS = 0.5
-"""Timing goes on beyond the runs asked for while it took less than this, since short runs are noisy."""
+"""Timing goes on beyond the rounds asked for while another one ends within this time, since short runs are noisy."""
 MOST_ROUNDS = 100
 
 
-class RunJob(msgspec.Struct, frozen=True):
-    """Run one model in one session per settings, on each of the feeds; on the first twice where options are default.
+class SessionRuns(msgspec.Struct, frozen=True):
+    """A session and what it is run on, one after the other: places of inputs in a job's `feeds`."""
 
-    Only with default options are later runs different: the memory pattern.
-    """
+    settings: SessionSettings
+    on: tuple[int, ...]
+
+
+class RunJob(msgspec.Struct, frozen=True):
+    """Run one model in one session after the other."""
 
     model: str
     feeds: tuple[tuple[PackedArray, ...], ...]
-    settings: tuple[SessionSettings, ...]
+    sessions: tuple[SessionRuns, ...]
+
+
+class TurnsJob(msgspec.Struct, frozen=True):
+    """Run two models in turn on the same inputs, each in a session of its own, then `rounds` more against the clock.
+
+    Rounds go on while they end within LEAST_SECONDS; with none nothing is timed. With `compares` the outputs of each
+    turn are held against each other.
+    """
+
+    models: tuple[str, str]
+    feeds: tuple[tuple[PackedArray, ...], ...]
+    session: SessionRuns
+    rounds: int = 0
+    compares: bool = False
 
 
 class OutputPrint(msgspec.Struct, frozen=True):
@@ -61,7 +82,7 @@ class RunFigures(msgspec.Struct, frozen=True):
     """What one session showed; bytes as in `Observation`. `prints` has the outputs of each run.
 
     `grown_bytes` is by how many bytes each op made what is in use grow, `later_bytes` the most that runs after the
-    first had in use beyond the baseline.
+    first had in use beyond the baseline (None: there was one run).
     """
 
     executed: tuple[str, ...]
@@ -72,7 +93,7 @@ class RunFigures(msgspec.Struct, frozen=True):
     in_use_peak_bytes: int
     peak_op: str
     peak_workspace_bytes: int | None
-    later_bytes: int
+    later_bytes: int | None
     prints: tuple[tuple[OutputPrint, ...], ...]
     runtime_version: str
 
@@ -93,18 +114,65 @@ class RunFigures(msgspec.Struct, frozen=True):
         return max((live + workspace.get(name, 0) for name, live in pairs), default=0)
 
 
+class TurnFigures(msgspec.Struct, frozen=True):
+    """What two models showed that ran in turn: figures of each, least times, likeness (None: not asked for), and runs.
+
+    `runs` counts those of both models. Times are those of runs after each session's first.
+    """
+
+    figures: tuple[RunFigures, RunFigures]
+    times_ns: tuple[int, int] | None
+    likeness: Likeness | None
+    runs: int
+
+
 def run_model(job: RunJob, advance: Advance) -> tuple[RunFigures, ...]:
-    """Run a model under each of the settings, one after the other; the first session gets the tight arena."""
-    feeds = [{packed.name: unpack(packed) for packed in group} for group in job.feeds]
+    """Run a model in each of the sessions, one after the other; the first one gets the tight arena."""
+    feeds = _unpacked(job.feeds)
     figures = []
-    for number, settings in enumerate(job.settings):
-        options = session_options(settings)
+    for number, session in enumerate(job.sessions):
+        options = session_options(session.settings)
         wait_without_spinning(options)
-        if number == 0 and settings.device == "cpu":
+        if number == 0 and session.settings.device == "cpu":
             share_arena(options)
-        figures.append(_run_session(Path(job.model), feeds, settings, options))
-        advance(number + 1, len(job.settings))
+        figures.append(_run_session(Path(job.model), [feeds[place] for place in session.on], session.settings, options))
+        advance(number + 1, len(job.sessions))
     return tuple(figures)
+
+
+def run_in_turns(job: TurnsJob, advance: Advance) -> TurnFigures:
+    """Run two models in turn, profiled first, then against the clock; nothing else should run meanwhile."""
+    feeds = _unpacked(job.feeds)
+    turns = [feeds[place] for place in job.session.on]
+    total = 2 * (len(turns) + job.rounds)
+    paths = [Path(model) for model in job.models]
+    prints: list[list[tuple[OutputPrint, ...]]] = [[], []]
+    times: list[list[int]] = [[], []]
+    alike: list[Likeness] = []
+    with contextlib.ExitStack() as stack, runtime_errors("ONNX Runtime fails to run two models in turn"):
+        profiled = [stack.enter_context(profiled_session(path, *_in_turn(job.session.settings))) for path in paths]
+        sessions = [session for session, _ in profiled]
+        for number, group in enumerate(turns):
+            outputs = [_timed_run(*pair, group) for pair in zip(sessions, times, strict=True)]
+            for made, found in zip(outputs, prints, strict=True):
+                found.append(_prints(made))
+            if job.compares and prints[0][-1] != prints[1][-1]:
+                alike.append(likeness(*outputs))
+            advance(2 * (number + 1), total)
+    timed = _timed_rounds(sessions, feeds[0], job.rounds, lambda done: advance(2 * (len(turns) + done), total))
+    first, second = (
+        _figures(path, runs, found) for path, (_, runs), found in zip(paths, profiled, prints, strict=True)
+    )
+    return TurnFigures(
+        figures=(first, second),
+        times_ns=(min(times[0][1:] + timed[0]), min(times[1][1:] + timed[1])) if job.rounds else None,
+        likeness=worst(alike) if job.compares else None,
+        runs=2 * (len(turns) + len(timed[0])),
+    )
+
+
+def _unpacked(feeds: Sequence[Sequence[PackedArray]]) -> list[dict[str, Array]]:
+    return [{packed.name: unpack(packed) for packed in group} for group in feeds]
 
 
 def _run_session(path: Path, feeds: list[dict[str, Array]], settings: SessionSettings, options: Any) -> RunFigures:
@@ -112,10 +180,14 @@ def _run_session(path: Path, feeds: list[dict[str, Array]], settings: SessionSet
         profiled_session(path, settings, options) as (session, runs),
         runtime_errors(f"ONNX Runtime fails to run {path.name}"),
     ):
-        runs_on = feeds if settings.exact else (feeds[0], *feeds)
-        prints = tuple(_prints(run_session(session, group)) for group in runs_on)
+        prints = [_prints(run_session(session, group)) for group in feeds]
+    return _figures(path, runs, prints)
+
+
+def _figures(path: Path, runs: Sequence[ProfiledRun], prints: Sequence[tuple[OutputPrint, ...]]) -> RunFigures:
     first = observation(runs[0], {}, path.name)
     peak_op, workspace = _peak_op(runs[0])
+    later = [max((event.requested_bytes for event in run.events), default=0) for run in runs[1:]]
     return RunFigures(
         executed=first.executed,
         live_bytes=first.live_bytes,
@@ -125,8 +197,8 @@ def _run_session(path: Path, feeds: list[dict[str, Array]], settings: SessionSet
         in_use_peak_bytes=first.in_use_peak_bytes,
         peak_op=peak_op,
         peak_workspace_bytes=workspace,
-        later_bytes=max((e.requested_bytes for run in runs[1:] for e in run.events), default=0) - first.baseline_bytes,
-        prints=prints,
+        later_bytes=max(later) - first.baseline_bytes if later else None,
+        prints=tuple(prints),
         runtime_version=first.runtime_version,
     )
 
@@ -170,23 +242,53 @@ class TimeJob(msgspec.Struct, frozen=True):
 
 def time_models(job: TimeJob, advance: Advance) -> tuple[int, int]:
     """Least time of a run of each model, in nanoseconds; runs alternate, so that both see the same machine."""
-    feeds = {packed.name: unpack(packed) for packed in job.feeds}
-    sessions = [open_session(Path(model), job.settings) for model in job.models]
-    times: list[list[int]] = [[], []]
-    end = time.monotonic() + LEAST_SECONDS
+    (feeds,) = _unpacked([job.feeds])
+    sessions = [open_session(Path(model), *_in_turn(job.settings)) for model in job.models]
+    total = job.warmups + job.rounds
+    _timed_rounds(sessions, feeds, job.warmups, lambda done: advance(min(done, job.warmups), total), least_seconds=0.0)
+    first, second = _timed_rounds(
+        sessions, feeds, job.rounds, lambda done: advance(min(job.warmups + done, total), total)
+    )
+    return min(first), min(second)
+
+
+def _in_turn(settings: SessionSettings) -> tuple[SessionSettings, Any]:
+    return settings, in_turn_options(settings)
+
+
+def _timed_rounds(
+    sessions: Sequence[Any],
+    feeds: Mapping[str, Array],
+    rounds: int,
+    advance: Callable[[int], None],
+    least_seconds: float = LEAST_SECONDS,
+) -> list[list[int]]:
+    """Wall times of each session in turn, at least so many rounds, and more while another one ends in time."""
+    times: list[list[int]] = [[] for _ in sessions]
+    begin = time.monotonic()
     with runtime_errors("ONNX Runtime fails while being timed"):
-        while len(times[0]) < job.warmups + job.rounds or (len(times[0]) < MOST_ROUNDS and time.monotonic() < end):
+        while len(times[0]) < rounds or (rounds and _fits(len(times[0]), time.monotonic() - begin, least_seconds)):
             turns = list(zip(sessions, times, strict=True))
-            for session, found in turns if len(times[0]) % 2 else reversed(turns):  # neither always comes first
-                start = time.perf_counter_ns()
-                run_session(session, feeds)
-                found.append(time.perf_counter_ns() - start)
-            advance(min(len(times[0]), job.warmups + job.rounds), job.warmups + job.rounds)
-    first, second = (min(found[job.warmups :]) for found in times)
-    return first, second
+            for session, found in reversed(turns) if len(times[0]) % 2 else turns:  # neither always comes first
+                _timed_run(session, found, feeds)
+            advance(min(len(times[0]), rounds))
+    return times
 
 
-ROUNDS = 7
+def _timed_run(session: Any, times: list[int], feeds: Mapping[str, Array]) -> dict[str, Array]:
+    """The outputs of one run, whose wall time joins the times."""
+    start = time.perf_counter_ns()
+    outputs = run_session(session, feeds)
+    times.append(time.perf_counter_ns() - start)
+    return outputs
+
+
+def _fits(rounds: int, seconds: float, least_seconds: float) -> bool:
+    """Whether one more round like those that took so long ends in time."""
+    return 0 < rounds < MOST_ROUNDS and seconds * (rounds + 1) / rounds <= least_seconds
+
+
+ROUNDS = 2
 
 
 def time_in_turn(

@@ -1,26 +1,24 @@
 """Run the original and the rewritten model in fresh processes and compare what happens with what was promised."""
 
-import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, cast
 
-from remat_cli.base.units import format_bytes
 from remat_cli.core.graph import Graph
-from remat_cli.core.learning import NOTHING, Learnt, Lesson, Session, lessons
+from remat_cli.core.learning import Lesson, Session
 from remat_cli.core.plan import Plan
-from remat_cli.core.verification import Verification
+from remat_cli.core.verification import Verification, VerifyMode
 from remat_cli.runtime._ort import Advance, Array, PackedArray, ignore_progress, pack_all, run_fresh, started
-from remat_cli.runtime.caps import CapAnswer, CapJob, SeparationJob, find_smallest_cap, separate
-from remat_cli.runtime.likeness import Likeness, LikenessJob, compare_models
+from remat_cli.runtime.capped import CappedRuns, ModelNeed, capped_runs
+from remat_cli.runtime.lessons import lessons_of, out_of_order, seen_workspace
+from remat_cli.runtime.likeness import Likeness, LikenessJob, compare_models, worst
 from remat_cli.runtime.session import SessionSettings
-from remat_cli.runtime.turns import RunFigures, RunJob, TimeJob, run_model, time_models
+from remat_cli.runtime.turns import RunFigures, RunJob, SessionRuns, TurnFigures, TurnsJob, run_in_turns, run_model
 
-PROGRESS_UNITS = 100
-RUNS_DONE, CAPS_DONE = 25, 70
-SMALLEST_TOLERANCE_BYTES = 64 * 1024
-TOLERANCE_SHARE = 32
+MOST_RUNS = 12
+"""Of both models together, unless verification is thorough; short ones are timed more often, for half a second."""
+THOROUGH_RUNS = 60
+"""About as many as thorough verification takes: what its progress is told in."""
 
 
 @dataclass(frozen=True)
@@ -34,8 +32,8 @@ class VerifyRequest:
     `more_feeds` are further inputs on which the outputs are compared. A `portable` model is optimised again when a
     default session loads it, so only exact sessions are held to the promise. `original_cap_bytes` is the smallest cap
     of `reference` with default options where an earlier verification found it; it is then not searched again. With
-    `may_reassociate` outputs need not be identical, only close. With `judged`, what the judge says of the rewritten
-    model's every op, the report says where the runs left it.
+    `may_reassociate` outputs need not be identical, only close. `mode` says how much is run. With `judged`, what the
+    judge says of the rewritten model's every op, it is said where the runs left it.
     """
 
     reference: Path
@@ -55,7 +53,7 @@ class VerifyRequest:
     portable: bool = False
     intra_op_threads: int = 0
     device: str = "cpu"
-    rounds: int = 5
+    mode: VerifyMode = "on"
     custom_ops: tuple[str, ...] = ()
     original_cap_bytes: int | None = None
     may_reassociate: bool = False
@@ -82,26 +80,31 @@ class VerifyRequest:
 
 
 @dataclass(frozen=True)
-class _Sessions:
-    """What the two sessions on one model showed."""
+class _Program:
+    """What is run: each model alone in `alone`, the first session exact, then both in turn, and on the clock."""
 
-    exact: RunFigures
-    default: RunFigures
+    alone: tuple[SessionRuns, ...]
+    turns: SessionRuns
+    rounds: int
 
-    def of_kind(self, is_exact: bool) -> RunFigures:
-        """The figures of one of the two."""
-        return self.exact if is_exact else self.default
+    @property
+    def runs(self) -> int:
+        """Of both models together, without the further rounds of short ones."""
+        return 2 * (sum(len(session.on) for session in (*self.alone, self.turns)) + self.rounds)
 
 
 @dataclass(frozen=True)
-class _Caps:
-    """Smallest caps of both models and whether the rewritten one runs where the original fails."""
+class _Sessions:
+    """What the sessions on one model showed: alone under exact options, in turn as promised, and by default."""
 
-    rewritten: CapAnswer
-    original: CapAnswer
-    separated: bool
-    options: Literal["default", "exact"]
-    notes: tuple[str, ...] = ()
+    exact: RunFigures
+    turns: RunFigures
+    default: RunFigures
+
+    @property
+    def promised(self) -> tuple[RunFigures, ...]:
+        """The sessions in which promises are kept."""
+        return (self.exact, self.turns)
 
 
 def verify(request: VerifyRequest, advance: Advance = ignore_progress) -> Verification:
@@ -120,30 +123,43 @@ def verify_closely(
     request: VerifyRequest, advance: Advance = ignore_progress
 ) -> tuple[Verification, tuple[Lesson, ...]]:
     """Like `verify`; also where the runs left what the judge says of each op."""
-    advance(0, PROGRESS_UNITS)
-    original, rewritten = _run_both(request)
-    advance(RUNS_DONE, PROGRESS_UNITS)
-    identical = _are_identical(request, original, rewritten)
-    likeness = _likeness(request) if request.may_reassociate and not identical else None
-    in_order = all(_runs_in_order(request, figures) for figures in _promised(request, rewritten))
+    total = THOROUGH_RUNS if request.mode == "thorough" else MOST_RUNS
+    program, done = _program(request), 0
+
+    def more(part: int, parts: int) -> None:
+        advance(min(done + part, total - 1), total)
+
+    advance(0, total)
+    alone = _run_alone(request, program)
+    done = 2 * sum(len(session.on) for session in program.alone)
+    turns = _run_in_turns(request, program, more)
+    done += turns.runs
+    original, rewritten = (
+        _Sessions(found[0], figures, found[1] if request.portable else figures)
+        for found, figures in zip(alone, turns.figures, strict=True)
+    )
+    identical = all(
+        one.prints == other.prints for one, other in zip(original.promised, rewritten.promised, strict=True)
+    )
+    likeness, likeness_runs = (None, 0) if identical else _likeness(request, program, original, rewritten, turns)
+    done += likeness_runs
+    in_order = all(_runs_in_order(request, figures) for figures in rewritten.promised)
     fixed = _measured_fixed_bytes(request, original, rewritten)
-    workspace = _seen_workspace(request, rewritten.exact)
+    workspace = seen_workspace(request.workspace, rewritten.exact)
     default_peak = fixed + rewritten.default.peak_with_workspace(workspace)
     exact_peak = fixed + rewritten.exact.peak_with_workspace(workspace)
     within = (exact_peak if request.portable else max(default_peak, exact_peak)) <= request.budget_bytes
     predicted, measured = _live_peaks(request, fixed, rewritten)
-    caps, overhead = None, None
-    cap_notes: tuple[str, ...] = (AGAIN,)
+    caps = CappedRuns(notes=(AGAIN,))
     if in_order and within and predicted == measured:
-        caps, cap_notes = _capped(request, original, rewritten)
-        advance(CAPS_DONE, PROGRESS_UNITS)
-        overhead = _overhead_percent(request, advance) if request.timed else None
+        caps = _capped(request, original, rewritten, MOST_RUNS - program.runs - likeness_runs, more)
+    advance(total, total)
     report = Verification(
         outputs_identical=identical,
         outputs_close=likeness.are_close if likeness else None,
         outputs_max_relative_error=likeness.relative_error if likeness else None,
         order_honoured=in_order,
-        first_op_out_of_order=_out_of_order(request, rewritten),
+        first_op_out_of_order=out_of_order(request.expected_order, request.gate_ops, rewritten.promised),
         first_predicted_peak_bytes=predicted,
         learnt=(),
         rounds_of_learning=0,
@@ -155,48 +171,77 @@ def verify_closely(
         + original.default.peak_with_workspace(workspace),
         runtime_version=rewritten.exact.runtime_version,
         within_budget=within,
-        smallest_cap_bytes=caps.rewritten.smallest_bytes if caps else None,
-        original_smallest_cap_bytes=caps.original.smallest_bytes if caps else None,
-        capped_run_ok=caps.separated if caps else None,
-        cap_options=caps.options if caps else None,
+        smallest_cap_bytes=caps.smallest_bytes,
+        original_smallest_cap_bytes=caps.original_smallest_bytes,
+        capped_run_ok=caps.are_apart,
+        capped_run_bytes=caps.apart_bytes,
+        cap_options=caps.options,
         later_runs_block_bytes=rewritten.default.later_bytes,
         measured_workspace_bytes=rewritten.exact.peak_workspace_bytes,
         predicted_workspace_bytes=request.workspace.get(rewritten.exact.peak_op, 0),
         predicted_overhead_percent=request.predicted_overhead_percent,
-        measured_overhead_percent=overhead,
-        notes=(*_output_notes(original), *_portable_notes(request), *cap_notes, *(caps.notes if caps else ())),
+        measured_overhead_percent=_overhead_percent(turns),
+        inferences=done + caps.runs,
+        notes=(*_output_notes(request, original), *_portable_notes(request), *caps.notes),
     )
-    return report, _lessons(request, rewritten)
+    kinds: tuple[Session, ...] = ("exact", "exact" if request.portable else "default")
+    sessions = tuple(zip(kinds, rewritten.promised, strict=True))
+    return report, lessons_of(request.judged, request.fixed_bytes, sessions, request.workspace)
 
 
-def _run_both(request: VerifyRequest) -> tuple[_Sessions, _Sessions]:
+def _program(request: VerifyRequest) -> _Program:
+    """Which sessions are opened, and what they are run on: as a rule no more than shows all that is promised.
+
+    Later runs differ from the first under default options only: the memory pattern. A portable model is held to exact
+    sessions, so those are run in turn, and a default one once.
+    """
+    all_feeds = tuple(range(1 + len(request.more_feeds)))
+    last = all_feeds[-1]
+    exact, default = request.settings(exact=True), request.settings(exact=False)
+    is_fast, is_thorough = request.mode == "fast", request.mode == "thorough"
+    is_once = is_fast or request.portable
+    by_default = SessionRuns(default, (0, *all_feeds) if is_thorough else (0,) if is_once else (0, last))
+    alone = SessionRuns(exact, all_feeds if is_thorough else (0,))
+    rounds = 0 if is_fast or not request.timed else 5 if is_thorough else 1
+    if not request.portable:
+        return _Program((alone,), by_default, rounds)
+    again = SessionRuns(exact, all_feeds if is_thorough else (last,))
+    return _Program((alone, by_default), again, rounds)
+
+
+def _run_alone(request: VerifyRequest, program: _Program) -> tuple[tuple[RunFigures, ...], tuple[RunFigures, ...]]:
     """Both models at the same time, each in a process of its own; nothing is timed here."""
-    settings = (request.settings(exact=True), request.settings(exact=False))
     feeds = request.all_packed_feeds
     with (
-        started(run_model, RunJob(str(request.reference.resolve()), feeds, settings)) as first,
-        started(run_model, RunJob(str(request.rewritten.resolve()), feeds, settings)) as second,
+        started(run_model, RunJob(str(request.reference.resolve()), feeds, program.alone)) as first,
+        started(run_model, RunJob(str(request.rewritten.resolve()), feeds, program.alone)) as second,
     ):
-        return _Sessions(*first.answer()), _Sessions(*second.answer())
+        return first.answer(), second.answer()
 
 
-def _promised(request: VerifyRequest, model: _Sessions) -> tuple[RunFigures, ...]:
-    """The sessions in which the rewritten model must keep the promise."""
-    return (model.exact,) if request.portable else (model.exact, model.default)
-
-
-def _are_identical(request: VerifyRequest, original: _Sessions, rewritten: _Sessions) -> bool:
-    """Whether every output of every run has the same type, shape and bits."""
-    pairs = zip(_promised(request, original), _promised(request, rewritten), strict=True)
-    return all(one.prints == other.prints for one, other in pairs)
-
-
-def _likeness(request: VerifyRequest) -> Likeness:
-    """How close the outputs of the rewritten model are to the original's, in every session that is promised."""
-    kinds = (True,) if request.portable else (True, False)
+def _run_in_turns(request: VerifyRequest, program: _Program, advance: Advance) -> TurnFigures:
+    """Both models in one process, one after the other; their outputs are held together where they need not be equal."""
     models = (str(request.reference.resolve()), str(request.rewritten.resolve()))
-    settings = tuple(request.settings(exact=is_exact) for is_exact in kinds)
-    return run_fresh(compare_models, LikenessJob(models, request.all_packed_feeds, settings))
+    job = TurnsJob(models, request.all_packed_feeds, program.turns, program.rounds, request.may_reassociate)
+    return run_fresh(run_in_turns, job, advance)
+
+
+def _likeness(
+    request: VerifyRequest, program: _Program, original: _Sessions, rewritten: _Sessions, turns: TurnFigures
+) -> tuple[Likeness | None, int]:
+    """How close outputs are that are not identical, where they need not be, and how many more runs it took.
+
+    What was run in turn was compared there; exact sessions run again if they gave other outputs than that.
+    """
+    if turns.likeness is None:
+        return None, 0
+    if all(prints in model.turns.prints for model in (original, rewritten) for prints in model.exact.prints):
+        return turns.likeness, 0
+    exact = program.alone[0]
+    feeds = tuple(request.all_packed_feeds[place] for place in exact.on)
+    models = (str(request.reference.resolve()), str(request.rewritten.resolve()))
+    found = run_fresh(compare_models, LikenessJob(models, feeds, (exact.settings,)))
+    return worst([turns.likeness, found]), 2 * len(feeds)
 
 
 def _live_peaks(request: VerifyRequest, fixed_bytes: int, rewritten: _Sessions) -> tuple[int, int]:
@@ -205,50 +250,7 @@ def _live_peaks(request: VerifyRequest, fixed_bytes: int, rewritten: _Sessions) 
     return predicted, fixed_bytes + rewritten.exact.peak_live_bytes
 
 
-AGAIN = "neither capped runs nor times: order or memory are not as planned"
-ARENA_UNIT_BYTES = 256  # every request to the arena is rounded up to this
-WORKSPACE_TOLERANCE = 0.05
-
-
-def _seen_workspace(request: VerifyRequest, exact: RunFigures) -> dict[str, int]:
-    """Workspace by op: as predicted, but as measured at the one op where that is known and clearly more."""
-    predicted, measured = request.workspace.get(exact.peak_op, 0), exact.peak_workspace_bytes
-    if measured is None or _units(measured) <= _units(int(predicted * (1 + WORKSPACE_TOLERANCE))) + 1:
-        return dict(request.workspace)
-    return {**request.workspace, exact.peak_op: measured}
-
-
-def _units(bytes_: int) -> int:
-    return -(-bytes_ // ARENA_UNIT_BYTES)
-
-
-def _lessons(request: VerifyRequest, rewritten: _Sessions) -> tuple[Lesson, ...]:
-    """Where runs left the judge's prediction: an exact session, and where that was as predicted a default one."""
-    if request.judged is None:
-        return ()
-    for kind, figures in zip(("exact", "default"), _promised(request, rewritten), strict=False):
-        found = lessons(*request.judged, request.fixed_bytes, figures.curve, cast(Session, kind))
-        if found:
-            return found
-    seen = _seen_workspace(request, rewritten.exact)
-    return tuple(_of_workspace(request, op, bytes_) for op, bytes_ in seen.items() - request.workspace.items())
-
-
-def _of_workspace(request: VerifyRequest, op: str, measured: int) -> Lesson:
-    assert request.judged is not None
-    number, found = next((at, each) for at, each in enumerate(request.judged[0].ops) if each.name == op)
-    learnt = Learnt(op, found.op_type, "workspace", "exact", request.workspace.get(op, 0), measured)
-    return Lesson(learnt, number, NOTHING)
-
-
-def _out_of_order(request: VerifyRequest, rewritten: _Sessions) -> str | None:
-    """The first op of the plan that did not run in its turn."""
-    for figures in _promised(request, rewritten):
-        executed = [op for op in figures.executed if op not in request.gate_ops]
-        for number, expected in enumerate(request.expected_order):
-            if number >= len(executed) or executed[number] != expected:
-                return expected
-    return None
+AGAIN = "no capped runs: order or memory are not as planned"
 
 
 def _runs_in_order(request: VerifyRequest, figures: RunFigures) -> bool:
@@ -263,16 +265,15 @@ def _measured_fixed_bytes(request: VerifyRequest, original: _Sessions, rewritten
     return request.reference_fixed_bytes + rewritten.exact.baseline_bytes - original.exact.baseline_bytes
 
 
-def _output_notes(original: _Sessions) -> tuple[str, ...]:
+def _output_notes(request: VerifyRequest, original: _Sessions) -> tuple[str, ...]:
     """Warnings about outputs that would be equal whatever the models do."""
-    runs = original.exact.prints
+    runs = (*original.exact.prints, *original.turns.prints)
     notes = [
         f"output '{first.name}' has the same value everywhere: comparing it proves little"
         for first in runs[0]
         if first.is_constant
     ]
-    others = runs[1:]
-    if others and all(run == runs[0] for run in others):
+    if request.more_feeds and request.mode != "fast" and all(run == runs[0] for run in runs[1:]):
         notes.append("the outputs do not depend on the inputs: comparing them proves little")
     return tuple(notes)
 
@@ -283,83 +284,52 @@ def _portable_notes(request: VerifyRequest) -> tuple[str, ...]:
     return ("portable: a default session optimises the file again, so the promises hold under the exact options only",)
 
 
-def _overhead_percent(request: VerifyRequest, advance: Advance) -> float:
+def _overhead_percent(turns: TurnFigures) -> float | None:
     """Extra time of the rewritten model, both run in turn under the options of the promise."""
-    job = TimeJob(
-        models=(str(request.reference.resolve()), str(request.rewritten.resolve())),
-        feeds=request.packed_feeds,
-        settings=request.settings(exact=request.portable),
-        rounds=request.rounds,
-    )
-    left = PROGRESS_UNITS - CAPS_DONE
-    original_ns, rewritten_ns = run_fresh(
-        time_models, job, lambda done, total: advance(CAPS_DONE + left * done // total, PROGRESS_UNITS)
-    )
+    if turns.times_ns is None:
+        return None
+    original_ns, rewritten_ns = turns.times_ns
     return 100.0 * (rewritten_ns / original_ns - 1.0)
 
 
-def _capped(request: VerifyRequest, original: _Sessions, rewritten: _Sessions) -> tuple[_Caps | None, tuple[str, ...]]:
+def _capped(
+    request: VerifyRequest, original: _Sessions, rewritten: _Sessions, most_runs: int, advance: Advance
+) -> CappedRuns:
     """Capped runs where they can tell something, otherwise why not."""
-    if not request.capped:
-        return None, ("capped runs were not asked for",)
+    if not request.capped or request.mode == "fast":
+        return CappedRuns(notes=("capped runs were not asked for",))
     if request.device != "cpu":
-        return None, (f"capped runs exist on the cpu only, not on {request.device}",)
+        return CappedRuns(notes=(f"capped runs exist on the cpu only, not on {request.device}",))
     kinds = _kinds_that_differ(request, original, rewritten)
     if not kinds:
-        return None, ("no capped runs: the plan's peak is not lower than the original's",)
-    found = None
-    for is_exact in kinds:
-        caps = _smallest_caps(request, original, rewritten, exact=is_exact)
-        if found is None or caps.separated:
-            found = caps
-        if found.separated:
-            break
-    return found, ()
+        return CappedRuns(notes=("no capped runs: the plan's peak is not lower than the original's",))
+    needs = {
+        is_exact: (
+            _need(request, request.rewritten, rewritten, is_exact),
+            _need(request, request.reference, original, is_exact),
+        )
+        for is_exact in kinds
+    }
+    return capped_runs(needs, request.original_cap_bytes, request.mode == "thorough", most_runs, advance)
 
 
 def _kinds_that_differ(request: VerifyRequest, original: _Sessions, rewritten: _Sessions) -> tuple[bool, ...]:
     """Kinds of session (default first; True: exact) that are promised and in which the plan's peak is lower."""
-    kinds = (True,) if request.portable else (False, True)
-    return tuple(
-        is_exact
-        for is_exact in kinds
-        if rewritten.of_kind(is_exact).peak_live_bytes < original.of_kind(is_exact).peak_live_bytes
-    )
+    pairs = {True: (rewritten.exact, original.exact)}
+    if not request.portable:
+        pairs = {False: (rewritten.default, original.default), **pairs}
+    return tuple(kind for kind, (ours, theirs) in pairs.items() if ours.peak_live_bytes < theirs.peak_live_bytes)
 
 
-def _smallest_caps(request: VerifyRequest, original: _Sessions, rewritten: _Sessions, *, exact: bool) -> _Caps:
-    """Both searches at the same time; the original's is left out where its answer is known."""
-    settings = request.settings(exact=exact)
-    job = _cap_job(request, request.rewritten, rewritten.exact, settings)
-    other = _cap_job(request, request.reference, original.exact, settings)
-    known = None if exact else request.original_cap_bytes
-    with contextlib.ExitStack() as stack:
-        first = stack.enter_context(started(separate, SeparationJob(job, other)))
-        second = None if known else stack.enter_context(started(find_smallest_cap, other))
-        found = first.answer()
-        reference = second.answer() if second else CapAnswer(known, None, 0)
-    options: Literal["default", "exact"] = "exact" if exact else "default"
-    return _Caps(found.answer, reference, found.original_fails, options, _cap_notes(job, found.answer, exact))
-
-
-def _cap_job(request: VerifyRequest, model: Path, figures: RunFigures, settings: SessionSettings) -> CapJob:
-    live = figures.peak_live_bytes
-    return CapJob(
+def _need(request: VerifyRequest, model: Path, seen: _Sessions, is_exact: bool) -> ModelNeed:
+    """What capped runs need to know about one model; workspace was seen in the exact session."""
+    exact, live = seen.exact, (seen.exact if is_exact else seen.default).peak_live_bytes
+    beyond = exact.in_use_peak_bytes - exact.baseline_bytes - exact.peak_live_bytes
+    return ModelNeed(
         model=str(model.resolve()),
         feeds=request.packed_feeds,
-        settings=settings,
-        fixed_bytes=figures.baseline_bytes,
-        live_bytes=live,
-        tolerance_bytes=max(SMALLEST_TOLERANCE_BYTES, live // TOLERANCE_SHARE),
-    )
-
-
-def _cap_notes(job: CapJob, answer: CapAnswer, exact: bool) -> tuple[str, ...]:
-    options = "the exact options" if exact else "default options"
-    if answer.smallest_bytes is None:
-        return (f"no smallest cap was found under {options} ({answer.trials} tried)",)
-    slack = answer.smallest_bytes - job.fixed_bytes - job.live_bytes
-    return (
-        f"capped runs use {options}; the smallest cap lies {format_bytes(slack)} above the live bytes and packed "
-        f"weights (workspace, fragmentation, and a tolerance of {format_bytes(job.tolerance_bytes)})",
+        settings=request.settings(exact=is_exact),
+        fixed_bytes=exact.baseline_bytes,
+        live_bytes=exact.peak_live_bytes,
+        need_bytes=exact.baseline_bytes + live + (0 if exact.peak_workspace_bytes is None else max(0, beyond)),
     )

@@ -17,6 +17,7 @@ from remat_cli.core.conditions import Conditions
 from remat_cli.core.profile import DeviceSpec
 from remat_cli.core.splits import SplitAxis, SplitMode, SplitOptions, parse_split_axis
 from remat_cli.core.training import TrainOptions
+from remat_cli.core.verification import Checks, VerifyMode
 from remat_cli.devices.provider_table import is_plain, named_spec
 from remat_cli.settings.devices import described_budget, memory_budgets, parse_devices, with_threads
 from remat_cli.settings.train import parse_pairs, parse_train
@@ -74,7 +75,7 @@ class Settings(
     inputs: Path | None = None
     custom_ops: tuple[Path, ...] = ()
 
-    verify: bool = True
+    verify: VerifyMode = "on"
     capped_run: bool = True
     output: Path | None = None
     plan: Path | None = None
@@ -108,6 +109,11 @@ class Settings(
             custom_ops=tuple(str(library.resolve()) for library in self.custom_ops),
             cache_dir=self.cache_dir,
         )
+
+    @property
+    def checks(self) -> Checks:
+        """How a plan is verified."""
+        return Checks(self.verify, self.capped_run)
 
     @property
     def splits(self) -> SplitOptions:
@@ -284,6 +290,14 @@ def _parse_split(value: object) -> str:
     return word
 
 
+def _parse_verify(value: object) -> str:
+    """A mode; YAML and Python say true and false."""
+    word = {"True": "on", "False": "off", "true": "on", "false": "off"}.get(str(value), str(value))
+    if word not in get_args(VerifyMode):
+        raise ConfigError(f"verify '{word}' is not a mode: write true, false, fast or thorough")
+    return word
+
+
 def _parse_axis(value: object) -> SplitAxis:
     return parse_split_axis(str(value))
 
@@ -308,6 +322,7 @@ PARSERS: Mapping[str, Callable[[object], object]] = {
     "gap": _parse_gap,
     "split": _parse_split,
     "split_axis": _parse_axis,
+    "verify": _parse_verify,
     "time_limit": parse_seconds,
     "devices": parse_devices,
     "solvers": _parse_solvers,

@@ -10,15 +10,18 @@ from remat_cli.core.plan import Plan
 from remat_cli.core.problem import Problem
 from remat_cli.core.simulate import baseline, fixed_bytes_of, simulate
 from remat_cli.core.splits import SplitOptions
+from remat_cli.core.verification import Checks
 from remat_cli.stages.platform import Platform
 from remat_cli.stages.solve import BudgetQuestion, Search
+
+CHECKS = Checks()
 
 
 @dataclass(frozen=True)
 class CompileRequest:
     """Conditions, budgets by memory (`budget` is how the user wrote them), the search, and which splits may be made.
 
-    `overlap` lets copies between memories run beside ops; `capped_run` has verification look for the smallest cap.
+    `overlap` lets copies between memories run beside ops; `checks` says how the plan is verified.
     """
 
     conditions: Conditions
@@ -28,7 +31,7 @@ class CompileRequest:
     search: Search
     splits: SplitOptions
     overlap: bool = False
-    capped_run: bool = True
+    checks: Checks = CHECKS
 
 
 def ask(platform: Platform, request: CompileRequest) -> BudgetQuestion:

@@ -26,7 +26,7 @@ from remat_cli.runtime.profilers import Measured
 from remat_cli.runtime.session import Observation, SessionSettings, first_sight, optimize, run_profiled
 from remat_cli.stages.corrections import known_corrections, with_corrections
 
-RUNS, WARMUPS = 10, 2
+RUNS, WARMUPS = 4, 1
 MOST_PASSES = 6
 
 

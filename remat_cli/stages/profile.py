@@ -1,6 +1,7 @@
 """Profile a model on several devices, and the links between their memories; what was measured before is cached."""
 
 import tempfile
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,7 +12,7 @@ from remat_cli.base import progress as stages
 from remat_cli.base.progress import Progress, part
 from remat_cli.core.conditions import CPU, Conditions
 from remat_cli.core.graph import Tensor
-from remat_cli.core.profile import DeviceSpec, LinkCost, OpCost, Profile, Unsupported
+from remat_cli.core.profile import DeviceSpec, LinkCost, OpCost, Profile, Provenance, Unsupported
 from remat_cli.core.program import InputSpec
 from remat_cli.devices.provider_table import PROVIDERS, is_plain
 from remat_cli.devices.roofline import estimate, estimated_links
@@ -19,6 +20,7 @@ from remat_cli.onnx_io.interface import weight_uses
 from remat_cli.onnx_io.load import save
 from remat_cli.onnx_io.one_op import call_model, model_with_outputs, one_op_model
 from remat_cli.runtime.feeds import record_values
+from remat_cli.runtime.links import measure_link
 from remat_cli.runtime.op_profiler import (
     HANDOVER_ELEMENTS,
     HANDOVERS,
@@ -30,10 +32,11 @@ from remat_cli.runtime.op_profiler import (
     measure_ops,
 )
 from remat_cli.runtime.profile_cache import CacheScope, ProfileCache, provenance
-from remat_cli.runtime.profilers import Measured, ProfileRequest, measure, measure_link
+from remat_cli.runtime.profilers import Measured, ProfileRequest, WholeTime, measure, time_whole
 from remat_cli.runtime.providers import device_of, must_estimate, require_device
 from remat_cli.runtime.session import SessionSettings, device_settings
 from remat_cli.runtime.weights import kept_weight_bytes
+from remat_cli.stages.believe import expected_ns_of, is_wrong
 from remat_cli.stages.platform import Platform
 from remat_cli.stages.prepare import (
     RUNS,
@@ -44,6 +47,7 @@ from remat_cli.stages.prepare import (
     known_facts,
 )
 
+CHECK_SECONDS = 0.05
 MOST_VALUE_BYTES = 2**30  # of recorded floats; larger ones are random
 FLOATS = ("float", "double", "float16", "bfloat16")
 CALL, HANDOVER = "call", "handover"
@@ -117,9 +121,13 @@ def profile_inside(prepared: Prepared, conditions: Conditions, spec: DeviceSpec,
     scope, measured = cache_scope(spec, conditions), prepared.facts.measured
     with ProfileCache(conditions.cache_dir) as cache:
         known = cache.op_costs(scope, prepared.signatures)
-        if len(known) < len(set(prepared.signatures)):
-            measured = _measure_inside(prepared, conditions, spec, progress)
-            cache.store_ops(scope, _least_costs(prepared, measured))
+        is_known = len(known) == len(set(prepared.signatures))
+        expected_ns = expected_ns_of(prepared, known) if is_known else 0
+        if not is_known or is_wrong(prepared, expected_ns, _whole_time(prepared, conditions, spec)):
+            measured = _measure_inside(prepared, conditions, spec, progress, RUNS - is_known)
+            whole = WholeTime(measured.run_ns, measured.run_noise_percent)
+            replace_known = is_known and is_wrong(prepared, expected_ns, whole)
+            cache.store_ops(scope, _least_costs(prepared, measured), replace=replace_known)
             if conditions.inputs is None:
                 facts = msgspec.structs.replace(prepared.facts, measured=measured)
                 cache.store_model(scope, prepared.reference_sha256, msgspec.json.encode(facts))
@@ -130,7 +138,7 @@ def profile_inside(prepared: Prepared, conditions: Conditions, spec: DeviceSpec,
     return Profile(
         device=spec.name,
         model_sha256=prepared.reference_sha256,
-        provenance=scope.provenance,
+        provenance=_provenance(scope, measured),
         ops=tuple(msgspec.structs.replace(known[signature], name=op.name) for op, signature in ops),
         weight_bytes=prepared.graph.weight_bytes if packed is None else kept_weight_bytes(uses, packed),
         input_bytes=prepared.graph.input_bytes,
@@ -142,17 +150,52 @@ def profile_inside(prepared: Prepared, conditions: Conditions, spec: DeviceSpec,
     )
 
 
-def _measure_inside(prepared: Prepared, conditions: Conditions, spec: DeviceSpec, progress: Progress) -> Measured:
-    request = ProfileRequest(
+def _provenance(scope: CacheScope, measured: Measured | None) -> Provenance:
+    """Where costs come from; with as many runs as there were, if it is known."""
+    if measured is None or not measured.runs:
+        return scope.provenance
+    return msgspec.structs.replace(scope.provenance, runs=measured.runs - WARMUPS)
+
+
+def _whole_time(prepared: Prepared, conditions: Conditions, spec: DeviceSpec) -> WholeTime:
+    """How long the model takes now: two runs, so that costs from another model or minute are not just believed."""
+    settings = _profile_request(conditions, spec, RUNS).settings
+    return time_whole(prepared.reference_path, prepared.feeds, settings, CHECK_SECONDS)
+
+
+def _measure_inside(
+    prepared: Prepared, conditions: Conditions, spec: DeviceSpec, progress: Progress, runs: int
+) -> Measured:
+    names = [op.name for op in prepared.graph.ops]
+    request = _profile_request(conditions, spec, runs)
+    tell = _telling_how_long(progress)
+    return measure(prepared.reference_path, prepared.feeds, names, request, tell)
+
+
+def _telling_how_long(progress: Progress) -> Callable[[int, int], None]:
+    """Progress that says once how long the rest may take, by the first run, where somebody has to wait for it."""
+    begin = time.monotonic()
+
+    def advance(done: int, total: int) -> None:
+        nonlocal begin
+        if done == 0:
+            begin = time.monotonic()
+        elif done == 1:
+            progress.foretell(f"at most {total} runs of the model", (total - 1) * (time.monotonic() - begin))
+        progress.advance(done, total)
+
+    return advance
+
+
+def _profile_request(conditions: Conditions, spec: DeviceSpec, runs: int) -> ProfileRequest:
+    return ProfileRequest(
         device=CPU if spec.provider == CPU else spec.session_device,
-        runs=RUNS,
+        runs=runs,
         warmups=WARMUPS,
         intra_op_threads=conditions.threads_of(spec),
         optimization=conditions.optimization,
         custom_ops=conditions.custom_ops,
     )
-    names = [op.name for op in prepared.graph.ops]
-    return measure(prepared.reference_path, prepared.feeds, names, request, progress.advance)
 
 
 def _least_costs(prepared: Prepared, measured: Measured) -> dict[str, OpCost]:
@@ -254,7 +297,7 @@ def _measure_apart(
         jobs.append(_whole_job(prepared, values))
         call = folder / "call.onnx"
         save(call_model(), call)
-        request = OpRequest(settings, RUNS, WARMUPS, seed=conditions.seed)
+        request = OpRequest(settings, RUNS - 1, WARMUPS, seed=conditions.seed)
         measure_ops(jobs, request, call, keeper.keep, progress.advance)
 
 

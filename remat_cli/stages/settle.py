@@ -62,7 +62,7 @@ class Settling:
         written = planned.written
         judged = None if written is None else (written.graph, written.plan)
         run = PlannedRun(plan_file(planned, self.request), path, other_single(planned), judged)
-        seen, lessons = verify_plan_closely(run, planned.whole, path.parent, self.request.capped_run, self.progress)
+        seen, lessons = verify_plan_closely(run, planned.whole, path.parent, self.request.checks, self.progress)
         if written is not None:
             remember_cap(planned.whole, seen, self.request.conditions)
         return Settled(planned, seen), lessons

@@ -17,16 +17,18 @@ from remat_cli.core.plan_file import PlanFile, graph_instances
 from remat_cli.core.profile import DeviceSpec, Profile
 from remat_cli.core.program import Program, SeenMemory
 from remat_cli.core.simulate import simulate
-from remat_cli.core.verification import Verification
+from remat_cli.core.verification import Checks, Verification
 from remat_cli.runtime.likeness import Likeness, have_same_bits, likeness
-from remat_cli.runtime.segment_run import see_memory, time_runs
+from remat_cli.runtime.segment_run import TimedRuns, see_memory, time_runs
 from remat_cli.runtime.session import runtime_version
-from remat_cli.runtime.verify import verify_closely
+from remat_cli.runtime.verify import MOST_RUNS, THOROUGH_RUNS, verify_closely
 from remat_cli.stages.prepare import Prepared
 from remat_cli.stages.program import placed_program
 from remat_cli.stages.record import request_of
 
-ROUNDS, RUNS = 3, 4
+FIRST_RUNS = 2  # on the clock, of every plan
+ROUNDS, RUNS = 3, 4  # more of them, in turns, where that takes no longer than MORE_SECONDS or is to be thorough
+MORE_SECONDS = 1.0
 HOST = DeviceSpec("cpu", "cpu")
 
 
@@ -43,43 +45,65 @@ class PlannedRun:
     judged: tuple[Graph, Plan] | None = None
 
 
-def verify_plan(run: PlannedRun, whole: Prepared, work: Path, capped: bool, progress: Progress) -> Verification:
+def verify_plan(run: PlannedRun, whole: Prepared, work: Path, checks: Checks, progress: Progress) -> Verification:
     """Run what a plan speaks of beside the original, in fresh processes; broken promises are in the report.
 
-    `whole` is the optimised original, `work` a folder for what must be written. With `capped` smallest caps are found.
+    `whole` is the optimised original, `work` a folder for what must be written.
 
     Raises:
         MissingDependency: a device of the plan is not here.
         RuntimeFailure: ONNX Runtime fails to run a part of it.
     """
-    return verify_plan_closely(run, whole, work, capped, progress)[0]
+    return verify_plan_closely(run, whole, work, checks, progress)[0]
 
 
 def verify_plan_closely(
-    run: PlannedRun, whole: Prepared, work: Path, capped: bool, progress: Progress
+    run: PlannedRun, whole: Prepared, work: Path, checks: Checks, progress: Progress
 ) -> tuple[Verification, tuple[Lesson, ...]]:
     """Like `verify_plan`; also where runs of a plan that is one model left what the judge says of it."""
     progress.stage(stages.VERIFYING)
+    _tell_how_long(run.plan, checks, progress)
     if run.plan.placement is not None:
-        return verify_sessions(run, (whole.feeds, *whole.more_feeds), work, progress), ()
-    request = replace(request_of(run.plan, whole, run.model), capped=capped, judged=run.judged)
+        feeds = (whole.feeds, *(() if checks.mode == "fast" else whole.more_feeds))
+        return verify_sessions(run, feeds, work, progress, is_thorough=checks.mode == "thorough"), ()
+    request = replace(
+        request_of(run.plan, whole, run.model), mode=checks.mode, capped=checks.capped_run, judged=run.judged
+    )
     return verify_closely(request, progress.advance)
 
 
+def _tell_how_long(plan: PlanFile, checks: Checks, progress: Progress) -> None:
+    """How many runs there will be, and about how long they take."""
+    runs = {"fast": 4, "thorough": THOROUGH_RUNS}.get(checks.mode, MOST_RUNS)
+    how_many = "about" if checks.mode == "thorough" else "at most"
+    progress.foretell(f"{how_many} {runs} runs of either model", runs * plan.solved.time_ns / 1e9)
+
+
 def verify_sessions(
-    run: PlannedRun, feeds: Sequence[Mapping[str, Any]], work: Path, progress: Progress
+    run: PlannedRun,
+    feeds: Sequence[Mapping[str, Any]],
+    work: Path,
+    progress: Progress,
+    *,
+    is_thorough: bool = False,
 ) -> Verification:
     """Run a plan on several devices and the best single one in turns, beside the plain model."""
     folder = Path(tempfile.mkdtemp(prefix="verify_", dir=work))
     program = _program(run.plan, run.model, folder / "planned")
     reference = _program(_plain(run.plan), run.model, folder / "plain")
-    alike = [_compared(reference, program, fed) for fed in feeds]
+    planned = time_runs(program, feeds[0], FIRST_RUNS, {})
+    originals = [time_runs(reference, fed, 0, {}) for fed in feeds]
+    others = [planned, *(time_runs(program, fed, 0, {}) for fed in feeds[1:])]
+    alike = [_compared(*pair) for pair in zip(originals, others, strict=True)]
     progress.advance(1, 3)
     seen = see_memory(program, feeds[0])
     progress.advance(2, 3)
-    times = _in_turns({"": program, **_single(run, folder)}, feeds[0])
+    programs = {"": program, **_single(run, folder)}
+    first = {name: planned if not name else time_runs(one, feeds[0], FIRST_RUNS, {}) for name, one in programs.items()}
+    timed = _in_turns(programs, feeds[0], first, is_thorough)
     progress.advance(3, 3)
-    return _verification(run, program, alike, seen, times)
+    taken = 2 * len(feeds) + sum(found.runs + found.warmups for found in timed.values())
+    return _verification(run, program, alike, seen, timed, taken)
 
 
 def _single(run: PlannedRun, folder: Path) -> dict[str, Program]:
@@ -89,8 +113,22 @@ def _single(run: PlannedRun, folder: Path) -> dict[str, Program]:
     return {_device_of(run): _program(_rescheduled(run.plan, run.single), run.model, folder / "single")}
 
 
+@dataclass(frozen=True)
+class _Times:
+    """The least time of a program, over how many runs, and how many more there were to warm up."""
+
+    least_ns: int
+    runs: int
+    warmups: int
+
+
 def _verification(
-    run: PlannedRun, program: Program, alike: Sequence[Likeness | None], seen: SeenMemory, times: dict[str, int]
+    run: PlannedRun,
+    program: Program,
+    alike: Sequence[Likeness | None],
+    seen: SeenMemory,
+    timed: Mapping[str, _Times],
+    taken: int,
 ) -> Verification:
     """The figures joined; a likeness of None means the same bits."""
     place = run.plan.placement
@@ -110,11 +148,12 @@ def _verification(
         predicted_fixed_bytes=dict(zip(program.memories, program.planned_fixed_bytes, strict=True)),
         measured_fixed_bytes=dict(zip(program.memories, seen.fixed_bytes, strict=True)),
         predicted_time_ns=run.plan.solved.time_ns,
-        measured_time_ns=times[""],
-        measured_single_time_ns={name: time for name, time in times.items() if name},
+        measured_time_ns=timed[""].least_ns,
+        measured_single_time_ns={name: found.least_ns for name, found in timed.items() if name},
         within_budget=all(peak <= place.budgets[name] for name, peak in peaks.items()),
         rejected_time_ns=None,
-        runs=ROUNDS * RUNS,
+        runs=timed[""].runs,
+        inferences=taken,
         runtime_version=runtime_version(),
         notes=_notes(hidden),
     )
@@ -124,20 +163,22 @@ def _notes(hidden: Sequence[str]) -> tuple[str, ...]:
     return tuple(f"what providers hold inside their sessions in memory '{name}' does not show" for name in hidden)
 
 
-def _compared(reference: Program, program: Program, feeds: Mapping[str, Any]) -> Likeness | None:
+def _compared(original: TimedRuns, other: TimedRuns) -> Likeness | None:
     """How alike the outputs are; None: the same bits."""
-    originals, others = (time_runs(each, feeds, 0, {}).arrays for each in (reference, program))
-    return None if have_same_bits(originals, others) else likeness(originals, others)
+    return None if have_same_bits(original.arrays, other.arrays) else likeness(original.arrays, other.arrays)
 
 
-def _in_turns(programs: Mapping[str, Program], feeds: Mapping[str, Any]) -> dict[str, int]:
-    """The least time of each program, measured in turns."""
-    least: dict[str, int] = {}
-    for _ in range(ROUNDS):
+def _in_turns(
+    programs: Mapping[str, Program], feeds: Mapping[str, Any], first: Mapping[str, TimedRuns], is_thorough: bool
+) -> dict[str, _Times]:
+    """The least time of each program over its first runs and, unless that takes long, more of them in turns."""
+    times = {name: [run.total_ns for run in found.runs] for name, found in first.items()}
+    seconds = ROUNDS * (RUNS + 1) * sum(map(min, times.values())) / 1e9
+    rounds = ROUNDS if is_thorough or seconds <= MORE_SECONDS else 0
+    for _ in range(rounds):
         for name, program in programs.items():
-            runs = time_runs(program, feeds, RUNS, {}).runs
-            least[name] = min(least.get(name, runs[0].total_ns), *(run.total_ns for run in runs))
-    return least
+            times[name] += [run.total_ns for run in time_runs(program, feeds, RUNS, {}).runs]
+    return {name: _Times(min(found), len(found), 1 + rounds) for name, found in times.items()}
 
 
 def _program(plan: PlanFile, model: Path, folder: Path) -> Program:

@@ -199,12 +199,36 @@ def test_flags_reach_the_pipeline(remat, pipeline):
     assert (config.seed, config.threads, config.intra_op_threads) == (3, 2, 1)
     assert (config.portable, config.verify, config.capped_run, config.budget_scope) == (
         True,
-        False,
+        "off",
         False,
         "activations",
     )
     assert (config.dims, config.input_shapes) == ({"batch": 8, "len": 4}, {"x": (1, 3)})
     assert (config.output, config.plan) == (Path("o.onnx"), Path("p.json"))
+
+
+@pytest.mark.parametrize(
+    ("words", "mode"),
+    [
+        ((), "on"),
+        (("--verify",), "on"),
+        (("--verify", "thorough"), "thorough"),
+        (("--verify=fast",), "fast"),
+        (("--no-verify",), "off"),
+        (("--verify", "fast", "--no-verify"), "off"),
+    ],
+)
+def test_verify_may_have_a_value_or_stand_alone(remat, pipeline, words, mode):
+    for arguments in ((*COMPILE, *words), (COMPILE[0], *words, *COMPILE[1:])):
+        remat(*arguments)
+        assert pipeline.calls[-1][1:2] == (Path("net.onnx"),)
+        assert pipeline.calls[-1][2].verify == mode
+
+
+@pytest.mark.parametrize(("words", "mode"), [((), "on"), (("--verify", "thorough"), "thorough")])
+def test_verify_has_the_same_word(remat, pipeline, words, mode):
+    remat(*WORDS["verify"], *words)
+    assert pipeline.calls[-1][2].verify == mode
 
 
 @pytest.mark.parametrize("command", [TRAIN, MAX_BATCH])
@@ -268,7 +292,7 @@ def test_a_file_speaks_where_flags_are_silent(remat, pipeline):
     remat("compile", "net.onnx", "--config", "c.yaml", "--seed", "5", "--no-portable")
     config = pipeline.config
     assert config.budget.fraction == Fraction(7, 10)
-    assert (config.verify, config.portable, config.seed, config.force) == (False, False, 5, True)
+    assert (config.verify, config.portable, config.seed, config.force) == ("off", False, 5, True)
 
 
 def test_profile_devices_and_file(remat, pipeline):

@@ -23,7 +23,7 @@ EXTRA_BYTES = 700
 
 @pytest.fixture
 def looks(monkeypatch):
-    """Verifications as they are made, with (budget, planned bytes); `over` says by how much each is over the budget, if at all."""
+    """Verifications as they are made, with (budget, planned bytes); `over` says by how much each is over it."""
     seen, over = [], []
 
     def look(run, whole, work, capped, progress):

@@ -16,7 +16,7 @@ from remat_cli.onnx_io.load import save
 from remat_cli.onnx_io.one_op import call_model
 from remat_cli.runtime._segment_sessions import as_array, copied, outside_bytes
 from remat_cli.runtime.likeness import likeness
-from remat_cli.runtime.profilers import FASTEST, measure_link
+from remat_cli.runtime.links import FASTEST, measure_link
 from remat_cli.runtime.providers import absence, parse_device, place_of, placed_value
 from remat_cli.runtime.segment_run import time_runs
 from remat_cli.runtime.session import SessionSettings, device_settings, open_session, run_profiled

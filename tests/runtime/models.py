@@ -39,14 +39,20 @@ def weight(name, array):
     return numpy_helper.from_array(np.asarray(array), name)
 
 
-def skip_model(path: Path, *, again: str = "", gated: bool = True) -> Path:
+def skip_model(path: Path, *, again: str = "", gated: bool = True, products: int = 0) -> Path:
     """A one-MiB value is read at the start and at the end, and seven MiB are live in between.
 
     a = Exp(x) 1 MiB, r = mean(a), c0 = x + r 1 MiB, c1 = 2 MiB, c2 = 4 MiB, s = sum(c2), y = a * s. Peak at c2:
     a + c1 + c2 = 7 MiB. With `again`, an op of that type makes `a` a second time, after `s`, and the peak is 6 MiB.
+    So many `products` of 512 x 512 matrices before all that take time, and not more memory; `q` is then an output.
     """
     node = helper.make_node
+    slow = [node("MatMul", [f"m{i}", "m0"], [f"m{i + 1}"], name=f"m{i + 1}") for i in range(products)]
+    if slow:
+        slow.insert(0, node("Reshape", ["x", "square"], ["m0"], name="m0"))
+        slow.append(node("ReduceMean", [f"m{products}"], ["q"], name="q", keepdims=0))
     start = [
+        *slow,
         node("Exp", ["x"], ["a"], name="a"),
         node("ReduceMean", ["a"], ["r"], name="r", keepdims=1),
         node("Add", ["x", "r"], ["c0"], name="c0"),
@@ -64,9 +70,11 @@ def skip_model(path: Path, *, again: str = "", gated: bool = True) -> Path:
     nodes = [*start, *(gate if again and gated else []), *second, *end]
     weights = [weight("zeros", np.zeros(2, np.int64))] if again and gated else []
     sizes = [1, LENGTH]
-    return save_model(
-        path, nodes, [value("x", TensorProto.FLOAT, sizes)], [value("y", TensorProto.FLOAT, sizes)], weights
-    )
+    outputs = [value("y", TensorProto.FLOAT, sizes)]
+    if slow:
+        weights = [*weights, weight("square", np.array([512, 512], np.int64))]
+        outputs.append(value("q", TensorProto.FLOAT, []))
+    return save_model(path, nodes, [value("x", TensorProto.FLOAT, sizes)], outputs, weights)
 
 
 GATES = frozenset({"gate/size", "gate/mul", "gate/reshape"})

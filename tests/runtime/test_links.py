@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from remat_cli.runtime.profilers import (
+from remat_cli.runtime.links import (
     FASTEST,
     SIZES,
     CopyTime,

@@ -37,6 +37,21 @@ def test_the_lower_time_stays(folder):
         assert cache.op_costs(SCOPE, ["s"])["s"] == OpCost("s", 90, 90)
 
 
+@pytest.mark.parametrize(("time_ns", "noise_percent", "kept_ns"), [(120, 0.0, 100), (200, 0.0, 200), (200, 90.0, 100)])
+def test_a_time_that_noise_cannot_explain_does_not_stay(folder, time_ns, noise_percent, kept_ns):
+    with ProfileCache(folder) as cache:
+        cache.store_ops(SCOPE, {"s": OpCost("", 100)})
+        cache.store_ops(SCOPE, {"s": OpCost("", time_ns, 0, noise_percent)})
+        assert cache.op_costs(SCOPE, ["s"])["s"].time_ns == kept_ns
+
+
+def test_times_can_be_replaced(folder):
+    with ProfileCache(folder) as cache:
+        cache.store_ops(SCOPE, {"s": OpCost("", 100)})
+        cache.store_ops(SCOPE, {"s": OpCost("", 110)}, replace=True)
+        assert cache.op_costs(SCOPE, ["s"])["s"].time_ns == 110
+
+
 @pytest.mark.parametrize(
     "changes", [{"cpu": "x"}, {"runtime_version": "1.0"}, {"intra_op_threads": 2}, {"optimization": "extended"}]
 )

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import shutil
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from onnx import TensorProto, helper
 
 from remat_cli.base.errors import RuntimeFailure
 from remat_cli.core.program import InputSpec
+from remat_cli.runtime import profilers
 from remat_cli.runtime._events import ProfileEvent
 from remat_cli.runtime.feeds import make_feeds
 from remat_cli.runtime.profile_cache import cpu_name, provenance
@@ -18,7 +20,7 @@ from remat_cli.runtime.profilers import ProfileRequest, measure, read_node_stats
 from remat_cli.runtime.session import runtime_version
 from tests.runtime.models import ORIGINAL_ORDER, X, save_model, skip_model, untyped, value, weight
 
-QUICK = ProfileRequest(runs=10, least_seconds=0.0, intra_op_threads=1)
+QUICK = ProfileRequest(least_seconds=0.0, intra_op_threads=1)
 
 
 def test_every_op_has_a_cost(tmp_path):
@@ -31,8 +33,45 @@ def test_every_op_has_a_cost(tmp_path):
     assert 0.5 * measured.run_ns < sum(cost.time_ns for cost in measured.ops) < 2 * measured.run_ns
     assert all(cost.time_ns % 1000 == 0 and cost.noise_percent >= 0 for cost in measured.ops)
     assert measured.packed_bytes == 0
-    assert seen[-1] == (25, 25)
+    assert seen[0] == (0, 10)
+    assert seen[-1] == (10, 10)
     assert seen == sorted(seen)
+
+
+def test_a_slow_model_is_run_ten_times_at_most(tmp_path):
+    names = [f"m{number}" for number in range(1, 61)]
+    path = skip_model(tmp_path / "m.onnx", products=len(names))
+    measured = measure(path, make_feeds([X], 0), names, ProfileRequest(intra_op_threads=1))
+    assert 5 <= measured.runs <= 10
+    assert measured.run_noise_percent >= 0
+
+
+def times_of(monkeypatch, *, seconds, noisy):
+    """How many runs of either kind there are of a model that takes so long, steadily or not."""
+    clock = [0.0]
+    number = iter(range(1000))
+
+    def run(session, feeds):
+        clock[0] += seconds * (1 + noisy * next(number))
+
+    monkeypatch.setattr(profilers, "run_session", run)
+    monkeypatch.setattr(profilers, "open_session", lambda path, settings, options: None)
+    monkeypatch.setattr(profilers, "profiled_session", lambda *arguments: contextlib.nullcontext((None, [])))
+    monkeypatch.setattr(profilers.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(profilers.time, "perf_counter_ns", lambda: int(1e9 * clock[0]))
+    _, plain_ns = profilers._rounds(Path("m"), {}, ProfileRequest(), lambda done: None)
+    return next(number), len(plain_ns)
+
+
+@pytest.mark.parametrize(("seconds", "noisy", "runs"), [(2.0, 0, (4, 2)), (0.3, 0, (8, 4)), (0.3, 0.5, (9, 4))])
+def test_runs_end_early_when_they_are_long_and_go_on_when_they_are_noisy(monkeypatch, seconds, noisy, runs):
+    assert times_of(monkeypatch, seconds=seconds, noisy=noisy) == runs
+
+
+def test_short_runs_take_half_a_second(monkeypatch):
+    total, plain = times_of(monkeypatch, seconds=0.001, noisy=0)
+    assert 300 <= total <= 600
+    assert abs(total - 2 * plain) <= 25
 
 
 def test_op_that_did_not_run_is_named(tmp_path):

@@ -35,13 +35,27 @@ def yaml_file(tmp_path, text):
     return file
 
 
+@pytest.mark.parametrize(
+    ("value", "mode"),
+    [(True, "on"), (False, "off"), ("thorough", "thorough"), ("fast", "fast"), ("on", "on"), ("true", "on")],
+)
+def test_verification_is_a_mode_or_yes_or_no(tmp_path, value, mode):
+    assert load_settings({"verify": value}).verify == mode
+    assert load_settings({}, yaml_file(tmp_path, f"verify: {value}")).verify == mode
+
+
+def test_verification_of_another_mode_is_refused():
+    with pytest.raises(ConfigError, match="verify 'slow' is not a mode"):
+        load_settings({"verify": "slow"})
+
+
 def test_defaults():
     config = load_settings({})
     assert (config.solver, config.order, config.devices) == ("auto", "free", (named_spec("cpu"),))
     assert (config.time_limit_seconds, config.gap_share) == (30.0, Fraction(1, 1000))
     assert config.max_overhead_share == Fraction(1, 5)
     assert config.workers == available_cores() >= 1
-    assert config.verify
+    assert config.verify == "on"
     assert config.capped_run
     assert not config.force
     assert config.budget is None

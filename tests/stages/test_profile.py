@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from pathlib import Path
 
 import msgspec
@@ -11,6 +12,7 @@ from remat_cli.base.errors import MissingDependency
 from remat_cli.base.progress import Advance, Event, listening, silent
 from remat_cli.core.profile import DeviceSpec, LinkCost, LinkSpec
 from remat_cli.runtime.op_profiler import OpFinding
+from remat_cli.runtime.profilers import WholeTime
 from remat_cli.runtime.providers import is_present, parse_device
 from remat_cli.settings.settings import load_settings
 from remat_cli.stages import profile as under_test
@@ -64,6 +66,13 @@ def model(tmp_path, config):
     return prepare(CHAIN, config, tmp_path, silent())
 
 
+@pytest.fixture
+def quiet_minute(monkeypatch):
+    """A run of a known model takes as long as its costs say, however busy this machine is."""
+    monkeypatch.setattr(under_test, "is_wrong", lambda prepared, expected_ns, seen: False)
+
+
+@pytest.mark.usefixtures("quiet_minute")
 def test_cpus_are_measured_inside_the_model_with_their_own_threads(model, config):
     bar = Bar()
     profiles, links = profile(model, config, config.devices, bar.progress)
@@ -81,6 +90,7 @@ def test_cpus_are_measured_inside_the_model_with_their_own_threads(model, config
     assert quiet.seen == []
 
 
+@pytest.mark.usefixtures("quiet_minute")
 def test_other_providers_are_measured_op_by_op(model, config, apart):
     profiles, links = profile(model, config, (config.devices[0], APART), silent())
     other = profiles[1]
@@ -94,6 +104,58 @@ def test_other_providers_are_measured_op_by_op(model, config, apart):
     assert {(link.source, link.target) for link in links} == {("cpu", "other"), ("other", "cpu")}
     assert all(link.measured for link in links)
     assert profile(model, config, (config.devices[0], APART), silent()) == (profiles, links)
+
+
+def poison(cache_dir: Path, change: str, *, forgets: bool) -> None:
+    """Change cached times; with `forgets` they seem to be other models' costs."""
+    with sqlite3.connect(cache_dir / "profiles.sqlite3") as database:
+        database.execute(f"UPDATE costs SET time_ns = max(1, {change})")
+        if forgets:
+            database.execute("DELETE FROM models")
+    database.close()
+
+
+@pytest.mark.parametrize("forgets", [False, True])
+@pytest.mark.parametrize(
+    "change",
+    [
+        "time_ns * 10",
+        "time_ns / 10",
+        "CASE WHEN time_ns >= (SELECT avg(time_ns) FROM costs) THEN time_ns * 10 ELSE time_ns END",
+    ],
+)
+def test_costs_that_a_run_contradicts_are_measured_again(tmp_path, monkeypatch, change, forgets):
+    conditions = load_settings({"cache_dir": str(tmp_path / "cache")}).conditions
+    sample = CHAIN.with_name("resnet.onnx")
+    honest = sum_ns(profile_model(prepare(sample, conditions, tmp_path, silent()), conditions, silent()))
+    poison(tmp_path / "cache", change, forgets=forgets)
+    bar = Bar()
+    again = sum_ns(profile_model(prepare(sample, conditions, tmp_path, silent()), conditions, bar.progress))
+    assert bar.seen
+    assert honest / 4 < again < 4 * honest
+    monkeypatch.setattr(under_test, "is_wrong", lambda prepared, expected_ns, seen: False)
+    kept = sum_ns(profile_model(prepare(sample, conditions, tmp_path, silent()), conditions, silent()))
+    assert kept == again
+
+
+def sum_ns(platform) -> int:
+    return sum(cost.time_ns for cost in platform.profile.ops)
+
+
+@pytest.mark.parametrize(
+    ("seen_ns", "noise_percent", "is_wrong"),
+    [
+        (100e6, 0.0, False),
+        (85e6, 0.0, False),
+        (70e6, 0.0, True),
+        (70e6, 30.0, False),
+        (150e6, 0.0, False),
+        (250e6, 0.0, True),
+    ],
+)
+def test_noise_explains_a_difference_up_to_a_limit(model, seen_ns, noise_percent, is_wrong):
+    seen = WholeTime(int(seen_ns), noise_percent)
+    assert under_test.is_wrong(model, 100_000_000, seen) is is_wrong
 
 
 def test_an_interrupted_run_goes_on_where_it_was(model, config, apart, monkeypatch):

@@ -1,0 +1,62 @@
+"""Runs of a written model beside what the judge says of it: where they part, and what workspace they showed."""
+
+from collections.abc import Collection, Mapping, Sequence
+
+from remat_cli.core.graph import Graph
+from remat_cli.core.learning import NOTHING, Learnt, Lesson, Session, lessons
+from remat_cli.core.plan import Plan
+from remat_cli.runtime.turns import RunFigures
+
+ARENA_UNIT_BYTES = 256  # every request to the arena is rounded up to this
+WORKSPACE_TOLERANCE = 0.05
+
+
+def lessons_of(
+    judged: tuple[Graph, Plan] | None,
+    fixed_bytes: int,
+    sessions: Sequence[tuple[Session, RunFigures]],
+    workspace: Mapping[str, int],
+) -> tuple[Lesson, ...]:
+    """Where runs left the judge's prediction: the first session that did, else the op that took more workspace.
+
+    `sessions` begin with an exact one; `fixed_bytes` is the fixed part of the judged plan, `workspace` is by op name.
+    """
+    if judged is None:
+        return ()
+    graph, plan = judged
+    for kind, figures in sessions:
+        found = lessons(graph, plan, fixed_bytes, figures.curve, kind)
+        if found:
+            return found
+    more = seen_workspace(workspace, sessions[0][1]).items() - workspace.items()
+    numbers = {op.name: number for number, op in enumerate(graph.ops)}
+    return tuple(
+        Lesson(
+            Learnt(name, graph.ops[numbers[name]].op_type, "workspace", "exact", workspace.get(name, 0), measured),
+            numbers[name],
+            NOTHING,
+        )
+        for name, measured in more
+    )
+
+
+def seen_workspace(workspace: Mapping[str, int], exact: RunFigures) -> dict[str, int]:
+    """Workspace by op: as predicted, but as measured at the one op where that is known and clearly more."""
+    predicted, measured = workspace.get(exact.peak_op, 0), exact.peak_workspace_bytes
+    if measured is None or _units(measured) <= _units(int(predicted * (1 + WORKSPACE_TOLERANCE))) + 1:
+        return dict(workspace)
+    return {**workspace, exact.peak_op: measured}
+
+
+def _units(bytes_: int) -> int:
+    return -(-bytes_ // ARENA_UNIT_BYTES)
+
+
+def out_of_order(expected: Sequence[str], gates: Collection[str], sessions: Sequence[RunFigures]) -> str | None:
+    """The first op of the plan that did not run in its turn, in any of the sessions."""
+    for figures in sessions:
+        executed = [op for op in figures.executed if op not in gates]
+        for number, op in enumerate(expected):
+            if number >= len(executed) or executed[number] != op:
+                return op
+    return None

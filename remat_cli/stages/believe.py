@@ -1,0 +1,29 @@
+"""Whether cached costs of a model's ops agree with a run of it here and now."""
+
+from collections.abc import Mapping
+
+from remat_cli.core.profile import OpCost
+from remat_cli.runtime.profile_cache import PLAUSIBLE_SHARE
+from remat_cli.runtime.profilers import WholeTime
+from remat_cli.stages.prepare import Prepared
+
+CALL_NS, OP_CALL_NS = 100_000, 5_000  # of a run and of each op in it, beside the kernels
+
+
+def expected_ns_of(prepared: Prepared, known: Mapping[str, OpCost]) -> int:
+    """How long a run takes by the costs that are known of its ops.
+
+    Their sum, or as much more as the run took when this very model was measured.
+    """
+    sum_ns, measured = sum(known[signature].time_ns for signature in prepared.signatures), prepared.facts.measured
+    return sum_ns * measured.run_ns // measured.ops_ns if measured and measured.ops_ns else sum_ns
+
+
+def is_wrong(prepared: Prepared, expected_ns: int, seen: WholeTime) -> bool:
+    """Whether a run takes longer or shorter than expected by more than noise and what lies between ops explain.
+
+    Noise only adds, so a run that takes longer says less.
+    """
+    share = PLAUSIBLE_SHARE * (1 if expected_ns > seen.time_ns else 2) + seen.noise_percent / 100
+    allowed_ns = seen.time_ns * share + CALL_NS + OP_CALL_NS * len(prepared.signatures)
+    return abs(expected_ns - seen.time_ns) > allowed_ns
