@@ -2,10 +2,11 @@
 
 from remat_cli.base.units import format_bytes
 from remat_cli.core.budget import describe_bytes
-from remat_cli.core.verification import Verification
+from remat_cli.core.verification import Verification, applies
 from remat_cli.report.compile import CompileReport, VerifyReport, delivery_lines, recomputed, solver_line, verdict_lines
 from remat_cli.report.devices_text import device_compile_lines, device_verification_lines, measured_table
 from remat_cli.report.explain import live_tensor_lines
+from remat_cli.report.learnt import learnt_lines
 from remat_cli.report.regions import floor_lines, obstacle_lines, split_lines
 from remat_cli.report.solution import SolutionReport
 from remat_cli.report.style import Style, columns, duration, percent, plural
@@ -143,6 +144,7 @@ def verification_lines(seen: Verification, style: Style) -> list[str]:
         ["order honoured", yes[seen.order_honoured]],
         ["live tensors, predicted", describe_bytes(predicted_bytes)],
         ["live tensors, measured", describe_bytes(measured_bytes or 0)],
+        *_first_prediction(seen),
         ["default session, original", describe_bytes(seen.original_default_session_peak_bytes)],
         ["default session, this model", describe_bytes(seen.measured_peak_default_session_bytes)],
         *_optional("block of later default runs", seen.later_runs_block_bytes),
@@ -152,7 +154,18 @@ def verification_lines(seen: Verification, style: Style) -> list[str]:
         ["time, predicted", percent(seen.predicted_overhead_percent)],
         ["time, measured", percent(seen.measured_overhead_percent)],
     ]
-    return lines + columns(rows, "<<") + [f"  note: {note}" for note in seen.notes]
+    return lines + columns(rows, "<<") + _learnt(seen) + [f"  note: {note}" for note in seen.notes]
+
+
+def _learnt(seen: Verification) -> list[str]:
+    return learnt_lines(seen.learnt, seen.rounds_of_learning, seen.room_bytes) if applies(seen.learnt) else []
+
+
+def _first_prediction(seen: Verification) -> list[list[str]]:
+    first = seen.first_predicted_peak_bytes
+    if not applies(first) or first == seen.predicted_peak_bytes:
+        return []
+    return [["  predicted at first", describe_bytes(first)]]
 
 
 def _under(seen: Verification) -> str:

@@ -1,7 +1,7 @@
 """What `inspect` reports of a model or of a plan file, and how people read it."""
 
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import msgspec
 
@@ -9,11 +9,13 @@ from remat_cli.base.units import format_bytes
 from remat_cli.core.budget import describe_bytes
 from remat_cli.core.floor import working_set_floor
 from remat_cli.core.graph import Graph
+from remat_cli.core.learning import Learnt
 from remat_cli.core.placing import best_device
 from remat_cli.core.plan_file import PlanFile
 from remat_cli.core.problem import Problem
 from remat_cli.core.profile import Profile, Reference
 from remat_cli.core.simulate import baseline
+from remat_cli.core.verification import Verification, applies
 from remat_cli.report.devices_text import device_table, estimate_lines, link_lines, single_time
 from remat_cli.report.explain import (
     DeviceReport,
@@ -29,6 +31,7 @@ from remat_cli.report.explain import (
     recomputes,
     step_name,
 )
+from remat_cli.report.learnt import learnt_lines
 from remat_cli.report.placed import (
     PlacedPlan,
     device_reports,
@@ -52,6 +55,8 @@ class InspectReport(msgspec.Struct, frozen=True, kw_only=True):
     what gates hold then. `floor_bytes` is the floor of whole ops. `regions` run in tiles, or would (`is_estimate`);
     `split_obstacle` says in one line why splitting cannot help. `step_times_ns` and `baseline_step_times_ns` are how
     long each step takes (plans with splits only, where steps before and after cannot be compared by number).
+    `learnt` is what runs of a plan showed otherwise than predicted, before it was made again so many times
+    (`rounds_of_learning`) and left room in its budget.
     Plans that span devices have `devices`, `links`, `memories` and `placement`; other bytes are then those of the
     first memory, and the baseline is the best single device, `baseline_device`.
     """
@@ -93,6 +98,9 @@ class InspectReport(msgspec.Struct, frozen=True, kw_only=True):
     single: tuple[Reference, ...] = ()
     segments: int = 0
     baseline_device: str | None = None
+    learnt: tuple[Learnt, ...] = ()
+    rounds_of_learning: int = 0
+    room_bytes: int = 0
     warnings: tuple[str, ...] = ()
 
     @property
@@ -161,6 +169,7 @@ def inspect_plan(path: Path, file: PlanFile, warnings: tuple[str, ...] = ()) -> 
         kind="plan",
         device=file.device,
         ops=len(file.graph.ops),
+        **_learnt(file.verification),
         fixed_bytes=promise.fixed_bytes,
         floor_bytes=whole_floor,
         floor_with_splitting_bytes=file.solved.floor_with_splitting_bytes,
@@ -234,6 +243,13 @@ def _inspect_placed(path: Path, file: PlanFile, warnings: tuple[str, ...]) -> In
     )
 
 
+def _learnt(seen: Verification | None) -> dict[str, Any]:
+    """What verification of a plan that is one model taught."""
+    if seen is None or not applies(seen.learnt):
+        return {}
+    return {name: getattr(seen, name) for name in ("learnt", "rounds_of_learning", "room_bytes")}
+
+
 def inspect_lines(report: InspectReport, style: Style) -> list[str]:
     """Everything about one model or plan, the verdict first."""
     where = f"{plural(report.ops, 'op')} on {report.device}"
@@ -249,6 +265,7 @@ def inspect_lines(report: InspectReport, style: Style) -> list[str]:
         lines += [f"  and {format_bytes(report.gate_bytes)} held by gates"]
     if report.regions or report.split_obstacle:
         lines += ["", *region_lines(report.regions), *obstacle_lines(report.split_obstacle, report.regions)]
+    lines += learnt_lines(report.learnt, report.rounds_of_learning, report.room_bytes)
     return lines + _closing(report, style)
 
 

@@ -35,6 +35,10 @@ from remat_cli.stages.prepare import Prepared
 
 PATTERN_OFF = "options.enable_mem_pattern = False  # else later runs take one block for all tensors\n"
 UNVERIFIED = "not verified: run `remat verify` on the plan"
+NO_GAIN = (
+    "no gain in the runtime's arena: no hard cap was found under which this model runs and the original fails; it has "
+    "fewer live tensors, but they leave gaps; a smaller --budget may help"
+)
 
 
 def planned_solution(planned: PlannedModel) -> SolutionReport:
@@ -329,7 +333,7 @@ def snippet(plan: PlanFile, output: Path, path: Path) -> str:
 def warnings(plan: PlanFile, seen: Verification | None) -> tuple[str, ...]:
     """What the user should know besides the figures."""
     if seen is not None:
-        return seen.notes
+        return (*seen.notes, NO_GAIN) if seen.is_worse_under_cap else seen.notes
     profiles = plan.placement.profiles if plan.placement is not None else ()
     absent = [profile.device for profile in profiles if not profile.provenance.measured]
     if absent:

@@ -45,6 +45,7 @@ RUNGS = 16  # budgets tried for `min`, each a part below the last
 RUNG_SHARE = 0.85
 RUNG_MARGIN = 3.5  # rungs may cost so many times the allowed overhead by estimate: measured, they often cost less
 MOST_TRIALS = 4  # splits that are measured
+DEAR_PERCENT = 5.0  # a split that costs more is compared with others
 MOST_CULPRITS = 8  # ops found to change bits before splitting is given up
 
 
@@ -142,13 +143,24 @@ class Splitter:
         return explain(search.timeline, search.stuck, floor_op, self._free_bytes)
 
     def _within(self, aims: Sequence[float]) -> PlannedModel | None:
-        """The first split, by falling aims, whose plan fits the budget; tighter ones go on at lower aims."""
+        """The first split, by falling aims, whose plan fits the budget; where it is dear, the fastest of a few more.
+
+        What fits a smaller budget fits this one, and may be faster: estimates err. Tighter ones go on at lower aims.
+        """
+        best: PlannedModel | None = None
         for aim, trial in islice(self._trials(aims), MOST_TRIALS):
             found = None if trial is None else self._plan(trial)
             if found is not None and found.written is not None:
                 lower = tuple(other for other in AIMS if other < aim)[1:]
-                return replace(found, tighter=partial(self._within, lower))
-        return None
+                found = replace(found, tighter=partial(self._within, lower))
+                best = found if best is None else min(best, found, key=self._rank)
+            if best is not None and not self._is_dear(best):
+                break
+        return best
+
+    def _is_dear(self, found: PlannedModel) -> bool:
+        """Whether a plan costs so much that another split may well be better."""
+        return found.plan.time_ns > self.question.baseline.time_ns * (1 + DEAR_PERCENT / 100)
 
     def _trials(self, aims: Sequence[float]) -> Iterator[tuple[float, SplitTrial | None]]:
         """Splits to try, each measured when its turn comes; no proposal twice."""
