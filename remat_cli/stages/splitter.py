@@ -1,6 +1,7 @@
 """Splits of one model, each built, measured, planned and written like a model of its own."""
 
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -145,16 +146,18 @@ class Splitter:
     def _within(self, aims: Sequence[float]) -> PlannedModel | None:
         """The first split, by falling aims, whose plan fits the budget; where it is dear, the fastest of a few more.
 
-        What fits a smaller budget fits this one, and may be faster: estimates err. Tighter ones go on at lower aims.
+        What fits a smaller budget fits this one, and may be faster: estimates err. More are tried as long as the search
+        for splits may take by its share of the time limit. Tighter ones go on at lower aims.
         """
         best: PlannedModel | None = None
+        end = time.monotonic() + SEARCH_SHARE * self.request.search.limits.seconds
         for aim, trial in islice(self._trials(aims), MOST_TRIALS):
             found = None if trial is None else self._plan(trial)
             if found is not None and found.written is not None:
                 lower = tuple(other for other in AIMS if other < aim)[1:]
                 found = replace(found, tighter=partial(self._within, lower))
                 best = found if best is None else min(best, found, key=self._rank)
-            if best is not None and not self._is_dear(best):
+            if best is not None and (not self._is_dear(best) or time.monotonic() > end):
                 break
         return best
 
