@@ -66,7 +66,7 @@ NOTHING = Correction()
 
 
 @dataclass(frozen=True)
-class Curve:
+class MeasuredCurve:
     """What a run showed of each op, by name: bytes in use when it ended, and by how many they grew meanwhile."""
 
     live_bytes: Mapping[str, int]
@@ -82,7 +82,7 @@ class Lesson:
     correction: Correction
 
 
-def lessons(graph: Graph, plan: Plan, fixed_bytes: int, curve: Curve, session: Session) -> tuple[Lesson, ...]:
+def lessons(graph: Graph, plan: Plan, fixed_bytes: int, curve: MeasuredCurve, session: Session) -> tuple[Lesson, ...]:
     """Where a run left the judge's prediction for it, in order, at most a few.
 
     `graph` and `plan` are those of the written model, every op once in order.

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from remat_cli.core.learning import Curve
+from remat_cli.core.learning import MeasuredCurve
 from remat_cli.runtime._events import ProfiledRun
 from remat_cli.runtime._ort import (
     Advance,
@@ -98,10 +98,10 @@ class RunFigures(msgspec.Struct, frozen=True):
     runtime_version: str
 
     @property
-    def curve(self) -> Curve:
+    def curve(self) -> MeasuredCurve:
         """The same figures by op."""
         pairs = (zip(self.executed, bytes_, strict=True) for bytes_ in (self.live_bytes, self.grown_bytes))
-        return Curve(*map(dict, pairs))
+        return MeasuredCurve(*map(dict, pairs))
 
     @property
     def peak_live_bytes(self) -> int:

@@ -47,7 +47,7 @@ from remat_cli.stages.prepare import (
     known_facts,
 )
 
-CHECK_SECONDS = 0.05
+CHECK_SECONDS = 0.2
 MOST_VALUE_BYTES = 2**30  # of recorded floats; larger ones are random
 FLOATS = ("float", "double", "float16", "bfloat16")
 CALL, HANDOVER = "call", "handover"
@@ -158,7 +158,7 @@ def _provenance(scope: CacheScope, measured: Measured | None) -> Provenance:
 
 
 def _whole_time(prepared: Prepared, conditions: Conditions, spec: DeviceSpec) -> WholeTime:
-    """How long the model takes now: two runs, so that costs from another model or minute are not just believed."""
+    """How long the model takes now: a few runs, so that costs from another model or minute are not just believed."""
     settings = _profile_request(conditions, spec, RUNS).settings
     return time_whole(prepared.reference_path, prepared.feeds, settings, CHECK_SECONDS)
 
