@@ -94,13 +94,12 @@ def _error(error: Exception) -> tuple[str, tuple[str, ...]]:
 
 def _judged(report: Any) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
     """Status, kinds and details of a report."""
-    if report.exit_code in (3, 4):
+    if report.verification is None:
         reason = f"exit {report.exit_code}: {report.solution.status}"
         floor = f"floor {report.solution.floor_bytes:,} budget {report.solution.budget_bytes:,}"
         obstacle = report.split_obstacle or ""
         return NO_PLAN, (reason,), (f"{floor}, blocked by {report.blocking_op}", obstacle)
     seen = report.verification
-    assert seen is not None
     if report.exit_code == 0 and seen.passed:
         return (LEARNT if _learnt(report) else EXACT), (), ()
     return FAILED, *_broken(report, seen)
@@ -144,5 +143,8 @@ def _order_differences(path: str) -> list[str]:
 
 
 def _learnt(report: Any) -> tuple[str, ...]:
-    """What verification taught about single ops before the plan that was kept."""
-    return tuple(str(fact) for fact in getattr(report, "learnt", ()) or ())
+    """What runs of a plan taught before it was made again."""
+    seen = report.verification
+    if seen is None or not seen.rounds_of_learning:
+        return ()
+    return tuple(f"{each.op_type}: {each.cause} ({each.session})" for each in seen.learnt)
