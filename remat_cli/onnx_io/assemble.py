@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -11,6 +10,7 @@ import onnx_ir as ir
 
 from remat_cli.base.errors import RematError
 from remat_cli.core.graph import TensorType
+from remat_cli.onnx_io.checking import without_runtime_ops
 from remat_cli.onnx_io.default_order import EARLY_OPS, Wiring, default_order, priority_order
 from remat_cli.onnx_io.interface import DATA_TYPES, Interface, Port, dims_of, interface_of
 
@@ -213,35 +213,9 @@ def check_rewritten(model: ir.Model, interface: Interface) -> None:
     if _described(interface_of(model)) != _described(interface):
         raise RematError("the rewritten model has another interface than the original: report this")
     try:
-        onnx.checker.check_model(_without_runtime_ops(ir.to_proto(light_copy(model))))
+        onnx.checker.check_model(without_runtime_ops(ir.to_proto(light_copy(model))))
     except onnx.checker.ValidationError as error:
         raise RematError(f"the rewritten model is not valid ONNX: {str(error).splitlines()[0]}") from error
-
-
-RUNTIME_DOMAIN = "remat.runtime"
-
-
-def _without_runtime_ops(proto: onnx.ModelProto) -> onnx.ModelProto:
-    """The model with ops that ONNX does not have under a domain that its checker does not check.
-
-    The runtime's optimiser writes some ops of its own into ONNX's domain, or newer ones than the model's opset has.
-    """
-    versions = {entry.domain: entry.version for entry in proto.opset_import}
-    version = versions.get("", versions.get("ai.onnx", 1))
-    for node in proto.graph.node:
-        if node.domain in ("", "ai.onnx") and not _is_in_onnx(node.op_type, version):
-            node.domain = RUNTIME_DOMAIN
-    proto.opset_import.append(onnx.helper.make_opsetid(RUNTIME_DOMAIN, 1))
-    return proto
-
-
-@functools.cache
-def _is_in_onnx(op_type: str, version: int) -> bool:
-    try:
-        onnx.defs.get_schema(op_type, version)
-    except onnx.defs.SchemaError:
-        return False
-    return True
 
 
 def _described(interface: Interface) -> list[tuple[str, str, str]]:

@@ -14,6 +14,7 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from remat_cli.base.errors import ModelError
 from remat_cli.onnx_io.canonical import canonicalise, outputs_by_place
+from remat_cli.onnx_io.checking import has_runtime_ops, without_runtime_ops
 from remat_cli.onnx_io.interface import Interface, fed_inputs, inputs_of, interface_of, outputs_of
 from remat_cli.onnx_io.normalise import (
     drop_trailing_blanks,
@@ -173,12 +174,15 @@ def _check(path: Path, proto: onnx.ModelProto) -> None:
     """Run the ONNX checker on the file, which works above 2 GiB too.
 
     The checker wants a shape for every input and output; the runtime does not, so where one is missing a copy that
-    has them is checked instead.
+    has them is checked instead; so it is with ops of the runtime's own, as in models that remat wrote.
     """
     ports = (*proto.graph.input, *proto.graph.output)
     lacks = any(p.type.HasField("tensor_type") and not p.type.tensor_type.HasField("shape") for p in ports)
     try:
-        onnx.checker.check_model(_with_shapes(proto) if lacks else str(path))
+        if has_runtime_ops(proto):
+            onnx.checker.check_model(without_runtime_ops(_with_shapes(proto)))
+        else:
+            onnx.checker.check_model(_with_shapes(proto) if lacks else str(path))
     except onnx.checker.ValidationError as error:
         raise ModelError(f"model {path} is not valid: {_first_line(error)}") from None
 

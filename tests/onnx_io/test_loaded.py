@@ -2,10 +2,14 @@
 
 from pathlib import Path
 
+import numpy as np
 import onnx
 import onnx_ir as ir
-from onnx import TensorProto, helper
+import pytest
+from onnx import TensorProto, helper, numpy_helper
 
+from remat_cli.base.errors import ModelError
+from remat_cli.onnx_io.load import DimBindings, load
 from remat_cli.onnx_io.loaded import Touched, held_back, touched
 from remat_cli.runtime.loading import shapes_at_load
 
@@ -52,3 +56,18 @@ def test_values_inside_what_was_moved_are_held_back(tmp_path: Path) -> None:
     found = touched(written, saved(moved, "y", tmp_path / "after.onnx"))
     assert found == Touched(gone=("turn",), changed=("relu",), new=("turned",))
     assert held_back(written, found) == {"t"}
+
+
+def test_a_model_with_ops_of_the_runtime_in_the_domain_of_onnx_is_read(tmp_path: Path) -> None:
+    node = helper.make_node("SimplifiedLayerNormalization", ["x", "w"], ["y"], "norm", axis=-1)
+    weight = numpy_helper.from_array(np.ones(4, np.float32), "w")
+    proto = model([node], "y")
+    proto.graph.initializer.append(weight)
+    onnx.save(proto, tmp_path / "norm.onnx")
+    assert load(tmp_path / "norm.onnx", DimBindings()).ir.graph[0].op_type == "SimplifiedLayerNormalization"
+
+
+def test_an_op_that_nobody_knows_is_refused(tmp_path: Path) -> None:
+    onnx.save(model([helper.make_node("Nonsense", ["x"], ["y"], "odd")], "y"), tmp_path / "odd.onnx")
+    with pytest.raises(ModelError, match="Nonsense"):
+        load(tmp_path / "odd.onnx", DimBindings())

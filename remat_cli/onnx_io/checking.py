@@ -1,0 +1,41 @@
+"""What the ONNX checker is shown of a model that the runtime optimised."""
+
+import functools
+
+import onnx
+
+RUNTIME_DOMAIN = "remat.runtime"
+RUNTIME_OPS = frozenset({"LayerNormalization", "RMSNormalization", "SimplifiedLayerNormalization", "Gelu"})
+"""What the runtime's fusions write into ONNX's domain, also where the model's opset does not have it."""
+
+
+def without_runtime_ops(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """The model with ops that ONNX does not have under a domain that its checker does not check.
+
+    The runtime's optimiser writes some ops of its own into ONNX's domain, or newer ones than the model's opset has.
+    """
+    for node in _runtime_ops(proto):
+        node.domain = RUNTIME_DOMAIN
+    proto.opset_import.append(onnx.helper.make_opsetid(RUNTIME_DOMAIN, 1))
+    return proto
+
+
+def has_runtime_ops(proto: onnx.ModelProto) -> bool:
+    """Whether the runtime's optimiser wrote ops into the model that ONNX's checker would not know."""
+    return bool(_runtime_ops(proto))
+
+
+def _runtime_ops(proto: onnx.ModelProto) -> list[onnx.NodeProto]:
+    versions = {entry.domain: entry.version for entry in proto.opset_import}
+    version = versions.get("", versions.get("ai.onnx", 1))
+    nodes = (node for node in proto.graph.node if node.domain in ("", "ai.onnx"))
+    return [node for node in nodes if node.op_type in RUNTIME_OPS and not _is_in_onnx(node.op_type, version)]
+
+
+@functools.cache
+def _is_in_onnx(op_type: str, version: int) -> bool:
+    try:
+        onnx.defs.get_schema(op_type, version)
+    except onnx.defs.SchemaError:
+        return False
+    return True
