@@ -148,6 +148,17 @@ class _Builder:
         return self.weight_ids[name]
 
 
+def known_kind(tensor: Tensor, known: Mapping[str, KnownDims]) -> tuple[KnownDims, int] | None:
+    """Shape and element size of a tensor, where the runtime knows its shape before a run and may use its buffer again.
+
+    Model outputs live on.
+    """
+    dims = known.get(tensor.name)
+    if tensor.kept or dims is None or not all(isinstance(dim, int) for dim in dims):
+        return None
+    return dims, element_bits(tensor.dtype)
+
+
 def _phase(node: ir.Node) -> Phase:
     phase = node.metadata_props.get(PHASE_KEY, "none")
     if phase not in PHASES:

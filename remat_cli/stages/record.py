@@ -51,8 +51,9 @@ def planned_solution(planned: PlannedModel) -> SolutionReport:
             floor_bytes=planned.splitting.whole_floor_bytes,
             floor_with_splitting_bytes=solution.floor_bytes,
         )
-    form = planned.written or planned.cut
-    return solution if form is None else msgspec.structs.replace(solution, peak_bytes=form.peak_bytes[0])
+    if planned.written is not None:
+        return msgspec.structs.replace(solution, peak_bytes=planned.written.promised_bytes)
+    return solution if planned.cut is None else msgspec.structs.replace(solution, peak_bytes=planned.cut.peak_bytes[0])
 
 
 def plan_file(planned: PlannedModel, request: CompileRequest) -> PlanFile:
@@ -164,7 +165,7 @@ def _promise(written: WrittenModel, planned: PlannedModel, request: CompileReque
     return Promise(
         order=written.order,
         gates=tuple(name for name in written.order if name in gates),
-        peak_bytes=written.peak_bytes[0],
+        peak_bytes=written.promised_bytes,
         live_peak_bytes=written.plan.live_peak - written.fixed_bytes + written.unexplained_bytes,
         fixed_bytes=written.fixed_bytes,
         baseline_peak_bytes=baseline.peak,

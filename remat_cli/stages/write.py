@@ -3,6 +3,7 @@
 import tempfile
 from dataclasses import replace
 from functools import partial
+from operator import add
 from pathlib import Path
 
 import msgspec
@@ -12,16 +13,18 @@ from remat_cli.base import progress as stages
 from remat_cli.base.errors import RematError
 from remat_cli.base.progress import Progress
 from remat_cli.core.conditions import Conditions
+from remat_cli.core.graph import Graph
 from remat_cli.core.plan import Plan
-from remat_cli.core.problem import make_problem
+from remat_cli.core.problem import make_problem, tensor_ids
 from remat_cli.core.profile import OpCost, Profile
+from remat_cli.core.reuse import held_for_later
 from remat_cli.core.simulate import baseline
 from remat_cli.core.tidy import calm
 from remat_cli.onnx_io.interface import weight_uses
 from remat_cli.onnx_io.load import save
 from remat_cli.onnx_io.loaded import Touched, held_back, touched
 from remat_cli.onnx_io.rewrite import RewriteInfo, Rewritten, rewrite, set_model_metadata
-from remat_cli.onnx_io.to_graph import to_graph
+from remat_cli.onnx_io.to_graph import known_kind, to_graph
 from remat_cli.runtime.loading import shapes_at_load
 from remat_cli.runtime.session import optimize
 from remat_cli.stages.corrections import with_corrections
@@ -45,8 +48,8 @@ def write_within_budget(planned: PlannedModel, search: Search, progress: Progres
         return _write_calmly(planned.prepared, planned.profile, tidied(found), search)
 
     answer, written = fit(planned.answer, build, search, progress)
-    if written is not None and answer.question.least and written.plan.peak > answer.question.budget_bytes:
-        return with_budget(replace(planned, answer=answer, written=written), written.plan.peak)
+    if written is not None and answer.question.least and written.peak_bytes[0] > answer.question.budget_bytes:
+        return with_budget(replace(planned, answer=answer, written=written), written.peak_bytes[0])
     return replace(planned, answer=answer if written is not None else tidied(answer), written=written)
 
 
@@ -163,7 +166,17 @@ def _judge_again(prepared: Prepared, profile: Profile, plan: Plan, rewritten: Re
     fixed = _added_weight_bytes(prepared, rewritten)
     judged = msgspec.structs.replace(profile, ops=ops, weight_bytes=profile.weight_bytes + fixed)
     problem = make_problem(graph, judged)
-    return WrittenModel(rewritten, graph, baseline(problem), judged.fixed_bytes)
+    again = baseline(problem)
+    peak_bytes = again.peak if prepared.conditions.portable else _default_peak_bytes(rewritten, graph, again)
+    return WrittenModel(rewritten, graph, again, judged.fixed_bytes, peak_bytes)
+
+
+def _default_peak_bytes(rewritten: Rewritten, graph: Graph, plan: Plan) -> int:
+    """The peak in a default session, which keeps dead buffers for tensors whose shape it knows to be the same."""
+    ids = tensor_ids(graph)
+    tensors = [graph.tensors[ids[instance.tensor]] for instance in plan.instances]
+    held = held_for_later(plan, [t.size_bytes for t in tensors], [known_kind(t, rewritten.known) for t in tensors])
+    return max(map(add, plan.memory_bytes[0], held), default=plan.peak)
 
 
 def _added_weight_bytes(prepared: Prepared, rewritten: Rewritten) -> int:

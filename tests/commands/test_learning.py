@@ -67,7 +67,7 @@ def test_the_least_budget_is_what_sessions_need(tmp_path, looks):
     over += [EXTRA_BYTES, 0]
     report = compiled(tmp_path, "transformer", "min")
     (budget_bytes, peak_bytes), (larger_bytes, _) = seen
-    assert budget_bytes == peak_bytes
+    assert peak_bytes <= budget_bytes < peak_bytes + 64  # small buffers that a default session keeps
     assert larger_bytes == budget_bytes + EXTRA_BYTES == report.solution.budget_bytes
     assert report.verification.room_bytes == EXTRA_BYTES
     props = {entry.key: entry.value for entry in onnx.load(report.output).metadata_props}
