@@ -39,8 +39,13 @@ class WrittenModel:
 
     @property
     def peak_bytes(self) -> tuple[int, ...]:
-        """What the file needs of its memory, whichever of the two kinds of session runs it."""
-        return (max(self.promised_bytes, self.default_peak_bytes),)
+        """What the file needs of its memory under exact options."""
+        return (self.promised_bytes,)
+
+    @property
+    def least_budget_bytes(self) -> int:
+        """A budget that it keeps in either kind of session, by prediction."""
+        return max(self.promised_bytes, self.default_peak_bytes)
 
     @property
     def order(self) -> tuple[str, ...]:

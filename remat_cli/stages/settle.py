@@ -112,7 +112,7 @@ class Settling:
         if seen.within_budget or least:
             again = _as_measured(planned, seen)
             assert again.written is not None
-            return again, again.answer.question.budget_bytes - again.written.peak_bytes[0] if least else room_bytes
+            return again, again.answer.question.budget_bytes - again.written.least_budget_bytes if least else room_bytes
         room_bytes += seen.most_measured_bytes - planned.answer.question.budget_bytes
         roomy = self._with_room(planned, room_bytes)
         if roomy is not None and roomy.written is not None:

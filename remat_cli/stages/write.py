@@ -48,8 +48,8 @@ def write_within_budget(planned: PlannedModel, search: Search, progress: Progres
         return _write_calmly(planned.prepared, planned.profile, tidied(found), search)
 
     answer, written = fit(planned.answer, build, search, progress)
-    if written is not None and answer.question.least and written.peak_bytes[0] > answer.question.budget_bytes:
-        return with_budget(replace(planned, answer=answer, written=written), written.peak_bytes[0])
+    if written is not None and answer.question.least and written.least_budget_bytes > answer.question.budget_bytes:
+        return with_budget(replace(planned, answer=answer, written=written), written.least_budget_bytes)
     return replace(planned, answer=answer if written is not None else tidied(answer), written=written)
 
 
