@@ -78,7 +78,6 @@ class Lesson:
     """A difference, and what follows from it for the op, if anything does."""
 
     learnt: Learnt
-    op: int
     correction: Correction
 
 
@@ -112,7 +111,7 @@ def _explained(
     predicted, measured, session = figures
 
     def lesson(cause: Cause, correction: Correction = NOTHING) -> Lesson:
-        return Lesson(Learnt(op.name, op.op_type, cause, session, predicted, measured), number, correction)
+        return Lesson(Learnt(op.name, op.op_type, cause, session, predicted, measured), correction)
 
     if made > 0:
         yield lesson(*_more(graph, plan, number, made))
@@ -155,7 +154,7 @@ def _taken(graph: Graph, op: Op, less: int) -> tuple[int, int] | None:
 
 def corrected(graph: Graph, corrections: Sequence[Correction]) -> Graph:
     """The graph with what was learnt of each of its ops, in their order."""
-    if not any(corrections) or all(each == NOTHING for each in corrections):
+    if all(each == NOTHING for each in corrections):
         return graph
     tensors = list(graph.tensors)
     ops = []

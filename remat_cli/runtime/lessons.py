@@ -29,13 +29,9 @@ def lessons_of(
         if found:
             return found
     more = seen_workspace(workspace, sessions[0][1]).items() - workspace.items()
-    numbers = {op.name: number for number, op in enumerate(graph.ops)}
+    kinds = {op.name: op.op_type for op in graph.ops}
     return tuple(
-        Lesson(
-            Learnt(name, graph.ops[numbers[name]].op_type, "workspace", "exact", workspace.get(name, 0), measured),
-            numbers[name],
-            NOTHING,
-        )
+        Lesson(Learnt(name, kinds[name], "workspace", "exact", workspace.get(name, 0), measured), NOTHING)
         for name, measured in more
     )
 

@@ -7,6 +7,7 @@ import msgspec
 from remat_cli.core.conditions import Conditions
 from remat_cli.core.graph import Graph
 from remat_cli.core.learning import NOTHING, Correction, corrected
+from remat_cli.core.plan import Plan
 from remat_cli.runtime.profile_cache import CacheScope, ProfileCache, provenance
 
 Corrections = Mapping[str, Correction]
@@ -35,6 +36,11 @@ def remember_corrections(corrections: Corrections, conditions: Conditions) -> No
 def with_corrections(graph: Graph, signatures: Sequence[str], corrections: Corrections) -> Graph:
     """The graph as runs have shown it; `signatures` are those of its ops, "" for one that nothing is known of."""
     return corrected(graph, [corrections.get(signature, NOTHING) for signature in signatures])
+
+
+def step_signatures(signatures: Sequence[str], step_ops: Sequence[str], plan: Plan) -> dict[str, str]:
+    """The signature of the op that each step of a written model runs, by its name there."""
+    return {name: signatures[op] for name, op in zip(step_ops, plan.schedule.op_ids(), strict=True)}
 
 
 def _scope(conditions: Conditions) -> CacheScope:

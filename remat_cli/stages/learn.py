@@ -9,15 +9,16 @@ from remat_cli.base.progress import Progress
 from remat_cli.core.learning import NOTHING, Correction, Lesson
 from remat_cli.core.problem import make_problem
 from remat_cli.stages.ask import CompileRequest, ask
-from remat_cli.stages.corrections import Corrections, remember_corrections, with_corrections
+from remat_cli.stages.corrections import Corrections, remember_corrections, step_signatures, with_corrections
 from remat_cli.stages.planned import PlannedModel
 from remat_cli.stages.solve import answer
 from remat_cli.stages.write import write_within_budget
 
 
 def corrections_of(planned: PlannedModel, lessons: Sequence[Lesson]) -> dict[str, Correction]:
-    """What follows for ops, by signature, and is not known yet. Runs with default options say nothing of ops."""
-    names = step_signatures(planned)
+    """What is known of ops where runs add to it, by signature. Runs with default options say nothing of ops."""
+    assert planned.written is not None
+    names = step_signatures(planned.prepared.signatures, planned.written.rewritten.step_ops, planned.plan)
     found: dict[str, Correction] = {}
     for lesson in lessons:
         signature = names.get(lesson.learnt.op)
@@ -25,7 +26,7 @@ def corrections_of(planned: PlannedModel, lessons: Sequence[Lesson]) -> dict[str
             continue
         known = planned.prepared.corrections.get(signature, NOTHING)
         if known.and_also(lesson.correction) != known:
-            found[signature] = found.get(signature, NOTHING).and_also(lesson.correction)
+            found[signature] = found.get(signature, known).and_also(lesson.correction)
     return found
 
 
@@ -45,10 +46,8 @@ def plan_corrected(
 ) -> PlannedModel:
     """Plan and write the same model again, knowing more of its ops; what is new is kept for other models."""
     prepared = planned.prepared
-    corrections = dict(prepared.corrections)
-    for signature, correction in more.items():
-        corrections[signature] = corrections.get(signature, NOTHING).and_also(correction)
-    remember_corrections({signature: corrections[signature] for signature in more}, request.conditions)
+    corrections = {**prepared.corrections, **more}
+    remember_corrections(more, request.conditions)
     graph = with_corrections(prepared.graph, prepared.signatures, corrections)
     prepared = replace(prepared, graph=graph, corrections=corrections)
     platform = planned.platform.of_model(graph, planned.profile)
@@ -60,10 +59,3 @@ def plan_corrected(
     found = answer(question, request.search, progress)
     first = replace(planned, prepared=prepared, platform=platform, answer=found, written=None)
     return write_within_budget(first, request.search, progress)
-
-
-def step_signatures(planned: PlannedModel) -> dict[str, str]:
-    """The signature of the op that each step of the written model runs, by its name there."""
-    assert planned.written is not None
-    steps = zip(planned.written.rewritten.step_ops, planned.plan.schedule.op_ids(), strict=True)
-    return {name: planned.prepared.signatures[op] for name, op in steps}

@@ -92,8 +92,9 @@ class Settling:
                 room_bytes=room_bytes,
             )
             found = replace(found, seen=seen)
-            if seen.passed or seen.is_broken or rounds == MOST_ROUNDS:
+            if seen.passed:
                 remember_corrections(corrections, self.request.conditions)
+            if seen.passed or seen.is_broken or rounds == MOST_ROUNDS:
                 break
             self.progress.stage(stages.LEARNING)
             again, room_bytes = self._again(planned, seen, corrections, room_bytes)
@@ -188,5 +189,5 @@ def _as_measured(planned: PlannedModel, seen: Verification) -> PlannedModel:
     more = seen.measured_peak_bytes - seen.predicted_peak_bytes + planned.written.unexplained_bytes
     told = replace(planned, written=replace(planned.written, unexplained_bytes=more))
     if planned.answer.question.least:
-        return with_budget(told, max(seen.most_measured_bytes, planned.written.peak_bytes[0] + more))
+        return with_budget(told, max(seen.most_measured_bytes, planned.written.plan.peak + more))
     return told

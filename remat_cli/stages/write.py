@@ -27,7 +27,7 @@ from remat_cli.onnx_io.rewrite import RewriteInfo, Rewritten, rewrite, set_model
 from remat_cli.onnx_io.to_graph import known_kind, to_graph
 from remat_cli.runtime.loading import shapes_at_load
 from remat_cli.runtime.session import optimize
-from remat_cli.stages.corrections import with_corrections
+from remat_cli.stages.corrections import step_signatures, with_corrections
 from remat_cli.stages.fit import excess_bytes, fit
 from remat_cli.stages.planned import PlannedModel, WrittenModel
 from remat_cli.stages.prepare import Prepared
@@ -154,8 +154,7 @@ def _judge_again(prepared: Prepared, profile: Profile, plan: Plan, rewritten: Re
     executed = tuple(op.name for op in graph.ops if op.name not in rewritten.gate_ops)
     if executed != rewritten.step_ops:
         raise RematError("the rewritten model would not run in the plan's order: a bug in remat, please report it")
-    steps = zip(rewritten.step_ops, plan.schedule.op_ids(), strict=True)
-    signatures = {name: prepared.signatures[op] for name, op in steps}
+    signatures = step_signatures(prepared.signatures, rewritten.step_ops, plan)
     graph = with_corrections(graph, [signatures.get(op.name, "") for op in graph.ops], prepared.corrections)
     known = {op.name: cost for op, cost in zip(prepared.graph.ops, profile.ops, strict=True)}
     costs = {
