@@ -13,6 +13,7 @@ import msgspec
 
 from remat_cli.core.graph import Graph, Op
 from remat_cli.core.plan import Plan
+from remat_cli.core.reuse import KeptBuffers
 
 Cause = Literal[
     "an in-place share was not taken",
@@ -81,22 +82,39 @@ class Lesson:
     correction: Correction
 
 
-def lessons(graph: Graph, plan: Plan, fixed_bytes: int, curve: MeasuredCurve, session: Session) -> tuple[Lesson, ...]:
-    """Where a run left the judge's prediction for it, in order, at most a few.
+@dataclass(frozen=True)
+class Judged:
+    """What the judge says of a written model: its graph, every op once in order, and what default sessions keep."""
 
-    `graph` and `plan` are those of the written model, every op once in order.
-    """
+    graph: Graph
+    plan: Plan
+    fixed_bytes: int
+    kept: KeptBuffers
+
+    def predicted_bytes(self, step: int, session: Session) -> int:
+        """Activations at the end of a step."""
+        exact = self.plan.live_bytes[0][step] - self.fixed_bytes
+        return exact if session == "exact" else exact + self.kept.held_bytes[step]
+
+    def grown_bytes(self, step: int, session: Session) -> int:
+        """What a step takes anew for its results."""
+        born = sum(self.graph.tensors[tensor].size_bytes for tensor in _born(self.graph, self.plan, step))
+        return born if session == "exact" else born - self.kept.reused_bytes[step]
+
+
+def lessons(judged: Judged, curve: MeasuredCurve, session: Session) -> tuple[Lesson, ...]:
+    """Where a run left the judge's prediction for it, in order, at most a few."""
+    graph, plan = judged.graph, judged.plan
     found: list[Lesson] = []
     before = 0
     for number, op in enumerate(graph.ops):
         if op.name not in curve.live_bytes:
             return tuple(found)  # another graph ran: bytes say nothing
-        measured, predicted = curve.live_bytes[op.name], plan.live_bytes[0][number] - fixed_bytes
+        measured, predicted = curve.live_bytes[op.name], judged.predicted_bytes(number, session)
         change = measured - predicted - before
         before += change
         if change:
-            born = sum(graph.tensors[tensor].size_bytes for tensor in _born(graph, plan, number))
-            made = curve.grown_bytes[op.name] - born
+            made = curve.grown_bytes[op.name] - judged.grown_bytes(number, session)
             found.extend(_explained(graph, plan, number, (made, change - made), (predicted, measured, session)))
         if len(found) >= MOST_DIFFERENCES:
             break

@@ -1,6 +1,8 @@
 """What a session holds that uses dead buffers again: the runtime keeps them for later tensors of the same shape."""
 
 from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
 
 from remat_cli.core.plan import Plan
 
@@ -8,8 +10,16 @@ Kind = Hashable | None
 """Shape and element size of a tensor where the runtime knows them before a run; None: it does not."""
 
 
-def held_for_later(plan: Plan, size_bytes: Sequence[int], kinds: Sequence[Kind]) -> list[int]:
-    """Bytes that a session holds during each step of a plan beyond the judge's, dead buffers kept for later tensors.
+@dataclass(frozen=True)
+class KeptBuffers:
+    """By step: bytes held beyond the judge's, and bytes of results that go into a buffer which was kept for them."""
+
+    held_bytes: tuple[int, ...]
+    reused_bytes: tuple[int, ...]
+
+
+def kept_buffers(plan: Plan, size_bytes: Sequence[int], kinds: Sequence[Kind]) -> KeptBuffers:
+    """What a session keeps of dead buffers for later tensors, in each step of a plan.
 
     `size_bytes` and `kinds` are those of the plan's instances. A new buffer takes the one of its kind that died last,
     which was then never freed in between (`FindReusableTensor` in the runtime's allocation planner).
@@ -25,7 +35,7 @@ def held_for_later(plan: Plan, size_bytes: Sequence[int], kinds: Sequence[Kind])
     for storage, value in first.items():
         born[plan.instances[value].birth].append(storage)
         dying[death[storage]].append(storage)
-    change, waiting = [0] * (steps + 1), dict[Kind, list[int]]()
+    change, reused, waiting = [0] * (steps + 1), [0] * steps, dict[Kind, list[int]]()
     for step in range(steps):
         for storage in born[step]:
             kind = kinds[first[storage]]
@@ -33,12 +43,9 @@ def held_for_later(plan: Plan, size_bytes: Sequence[int], kinds: Sequence[Kind])
                 old = waiting[kind].pop()
                 change[death[old] + 1] += size_bytes[first[old]]
                 change[step] -= size_bytes[first[old]]
+                reused[step] += size_bytes[first[old]]
         for storage in dying[step]:
             kind = kinds[first[storage]]
             if kind is not None:
                 waiting.setdefault(kind, []).append(storage)
-    held, total = [], 0
-    for delta in change[:-1]:
-        total += delta
-        held.append(total)
-    return held
+    return KeptBuffers(tuple(accumulate(change[:-1])), tuple(reused))

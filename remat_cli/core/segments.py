@@ -54,6 +54,11 @@ class Cut(msgspec.Struct, frozen=True):
         return tuple(max(curve, default=0) for curve in self.memory_bytes)
 
     @property
+    def needed_bytes(self) -> tuple[int, ...]:
+        """The same: a cut is judged in the sessions in which it runs."""
+        return self.peak_bytes
+
+    @property
     def segments(self) -> int:
         """How many sessions there are."""
         return sum(isinstance(action, Segment) for action in self.actions)

@@ -80,6 +80,11 @@ def share_arena(options: Any, cap_bytes: int | None = None) -> None:
     info = ort.OrtMemoryInfo("Cpu", ort.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, ort.OrtMemType.DEFAULT)
     with runtime_errors("ONNX Runtime refuses an arena"):
         ort.create_and_register_allocator(info, ort.OrtArenaCfg(_layout(cap_bytes)))
+    use_shared_arena(options)
+
+
+def use_shared_arena(options: Any) -> None:
+    """Let a session with these options use the arena that this process has registered."""
     options.add_session_config_entry("session.use_env_allocators", "1")
 
 

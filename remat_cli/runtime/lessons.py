@@ -2,9 +2,7 @@
 
 from collections.abc import Collection, Mapping, Sequence
 
-from remat_cli.core.graph import Graph
-from remat_cli.core.learning import NOTHING, Learnt, Lesson, Session, lessons
-from remat_cli.core.plan import Plan
+from remat_cli.core.learning import NOTHING, Judged, Learnt, Lesson, Session, lessons
 from remat_cli.runtime.turns import RunFigures
 
 ARENA_UNIT_BYTES = 256  # every request to the arena is rounded up to this
@@ -12,24 +10,26 @@ WORKSPACE_TOLERANCE = 0.05
 
 
 def lessons_of(
-    judged: tuple[Graph, Plan] | None,
-    fixed_bytes: int,
-    sessions: Sequence[tuple[Session, RunFigures]],
-    workspace: Mapping[str, int],
+    judged: Judged | None, sessions: Sequence[tuple[Session, RunFigures]], workspace: Mapping[str, int]
 ) -> tuple[Lesson, ...]:
-    """Where runs left the judge's prediction: the first session that did, else the op that took more workspace.
+    """Where runs left the judge's prediction: the first session that did, or the op that took more workspace.
 
-    `sessions` begin with an exact one; `fixed_bytes` is the fixed part of the judged plan, `workspace` is by op name.
+    `sessions` begin with an exact one, which tells of workspace too; `workspace` is by op name.
     """
     if judged is None:
         return ()
-    graph, plan = judged
     for kind, figures in sessions:
-        found = lessons(graph, plan, fixed_bytes, figures.curve, kind)
+        found = lessons(judged, figures.curve, kind) or (
+            _of_workspace(judged, figures, workspace) if kind == "exact" else ()
+        )
         if found:
             return found
-    more = seen_workspace(workspace, sessions[0][1]).items() - workspace.items()
-    kinds = {op.name: op.op_type for op in graph.ops}
+    return ()
+
+
+def _of_workspace(judged: Judged, exact: RunFigures, workspace: Mapping[str, int]) -> tuple[Lesson, ...]:
+    more = seen_workspace(workspace, exact).items() - workspace.items()
+    kinds = {op.name: op.op_type for op in judged.graph.ops}
     return tuple(
         Lesson(Learnt(name, kinds[name], "workspace", "exact", workspace.get(name, 0), measured), NOTHING)
         for name, measured in more

@@ -22,6 +22,7 @@ from remat_cli.runtime._ort import (
     runtime_errors,
     share_arena,
     unpack,
+    use_shared_arena,
 )
 from remat_cli.runtime.session import (
     SessionSettings,
@@ -72,7 +73,7 @@ class Measured(msgspec.Struct, frozen=True):
     first op: packed weights, and weights of at most 127 bytes (None: this runtime does not count).
     `loading_peak_bytes` is how much resident memory loading took at most beyond what it left (None: this system does
     not tell). `run_noise_percent` is how far the second-least whole run lies above the least; `runs` says how often the
-    model was run, all kinds of runs together.
+    model was run, all kinds of runs together. `beside_ns` is the least time of a run of another model in turn with it.
     """
 
     ops: tuple[OpCost, ...]
@@ -81,6 +82,7 @@ class Measured(msgspec.Struct, frozen=True):
     loading_peak_bytes: int | None = None
     run_noise_percent: float = 0.0
     runs: int = 0
+    beside_ns: int | None = None
 
     @property
     def ops_ns(self) -> int:
@@ -89,12 +91,13 @@ class Measured(msgspec.Struct, frozen=True):
 
 
 class MeasureJob(msgspec.Struct, frozen=True):
-    """What the measuring process needs to know."""
+    """What the measuring process needs to know; `beside` is another model for the same inputs."""
 
     model: str
     feeds: tuple[PackedArray, ...]
     op_names: tuple[str, ...]
     request: ProfileRequest
+    beside: str | None = None
 
 
 def measure(
@@ -103,14 +106,18 @@ def measure(
     op_names: Sequence[str],
     request: ProfileRequest,
     advance: Advance = ignore_progress,
+    beside: Path | None = None,
 ) -> Measured:
     """Measure every op of a model in a fresh process. Nothing else should run meanwhile.
+
+    With `beside`, runs of that model are timed in turn with this one's, so that both see the same machine.
 
     Raises:
         RuntimeFailure: the runtime refuses or fails to run the model, or did not run an op that was asked for.
         MissingDependency: the device cannot be used.
     """
-    job = MeasureJob(str(path.resolve()), pack_all(feeds), tuple(op_names), request)
+    other = None if beside is None else str(beside.resolve())
+    job = MeasureJob(str(path.resolve()), pack_all(feeds), tuple(op_names), request, other)
     return run_fresh(measure_here, job, advance)
 
 
@@ -118,12 +125,12 @@ def measure_here(job: MeasureJob, advance: Advance) -> Measured:
     """Measure in this process, which must not have measured before."""
     path, request = Path(job.model), job.request
     feeds = {packed.name: unpack(packed) for packed in job.feeds}
-    total = request.warmups + 2 * request.runs + 1
+    total = request.warmups + (2 if job.beside is None else 3) * request.runs + 1
     loading = loading_peak_bytes(path, request.settings)
     advance(0, total)
     first, temporary = _observe(path, feeds, request)
     advance(1, total)
-    runs, times = _rounds(path, feeds, request, lambda done: advance(min(1 + done, total - 1), total))
+    runs, times, beside = _rounds(job, feeds, lambda done: advance(min(1 + done, total - 1), total))
     advance(total, total)
     durations = _durations_us(runs)
     workspace = workspace_bytes(first.events, temporary)
@@ -138,6 +145,7 @@ def measure_here(job: MeasureJob, advance: Advance) -> Measured:
         loading_peak_bytes=loading,
         run_noise_percent=noise_percent(times),
         runs=1 + len(runs) + len(times),
+        beside_ns=min(beside, default=None),
     )
 
 
@@ -216,39 +224,46 @@ def _observe(path: Path, feeds: Mapping[str, Array], request: ProfileRequest) ->
 
 
 def _rounds(
-    path: Path, feeds: Mapping[str, Array], request: ProfileRequest, advance: Callable[[int], None]
-) -> tuple[list[ProfiledRun], list[int]]:
-    """Runs of one session in which each kernel is timed, in turn with runs of another that is not profiled.
+    job: MeasureJob, feeds: Mapping[str, Array], advance: Callable[[int], None]
+) -> tuple[list[ProfiledRun], list[int], list[int]]:
+    """Runs of one session in which each kernel is timed, in turn with runs of others that are not profiled.
 
-    Profiling costs about 10 us per op, so whole runs are timed without. What either kind shows at its first and its
-    last turn tells whether the machine was busy.
+    Profiling costs about 10 us per op, so whole runs are timed without; the last times are those of the model beside.
+    What a kind of runs shows at its first and its last turn tells whether the machine was busy. All take their memory
+    from one arena, which the first sight of the model has filled: fresh pages would make the first run of each slow.
     """
+    path, request = Path(job.model), job.request
     with (
-        profiled_session(path, request.settings, in_turn_options(request.settings)) as (session, runs),
+        profiled_session(path, request.settings, _warm_options(request)) as (session, runs),
         runtime_errors(f"ONNX Runtime fails to run {path.name}"),
     ):
-        plain = open_session(path, request.settings, in_turn_options(request.settings))
-        profiled_ns: list[int] = []
-        plain_ns: list[int] = []
+        models = (path,) if job.beside is None else (path, Path(job.beside))
+        sessions = [session, *(open_session(model, request.settings, _warm_options(request)) for model in models)]
+        times: list[list[int]] = [[] for _ in sessions]
         begin, rounds = time.monotonic(), 0
-        while rounds < MOST_ROUNDS and not _is_enough(request, rounds, time.monotonic() - begin, profiled_ns, plain_ns):
-            _run_block(session, feeds, request, profiled_ns)
-            advance(2 * rounds + 1)
-            _run_block(plain, feeds, request, plain_ns)
+        while rounds < MOST_ROUNDS and not _is_enough(request, rounds, time.monotonic() - begin, times):
+            for number, turn in enumerate(zip(sessions, times, strict=True)):
+                _run_block(*turn, feeds, request)
+                advance(len(sessions) * rounds + number + 1)
             rounds += 1
-            advance(2 * rounds)
-        if not (_are_settled(profiled_ns) and _are_settled(plain_ns)):
-            _run_block(session, feeds, request, profiled_ns)
-    return runs, plain_ns
+        if not all(map(_are_settled, times)):
+            _run_block(session, times[0], feeds, request)
+    return runs, times[1], [time_ns for found in times[2:] for time_ns in found]
 
 
-def _is_enough(
-    request: ProfileRequest, rounds: int, seconds: float, profiled_ns: Sequence[int], plain_ns: Sequence[int]
-) -> bool:
+def _warm_options(request: ProfileRequest) -> Any:
+    """Options of a session that is timed in turn with others, in the arena of this process where there is one."""
+    options = in_turn_options(request.settings)
+    if request.device == "cpu":
+        use_shared_arena(options)
+    return options
+
+
+def _is_enough(request: ProfileRequest, rounds: int, seconds: float, times: Sequence[Sequence[int]]) -> bool:
     """Whether rounds may end: all were made and another takes too long, or they are long and say the same."""
     if rounds >= request.runs:
         return seconds * (rounds + 1) / rounds > request.least_seconds
-    return rounds >= 2 and seconds > LONG_SECONDS and _are_settled(profiled_ns) and _are_settled(plain_ns)
+    return rounds >= 2 and seconds > LONG_SECONDS and all(map(_are_settled, times))
 
 
 def _are_settled(times: Sequence[int]) -> bool:
@@ -262,7 +277,7 @@ def noise_percent(times: Sequence[int]) -> float:
     return round(100.0 * (second / least - 1.0), 2) if least else 0.0
 
 
-def _run_block(session: Any, feeds: Mapping[str, Array], request: ProfileRequest, times: list[int]) -> None:
+def _run_block(session: Any, times: list[int], feeds: Mapping[str, Array], request: ProfileRequest) -> None:
     """One run, and more of short ones; their wall times join the others."""
     block_ns = 1e9 * min(BLOCK_SECONDS, request.least_seconds)
     begin = time.perf_counter_ns()

@@ -74,6 +74,15 @@ class Observation:
         return max((live + workspace.get(name, 0) for name, live in self.op_live.items()), default=0)
 
 
+@dataclass(frozen=True)
+class FirstSight:
+    """Outputs of one run, types as in `Observation`, and its `baseline_bytes` (None: not counted)."""
+
+    types: dict[str, tuple[TensorType, ...]]
+    baseline_bytes: int | None
+    outputs: dict[str, Array]
+
+
 def runtime_version() -> str:
     """Version of the installed ONNX Runtime."""
     return str(import_ort().__version__)
@@ -176,18 +185,16 @@ def run_profiled(path: Path, feeds: Mapping[str, Array], settings: SessionSettin
     return observation(runs[0], outputs, path.name)
 
 
-def first_sight(
-    path: Path, feeds: Mapping[str, Array], settings: SessionSettings
-) -> tuple[dict[str, tuple[TensorType, ...]], int | None]:
-    """Types of the outputs of each op in one run, as in `Observation`, and `baseline_bytes` (None: not counted).
+def first_sight(path: Path, feeds: Mapping[str, Array], settings: SessionSettings) -> FirstSight:
+    """What one run shows, also where the runtime counts no memory.
 
     Raises:
         RuntimeFailure: the runtime refuses or fails to run the model.
     """
     with profiled_session(path, settings) as (session, runs), runtime_errors(f"ONNX Runtime fails to run {path.name}"):
-        run_session(session, feeds)
+        outputs = run_session(session, feeds)
     events = runs[0].events
-    return {event.name: event.types for event in events}, counted_baseline_bytes(events)
+    return FirstSight({event.name: event.types for event in events}, counted_baseline_bytes(events), outputs)
 
 
 def counted_baseline_bytes(events: tuple[ProfileEvent, ...]) -> int | None:

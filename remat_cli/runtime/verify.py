@@ -4,9 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from remat_cli.core.graph import Graph
-from remat_cli.core.learning import Lesson, Session
-from remat_cli.core.plan import Plan
+from remat_cli.core.learning import Judged, Lesson, Session
 from remat_cli.core.verification import Verification, VerifyMode
 from remat_cli.runtime._ort import Advance, Array, PackedArray, ignore_progress, pack_all, run_fresh, started
 from remat_cli.runtime.capped import CappedRuns, ModelNeed, capped_runs
@@ -28,7 +26,8 @@ class VerifyRequest:
     `reference` is the optimised original, `rewritten` what the plan made of it. `expected_order` are the names of its
     ops in plan order, without the `gate_ops`. Bytes: `predicted_live_peak_bytes` are activations alone; `fixed_bytes`
     is the fixed part (weights as kept, and inputs) predicted for the rewritten model, gate constants included, and
-    `reference_fixed_bytes` that of the original; `workspace` is by op name, of both models; `budget_bytes` is a total.
+    `reference_fixed_bytes` that of the original. `outside_bytes` is what of `fixed_bytes` lies outside the session's
+    arena: weights that are not packed, and inputs. `workspace` is by op name, of both models, `budget_bytes` a total.
     `more_feeds` are further inputs on which the outputs are compared. A `portable` model is optimised again when a
     default session loads it, so only exact sessions are held to the promise. `original_cap_bytes` is the smallest cap
     of `reference` with default options where an earlier verification found it; it is then not searched again. With
@@ -43,6 +42,7 @@ class VerifyRequest:
     predicted_live_peak_bytes: int
     fixed_bytes: int
     reference_fixed_bytes: int
+    outside_bytes: int
     budget_bytes: int
     gate_ops: frozenset[str] = frozenset()
     workspace: Mapping[str, int] = field(default_factory=dict)
@@ -57,7 +57,7 @@ class VerifyRequest:
     custom_ops: tuple[str, ...] = ()
     original_cap_bytes: int | None = None
     may_reassociate: bool = False
-    judged: tuple[Graph, Plan] | None = None
+    judged: Judged | None = None
 
     def settings(self, *, exact: bool) -> SessionSettings:
         """Settings of a session on either model."""
@@ -144,7 +144,7 @@ def verify_closely(
     likeness, likeness_runs = (None, 0) if identical else _likeness(request, program, original, rewritten, turns)
     done += likeness_runs
     in_order = all(_runs_in_order(request, figures) for figures in rewritten.promised)
-    fixed = _measured_fixed_bytes(request, original, rewritten)
+    fixed = request.outside_bytes + rewritten.exact.baseline_bytes
     workspace = seen_workspace(request.workspace, rewritten.exact)
     default_peak = fixed + rewritten.default.peak_with_workspace(workspace)
     exact_peak = fixed + rewritten.exact.peak_with_workspace(workspace)
@@ -186,7 +186,7 @@ def verify_closely(
     )
     kinds: tuple[Session, ...] = ("exact", "exact" if request.portable else "default")
     sessions = tuple(zip(kinds, rewritten.promised, strict=True))
-    return report, lessons_of(request.judged, request.fixed_bytes, sessions, request.workspace)
+    return report, lessons_of(request.judged, sessions, request.workspace)
 
 
 def _program(request: VerifyRequest) -> _Program:
@@ -255,14 +255,6 @@ AGAIN = "no capped runs: memory is not as planned"
 
 def _runs_in_order(request: VerifyRequest, figures: RunFigures) -> bool:
     return tuple(op for op in figures.executed if op not in request.gate_ops) == request.expected_order
-
-
-def _measured_fixed_bytes(request: VerifyRequest, original: _Sessions, rewritten: _Sessions) -> int:
-    """The original's fixed part, and what the rewritten model's session holds beyond it before the first op.
-
-    That is the gates' constants; it would be more if the runtime packed a weight twice.
-    """
-    return request.reference_fixed_bytes + rewritten.exact.baseline_bytes - original.exact.baseline_bytes
 
 
 def _output_notes(request: VerifyRequest, original: _Sessions) -> tuple[str, ...]:

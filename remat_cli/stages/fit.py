@@ -15,7 +15,12 @@ class Form(Protocol):
 
     @property
     def peak_bytes(self) -> tuple[int, ...]:
-        """What it needs of each memory."""
+        """What it needs of each memory under exact options."""
+        ...
+
+    @property
+    def needed_bytes(self) -> tuple[int, ...]:
+        """What it needs of each memory in whatever session it runs, by simulation."""
         ...
 
 
@@ -26,21 +31,26 @@ Build = Callable[[BudgetAnswer], tuple[BudgetAnswer, F]]
 def fit(first: BudgetAnswer, build: Build[F], search: Search, progress: Progress) -> tuple[BudgetAnswer, F | None]:
     """Build what a plan becomes, and where that pushes a peak over its budget, plan again; None: no plan fits.
 
-    `build` gives the form with the answer it stands for, whose steps it may have put into a better order. For `min`
-    there is nothing to fit into: what the form needs is the budget.
+    `build` gives the form with the answer it stands for, whose steps it may have put into a better order. One that fits
+    under exact options alone is kept only where none is found that fits in every session. For `min` there is nothing to
+    fit into: what the form needs is the budget.
     """
     answer, slack = first, (0,) * len(first.question.problem.memories)
+    exact_only: tuple[BudgetAnswer, F] | None = None
     for attempt in range(ATTEMPTS):
         if answer.plan is None:
-            return answer, None
+            return exact_only or (answer, None)
         answer, form = build(answer)
-        excess = excess_bytes(answer.question.problem, form.peak_bytes)
+        problem = answer.question.problem
+        excess = excess_bytes(problem, form.needed_bytes)
         if answer.question.least or not any(excess):
             return answer, form
+        if exact_only is None and not any(excess_bytes(problem, form.peak_bytes)):
+            exact_only = answer, form
         if attempt < ATTEMPTS - 1:
             slack = tuple(less + more for less, more in zip(slack, excess, strict=True))
             answer = answer_again(first, slack, search, progress)
-    return answer.without_plan(), None
+    return exact_only or (answer.without_plan(), None)
 
 
 def excess_bytes(problem: Problem, peak_bytes: Sequence[int]) -> tuple[int, ...]:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from operator import add
 
 from remat_cli.core.graph import Graph
+from remat_cli.core.learning import Judged
 from remat_cli.core.plan import Plan
 from remat_cli.core.profile import Profile, Reference
 from remat_cli.core.segments import Cut
@@ -18,19 +20,35 @@ from remat_cli.stages.solve import BudgetAnswer
 
 @dataclass(frozen=True)
 class WrittenModel:
-    """A rewritten model as the judge sees it: `graph` and `plan` are those of the file, gates included.
+    """A rewritten model as the judge sees it, gates included.
 
-    `default_peak_bytes` is the peak in a session with default options, which keeps some dead buffers for later tensors.
     `unexplained_bytes` is by how much its live peak was measured to be more, for a reason that no rule of the judge
     has.
     """
 
     rewritten: Rewritten
-    graph: Graph
-    plan: Plan
-    fixed_bytes: int
-    default_peak_bytes: int
+    judged: Judged
     unexplained_bytes: int = 0
+
+    @property
+    def graph(self) -> Graph:
+        """The graph of the file."""
+        return self.judged.graph
+
+    @property
+    def plan(self) -> Plan:
+        """Every op of the file once, in order."""
+        return self.judged.plan
+
+    @property
+    def fixed_bytes(self) -> int:
+        """Weights and inputs, with the small constants of gates."""
+        return self.judged.fixed_bytes
+
+    @property
+    def default_peak_bytes(self) -> int:
+        """The peak in a session with default options, which keeps some dead buffers for later tensors."""
+        return max(map(add, self.plan.memory_bytes[0], self.judged.kept.held_bytes), default=self.plan.peak)
 
     @property
     def promised_bytes(self) -> int:
@@ -46,6 +64,11 @@ class WrittenModel:
     def least_budget_bytes(self) -> int:
         """A budget that it keeps in either kind of session, by prediction."""
         return max(self.promised_bytes, self.default_peak_bytes)
+
+    @property
+    def needed_bytes(self) -> tuple[int, ...]:
+        """What the file needs of its memory in either kind of session."""
+        return (self.least_budget_bytes,)
 
     @property
     def order(self) -> tuple[str, ...]:

@@ -4,6 +4,7 @@ import contextlib
 import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +55,7 @@ class Prepared:
     """A model ready to be planned. `reference` is the optimised model that a Graph and all plans index.
 
     `more_feeds` are other inputs, on which outputs are compared too; `conditions` are those that it was prepared under.
-    `corrections` are what runs taught of ops, by signature.
+    `corrections` are what runs taught of ops, by signature; `first_outputs` are those of a run, if there was one.
     """
 
     conditions: Conditions
@@ -68,6 +69,14 @@ class Prepared:
     more_feeds: tuple[Mapping[str, Any], ...]
     facts: ModelFacts
     corrections: Mapping[str, Correction]
+    first_outputs: Mapping[str, Any] | None = None
+
+    @cached_property
+    def outputs(self) -> Mapping[str, Any]:
+        """What the model gives for `feeds`: of the first run, else of one made now."""
+        if self.first_outputs is not None:
+            return self.first_outputs
+        return observe(self.reference_path, self.feeds, self.conditions).outputs
 
 
 @contextlib.contextmanager
@@ -98,9 +107,10 @@ def prepare(path: Path, conditions: Conditions, work: Path, progress: Progress) 
     reference_path = optimise(source.ir, conditions, work)
     reference = carry_phases(source.ir, prepare_optimized(reference_path))
     digest = sha256(reference_path)
-    facts = known_facts_of(digest, conditions)
+    facts, outputs = known_facts_of(digest, conditions), None
     if facts is None:
-        facts = ModelFacts(*first_sight(reference_path, feeds, exact_settings(conditions)))
+        seen = first_sight(reference_path, feeds, exact_settings(conditions))
+        facts, outputs = ModelFacts(seen.types, seen.baseline_bytes), seen.outputs
     graph = to_graph(reference, facts.types)
     signatures = op_signatures(reference, graph)
     corrections = known_corrections(signatures, conditions)
@@ -116,6 +126,7 @@ def prepare(path: Path, conditions: Conditions, work: Path, progress: Progress) 
         more_feeds=more_feeds,
         facts=facts,
         corrections=corrections,
+        first_outputs=outputs,
     )
 
 

@@ -117,25 +117,40 @@ def profile_inside(prepared: Prepared, conditions: Conditions, spec: DeviceSpec,
         RuntimeFailure: the model fails to run.
         MissingDependency: the device cannot be used.
     """
+    return profile_beside(prepared, None, conditions, spec, progress)[0]
+
+
+def profile_beside(
+    prepared: Prepared, beside: Path | None, conditions: Conditions, spec: DeviceSpec, progress: Progress
+) -> tuple[Profile, float | None]:
+    """`profile_inside`, and how long a run takes as a multiple of one of the model beside; None: that was not measured.
+
+    Raises:
+        RuntimeFailure: a model fails to run.
+        MissingDependency: the device cannot be used.
+    """
     progress.stage(stages.PROFILING)
     scope, measured = cache_scope(spec, conditions), prepared.facts.measured
+    relative: float | None = None
     with ProfileCache(conditions.cache_dir) as cache:
         known = cache.op_costs(scope, prepared.signatures)
         is_known = len(known) == len(set(prepared.signatures))
         expected_ns = expected_ns_of(prepared, known) if is_known else 0
         if not is_known or is_wrong(prepared, expected_ns, _whole_time(prepared, conditions, spec)):
-            measured = _measure_inside(prepared, conditions, spec, progress, RUNS - is_known)
+            request = _profile_request(conditions, spec, RUNS - is_known)
+            measured = _measure_inside(prepared, beside, request, progress)
+            relative = measured.run_ns / measured.beside_ns if measured.beside_ns else None
             whole = WholeTime(measured.run_ns, measured.run_noise_percent)
             replace_known = is_known and is_wrong(prepared, expected_ns, whole)
             cache.store_ops(scope, _least_costs(prepared, measured), replace=replace_known)
             if conditions.inputs is None:
-                facts = msgspec.structs.replace(prepared.facts, measured=measured)
+                facts = msgspec.structs.replace(prepared.facts, measured=measured, relative_time=relative)
                 cache.store_model(scope, prepared.reference_sha256, msgspec.json.encode(facts))
             known = cache.op_costs(scope, prepared.signatures)
     ops = zip(prepared.graph.ops, prepared.signatures, strict=True)
     packed = measured.packed_bytes if measured else prepared.facts.packed_bytes
     uses = weight_uses(prepared.reference)
-    return Profile(
+    profile = Profile(
         device=spec.name,
         model_sha256=prepared.reference_sha256,
         provenance=_provenance(scope, measured),
@@ -148,6 +163,7 @@ def profile_inside(prepared: Prepared, conditions: Conditions, spec: DeviceSpec,
         memory=spec.memory,
         power_watts=spec.power_watts,
     )
+    return profile, relative
 
 
 def _provenance(scope: CacheScope, measured: Measured | None) -> Provenance:
@@ -163,13 +179,9 @@ def _whole_time(prepared: Prepared, conditions: Conditions, spec: DeviceSpec) ->
     return time_whole(prepared.reference_path, prepared.feeds, settings, CHECK_SECONDS)
 
 
-def _measure_inside(
-    prepared: Prepared, conditions: Conditions, spec: DeviceSpec, progress: Progress, runs: int
-) -> Measured:
+def _measure_inside(prepared: Prepared, beside: Path | None, request: ProfileRequest, progress: Progress) -> Measured:
     names = [op.name for op in prepared.graph.ops]
-    request = _profile_request(conditions, spec, runs)
-    tell = _telling_how_long(progress)
-    return measure(prepared.reference_path, prepared.feeds, names, request, tell)
+    return measure(prepared.reference_path, prepared.feeds, names, request, _telling_how_long(progress), beside)
 
 
 def _telling_how_long(progress: Progress) -> Callable[[int, int], None]:

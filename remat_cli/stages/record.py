@@ -237,6 +237,7 @@ def request_of(plan: PlanFile, whole: Prepared, rewritten: Path) -> VerifyReques
         predicted_live_peak_bytes=promise.live_peak_bytes,
         fixed_bytes=promise.fixed_bytes,
         reference_fixed_bytes=_whole_profile(plan).fixed_bytes,
+        outside_bytes=profile.fixed_bytes - profile.packed_bytes,
         budget_bytes=plan.request.budget_bytes,
         gate_ops=frozenset(promise.gates),
         workspace=_workspace(_whole_profile(plan)) | _workspace_by_name(profile, plan.graph, order, plan.schedule),

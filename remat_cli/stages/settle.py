@@ -60,7 +60,7 @@ class Settling:
         path = Path(tempfile.mkdtemp(prefix="settle_", dir=self.work)) / "rewritten.onnx"
         save(model_to_write(planned), path)
         written = planned.written
-        judged = None if written is None else (written.graph, written.plan)
+        judged = None if written is None else written.judged
         run = PlannedRun(plan_file(planned, self.request), path, other_single(planned), judged)
         seen, lessons = verify_plan_closely(run, planned.whole, path.parent, self.request.checks, self.progress)
         if written is not None:
@@ -113,16 +113,18 @@ class Settling:
         if seen.within_budget or least:
             again = _as_measured(planned, seen)
             assert again.written is not None
-            return again, again.answer.question.budget_bytes - again.written.least_budget_bytes if least else room_bytes
-        room_bytes += seen.most_measured_bytes - planned.answer.question.budget_bytes
+            room = again.answer.question.budget_bytes - again.written.least_budget_bytes
+            return again, max(0, room) if least else room_bytes
+        assert planned.written is not None
+        room_bytes += max(0, seen.most_measured_bytes - planned.written.least_budget_bytes)
         roomy = self._with_room(planned, room_bytes)
         if roomy is not None and roomy.written is not None:
             return roomy, room_bytes
         return None if planned.tighter is None else planned.tighter(), 0
 
     def _with_room(self, planned: PlannedModel, room_bytes: int) -> PlannedModel | None:
-        """The same plan made again for so much less than the budget; None where that is more than a small part."""
-        if room_bytes > planned.answer.question.budget_bytes * MOST_ROOM_SHARE:
+        """A plan made again for so much less than the budget; None where that is nothing, or more than a small part."""
+        if not 0 < room_bytes <= planned.answer.question.budget_bytes * MOST_ROOM_SHARE:
             return None
         return write_with_room(planned, room_bytes, self.request.search, self.progress)
 

@@ -41,7 +41,7 @@ from remat_cli.stages.prepare import (
     optimise,
     remember_facts,
 )
-from remat_cli.stages.profile import profile_inside
+from remat_cli.stages.profile import profile_beside
 
 
 @dataclass(frozen=True)
@@ -83,6 +83,7 @@ def prepare_split(
         signatures=signatures,
         facts=facts,
         corrections=corrections,
+        first_outputs=None,
     )
 
 
@@ -97,7 +98,7 @@ def raised_model(whole: Prepared, conditions: Conditions, work: Path) -> Any | N
     if can_be_raised is None:
         save(raised, work / "raised.onnx")
         found = observe(work / "raised.onnx", whole.feeds, conditions).outputs
-        can_be_raised = have_same_bits(found, observe(whole.reference_path, whole.feeds, conditions).outputs)
+        can_be_raised = have_same_bits(found, whole.outputs)
         remember_facts(whole.reference_sha256, conditions, can_be_raised=can_be_raised)
     return raised if can_be_raised else None
 
@@ -134,17 +135,18 @@ def profile_split(
 ) -> Profile:
     """The cost of every op of a split model, on the scale of the whole model's.
 
-    Ops measured alone, and in another minute, say little about how two models compare. So both are run in turn, once;
-    the op times of the split model are scaled until their sum is to `whole_ns`, the sum of the whole model's op times,
+    Ops measured alone, and in another minute, say little about how two models compare. So both are run in turn; the op
+    times of the split model are scaled until their sum is to `whole_ns`, the sum of the whole model's op times,
     as the one run is to the other.
 
     Raises:
         RuntimeFailure: a model fails to run.
         MissingDependency: the device cannot be used.
     """
-    profile = profile_inside(split, conditions, conditions.device, progress)
-    sum_ns = sum(cost.time_ns for cost in profile.ops)
-    factor = _relative_time(split, whole, conditions, progress) * whole_ns / max(1, sum_ns)
+    profile, relative = profile_beside(split, whole.reference_path, conditions, conditions.device, progress)
+    if relative is None:
+        relative = _relative_time(split, whole, conditions, progress)
+    factor = relative * whole_ns / max(1, sum(cost.time_ns for cost in profile.ops))
     ops = tuple(msgspec.structs.replace(cost, time_ns=round(cost.time_ns * factor)) for cost in profile.ops)
     return msgspec.structs.replace(profile, ops=ops)
 
@@ -163,7 +165,7 @@ def _relative_time(split: Prepared, whole: Prepared, conditions: Conditions, pro
 
 def _compared(split: Path, whole: Prepared, conditions: Conditions, may_reassociate: bool) -> ModelFacts | None:
     """What a run of a split model shows; None where its outputs are not the whole one's, or not close as allowed."""
-    wanted = observe(whole.reference_path, whole.feeds, conditions).outputs
+    wanted = whole.outputs
     seen = observe(split, whole.feeds, conditions)
     facts = ModelFacts(seen.types, seen.baseline_bytes)
     if have_same_bits(wanted, seen.outputs):

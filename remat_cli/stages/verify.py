@@ -10,9 +10,8 @@ import msgspec
 
 from remat_cli.base import progress as stages
 from remat_cli.base.progress import Progress
-from remat_cli.core.graph import Graph
-from remat_cli.core.learning import Lesson
-from remat_cli.core.plan import Compute, Plan, Schedule
+from remat_cli.core.learning import Judged, Lesson
+from remat_cli.core.plan import Compute, Schedule
 from remat_cli.core.plan_file import PlanFile, graph_instances
 from remat_cli.core.profile import DeviceSpec, Profile
 from remat_cli.core.program import Program, SeenMemory
@@ -42,7 +41,7 @@ class PlannedRun:
     plan: PlanFile
     model: Path
     single: Schedule | None = None
-    judged: tuple[Graph, Plan] | None = None
+    judged: Judged | None = None
 
 
 def verify_plan(run: PlannedRun, whole: Prepared, work: Path, checks: Checks, progress: Progress) -> Verification:

@@ -3,7 +3,6 @@
 import tempfile
 from dataclasses import replace
 from functools import partial
-from operator import add
 from pathlib import Path
 
 import msgspec
@@ -14,10 +13,11 @@ from remat_cli.base.errors import RematError
 from remat_cli.base.progress import Progress
 from remat_cli.core.conditions import Conditions
 from remat_cli.core.graph import Graph
+from remat_cli.core.learning import Judged
 from remat_cli.core.plan import Plan
 from remat_cli.core.problem import make_problem, tensor_ids
 from remat_cli.core.profile import OpCost, Profile
-from remat_cli.core.reuse import held_for_later
+from remat_cli.core.reuse import KeptBuffers, kept_buffers
 from remat_cli.core.simulate import baseline
 from remat_cli.core.tidy import calm
 from remat_cli.onnx_io.interface import weight_uses
@@ -105,7 +105,7 @@ def _calmed(found: BudgetAnswer, search: Search, room_bytes: int) -> BudgetAnswe
 
 def _excess_bytes(answer: BudgetAnswer, written: WrittenModel) -> int:
     """By how much the written model is over the budget."""
-    return excess_bytes(answer.question.problem, written.peak_bytes)[0]
+    return excess_bytes(answer.question.problem, written.needed_bytes)[0]
 
 
 def _write(prepared: Prepared, profile: Profile, answer: BudgetAnswer) -> WrittenModel:
@@ -166,16 +166,16 @@ def _judge_again(prepared: Prepared, profile: Profile, plan: Plan, rewritten: Re
     judged = msgspec.structs.replace(profile, ops=ops, weight_bytes=profile.weight_bytes + fixed)
     problem = make_problem(graph, judged)
     again = baseline(problem)
-    peak_bytes = again.peak if prepared.conditions.portable else _default_peak_bytes(rewritten, graph, again)
-    return WrittenModel(rewritten, graph, again, judged.fixed_bytes, peak_bytes)
+    return WrittenModel(rewritten, Judged(graph, again, judged.fixed_bytes, _kept(prepared, rewritten, graph, again)))
 
 
-def _default_peak_bytes(rewritten: Rewritten, graph: Graph, plan: Plan) -> int:
-    """The peak in a default session, which keeps dead buffers for tensors whose shape it knows to be the same."""
+def _kept(prepared: Prepared, rewritten: Rewritten, graph: Graph, plan: Plan) -> KeptBuffers:
+    """What a default session keeps for tensors whose shape it knows; a portable model is another one there."""
     ids = tensor_ids(graph)
     tensors = [graph.tensors[ids[instance.tensor]] for instance in plan.instances]
-    held = held_for_later(plan, [t.size_bytes for t in tensors], [known_kind(t, rewritten.known) for t in tensors])
-    return max(map(add, plan.memory_bytes[0], held), default=plan.peak)
+    is_known = not prepared.conditions.portable
+    kinds = [known_kind(tensor, rewritten.known) if is_known else None for tensor in tensors]
+    return kept_buffers(plan, [tensor.size_bytes for tensor in tensors], kinds)
 
 
 def _added_weight_bytes(prepared: Prepared, rewritten: Rewritten) -> int:

@@ -53,9 +53,9 @@ def compiled(tmp_path, model, budget):
 def test_a_plan_leaves_room_and_is_verified_again(tmp_path, looks):
     seen, over = looks
     over += [EXTRA_BYTES, 0]
-    report = compiled(tmp_path, "unet", "80%")
+    report = compiled(tmp_path, "unet", "70%")
     (budget_bytes, _), (same_budget_bytes, peak_bytes) = seen
-    assert report.verification.room_bytes == EXTRA_BYTES
+    assert EXTRA_BYTES <= report.verification.room_bytes < 0.02 * budget_bytes
     assert budget_bytes == same_budget_bytes == report.solution.budget_bytes
     assert peak_bytes <= budget_bytes - EXTRA_BYTES
     assert report.verification.rounds_of_learning == 1

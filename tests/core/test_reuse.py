@@ -1,14 +1,14 @@
 """Dead buffers that a default session keeps for later tensors of one shape."""
 
-from remat_cli.core.reuse import held_for_later
+from remat_cli.core.reuse import KeptBuffers, kept_buffers
 from remat_cli.core.simulate import baseline
 from tests.solvers.random_training import chain_training
 
 
 def test_nothing_is_held_where_no_shape_is_known() -> None:
     plan = baseline(chain_training(4))
-    count = len(plan.instances)
-    assert held_for_later(plan, [1] * count, [None] * count) == [0] * len(plan.schedule.steps)
+    count, nothing = len(plan.instances), (0,) * len(plan.schedule.steps)
+    assert kept_buffers(plan, [1] * count, [None] * count) == KeptBuffers(nothing, nothing)
 
 
 def test_a_dead_buffer_is_held_until_the_next_of_its_kind() -> None:
@@ -17,7 +17,9 @@ def test_a_dead_buffer_is_held_until_the_next_of_its_kind() -> None:
     early = min(deaths, key=lambda value: deaths[value])
     late = max(range(len(plan.instances)), key=lambda value: plan.instances[value].birth)
     kinds = ["same" if value in (early, late) else None for value in range(len(plan.instances))]
-    held = held_for_later(plan, [7] * len(kinds), kinds)
+    kept = kept_buffers(plan, [7] * len(kinds), kinds)
     between = range(deaths[early] + 1, plan.instances[late].birth)
     assert between
-    assert held == [7 if step in between else 0 for step in range(len(plan.schedule.steps))]
+    steps = range(len(plan.schedule.steps))
+    assert kept.held_bytes == tuple(7 if step in between else 0 for step in steps)
+    assert kept.reused_bytes == tuple(7 if step == between.stop else 0 for step in steps)

@@ -33,8 +33,8 @@ def prepared(path, feeds=None):
     model = load(path, DimBindings({}, {})).ir
     save(model, path.parent / "plain.onnx") if path.parent != SAMPLES else None
     feeds = feeds or make_feeds(inputs_of(model), 0)
-    types, _ = first_sight(path if path.parent == SAMPLES else path.parent / "plain.onnx", feeds, SessionSettings())
-    return model, to_graph(model, types), feeds
+    seen = first_sight(path if path.parent == SAMPLES else path.parent / "plain.onnx", feeds, SessionSettings())
+    return model, to_graph(model, seen.types), feeds
 
 
 def values_of(model, graph, feeds, folder):

@@ -46,8 +46,8 @@ def test_a_slow_model_is_run_ten_times_at_most(tmp_path):
     assert measured.run_noise_percent >= 0
 
 
-def times_of(monkeypatch, *, seconds, noisy):
-    """How many runs of either kind there are of a model that takes so long, steadily or not."""
+def times_of(monkeypatch, *, seconds, noisy, beside=None):
+    """How many runs there are in all, and plain ones, of a model that takes so long, steadily or not."""
     clock = [0.0]
     number = iter(range(1000))
 
@@ -59,13 +59,19 @@ def times_of(monkeypatch, *, seconds, noisy):
     monkeypatch.setattr(profilers, "profiled_session", lambda *arguments: contextlib.nullcontext((None, [])))
     monkeypatch.setattr(profilers.time, "monotonic", lambda: clock[0])
     monkeypatch.setattr(profilers.time, "perf_counter_ns", lambda: int(1e9 * clock[0]))
-    _, plain_ns = profilers._rounds(Path("m"), {}, ProfileRequest(), lambda done: None)
+    job = profilers.MeasureJob("m", (), (), ProfileRequest(), beside)
+    _, plain_ns, beside_ns = profilers._rounds(job, {}, lambda done: None)
+    assert len(beside_ns) == (len(plain_ns) if beside else 0)
     return next(number), len(plain_ns)
 
 
 @pytest.mark.parametrize(("seconds", "noisy", "runs"), [(2.0, 0, (4, 2)), (0.3, 0, (8, 4)), (0.3, 0.5, (9, 4))])
 def test_runs_end_early_when_they_are_long_and_go_on_when_they_are_noisy(monkeypatch, seconds, noisy, runs):
     assert times_of(monkeypatch, seconds=seconds, noisy=noisy) == runs
+
+
+def test_another_model_takes_its_turn(monkeypatch):
+    assert times_of(monkeypatch, seconds=2.0, noisy=0, beside="other") == (6, 2)
 
 
 def test_short_runs_take_half_a_second(monkeypatch):

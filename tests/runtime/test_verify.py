@@ -34,6 +34,7 @@ def request_of(tmp_path):
             predicted_live_peak_bytes=6 * MIB,
             fixed_bytes=INPUT_BYTES + GATE_CONSTANT_BYTES,
             reference_fixed_bytes=INPUT_BYTES,
+            outside_bytes=INPUT_BYTES,
             budget_bytes=7 * MIB + 64,
             intra_op_threads=1,
             capped=False,
@@ -77,7 +78,8 @@ def test_kept_promises(request_of, mode):
     assert seen[-1][0] == seen[-1][1]
 
 
-SLOW = {"products": 60}  # a quarter of a second or more
+SLOW = {"products": 150}  # half a second or more
+SHAPE_BYTES = 16  # of the constant that the first product is reshaped by
 
 
 @pytest.mark.parametrize("changes", [{}, {"portable": True}, {"may_reassociate": True}])
@@ -85,6 +87,7 @@ def test_a_slow_model_is_run_twelve_times_at_most(request_of, tmp_path, changes)
     original = skip_model(tmp_path / "slow.onnx", **SLOW)
     rewritten = skip_model(tmp_path / "slow.remat.onnx", again="Exp", **SLOW)
     pair = {"reference": original, "rewritten": rewritten, "predicted_live_peak_bytes": 6 * MIB + 4}
+    pair |= {"fixed_bytes": INPUT_BYTES + GATE_CONSTANT_BYTES + SHAPE_BYTES}
     found = verify(request_of(**pair, capped=True, timed=True, budget_bytes=8 * MIB, **changes))
     assert found.capped_run_ok
     assert found.measured_overhead_percent is not None
@@ -99,6 +102,11 @@ def test_fast_verification_runs_no_caps_and_no_clock(request_of, portable):
     assert found.failures == ()
     assert found.capped_run_ok is found.measured_overhead_percent is found.later_runs_block_bytes is None
     assert found.inferences == (6 if portable else 4)
+
+
+def test_weights_that_are_not_packed_count_as_planned(request_of):
+    found = verify(request_of(outside_bytes=INPUT_BYTES + 100))
+    assert found.measured_peak_bytes == found.predicted_peak_bytes + 100
 
 
 def test_other_outputs_are_found(request_of, tmp_path):

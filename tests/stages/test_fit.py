@@ -1,0 +1,68 @@
+"""What a plan became has to fit in every session; under exact options alone only where nothing else is found."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import pytest
+
+from remat_cli.base.progress import silent
+from remat_cli.core.simulate import baseline
+from remat_cli.solvers import make_solver
+from remat_cli.solvers.base import Limits
+from remat_cli.stages.fit import ATTEMPTS, fit
+from remat_cli.stages.solve import BudgetQuestion, Search, answer
+from tests.solvers.random_training import chain_training
+
+SEARCH = Search(make_solver("auto"), Limits(seconds=5.0, work=2_000))
+
+
+@dataclass(frozen=True)
+class Form:
+    """A form that needs so much."""
+
+    exact_bytes: int
+    default_bytes: int
+
+    @property
+    def peak_bytes(self) -> tuple[int, ...]:
+        return (self.exact_bytes,)
+
+    @property
+    def needed_bytes(self) -> tuple[int, ...]:
+        return (max(self.exact_bytes, self.default_bytes),)
+
+
+def fitted(more_bytes, *, least=False):
+    """The forms that were built, and the one that was taken, where default sessions hold so much more each time."""
+    problem = chain_training(8)
+    plan = baseline(problem)
+    question = BudgetQuestion(problem.with_budget(8), plan, "asked")
+    first = replace(answer(question, SEARCH, silent()), question=replace(question, least=least))
+    built = []
+
+    def build(found):
+        more = more_bytes[min(len(built), len(more_bytes) - 1)]
+        built.append(Form(found.plan.peak, found.plan.peak + more))
+        return found, built[-1]
+
+    return first.question.budget_bytes, built, fit(first, build, SEARCH, silent())[1]
+
+
+def test_a_plan_that_only_default_sessions_break_is_made_again():
+    budget_bytes, built, taken = fitted([1, 0])
+    assert len(built) == 2
+    assert taken is built[1]
+    assert taken.default_bytes <= budget_bytes
+
+
+def test_where_none_fits_every_session_the_first_that_fits_exactly_is_taken():
+    _, built, taken = fitted([2**40])
+    assert taken is built[0]
+    assert len(built) <= ATTEMPTS
+
+
+@pytest.mark.parametrize("more", [0, 2**40])
+def test_the_least_budget_takes_what_comes(more):
+    _, built, taken = fitted([more], least=True)
+    assert [taken] == built
