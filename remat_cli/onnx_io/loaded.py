@@ -10,6 +10,9 @@ from pathlib import Path
 
 import onnx_ir as ir
 
+MOST_ELEMENTS = 64
+"""Of a constant that steers an op, or is so small that hiding it does not change how the op computes."""
+
 
 @dataclass(frozen=True)
 class Touched:
@@ -34,11 +37,13 @@ def touched(written: ir.Model, loaded: Path) -> Touched:
     )
 
 
-def held_back(written: ir.Model, found: Touched) -> frozenset[str]:
-    """Values that a gate must hide from their readers, so that the optimiser finds nothing to do.
+def held_back(written: ir.Model, found: Touched, hidden: frozenset[str]) -> frozenset[str]:
+    """More values than those `hidden` that a gate must hide from their readers, so that the optimiser finds less to do.
 
     Those are the values inside what it touched: made by a node that it removed, or, where that says nothing, by one
-    that it changed, and read by another such node. A gate there is opaque to every rewrite.
+    that it changed, and read by another such node. A gate there is opaque to every rewrite of several nodes. A node
+    that is removed for what it does alone (an Expand to the shape that is there) is kept by hiding its constants. What
+    is left to hide else is what the touched nodes read.
     """
     gone = set(found.gone)
     reached = gone | set(found.changed)
@@ -48,15 +53,20 @@ def held_back(written: ir.Model, found: Touched) -> frozenset[str]:
             if value is not None and value.name:
                 readers.setdefault(value.name, set()).add(node.name or "")
     made = {value.name: node.name for node in written.graph for value in node.outputs if value.name}
-    outputs = {value.name for value in written.graph.outputs}
-    for makers in (gone, reached):
-        inside = frozenset(
-            name for name, maker in made.items() if maker in makers and readers.get(name, set()) & reached
-        )
-        if inside - outputs:
-            return inside - outputs
-    ends = {value.name or "" for node in written.graph if node.name in reached for value in node.inputs if value}
-    return frozenset(name for name in ends if name in made and name not in outputs)
+    outputs = {value.name for value in written.graph.outputs if value.name}
+    small = {name for name, value in written.graph.initializers.items() if _elements(value) <= MOST_ELEMENTS}
+    levels = (
+        {name for name, maker in made.items() if maker in gone and readers.get(name, set()) & reached},
+        {name for name, maker in made.items() if maker in reached and readers.get(name, set()) & reached},
+        {name for name in small if readers.get(name, set()) & gone},
+        {name for name in made if readers.get(name, set()) & reached},
+    )
+    fresh = (frozenset(level - outputs - hidden) for level in levels)
+    return next((level for level in fresh if level), frozenset())
+
+
+def _elements(value: ir.Value) -> int:
+    return 0 if value.const_value is None else value.const_value.size
 
 
 Node = tuple[str, str, tuple[str, ...], tuple[str, ...], tuple[tuple[str, str], ...]]

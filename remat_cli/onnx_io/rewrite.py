@@ -157,7 +157,8 @@ def rewrite(model: ir.Model, graph: Graph, plan: Plan, info: RewriteInfo, infer:
     _refuse_dead_clones(steps, {port.name for port in info.interface.outputs})
     steps, weights = free_reshapes(steps, _weights(model), taken)
     parts = Parts(model, info.interface, weights, _value_types(steps, types))
-    scene = replace(_scene(graph, steps, types, parts, taken), barriers=info.barriers & types.keys())
+    scene = _scene(graph, steps, types, parts, taken)
+    scene = replace(scene, barriers=info.barriers & scene.types.keys())
     released = release_buffers(parts, scene, infer)
     drafts = released.woven.drafts
     _describe(released.model, info)

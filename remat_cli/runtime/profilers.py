@@ -64,13 +64,19 @@ class ProfileRequest(msgspec.Struct, frozen=True):
         """Sessions that run exactly the file."""
         return SessionSettings(intra_op_threads=self.intra_op_threads, device=self.device, custom_ops=self.custom_ops)
 
+    @property
+    def default_settings(self) -> SessionSettings:
+        """Sessions as users open them."""
+        return msgspec.structs.replace(self.settings, exact=False)
+
 
 class Measured(msgspec.Struct, frozen=True):
-    """What measuring gave, under exact options.
+    """What measuring gave.
 
-    `ops` are in the order of the names asked for; times are raw minima, whose sum is a few percent below `run_ns`,
-    the least time of a whole run without profiling. `packed_bytes` is what the session holds in its arena before the
-    first op: packed weights, and weights of at most 127 bytes (None: this runtime does not count).
+    `ops` are in the order of the names asked for, under exact options; times are raw minima, whose sum is a few percent
+    below `run_ns`, the least time of a whole run without profiling, with default options. `packed_bytes` is what the
+    session holds in its arena before the first op: packed weights, and weights of at most 127 bytes (None: this runtime
+    does not count).
     `loading_peak_bytes` is how much resident memory loading took at most beyond what it left (None: this system does
     not tell). `run_noise_percent` is how far the second-least whole run lies above the least; `runs` says how often the
     model was run, all kinds of runs together. `beside_ns` is the least time of a run of another model in turn with it.
@@ -234,11 +240,12 @@ def _rounds(
     """
     path, request = Path(job.model), job.request
     with (
-        profiled_session(path, request.settings, _warm_options(request)) as (session, runs),
+        profiled_session(path, request.settings, _warm_options(request, request.settings)) as (session, runs),
         runtime_errors(f"ONNX Runtime fails to run {path.name}"),
     ):
         models = (path,) if job.beside is None else (path, Path(job.beside))
-        sessions = [session, *(open_session(model, request.settings, _warm_options(request)) for model in models)]
+        plain = request.default_settings
+        sessions = [session, *(open_session(model, plain, _warm_options(request, plain)) for model in models)]
         times: list[list[int]] = [[] for _ in sessions]
         begin, rounds = time.monotonic(), 0
         while rounds < MOST_ROUNDS and not _is_enough(request, rounds, time.monotonic() - begin, times):
@@ -251,9 +258,9 @@ def _rounds(
     return runs, times[1], [time_ns for found in times[2:] for time_ns in found]
 
 
-def _warm_options(request: ProfileRequest) -> Any:
+def _warm_options(request: ProfileRequest, settings: SessionSettings) -> Any:
     """Options of a session that is timed in turn with others, in the arena of this process where there is one."""
-    options = in_turn_options(request.settings)
+    options = in_turn_options(settings)
     if request.device == "cpu":
         use_shared_arena(options)
     return options

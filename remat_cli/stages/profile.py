@@ -175,7 +175,7 @@ def _provenance(scope: CacheScope, measured: Measured | None) -> Provenance:
 
 def _whole_time(prepared: Prepared, conditions: Conditions, spec: DeviceSpec) -> WholeTime:
     """How long the model takes now: a few runs, so that costs from another model or minute are not just believed."""
-    settings = _profile_request(conditions, spec, RUNS).settings
+    settings = _profile_request(conditions, spec, RUNS).default_settings
     return time_whole(prepared.reference_path, prepared.feeds, settings, CHECK_SECONDS)
 
 

@@ -45,7 +45,8 @@ AIMS = (1.0, 0.985, 0.95, 0.9, 0.8, 0.65, 0.5)  # shares of the budget to aim at
 RUNGS = 16  # budgets tried for `min`, each a part below the last
 RUNG_SHARE = 0.85
 RUNG_MARGIN = 3.5  # rungs may cost so many times the allowed overhead by estimate: measured, they often cost less
-MOST_TRIALS = 4  # splits that are measured
+MOST_TRIALS, FEW_TRIALS = 4, 2  # splits that are measured, of short and long models
+LONG_NS = 1_000_000_000
 DEAR_PERCENT = 5.0  # a split that costs more is compared with others
 MOST_CULPRITS = 8  # ops found to change bits before splitting is given up
 
@@ -151,7 +152,7 @@ class Splitter:
         """
         best: PlannedModel | None = None
         end = time.monotonic() + SEARCH_SHARE * self.request.search.limits.seconds
-        for aim, trial in islice(self._trials(aims), MOST_TRIALS):
+        for aim, trial in islice(self._trials(aims), self._most_trials):
             found = None if trial is None else self._plan(trial)
             if found is not None and found.written is not None:
                 lower = tuple(other for other in AIMS if other < aim)[1:]
@@ -178,24 +179,34 @@ class Splitter:
         return None if self.progress.should_stop() else self.search.propose(int(self._free_bytes * aim))
 
     def _least(self) -> PlannedModel | None:
-        """The split of least memory whose plan takes no longer than the overhead allows, by bisection."""
+        """The split of least memory whose plan takes no longer than the overhead allows.
+
+        Estimates err alike along the ladder: what the last trial cost, against what was estimated, says where to look.
+        """
         ladder = list(self._ladder())
         fits: list[SplitTrial] = []
-        low, high = 0, len(ladder) - 1
-        probe = max((i for i, proposal in enumerate(ladder) if proposal.added_ns <= self._allowed_ns), default=0)
-        for _ in range(MOST_TRIALS):
+        low, high, error = 0, len(ladder) - 1, 1.0
+        for _ in range(self._most_trials):
             if low > high:
                 break
+            near = (i for i, proposal in enumerate(ladder) if error * proposal.added_ns <= self._allowed_ns)
+            probe = min(high, max(low, max(near, default=low)))
             trial = self._measure(ladder[probe], None)
             if trial is not None and trial.least_ns <= self.question.baseline.time_ns + self._allowed_ns:
                 fits.append(trial)
                 low = probe + 1
             else:
                 high = probe - 1
-            probe = (low + high) // 2
+            if trial is not None:
+                error = max(0, trial.least_ns - self.question.baseline.time_ns) / max(1, ladder[probe].added_ns)
         plans = (self._plan(trial) for trial in reversed(fits))
         fit = (plan for plan in plans if plan is not None and plan.written is not None)
         return next((plan for plan in fit if self._is_allowed(plan)), None)
+
+    @property
+    def _most_trials(self) -> int:
+        """How many splits may be measured; fewer where that takes long."""
+        return MOST_TRIALS if self.question.baseline.time_ns < LONG_NS else FEW_TRIALS
 
     @property
     def _allowed_ns(self) -> float:

@@ -127,10 +127,11 @@ def _left_alone(prepared: Prepared, plan: Plan, budget_bytes: int) -> Rewritten:
     infer = partial(shapes_at_load, custom_ops=conditions.custom_ops)
     rewritten = rewrite(prepared.reference, prepared.graph, plan, info, infer)
     for _ in range(0 if conditions.portable else MOST_PASSES):
-        hidden = held_back(rewritten.model, _touched(rewritten, conditions, prepared.reference_path.parent))
-        if hidden <= info.barriers:
+        found = _touched(rewritten, conditions, prepared.reference_path.parent)
+        more = held_back(rewritten.model, found, info.barriers) if found else frozenset()
+        if not more:
             break
-        info = replace(info, barriers=info.barriers | hidden)
+        info = replace(info, barriers=info.barriers | more)
         rewritten = rewrite(prepared.reference, prepared.graph, plan, info, infer)
     return rewritten
 

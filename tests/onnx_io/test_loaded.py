@@ -12,6 +12,7 @@ from remat_cli.base.errors import ModelError
 from remat_cli.onnx_io.load import DimBindings, load
 from remat_cli.onnx_io.loaded import Touched, held_back, touched
 from remat_cli.runtime.loading import shapes_at_load
+from remat_cli.runtime.session import optimize
 
 
 def value(name: str, shape: list[int | str] | None) -> onnx.ValueInfoProto:
@@ -41,7 +42,7 @@ def test_a_file_that_is_left_alone_is_not_touched(tmp_path: Path) -> None:
     path = saved(nodes, "y", tmp_path / "m.onnx")
     found = touched(ir.load(path), path)
     assert not found
-    assert held_back(ir.load(path), found) == frozenset()
+    assert held_back(ir.load(path), found, frozenset()) == frozenset()
 
 
 def test_values_inside_what_was_moved_are_held_back(tmp_path: Path) -> None:
@@ -55,7 +56,25 @@ def test_values_inside_what_was_moved_are_held_back(tmp_path: Path) -> None:
     written = ir.load(saved(before, "y", tmp_path / "before.onnx"))
     found = touched(written, saved(moved, "y", tmp_path / "after.onnx"))
     assert found == Touched(gone=("turn",), changed=("relu",), new=("turned",))
-    assert held_back(written, found) == {"t"}
+    assert held_back(written, found, frozenset()) == {"t"}
+
+
+def test_an_op_that_does_nothing_is_kept_by_hiding_its_constant(tmp_path: Path) -> None:
+    nodes = [
+        helper.make_node("Relu", ["x"], ["a"], "relu"),
+        helper.make_node("Expand", ["a", "shape"], ["b"], "expand"),
+        helper.make_node("Abs", ["b"], ["y"], "abs"),
+    ]
+    proto = model(nodes, "y")
+    proto.graph.initializer.append(numpy_helper.from_array(np.array([1, 1, 1]), "shape"))
+    onnx.save(proto, tmp_path / "written.onnx")
+    optimize(tmp_path / "written.onnx", tmp_path / "loaded.onnx", "all")
+    written = ir.load(tmp_path / "written.onnx")
+    found = touched(written, tmp_path / "loaded.onnx")
+    assert found.gone == ("expand",)
+    first = held_back(written, found, frozenset())
+    assert first == {"b"}
+    assert held_back(written, found, first) == {"shape"}
 
 
 def test_a_model_with_ops_of_the_runtime_in_the_domain_of_onnx_is_read(tmp_path: Path) -> None:
