@@ -43,7 +43,7 @@ from remat_cli.stages.write import write_within_budget
 WHOLE_SHARE, SEARCH_SHARE = 0.3, 0.3  # of the time limit: for plans of whole ops, for the search for regions
 AIMS = (1.0, 0.985, 0.95, 0.9, 0.8, 0.65, 0.5)  # shares of the budget to aim at, one after the other: estimates err
 RUNGS = 16  # budgets tried for `min`, each a part below the last
-RUNG_SHARE = 0.85
+RUNG_SHARES = (0.85, 0.95, 0.985)  # of the last one: ever smaller steps, where a larger one leads nowhere
 RUNG_MARGIN = 3.5  # rungs may cost so many times the allowed overhead by estimate: measured, they often cost less
 MOST_TRIALS, FEW_TRIALS = 4, 2  # splits that are measured, of short and long models
 LONG_NS = 1_000_000_000
@@ -217,13 +217,20 @@ class Splitter:
         return found.plan.time_ns <= self.question.baseline.time_ns + self._allowed_ns
 
     def _ladder(self) -> Iterator[Proposal]:
-        """Proposals for ever smaller budgets, as long as their estimated overhead is not far too large."""
+        """Proposals for ever smaller budgets, as long as their estimated overhead is not far too large.
+
+        Where a rung cannot be reached, or is too dear, smaller steps go on from the last one.
+        """
         target = self.question.baseline.peak - self.whole.profile.fixed_bytes
+        shares = list(RUNG_SHARES)
         for _ in range(RUNGS):
-            target = int(target * RUNG_SHARE)
-            proposal = None if self.progress.should_stop() else self.search.propose(target)
+            proposal = None if self.progress.should_stop() else self.search.propose(int(target * shares[0]))
             if proposal is None or proposal.added_ns > RUNG_MARGIN * self._allowed_ns:
-                return
+                shares.pop(0)
+                if not shares or self.progress.should_stop():
+                    return
+                continue
+            target = int(target * shares[0])
             if proposal.regions:
                 target = min(target, proposal.peak_bytes)
                 yield proposal
