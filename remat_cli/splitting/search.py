@@ -50,11 +50,15 @@ class SplitCandidate:
 
 @dataclass(frozen=True)
 class Proposal:
-    """Regions, least estimated time first found for a budget; `peak_bytes` is of the whole run, fixed part left out."""
+    """Regions, least estimated time first found for `target_bytes`; `peak_bytes` is of the whole run.
+
+    Both leave the fixed part out.
+    """
 
     regions: tuple[SplitCandidate, ...]
     peak_bytes: int
     added_ns: int
+    target_bytes: int
 
 
 @dataclass
@@ -80,7 +84,8 @@ class SplitSearch:
         if path is None:
             return None
         regions = tuple(self._refined(region, free_bytes) for region in path)
-        return Proposal(regions, self._peak(regions), sum(region.cost.added_ns for region in regions))
+        added_ns = sum(region.cost.added_ns for region in regions)
+        return Proposal(regions, self._peak(regions), added_ns, free_bytes)
 
     def forbid(self, op: int) -> None:
         """Never cut this op from now on."""

@@ -31,6 +31,18 @@ RUNS, WARMUPS = 4, 1
 MOST_PASSES = 6
 
 
+class KnownSplit(msgspec.Struct, frozen=True):
+    """A plan with splits, found under `options` by a search for `target_bytes` of activations.
+
+    It keeps a budget of `budget_bytes`, and takes `relative_time` times as long as the model in its own order.
+    """
+
+    options: str
+    target_bytes: int
+    budget_bytes: int
+    relative_time: float
+
+
 class ModelFacts(msgspec.Struct, frozen=True):
     """What runs of the optimised model showed; with `measured` it is kept in the profile cache.
 
@@ -38,7 +50,7 @@ class ModelFacts(msgspec.Struct, frozen=True):
     default session runs it, once a verification has found it. Of a split model: `has_same_bits` is false where its
     outputs are only close to those of the whole one, and `relative_time` is how long a run takes, as a multiple of the
     whole model's. Of a whole model: `can_be_raised` says whether it has the same bits under the newer opset that
-    filling tiles in place needs (None: not tried).
+    filling tiles in place needs (None: not tried), and `splits` are plans with splits that were found.
     """
 
     types: dict[str, tuple[TensorType, ...]]
@@ -48,6 +60,7 @@ class ModelFacts(msgspec.Struct, frozen=True):
     has_same_bits: bool = True
     relative_time: float | None = None
     can_be_raised: bool | None = None
+    splits: tuple[KnownSplit, ...] = ()
 
 
 @dataclass(frozen=True)

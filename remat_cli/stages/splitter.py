@@ -27,8 +27,9 @@ from remat_cli.splitting.steps import region_steps
 from remat_cli.splitting.timeline import SplitObstacle, TensorTimeline, explain
 from remat_cli.splitting.view import view_model
 from remat_cli.stages.ask import CompileRequest
+from remat_cli.stages.known_splits import known_splits, remember_split
 from remat_cli.stages.planned import PlannedModel
-from remat_cli.stages.prepare import Prepared
+from remat_cli.stages.prepare import KnownSplit, Prepared
 from remat_cli.stages.solve import BudgetAnswer, BudgetQuestion, answer
 from remat_cli.stages.split_model import (
     ExposedTiles,
@@ -48,6 +49,7 @@ RUNG_MARGIN = 3.5  # rungs may cost so many times the allowed overhead by estima
 MOST_TRIALS, FEW_TRIALS = 4, 2  # splits that are measured, of short and long models
 LONG_NS = 1_000_000_000
 DEAR_PERCENT = 5.0  # a split that costs more is compared with others
+MOST_KNOWN, LEAST_GAIN = 2, 0.002  # plans of other budgets that are made again, and what they must promise
 MOST_CULPRITS = 8  # ops found to change bits before splitting is given up
 
 
@@ -78,7 +80,7 @@ class Splitter:
     def best(self) -> PlannedModel:
         """The better of the whole plan and the best one with splits."""
         self.progress.stage(stages.SPLITTING)
-        found = self._least() if self.question.least else self._within(AIMS)
+        found = self._or_known(self._least() if self.question.least else self._within(AIMS))
         if found is None:
             return self._without_splits()
         if self.request.splits.mode == "auto" and self.whole.written is not None:
@@ -161,6 +163,31 @@ class Splitter:
             if best is not None and (not self._is_dear(best) or time.monotonic() > end):
                 break
         return best
+
+    def _or_known(self, found: PlannedModel | None) -> PlannedModel | None:
+        """The plan, or a better one that another budget led to in an earlier compile of the model."""
+        for known in islice(self._better_known(found), MOST_KNOWN):
+            proposal = None if self.progress.should_stop() else self.search.propose(known.target_bytes)
+            trial = self._measure(proposal, None) if proposal is not None and proposal.regions else None
+            other = None if trial is None else self._plan(trial)
+            if other is not None and other.written is not None and (not self.question.least or self._is_allowed(other)):
+                return other if found is None else min(found, other, key=self._rank)
+        return found
+
+    def _better_known(self, found: PlannedModel | None) -> Iterator[KnownSplit]:
+        """Known splits that this budget admits and that are better than a plan, the best first."""
+        baseline, least = self.question.baseline, self.question.least
+        known = known_splits(self.whole.prepared, self.request.splits)
+        for split in sorted(known, key=lambda each: each.budget_bytes) if least else known:
+            time_ns = split.relative_time * baseline.time_ns
+            fits = time_ns <= baseline.time_ns + self._allowed_ns if least else split.budget_bytes <= self._budget_bytes
+            rank = split.budget_bytes if least else time_ns
+            if fits and (found is None or rank < self._rank(found) * (1 - LEAST_GAIN)):
+                yield split
+
+    @property
+    def _budget_bytes(self) -> int:
+        return self.question.problem.memories[0].budget_bytes
 
     def _is_dear(self, found: PlannedModel) -> bool:
         """Whether a plan costs so much that another split may well be better."""
@@ -264,6 +291,8 @@ class Splitter:
             splitting=self._record(trial.proposal),
         )
         found = write_within_budget(first, search, self.progress)
+        if found.written is not None:
+            remember_split(found, self.request.splits, trial.proposal.target_bytes)
         return found if found.answer.plan is None else _as_planned(found)
 
     def _build(self, proposal: Proposal, aim: float | None) -> tuple[Proposal, Prepared] | None:

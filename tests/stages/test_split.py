@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +23,7 @@ from remat_cli.splitting.view import view_model
 from remat_cli.stages.prepare import prepare
 from remat_cli.stages.profile import profile_model
 from remat_cli.stages.split_model import channel_block, prepare_split
+from remat_cli.stages.splitter import Splitter
 from tests.splitting.random_models import Sketch
 from tests.splitting.sliced_op import block_size
 
@@ -97,6 +99,24 @@ def test_without_splits_it_is_impossible(capsys, tmp_path, model):
     assert code == 3
     assert report["solution"]["status"] == "infeasible"
     assert not (tmp_path / "out.onnx").exists()
+
+
+def test_a_larger_budget_is_never_slower_than_a_smaller_one_before_it(capsys, tmp_path, model):
+    times = []
+    for budget in ("50%", "60%", "70%"):
+        code, report, _ = compiled(capsys, model, tmp_path, "--budget", budget)
+        assert code == 0
+        times.append(report["solution"]["time"])
+    assert all(larger <= smaller * 1.002 for smaller, larger in pairwise(times))
+
+
+def test_the_least_budget_takes_a_plan_that_another_budget_found(capsys, tmp_path, model, monkeypatch):
+    code, report, _ = compiled(capsys, model, tmp_path, "--budget", "50%")
+    assert code == 0
+    monkeypatch.setattr(Splitter, "_ladder", lambda self: iter(()))
+    code, least, _ = compiled(capsys, model, tmp_path, "--budget", "min", "--max-overhead", "200%")
+    assert code == 0
+    assert least["solution"]["peak_bytes"] <= report["solution"]["peak_bytes"]
 
 
 def test_max_splits_where_nothing_needs_it(capsys, tmp_path, model):

@@ -1,0 +1,42 @@
+"""Splits of a model that other budgets led to: what fits a smaller budget fits a larger one, and may be faster."""
+
+from __future__ import annotations
+
+import msgspec
+
+from remat_cli.core.splits import SplitOptions
+from remat_cli.stages.planned import PlannedModel
+from remat_cli.stages.prepare import KnownSplit, Prepared, known_facts_of, remember_facts
+
+MOST_KEPT = 16
+
+
+def known_splits(whole: Prepared, options: SplitOptions) -> tuple[KnownSplit, ...]:
+    """What earlier compiles of this model with these options found, fastest first."""
+    facts = known_facts_of(whole.reference_sha256, whole.conditions)
+    found = () if facts is None else facts.splits
+    return tuple(sorted((known for known in found if known.options == _key(options)), key=_time))
+
+
+def remember_split(found: PlannedModel, options: SplitOptions, target_bytes: int) -> None:
+    """Keep for other budgets that a search for so many bytes led to this plan."""
+    assert found.written is not None
+    whole, baseline = found.whole, found.answer.question.baseline
+    fresh = KnownSplit(
+        options=_key(options),
+        target_bytes=target_bytes,
+        budget_bytes=found.written.least_budget_bytes,
+        relative_time=found.plan.time_ns / max(1, baseline.time_ns),
+    )
+    facts = known_facts_of(whole.reference_sha256, whole.conditions)
+    older = () if facts is None else facts.splits
+    others = tuple(known for known in older if (known.options, known.target_bytes) != (fresh.options, target_bytes))
+    remember_facts(whole.reference_sha256, whole.conditions, splits=(*others, fresh)[-MOST_KEPT:])
+
+
+def _key(options: SplitOptions) -> str:
+    return msgspec.json.encode(options, order="sorted").decode()
+
+
+def _time(known: KnownSplit) -> float:
+    return known.relative_time
