@@ -64,6 +64,7 @@ def compile(
     max_tiles: int | None = None,
     split_axis: str | int | None = None,
     allow_reassociation: bool | None = None,
+    race: str | float | None = None,
     output: str | Path | None = None,
     plan: str | Path | None = None,
     force: bool | None = None,

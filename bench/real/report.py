@@ -14,6 +14,9 @@ from remat_cli.report.svg_chart import AFTER, BEFORE, INK, draw_svg, undress
 
 MIB = 2**20
 PICTURE = ROOT / "docs" / "real.svg"
+README = ROOT / "README.md"
+BEGIN, END = "<!-- made by `make bench-real` -->\n", "<!-- end -->\n"
+MOST_SHOWN = 8  # rows in the README
 MOST_OVERHEAD = 10.0  # percent measured, of the rows in the picture
 NEAR_POINTS, ROOM_PERCENT = 5.0, 1.0
 COLD, CACHED = (30.0, 25), (10.0, 15)  # seconds and runs of the original that a compile may take
@@ -59,11 +62,33 @@ HEAD = (
 @click.command()
 @click.option("--results", type=click.Path(exists=True, path_type=Path), default=ROWS, show_default=True)
 @click.option("--picture", type=click.Path(path_type=Path), default=PICTURE, show_default=True)
-def main(results: Path, picture: Path) -> None:
-    """Write the Markdown beside the rows, and the picture."""
+@click.option("--readme", type=click.Path(exists=True, path_type=Path), default=README, show_default=True)
+def main(results: Path, picture: Path, readme: Path) -> None:
+    """Write the Markdown beside the rows, the picture, and the best rows into the README."""
     rows = read_rows(results)
     results.with_suffix(".md").write_text(markdown(rows))
     picture.write_bytes(best_svg(rows))
+    readme.write_text(with_best_rows(readme.read_text(), rows))
+
+
+def with_best_rows(text: str, rows: Sequence[Row]) -> str:
+    """A README whose table between the two marks has the best rows."""
+    before, _, rest = text.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    head = ("model", "activations", "after", "later runs, resident", "after", "time", "compiled in")
+    table = table_lines(head, [_best_cells(*pair) for pair in best_rows(rows)[:MOST_SHOWN]])
+    return before + BEGIN + "\n" + "".join(f"{line}\n" for line in table) + "\n" + END + after
+
+
+def _best_cells(before: Row, after: Row) -> list[str]:
+    sizes = (before["live_peak_bytes"], live_bytes(after), _later_bytes(before), _later_bytes(after))
+    words = ["" if size is None else f"{size / MIB:,.0f} MiB" for size in sizes]
+    return [before["model"], *words, f"{after['measured_overhead_percent']:+.0f} %", f"{after['seconds']:.0f} s"]
+
+
+def _later_bytes(row: Row) -> int | None:
+    """Resident memory of a default session's later runs."""
+    return ((row.get("resident") or {}).get("default") or {}).get("run_3")
 
 
 def markdown(rows: Sequence[Row]) -> str:

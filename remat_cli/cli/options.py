@@ -134,6 +134,12 @@ split_options = _group(
         help="Also cut ops whose tiles then add up in another order: outputs may differ in their last bits, within a "
         "tolerance. No single sum is cut. [no]",
     ),
+    _option(
+        "--race",
+        metavar="P",
+        help="Once a split fits, measure rival ones in turn with it for so much of the time limit; 0% takes the first. "
+        "[30%]",
+    ),
 )
 
 max_overhead_option = _option("--max-overhead", metavar="P", help="Most extra time that `--budget min` may cost. [20%]")

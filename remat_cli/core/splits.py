@@ -3,6 +3,7 @@
 import re
 from collections import defaultdict
 from collections.abc import Mapping
+from fractions import Fraction
 from typing import Literal
 
 import msgspec
@@ -81,13 +82,20 @@ def parse_split_axis(text: str) -> SplitAxis:
     )
 
 
+DEFAULT_RACE_SHARE = Fraction(3, 10)
+
+
 class SplitOptions(msgspec.Struct, frozen=True):
-    """Which splits may be made; `allow_reassociation` admits those that add in another order."""
+    """Which splits may be made; `allow_reassociation` admits those that add in another order.
+
+    Once a split fits, rivals are measured beside it for `race_share` of the time limit.
+    """
 
     mode: SplitMode = "auto"
     max_tiles: int = 32
     axis: SplitAxis = SplitAxis()
     allow_reassociation: bool = False
+    race_share: Fraction = DEFAULT_RACE_SHARE
 
 
 class Region(msgspec.Struct, frozen=True):

@@ -15,7 +15,7 @@ from remat_cli.base.processes import available_cores
 from remat_cli.core.budget import Budget, Scope, parse_budget, parse_share
 from remat_cli.core.conditions import Conditions
 from remat_cli.core.profile import DeviceSpec
-from remat_cli.core.splits import SplitAxis, SplitMode, SplitOptions, parse_split_axis
+from remat_cli.core.splits import DEFAULT_RACE_SHARE, SplitAxis, SplitMode, SplitOptions, parse_split_axis
 from remat_cli.core.training import TrainOptions
 from remat_cli.core.verification import Checks, VerifyMode
 from remat_cli.devices.provider_table import is_plain, named_spec
@@ -32,7 +32,12 @@ class Settings(
     frozen=True,
     kw_only=True,
     forbid_unknown_fields=True,
-    rename={"time_limit_seconds": "time_limit", "gap_share": "gap", "max_overhead_share": "max_overhead"},
+    rename={
+        "time_limit_seconds": "time_limit",
+        "gap_share": "gap",
+        "max_overhead_share": "max_overhead",
+        "race_share": "race",
+    },
 ):
     """All settings of a run. Keys of a YAML file are these names, without units (`time_limit`, `gap`, `max_overhead`).
 
@@ -41,7 +46,8 @@ class Settings(
     `threads` are the solver's (0: all cores), `intra_op_threads` the profile's and the run's (0: the runtime's own
     default). `max_tiles` is the most tiles of one region; `allow_reassociation` admits splits that add in another
     order, which changes the last bits of outputs. `options` are the chosen solver's, `solvers` those of any solver by
-    name. `gap_share` and `max_overhead_share` are shares of the baseline time. `work_dir` keeps intermediate files
+    name. `gap_share` and `max_overhead_share` are shares of the baseline time; `race_share` is the share of the time
+    limit after which no more rival splits are measured. `work_dir` keeps intermediate files
     (None: a temporary directory, removed afterwards). `cache_dir` holds measured profiles.
     """
 
@@ -58,6 +64,7 @@ class Settings(
     max_tiles: int = 32
     split_axis: SplitAxis = SplitAxis()
     allow_reassociation: bool = False
+    race_share: Fraction = DEFAULT_RACE_SHARE
 
     train: TrainOptions = TrainOptions()
 
@@ -118,7 +125,7 @@ class Settings(
     @property
     def splits(self) -> SplitOptions:
         """Which splits may be made."""
-        return SplitOptions(self.split, self.max_tiles, self.split_axis, self.allow_reassociation)
+        return SplitOptions(self.split, self.max_tiles, self.split_axis, self.allow_reassociation, self.race_share)
 
     @property
     def budgets(self) -> dict[str, Budget]:
@@ -268,6 +275,10 @@ def _parse_max_overhead(value: object) -> Fraction:
     return _parse_small_share(value, "max overhead", 100)
 
 
+def _parse_race(value: object) -> Fraction:
+    return _parse_small_share(value, "race", 1)
+
+
 def _parse_small_share(value: object, what: str, most: int) -> Fraction:
     """A share; without a percent sign a number above 1 is refused, since 20 would hardly mean 2000 %."""
     share = parse_share(str(value), what)
@@ -320,6 +331,7 @@ PARSERS: Mapping[str, Callable[[object], object]] = {
     "budget": _parse_budget,
     "max_overhead": _parse_max_overhead,
     "gap": _parse_gap,
+    "race": _parse_race,
     "split": _parse_split,
     "split_axis": _parse_axis,
     "verify": _parse_verify,

@@ -35,7 +35,7 @@ def remember_split(found: PlannedModel, options: SplitOptions, target_bytes: int
 
 
 def _key(options: SplitOptions) -> str:
-    return msgspec.json.encode(options, order="sorted").decode()
+    return msgspec.json.encode((options.max_tiles, options.axis, options.allow_reassociation), order="sorted").decode()
 
 
 def _time(known: KnownSplit) -> float:

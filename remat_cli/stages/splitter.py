@@ -149,11 +149,11 @@ class Splitter:
     def _within(self, aims: Sequence[float]) -> PlannedModel | None:
         """The first split, by falling aims, whose plan fits the budget; where it is dear, the fastest of a few more.
 
-        What fits a smaller budget fits this one, and may be faster: estimates err. More are tried as long as the search
-        for splits may take by its share of the time limit. Tighter ones go on at lower aims.
+        What fits a smaller budget fits this one, and may be faster: estimates err. More are tried as long as the race
+        may take by its share of the time limit. Tighter ones go on at lower aims.
         """
         best: PlannedModel | None = None
-        end = time.monotonic() + SEARCH_SHARE * self.request.search.limits.seconds
+        end = time.monotonic() + self.request.splits.race_share * self.request.search.limits.seconds
         for aim, trial in islice(self._trials(aims), self._most_trials):
             found = None if trial is None else self._plan(trial)
             if found is not None and found.written is not None:

@@ -13,7 +13,18 @@ from click.testing import CliRunner
 from bench.compiling import RESULTS
 from bench.real import measure
 from bench.real.measure import MODELS, ORIGINAL, Bench, compiled_row, main, original_row, read_rows
-from bench.real.report import LIVE_FIGURES, best_rows, best_svg, live_bytes, markdown, summary
+from bench.real.report import (
+    BEGIN,
+    END,
+    LIVE_FIGURES,
+    README,
+    best_rows,
+    best_svg,
+    live_bytes,
+    markdown,
+    summary,
+    with_best_rows,
+)
 from bench.real.report import main as report
 
 MIB = 2**20
@@ -77,8 +88,14 @@ def test_a_page_has_every_row_and_every_reason(tmp_path):
     assert "- net at 25%: stopped, 55 s: " in text
     path = tmp_path / "real.jsonl"
     path.write_text("".join(json.dumps(each) + "\n" for each in rows))
-    done = CliRunner().invoke(report, ["--results", str(path), "--picture", str(tmp_path / "real.svg")])
-    assert done.exit_code == 0
+    readme = tmp_path / "README.md"
+    readme.write_text(f"before\n{BEGIN}old\n{END}after\n")
+    files = ["--results", str(path), "--picture", str(tmp_path / "real.svg"), "--readme", str(readme)]
+    assert CliRunner().invoke(report, files).exit_code == 0
+    assert "| net | 60 MiB | 30 MiB | 160 MiB | 80 MiB | +4 % |" in readme.read_text()
+    assert readme.read_text().startswith(f"before\n{BEGIN}\n| model |")
+    assert readme.read_text().endswith(f"|\n\n{END}after\n")
+    assert with_best_rows(readme.read_text(), rows) == readme.read_text()
     assert (tmp_path / "real.md").read_text() == text
     assert (tmp_path / "real.svg").read_bytes() == best_svg(rows)
     assert "Without a verified plan" not in markdown([original(), row()])
@@ -105,6 +122,10 @@ def test_the_picture_has_the_smallest_fast_row_of_each_model():
     other = [original("none"), {**without_plan(), "model": "none"}]
     rows = [original(), row(), small, slow, *other, original("big"), row("big")]
     assert [(a["model"], live_bytes(b)) for a, b in best_rows(rows)] == [("net", 10 * MIB), ("big", 30 * MIB)]
+
+
+def test_the_readme_has_the_rows_that_are_here():
+    assert with_best_rows(README.read_text(), read_rows(ROWS)) == README.read_text()
 
 
 @pytest.fixture

@@ -278,12 +278,13 @@ def test_split_flags_reach_the_pipeline(remat, pipeline, command):
     assert not config.allow_reassociation
     outcome = remat(
         *command, "--split", "max", "--max-tiles", "16", "--split-axis", "-2", "--allow-reassociation",
-        "--max-overhead", "10%",
+        "--max-overhead", "10%", "--race", "60%",
     )  # fmt: skip
     assert (outcome.code, outcome.err) == (0, "")
     config = pipeline.config
     assert (config.split, config.max_tiles, config.split_axis.axes(4)) == ("max", 16, (2,))
     assert config.allow_reassociation
+    assert config.race_share == Fraction(3, 5)
     assert config.max_overhead_share == Fraction(1, 10)
 
 

@@ -61,6 +61,7 @@ def test_defaults():
     assert config.budget is None
     assert (config.split, config.max_tiles, config.split_axis.kind) == ("auto", 32, "auto")
     assert not config.allow_reassociation
+    assert config.race_share == Fraction(3, 10)
 
 
 @pytest.mark.parametrize(
