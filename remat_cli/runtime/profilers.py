@@ -235,25 +235,30 @@ def _rounds(
     """Runs of one session in which each kernel is timed, in turn with runs of others that are not profiled.
 
     Profiling costs about 10 us per op, so whole runs are timed without; the last times are those of the model beside.
-    What a kind of runs shows at its first and its last turn tells whether the machine was busy. All take their memory
-    from one arena, which the first sight of the model has filled: fresh pages would make the first run of each slow.
+    What a kind of runs shows at its first and its last turn tells whether the machine was busy. Sessions take their
+    memory from one arena, which the first sight of the model has filled: fresh pages make the first runs of each slow.
+    Two models that are compared have arenas of their own, as users' sessions do: large tensors cost more there.
     """
     path, request = Path(job.model), job.request
     with (
         profiled_session(path, request.settings, _warm_options(request, request.settings)) as (session, runs),
         runtime_errors(f"ONNX Runtime fails to run {path.name}"),
     ):
-        models = (path,) if job.beside is None else (path, Path(job.beside))
         plain = request.default_settings
-        sessions = [session, *(open_session(model, plain, _warm_options(request, plain)) for model in models)]
+        if job.beside is None:
+            sessions = [session, open_session(path, plain, _warm_options(request, plain))]
+        else:
+            apart = (open_session(model, plain, in_turn_options(plain)) for model in (path, Path(job.beside)))
+            sessions = [session, *apart]
         times: list[list[int]] = [[] for _ in sessions]
+        warm = times if job.beside is None else times[:1]
         begin, rounds = time.monotonic(), 0
-        while rounds < MOST_ROUNDS and not _is_enough(request, rounds, time.monotonic() - begin, times):
+        while rounds < MOST_ROUNDS and not _is_enough(request, rounds, time.monotonic() - begin, warm):
             for number, turn in enumerate(zip(sessions, times, strict=True)):
                 _run_block(*turn, feeds, request)
                 advance(len(sessions) * rounds + number + 1)
             rounds += 1
-        if not all(map(_are_settled, times)):
+        if not all(map(_are_settled, warm)):
             _run_block(session, times[0], feeds, request)
     return runs, times[1], [time_ns for found in times[2:] for time_ns in found]
 

@@ -125,6 +125,8 @@ def profile_beside(
 ) -> tuple[Profile, float | None]:
     """`profile_inside`, and how long a run takes as a multiple of one of the model beside; None: that was not measured.
 
+    What the session packs is then known already: gates, if the model has any, bring constants of their own.
+
     Raises:
         RuntimeFailure: a model fails to run.
         MissingDependency: the device cannot be used.
@@ -139,7 +141,9 @@ def profile_beside(
         if not is_known or is_wrong(prepared, expected_ns, _whole_time(prepared, conditions, spec)):
             request = _profile_request(conditions, spec, RUNS - is_known)
             measured = _measure_inside(prepared, beside, request, progress)
-            relative = measured.run_ns / measured.beside_ns if measured.beside_ns else None
+            if measured.beside_ns is not None:
+                relative = measured.run_ns / measured.beside_ns
+                measured = msgspec.structs.replace(measured, packed_bytes=prepared.facts.packed_bytes)
             whole = WholeTime(measured.run_ns, measured.run_noise_percent)
             replace_known = is_known and is_wrong(prepared, expected_ns, whole)
             cache.store_ops(scope, _least_costs(prepared, measured), replace=replace_known)

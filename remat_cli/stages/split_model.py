@@ -30,6 +30,7 @@ from remat_cli.splitting.build import (
 )
 from remat_cli.splitting.view import ModelView
 from remat_cli.stages.corrections import known_corrections, with_corrections
+from remat_cli.stages.planned import PlannedModel
 from remat_cli.stages.prepare import (
     ModelFacts,
     Prepared,
@@ -42,6 +43,7 @@ from remat_cli.stages.prepare import (
     remember_facts,
 )
 from remat_cli.stages.profile import profile_beside
+from remat_cli.stages.write import save_in_order
 
 
 @dataclass(frozen=True)
@@ -130,34 +132,37 @@ def channel_block(prepared: Prepared, conditions: Conditions, work: Path) -> int
     return block_of_probe(prepare_optimized(optimised))
 
 
-def profile_split(
-    split: Prepared, whole: Prepared, whole_ns: int, conditions: Conditions, progress: Progress
-) -> Profile:
+def profile_split(split: Prepared, whole: PlannedModel, progress: Progress) -> Profile:
     """The cost of every op of a split model, on the scale of the whole model's.
 
-    Ops measured alone, and in another minute, say little about how two models compare. So both are run in turn; the op
-    times of the split model are scaled until their sum is to `whole_ns`, the sum of the whole model's op times,
-    as the one run is to the other.
+    Ops measured alone, and in another minute, say little about how two models compare. So both are run in turn, the
+    split one with its tiles in order, without which it finds less in the processor's caches; the op times of the split
+    model are scaled until their sum is to the sum of the whole model's op times as the one run is to the other.
 
     Raises:
         RuntimeFailure: a model fails to run.
-        MissingDependency: the device cannot be used.
+        MissingDependency: a device cannot be used.
     """
-    profile, relative = profile_beside(split, whole.reference_path, conditions, conditions.device, progress)
+    conditions, path = split.conditions, split.reference_path.with_name("in_order.onnx")
+    tiles = replace(split, reference_path=save_in_order(split, whole.profile, path))
+    beside = whole.prepared.reference_path
+    profile, relative = profile_beside(tiles, beside, conditions, conditions.device, progress)
     if relative is None:
-        relative = _relative_time(split, whole, conditions, progress)
-    factor = relative * whole_ns / max(1, sum(cost.time_ns for cost in profile.ops))
+        relative = _relative_time(tiles, beside, progress)
+    whole_ns, sum_ns = (sum(cost.time_ns for cost in known.ops) for known in (whole.profile, profile))
+    factor = relative * whole_ns / max(1, sum_ns)
     ops = tuple(msgspec.structs.replace(cost, time_ns=round(cost.time_ns * factor)) for cost in profile.ops)
     return msgspec.structs.replace(profile, ops=ops)
 
 
-def _relative_time(split: Prepared, whole: Prepared, conditions: Conditions, progress: Progress) -> float:
+def _relative_time(split: Prepared, beside: Path, progress: Progress) -> float:
     """How long a run of the split model takes, as a multiple of the whole model's; kept in the cache."""
+    conditions = split.conditions
     known = known_facts_of(split.reference_sha256, conditions)
     if known is not None and known.relative_time is not None:
         return known.relative_time
-    models = (whole.reference_path, split.reference_path)
-    whole_ns, split_ns = time_in_turn(models, whole.feeds, default_settings(conditions), progress.advance)
+    models = (beside, split.reference_path)
+    whole_ns, split_ns = time_in_turn(models, split.feeds, default_settings(conditions), progress.advance)
     relative = split_ns / max(1, whole_ns)
     remember_facts(split.reference_sha256, conditions, relative_time=relative)
     return relative

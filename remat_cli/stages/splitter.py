@@ -270,9 +270,7 @@ class Splitter:
         if built is None:
             return None
         proposal, prepared = built
-        whole, conditions = self.whole.prepared, self.request.conditions
-        profile = profile_split(prepared, whole, self.question.baseline.time_ns, conditions, self.progress)
-        return SplitTrial(proposal, prepared, profile)
+        return SplitTrial(proposal, prepared, profile_split(prepared, self.whole, self.progress))
 
     def _plan(self, trial: SplitTrial) -> PlannedModel | None:
         """Plan and write a split like any model; None where one of its ops alone is beyond the budget."""

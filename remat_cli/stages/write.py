@@ -53,6 +53,17 @@ def write_within_budget(planned: PlannedModel, search: Search, progress: Progres
     return replace(planned, answer=answer if written is not None else tidied(answer), written=written)
 
 
+def save_in_order(prepared: Prepared, profile: Profile, path: Path) -> Path:
+    """Save the model with gates that hold its ops in the graph's order, so that it runs as a plan of it will.
+
+    Nothing of the profile matters but what it is a profile of.
+    """
+    free = tuple(OpCost(op.name, 0) for op in prepared.graph.ops)
+    plan = baseline(make_problem(prepared.graph, msgspec.structs.replace(profile, ops=free)))
+    save(_left_alone(prepared, plan, plan.peak).model, path)
+    return path
+
+
 def write_with_room(planned: PlannedModel, room_bytes: int, search: Search, progress: Progress) -> PlannedModel:
     """Like `write_within_budget`, with so many bytes of the budget left over."""
     answer, budget_bytes = planned.answer, planned.answer.question.budget_bytes
