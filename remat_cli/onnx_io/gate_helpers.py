@@ -96,6 +96,12 @@ class HelperWriter:
         self.zeros[name] = length
         return name
 
+    def fresh(self, name: str, kind: TensorType) -> str:
+        """A name that nobody has yet, and its type."""
+        name = fresh_name(name, self.taken)
+        self.types[name] = kind
+        return name
+
     def append(
         self,
         name: str,
@@ -105,9 +111,8 @@ class HelperWriter:
         attributes: tuple[tuple[str, int], ...] = (),
     ) -> str:
         """Append a helper; returns its result, which has the helper's name."""
-        name = fresh_name(name, self.taken)
+        name = self.fresh(name, kind)
         self.drafts.append(Draft(name, op_type, reads, (name,), attributes=attributes))
-        self.types[name] = kind
         return name
 
     def type_of(self, name: str) -> TensorType:

@@ -136,13 +136,17 @@ def weave(scene: Scene, gated: Collection[int]) -> Woven:
 
 @dataclass
 class _Weaver:
-    """What is known while steps are written: `views` are the values to read instead of others from now on."""
+    """What is known while steps are written: `views` are the values to read instead of others from now on.
+
+    `arguments` are what a view of a dequantized model output would take.
+    """
 
     scene: Scene
     last_reads: Mapping[str, int]
     writer: HelperWriter
     gates: int = 0
     views: dict[str, str] = field(default_factory=dict)
+    arguments: dict[str, str] = field(default_factory=dict)
 
     def add(self, number: int, step: Draft, gated: bool) -> None:
         """Append a step with the gates it needs."""
@@ -193,12 +197,24 @@ class _Weaver:
 
         The view waits for what the op waits for, so that it needs no token of its own.
         """
-        if step.op_type != "DequantizeLinear" or step.makes[0] in self.scene.outputs:
+        if step.op_type != "DequantizeLinear":
             return
-        kind = self.writer.type_of(step.makes[0])
-        op_type = self.writer.view_type
-        reads = (step.makes[0], passage.arguments[step.reads[0]])
-        self.views[step.makes[0]] = self.writer.append(f"remat_gate/{step.name}/seal", op_type, reads, kind)
+        name, argument = step.makes[0], passage.arguments[step.reads[0]]
+        if name in self.scene.outputs:
+            self.arguments[name] = argument
+            return
+        kind = self.writer.type_of(name)
+        helper = f"remat_gate/{step.name}/seal"
+        self.views[name] = self.writer.append(helper, self.writer.view_type, (name, argument), kind)
+
+    def _seal_output(self, step: Draft) -> None:
+        """The same where the op makes a model output, which has no reader until a gate waits for it."""
+        name, drafts = step.makes[0], self.writer.drafts
+        at = next(place for place, draft in enumerate(drafts) if name in draft.makes)
+        inner = self.writer.fresh(f"{name}/remat_open", self.writer.type_of(name))
+        drafts[at] = replace(drafts[at], makes=(inner, *drafts[at].makes[1:]))
+        helper = self.writer.fresh(f"remat_gate/{step.name}/seal", self.writer.type_of(name))
+        drafts.insert(at + 1, Draft(helper, self.writer.view_type, (inner, self.arguments.pop(name)), (name,)))
 
     def _unread(self, number: int) -> list[str]:
         """Results of the step before that nobody reads."""
@@ -215,6 +231,8 @@ class _Weaver:
         if number == 0:
             constant = value in self.scene.weights and self.scene.inputs
             return self.scene.inputs[0] if constant else self.views.get(value, value)
+        if self.arguments.keys() & set(self.scene.steps[number - 1].makes):
+            self._seal_output(self.scene.steps[number - 1])
         made = [name for name in self.scene.steps[number - 1].makes if name]
         tensors = [name for name in made if name not in self.scene.opaque]
         living = [name for name in tensors if self.last_reads.get(name, -1) >= number]

@@ -356,6 +356,19 @@ def quantized_model() -> onnx.ModelProto:
     return model_of(nodes, {"x": (1, 16, 16, 16)}, ["y"], weights)
 
 
+def quantized_outputs_model() -> onnx.ModelProto:
+    """Several outputs that DequantizeLinear makes, as of a network that is supervised at several depths."""
+    weights: dict[str, np.ndarray] = {"s": np.array(0.05, np.float32), "z": np.array(0, np.int8)}
+    nodes: list[onnx.NodeProto] = []
+    for number, kind in enumerate(("Relu", "Sigmoid", "Tanh")):
+        weights |= {f"w{number}": small(8, 8, 3, 3)}
+        nodes.append(helper.make_node("Conv", ["x", f"w{number}"], [f"a{number}"], f"A{number}", pads=[1] * 4))
+        nodes.append(helper.make_node(kind, [f"a{number}"], [f"b{number}"], f"B{number}"))
+        nodes.append(helper.make_node("QuantizeLinear", [f"b{number}", "s", "z"], [f"q{number}"], f"Q{number}"))
+        nodes.append(helper.make_node("DequantizeLinear", [f"q{number}", "s", "z"], [f"y{number}"], f"D{number}"))
+    return model_of(nodes, {"x": (1, 8, 16, 16)}, ["y0", "y1", "y2"], weights)
+
+
 def data_dependent_model() -> onnx.ModelProto:
     """Shapes that depend on values, and an output that is a Shape."""
     nodes = [
@@ -387,7 +400,9 @@ def image_model() -> onnx.ModelProto:
     return model_of(nodes, {"x": (1, 3, 16, 16)}, ["y"], weights)
 
 
-@pytest.mark.parametrize("make", [cache_model, quantized_model, data_dependent_model, image_model])
+@pytest.mark.parametrize(
+    "make", [cache_model, quantized_model, quantized_outputs_model, data_dependent_model, image_model]
+)
 @pytest.mark.parametrize("seed", range(3))
 def test_special_models(make: Callable[[], onnx.ModelProto], seed: int, tmp_path: Path) -> None:
     reference = refer_to(make(), tmp_path)
