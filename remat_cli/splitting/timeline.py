@@ -54,7 +54,17 @@ class TensorTimeline:
         return tuple(widths)
 
     def surroundings(self, start: int, stop: int) -> Surroundings:
-        """The boundary of the region of ops at positions `start` to `stop` (exclusive)."""
+        """The boundary of the region of ops at positions `start` to `stop` (exclusive); kept, as searches ask again."""
+        found = self._known.get((start, stop))
+        if found is None:
+            found = self._known[start, stop] = self._surroundings(start, stop)
+        return found
+
+    @cached_property
+    def _known(self) -> dict[tuple[int, int], Surroundings]:
+        return {}
+
+    def _surroundings(self, start: int, stop: int) -> Surroundings:
         dying, context = set(), 0
         for name, last in self._last_uses(start, stop).items():
             if start <= last < stop:
