@@ -1,0 +1,172 @@
+"""The runtime's CPU arena, simulated: which regions a session takes from the system, and how much of them it touches.
+
+Rules measured on onnxruntime 1.31.1 (the `BFCArena` of a default session, strategy `kNextPowerOfTwo`) and compared with
+its own log, region by region, in tests/runtime/test_arena.py.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+UNIT_BYTES = 256
+FIRST_REGION_BYTES = 2**20
+LARGEST_GROWTH_BYTES = 2**30
+MOST_DEAD_BYTES = 128 * 2**20  # a chunk is cut where more than this would be left unused in it
+TABLE_SHARE = 32  # every region has a table of 8 bytes for each 256 bytes of it, written when it is made
+
+
+@dataclass(frozen=True)
+class Request:
+    """Memory that is asked for (`takes`) or given back, known by a number of its own."""
+
+    number: int
+    bytes: int
+    takes: bool
+
+
+@dataclass
+class Chunk:
+    """A part of a region. `owner` is the request that has it; None: it is free."""
+
+    region: int
+    start: int
+    size: int
+    owner: int | None = None
+
+
+@dataclass
+class Arena:
+    """An arena from its first request on; requests of later runs go on in the regions that are there."""
+
+    regions: list[int] = field(default_factory=list)
+    chunks: list[list[Chunk]] = field(default_factory=list)
+    touched: list[list[tuple[int, int]]] = field(default_factory=list)
+    held: dict[int, Chunk] = field(default_factory=dict)
+    growth_bytes: int = FIRST_REGION_BYTES
+
+    def run(self, requests: Iterable[Request]) -> None:
+        """Serve requests in their order."""
+        for request in requests:
+            if request.takes:
+                self.take(request.number, request.bytes)
+            else:
+                self.give_back(request.number)
+
+    def take(self, number: int, size_bytes: int) -> None:
+        """Give a request a chunk: the smallest free one that is large enough, of equal ones the lowest."""
+        rounded = rounded_bytes(size_bytes)
+        chunk = self._smallest(rounded)
+        if chunk is None:
+            chunk = self._extended(rounded)
+        if chunk.size >= 2 * rounded or chunk.size - rounded >= MOST_DEAD_BYTES:
+            self._cut(chunk, rounded)
+        chunk.owner = number
+        self.held[number] = chunk
+        _touch(self.touched[chunk.region], chunk.start, chunk.start + rounded)
+
+    def give_back(self, number: int) -> None:
+        """Free a request's chunk and join it with free neighbours in its region."""
+        chunk = self.held.pop(number)
+        chunk.owner = None
+        row = self.chunks[chunk.region]
+        at = bisect_left(row, chunk.start, key=_start)
+        for near in (at, at - 1):  # what is behind the chunk, then the chunk with what is before it
+            if 0 <= near < len(row) - 1 and row[near].owner is None and row[near + 1].owner is None:
+                row[near].size += row[near + 1].size
+                del row[near + 1]
+
+    @property
+    def reserved_bytes(self) -> int:
+        """Bytes of all regions."""
+        return sum(self.regions)
+
+    @property
+    def touched_bytes(self) -> int:
+        """Bytes of regions that were ever handed out, so that they are resident."""
+        return sum(end - start for spans in self.touched for start, end in spans)
+
+    @property
+    def resident_bytes(self) -> int:
+        """What the process holds for the arena: what was touched, and the tables of regions."""
+        return self.touched_bytes + self.reserved_bytes // TABLE_SHARE
+
+    def _smallest(self, size: int) -> Chunk | None:
+        """The smallest free chunk that is large enough; new regions lie below older ones, so they come first."""
+        fits = (chunk for row in reversed(self.chunks) for chunk in row if chunk.owner is None and chunk.size >= size)
+        return min(fits, key=_size, default=None)
+
+    def _extended(self, size: int) -> Chunk:
+        """A new region, as one free chunk."""
+        if size > self.growth_bytes:
+            while self.growth_bytes < size:
+                self.growth_bytes *= 2
+            region = self.growth_bytes
+        else:
+            region = self.growth_bytes
+            self.growth_bytes = min(2 * self.growth_bytes, LARGEST_GROWTH_BYTES)
+        chunk = Chunk(len(self.regions), 0, region)
+        self.regions.append(region)
+        self.chunks.append([chunk])
+        self.touched.append([])
+        return chunk
+
+    def _cut(self, chunk: Chunk, size: int) -> None:
+        row = self.chunks[chunk.region]
+        rest = Chunk(chunk.region, chunk.start + size, chunk.size - size)
+        chunk.size = size
+        insort(row, rest, key=_start)
+
+
+def rounded_bytes(size_bytes: int) -> int:
+    """What a request takes of the arena at least: whole units, and one even for nothing."""
+    return max(1, -(-size_bytes // UNIT_BYTES)) * UNIT_BYTES
+
+
+def _start(chunk: Chunk) -> int:
+    return chunk.start
+
+
+def _size(chunk: Chunk) -> int:
+    return chunk.size
+
+
+def _touch(spans: list[tuple[int, int]], start: int, end: int) -> None:
+    """Add a span to disjoint ones in order, joined with those that it meets."""
+    first = bisect_left(spans, start, key=_end)
+    last = first
+    while last < len(spans) and spans[last][0] <= end:
+        start, end = min(start, spans[last][0]), max(end, spans[last][1])
+        last += 1
+    spans[first:last] = [(start, end)]
+
+
+def _end(span: tuple[int, int]) -> int:
+    return span[1]
+
+
+def pattern_bytes(requests: Sequence[Request]) -> int:
+    """The block that later runs take for the requests of a first one: each is placed at once, in the tightest gap.
+
+    Requests are rounded up to whole units; one that fits no gap goes behind the last live one. Nothing is sorted and
+    nothing looks ahead (`MemPatternPlanner` in the runtime).
+    """
+    live: list[tuple[int, int, int]] = []
+    height = 0
+    for request in requests:
+        if not request.takes:
+            live = [block for block in live if block[2] != request.number]
+            continue
+        size = rounded_bytes(request.bytes) if request.bytes else 0
+        ends = [0, *(end for _, end, _ in live)]
+        starts = [start for start, _, _ in live]
+        gaps = [(start - end, end) for end, start in zip(ends, starts, strict=False) if start - end >= size]
+        offset = min(gaps, key=_waste)[1] if gaps else ends[-1]
+        insort(live, (offset, offset + size, request.number))
+        height = max(height, offset + size)
+    return height
+
+
+def _waste(gap: tuple[int, int]) -> int:
+    return gap[0]

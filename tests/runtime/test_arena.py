@@ -1,0 +1,101 @@
+"""The simulated arena and memory pattern beside the runtime's own log, byte for byte, and their rules one by one."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from remat_cli.runtime.arena import Arena, Request, pattern_bytes, rounded_bytes
+from remat_cli.runtime.session import optimize
+
+ROOT = Path(__file__).resolve().parents[2]
+SAMPLES = sorted((ROOT / "sample_models").glob("*.onnx"))
+KIB, MIB = 2**10, 2**20
+
+
+def requests(*steps: tuple[int, int]) -> list[Request]:
+    """Requests from (number, bytes); 0 bytes give back."""
+    known: dict[int, int] = {}
+    found = []
+    for number, size in steps:
+        found.append(Request(number, size or known[number], bool(size)))
+        known[number] = size or known[number]
+    return found
+
+
+def regions_of(*sizes: int) -> list[int]:
+    """Regions after requests of so many bytes that stay."""
+    arena = Arena()
+    arena.run(Request(number, size, True) for number, size in enumerate(sizes))
+    return arena.regions
+
+
+def test_a_unit_is_taken_even_for_nothing():
+    assert [rounded_bytes(size) for size in (0, 1, 256, 257)] == [256, 256, 256, 512]
+
+
+def test_regions_double_until_one_fits_and_the_second_of_a_size_makes_the_next_larger():
+    assert regions_of(4 * MIB, 4 * MIB, 8 * MIB) == [4 * MIB, 4 * MIB, 8 * MIB]
+    assert regions_of(100) == [MIB]
+    assert regions_of(1100 * MIB, 1100 * MIB, 1100 * MIB) == [2048 * MIB] * 3
+
+
+def test_a_chunk_is_cut_only_where_as_much_would_be_left():
+    arena = Arena()
+    arena.run(requests((0, 700 * KIB), (0, 0), (1, 400 * KIB)))
+    assert arena.regions == [MIB]
+    assert arena.held[1].size == 400 * KIB
+    arena.run(requests((2, 400 * KIB)))
+    assert arena.held[2].size == 624 * KIB  # whole: less than twice as much
+    assert arena.touched_bytes == 800 * KIB
+    assert arena.resident_bytes == 800 * KIB + MIB // 32
+
+
+def test_free_neighbours_join():
+    arena = Arena()
+    arena.run(requests((0, 256 * KIB), (1, 256 * KIB), (2, 256 * KIB), (0, 0), (2, 0), (1, 0), (3, MIB)))
+    assert arena.regions == [MIB]
+    assert [chunk.size for chunk in arena.chunks[0]] == [MIB]
+
+
+def test_a_pattern_takes_the_tightest_gap_at_once():
+    steps = ((0, 512), (1, 256), (2, 1024), (0, 0), (3, 256), (4, 512))
+    assert pattern_bytes(requests(*steps)) == 512 + 256 + 1024 + 512
+    assert pattern_bytes(requests((0, 512), (1, 256), (0, 0), (2, 512))) == 768
+
+
+@pytest.fixture(scope="module")
+def tracer(tmp_path_factory) -> Path:
+    """The library that notes requests."""
+    library = tmp_path_factory.mktemp("tracer") / "requests.so"
+    source = Path(__file__).with_name("requests.c")
+    subprocess.run(["gcc", "-O2", "-shared", "-fPIC", "-o", str(library), str(source)], check=True)
+    return library
+
+
+def watched(kind: str, model: Path, tracer: Path) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, **({"LD_PRELOAD": str(tracer)} if kind == "traced" else {})}
+    command = [sys.executable, "-m", "tests.runtime.watch_arena", kind, str(model), str(tracer)]
+    return subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, check=True)
+
+
+@pytest.mark.skipif(sys.platform != "linux" or shutil.which("gcc") is None, reason="needs gcc and LD_PRELOAD")
+@pytest.mark.parametrize("sample", SAMPLES, ids=[path.stem for path in SAMPLES])
+def test_regions_and_block_are_those_of_the_runtime(sample, tmp_path, tracer):
+    model = tmp_path / "optimised.onnx"
+    optimize(sample, model, "all", 1)
+    found = [Request(*event) for event in json.loads(watched("traced", model, tracer).stdout)]
+    first, second = watched("logged", model, tracer).stderr.split("RUN\n")[1:]
+    arena = Arena()
+    arena.run(found)
+    assert arena.regions == [int(size) for size in re.findall(r"Extended allocation by (\d+) bytes", first)]
+    given_back = {request.number for request in found if not request.takes}
+    block = pattern_bytes([request for request in found if request.number in given_back])
+    assert [str(block)] == re.findall(r"rounded_bytes:(\d+)", second)[:1]
