@@ -237,7 +237,8 @@ def _rounds(
     Profiling costs about 10 us per op, so whole runs are timed without; the last times are those of the model beside.
     What a kind of runs shows at its first and its last turn tells whether the machine was busy. Sessions take their
     memory from one arena, which the first sight of the model has filled: fresh pages make the first runs of each slow.
-    Two models that are compared have arenas of their own, as users' sessions do: large tensors cost more there.
+    Two models that are compared have arenas of their own, as users' sessions do: large tensors cost more there. Their
+    first run and the second, which takes the block of the memory pattern, touch fresh pages, so a third one counts.
     """
     path, request = Path(job.model), job.request
     with (
@@ -251,11 +252,12 @@ def _rounds(
             apart = (open_session(model, plain, in_turn_options(plain)) for model in (path, Path(job.beside)))
             sessions = [session, *apart]
         times: list[list[int]] = [[] for _ in sessions]
-        warm = times if job.beside is None else times[:1]
+        warm, least = (times, 2) if job.beside is None else (times[:1], 3)
         begin, rounds = time.monotonic(), 0
-        while rounds < MOST_ROUNDS and not _is_enough(request, rounds, time.monotonic() - begin, warm):
+        while rounds < MOST_ROUNDS and not _is_enough(request, rounds, time.monotonic() - begin, warm, least):
             for number, turn in enumerate(zip(sessions, times, strict=True)):
-                _run_block(*turn, feeds, request)
+                if number or rounds < 2 or not _is_enough(request, rounds, time.monotonic() - begin, warm, 2):
+                    _run_block(*turn, feeds, request)
                 advance(len(sessions) * rounds + number + 1)
             rounds += 1
         if not all(map(_are_settled, warm)):
@@ -271,11 +273,13 @@ def _warm_options(request: ProfileRequest, settings: SessionSettings) -> Any:
     return options
 
 
-def _is_enough(request: ProfileRequest, rounds: int, seconds: float, times: Sequence[Sequence[int]]) -> bool:
+def _is_enough(
+    request: ProfileRequest, rounds: int, seconds: float, times: Sequence[Sequence[int]], least: int
+) -> bool:
     """Whether rounds may end: all were made and another takes too long, or they are long and say the same."""
     if rounds >= request.runs:
         return seconds * (rounds + 1) / rounds > request.least_seconds
-    return rounds >= 2 and seconds > LONG_SECONDS and all(map(_are_settled, times))
+    return rounds >= least and seconds > LONG_SECONDS and all(map(_are_settled, times))
 
 
 def _are_settled(times: Sequence[int]) -> bool:
