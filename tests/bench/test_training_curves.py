@@ -27,7 +27,7 @@ def subject(tmp_path_factory):
         return prepared("vgg16", TINY, folder)
 
 
-def _not_measured(model, feeds, names, request, advance):
+def _not_measured(model, feeds, names, request, advance, beside):
     return Measured(ops=tuple(OpCost(name=name, time_ns=1000) for name in names), run_ns=1000, packed_bytes=0)
 
 
