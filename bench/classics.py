@@ -24,7 +24,7 @@ from remat_cli.base.files import atomic_write
 from remat_cli.contest.bench_file import Overrides, Target, load_bench
 from remat_cli.contest.runner import run_case
 from remat_cli.report.bench_run import BenchCase, BenchRun, case_key, encode_run, read_runs
-from remat_cli.settings.settings import parse_seconds
+from remat_cli.settings.parsers import parse_seconds
 
 ROOT = Path(__file__).resolve().parents[1]
 CONFIG = ROOT / "configs" / "bench" / "classics.yaml"

@@ -16,6 +16,7 @@ COMPARING: Final = "comparing"
 REWRITING: Final = "rewriting"
 VERIFYING: Final = "verifying"
 LEARNING: Final = "planning again with what the runs showed"
+WATCHING: Final = "watching resident memory"
 RUNNING: Final = "running the plan"
 
 LEAST_TOLD_SECONDS: Final = 1.0

@@ -25,6 +25,7 @@ from remat_cli.cli.session import run, settings
 @options.split_options
 @click.option("-o", "--output", type=options.FILE, metavar="OUT.onnx", help="The new model. [MODEL.remat.onnx]")
 @click.option("--plan", type=options.FILE, metavar="PLAN.json", help="The plan. [beside the new model]")
+@options.writing_options
 @options.force_option
 @options.placement_options
 @options.solver_options

@@ -36,12 +36,21 @@ def examples(*lines: str) -> str:
 
 budget_scope_option = _option(
     "--budget-scope",
-    type=click.Choice(["total", "activations"]),
-    help="What bytes bound: everything, or all but weights and inputs. [total]",
+    type=click.Choice(["process", "live", "activations", "total"]),
+    help="What bytes bound: resident memory, what is live at once, or that without weights and inputs.",
 )
 budget_options = _group(
     _option("--budget", "budget", metavar="B", help="512MiB, 2GB, 80%, 0.8, min, or cpu=2GiB,cuda:0=512MiB."),
     budget_scope_option,
+)
+
+writing_options = _group(
+    _option(
+        "--external-data/--no-external-data",
+        help="Put weights into OUT.onnx.data, which a process maps instead of copying. [from 32 MiB on]",
+    ),
+    _option("--count-mapped/--no-count-mapped", help="Count mapped files against a budget on the process. [no]"),
+    _option("--plain/--no-plain", help="Leave out the form in which later runs take no more than the first. [no]"),
 )
 
 model_options = _group(

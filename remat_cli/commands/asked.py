@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from remat_cli.base.errors import ConfigError
+from remat_cli.core.budget import Scope
 from remat_cli.settings.keywords import as_flags
 from remat_cli.settings.settings import Settings, load_settings, require_budget
 from remat_cli.settings.yaml_file import suggest
@@ -53,8 +54,8 @@ def search_of(settings: Settings) -> Search:
     return Search(solver, limits, settings.max_overhead_share)
 
 
-def request_of(settings: Settings) -> CompileRequest:
-    """What a compile is asked for.
+def request_of(settings: Settings, scope: Scope | None = None) -> CompileRequest:
+    """What a compile is asked for; `scope` in place of the one that the settings say.
 
     Raises:
         ConfigError: there is no budget, or it or the solver cannot be used.
@@ -63,9 +64,11 @@ def request_of(settings: Settings) -> CompileRequest:
         conditions=settings.conditions,
         budget=require_budget(settings).text,
         budgets=settings.budgets,
-        scope=settings.budget_scope,
+        scope=settings.scope if scope is None else scope,
         search=search_of(settings),
         splits=settings.splits,
         overlap=settings.overlap,
         checks=settings.checks,
+        external_data=settings.external_data,
+        count_mapped=settings.count_mapped,
     )

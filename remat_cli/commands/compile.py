@@ -9,14 +9,16 @@ from remat_cli.base.errors import ConfigError
 from remat_cli.base.progress import Progress
 from remat_cli.commands.asked import request_of
 from remat_cli.core.plan_file import write_plan
-from remat_cli.onnx_io.load import save
+from remat_cli.onnx_io.load import SourceModel
+from remat_cli.onnx_io.save import data_path
 from remat_cli.report.compile import CompileReport
 from remat_cli.settings.settings import Outputs, Settings, output_paths
 from remat_cli.stages.ask import CompileRequest
 from remat_cli.stages.plan import plan_model
 from remat_cli.stages.prepare import prepare, work_folder
+from remat_cli.stages.process import ProcessPlanning
 from remat_cli.stages.profile import is_cut_into_sessions, profile_model
-from remat_cli.stages.record import model_to_write, plan_file, written_at
+from remat_cli.stages.record import plan_file, save_written, written_at
 from remat_cli.stages.settle import Settled, Settling
 from remat_cli.stages.tell import compile_report
 
@@ -32,16 +34,20 @@ def compile_model(model: Path, settings: Settings, progress: Progress) -> Compil
         RuntimeFailure: ONNX Runtime refuses the model.
     """
     started = time.monotonic()
-    request = request_of(settings)
+    request = request_of(settings, settings.compile_scope)
     _refuse_what_sessions_lack(request)
     targets = output_paths(model, settings)
     with work_folder(settings.work_dir) as work:
         prepared = prepare(model, request.conditions, work, progress)
+        _keep_data_of(prepared.source, targets.model)
         platform = profile_model(prepared, request.conditions, progress)
-        planned = plan_model(prepared, platform, request, work, progress)
-        settled = Settled(planned, None)
-        if settings.verify != "off":
-            settled = Settling(request, work, progress).settle(planned)
+        if request.scope == "process":
+            planning = ProcessPlanning(prepared, platform, request, work, progress)
+            settled = planning.settled(verified=settings.verify != "off")
+        else:
+            settled = Settled(plan_model(prepared, platform, request, work, progress), None)
+            if settings.verify != "off":
+                settled = Settling(request, work, progress).settle(settled.planned)
         report = _written(compile_report(model, settled), settled, request, targets)
     return msgspec.structs.replace(report, seconds=time.monotonic() - started)
 
@@ -56,15 +62,26 @@ def _refuse_what_sessions_lack(request: CompileRequest) -> None:
         raise ConfigError(f"budget '{least[0]}' is found for --device cpu only: write bytes, or a share such as 70%")
 
 
+def _keep_data_of(source: SourceModel, output: Path) -> None:
+    """Refuse an output whose weights would take the place of the source's.
+
+    Raises:
+        ConfigError: they would.
+    """
+    data = data_path(output).resolve()
+    if any(file.resolve() == data for file in source.data_files):
+        raise ConfigError(f"{data} holds the weights of {source.path}: write the new model elsewhere with -o")
+
+
 def _written(report: CompileReport, settled: Settled, request: CompileRequest, targets: Outputs) -> CompileReport:
     """Write model and plan; where verification failed only the model, under another name."""
     planned, seen = settled.planned, settled.seen
     if not planned.has_plan:
         return report
     if seen is not None and not seen.passed:
-        save(model_to_write(planned), targets.failed)
+        save_written(planned, targets.failed, request.external_data)
         return msgspec.structs.replace(report, failed_output=str(targets.failed), warnings=seen.notes)
-    save(model_to_write(planned), targets.model)
+    save_written(planned, targets.model, request.external_data)
     plan = written_at(plan_file(planned, request), targets.model, targets.plan, seen)
     write_plan(targets.plan, plan)
     return msgspec.structs.replace(

@@ -18,6 +18,7 @@ from remat_cli.stages.plan import propose_regions
 from remat_cli.stages.prepare import prepare, work_folder
 from remat_cli.stages.profile import profile_model
 from remat_cli.stages.record import elsewhere
+from remat_cli.stages.resident import model_forecast
 
 
 def inspect_file(path: Path, settings: Settings, progress: Progress) -> InspectReport:
@@ -44,12 +45,15 @@ def _inspected(path: Path, settings: Settings, progress: Progress) -> InspectRep
     with work_folder(settings.work_dir) as work:
         prepared = prepare(path, settings.conditions, work, progress)
         platform = profile_model(prepared, settings.conditions, progress)
+        process, runs = model_forecast(prepared, platform.profile)
         if settings.budget is None:
-            return inspect_model(path, prepared.graph, platform.profile, platform.problem())
+            report = inspect_model(path, prepared.graph, platform.profile, platform.problem())
+            return msgspec.structs.replace(report, process=process, runs=runs)
         request = request_of(settings)
         question = ask(platform, request)
         judged = (platform.problem(), None) if question.least else (question.problem, question.text)
         report = inspect_model(path, prepared.graph, platform.profile, *judged)
+        report = msgspec.structs.replace(report, process=process, runs=runs)
         if settings.split == "off":
             return report
         regions, facts, obstacle = propose_regions(prepared, platform, request, work)

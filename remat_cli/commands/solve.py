@@ -20,7 +20,7 @@ def solve_instance(instance: Path, settings: Settings, progress: Progress) -> So
     """
     search, budget = search_of(settings), require_budget(settings)
     loaded = load_instance(instance)
-    question = ask_abstract(instance_problem(loaded), budget, settings.budget_scope, loaded.names)
+    question = ask_abstract(instance_problem(loaded), budget, settings.scope, loaded.names)
     solved = answer(question, search, progress)
     return SolveReport(
         instance=str(instance),

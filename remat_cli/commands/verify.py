@@ -54,6 +54,7 @@ def _as_requested(plan: PlanFile, conditions: Conditions) -> Conditions:
         conditions,
         devices=(named_spec(plan.device),) if plan.placement is None else plan.placement.devices,
         portable=request.portable,
+        plain=request.plain,
         intra_op_threads=plan.profile.provenance.intra_op_threads,
         dims=request.dims,
         input_shapes=request.input_shapes,

@@ -11,7 +11,7 @@ from remat_cli.base.errors import ConfigError, RematError
 from remat_cli.base.files import atomic_write, check_target
 from remat_cli.contest.bench_file import Overrides
 from remat_cli.report.bench_run import BenchRun, encode_run, read_runs
-from remat_cli.settings.settings import parse_seconds
+from remat_cli.settings.parsers import parse_seconds
 from remat_cli.settings.yaml_file import read_yaml
 
 YAML = frozenset({".yaml", ".yml"})

@@ -165,7 +165,7 @@ class Comparison:
     @cached_property
     def budgets(self) -> tuple[ComparedBudget, ...]:
         """The budgets in total bytes."""
-        device, scope = self.subject.problem.devices[0].name, self.settings.budget_scope
+        device, scope = self.subject.problem.devices[0].name, self.settings.scope
         fixed, peak = self.subject.fixed_bytes, self.subject.baseline.peak
         given = self.request.budgets
         return tuple(

@@ -12,7 +12,8 @@ import msgspec
 from remat_cli.base.errors import ConfigError
 from remat_cli.base.units import format_bytes, parse_bytes
 
-Scope = Literal["total", "activations"]
+Scope = Literal["live", "activations", "process"]
+"""What bytes of a budget bound: everything that is live at once, that without weights and inputs, or a process."""
 
 FORMS = "write 512MiB, 2GB, a number of bytes, 80%, 0.8 or min"
 
@@ -101,7 +102,7 @@ def _parse_devices(text: str) -> tuple[tuple[str, Budget], ...]:
     return tuple(parts.items())
 
 
-def resolve(budget: Budget, fixed_bytes: int, baseline_peak_bytes: int, scope: Scope = "total") -> int:
+def resolve(budget: Budget, fixed_bytes: int, baseline_peak_bytes: int, scope: Scope = "live") -> int:
     """The budget of one device as total bytes, fixed part included.
 
     A fraction bounds the part that planning can change: `fixed + p x (baseline - fixed)`, rounded up, in either

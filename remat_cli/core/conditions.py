@@ -25,6 +25,7 @@ class Conditions(msgspec.Struct, frozen=True, kw_only=True):
     inputs: Path | None = None
     seed: int = 0
     portable: bool = False
+    plain: bool = False
     estimate: bool = False
     intra_op_threads: int = 0
     custom_ops: tuple[str, ...] = ()
@@ -34,6 +35,16 @@ class Conditions(msgspec.Struct, frozen=True, kw_only=True):
     def device(self) -> DeviceSpec:
         """The first device."""
         return self.devices[0]
+
+    @property
+    def may_be_steady(self) -> bool:
+        """Whether a model may be written in the steady form: for the CPU alone, and not to be optimised again."""
+        return self.may_be_alone and not (self.plain or self.portable)
+
+    @property
+    def may_be_alone(self) -> bool:
+        """Whether models run as one session on the CPU."""
+        return len(self.devices) == 1 and self.device.provider == CPU
 
     @property
     def optimization(self) -> Optimization:

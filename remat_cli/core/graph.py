@@ -1,5 +1,6 @@
 """What a model computes: ops and tensors with integer ids, in execution order."""
 
+from collections.abc import Collection
 from typing import Literal
 
 import msgspec
@@ -95,6 +96,12 @@ class Graph(msgspec.Struct, frozen=True):
     def weight_bytes(self) -> int:
         """Bytes of all weights as they stand in the file."""
         return sum(w.size_bytes for w in self.weights)
+
+
+def without_buffers(graph: Graph, names: Collection[str]) -> Graph:
+    """The graph with tensors of these names in buffers that somebody else owns."""
+    tensors = (msgspec.structs.replace(t, size_bytes=0) if t.name in names else t for t in graph.tensors)
+    return msgspec.structs.replace(graph, tensors=tuple(tensors)) if names else graph
 
 
 def check_ids(ops: list[tuple[tuple[int, ...], tuple[int, ...]]], producers: list[int | None]) -> None:

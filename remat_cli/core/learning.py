@@ -13,6 +13,7 @@ import msgspec
 
 from remat_cli.core.graph import Graph, Op
 from remat_cli.core.plan import Plan
+from remat_cli.core.problem import own_bytes
 from remat_cli.core.reuse import KeptBuffers
 
 Cause = Literal[
@@ -98,7 +99,8 @@ class Judged:
 
     def grown_bytes(self, step: int, session: Session) -> int:
         """What a step takes anew for its results."""
-        born = sum(self.graph.tensors[tensor].size_bytes for tensor in _born(self.graph, self.plan, step))
+        own = own_bytes(self.graph)
+        born = sum(own[tensor] for tensor in _born(self.graph, self.plan, step))
         return born if session == "exact" else born - self.kept.reused_bytes[step]
 
 

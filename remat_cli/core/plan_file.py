@@ -11,6 +11,7 @@ from remat_cli.core.graph import Graph
 from remat_cli.core.plan import Instance, Plan, Schedule
 from remat_cli.core.problem import Problem, device_tensor_ids, make_device_problem, make_problem
 from remat_cli.core.profile import Placement, Profile
+from remat_cli.core.resident import ProcessMemory, RunsForecast
 from remat_cli.core.simulate import simulate
 from remat_cli.core.splits import SplitMode, Splitting
 from remat_cli.core.verification import Verification
@@ -39,15 +40,20 @@ class ExactSession(msgspec.Struct, frozen=True):
 class PlanRequest(msgspec.Struct, frozen=True):
     """What the user asked for. `budget_bytes` is the total that the text came to, fixed part included.
 
+    `budget_scope` says what it bounds (plans of older versions have `total` for `live`). `plain`: the steady form was
+    not wanted.
     `split`, `max_tiles`, `split_axis` and `allow_reassociation` say which splits were looked for; plans of versions
-    that knew none have `off`. `custom_ops` are the libraries whose operators the model has.
+    that knew none have `off`. `process_budget_bytes` bounds the process, mapped pages of files with it where
+    `count_mapped` (None: the budget bounds what is live). `external_data` is whether weights were to go into a file of
+    their own (None: where they are large). `custom_ops` are the libraries whose operators the model has.
     """
 
     budget: str
     budget_bytes: int
-    budget_scope: Literal["total", "activations"] = "total"
+    budget_scope: Literal["live", "activations", "process", "total"] = "live"
     order: Literal["free", "keep"] = "free"
     portable: bool = False
+    plain: bool = False
     dims: dict[str, int] = {}
     input_shapes: dict[str, tuple[int, ...]] = {}
     split: SplitMode = "off"
@@ -55,6 +61,9 @@ class PlanRequest(msgspec.Struct, frozen=True):
     split_axis: str = "auto"
     allow_reassociation: bool = False
     custom_ops: tuple[str, ...] = ()
+    process_budget_bytes: int | None = None
+    external_data: bool | None = None
+    count_mapped: bool = False
 
 
 class Solved(msgspec.Struct, frozen=True):
@@ -87,7 +96,8 @@ class Promise(msgspec.Struct, frozen=True):
     workspace and fixed part, `fixed_bytes` that part with the small constants of gates, `memory_bytes`
     the total during each op of `order`: exact under `exact_session`. A session with default options stays within the
     budget in its first run when `holds_by_default`. The baseline is that of the whole optimised model, one entry of
-    `baseline_memory_bytes` per op of it.
+    `baseline_memory_bytes` per op of it. `process` is what a process holds that loads and runs the model with default
+    options, `runs` the part of it that is for runs.
     """
 
     order: tuple[str, ...]
@@ -100,6 +110,8 @@ class Promise(msgspec.Struct, frozen=True):
     baseline_memory_bytes: tuple[int, ...]
     exact_session: ExactSession
     holds_by_default: bool
+    process: ProcessMemory | None = None
+    runs: RunsForecast | None = None
 
 
 class PlanFile(msgspec.Struct, frozen=True, kw_only=True):

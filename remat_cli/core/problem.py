@@ -201,6 +201,13 @@ def tensor_ids(graph: Graph) -> tuple[int, ...]:
     return tuple(i for i, t in enumerate(graph.tensors) if t.producer is not None)
 
 
+def own_bytes(graph: Graph) -> tuple[int, ...]:
+    """Bytes of each tensor of `graph`, none of what lies in a model input's storage."""
+    new_id = {old: new for new, old in enumerate(tensor_ids(graph))}
+    numbers = range(len(graph.tensors))
+    return tuple(_tensor_spec(graph, each, new_id).size_bytes if each in new_id else 0 for each in numbers)
+
+
 def _is_callers(graph: Graph, tensor: int) -> bool:
     """Whether a value lives in a model input's storage, which the caller owns and no op overwrites."""
     spec = graph.tensors[tensor]

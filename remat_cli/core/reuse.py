@@ -12,10 +12,14 @@ Kind = Hashable | None
 
 @dataclass(frozen=True)
 class KeptBuffers:
-    """By step: bytes held beyond the judge's, and bytes of results that go into a buffer which was kept for them."""
+    """By step: bytes held beyond the judge's, and bytes of results that go into a buffer which was kept for them.
+
+    `takes_over` is, by storage that goes into a kept buffer, the storage that had the buffer before.
+    """
 
     held_bytes: tuple[int, ...]
     reused_bytes: tuple[int, ...]
+    takes_over: tuple[tuple[int, int], ...] = ()
 
 
 def kept_buffers(plan: Plan, size_bytes: Sequence[int], kinds: Sequence[Kind]) -> KeptBuffers:
@@ -34,13 +38,17 @@ def kept_buffers(plan: Plan, size_bytes: Sequence[int], kinds: Sequence[Kind]) -
     dying: list[list[int]] = [[] for _ in range(steps)]
     for storage, value in first.items():
         born[plan.instances[value].birth].append(storage)
-        dying[death[storage]].append(storage)
+    for step in range(steps):  # what an op reads dies in the order of its inputs, before results that nobody reads
+        used = dict.fromkeys(plan.instances[value].storage for value in (*plan.reads[step], *plan.makes[step]))
+        dying[step] = [storage for storage in used if death[storage] == step]
     change, reused, waiting = [0] * (steps + 1), [0] * steps, dict[Kind, list[int]]()
+    takes_over: list[tuple[int, int]] = []
     for step in range(steps):
         for storage in born[step]:
             kind = kinds[first[storage]]
             if kind is not None and waiting.get(kind):
                 old = waiting[kind].pop()
+                takes_over.append((storage, old))
                 change[death[old] + 1] += size_bytes[first[old]]
                 change[step] -= size_bytes[first[old]]
                 reused[step] += size_bytes[first[old]]
@@ -48,4 +56,4 @@ def kept_buffers(plan: Plan, size_bytes: Sequence[int], kinds: Sequence[Kind]) -
             kind = kinds[first[storage]]
             if kind is not None:
                 waiting.setdefault(kind, []).append(storage)
-    return KeptBuffers(tuple(accumulate(change[:-1])), tuple(reused))
+    return KeptBuffers(tuple(accumulate(change[:-1])), tuple(reused), tuple(takes_over))

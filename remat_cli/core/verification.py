@@ -7,6 +7,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from remat_cli.core.learning import Learnt
+from remat_cli.core.resident import ProcessSeen
 
 VerifyMode = Literal["off", "fast", "on", "thorough"]
 """How much verification does: nothing; outputs, order and peaks; time and a capped run too; smallest caps too."""
@@ -38,6 +39,8 @@ class Verification(msgspec.Struct, frozen=True, kw_only=True):
     in a fresh process succeed, with the session options that `cap_options` names. Where outputs need not be identical
     and are not, `outputs_close` says whether they are within the tolerance for sums in another order, and
     `outputs_max_relative_error` is the largest difference relative to the largest magnitude in its tensor.
+
+    `process` is what resident memory of fresh processes showed (None: not measured).
 
     `first_op_out_of_order` is the first op of the plan that did not run in its turn. `learnt` is where runs left the
     prediction, and why; the plan was then made again, in so many `rounds_of_learning`. `first_predicted_peak_bytes` is
@@ -82,6 +85,7 @@ class Verification(msgspec.Struct, frozen=True, kw_only=True):
     measured_workspace_bytes: int | None = LEFT_OUT
     predicted_workspace_bytes: int | None = LEFT_OUT
     outputs_max_relative_error: float | None = LEFT_OUT
+    process: ProcessSeen | None = LEFT_OUT
     predicted_overhead_percent: float | None = LEFT_OUT
     measured_overhead_percent: float | None = LEFT_OUT
 
@@ -172,6 +176,7 @@ class Verification(msgspec.Struct, frozen=True, kw_only=True):
             ),
             (self.is_peak_exact, f"the measured peak is {measured} bytes, not the predicted {predicted}"),
             (self.within_budget, f"a session needs {self.most_measured_bytes:,} bytes, more than the budget"),
+            *(self.process.checks if applies(self.process) and self.process is not None else ()),
         )
 
     @property

@@ -1,6 +1,7 @@
 """What the ONNX checker is shown of a model that the runtime optimised."""
 
 import functools
+from collections.abc import Iterator
 
 import onnx
 
@@ -28,8 +29,17 @@ def has_runtime_ops(proto: onnx.ModelProto) -> bool:
 def _runtime_ops(proto: onnx.ModelProto) -> list[onnx.NodeProto]:
     versions = {entry.domain: entry.version for entry in proto.opset_import}
     version = versions.get("", versions.get("ai.onnx", 1))
-    nodes = (node for node in proto.graph.node if node.domain in ("", "ai.onnx"))
+    nodes = (node for node in all_nodes(proto.graph) if node.domain in ("", "ai.onnx"))
     return [node for node in nodes if node.op_type in RUNTIME_OPS and not _is_in_onnx(node.op_type, version)]
+
+
+def all_nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
+    """Nodes of a graph and of all graphs inside it."""
+    for node in graph.node:
+        yield node
+        for attribute in node.attribute:
+            for body in (attribute.g, *attribute.graphs):
+                yield from all_nodes(body)
 
 
 @functools.cache

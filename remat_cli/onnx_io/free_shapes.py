@@ -53,6 +53,23 @@ def free_shapes(canvas: Canvas, infer: Infer) -> tuple[dict[str, Dims], dict[str
         proved = {**proved, **grown}
 
 
+def dims_at_load(model: ir.Model, types: Mapping[str, TensorType], infer: Infer) -> dict[str, Dims]:
+    """What the runtime knows of the shape of every value of a model that an op makes, before a run.
+
+    `types` are those of all values by name.
+    """
+    canvas = Canvas(model, types, {})
+    declared = {value.name or "": _declared(value) for node in model.graph for value in node.outputs}
+    shapes = {name: dims for name, dims in declared.items() if dims is not None}
+    return _of_known_rank(canvas, infer(_declaring(_exposed(canvas), canvas, shapes).SerializeToString()))
+
+
+def _declared(value: ir.Value) -> Dims | None:
+    if value.shape is None:
+        return None
+    return tuple(dim if isinstance(dim, int) else dim.value for dim in value.shape)
+
+
 def known_shapes(
     drafts: Sequence[Draft], shapes: Mapping[str, Dims], least_bytes: int, sizes: Mapping[str, int]
 ) -> list[str]:

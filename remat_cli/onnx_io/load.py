@@ -13,8 +13,9 @@ import onnx_ir as ir
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from remat_cli.base.errors import ModelError
+from remat_cli.core.steady import SteadyForm
 from remat_cli.onnx_io.canonical import canonicalise, outputs_by_place
-from remat_cli.onnx_io.checking import has_runtime_ops, without_runtime_ops
+from remat_cli.onnx_io.checking import all_nodes, has_runtime_ops, without_runtime_ops
 from remat_cli.onnx_io.interface import Interface, fed_inputs, inputs_of, interface_of, outputs_of
 from remat_cli.onnx_io.normalise import (
     drop_trailing_blanks,
@@ -24,6 +25,7 @@ from remat_cli.onnx_io.normalise import (
     weights_leave_inputs,
 )
 from remat_cli.onnx_io.save import save
+from remat_cli.onnx_io.steady import form_of, seen_through
 
 __all__ = ["DimBindings", "SourceModel", "inputs_of", "load", "outputs_of", "prepare_optimized", "save"]
 
@@ -40,7 +42,8 @@ class SourceModel:
     """A model as the user gave it, repaired and with bound dimensions.
 
     `sha256` is the hash of the file and of its external data. `interface` is what the file declares, symbolic
-    dimensions included; the rewritten model keeps it.
+    dimensions included; the rewritten model keeps it. `data_files` hold what of its weights lies outside,
+    `form` is the steady form that the file has; here it is seen through.
     """
 
     ir: ir.Model
@@ -48,6 +51,8 @@ class SourceModel:
     sha256: str
     bound_dims: dict[str, int]
     interface: Interface
+    data_files: tuple[Path, ...] = ()
+    form: SteadyForm | None = None
 
 
 def load(path: Path, dims: DimBindings, *, has_custom_ops: bool = False) -> SourceModel:
@@ -66,10 +71,12 @@ def load(path: Path, dims: DimBindings, *, has_custom_ops: bool = False) -> Sour
     _check(path, proto)
     model = ir.from_proto(proto)
     ir.external_data.set_base_dir(model.graph, path.resolve().parent)
+    form = form_of(model)
+    seen_through(model)
     _repair(model)
     interface = interface_of(model)
     bound = bind_dimensions(model.graph, dims)
-    return SourceModel(model, path, _sha256([path, *data_files]), bound, interface)
+    return SourceModel(model, path, _sha256([path, *data_files]), bound, interface, tuple(data_files), form)
 
 
 def prepare_optimized(path: Path, before: ir.Model | None = None) -> ir.Model:
@@ -82,6 +89,7 @@ def prepare_optimized(path: Path, before: ir.Model | None = None) -> ir.Model:
     """
     model = ir.from_proto(_read(path))
     ir.external_data.set_base_dir(model.graph, path.resolve().parent)
+    seen_through(model)
     _repair(model)
     drop_unused_weights(model.graph)
     canonicalise(model, outputs_by_place(before or model))
@@ -129,20 +137,12 @@ def _check_opset(path: Path, proto: onnx.ModelProto) -> None:
 def _check_domains(path: Path, proto: onnx.ModelProto) -> None:
     """Refuse ops that stock ONNX Runtime cannot know."""
     known = KNOWN_DOMAINS | {function.domain for function in proto.functions}
-    for node in _all_nodes(proto.graph):
+    for node in all_nodes(proto.graph):
         if node.domain not in known:
             raise ModelError(
                 f"model {path}: unknown op without shape: '{node.domain}.{node.op_type}' (node '{node.name}'); "
                 "name the library that has it: --custom-ops LIB"
             )
-
-
-def _all_nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
-    for node in graph.node:
-        yield node
-        for attribute in node.attribute:
-            for body in (attribute.g, *attribute.graphs):
-                yield from _all_nodes(body)
 
 
 def _external_files(path: Path, proto: onnx.ModelProto) -> list[Path]:

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import onnx_ir as ir
 
+from remat_cli.onnx_io.steady import seen_through
+
 MOST_ELEMENTS = 64
 """Of a constant that steers an op, or is so small that hiding it does not change how the op computes."""
 
@@ -28,8 +30,11 @@ class Touched:
 
 
 def touched(written: ir.Model, loaded: Path) -> Touched:
-    """What the optimiser changed, node by node, in the file that it saved. Constants may be joined to equal ones."""
-    before, after = _nodes(written), _nodes(ir.load(loaded))
+    """What the optimiser changed, node by node, in the file that it saved. Constants may be joined to equal ones.
+
+    `written` is the model without the steady form, which the file may have.
+    """
+    before, after = _nodes(written), _nodes(seen_through(ir.load(loaded)))
     return Touched(
         gone=tuple(name for name in before if name not in after),
         changed=tuple(name for name, node in before.items() if name in after and after[name] != node),

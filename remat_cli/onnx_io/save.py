@@ -1,44 +1,103 @@
-"""Writing a model whole or not at all, large weights in one file beside it."""
+"""Writing a model whole or not at all, large weights in one file beside it.
+
+A session maps a data file instead of copying it. Model and data are two files, and no system replaces two files at
+once; so the old model goes away before its data does, and the new one comes last. After a kill at any moment there is
+the old pair, no model at all, or the new pair.
+"""
 
 import hashlib
 import itertools
+import os
 import re
-from collections.abc import Iterator
+import shutil
+from collections.abc import Iterable, Iterator, Set
 from pathlib import Path
 
+import onnx
 import onnx_ir as ir
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
-from remat_cli.base.files import atomic_path, atomic_write
+from remat_cli.base.files import atomic_path
 from remat_cli.onnx_io.interface import dims_of
 
 INLINE_LIMIT_BYTES = 3 * 2**29  # 1.5 GiB: protobuf cannot hold 2 GiB
-SMALL_BYTES = 1024  # tensors below this stay in the model file
+DATA_FILE_BYTES = 2**25  # 32 MiB: copies of fewer weights at load matter less than a second file to carry around
+SMALL_BYTES = 1024  # weights up to this stay in the model file
 ALIGNMENT = 4096  # lets the runtime map the file instead of reading it
 
 
-def save(model: ir.Model, path: Path, external: bool | None = None) -> None:
-    """Write a model atomically; weights go to `NAME.<hash>.data` beside it when they are large or `external` is True.
+def save(model: ir.Model, path: Path, external: bool = False) -> None:
+    """Write a model atomically; with `external`, and where protobuf cannot hold them, its weights go to `data_path`.
 
-    The data file is complete on disk before the model takes its place, and its name comes from its contents, so that
-    after a kill at any moment the old model or the new one is there, with its data.
+    Weights that lie in files are streamed, also from the file that is replaced; the model can be read afterwards as
+    before. The model file says the checksum of the data, so that its own hash stands for both.
 
     Raises:
         ConfigError: the path cannot be written.
         RematError: the disk is full or failed.
     """
-    if external is None:
-        external = _weight_bytes(model) > INLINE_LIMIT_BYTES
     path = path.resolve()
-    staying = [value for value in _weights(model) if not (external and _is_movable(value))]
-    model = _inlined(model, {value.name for value in staying if isinstance(value.const_value, ir.ExternalTensor)})
-    data = _write_data(model, path) if external else None
-    atomic_write(path, _serialise(model if data is None else _with_external(model, *data)))
-    _remove_old_data(path, data[0] if data else None)
+    moving = _movable(model)
+    if not moving or not (external or _bytes_of(moving) > INLINE_LIMIT_BYTES):
+        _save_alone(model, path)
+    else:
+        _save_pair(model, moving, path)
 
 
-def _serialise(model: ir.Model) -> bytes:
-    """Bytes of a model, the same ones every time."""
-    return bytes(ir.to_proto(model).SerializeToString(deterministic=True))
+def wants_data_file(model: ir.Model) -> bool:
+    """Whether the weights are so many that a session should map them from a file of their own."""
+    return _bytes_of(_movable(model)) >= DATA_FILE_BYTES
+
+
+def has_data_file(model: ir.Model, external: bool | None) -> bool:
+    """Whether `save` is to put weights into a data file, and will; None: where they are many."""
+    moving = _movable(model)
+    chosen = wants_data_file(model) if external is None else external
+    return bool(moving) and (chosen or _bytes_of(moving) > INLINE_LIMIT_BYTES)
+
+
+def data_path(path: Path) -> Path:
+    """Where the weights of the model at `path` are when they do not lie inside it."""
+    return path.with_name(f"{path.name}.data")
+
+
+def _save_alone(model: ir.Model, path: Path) -> None:
+    """Write a model with its weights inside, and remove data files that the model it replaces had for itself."""
+    unused = {data_path(path)} if _reads_its_data(path) else set()
+    with atomic_path(path) as temporary:
+        _write(temporary, [_serialise(_placed(model, None))])
+    _remove(unused | _old_style_data(path), model)
+
+
+def _save_pair(model: ir.Model, moving: list[ir.TensorProtocol], path: Path) -> None:
+    """Write a model and its data file. All is on disk, under other names, before anything that was there changes."""
+    data = data_path(path)
+    checksum = _checksum(_pieces(moving))
+    with atomic_path(path) as temporary:
+        _write(temporary, [_serialise(_placed(model, data), checksum)])
+        if not _has_checksum(data, checksum):
+            with atomic_path(data) as beside:
+                _write(beside, _pieces(moving))
+                _keep_open(model, {data})
+                _take_away(path, temporary)
+    _remove(_old_style_data(path), model)
+
+
+def _serialise(model: ir.Model, checksum: str | None = None) -> bytes:
+    """Bytes of a model, the same ones every time; `checksum` is that of the file that its external weights are in."""
+    proto = ir.to_proto(model)
+    for tensor in _tensors_of(proto.graph):
+        if checksum is not None and tensor.data_location == onnx.TensorProto.EXTERNAL:
+            tensor.external_data.add(key="checksum", value=checksum)
+    return bytes(proto.SerializeToString(deterministic=True))
+
+
+def _tensors_of(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
+    """Initialisers of a graph and of all graphs in it."""
+    yield from graph.initializer
+    for attribute in (attribute for node in graph.node for attribute in node.attribute):
+        for body in (attribute.g, *attribute.graphs):
+            yield from _tensors_of(body)
 
 
 def _weights(model: ir.Model) -> list[ir.Value]:
@@ -46,32 +105,27 @@ def _weights(model: ir.Model) -> list[ir.Value]:
     return [value for graph in model.graphs() for value in graph.initializers.values() if value.const_value is not None]
 
 
-def _weight_bytes(model: ir.Model) -> int:
-    return sum(value.const_value.nbytes for value in _weights(model) if value.const_value is not None)
+def _movable(model: ir.Model) -> list[ir.TensorProtocol]:
+    """Weights that a data file can hold, in the order in which they lie there."""
+    tensors = [value.const_value for value in _weights(model)]
+    return [tensor for tensor in tensors if tensor is not None and _is_movable(tensor)]
 
 
-def _is_movable(value: ir.Value) -> bool:
-    tensor = value.const_value
-    return tensor is not None and tensor.dtype != ir.DataType.STRING and tensor.nbytes >= SMALL_BYTES
+def _is_movable(tensor: ir.TensorProtocol) -> bool:
+    return tensor.dtype != ir.DataType.STRING and tensor.nbytes > SMALL_BYTES
 
 
-def _write_data(model: ir.Model, path: Path) -> tuple[Path, list[int]]:
-    """Write the movable weights one behind the other; returns the file and their offsets."""
-    movable = [value.const_value for value in _weights(model) if _is_movable(value) and value.const_value is not None]
-    digest = hashlib.sha256()
-    for piece in _pieces(movable):
-        digest.update(piece)
-    target = path.with_name(f"{path.name}.{digest.hexdigest()[:8]}.data")
-    with atomic_path(target) as temporary, temporary.open("wb") as file:
-        for piece in _pieces(movable):
-            file.write(piece)
-    return target, _offsets(movable)
+def _bytes_of(tensors: list[ir.TensorProtocol]) -> int:
+    return sum(tensor.nbytes for tensor in tensors)
 
 
 def _pieces(tensors: list[ir.TensorProtocol]) -> Iterator[bytes]:
-    """What the data file consists of: each tensor, filled up to the alignment."""
+    """What the data file consists of: each tensor, filled up to the alignment; only one at a time is in memory."""
     for tensor in tensors:
+        is_closed = isinstance(tensor, ir.ExternalTensor) and tensor.raw is None
         yield tensor.tobytes()
+        if isinstance(tensor, ir.ExternalTensor) and is_closed:
+            tensor.release()
         yield bytes(-tensor.nbytes % ALIGNMENT)
 
 
@@ -81,33 +135,97 @@ def _offsets(tensors: list[ir.TensorProtocol]) -> list[int]:
     return list(itertools.accumulate(sizes, initial=0))[:-1]
 
 
-def _inlined(model: ir.Model, names: set[str | None]) -> ir.Model:
-    """A model with these weights in memory, since the data file they came from does not go along."""
-    if not names:
+def _placed(model: ir.Model, data: Path | None) -> ir.Model:
+    """The model with its movable weights pointing into the data file, if there is one, and all others in memory."""
+    if data is None and not any(isinstance(value.const_value, ir.ExternalTensor) for value in _weights(model)):
         return model
     copy = model.clone()
+    offsets = iter(_offsets(_movable(copy)))
     for value in _weights(copy):
-        if value.name in names and value.const_value is not None:
-            value.const_value = ir.external_data.convert_tensors_from_external([value.const_value])[0]
+        tensor = value.const_value
+        assert tensor is not None
+        if data is not None and _is_movable(tensor):
+            value.const_value = _pointer(tensor, value.name or "", data, next(offsets))
+        elif isinstance(tensor, ir.ExternalTensor):
+            value.const_value = _in_memory(tensor)
     return copy
 
 
-def _with_external(model: ir.Model, data: Path, offsets: list[int]) -> ir.Model:
-    """A copy of a model whose movable weights point into the data file."""
-    copy = model.clone()
-    movable = [value for value in _weights(copy) if _is_movable(value)]
-    for value, offset in zip(movable, offsets, strict=True):
-        assert value.const_value is not None
-        tensor, shape = value.const_value, ir.Shape(dims_of(value.const_value))
-        value.const_value = ir.ExternalTensor(
-            data.name, offset, tensor.nbytes, tensor.dtype, shape=shape, name=value.name or "", base_dir=data.parent
-        )
+def _pointer(tensor: ir.TensorProtocol, name: str, data: Path, offset: int) -> ir.ExternalTensor:
+    shape = ir.Shape(dims_of(tensor))
+    return ir.ExternalTensor(
+        data.name, offset, tensor.nbytes, tensor.dtype, shape=shape, name=name, base_dir=data.parent
+    )
+
+
+def _in_memory(tensor: ir.ExternalTensor) -> ir.TensorProtocol:
+    is_closed = tensor.raw is None
+    copy = ir.Tensor(tensor.numpy().copy(), dtype=tensor.dtype, name=tensor.name)
+    if is_closed:
+        tensor.release()
     return copy
 
 
-def _remove_old_data(path: Path, current: Path | None) -> None:
-    """Remove data files of models that were at this path before."""
+def _checksum(pieces: Iterable[bytes]) -> str:
+    """SHA-1, as ONNX wants it."""
+    digest = hashlib.sha1(usedforsecurity=False)
+    for piece in pieces:
+        digest.update(piece)
+    return digest.hexdigest()
+
+
+def _has_checksum(data: Path, checksum: str) -> bool:
+    """Whether a data file is there and is this one."""
+    if not data.is_file():
+        return False
+    with data.open("rb") as file:
+        return _checksum(iter(lambda: file.read(2**20), b"")) == checksum
+
+
+def _write(path: Path, pieces: Iterable[bytes]) -> None:
+    """Write a file through to the disk, which may be full: better now than when the old files are gone."""
+    with path.open("wb") as file:
+        for piece in pieces:
+            file.write(piece)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _take_away(path: Path, successor: Path) -> None:
+    """Remove the old model, whose data is about to change; the new one inherits its mode."""
+    if path.exists():
+        shutil.copymode(path, successor)
+        path.unlink()
+
+
+def _reads_its_data(path: Path) -> bool:
+    """Whether there is a model at `path` that has weights in the file of `data_path`."""
+    if not path.is_file() or not data_path(path).is_file():
+        return False
+    try:
+        proto = onnx.load(str(path), format="protobuf", load_external_data=False)
+    except (DecodeError, OSError):
+        return False
+    entries = (entry for tensor in _tensors_of(proto.graph) for entry in tensor.external_data)
+    return any(entry.key == "location" and Path(entry.value) == Path(data_path(path).name) for entry in entries)
+
+
+def _old_style_data(path: Path) -> set[Path]:
+    """Data files that earlier versions wrote for models at this path, named by their contents."""
     pattern = re.compile(re.escape(path.name) + r"\.[0-9a-f]{8}\.data")
-    for file in path.parent.iterdir():
-        if pattern.fullmatch(file.name) and file != current:
-            file.unlink(missing_ok=True)
+    return {file for file in path.parent.iterdir() if pattern.fullmatch(file.name)}
+
+
+def _remove(files: Set[Path], model: ir.Model) -> None:
+    _keep_open(model, files)
+    for file in files:
+        file.unlink(missing_ok=True)
+
+
+def _keep_open(model: ir.Model, files: Set[Path]) -> None:
+    """Map the weights that the model has in these files, so that it can be read when the files are gone."""
+    places = {file.resolve() for file in files}
+    for value in _weights(model) if places else ():
+        tensor = value.const_value
+        if isinstance(tensor, ir.ExternalTensor) and Path(tensor.path).resolve() in places:
+            tensor.numpy()

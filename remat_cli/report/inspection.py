@@ -14,6 +14,7 @@ from remat_cli.core.placing import best_device
 from remat_cli.core.plan_file import PlanFile
 from remat_cli.core.problem import Problem
 from remat_cli.core.profile import Profile, Reference
+from remat_cli.core.resident import ProcessMemory, RunsForecast
 from remat_cli.core.simulate import baseline
 from remat_cli.core.verification import Verification, applies
 from remat_cli.report.devices_text import device_table, estimate_lines, link_lines, single_time
@@ -41,6 +42,7 @@ from remat_cli.report.placed import (
     placement_matrix,
 )
 from remat_cli.report.placement_picture import placement_lines
+from remat_cli.report.process_text import forecast_lines
 from remat_cli.report.regions import RegionReport, obstacle_lines, planned_regions, region_lines, step_times_ns
 from remat_cli.report.solution import EXIT_DONE, difference
 from remat_cli.report.style import Style, columns, duration, percent, plural
@@ -57,6 +59,7 @@ class InspectReport(msgspec.Struct, frozen=True, kw_only=True):
     long each step takes (plans with splits only, where steps before and after cannot be compared by number).
     `learnt` is what runs of a plan showed otherwise than predicted, before it was made again so many times
     (`rounds_of_learning`) and left room in its budget.
+    `process` is what a process holds that loads and runs it with default options, by simulation, `runs` its runs' part.
     Plans that span devices have `devices`, `links`, `memories` and `placement`; other bytes are then those of the
     first memory, and the baseline is the best single device, `baseline_device`.
     """
@@ -101,6 +104,8 @@ class InspectReport(msgspec.Struct, frozen=True, kw_only=True):
     learnt: tuple[Learnt, ...] = ()
     rounds_of_learning: int = 0
     room_bytes: int = 0
+    process: ProcessMemory | None = None
+    runs: RunsForecast | None = None
     warnings: tuple[str, ...] = ()
 
     @property
@@ -194,6 +199,8 @@ def inspect_plan(path: Path, file: PlanFile, warnings: tuple[str, ...] = ()) -> 
         regions=planned_regions(file),
         step_times_ns=step_times_ns(file) if splitting else (),
         baseline_step_times_ns=tuple(cost.time_ns for cost in splitting.whole_profile.ops) if splitting else (),
+        process=promise.process,
+        runs=promise.runs,
         warnings=warnings,
     )
 
@@ -265,6 +272,8 @@ def inspect_lines(report: InspectReport, style: Style) -> list[str]:
         lines += [f"  and {format_bytes(report.gate_bytes)} held by gates"]
     if report.regions or report.split_obstacle:
         lines += ["", *region_lines(report.regions), *obstacle_lines(report.split_obstacle, report.regions)]
+    if report.process is not None and report.runs is not None:
+        lines += ["", *forecast_lines(report.process, report.runs)]
     lines += learnt_lines(report.learnt, report.rounds_of_learning, report.room_bytes)
     return lines + _closing(report, style)
 

@@ -8,6 +8,7 @@ import msgspec
 
 from remat_cli.base.errors import RuntimeFailure
 from remat_cli.core.graph import TensorType
+from remat_cli.core.steady import PREFIX
 
 SUFFIX = "_kernel_time"
 COUNTER = "mem_bytes_requested_in_use"
@@ -114,9 +115,14 @@ def _tensor_type(entry: dict[str, Sequence[int]]) -> TensorType:
 
 
 def _without_nested(events: Sequence[ProfileEvent]) -> tuple[ProfileEvent, ...]:
-    """Drop the kernels of subgraphs: they are listed before the control-flow op that ran them, but began after it."""
+    """Drop the kernels of subgraphs: they are listed before the control-flow op that ran them, but began after it.
+
+    Of a file in the steady form only the graph inside is of interest, as if there were no form.
+    """
     kept: list[ProfileEvent] = []
     for event in events:
+        if event.name.startswith(PREFIX):
+            continue
         nested_bytes = 0
         while kept and kept[-1].start_us > event.start_us:
             nested = kept.pop()

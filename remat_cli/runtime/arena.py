@@ -10,20 +10,13 @@ from bisect import bisect_left, insort
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from remat_cli.core.requests import Request, outputs_of
+
 UNIT_BYTES = 256
 FIRST_REGION_BYTES = 2**20
 LARGEST_GROWTH_BYTES = 2**30
 MOST_DEAD_BYTES = 128 * 2**20  # a chunk is cut where more than this would be left unused in it
 TABLE_SHARE = 32  # every region has a table of 8 bytes for each 256 bytes of it, written when it is made
-
-
-@dataclass(frozen=True)
-class Request:
-    """Memory that is asked for (`takes`) or given back, known by a number of its own."""
-
-    number: int
-    bytes: int
-    takes: bool
 
 
 @dataclass
@@ -38,12 +31,17 @@ class Chunk:
 
 @dataclass
 class Arena:
-    """An arena from its first request on; requests of later runs go on in the regions that are there."""
+    """An arena from its first request on; requests of later runs go on in the regions that are there.
+
+    `free` are the free chunks as (size, region, start), in the order in which they are tried: new regions lie below
+    older ones, so of equal chunks theirs comes first (the region's number is negative).
+    """
 
     regions: list[int] = field(default_factory=list)
     chunks: list[list[Chunk]] = field(default_factory=list)
     touched: list[list[tuple[int, int]]] = field(default_factory=list)
     held: dict[int, Chunk] = field(default_factory=dict)
+    free: list[tuple[int, int, int]] = field(default_factory=list)
     growth_bytes: int = FIRST_REGION_BYTES
 
     def run(self, requests: Iterable[Request]) -> None:
@@ -57,8 +55,12 @@ class Arena:
     def take(self, number: int, size_bytes: int) -> None:
         """Give a request a chunk: the smallest free one that is large enough, of equal ones the lowest."""
         rounded = rounded_bytes(size_bytes)
-        chunk = self._smallest(rounded)
-        if chunk is None:
+        at = bisect_left(self.free, (rounded,))
+        if at < len(self.free):
+            _, region, start = self.free.pop(at)
+            row = self.chunks[-region]
+            chunk = row[bisect_left(row, start, key=_start)]
+        else:
             chunk = self._extended(rounded)
         if chunk.size >= 2 * rounded or chunk.size - rounded >= MOST_DEAD_BYTES:
             self._cut(chunk, rounded)
@@ -72,10 +74,19 @@ class Arena:
         chunk.owner = None
         row = self.chunks[chunk.region]
         at = bisect_left(row, chunk.start, key=_start)
-        for near in (at, at - 1):  # what is behind the chunk, then the chunk with what is before it
-            if 0 <= near < len(row) - 1 and row[near].owner is None and row[near + 1].owner is None:
-                row[near].size += row[near + 1].size
-                del row[near + 1]
+        if at + 1 < len(row) and row[at + 1].owner is None:
+            self._forget(row[at + 1])
+            chunk.size += row.pop(at + 1).size
+        if at and row[at - 1].owner is None:
+            self._forget(row[at - 1])
+            row[at - 1].size += row.pop(at).size
+            chunk = row[at - 1]
+        insort(self.free, (chunk.size, -chunk.region, chunk.start))
+
+    @property
+    def state(self) -> tuple[tuple[int, int, int, bool], ...]:
+        """Where chunks lie and which are free: two equal ones go on alike."""
+        return tuple((c.region, c.start, c.size, c.owner is None) for row in self.chunks for c in row)
 
     @property
     def reserved_bytes(self) -> int:
@@ -92,13 +103,12 @@ class Arena:
         """What the process holds for the arena: what was touched, and the tables of regions."""
         return self.touched_bytes + self.reserved_bytes // TABLE_SHARE
 
-    def _smallest(self, size: int) -> Chunk | None:
-        """The smallest free chunk that is large enough; new regions lie below older ones, so they come first."""
-        fits = (chunk for row in reversed(self.chunks) for chunk in row if chunk.owner is None and chunk.size >= size)
-        return min(fits, key=_size, default=None)
+    def _forget(self, chunk: Chunk) -> None:
+        """Take a chunk out of the free ones."""
+        del self.free[bisect_left(self.free, (chunk.size, -chunk.region, chunk.start))]
 
     def _extended(self, size: int) -> Chunk:
-        """A new region, as one free chunk."""
+        """A new region, as one chunk."""
         if size > self.growth_bytes:
             while self.growth_bytes < size:
                 self.growth_bytes *= 2
@@ -117,6 +127,54 @@ class Arena:
         rest = Chunk(chunk.region, chunk.start + size, chunk.size - size)
         chunk.size = size
         insort(row, rest, key=_start)
+        insort(self.free, (rest.size, -rest.region, rest.start))
+
+
+@dataclass(frozen=True)
+class RunMemory:
+    """What the process holds for a session's arena when a run has ended, and the regions that were taken during it."""
+
+    resident_bytes: int
+    reserved_bytes: int
+    new_regions: tuple[int, ...]
+
+
+BLOCK = 10**12
+"""Number of the request for a run's block."""
+
+
+def simulate_runs(requests: Sequence[Request], runs: int, held: int) -> tuple[RunMemory, ...]:
+    """What each of the first runs of a session leaves behind, while the caller holds outputs of so many runs before.
+
+    The first run asks for tensors one by one, later ones for one block for all that have a place in it, before
+    anything else. Outputs of a run are given back when `held` more runs have ended: with 0 before the next one begins.
+    """
+    arena, found = Arena(), list[RunMemory]()
+    block_bytes = pattern_bytes([request for request in requests if request.in_block])
+    outputs = outputs_of(requests)
+    shift = 1 + max((abs(request.number) for request in requests), default=0)
+    for run in range(runs):
+        before, offset = len(arena.regions), 2 * shift * run
+        with_block = run > 0 and block_bytes > 0
+        if with_block:
+            arena.take(BLOCK, block_bytes)
+        for request in requests:
+            if not (with_block and request.in_block):
+                _serve(arena, request, offset)
+        if with_block:
+            arena.give_back(BLOCK)
+        if run >= held:
+            for output in outputs:
+                arena.give_back(output.number + 2 * shift * (run - held))
+        found.append(RunMemory(arena.resident_bytes, arena.reserved_bytes, tuple(arena.regions[before:])))
+    return tuple(found)
+
+
+def _serve(arena: Arena, request: Request, offset: int) -> None:
+    if request.takes:
+        arena.take(request.number + offset, request.bytes)
+    else:
+        arena.give_back(request.number + offset)
 
 
 def rounded_bytes(size_bytes: int) -> int:
@@ -126,10 +184,6 @@ def rounded_bytes(size_bytes: int) -> int:
 
 def _start(chunk: Chunk) -> int:
     return chunk.start
-
-
-def _size(chunk: Chunk) -> int:
-    return chunk.size
 
 
 def _touch(spans: list[tuple[int, int]], start: int, end: int) -> None:
@@ -149,8 +203,9 @@ def _end(span: tuple[int, int]) -> int:
 def pattern_bytes(requests: Sequence[Request]) -> int:
     """The block that later runs take for the requests of a first one: each is placed at once, in the tightest gap.
 
-    Requests are rounded up to whole units; one that fits no gap goes behind the last live one. Nothing is sorted and
-    nothing looks ahead (`MemPatternPlanner` in the runtime).
+    Requests are rounded up to whole units. What lies between the last live one and the highest end so far is a gap too;
+    one that fits no gap goes behind the last live one. Nothing is sorted and nothing looks ahead (`MemPatternPlanner`
+    in the runtime).
     """
     live: list[tuple[int, int, int]] = []
     height = 0
@@ -160,8 +215,8 @@ def pattern_bytes(requests: Sequence[Request]) -> int:
             continue
         size = rounded_bytes(request.bytes) if request.bytes else 0
         ends = [0, *(end for _, end, _ in live)]
-        starts = [start for start, _, _ in live]
-        gaps = [(start - end, end) for end, start in zip(ends, starts, strict=False) if start - end >= size]
+        starts = [*(start for start, _, _ in live), height]
+        gaps = [(start - end, end) for end, start in zip(ends, starts, strict=True) if start - end >= size]
         offset = min(gaps, key=_waste)[1] if gaps else ends[-1]
         insort(live, (offset, offset + size, request.number))
         height = max(height, offset + size)

@@ -51,6 +51,7 @@ PACKING: Mapping[tuple[str, str], PackingRule] = MappingProxyType(
         ("", "MatMulInteger"): PackingRule(frozenset({1}), _BYTE, _MATRIX),
         ("", "QLinearMatMul"): PackingRule(frozenset({3}), _BYTE, _MATRIX),
         ("", "QLinearConv"): PackingRule(frozenset({3}), _BYTE),
+        (_MS, "QLinearConv"): PackingRule(frozenset({3}), _BYTE),
         (_MS, "DynamicQuantizeMatMul"): PackingRule(frozenset({1}), _BYTE, _MATRIX),
         (_MS, "MatMulIntegerToFloat"): PackingRule(frozenset({1}), _BYTE, _MATRIX),
         (_MS, "QGemm"): PackingRule(frozenset({3}), _BYTE, _MATRIX),

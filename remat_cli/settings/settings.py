@@ -1,26 +1,25 @@
 """Everything a user can set: a YAML file under flags, checked once; the only reader of the environment."""
 
 import os
-import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from fractions import Fraction
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import msgspec
 
 from remat_cli.base.errors import ConfigError
 from remat_cli.base.files import check_target
 from remat_cli.base.processes import available_cores
-from remat_cli.core.budget import Budget, Scope, parse_budget, parse_share
+from remat_cli.core.budget import Budget, Scope
 from remat_cli.core.conditions import Conditions
 from remat_cli.core.profile import DeviceSpec
-from remat_cli.core.splits import DEFAULT_RACE_SHARE, SplitAxis, SplitMode, SplitOptions, parse_split_axis
+from remat_cli.core.splits import DEFAULT_RACE_SHARE, SplitAxis, SplitMode, SplitOptions
 from remat_cli.core.training import TrainOptions
 from remat_cli.core.verification import Checks, VerifyMode
 from remat_cli.devices.provider_table import is_plain, named_spec
-from remat_cli.settings.devices import described_budget, memory_budgets, parse_devices, with_threads
-from remat_cli.settings.train import parse_pairs, parse_train
+from remat_cli.settings.devices import described_budget, memory_budgets, with_threads
+from remat_cli.settings.parsers import PARSERS
 from remat_cli.settings.yaml_file import converted, read_yaml, suggest
 
 PRINTING = ("format", "quiet", "verbose", "color")
@@ -43,6 +42,9 @@ class Settings(
 
     `devices` may be given as names or description files; `estimate` admits devices that are not here, at estimated
     costs; `overlap` lets copies between memories run beside ops.
+    `budget_scope` None is the command's own choice. `external_data` puts weights into a file beside the model (None:
+    where they are large); a process maps it, and `count_mapped` counts that against a budget on the process. `plain`
+    leaves out the form in which later runs take what the first one took.
     `threads` are the solver's (0: all cores), `intra_op_threads` the profile's and the run's (0: the runtime's own
     default). `max_tiles` is the most tiles of one region; `allow_reassociation` admits splits that add in another
     order, which changes the last bits of outputs. `options` are the chosen solver's, `solvers` those of any solver by
@@ -52,12 +54,13 @@ class Settings(
     """
 
     budget: Budget | None = None
-    budget_scope: Scope = "total"
+    budget_scope: Scope | Literal["total"] | None = None
     max_overhead_share: Fraction = Fraction(1, 5)
     devices: tuple[DeviceSpec, ...] = (named_spec("cpu"),)
     estimate: bool = False
     overlap: bool = False
     portable: bool = False
+    plain: bool = False
     intra_op_threads: int = 0
 
     split: SplitMode = "auto"
@@ -84,6 +87,8 @@ class Settings(
 
     verify: VerifyMode = "on"
     capped_run: bool = True
+    external_data: bool | None = None
+    count_mapped: bool = False
     output: Path | None = None
     plan: Path | None = None
     svg: Path | None = None
@@ -102,6 +107,28 @@ class Settings(
         return self.threads or available_cores()
 
     @property
+    def scope(self) -> Scope:
+        """What a budget bounds where the command has no choice of its own; `total` is an older name of `live`."""
+        return "live" if self.budget_scope is None or self.budget_scope == "total" else self.budget_scope
+
+    @property
+    def compile_scope(self) -> Scope:
+        """What a budget bounds that a model is compiled to: bytes on the CPU alone are those of the process.
+
+        Raises:
+            ConfigError: a process is to be bound by what cannot say so.
+        """
+        budget, conditions = self.budget, self.conditions
+        is_bytes = budget is not None and budget.kind == "bytes"
+        can_be = is_bytes and conditions.may_be_alone and is_plain(self.devices[0]) and not self.portable
+        if self.budget_scope == "process" and not can_be:
+            text = "" if budget is None else f" '{budget.text}'"
+            reason = "--portable" if self.portable else "several devices or another one than the CPU"
+            why = f"budget{text} is not bytes" if not is_bytes else f"it does not go with {reason}"
+            raise ConfigError(f"--budget-scope process: {why}: write one such as 512MiB, or --budget-scope live")
+        return "process" if self.budget_scope is None and can_be else self.scope
+
+    @property
     def conditions(self) -> Conditions:
         """What stages need to know about the model and the machine."""
         return Conditions(
@@ -111,6 +138,7 @@ class Settings(
             inputs=self.inputs,
             seed=self.seed,
             portable=self.portable,
+            plain=self.plain,
             estimate=self.estimate,
             intra_op_threads=self.intra_op_threads,
             custom_ops=tuple(str(library.resolve()) for library in self.custom_ops),
@@ -178,57 +206,6 @@ def default_cache_dir(environment: Mapping[str, str]) -> Path:
     return (Path(base) if base else Path.home() / ".cache") / "remat"
 
 
-def parse_seconds(value: object) -> float:
-    """Seconds from `30s`, `2m`, `500ms`, `1h` or a number of seconds.
-
-    Raises:
-        ConfigError: not a positive duration.
-    """
-    match = re.fullmatch(r"\s*([0-9]*\.?[0-9]+)\s*(ms|s|m|min|h|)\s*", str(value))
-    if match is None or float(match[1]) <= 0:
-        raise ConfigError(f"time limit '{value}' is not a duration: write 30s, 2m or 500ms")
-    return float(match[1]) * {"ms": 0.001, "": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}[match[2]]
-
-
-def parse_dims(value: object) -> dict[str, int]:
-    """Bound dimensions from `batch=8` texts, or the mapping of a YAML file.
-
-    Raises:
-        ConfigError: not NAME=SIZE with a positive size.
-    """
-    dims: dict[str, int] = {}
-    for name, size in parse_pairs(value, "=", "dimension", "--dim batch=8").items():
-        if not re.fullmatch(r"[0-9]+", str(size)) or int(size) < 1:
-            raise ConfigError(f"dimension {name}={size}: the size must be a positive integer, such as --dim batch=8")
-        dims[name] = int(size)
-    return dims
-
-
-def parse_input_shapes(value: object) -> dict[str, tuple[int, ...]]:
-    """Input shapes from `x:1,3,224,224` texts, or the mapping of a YAML file.
-
-    Raises:
-        ConfigError: not NAME:SIZES with sizes of at least 0.
-    """
-    shapes: dict[str, tuple[int, ...]] = {}
-    for name, sizes in parse_pairs(value, ":", "input shape", "--input-shape x:1,3,224,224").items():
-        texts = [str(size) for size in sizes] if isinstance(sizes, list | tuple) else str(sizes).split(",")
-        texts = [] if texts == [""] else [text.strip() for text in texts]
-        if not all(re.fullmatch(r"[0-9]+", text) for text in texts):
-            raise ConfigError(f"input shape {name}:{sizes} must be integers, such as --input-shape x:1,3,224,224")
-        shapes[name] = tuple(int(text) for text in texts)
-    return shapes
-
-
-def parse_options(value: object) -> dict[str, Any]:
-    """Solver options from `name=value` texts, or the mapping of a YAML file.
-
-    Raises:
-        ConfigError: not NAME=VALUE.
-    """
-    return {key.replace("-", "_"): v for key, v in parse_pairs(value, "=", "option", "--option max_copies=2").items()}
-
-
 def _settled(settings: Settings) -> Settings:
     """The settings with devices checked.
 
@@ -265,91 +242,6 @@ def output_paths(model: Path, settings: Settings) -> Outputs:
     check_target(output, sources=(model,), overwrite=settings.force)
     check_target(plan, sources=(model, output), overwrite=settings.force)
     return Outputs(output, plan, output.with_name(f"{name}.failed.onnx"))
-
-
-def _parse_gap(value: object) -> Fraction:
-    return _parse_small_share(value, "gap", 1)
-
-
-def _parse_max_overhead(value: object) -> Fraction:
-    return _parse_small_share(value, "max overhead", 100)
-
-
-def _parse_race(value: object) -> Fraction:
-    return _parse_small_share(value, "race", 1)
-
-
-def _parse_small_share(value: object, what: str, most: int) -> Fraction:
-    """A share; without a percent sign a number above 1 is refused, since 20 would hardly mean 2000 %."""
-    share = parse_share(str(value), what)
-    if share > (most if "%" in str(value) else 1):
-        raise ConfigError(f"{what} '{value}' is too large: write a percentage such as 20%, or a fraction such as 0.2")
-    return share
-
-
-def _parse_budget(value: object) -> Budget:
-    if isinstance(value, dict):
-        value = ",".join(f"{device}={amount}" for device, amount in value.items())
-    return parse_budget(str(value))
-
-
-def _parse_split(value: object) -> str:
-    """A mode; YAML reads a bare `off` as false."""
-    word = "off" if value is False else "on" if value is True else str(value)
-    if word not in get_args(SplitMode):
-        raise ConfigError(f"split '{word}' is not a mode: write auto, off or max")
-    return word
-
-
-def _parse_verify(value: object) -> str:
-    """A mode; YAML and Python say true and false."""
-    word = {"True": "on", "False": "off", "true": "on", "false": "off"}.get(str(value), str(value))
-    if word not in get_args(VerifyMode):
-        raise ConfigError(f"verify '{word}' is not a mode: write true, false, fast or thorough")
-    return word
-
-
-def _parse_axis(value: object) -> SplitAxis:
-    return parse_split_axis(str(value))
-
-
-def _parse_solvers(value: object) -> object:
-    if not isinstance(value, dict):
-        raise ConfigError("solvers must map solver names to their options, such as `moccasin: {max_copies: 2}`")
-    return {str(name).replace("_", "-"): options or {} for name, options in value.items()}
-
-
-def _parse_path(value: object) -> Path:
-    return Path(str(value)).expanduser()
-
-
-def _parse_paths(value: object) -> tuple[Path, ...]:
-    return tuple(map(_parse_path, value if isinstance(value, list | tuple) else (value,)))
-
-
-PARSERS: Mapping[str, Callable[[object], object]] = {
-    "budget": _parse_budget,
-    "max_overhead": _parse_max_overhead,
-    "gap": _parse_gap,
-    "race": _parse_race,
-    "split": _parse_split,
-    "split_axis": _parse_axis,
-    "verify": _parse_verify,
-    "time_limit": parse_seconds,
-    "devices": parse_devices,
-    "solvers": _parse_solvers,
-    "options": parse_options,
-    "dims": parse_dims,
-    "input_shapes": parse_input_shapes,
-    "train": parse_train,
-    "inputs": _parse_path,
-    "custom_ops": _parse_paths,
-    "output": _parse_path,
-    "plan": _parse_path,
-    "svg": _parse_path,
-    "work_dir": _parse_path,
-    "cache_dir": _parse_path,
-}
 
 
 def _parse(values: Mapping[str, Any], where: str) -> dict[str, Any]:

@@ -21,7 +21,9 @@ CHECKS = Checks()
 class CompileRequest:
     """Conditions, budgets by memory (`budget` is how the user wrote them), the search, and which splits may be made.
 
-    `overlap` lets copies between memories run beside ops; `checks` says how the plan is verified.
+    `external_data` puts weights into a file of their own (None: where they are large), and `count_mapped` counts pages
+    of it against a budget on the process. `overlap` lets copies between memories run beside ops; `checks` says how the
+    plan is verified.
     """
 
     conditions: Conditions
@@ -32,6 +34,13 @@ class CompileRequest:
     splits: SplitOptions
     overlap: bool = False
     checks: Checks = CHECKS
+    external_data: bool | None = None
+    count_mapped: bool = False
+
+    @property
+    def process_budget_bytes(self) -> int | None:
+        """What a process may hold; None where the budget bounds what is live."""
+        return next(iter(self.budgets.values())).bytes if self.scope == "process" else None
 
 
 def ask(platform: Platform, request: CompileRequest) -> BudgetQuestion:

@@ -16,6 +16,7 @@ from remat_cli.onnx_io.rewrite import Rewritten
 from remat_cli.stages.platform import Platform
 from remat_cli.stages.prepare import Prepared
 from remat_cli.stages.solve import BudgetAnswer
+from remat_cli.stages.steady import Formed
 
 
 @dataclass(frozen=True)
@@ -23,11 +24,12 @@ class WrittenModel:
     """A rewritten model as the judge sees it, gates included.
 
     `unexplained_bytes` is by how much its live peak was measured to be more, for a reason that no rule of the judge
-    has.
+    has. `formed` is the form in which it is written, and what a process then holds for its runs.
     """
 
     rewritten: Rewritten
     judged: Judged
+    formed: Formed
     unexplained_bytes: int = 0
 
     @property
@@ -107,6 +109,11 @@ class PlannedModel:
     def profile(self) -> Profile:
         """The costs of the model that was planned, on the first device."""
         return self.platform.profile
+
+    @property
+    def is_steady(self) -> bool:
+        """Whether it is written in the steady form."""
+        return self.written is not None and self.written.formed.form is not None
 
     @property
     def has_plan(self) -> bool:

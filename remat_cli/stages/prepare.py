@@ -3,7 +3,7 @@
 import contextlib
 import tempfile
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -83,6 +83,10 @@ class Prepared:
     facts: ModelFacts
     corrections: Mapping[str, Correction]
     first_outputs: Mapping[str, Any] | None = None
+
+    def without_form(self) -> "Prepared":
+        """The same model, not to be written in the steady form."""
+        return replace(self, conditions=msgspec.structs.replace(self.conditions, plain=True))
 
     @cached_property
     def outputs(self) -> Mapping[str, Any]:

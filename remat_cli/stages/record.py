@@ -10,6 +10,7 @@ import msgspec
 from remat_cli import __version__
 from remat_cli.base.errors import ModelError
 from remat_cli.base.files import sha256
+from remat_cli.base.units import format_bytes
 from remat_cli.core.graph import Graph
 from remat_cli.core.plan import Compute, Schedule
 from remat_cli.core.plan_file import (
@@ -26,14 +27,22 @@ from remat_cli.core.profile import Placement, Profile
 from remat_cli.core.verification import Verification
 from remat_cli.devices.provider_table import PROVIDERS, named_spec
 from remat_cli.onnx_io.phases import annotate
+from remat_cli.onnx_io.save import has_data_file, save
 from remat_cli.report.solution import SolutionReport, solution_report
 from remat_cli.runtime.profile_cache import provenance
 from remat_cli.runtime.verify import VerifyRequest
 from remat_cli.stages.ask import CompileRequest
 from remat_cli.stages.planned import PlannedModel, WrittenModel
 from remat_cli.stages.prepare import Prepared
+from remat_cli.stages.resident import process_forecast
 
-PATTERN_OFF = "options.enable_mem_pattern = False  # else later runs take one block for all tensors\n"
+PATTERN_OFF = "options.enable_mem_pattern = False  # else later runs take one block for all tensors{}\n"
+LEANEST = (
+    "# leanest, for {size} a run that is given back after it, at the price of time: start Python with\n"
+    "# MALLOC_MMAP_THRESHOLD_=65536 in its environment, and set\n"
+    "# options.enable_mem_pattern = options.enable_cpu_mem_arena = False\n"
+)
+ARENA_OFF_BYTES = 2**20  # what a session holds beyond live tensors where it has no arena
 UNVERIFIED = "not verified: run `remat verify` on the plan"
 NO_GAIN = (
     "no gain in the runtime's arena: no hard cap was found under which this model runs and the original fails; it has "
@@ -115,14 +124,29 @@ def model_to_write(planned: PlannedModel) -> Any:
     return noted_model(planned) if planned.written is None else planned.written.rewritten.model
 
 
+def save_written(planned: PlannedModel, path: Path, external_data: bool | None) -> None:
+    """Write the model; with its weights in a file beside it where that was asked for, or they are many.
+
+    Raises:
+        ConfigError: the path cannot be written.
+        RematError: the disk is full or failed.
+    """
+    model = model_to_write(planned)
+    save(model, path, external=has_data_file(model, external_data))
+
+
 def _request(planned: PlannedModel, request: CompileRequest) -> PlanRequest:
     question, conditions, splits = planned.answer.question, request.conditions, request.splits
     asked = PlanRequest(
         budget=question.text,
         budget_bytes=question.budget_bytes,
         budget_scope=request.scope,
+        process_budget_bytes=request.process_budget_bytes,
+        count_mapped=request.count_mapped,
+        external_data=request.external_data,
         order=request.search.limits.order,
         portable=conditions.portable,
+        plain=conditions.plain,
         dims=conditions.dims,
         input_shapes=conditions.input_shapes,
         custom_ops=conditions.custom_ops,
@@ -173,6 +197,8 @@ def _promise(written: WrittenModel, planned: PlannedModel, request: CompileReque
         baseline_memory_bytes=baseline.memory_bytes[0],
         exact_session=ExactSession(intra_op_num_threads=request.conditions.intra_op_threads),
         holds_by_default=not request.conditions.portable,
+        process=process_forecast(written, planned.prepared, request.external_data),
+        runs=written.formed.runs,
     )
 
 
@@ -326,10 +352,20 @@ def snippet(plan: PlanFile, output: Path, path: Path) -> str:
         "options = ort.SessionOptions()\n"
         f"{threads}"
         f"{libraries}"
-        f"{PATTERN_OFF}"
+        f"{_options(plan)}"
         f'session = ort.InferenceSession("{output.as_posix()}", options, providers=["{provider}"])\n'
         "outputs = session.run(None, inputs)  # inputs: a dict of numpy arrays by name\n"
     )
+
+
+def _options(plan: PlanFile) -> str:
+    """Lines for who owns the session: what keeps later runs small, unless the file does, and what is leanest."""
+    runs, promise = plan.promise.runs, plan.promise
+    leanest = LEANEST.format(size=format_bytes(promise.peak_bytes - promise.fixed_bytes + ARENA_OFF_BYTES))
+    if runs is not None and runs.ballast_bytes is not None:
+        return leanest
+    block = f": {format_bytes(runs.block_bytes)}" if runs is not None and runs.block_bytes else ""
+    return PATTERN_OFF.format(block) + leanest
 
 
 def warnings(plan: PlanFile, seen: Verification | None) -> tuple[str, ...]:

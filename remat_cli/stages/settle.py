@@ -9,8 +9,7 @@ import msgspec
 from remat_cli.base import progress as stages
 from remat_cli.base.progress import Progress
 from remat_cli.core.learning import Learnt, Lesson
-from remat_cli.core.verification import Verification
-from remat_cli.onnx_io.load import save
+from remat_cli.core.verification import Verification, applies
 from remat_cli.stages.ask import CompileRequest
 from remat_cli.stages.corrections import Corrections, remember_corrections
 from remat_cli.stages.learn import corrections_of, noted, plan_corrected
@@ -18,12 +17,15 @@ from remat_cli.stages.place import AUTO, on_best_single, other_single, plan_agai
 from remat_cli.stages.planned import PlannedModel
 from remat_cli.stages.platform import Platform
 from remat_cli.stages.prepare import remember_cap
-from remat_cli.stages.record import model_to_write, plan_file
+from remat_cli.stages.record import plan_file, save_written
 from remat_cli.stages.verify import PlannedRun, verify_plan_closely
-from remat_cli.stages.write import with_budget, write_with_room
+from remat_cli.stages.write import with_budget, write_with_room, write_within_budget
 
 MOST_ROUNDS = 4  # of learning from a run and planning again
 MOST_ROOM_SHARE = 0.02  # of the budget: what rules cannot explain is small
+WITHOUT_FORM = (
+    "written without the steady form, in which the runtime did not run it as planned: later runs take a block for all"
+)
 ATTEMPTS = 3  # to count what sessions hold of weights, which shows only when they are open
 
 
@@ -58,7 +60,7 @@ class Settling:
     def _seen(self, planned: PlannedModel) -> tuple[Settled, tuple[Lesson, ...]]:
         """Run the plan file and its model; also where runs left the judge."""
         path = Path(tempfile.mkdtemp(prefix="settle_", dir=self.work)) / "rewritten.onnx"
-        save(model_to_write(planned), path)
+        save_written(planned, path, self.request.external_data)
         written = planned.written
         judged = None if written is None else written.judged
         run = PlannedRun(plan_file(planned, self.request), path, other_single(planned), judged)
@@ -74,6 +76,7 @@ class Settling:
         earlier rounds is in the last report.
         """
         known: tuple[Learnt, ...] = ()
+        notes: tuple[str, ...] = ()
         first_bytes, room_bytes = None, 0
         for rounds in range(MOST_ROUNDS + 1):
             found, lessons = self._seen(planned)
@@ -90,13 +93,18 @@ class Settling:
                 rounds_of_learning=rounds,
                 first_predicted_peak_bytes=first_bytes,
                 room_bytes=room_bytes,
+                notes=(*seen.notes, *notes),
             )
             found = replace(found, seen=seen)
             if seen.passed:
                 remember_corrections(corrections, self.request.conditions)
-            if seen.passed or seen.is_broken or rounds == MOST_ROUNDS:
+            is_settled = seen.passed or applies(seen.process)  # a process is measured once all else is as promised
+            if is_settled or rounds == MOST_ROUNDS or (seen.is_broken and not planned.is_steady):
                 break
             self.progress.stage(stages.LEARNING)
+            if seen.is_broken:
+                planned, notes = self._plain(planned), (WITHOUT_FORM,)
+                continue
             again, room_bytes = self._again(planned, seen, corrections, room_bytes)
             if again is None or again.written is None:
                 break
@@ -121,6 +129,11 @@ class Settling:
         if roomy is not None and roomy.written is not None:
             return roomy, room_bytes
         return None if planned.tighter is None else planned.tighter(), 0
+
+    def _plain(self, planned: PlannedModel) -> PlannedModel:
+        """The same plan without the steady form, inside which the runtime did not run it as planned."""
+        plain = replace(planned, prepared=planned.prepared.without_form())
+        return write_within_budget(plain, self.request.search, self.progress)
 
     def _with_room(self, planned: PlannedModel, room_bytes: int) -> PlannedModel | None:
         """A plan made again for so much less than the budget; None where that is nothing, or more than a small part."""

@@ -15,15 +15,17 @@ from remat_cli.core.plan import Compute, Schedule
 from remat_cli.core.plan_file import PlanFile, graph_instances
 from remat_cli.core.profile import DeviceSpec, Profile
 from remat_cli.core.program import Program, SeenMemory
+from remat_cli.core.resident import ProcessSeen
 from remat_cli.core.simulate import simulate
 from remat_cli.core.verification import Checks, Verification
 from remat_cli.runtime.likeness import Likeness, have_same_bits, likeness
 from remat_cli.runtime.segment_run import TimedRuns, see_memory, time_runs
 from remat_cli.runtime.session import runtime_version
 from remat_cli.runtime.verify import MOST_RUNS, THOROUGH_RUNS, verify_closely
-from remat_cli.stages.prepare import Prepared
+from remat_cli.stages.prepare import Prepared, default_settings
 from remat_cli.stages.program import placed_program
 from remat_cli.stages.record import request_of
+from remat_cli.stages.resident import ResidentRequest, see_processes
 
 FIRST_RUNS = 2  # on the clock, of every plan
 ROUNDS, RUNS = 3, 4  # more of them, in turns, where that takes no longer than MORE_SECONDS or is to be thorough
@@ -68,7 +70,34 @@ def verify_plan_closely(
     request = replace(
         request_of(run.plan, whole, run.model), mode=checks.mode, capped=checks.capped_run, judged=run.judged
     )
-    return verify_closely(request, progress.advance)
+    report, lessons = verify_closely(request, progress.advance)
+    if report.passed and _has_process(run.plan, checks):
+        report = msgspec.structs.replace(report, process=_process(run, whole, checks, progress))
+    return report, lessons
+
+
+def _has_process(plan: PlanFile, checks: Checks) -> bool:
+    """Whether resident memory of the plan's model is measured: what was predicted of it is about a default session."""
+    return checks.mode in ("on", "thorough") and plan.promise.process is not None and not plan.request.portable
+
+
+def _process(run: PlannedRun, whole: Prepared, checks: Checks, progress: Progress) -> ProcessSeen | None:
+    """What processes hold that load and run the user's model and the new one."""
+    plan, predicted = run.plan, run.plan.promise.process
+    assert predicted is not None
+    progress.stage(stages.WATCHING)
+    request = ResidentRequest(
+        reference=whole.source.path,
+        rewritten=run.model,
+        feeds=whole.feeds,
+        settings=default_settings(whole.conditions),
+        predicted=predicted,
+        budget_bytes=plan.request.process_budget_bytes,
+        with_mapped=plan.request.count_mapped,
+        is_thorough=checks.mode == "thorough",
+        is_limited=checks.capped_run and (checks.mode == "thorough" or plan.request.process_budget_bytes is not None),
+    )
+    return see_processes(request, progress.advance)
 
 
 def _tell_how_long(plan: PlanFile, checks: Checks, progress: Progress) -> None:

@@ -12,19 +12,20 @@ from remat_cli.base import progress as stages
 from remat_cli.base.errors import RematError
 from remat_cli.base.progress import Progress
 from remat_cli.core.conditions import Conditions
-from remat_cli.core.graph import Graph
+from remat_cli.core.graph import without_buffers
 from remat_cli.core.learning import Judged
 from remat_cli.core.plan import Plan
-from remat_cli.core.problem import make_problem, tensor_ids
+from remat_cli.core.problem import make_problem
 from remat_cli.core.profile import OpCost, Profile
-from remat_cli.core.reuse import KeptBuffers, kept_buffers
+from remat_cli.core.requests import run_requests
 from remat_cli.core.simulate import baseline
 from remat_cli.core.tidy import calm
 from remat_cli.onnx_io.interface import weight_uses
 from remat_cli.onnx_io.load import save
 from remat_cli.onnx_io.loaded import Touched, held_back, touched
 from remat_cli.onnx_io.rewrite import RewriteInfo, Rewritten, rewrite, set_model_metadata
-from remat_cli.onnx_io.to_graph import known_kind, to_graph
+from remat_cli.onnx_io.steady import steady, weight_bytes_of
+from remat_cli.onnx_io.to_graph import to_graph
 from remat_cli.runtime.loading import shapes_at_load
 from remat_cli.runtime.session import optimize
 from remat_cli.stages.corrections import step_signatures, with_corrections
@@ -32,7 +33,9 @@ from remat_cli.stages.fit import excess_bytes, fit
 from remat_cli.stages.planned import PlannedModel, WrittenModel
 from remat_cli.stages.prepare import Prepared
 from remat_cli.stages.solve import BudgetAnswer, Search, answer_again, tidied
+from remat_cli.stages.steady import Formed, Inside, best_form, forecast, inside, kept_by_default
 
+FORM_TIME_SHARE = 1.001  # of the time of a plan: what room for the form's few bytes may cost
 MOST_PASSES = 6  # of the optimiser, each answered by gates
 
 
@@ -43,14 +46,26 @@ def write_within_budget(planned: PlannedModel, search: Search, progress: Progres
     then planned again for less. For `min` the budget becomes what the written model needs.
     """
 
-    def build(found: BudgetAnswer) -> tuple[BudgetAnswer, WrittenModel]:
+    def build(found: BudgetAnswer, prepared: Prepared = planned.prepared) -> tuple[BudgetAnswer, WrittenModel]:
         progress.stage(stages.REWRITING)
-        return _write_calmly(planned.prepared, planned.profile, tidied(found), search)
+        return _write_calmly(prepared, planned.profile, tidied(found), search)
 
-    answer, written = fit(planned.answer, build, search, progress)
+    first = planned.answer
+    answer, written = fit(first, build, search, progress)
+    if planned.prepared.conditions.may_be_steady and _costs_more(answer, first):
+        plain_answer, plain = build(first, planned.prepared.without_form())
+        if not _excess_bytes(plain_answer, plain):
+            answer, written = plain_answer, plain
     if written is not None and answer.question.least and written.least_budget_bytes > answer.question.budget_bytes:
         return with_budget(replace(planned, answer=answer, written=written), written.least_budget_bytes)
     return replace(planned, answer=answer if written is not None else tidied(answer), written=written)
+
+
+def _costs_more(answer: BudgetAnswer, first: BudgetAnswer) -> bool:
+    """Whether making room for the small tensors of a form took the plan, or made it slower."""
+    if first.plan is None or first.question.least:
+        return False
+    return answer.plan is None or answer.plan.time_ns > FORM_TIME_SHARE * first.plan.time_ns
 
 
 def save_in_order(prepared: Prepared, profile: Profile, path: Path) -> Path:
@@ -120,11 +135,24 @@ def _excess_bytes(answer: BudgetAnswer, written: WrittenModel) -> int:
 
 
 def _write(prepared: Prepared, profile: Profile, answer: BudgetAnswer) -> WrittenModel:
+    """Write the plan, in the form in which a process holds least."""
     assert answer.plan is not None
     rewritten = _left_alone(prepared, answer.plan, answer.question.budget_bytes)
-    written = _judge_again(prepared, profile, answer.plan, rewritten)
-    set_model_metadata(rewritten.model, "remat.predicted_peak_bytes", str(written.plan.peak))
-    return written
+    plain = judge_again(prepared, profile, answer.plan, rewritten)
+    found = inside(rewritten, plain.graph, prepared.conditions)
+    if found is None:
+        formed, judged = Formed(None, forecast(run_requests(plain.graph, plain.plan, plain.kept))), plain
+    else:
+        within = judge_again(prepared, profile, answer.plan, rewritten, found)
+        most_bytes = max(answer.question.budget_bytes, within.plan.peak) - within.fixed_bytes
+        formed = best_form(plain, within, found.branch, most_bytes)
+        judged = plain
+        if formed.form is not None:
+            judged = judge_again(prepared, profile, answer.plan, rewritten, replace(found, form=formed.form))
+    set_model_metadata(rewritten.model, "remat.predicted_peak_bytes", str(judged.plan.peak))
+    if formed.form is not None:
+        rewritten = replace(rewritten, model=steady(rewritten.model, formed.form))
+    return WrittenModel(rewritten, judged, formed)
 
 
 def _left_alone(prepared: Prepared, plan: Plan, budget_bytes: int) -> Rewritten:
@@ -156,38 +184,37 @@ def _touched(rewritten: Rewritten, conditions: Conditions, work: Path) -> Touche
         return touched(rewritten.model, loaded)
 
 
-def _judge_again(prepared: Prepared, profile: Profile, plan: Plan, rewritten: Rewritten) -> WrittenModel:
+def judge_again(
+    prepared: Prepared, profile: Profile, plan: Plan, rewritten: Rewritten, found: Inside | None = None
+) -> Judged:
     """Judge the written model from its own graph: the plan's steps at their measured cost, gates at none.
+
+    With `found` it is judged as it is inside the steady form; outputs that are made beforehand are then fixed.
 
     Raises:
         RematError: the file would not run in the plan's order.
     """
-    graph = to_graph(rewritten.model, rewritten.observed, rewritten.known)
+    known = rewritten.known if found is None else found.known
+    graph = to_graph(rewritten.model, rewritten.observed, known)
     executed = tuple(op.name for op in graph.ops if op.name not in rewritten.gate_ops)
     if executed != rewritten.step_ops:
         raise RematError("the rewritten model would not run in the plan's order: a bug in remat, please report it")
     signatures = step_signatures(prepared.signatures, rewritten.step_ops, plan)
     graph = with_corrections(graph, [signatures.get(op.name, "") for op in graph.ops], prepared.corrections)
-    known = {op.name: cost for op, cost in zip(prepared.graph.ops, profile.ops, strict=True)}
+    costs_of = {op.name: cost for op, cost in zip(prepared.graph.ops, profile.ops, strict=True)}
     costs = {
-        name: msgspec.structs.replace(known[prepared.graph.ops[op].name], name=name)
+        name: msgspec.structs.replace(costs_of[prepared.graph.ops[op].name], name=name)
         for name, op in zip(rewritten.step_ops, plan.schedule.op_ids(), strict=True)
     }
     ops = tuple(costs.get(op.name, OpCost(op.name, 0)) for op in graph.ops)
     fixed = _added_weight_bytes(prepared, rewritten)
+    if found is not None:
+        graph = without_buffers(graph, found.early)
+        fixed += found.branch.held_bytes + weight_bytes_of(rewritten.model, found.form)
     judged = msgspec.structs.replace(profile, ops=ops, weight_bytes=profile.weight_bytes + fixed)
-    problem = make_problem(graph, judged)
-    again = baseline(problem)
-    return WrittenModel(rewritten, Judged(graph, again, judged.fixed_bytes, _kept(prepared, rewritten, graph, again)))
-
-
-def _kept(prepared: Prepared, rewritten: Rewritten, graph: Graph, plan: Plan) -> KeptBuffers:
-    """What a default session keeps for tensors whose shape it knows; a portable model is another one there."""
-    ids = tensor_ids(graph)
-    tensors = [graph.tensors[ids[instance.tensor]] for instance in plan.instances]
-    is_known = not prepared.conditions.portable
-    kinds = [known_kind(tensor, rewritten.known) if is_known else None for tensor in tensors]
-    return kept_buffers(plan, [tensor.size_bytes for tensor in tensors], kinds)
+    again = baseline(make_problem(graph, judged))
+    is_known = not prepared.conditions.portable  # in a default session that is another model
+    return Judged(graph, again, judged.fixed_bytes, kept_by_default(graph, again, known if is_known else {}))
 
 
 def _added_weight_bytes(prepared: Prepared, rewritten: Rewritten) -> int:

@@ -10,7 +10,7 @@ import onnx_ir as ir
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from remat_cli.base.errors import ConfigError, ModelError
+from remat_cli.base.errors import ModelError
 from remat_cli.core.program import InputSpec
 from remat_cli.onnx_io.load import DimBindings, inputs_of, load, outputs_of, prepare_optimized, save
 from tests.helpers import random_feeds, run_profiled
@@ -170,69 +170,11 @@ def test_external_data(tmp_path: Path) -> None:
         load(tmp_path / "model.onnx", DimBindings())
 
 
-def test_small_external_weights_go_along_when_the_model_is_saved_elsewhere(tmp_path: Path) -> None:
-    weights = {"w": np.ones((600, 4), np.float32), "b": np.arange(4, dtype=np.float32)}
-    model = model_of([helper.make_node("Gemm", ["x", "w", "b"], ["y"], "G")], {"x": (2, 600)}, ["y"], weights)
-    onnx.save(model, tmp_path / "model.onnx", save_as_external_data=True, location="weights.bin", size_threshold=0)
-    (tmp_path / "elsewhere").mkdir()
-    for external in (None, True):
-        target = tmp_path / "elsewhere" / "copy.onnx"
-        save(load(tmp_path / "model.onnx", DimBindings()).ir, target, external=external)
-        again = onnx.load(target)
-        assert {w.name for w in again.graph.initializer} == set(weights)
-        for weight in again.graph.initializer:
-            assert np.array_equal(numpy_helper.to_array(weight), weights[weight.name])
-
-
 def test_external_data_and_ports_without_shape(tmp_path: Path) -> None:
     model = simple()
     model.graph.output[0].type.tensor_type.ClearField("shape")
     onnx.save(model, tmp_path / "model.onnx", save_as_external_data=True, location="weights.bin", size_threshold=0)
     assert load(tmp_path / "model.onnx", DimBindings()).interface.outputs[0].shape is None
-
-
-def test_saved_data_has_a_name_of_its_contents(tmp_path: Path) -> None:
-    source = load(written(simple(), tmp_path), DimBindings())
-    target = tmp_path / "out.onnx"
-    save(source.ir, target, external=True)
-    first = list(tmp_path.glob("out.onnx.*.data"))
-    assert len(first) == 1
-    again = load(target, DimBindings())
-    assert np.array_equal(again.ir.graph.initializers["w"].const_value.numpy(), WEIGHT)  # type: ignore[union-attr]
-    before = target.read_bytes()
-    save(again.ir, target, external=True)
-    assert target.read_bytes() == before
-    source.ir.graph.initializers["w"].const_value = ir.tensor(WEIGHT + 1)
-    save(source.ir, target, external=True)
-    second = list(tmp_path.glob("out.onnx.*.data"))
-    assert len(second) == 1
-    assert second != first
-    save(source.ir, target)
-    assert not list(tmp_path.glob("out.onnx.*.data"))
-    assert not list(tmp_path.glob(".*"))
-
-
-def test_failed_save_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    source = load(written(simple(), tmp_path), DimBindings())
-    target = tmp_path / "out.onnx"
-    save(source.ir, target, external=True)
-    before = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
-    source.ir.graph.initializers["w"].const_value = ir.tensor(WEIGHT + 1)
-
-    def fail(*_: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("remat_cli.onnx_io.save._serialise", fail)
-    with pytest.raises(OSError, match="No space"):
-        save(source.ir, target, external=True)
-    after = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
-    assert before.items() <= after.items()
-
-
-def test_save_where_nothing_can_be_written(tmp_path: Path) -> None:
-    source = load(written(simple(), tmp_path), DimBindings())
-    with pytest.raises(ConfigError, match="nowhere"):
-        save(source.ir, tmp_path / "nowhere" / "out.onnx")
 
 
 def test_prepare_optimized_drops_what_nobody_reads(tmp_path: Path) -> None:

@@ -306,7 +306,7 @@ def test_weights_are_shared_and_saved_outside(tmp_path: Path) -> None:
     rewritten = reference.rewrite(Schedule.of_ops([0, 1, 2, 0, 3]))
     assert sum(value.shape == ir.Shape([64, 64]) for value in rewritten.model.graph.initializers.values()) == 1
     save(rewritten.model, tmp_path / "out.onnx", external=True)
-    assert len(list(tmp_path.glob("out.onnx.*.data"))) == 1
+    assert (tmp_path / "out.onnx.data").is_file()
     _, outputs, _ = run_profiled(tmp_path / "out.onnx", reference.feeds, exact=False)
     assert np.array_equal(outputs[0], reference.run()[0])
     assert interface_of(rewritten.model).inputs[0].name == "x"

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from remat_cli.runtime.arena import Arena, Request, pattern_bytes, rounded_bytes
+from remat_cli.core.requests import Request
+from remat_cli.runtime.arena import Arena, pattern_bytes, rounded_bytes
 from remat_cli.runtime.session import optimize
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -71,6 +72,16 @@ def test_a_pattern_takes_the_tightest_gap_at_once():
     assert pattern_bytes(requests((0, 512), (1, 256), (0, 0), (2, 512))) == 768
 
 
+def test_what_is_above_the_last_live_request_is_a_gap_too():
+    steps = ((0, 512), (1, 1024), (2, 512), (3, 1024), (1, 0), (3, 0), (4, 768))
+    assert pattern_bytes(requests(*steps)) == 512 + 1024 + 512 + 1024
+    assert (
+        pattern_bytes(requests(*steps, (5, 1024))) == 512 + 1024 + 512 + 1024
+    )  # the gap above fits, the other is left
+    tight = ((0, 1280), (1, 512), (2, 1024), (0, 0), (2, 0), (3, 1024), (4, 1280))
+    assert pattern_bytes(requests(*tight)) == 1280 + 512 + 1024
+
+
 @pytest.fixture(scope="module")
 def tracer(tmp_path_factory) -> Path:
     """The library that notes requests."""
@@ -80,9 +91,9 @@ def tracer(tmp_path_factory) -> Path:
     return library
 
 
-def watched(kind: str, model: Path, tracer: Path) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, **({"LD_PRELOAD": str(tracer)} if kind == "traced" else {})}
-    command = [sys.executable, "-m", "tests.runtime.watch_arena", kind, str(model), str(tracer)]
+def watched(kind: str, model: Path, *rest: object, tracer: Path | None = None) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, **({} if tracer is None else {"LD_PRELOAD": str(tracer)})}
+    command = [sys.executable, "-m", "tests.runtime.watch_arena", kind, str(model), *map(str, rest)]
     return subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, check=True)
 
 
@@ -91,8 +102,8 @@ def watched(kind: str, model: Path, tracer: Path) -> subprocess.CompletedProcess
 def test_regions_and_block_are_those_of_the_runtime(sample, tmp_path, tracer):
     model = tmp_path / "optimised.onnx"
     optimize(sample, model, "all", 1)
-    found = [Request(*event) for event in json.loads(watched("traced", model, tracer).stdout)]
-    first, second = watched("logged", model, tracer).stderr.split("RUN\n")[1:]
+    found = [Request(*event) for event in json.loads(watched("traced", model, tracer, tracer=tracer).stdout)]
+    first, second = watched("logged", model, 2, 0).stderr.split("RUN\n")[1:]
     arena = Arena()
     arena.run(found)
     assert arena.regions == [int(size) for size in re.findall(r"Extended allocation by (\d+) bytes", first)]

@@ -1,4 +1,7 @@
-"""Run by tests in processes of its own: what a session asks for (`traced`), or its log of the arena (`logged`)."""
+"""Run by tests in processes of its own: what a session asks for (`traced`), or its log of the arena (`logged`).
+
+`traced MODEL LIBRARY`, `logged MODEL RUNS HELD`: outputs of so many runs before are held while the next one runs.
+"""
 
 from __future__ import annotations
 
@@ -16,22 +19,25 @@ INFO = 1
 
 
 def main() -> None:
-    kind, model, library = sys.argv[1:]
+    kind, model, *rest = sys.argv[1:]
     feeds = make_feeds(inputs_of(load(Path(model), DimBindings()).ir), 0)
     options = ort.SessionOptions()
     options.intra_op_num_threads = 1
     if kind == "traced":
         options.enable_cpu_mem_arena = options.enable_mem_pattern = False
         session = ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
-        sys.stdout.write(json.dumps(traced(session, feeds, ctypes.CDLL(library))))
+        sys.stdout.write(json.dumps(traced(session, feeds, ctypes.CDLL(rest[0]))))
         return
     ort.set_default_logger_severity(INFO)
     options.log_severity_level = INFO
     session = ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
-    for _ in range(2):
+    runs, held = map(int, rest)
+    outputs: list[object] = []
+    for _ in range(runs):
         sys.stderr.write("RUN\n")
         sys.stderr.flush()
-        session.run(None, feeds)
+        outputs.append(session.run(None, feeds))
+        outputs = outputs[-held:] if held else []
 
 
 def traced(

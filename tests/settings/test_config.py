@@ -13,15 +13,12 @@ from remat_cli.base.processes import available_cores
 from remat_cli.cli.printing import Printing, printing_of
 from remat_cli.core.budget import parse_budget
 from remat_cli.devices.provider_table import named_spec
+from remat_cli.settings.parsers import parse_dims, parse_input_shapes, parse_options, parse_seconds
 from remat_cli.settings.settings import (
     Settings,
     default_cache_dir,
     load_settings,
     output_paths,
-    parse_dims,
-    parse_input_shapes,
-    parse_options,
-    parse_seconds,
     require_budget,
 )
 from remat_cli.settings.yaml_file import read_yaml

@@ -1,0 +1,196 @@
+"""What processes hold: samples, zoo and models of the bench of record, as they are and compiled to 100 %, 50 %, min.
+
+`python -m bench.process` appends a row to `bench/results/process.jsonl` as soon as it is there and skips rows that are
+there already; `--write` makes `bench/results/process.md` of them. Each row is one compile as a user would run it, and
+processes that load and run both models five times, outputs held.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import click
+
+import remat_cli
+from bench.compiling import RESULTS, Row, sample_paths, zoo_paths
+from bench.real.measure import MODELS, read_rows
+from remat_cli.base.errors import RematError
+from remat_cli.onnx_io.load import DimBindings, inputs_of, load
+from remat_cli.runtime._ort import pack_all, run_fresh
+from remat_cli.runtime.feeds import make_feeds
+from remat_cli.runtime.resident import ResidentFigures, ResidentJob, measure_resident
+from remat_cli.runtime.session import SessionSettings
+
+ROWS, TABLE = RESULTS / "process.jsonl", RESULTS / "process.md"
+BUDGETS = ("100%", "50%", "min")
+RUNS = 5
+THREADS = 1
+MIB = 2**20
+STEADY_FACTOR, STEADY_ROOM_MIB = 1.15, 4
+PREDICTED_SHARE, PREDICTED_ROOM_MIB = 0.03, 2
+COLUMNS = (
+    *("model", "budget", "load", "was", "run 1", "was", "later", "was"),
+    *("predicted", "mapped", "live", "ballast", "run ms", "was"),
+)
+
+
+@click.command()
+@click.option("--models", type=click.Path(path_type=Path), default=MODELS, help="Folder of the bench of record.")
+@click.option("--only", multiple=True, help="Name of a model; may be repeated. All when left out.")
+@click.option("--budgets", default=",".join(BUDGETS), show_default=True)
+@click.option("--write", is_flag=True, help="Make the table of the rows that are there.")
+def main(models: Path, only: Sequence[str], budgets: str, write: bool) -> None:
+    """Measure what is missing, or write the table."""
+    if write:
+        TABLE.write_text("\n".join(table(read_rows(ROWS))) + "\n")
+        return
+    done = {(row["model"], row["budget"]) for row in read_rows(ROWS)}
+    with tempfile.TemporaryDirectory() as folder:
+        for name, path in _paths(models, tuple(only), Path(folder)):
+            for budget in budgets.split(","):
+                if (name, budget) not in done:
+                    row = measured_row(name, path, budget, Path(folder))
+                    with ROWS.open("a") as stream:
+                        stream.write(json.dumps(row, sort_keys=True) + "\n")
+                    click.echo(f"{name:22} {budget:>5}  {row['reason'] or 'measured'}")
+
+
+def _paths(models: Path, only: tuple[str, ...], folder: Path) -> Iterator[tuple[str, Path]]:
+    yield from sample_paths(only)
+    yield from zoo_paths(folder, only)
+    yield from ((path.stem, path) for path in sorted(models.glob("*.onnx")) if not only or path.stem in only)
+
+
+def measured_row(name: str, path: Path, budget: str, folder: Path) -> Row:
+    """One compile, and what processes hold that run the model before and after."""
+    output = folder / "out.onnx"
+    row: Row = {"model": name, "budget": budget, "reason": "", "original": figures(path)}
+    try:
+        report = remat_cli.compile(
+            path,
+            budget=budget,
+            output=output,
+            force=True,
+            max_overhead="10%",
+            intra_op_threads=THREADS,
+            verify="fast",
+        )
+    except RematError as error:
+        return row | {"reason": str(error)}
+    if report.output is None or report.exit_code:
+        return row | {"reason": report.split_obstacle or report.solution.status}
+    plan = remat_cli.read_plan(Path(report.plan or ""))
+    promise, seen = plan.promise, report.verification
+    assert promise.process is not None
+    assert promise.runs is not None
+    kept = {tensor.name: tensor.size_bytes for tensor in plan.graph.tensors if tensor.kept}
+    return row | {
+        "compiled": figures(output),
+        "predicted": {
+            "load_peak": promise.process.load_peak_bytes,
+            "first_run": promise.process.first_run_bytes,
+            "later_runs": promise.process.later_runs_bytes,
+        },
+        "ballast_bytes": promise.runs.ballast_bytes,
+        "live_bytes": promise.peak_bytes - promise.fixed_bytes,
+        "output_bytes": sum(kept.values()),
+        "weight_bytes": plan.profile.weight_bytes,
+        "outputs_identical": seen is not None and seen.outputs_identical,
+        "order_honoured": seen is not None and seen.order_honoured,
+    }
+
+
+def figures(path: Path) -> Row:
+    """What a process holds that loads a model and runs it."""
+    feeds = pack_all(make_feeds(inputs_of(load(path, DimBindings()).ir), 0))
+    settings = SessionSettings(exact=False, intra_op_threads=THREADS)
+    seen: ResidentFigures = run_fresh(measure_resident, ResidentJob(str(path.resolve()), feeds, settings, RUNS))
+    return {
+        "load_peak": seen.load_peak_bytes.total_bytes,
+        "loaded": seen.loaded_bytes.total_bytes,
+        "first_run": seen.run_peak_bytes[0].total_bytes,
+        "later_runs": max(peak.total_bytes for peak in seen.run_peak_bytes[1:]),
+        "anonymous": max(peak.anonymous_bytes for peak in seen.run_peak_bytes),
+        "mapped": seen.after_bytes.mapped_bytes,
+        "load_seconds": round(seen.load_seconds, 4),
+        "run_seconds": min(seen.run_seconds[1:]),
+    }
+
+
+def table(rows: Sequence[Row]) -> list[str]:
+    """The rows, and what they say about each promise."""
+    planned = [row for row in rows if "compiled" in row]
+    return [
+        "# What processes hold",
+        "",
+        "Generated by `make bench-process` from rows of `bench/process.py`. MiB of resident memory of a fresh",
+        "process above one with an empty session and the inputs: while the model is loaded, in the first run, and at",
+        "most in runs 2 to 5 with the outputs of the run before held; *mapped* of these are clean pages of the data",
+        f"file. Default options, {THREADS} intra-op thread. *ballast*: `-` where the file is not in the steady form.",
+        "",
+        *_summary(planned),
+        "",
+        f"| {' | '.join(COLUMNS)} |",
+        f"|{' --- |' * len(COLUMNS)}",
+        *map(_line, planned),
+        "",
+        *(f"- {row['model']} at {row['budget']}: {row['reason']}" for row in rows if "compiled" not in row),
+    ]
+
+
+def _line(row: Row) -> str:
+    new, old = row["compiled"], row["original"]
+    pairs = [_mib(figure[key]) for key in ("load_peak", "first_run", "later_runs") for figure in (new, old)]
+    ballast = "-" if row["ballast_bytes"] is None else _mib(row["ballast_bytes"])
+    ends = [_mib(row["predicted"]["later_runs"]), _mib(new["mapped"]), _mib(row["live_bytes"]), ballast]
+    times = [f"{1000 * figure['run_seconds']:.1f}" for figure in (new, old)]
+    return f"| {' | '.join((row['model'], row['budget'], *pairs, *ends, *times))} |"
+
+
+def _mib(count: int) -> str:
+    return f"{count / MIB:.1f}"
+
+
+def _summary(rows: Sequence[Row]) -> list[str]:
+    """How many rows keep each promise."""
+    if not rows:
+        return []
+    exact = [row for row in rows if row["outputs_identical"] and row["order_honoured"]]
+    near = [row for row in rows if _is_near(row["predicted"]["later_runs"], row["compiled"]["later_runs"])]
+    steady = [row for row in rows if row["compiled"]["later_runs"] <= _most(row)]
+    passed = [row for row in rows if row["budget"] == "100%"]
+    heavy = [row for row in passed if row["original"]["later_runs"] > 2 * row["original"]["loaded"]]
+    worse = [row["model"] for row in passed if row["compiled"]["later_runs"] > row["original"]["later_runs"] + MIB]
+    lines = [
+        f"- {len(rows)} rows: same bits and order kept in {len(exact)}",
+        f"- later runs within {PREDICTED_SHARE:.0%} + {PREDICTED_ROOM_MIB} MiB of predicted: {len(near)}",
+        f"- later runs at most {STEADY_FACTOR} x (live + outputs + weights) + {STEADY_ROOM_MIB} MiB: {len(steady)}",
+    ]
+    if heavy:
+        less = 1 - math.exp(sum(math.log(_ratio(row)) for row in heavy) / len(heavy))
+        lines.append(
+            f"- passed through (100 %), {len(heavy)} models whose runs dominate: {less:.0%} less in later runs"
+        )
+        lines.append(f"- passed through and worse by more than 1 MiB: {', '.join(worse) or 'none'}")
+    return lines
+
+
+def _is_near(predicted: int, measured: int) -> bool:
+    return abs(predicted - measured) <= PREDICTED_SHARE * measured + PREDICTED_ROOM_MIB * MIB
+
+
+def _most(row: Row) -> float:
+    return STEADY_FACTOR * float(row["live_bytes"] + row["output_bytes"] + row["weight_bytes"]) + STEADY_ROOM_MIB * MIB
+
+
+def _ratio(row: Row) -> float:
+    later: list[int] = [row[key]["later_runs"] for key in ("compiled", "original")]
+    return later[0] / later[1]
+
+
+if __name__ == "__main__":
+    main()

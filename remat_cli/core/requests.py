@@ -1,0 +1,70 @@
+"""What a session asks of its allocator, step by step: requests derived from a plan, as the simulators want them."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from remat_cli.core.graph import Graph
+from remat_cli.core.plan import Plan
+from remat_cli.core.problem import own_bytes, tensor_ids
+from remat_cli.core.reuse import KeptBuffers
+
+
+@dataclass(frozen=True)
+class Request:
+    """Memory that is asked for (`takes`) or given back, known by a number of its own.
+
+    `in_block`: it has a place in the block that later runs take; workspace and model outputs have none.
+    """
+
+    number: int
+    bytes: int
+    takes: bool
+    in_block: bool = True
+
+
+def run_requests(graph: Graph, plan: Plan, kept: KeptBuffers) -> tuple[Request, ...]:
+    """What one run of a plan asks for: in each step its results, then workspace; then what died is given back.
+
+    `kept` says which results go into dead buffers instead. What holds no bytes is never asked for, and outputs of the
+    model are not given back: that is for the caller to do.
+    """
+    ids, own = tensor_ids(graph), own_bytes(graph)
+    outputs = {i.storage for i in plan.instances if graph.tensors[ids[i.tensor]].kept}
+    sizes: dict[int, int] = {}
+    for instance in plan.instances:
+        sizes.setdefault(instance.storage, own[ids[instance.tensor]])
+    births, deaths = _lives(plan, kept)
+    found: list[Request] = []
+    for step, total in enumerate(plan.memory_bytes[0]):
+        found += [Request(each, sizes[each], True, each not in outputs) for each in births[step] if sizes[each]]
+        if workspace := total - plan.live_bytes[0][step]:
+            found += [Request(-1 - step, workspace, takes, False) for takes in (True, False)]
+        found += [Request(each, sizes[each], False) for each in deaths[step] if sizes[each] and each not in outputs]
+    return tuple(found)
+
+
+def outputs_of(requests: Sequence[Request]) -> tuple[Request, ...]:
+    """What a run does not give back: its results."""
+    given_back = {request.number for request in requests if not request.takes}
+    return tuple(request for request in requests if request.takes and request.number not in given_back)
+
+
+def _lives(plan: Plan, kept: KeptBuffers) -> tuple[defaultdict[int, list[int]], defaultdict[int, list[int]]]:
+    """Buffers by the step in which they are asked for, and by the one in which they are given back.
+
+    A buffer is known by the storage that asked for it; the last one that goes into it gives it back.
+    """
+    born: dict[int, int] = {}
+    dies: dict[int, int] = {}
+    for instance in plan.instances:
+        born.setdefault(instance.storage, instance.birth)
+        dies[instance.storage] = max(dies.get(instance.storage, 0), instance.death)
+    for storage, before in reversed(kept.takes_over):
+        dies[before] = dies.pop(storage)
+        del born[storage]
+    births, deaths = defaultdict[int, list[int]](list), defaultdict[int, list[int]](list)
+    for found, steps in ((births, born), (deaths, dies)):
+        for storage, step in steps.items():
+            found[step].append(storage)
+    return births, deaths

@@ -1,0 +1,242 @@
+"""A model in a form in which every run takes what the first one took: its graph in a branch that has no memory pattern.
+
+The runtime makes no pattern for a graph that captures a sequence. So the graph moves into a branch of an If, where a
+first op reads an empty sequence from outside; large weights stay outside. In a branch of another If before it a tensor
+of some bytes, freed at once, can make the arena take one region that is large enough for all (a ballast).
+"""
+
+import numpy as np
+import onnx_ir as ir
+
+from remat_cli.core.steady import BODY, NUMBER_BYTES, PREFIX, SteadyForm
+from remat_cli.onnx_io.interface import dims_of, fed_inputs
+from remat_cli.onnx_io.normalise import fresh_name, names_in
+
+FORM_KEY = "remat.steady"  # model metadata: bytes of the ballast
+INNER = f"{PREFIX}inner/"  # of the body's own outputs
+OLDEST_OPSET = 13  # of what is written here
+INLINE_BYTES = 1024  # smaller weights go into the body, where shapes that they say stay known
+BALLAST_ELEMENT_BYTES = 4
+FILLED_TYPES = frozenset(
+    {ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.DOUBLE, ir.DataType.BOOL}
+    | {ir.DataType.INT8, ir.DataType.INT16, ir.DataType.INT32, ir.DataType.INT64}
+    | {ir.DataType.UINT8, ir.DataType.UINT16, ir.DataType.UINT32, ir.DataType.UINT64}
+)
+"""What ConstantOfShape makes at every opset."""
+
+
+def can_be_steady(model: ir.Model) -> bool:
+    """Whether a model can be put into the form: it has an input to begin with, and outputs that an op fills."""
+    graph = model.graph
+    opset = graph.opset_imports.get("", graph.opset_imports.get("ai.onnx", 0))
+    has_gate = waiting_input(model) is not None
+    return opset >= OLDEST_OPSET and has_gate and bool(graph.outputs) and all(map(_can_be_filled, graph.outputs))
+
+
+def _can_be_filled(value: ir.Value) -> bool:
+    made_by_op = value.producer() is not None
+    return made_by_op and isinstance(value.type, ir.TensorType) and value.type.dtype in FILLED_TYPES
+
+
+def waiting_input(model: ir.Model) -> ir.Value | None:
+    """The input whose readers wait for the sequence: the first that an op reads and whose rank is known."""
+    return next((value for value in fed_inputs(model.graph) if value.uses() and value.shape is not None), None)
+
+
+def steady(model: ir.Model, form: SteadyForm) -> ir.Model:
+    """The model in this form; `can_be_steady` must hold. Interface, nodes, their order and names stay.
+
+    Outputs of the body leave their shapes open, so that they are made when the op that fills them runs: the runtime
+    would make outputs of known shape before the body begins.
+    """
+    new = model.clone()
+    graph = new.graph
+    gated = waiting_input(new)
+    assert gated is not None
+    writer = _Writer(graph, gated, names_in(new))
+    nodes = list(graph)
+    graph.remove(nodes)
+    sequence = writer.op(writer.main, "seq", "SequenceEmpty", [])
+    sequence.type = ir.SequenceType(ir.TensorType(ir.DataType.FLOAT))
+    start = writer.op(writer.main, "size", "Size", [gated])
+    if form.ballast_bytes:
+        start = writer.ballast(sequence, start, form.ballast_bytes)
+    condition = writer.op(writer.main, "go", "Greater", [start, writer.constant("least", -1)])
+    outputs = list(graph.outputs)
+    graph.outputs.clear()
+    body = writer.body(sequence, nodes, outputs)
+    branches = [ir.AttrGraph("then_branch", body), ir.AttrGraph("else_branch", writer.filled(outputs))]
+    made = [ir.Value(name=value.name, type=value.type, shape=_copied(value)) for value in outputs]
+    whole = ir.Node("", "If", [condition], branches, outputs=made, name=BODY)
+    for value, inner in zip(outputs, body.outputs, strict=True):
+        assert value is inner
+        value.name, value.shape = f"{INNER}{value.name}", _open_shape(value)
+    graph.outputs.extend(made)
+    graph.extend([*writer.main, whole])
+    new.metadata_props[FORM_KEY] = str(form.ballast_bytes)
+    return new
+
+
+def _copied(value: ir.Value) -> ir.Shape | None:
+    return (
+        None if value.shape is None else ir.Shape([dim if isinstance(dim, int) else dim.value for dim in value.shape])
+    )
+
+
+def _open_shape(value: ir.Value) -> ir.Shape | None:
+    """A shape of the same rank that says nothing; a scalar has none to hide."""
+    if value.shape is None:
+        return None
+    return ir.Shape([f"{value.name}/{axis}" for axis in range(len(value.shape))])
+
+
+class _Writer:
+    """Writes the nodes of the form around a graph."""
+
+    def __init__(self, graph: ir.Graph, gated: ir.Value, taken: set[str]) -> None:
+        self._graph = graph
+        self._gated = gated
+        self._taken = taken
+        self.main: list[ir.Node] = []
+
+    def op(self, nodes: list[ir.Node], name: str, op_type: str, reads: list[ir.Value]) -> ir.Value:
+        """Append an op of one result."""
+        made = ir.Value(name=fresh_name(f"{PREFIX}{name}", self._taken))
+        nodes.append(ir.Node("", op_type, reads, outputs=[made], name=f"{PREFIX}{name}"))
+        return made
+
+    def constant(self, name: str, value: int | list[int]) -> ir.Value:
+        """A weight of int64 in the main graph, one for each name."""
+        name = f"{PREFIX}{name}"
+        if name not in self._graph.initializers:
+            tensor = ir.tensor(np.array(value, np.int64), name=name)
+            weight = ir.Value(name=name, type=ir.TensorType(tensor.dtype), shape=ir.Shape(dims_of(tensor)))
+            weight.const_value = tensor
+            self._graph.register_initializer(weight)
+        return self._graph.initializers[name]
+
+    def ballast(self, sequence: ir.Value, start: ir.Value, size_bytes: int) -> ir.Value:
+        """A number that exists once a tensor of so many bytes was made and freed in a branch."""
+        nodes: list[ir.Node] = []
+        length = self.op(nodes, "length", "SequenceLength", [sequence])
+        elements = self.constant("elements", [size_bytes // BALLAST_ELEMENT_BYTES])
+        shape = self.op(nodes, "shape", "Add", [length, elements])
+        count = self.op(nodes, "count", "Size", [self.op(nodes, "ballast", "ConstantOfShape", [shape])])
+        other: list[ir.Node] = []
+        otherwise = self.op(other, "none", "Size", [self._gated])
+        for value in (count, otherwise):
+            value.type, value.shape = ir.TensorType(ir.DataType.INT64), ir.Shape([])
+        condition = self.op(self.main, "first", "Greater", [start, self.constant("least", -1)])
+        made = ir.Value(name=fresh_name(f"{PREFIX}token", self._taken))
+        branches = [
+            ir.AttrGraph("then_branch", ir.Graph([], [count], nodes=nodes, name=f"{PREFIX}with_ballast")),
+            ir.AttrGraph("else_branch", ir.Graph([], [otherwise], nodes=other, name=f"{PREFIX}without")),
+        ]
+        self.main.append(ir.Node("", "If", [condition], branches, outputs=[made], name=f"{PREFIX}token"))
+        return made
+
+    def body(self, sequence: ir.Value, nodes: list[ir.Node], outputs: list[ir.Value]) -> ir.Graph:
+        """The branch that holds the nodes, behind a view of an input that waits for the sequence."""
+        gated, gate = self._gated, list[ir.Node]()
+        readers = [(node, at) for node in nodes for at, value in enumerate(node.inputs) if value is gated]
+        assert gated.shape is not None
+        length = self.op(gate, "waits", "SequenceLength", [sequence])
+        zeros = self.constant("zeros", [0] * len(gated.shape))
+        view = self.op(gate, "input", "Reshape", [gated, self.op(gate, "same", "Mul", [length, zeros])])
+        view.type = gated.type
+        for node, at in readers:
+            node.replace_input_with(at, view)
+        small = [value for value in self._graph.initializers.values() if _is_small(value)]
+        for value in small:
+            del self._graph.initializers[value.name or ""]
+        return ir.Graph([], outputs, nodes=[*gate, *nodes], initializers=small, name=f"{PREFIX}graph")
+
+    def filled(self, outputs: list[ir.Value]) -> ir.Graph:
+        """The branch that never runs: outputs of the same types, of shapes that are computed in it."""
+        nodes: list[ir.Node] = []
+        size = self.op(nodes, "other", "Size", [self._gated])
+        results: list[ir.Value] = []
+        for number, value in enumerate(outputs):
+            rank = 0 if value.shape is None else len(value.shape)
+            ones = self.constant(f"ones{rank}", [1] * rank)
+            shape = self.op(nodes, f"shape{number}", "Mul", [size, ones])
+            result = self.op(nodes, f"filled{number}", "ConstantOfShape", [shape])
+            assert value.type is not None
+            filling = ir.tensor(np.zeros(1, value.type.dtype.numpy()))
+            nodes[-1].attributes["value"] = ir.AttrTensor("value", filling)
+            result.type = value.type
+            result.shape = ir.Shape([f"{PREFIX}any{number}_{axis}" for axis in range(rank)])
+            results.append(result)
+        return ir.Graph([], results, nodes=nodes, name=f"{PREFIX}never")
+
+
+def _is_small(value: ir.Value) -> bool:
+    is_own = (value.name or "").startswith(PREFIX)
+    return not is_own and value.const_value is not None and value.const_value.nbytes <= INLINE_BYTES
+
+
+def weight_bytes_of(model: ir.Model, form: SteadyForm) -> int:
+    """Bytes of the constants that a model gets with the form."""
+    waiting = waiting_input(model)
+    assert waiting is not None
+    ranks = {len(value.shape or ()) for value in model.graph.outputs}
+    numbers = 1 + bool(form.ballast_bytes) + len(waiting.shape or ()) + sum(ranks)
+    return NUMBER_BYTES * numbers
+
+
+def form_of(model: ir.Model) -> SteadyForm | None:
+    """The form that a model has; None for every other one."""
+    size = model.metadata_props.get(FORM_KEY, "")
+    return SteadyForm(int(size)) if size.isdigit() and _body_of(model) is not None else None
+
+
+def _body_of(model: ir.Model) -> ir.Node | None:
+    node = next((node for node in model.graph if node.name == BODY and node.op_type == "If"), None)
+    return node if node is not None and "then_branch" in node.attributes else None
+
+
+def seen_through(model: ir.Model) -> ir.Model:
+    """The model without the form, as it was put into it; any other model is given back as it is. In place.
+
+    A session that saves what it made of a file keeps the form, whatever it did inside.
+    """
+    whole = _body_of(model)
+    if whole is None or FORM_KEY not in model.metadata_props:
+        return model
+    graph = model.graph
+    body = whole.attributes["then_branch"].as_graph()
+    nodes, inner, outer = list(body), list(body.outputs), list(graph.outputs)
+    weights = list(body.initializers.values())
+    made = dict(zip(whole.outputs, inner, strict=True))
+    body.outputs.clear()
+    graph.outputs[:] = [made[value] for value in outer]
+    graph.remove([node for node in graph if (node.name or "").startswith(PREFIX)])
+    body.remove(nodes)
+    body.initializers.clear()
+    for value in weights:
+        graph.register_initializer(value)
+    _open_gate(graph, nodes)
+    graph.extend([node for node in nodes if not (node.name or "").startswith(PREFIX)])
+    for value, now in zip(outer, graph.outputs, strict=True):
+        now.name, now.shape, now.type = value.name, value.shape, value.type
+    for name in [name for name in graph.initializers if name.startswith(PREFIX)]:
+        del graph.initializers[name]
+    del model.metadata_props[FORM_KEY]
+    return model
+
+
+def _open_gate(graph: ir.Graph, nodes: list[ir.Node]) -> None:
+    """Let all that read the view of an input read the input."""
+    gate = next(node for node in nodes if node.name == f"{PREFIX}input")
+    gated = gate.inputs[0]
+    assert gated is not None
+    gate.outputs[0].replace_all_uses_with(gated, replace_graph_outputs=True)
+
+
+def as_in_branch(model: ir.Model) -> ir.Model:
+    """The graph as the branch will have it: nothing is said of the shape of the input that waits, nor of outputs."""
+    new = model.clone()
+    gated = waiting_input(new)
+    for value in (*([] if gated is None else [gated]), *new.graph.outputs):
+        value.shape = _open_shape(value)
+    return new

@@ -1,0 +1,50 @@
+"""What a process holds, as a table for people: before and after, while loading, in the first run, and later."""
+
+from remat_cli.base.units import format_bytes
+from remat_cli.core.budget import describe_bytes
+from remat_cli.core.resident import LimitedRuns, ProcessMemory, ProcessSeen, RunsForecast
+from remat_cli.report.style import columns, percent
+
+
+def process_lines(seen: ProcessSeen) -> list[str]:
+    """Resident memory of both models, measured, beside the prediction for the new one."""
+    before, after, told = (_figures(memory) for memory in (seen.original, seen.rewritten, seen.predicted))
+    rows = [["process memory, measured", "before", "after", "change", "predicted"]]
+    for name, old, new, predicted in zip(NAMES, before, after, told, strict=True):
+        change = percent(100 * (new - old) / old) if old > 0 else ""
+        rows.append([name, format_bytes(max(0, old)), format_bytes(max(0, new)), change, format_bytes(predicted)])
+    rows[-1][3] = ""
+    lines = columns(rows, "<>>>>")
+    if seen.budget_bytes is not None:
+        lines.append(f"the process needs {describe_bytes(seen.needed_bytes)}, inputs included")
+    return lines + (_limited_lines(seen.limited) if seen.limited is not None else [])
+
+
+NAMES = ("  loading, at most", "  once loaded", "  first run", "  later runs", "  of which mapped files")
+
+
+def _figures(memory: ProcessMemory) -> tuple[int, ...]:
+    return (
+        memory.load_peak_bytes,
+        memory.loaded_bytes,
+        memory.first_run_bytes,
+        memory.later_runs_bytes,
+        memory.mapped_bytes,
+    )
+
+
+def _limited_lines(limited: LimitedRuns) -> list[str]:
+    """What became of both under one limit of the operating system."""
+    fate = {True: f"runs {limited.runs} times", False: "dies"}
+    ended = f" ({limited.ended})" if limited.ended and not limited.original else ""
+    where = f"under a hard limit of {format_bytes(limited.limit_bytes)} ({limited.kind})"
+    return [f"{where} this model {fate[limited.ours]}, the original {fate[limited.original]}{ended}"]
+
+
+def forecast_lines(memory: ProcessMemory, runs: RunsForecast) -> list[str]:
+    """What a process will hold, by simulation."""
+    rows = [["process memory, predicted", ""]]
+    rows += [[name, format_bytes(size)] for name, size in zip(NAMES, _figures(memory), strict=True)]
+    if runs.block_bytes and runs.ballast_bytes is None:
+        rows.append(["  of which the block of later runs", format_bytes(runs.block_bytes)])
+    return columns(rows, "<>")

@@ -1,0 +1,150 @@
+"""Texts of flags and values of YAML files as settings have them."""
+
+import re
+from collections.abc import Callable, Mapping
+from fractions import Fraction
+from pathlib import Path
+from typing import Any, get_args
+
+from remat_cli.base.errors import ConfigError
+from remat_cli.core.budget import Budget, parse_budget, parse_share
+from remat_cli.core.splits import SplitAxis, SplitMode, parse_split_axis
+from remat_cli.core.verification import VerifyMode
+from remat_cli.settings.devices import parse_devices
+from remat_cli.settings.train import parse_pairs, parse_train
+
+
+def parse_seconds(value: object) -> float:
+    """Seconds from `30s`, `2m`, `500ms`, `1h` or a number of seconds.
+
+    Raises:
+        ConfigError: not a positive duration.
+    """
+    match = re.fullmatch(r"\s*([0-9]*\.?[0-9]+)\s*(ms|s|m|min|h|)\s*", str(value))
+    if match is None or float(match[1]) <= 0:
+        raise ConfigError(f"time limit '{value}' is not a duration: write 30s, 2m or 500ms")
+    return float(match[1]) * {"ms": 0.001, "": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}[match[2]]
+
+
+def parse_dims(value: object) -> dict[str, int]:
+    """Bound dimensions from `batch=8` texts, or the mapping of a YAML file.
+
+    Raises:
+        ConfigError: not NAME=SIZE with a positive size.
+    """
+    dims: dict[str, int] = {}
+    for name, size in parse_pairs(value, "=", "dimension", "--dim batch=8").items():
+        if not re.fullmatch(r"[0-9]+", str(size)) or int(size) < 1:
+            raise ConfigError(f"dimension {name}={size}: the size must be a positive integer, such as --dim batch=8")
+        dims[name] = int(size)
+    return dims
+
+
+def parse_input_shapes(value: object) -> dict[str, tuple[int, ...]]:
+    """Input shapes from `x:1,3,224,224` texts, or the mapping of a YAML file.
+
+    Raises:
+        ConfigError: not NAME:SIZES with sizes of at least 0.
+    """
+    shapes: dict[str, tuple[int, ...]] = {}
+    for name, sizes in parse_pairs(value, ":", "input shape", "--input-shape x:1,3,224,224").items():
+        texts = [str(size) for size in sizes] if isinstance(sizes, list | tuple) else str(sizes).split(",")
+        texts = [] if texts == [""] else [text.strip() for text in texts]
+        if not all(re.fullmatch(r"[0-9]+", text) for text in texts):
+            raise ConfigError(f"input shape {name}:{sizes} must be integers, such as --input-shape x:1,3,224,224")
+        shapes[name] = tuple(int(text) for text in texts)
+    return shapes
+
+
+def parse_options(value: object) -> dict[str, Any]:
+    """Solver options from `name=value` texts, or the mapping of a YAML file.
+
+    Raises:
+        ConfigError: not NAME=VALUE.
+    """
+    return {key.replace("-", "_"): v for key, v in parse_pairs(value, "=", "option", "--option max_copies=2").items()}
+
+
+def _parse_gap(value: object) -> Fraction:
+    return _parse_small_share(value, "gap", 1)
+
+
+def _parse_max_overhead(value: object) -> Fraction:
+    return _parse_small_share(value, "max overhead", 100)
+
+
+def _parse_race(value: object) -> Fraction:
+    return _parse_small_share(value, "race", 1)
+
+
+def _parse_small_share(value: object, what: str, most: int) -> Fraction:
+    """A share; without a percent sign a number above 1 is refused, since 20 would hardly mean 2000 %."""
+    share = parse_share(str(value), what)
+    if share > (most if "%" in str(value) else 1):
+        raise ConfigError(f"{what} '{value}' is too large: write a percentage such as 20%, or a fraction such as 0.2")
+    return share
+
+
+def _parse_budget(value: object) -> Budget:
+    if isinstance(value, dict):
+        value = ",".join(f"{device}={amount}" for device, amount in value.items())
+    return parse_budget(str(value))
+
+
+def _parse_split(value: object) -> str:
+    """A mode; YAML reads a bare `off` as false."""
+    word = "off" if value is False else "on" if value is True else str(value)
+    if word not in get_args(SplitMode):
+        raise ConfigError(f"split '{word}' is not a mode: write auto, off or max")
+    return word
+
+
+def _parse_verify(value: object) -> str:
+    """A mode; YAML and Python say true and false."""
+    word = {"True": "on", "False": "off", "true": "on", "false": "off"}.get(str(value), str(value))
+    if word not in get_args(VerifyMode):
+        raise ConfigError(f"verify '{word}' is not a mode: write true, false, fast or thorough")
+    return word
+
+
+def _parse_axis(value: object) -> SplitAxis:
+    return parse_split_axis(str(value))
+
+
+def _parse_solvers(value: object) -> object:
+    if not isinstance(value, dict):
+        raise ConfigError("solvers must map solver names to their options, such as `moccasin: {max_copies: 2}`")
+    return {str(name).replace("_", "-"): options or {} for name, options in value.items()}
+
+
+def _parse_path(value: object) -> Path:
+    return Path(str(value)).expanduser()
+
+
+def _parse_paths(value: object) -> tuple[Path, ...]:
+    return tuple(map(_parse_path, value if isinstance(value, list | tuple) else (value,)))
+
+
+PARSERS: Mapping[str, Callable[[object], object]] = {
+    "budget": _parse_budget,
+    "max_overhead": _parse_max_overhead,
+    "gap": _parse_gap,
+    "race": _parse_race,
+    "split": _parse_split,
+    "split_axis": _parse_axis,
+    "verify": _parse_verify,
+    "time_limit": parse_seconds,
+    "devices": parse_devices,
+    "solvers": _parse_solvers,
+    "options": parse_options,
+    "dims": parse_dims,
+    "input_shapes": parse_input_shapes,
+    "train": parse_train,
+    "inputs": _parse_path,
+    "custom_ops": _parse_paths,
+    "output": _parse_path,
+    "plan": _parse_path,
+    "svg": _parse_path,
+    "work_dir": _parse_path,
+    "cache_dir": _parse_path,
+}

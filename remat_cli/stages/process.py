@@ -1,0 +1,104 @@
+"""A budget on the process: the live budget under which a plan's process stays within what the user wrote."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from remat_cli.base.progress import Progress
+from remat_cli.core.budget import Budget
+from remat_cli.core.solver_run import Status
+from remat_cli.core.verification import applies
+from remat_cli.stages.ask import CompileRequest
+from remat_cli.stages.plan import plan_model
+from remat_cli.stages.planned import PlannedModel
+from remat_cli.stages.platform import Platform
+from remat_cli.stages.prepare import Prepared
+from remat_cli.stages.resident import needed_bytes
+from remat_cli.stages.settle import Settled, Settling
+from remat_cli.stages.write import with_budget
+
+PLANS = 6  # that are made to find the live budget which the process's comes to
+MEASURED_PLANS = 3  # that are verified until a process stays within its budget
+FIRST_SHARE = 1 / 16  # of the budget, left free at first for tables and gaps of the arena
+STEP_SHARE = 0.5  # of what is too much is taken off: fewer gaps come with fewer bytes
+ENOUGH_SHARE = 0.03  # of the budget may be left over where the plan costs time
+
+
+@dataclass(frozen=True)
+class ProcessPlanning:
+    """How a model is planned whose process is to stay within a budget in bytes."""
+
+    prepared: Prepared
+    platform: Platform
+    request: CompileRequest
+    work: Path
+    progress: Progress
+
+    @property
+    def budget_bytes(self) -> int:
+        """What the user wrote."""
+        (budget,) = self.request.budgets.values()
+        return budget.bytes
+
+    def settled(self, *, verified: bool) -> Settled:
+        """The plan, and what verification showed; where a process then holds more than it may, one for less.
+
+        Raises:
+            ConfigError: the solver does not take the model.
+            ModelError: an op runs on no device.
+        """
+        room_bytes = 0
+        for _ in range(MEASURED_PLANS):
+            found = Settled(self.planned(room_bytes), None)
+            if not verified or found.planned.written is None:
+                break
+            found = Settling(self.request, self.work, self.progress).settle(found.planned)
+            seen = None if found.seen is None or not applies(found.seen.process) else found.seen.process
+            excess_bytes = 0 if seen is None else seen.needed_bytes - self.budget_bytes
+            if excess_bytes <= 0:
+                break
+            room_bytes += excess_bytes
+        return replace(found, planned=self._as_asked(found.planned))
+
+    def planned(self, room_bytes: int) -> PlannedModel:
+        """The plan of least time whose process stays within the budget, with some room; no model where none was found.
+
+        That no plan can be had is claimed only from what is live: a process never holds less.
+        """
+        budget_bytes = self.budget_bytes - room_bytes
+        best: PlannedModel | None = None
+        target_bytes = budget_bytes - int(FIRST_SHARE * budget_bytes)
+        for _ in range(PLANS):
+            found = self._within(target_bytes) if target_bytes > 0 else None
+            if found is None or found.written is None:
+                break
+            left_bytes = budget_bytes - needed_bytes(found, self.request)
+            if left_bytes >= 0 and (best is None or found.plan.time_ns < best.plan.time_ns):
+                best = found
+            is_free = found.plan.time_ns <= found.answer.question.baseline.time_ns
+            if left_bytes >= 0 and (is_free or left_bytes <= ENOUGH_SHARE * budget_bytes):
+                break
+            if left_bytes >= 0:
+                target_bytes = min(budget_bytes, target_bytes + left_bytes)
+            else:
+                target_bytes = min(target_bytes, found.written.promised_bytes) + int(STEP_SHARE * left_bytes)
+        if best is not None:
+            return best
+        widest = self._within(self.budget_bytes)
+        if widest.written is None and widest.answer.run.status is Status.INFEASIBLE:
+            return widest
+        return replace(widest, answer=widest.answer.without_plan(), written=None)
+
+    def _within(self, target_bytes: int) -> PlannedModel:
+        """The plan for so many live bytes."""
+        budget = Budget(self.request.budget, "bytes", target_bytes)
+        live = replace(self.request, scope="live", budgets=dict.fromkeys(self.request.budgets, budget))
+        return plan_model(self.prepared, self.platform, live, self.work, self.progress)
+
+    def _as_asked(self, planned: PlannedModel) -> PlannedModel:
+        """The plan as an answer to the user's question; a bound that was proved for less memory is none for more."""
+        if planned.written is None:
+            return planned
+        answer, least_ns = planned.answer, planned.answer.question.problem.baseline_time_ns
+        status = Status.OPTIMAL if planned.plan.time_ns <= least_ns else Status.FEASIBLE
+        told = replace(answer, run=replace(answer.run, bound_ns=least_ns, status=status))
+        return with_budget(replace(planned, answer=told), self.budget_bytes)

@@ -1,0 +1,190 @@
+"""What a process holds that loads and runs a model: forecast from a plan, and seen in fresh processes."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from remat_cli.core.graph import Graph, TensorType
+from remat_cli.core.load_forecast import LoadedWeight, LoadForecast, load_forecast
+from remat_cli.core.problem import make_problem
+from remat_cli.core.profile import Profile
+from remat_cli.core.requests import run_requests
+from remat_cli.core.resident import LimitedRuns, ProcessMemory, ProcessSeen, RunsForecast
+from remat_cli.core.reuse import KeptBuffers
+from remat_cli.core.simulate import baseline
+from remat_cli.core.steady import SteadyBranch, steady_requests
+from remat_cli.onnx_io.free_shapes import dims_at_load
+from remat_cli.onnx_io.interface import weight_uses
+from remat_cli.onnx_io.save import SMALL_BYTES, data_path, has_data_file
+from remat_cli.onnx_io.steady import INLINE_BYTES, waiting_input
+from remat_cli.runtime._ort import Advance, ignore_progress, pack_all, run_fresh
+from remat_cli.runtime.hard_limit import HardLimitJob, limit_kind, runs_under_limit
+from remat_cli.runtime.loading import shapes_at_load
+from remat_cli.runtime.resident import ResidentFigures, ResidentJob, can_measure_resident, measure_resident
+from remat_cli.runtime.session import SessionSettings
+from remat_cli.runtime.weights import packs_weight
+from remat_cli.stages.ask import CompileRequest
+from remat_cli.stages.planned import PlannedModel, WrittenModel
+from remat_cli.stages.prepare import Prepared
+from remat_cli.stages.steady import forecast, kept_by_default
+
+RUNS, THOROUGH_RUNS = 3, 5
+LIMITED_RUNS = 3
+LEAST_BETWEEN_BYTES = 4 * 2**20  # closer than this, noise of a process decides which one dies
+FORM_OPS = 12  # of the steady form, about
+LIMIT_SHARE = 0.5  # of the way from what ours needs to what the original needs
+
+
+@dataclass(frozen=True)
+class ResidentRequest:
+    """Two models, how they are run, and what was predicted of the second."""
+
+    reference: Path
+    rewritten: Path
+    feeds: Mapping[str, Any]
+    settings: SessionSettings
+    predicted: ProcessMemory
+    budget_bytes: int | None
+    with_mapped: bool
+    is_thorough: bool
+    is_limited: bool
+
+
+def see_processes(request: ResidentRequest, advance: Advance = ignore_progress) -> ProcessSeen | None:
+    """Load and run both models in fresh processes and watch resident memory; None where the system does not tell."""
+    if not can_measure_resident():
+        return None
+    paths = (request.reference, request.rewritten)
+    found = tuple(_seen(request, path, advance) for path in paths)
+    original, rewritten = (
+        _worst(figures, is_mapped=data_path(path).exists()) for path, figures in zip(paths, found, strict=True)
+    )
+    return ProcessSeen(
+        original=original,
+        rewritten=rewritten,
+        predicted=request.predicted,
+        input_bytes=sum(array.nbytes for array in request.feeds.values()),
+        budget_bytes=request.budget_bytes,
+        with_mapped=request.with_mapped,
+        limited=_limited(request, *found) if request.is_limited else None,
+    )
+
+
+def _seen(request: ResidentRequest, model: Path, advance: Advance) -> list[ResidentFigures]:
+    """Outputs held until the next run has ended; with thorough checks also dropped before."""
+    feeds, runs = pack_all(request.feeds), THOROUGH_RUNS if request.is_thorough else RUNS
+    return [
+        run_fresh(measure_resident, ResidentJob(str(model.resolve()), feeds, request.settings, runs, held), advance)
+        for held in ((1, 0) if request.is_thorough else (1,))
+    ]
+
+
+def _worst(found: list[ResidentFigures], *, is_mapped: bool) -> ProcessMemory:
+    return ProcessMemory(
+        load_peak_bytes=max(each.load_peak_bytes.total_bytes for each in found),
+        loaded_bytes=max(each.loaded_bytes.total_bytes for each in found),
+        first_run_bytes=max(each.run_peak_bytes[0].total_bytes for each in found),
+        later_runs_bytes=max(peak.total_bytes for each in found for peak in each.run_peak_bytes[1:]),
+        mapped_bytes=max(each.after_bytes.mapped_bytes for each in found),
+        anonymous_bytes=max(_anonymous_bytes(each, is_mapped=is_mapped) for each in found),
+    )
+
+
+def _anonymous_bytes(figures: ResidentFigures, *, is_mapped: bool) -> int:
+    """The most that is no page of a file; what is read of a data file to be packed leaves before loading ends."""
+    loading = figures.loaded_bytes if is_mapped else figures.load_peak_bytes
+    return max(each.anonymous_bytes for each in (loading, *figures.run_peak_bytes))
+
+
+def _limited(
+    request: ResidentRequest, original: list[ResidentFigures], rewritten: list[ResidentFigures]
+) -> LimitedRuns | None:
+    """Both models under a limit between what they need; None where there is no room between, or no limit can be set."""
+    kind = limit_kind()
+    if kind is None:
+        return None
+    if kind == "RLIMIT_DATA":  # where no block can be had, later runs do without: the first one decides
+        theirs, ours = max(each.data_bytes[1] for each in original), max(max(each.data_bytes) for each in rewritten)
+    else:
+        theirs, ours = (max(map(_undroppable_bytes, figures)) for figures in (original, rewritten))
+    if theirs - ours < LEAST_BETWEEN_BYTES:
+        return None
+    limit_bytes = ours + int(LIMIT_SHARE * (theirs - ours))
+    first, second = (
+        runs_under_limit(
+            HardLimitJob(str(path.resolve()), pack_all(request.feeds), limit_bytes, request.settings, LIMITED_RUNS)
+        )
+        for path in (request.rewritten, request.reference)
+    )
+    return LimitedRuns(kind, limit_bytes, LIMITED_RUNS, first.survived, second.survived, second.ended)
+
+
+def _undroppable_bytes(figures: ResidentFigures) -> int:
+    """The most that is resident after loading and cannot be dropped."""
+    return max(each.anonymous_bytes for each in (figures.loaded_bytes, *figures.run_peak_bytes))
+
+
+def process_forecast(written: WrittenModel, prepared: Prepared, external_data: bool | None) -> ProcessMemory:
+    """What a process holds that loads the written model and runs it with default options."""
+    is_mapped, is_steady = has_data_file(written.rewritten.model, external_data), written.formed.form is not None
+    weights = _loaded_weights(written.graph, prepared, is_steady=is_steady, is_mapped=is_mapped)
+    ops = len(written.graph.ops) + (FORM_OPS if is_steady else 0)
+    return _process(load_forecast(tuple(weights), ops), written.formed.runs, is_mapped=is_mapped)
+
+
+def model_forecast(prepared: Prepared, profile: Profile) -> tuple[ProcessMemory, RunsForecast]:
+    """What a process holds that loads a model as it is, optimised beforehand, and runs it with default options."""
+    graph, form = prepared.graph, prepared.source.form
+    plan = baseline(make_problem(graph, profile))
+    is_mapped = bool(prepared.source.data_files)
+    if form is None:
+        types = {tensor.name: TensorType(tensor.dtype, tensor.shape) for tensor in graph.tensors}
+        infer = partial(shapes_at_load, custom_ops=prepared.conditions.custom_ops)
+        kept = kept_by_default(graph, plan, dims_at_load(prepared.reference, types, infer))
+        requests = run_requests(graph, plan, kept)
+    else:
+        waiting = waiting_input(prepared.reference)
+        branch = SteadyBranch(0 if waiting is None else len(waiting.shape or ()))
+        requests = steady_requests(run_requests(graph, plan, KeptBuffers((), ())), branch, form)
+    weights = _loaded_weights(graph, prepared, is_steady=form is not None, is_mapped=is_mapped)
+    runs = forecast(requests, form)
+    return _process(load_forecast(tuple(weights), len(graph.ops)), runs, is_mapped=is_mapped), runs
+
+
+def _process(loading: LoadForecast, runs: RunsForecast, *, is_mapped: bool) -> ProcessMemory:
+    """Loading and runs together."""
+    anonymous_bytes = loading.loaded_bytes - loading.mapped_bytes
+    return ProcessMemory(
+        load_peak_bytes=loading.load_peak_bytes,
+        loaded_bytes=anonymous_bytes,
+        first_run_bytes=loading.loaded_bytes + runs.first_run_bytes,
+        later_runs_bytes=loading.loaded_bytes + runs.later_runs_bytes,
+        mapped_bytes=loading.mapped_bytes,
+        anonymous_bytes=max(anonymous_bytes + runs.most_bytes, 0 if is_mapped else loading.load_peak_bytes),
+    )
+
+
+def _loaded_weights(graph: Graph, prepared: Prepared, *, is_steady: bool, is_mapped: bool) -> Iterator[LoadedWeight]:
+    """The weights of a file in the order in which ops read them first."""
+    uses = dict(zip(prepared.reference.graph.initializers, weight_uses(prepared.reference), strict=True))
+    for number in dict.fromkeys(weight for op in graph.ops for weight in op.weights):
+        weight = graph.weights[number]
+        use = uses.get(weight.name)
+        readers = () if use is None else use.readers
+        packing = {reader for reader in readers if use is not None and packs_weight(reader, use.dtype, use.shape)}
+        yield LoadedWeight(
+            size_bytes=weight.size_bytes,
+            packed_bytes=len(packing) * weight.size_bytes,
+            is_read_plainly=len(packing) < len(set(readers)),
+            is_mapped=is_mapped and weight.size_bytes > SMALL_BYTES,
+            is_captured=is_steady and weight.size_bytes > INLINE_BYTES,
+        )
+
+
+def needed_bytes(planned: PlannedModel, request: CompileRequest) -> int:
+    """What a process needs for a planned model, its inputs included."""
+    assert planned.written is not None
+    memory = process_forecast(planned.written, planned.prepared, request.external_data)
+    return memory.counted_bytes(with_mapped=request.count_mapped) + planned.prepared.graph.input_bytes

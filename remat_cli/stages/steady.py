@@ -1,0 +1,127 @@
+"""Which form a written model takes: the one in which a process holds least, by simulation of arena and pattern."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from remat_cli.core.conditions import Conditions
+from remat_cli.core.graph import Graph, TensorType
+from remat_cli.core.learning import Judged
+from remat_cli.core.plan import Plan
+from remat_cli.core.problem import own_bytes, tensor_ids
+from remat_cli.core.requests import Request, run_requests
+from remat_cli.core.resident import RunsForecast
+from remat_cli.core.reuse import KeptBuffers, kept_buffers
+from remat_cli.core.steady import SteadyBranch, SteadyForm, steady_requests
+from remat_cli.onnx_io.free_shapes import Dims, dims_at_load
+from remat_cli.onnx_io.interface import size_bytes
+from remat_cli.onnx_io.rewrite import Rewritten
+from remat_cli.onnx_io.steady import as_in_branch, can_be_steady, waiting_input
+from remat_cli.onnx_io.to_graph import known_kind
+from remat_cli.runtime.arena import FIRST_REGION_BYTES, UNIT_BYTES, pattern_bytes, simulate_runs
+from remat_cli.runtime.loading import shapes_at_load
+
+RUNS = 6
+HELD = (0, 1)  # runs whose outputs the caller still holds: callers drop them before the next run, or after it
+LEAST_GAIN_BYTES = 2**20
+LEAST_GAIN_SHARE = 0.05
+MOST_TIME_SHARE = 0.02
+PROLOGUE_NS = 40_000  # what the form's own ops take
+SMALL_BALLAST_BYTES, SMALL_NS_PER_BYTE, LARGE_NS_PER_BYTE = 2**24, 0.045, 0.17  # to fill a ballast
+NO_BALLAST = SteadyForm()
+
+
+def forecast(requests: Sequence[Request], form: SteadyForm | None = None) -> RunsForecast:
+    """What a process holds for so many requests a run."""
+    found = [simulate_runs(requests, RUNS, held) for held in HELD]
+    return RunsForecast(
+        first_run_bytes=max(runs[0].resident_bytes for runs in found),
+        later_runs_bytes=max(run.resident_bytes for runs in found for run in runs[1:]),
+        block_bytes=pattern_bytes([request for request in requests if request.in_block]),
+        reserved_bytes=max(runs[-1].reserved_bytes for runs in found),
+        ballast_bytes=None if form is None else form.ballast_bytes,
+    )
+
+
+def kept_by_default(graph: Graph, plan: Plan, known: Mapping[str, Dims]) -> KeptBuffers:
+    """What a default session keeps of dead buffers for later tensors whose shape it knows."""
+    ids, own = tensor_ids(graph), own_bytes(graph)
+    made = [ids[instance.tensor] for instance in plan.instances]
+    kinds = [known_kind(graph.tensors[tensor], known) if own[tensor] else None for tensor in made]
+    return kept_buffers(plan, [own[tensor] for tensor in made], kinds)
+
+
+@dataclass(frozen=True)
+class Inside:
+    """A written model as it is in the branch of the steady form: what the runtime knows of shapes there.
+
+    `early` are the outputs that are made before the branch begins, with their bytes.
+    """
+
+    known: Mapping[str, Dims]
+    early: Mapping[str, int]
+    rank: int
+    form: SteadyForm = NO_BALLAST
+
+    @property
+    def branch(self) -> SteadyBranch:
+        """What the form adds depends on."""
+        return SteadyBranch(self.rank, tuple(self.early.values()))
+
+
+def inside(rewritten: Rewritten, graph: Graph, conditions: Conditions) -> Inside | None:
+    """What is known in the branch of the steady form; None where that is not wanted, or cannot be written."""
+    if not conditions.may_be_steady or not can_be_steady(rewritten.model):
+        return None
+    types = {tensor.name: TensorType(tensor.dtype, tensor.shape) for tensor in graph.tensors}
+    infer = partial(shapes_at_load, custom_ops=conditions.custom_ops)
+    known = dims_at_load(as_in_branch(rewritten.model), types, infer)
+    outputs = [value.name or "" for value in rewritten.model.graph.outputs]
+    early = {
+        name: size_bytes(types[name])
+        for name in outputs
+        if name in known and all(isinstance(dim, int) for dim in known[name])
+    }
+    waiting = waiting_input(rewritten.model)
+    assert waiting is not None
+    assert waiting.shape is not None
+    return Inside(known, early, len(waiting.shape))
+
+
+@dataclass(frozen=True)
+class Formed:
+    """A form, and what it takes; no form: the file is as it was written."""
+
+    form: SteadyForm | None
+    runs: RunsForecast
+
+
+def best_form(plain: Judged, within: Judged, branch: SteadyBranch, most_bytes: int) -> Formed:
+    """The form in which a process holds least; none where that saves little, or takes more than a little time.
+
+    `plain` and `within` are what the judge says of the model without the form and in it. A ballast may not be more than
+    `most_bytes`, which are there for activations.
+    """
+    without = forecast(run_requests(plain.graph, plain.plan, plain.kept))
+    found = min(_forms(within, branch, most_bytes), key=lambda formed: formed.runs.most_bytes, default=None)
+    gain = max(LEAST_GAIN_BYTES, LEAST_GAIN_SHARE * without.most_bytes)
+    if found is None or without.most_bytes - found.runs.most_bytes < gain:
+        return Formed(None, without)
+    return found
+
+
+def _forms(within: Judged, branch: SteadyBranch, most_bytes: int) -> Iterator[Formed]:
+    """What the form takes without a ballast, then with one for every size of region that could be of use."""
+    requests = run_requests(within.graph, within.plan, within.kept)
+    most_ns = MOST_TIME_SHARE * within.plan.time_ns
+    region, first, form = FIRST_REGION_BYTES, 0, NO_BALLAST
+    while _cost_ns(form) <= most_ns and form.ballast_bytes <= most_bytes and (not first or region <= 4 * first):
+        runs = forecast(steady_requests(requests, branch, form), form)
+        yield Formed(form, runs)
+        first, region = first or runs.most_bytes, 2 * region
+        form = SteadyForm(region // 2 + UNIT_BYTES)
+
+
+def _cost_ns(form: SteadyForm) -> float:
+    small = min(form.ballast_bytes, SMALL_BALLAST_BYTES)
+    return PROLOGUE_NS + SMALL_NS_PER_BYTE * small + LARGE_NS_PER_BYTE * (form.ballast_bytes - small)

@@ -1,0 +1,66 @@
+"""Requests that follow from a plan: results, then workspace, then what died."""
+
+from remat_cli.core.graph import Graph, Op, Tensor
+from remat_cli.core.problem import make_problem
+from remat_cli.core.profile import OpCost, Profile, Provenance
+from remat_cli.core.requests import Request, outputs_of, run_requests
+from remat_cli.core.reuse import KeptBuffers, kept_buffers
+from remat_cli.core.simulate import baseline
+
+PROVENANCE = Provenance("", "", "", "", "", 0, "", 0, 0)
+
+
+def judged(*ops: tuple[tuple[int, ...], int, int], view: int | None = None, kept: tuple[int, ...] = ()):
+    """A graph of ops (inputs, bytes made, workspace); tensor 0 is the model's input, op i makes tensor i + 1."""
+    tensors = [Tensor("x", "float", (4,), 16)]
+    for number, (_, size, _) in enumerate(ops):
+        base = 0 if view == number + 1 else None
+        tensors.append(Tensor(f"t{number}", "float", (size,), size, number, base, number + 1 in kept))
+    graph_ops = tuple(Op(f"o{n}", "Relu", inputs, (n + 1,)) for n, (inputs, _, _) in enumerate(ops))
+    graph = Graph(graph_ops, tuple(tensors), ())
+    costs = tuple(OpCost(f"o{n}", 1, workspace) for n, (_, _, workspace) in enumerate(ops))
+    return graph, baseline(make_problem(graph, Profile("cpu", "", PROVENANCE, costs, 0, 16)))
+
+
+NOTHING_KEPT = KeptBuffers((), ())
+
+
+def plain(requests: tuple[Request, ...]) -> list[tuple[int, bool, bool]]:
+    return [(each.bytes, each.takes, each.in_block) for each in requests]
+
+
+def test_results_then_workspace_then_what_died():
+    graph, plan = judged(((0,), 100, 0), ((1,), 200, 7), ((2,), 300, 0), kept=(3,))
+    assert plain(run_requests(graph, plan, NOTHING_KEPT)) == [
+        (100, True, True),
+        (200, True, True),
+        (7, True, False),
+        (7, False, False),
+        (100, False, True),
+        (300, True, False),
+        (200, False, True),
+    ]
+
+
+def test_outputs_stay():
+    graph, plan = judged(((0,), 100, 0), ((1,), 200, 0), kept=(2,))
+    assert [each.bytes for each in outputs_of(run_requests(graph, plan, NOTHING_KEPT))] == [200]
+
+
+def test_a_view_of_an_input_asks_for_nothing():
+    graph, plan = judged(((0,), 16, 0), ((1,), 200, 0), view=1, kept=(2,))
+    assert plain(run_requests(graph, plan, NOTHING_KEPT)) == [(200, True, False)]
+
+
+def test_a_kept_buffer_is_given_back_by_who_had_it_last():
+    graph, plan = judged(((0,), 100, 0), ((1,), 50, 0), ((2,), 100, 0), ((3,), 10, 0), kept=(4,))
+    kinds = ["a", "b", "a", "c"]
+    kept = kept_buffers(plan, [100, 50, 100, 10], kinds)
+    assert len(kept.takes_over) == 1
+    assert plain(run_requests(graph, plan, kept)) == [
+        (100, True, True),
+        (50, True, True),
+        (50, False, True),
+        (10, True, False),
+        (100, False, True),
+    ]

@@ -1,0 +1,105 @@
+"""Regions that written models take of the system, run after run: the simulator beside the log of the runtime."""
+
+from __future__ import annotations
+
+import re
+import sys
+from functools import cache, partial
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from remat_cli.base.progress import silent
+from remat_cli.commands.asked import request_of, settings_of
+from remat_cli.core.requests import run_requests
+from remat_cli.core.steady import SteadyForm, steady_requests
+from remat_cli.onnx_io.load import save
+from remat_cli.onnx_io.steady import steady
+from remat_cli.runtime.arena import simulate_runs
+from remat_cli.stages.plan import plan_model
+from remat_cli.stages.planned import PlannedModel
+from remat_cli.stages.prepare import prepare
+from remat_cli.stages.profile import profile_model
+from remat_cli.stages.steady import inside
+from remat_cli.stages.write import judge_again
+from tests.runtime.test_arena import SAMPLES, watched
+from tests.torch_like.outcome import save_model
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="ties between chunks follow Linux's addresses")
+RUNS = 5
+RANDOM = range(2000, 2300)
+SAMPLES_BY_NAME = {path.stem: path for path in SAMPLES}
+BALLASTS = (None, 0, 2**20 // 2 + 256, 2**22 + 256)
+"""Of the forms that are tried: without the steady form, without a ballast, and with some."""
+
+
+def planned_model(path: Path, budget: str, folder: Path, **words: object) -> PlannedModel:
+    """A model compiled to a budget, before it is verified."""
+    given = {"budget": budget, "time_limit": "20s", "intra_op_threads": 1, "cache_dir": str(folder / "cache"), **words}
+    settings = settings_of(given)
+    work = folder / "work"
+    work.mkdir(exist_ok=True)
+    prepared = prepare(path, settings.conditions, work, silent())
+    platform = profile_model(prepared, settings.conditions, silent())
+    return plan_model(prepared, platform, request_of(settings), work, silent())
+
+
+def regions_logged(path: Path, held: int) -> list[tuple[int, ...]]:
+    """Sizes of the regions that each run took."""
+    _, *runs = watched("logged", path, RUNS, held).stderr.split("RUN\n")
+    return [tuple(map(int, re.findall(r"Extended allocation by (\d+) bytes", run))) for run in runs]
+
+
+def check(planned: PlannedModel, folder: Path, ballast: int | None, held: int) -> None:
+    """The log of a written model in a form beside the simulation."""
+    assert planned.written is not None
+    rewritten = planned.written.rewritten
+    judge = partial(judge_again, planned.prepared, planned.profile, planned.plan, rewritten)
+    judged, model = judge(), rewritten.model
+    requests = run_requests(judged.graph, judged.plan, judged.kept)
+    if ballast is not None:
+        form = SteadyForm(ballast)
+        conditions = msgspec.structs.replace(planned.prepared.conditions, plain=False)
+        found = inside(rewritten, judged.graph, conditions)
+        assert found is not None
+        judged, model = judge(found), steady(model, form)
+        requests = steady_requests(run_requests(judged.graph, judged.plan, judged.kept), found.branch, form)
+    path = folder / "written.onnx"
+    save(model, path)
+    assert [run.new_regions for run in simulate_runs(requests, RUNS, held)] == regions_logged(path, held)
+
+
+@pytest.fixture(scope="module")
+def planned(tmp_path_factory):
+    """Compiled models, each once."""
+
+    @cache
+    def make(path: Path, budget: str) -> PlannedModel:
+        return planned_model(path, budget, tmp_path_factory.mktemp(path.stem), plain=True)
+
+    return make
+
+
+@pytest.mark.parametrize("held", [0, 1, 2])
+@pytest.mark.parametrize("ballast", BALLASTS)
+def test_regions_of_a_compiled_sample(ballast, held, tmp_path, planned):
+    check(planned(SAMPLES_BY_NAME["unet"], "70%"), tmp_path, ballast, held)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("held", [0, 1, 2])
+@pytest.mark.parametrize("ballast", BALLASTS)
+@pytest.mark.parametrize("budget", ["100%", "60%", "min"])
+@pytest.mark.parametrize("sample", SAMPLES_BY_NAME)
+def test_regions_of_compiled_samples(sample, budget, ballast, held, tmp_path, planned):
+    check(planned(SAMPLES_BY_NAME[sample], budget), tmp_path, ballast, held)
+
+
+@pytest.mark.slow
+def test_regions_of_random_models(tmp_path):
+    for seed in RANDOM:
+        made = planned_model(save_model(seed, tmp_path), "70%", tmp_path, plain=True, split="off")
+        if made.written is not None:
+            for held, ballast in ((0, None), (1, BALLASTS[seed % 4]), (2, BALLASTS[(seed + 1) % 4])):
+                check(made, tmp_path, ballast, held)
