@@ -21,8 +21,10 @@ demo: $(STAMP)  ## compile a real model to 60 % of its activation memory and pro
 	$(BIN)/remat compile sample_models/unet.onnx --budget 60% --output demo/unet.remat.onnx --plan demo/unet.plan.json --force
 	$(BIN)/remat inspect demo/unet.plan.json --svg demo/memory.svg --force
 
-picture: demo  ## redraw the picture of the README
+picture: demo  ## redraw the pictures of the README
 	cp demo/memory.svg docs/memory.svg
+	$(BIN)/remat compile sample_models/unet.onnx --budget 24MiB --no-verify --force -o demo/process.onnx
+	$(BIN)/remat verify demo/process.plan.json --svg docs/process.svg --force
 
 # Tests at a time, each in a process of its own that takes some 1 GB.
 TEST_JOBS ?= 2

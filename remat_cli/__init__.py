@@ -219,6 +219,8 @@ def verify(
     *,
     verify: bool | str | None = None,
     capped_run: bool | None = None,
+    svg: str | Path | None = None,
+    force: bool | None = None,
     work_dir: str | Path | None = None,
     config: str | Path | None = None,
     on_progress: Callable[[Event], None] | None = None,

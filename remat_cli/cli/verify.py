@@ -13,9 +13,11 @@ from remat_cli.cli.session import run, settings
     "verify",
     cls=options.VerifyCommand,
     short_help="Check that a rewritten model keeps its plan's promises.",
-    epilog=options.examples("remat verify unet.plan.json", "remat verify unet.plan.json --verify thorough"),
+    epilog=options.examples("remat verify unet.plan.json", "remat verify unet.plan.json --svg process.svg"),
 )
 @click.argument("plan_path", type=options.INPUT_FILE, metavar="PLAN.json")
+@click.option("--svg", type=options.FILE, metavar="FILE", help="Write a picture of both processes over time here.")
+@options.force_option
 @options.model_options
 @options.verify_options
 @options.common_options

@@ -4,13 +4,16 @@ from pathlib import Path
 
 import msgspec
 
-from remat_cli.base.errors import ModelError
-from remat_cli.base.files import sha256
+from remat_cli.base.errors import ConfigError, ModelError
+from remat_cli.base.files import atomic_write, check_target, sha256
 from remat_cli.base.progress import Progress
 from remat_cli.core.conditions import Conditions
 from remat_cli.core.plan_file import PlanFile, check_belongs, read_plan
+from remat_cli.core.verification import applies
 from remat_cli.devices.provider_table import named_spec
 from remat_cli.report.compile import VerifyReport
+from remat_cli.report.process_picture import process_svg
+from remat_cli.report.svg_chart import require_matplotlib
 from remat_cli.settings.settings import Settings
 from remat_cli.stages.prepare import prepare, work_folder
 from remat_cli.stages.record import elsewhere, find_file, whole_sha256
@@ -21,9 +24,25 @@ from remat_cli.stages.verify import verify_plan as run_both
 def verify_plan(plan: Path, settings: Settings, progress: Progress) -> VerifyReport:
     """Run the original and the rewritten model of a plan and compare them with what the plan promises.
 
+    With `svg` what both processes hold over time becomes a picture.
+
     Raises:
         ModelError: the plan cannot be read, or the models it speaks of are gone, changed, or optimised differently.
+        MissingDependency: matplotlib is not installed.
     """
+    if settings.svg is None:
+        return _verified(plan, settings, progress)
+    check_target(settings.svg, sources=(plan,), overwrite=settings.force)
+    require_matplotlib()
+    report = _verified(plan, settings, progress)
+    process = report.verification.process if applies(report.verification.process) else None
+    if process is None or not process.traces:
+        raise ConfigError("--svg: resident memory is measured of verified plans for the CPU only, with --verify true")
+    atomic_write(settings.svg, process_svg(process))
+    return report
+
+
+def _verified(plan: Path, settings: Settings, progress: Progress) -> VerifyReport:
     read = read_plan(plan)
     rewritten = find_file(read.output, plan, "model")
     source = find_file(read.source, plan, "source")

@@ -54,6 +54,17 @@ class ProcessMemory(msgspec.Struct, frozen=True):
         return self.peak_bytes if with_mapped else self.anonymous_bytes
 
 
+class ProcessTrace(msgspec.Struct, frozen=True):
+    """Resident bytes above the baseline over time, seconds since loading began; `marks` are the ends of the phases.
+
+    The phases are loading and each run.
+    """
+
+    seconds: tuple[float, ...]
+    resident_bytes: tuple[int, ...]
+    marks: tuple[float, ...]
+
+
 LimitKind = Literal["cgroup v2", "cgroup v1", "RLIMIT_DATA"]
 """Hard limits of the operating system; the last one counts what was reserved, touched or not."""
 
@@ -83,6 +94,7 @@ class ProcessSeen(msgspec.Struct, frozen=True):
 
     `input_bytes` are the caller's, on top of it. `budget_bytes` is a budget on the process (None: on what is live);
     mapped pages count against it `with_mapped`. `limited` is a pair of runs under a hard limit, where one was made.
+    `traces` are those of both, the original's first, where a picture is to be drawn of them.
     """
 
     original: ProcessMemory
@@ -92,6 +104,7 @@ class ProcessSeen(msgspec.Struct, frozen=True):
     budget_bytes: int | None = None
     with_mapped: bool = False
     limited: LimitedRuns | None = None
+    traces: tuple[ProcessTrace, ...] = ()
 
     @property
     def needed_bytes(self) -> int:

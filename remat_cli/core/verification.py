@@ -14,10 +14,11 @@ VerifyMode = Literal["off", "fast", "on", "thorough"]
 
 
 class Checks(msgspec.Struct, frozen=True):
-    """How much verification does, and whether it may run models under memory caps."""
+    """How much verification does, whether it may run models under memory caps, and notes resident memory over time."""
 
     mode: VerifyMode = "on"
     capped_run: bool = True
+    traced: bool = False
 
 
 LEFT_OUT: Final[Any] = msgspec.UNSET

@@ -35,11 +35,17 @@ def _runtime_ops(proto: onnx.ModelProto) -> list[onnx.NodeProto]:
 
 def all_nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
     """Nodes of a graph and of all graphs inside it."""
+    for owner in (graph, *all_bodies(graph)):
+        yield from owner.node
+
+
+def all_bodies(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
+    """All graphs inside a graph."""
     for node in graph.node:
-        yield node
         for attribute in node.attribute:
             for body in (attribute.g, *attribute.graphs):
-                yield from all_nodes(body)
+                yield body
+                yield from all_bodies(body)
 
 
 @functools.cache

@@ -15,7 +15,7 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from remat_cli.base.errors import ModelError
 from remat_cli.core.steady import SteadyForm
 from remat_cli.onnx_io.canonical import canonicalise, outputs_by_place
-from remat_cli.onnx_io.checking import all_nodes, has_runtime_ops, without_runtime_ops
+from remat_cli.onnx_io.checking import all_bodies, all_nodes, has_runtime_ops, without_runtime_ops
 from remat_cli.onnx_io.interface import Interface, fed_inputs, inputs_of, interface_of, outputs_of
 from remat_cli.onnx_io.normalise import (
     drop_trailing_blanks,
@@ -192,10 +192,11 @@ def _with_shapes(proto: onnx.ModelProto) -> onnx.ModelProto:
     copy = onnx.ModelProto()
     copy.CopyFrom(proto)
     graph = copy.graph
-    for tensor in [t for t in graph.initializer if t.data_location == onnx.TensorProto.EXTERNAL]:
-        graph.initializer.remove(tensor)
-        if all(port.name != tensor.name for port in graph.input):
-            graph.input.append(onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims))
+    for owner in (graph, *all_bodies(graph)):
+        for tensor in [t for t in owner.initializer if t.data_location == onnx.TensorProto.EXTERNAL]:
+            owner.initializer.remove(tensor)
+            if all(port.name != tensor.name for port in graph.input):
+                graph.input.append(onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims))
     for port in (*graph.input, *graph.output):
         if port.type.HasField("tensor_type"):
             port.type.tensor_type.shape.SetInParent()

@@ -3,7 +3,7 @@
 from remat_cli.base.units import format_bytes
 from remat_cli.core.budget import describe_bytes
 from remat_cli.core.resident import LimitedRuns, ProcessMemory, ProcessSeen, RunsForecast
-from remat_cli.report.style import columns, percent
+from remat_cli.report.style import columns, percent, shorten
 
 
 def process_lines(seen: ProcessSeen) -> list[str]:
@@ -20,6 +20,7 @@ def process_lines(seen: ProcessSeen) -> list[str]:
     return lines + (_limited_lines(seen.limited) if seen.limited is not None else [])
 
 
+MOST_CHARACTERS = 100  # of how a model ended
 NAMES = ("  loading, at most", "  once loaded", "  first run", "  later runs", "  of which mapped files")
 
 
@@ -36,7 +37,7 @@ def _figures(memory: ProcessMemory) -> tuple[int, ...]:
 def _limited_lines(limited: LimitedRuns) -> list[str]:
     """What became of both under one limit of the operating system."""
     fate = {True: f"runs {limited.runs} times", False: "dies"}
-    ended = f" ({limited.ended})" if limited.ended and not limited.original else ""
+    ended = f" ({shorten(limited.ended, MOST_CHARACTERS)})" if limited.ended and not limited.original else ""
     where = f"under a hard limit of {format_bytes(limited.limit_bytes)} ({limited.kind})"
     return [f"{where} this model {fate[limited.ours]}, the original {fate[limited.original]}{ended}"]
 

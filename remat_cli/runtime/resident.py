@@ -18,6 +18,7 @@ from typing import Any, Final, Literal, TypeAlias, TypeVar
 
 import msgspec
 
+from remat_cli.core.resident import ProcessTrace
 from remat_cli.runtime._ort import Advance, Array, PackedArray, run_session, runtime_errors, unpack
 from remat_cli.runtime.session import SessionSettings, open_session
 
@@ -25,6 +26,7 @@ STATUS: Final = Path("/proc/self/status")
 CLEAR_REFS: Final = Path("/proc/self/clear_refs")
 RESET_HIGH_WATER: Final = "5"
 SAMPLE_SECONDS: Final = 0.001
+MOST_POINTS: Final = 200  # of a trace, about
 PROBE_BYTES: Final = 8 * 2**20
 RELU_MODEL: Final = bytes.fromhex(
     "08083a330a0c0a0178120179220452656c751201675a0f0a0178120a0a08080112040a020801620f0a0179120a0a08080112040a02"
@@ -59,6 +61,7 @@ class ResidentJob(msgspec.Struct, frozen=True):
 
     `held` is how many generations of outputs the caller still holds during a run: 0, the outputs of a run are dropped
     before the next one; 1, they die when the next run has ended, as in a loop `outputs = session.run(...)`; and so on.
+    With `is_traced` resident memory is also noted over time, at the price of some time.
     """
 
     model: str
@@ -66,6 +69,7 @@ class ResidentJob(msgspec.Struct, frozen=True):
     settings: SessionSettings = SessionSettings(exact=False)
     runs: int = 3
     held: int = 1
+    is_traced: bool = False
 
 
 class ResidentFigures(msgspec.Struct, frozen=True):
@@ -88,6 +92,7 @@ class ResidentFigures(msgspec.Struct, frozen=True):
     run_seconds: tuple[float, ...]
     data_bytes: tuple[int, ...]
     peak_by: PeakBy
+    trace: ProcessTrace | None = None
 
 
 def can_measure_resident() -> bool:
@@ -124,7 +129,11 @@ def measure_resident(job: ResidentJob, advance: Advance) -> ResidentFigures:
     peak_by = _peak_by()
     watch = _high_water if peak_by == "hwm" else _sampled
     baseline, data = resident_bytes(), [status_bytes().get("VmData", 0)]
+    tracer = _Tracer(baseline.total_bytes)
+    if job.is_traced:
+        tracer.start()
     session, load_peak, load_seconds = _watched(lambda: open_session(path, job.settings), watch)
+    tracer.mark()
     loaded = resident_bytes()
     data.append(status_bytes().get("VmData", 0))
     advance(1, total)
@@ -135,8 +144,10 @@ def measure_resident(job: ResidentJob, advance: Advance) -> ResidentFigures:
             _, peak, took = _watched(lambda: next(runs), watch)
             peaks.append(peak)
             seconds.append(took)
+            tracer.mark()
             data.append(status_bytes().get("VmData", 0))
             advance(done + 1, total)
+    trace = tracer.stop() if job.is_traced else None
     runs.close()
     return ResidentFigures(
         load_peak_bytes=load_peak.above(baseline),
@@ -147,7 +158,46 @@ def measure_resident(job: ResidentJob, advance: Advance) -> ResidentFigures:
         run_seconds=tuple(seconds),
         data_bytes=tuple(count - data[0] for count in data[1:]),
         peak_by=peak_by,
+        trace=trace,
     )
+
+
+class _Tracer:
+    """Notes resident bytes above a baseline, over time, in a thread."""
+
+    def __init__(self, baseline_bytes: int) -> None:
+        self._baseline_bytes = baseline_bytes
+        self._begin = time.perf_counter()
+        self._found: list[tuple[float, int]] = [(0.0, 0)]
+        self._marks: list[float] = []
+        self._is_over = threading.Event()
+        self._thread = threading.Thread(target=self._look, daemon=True)
+
+    def start(self) -> None:
+        """Begin."""
+        self._begin = time.perf_counter()
+        self._thread.start()
+
+    def mark(self) -> None:
+        """A phase ends."""
+        self._marks.append(time.perf_counter() - self._begin)
+
+    def stop(self) -> ProcessTrace:
+        """End; of many points only the highest of each short stretch is kept."""
+        self._is_over.set()
+        self._thread.join()
+        stretch = max(1, len(self._found) // MOST_POINTS)
+        kept = [
+            max(self._found[at : at + stretch], key=lambda point: point[1])
+            for at in range(0, len(self._found), stretch)
+        ]
+        seconds, resident = zip(*kept, strict=True) if kept else ((), ())
+        return ProcessTrace(tuple(round(each, 5) for each in seconds), resident, tuple(self._marks))
+
+    def _look(self) -> None:
+        while not self._is_over.wait(SAMPLE_SECONDS):
+            seconds = time.perf_counter() - self._begin
+            self._found.append((seconds, resident_bytes().total_bytes - self._baseline_bytes))
 
 
 def ready(packed: Sequence[PackedArray], settings: SessionSettings) -> tuple[dict[str, Array], Any]:

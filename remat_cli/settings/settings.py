@@ -148,7 +148,7 @@ class Settings(
     @property
     def checks(self) -> Checks:
         """How a plan is verified."""
-        return Checks(self.verify, self.capped_run)
+        return Checks(self.verify, self.capped_run, self.svg is not None)
 
     @property
     def splits(self) -> SplitOptions:

@@ -50,6 +50,7 @@ class ResidentRequest:
     with_mapped: bool
     is_thorough: bool
     is_limited: bool
+    is_traced: bool = False
 
 
 def see_processes(request: ResidentRequest, advance: Advance = ignore_progress) -> ProcessSeen | None:
@@ -69,16 +70,18 @@ def see_processes(request: ResidentRequest, advance: Advance = ignore_progress) 
         budget_bytes=request.budget_bytes,
         with_mapped=request.with_mapped,
         limited=_limited(request, *found) if request.is_limited else None,
+        traces=tuple(figures[0].trace for figures in found if figures[0].trace is not None),
     )
 
 
 def _seen(request: ResidentRequest, model: Path, advance: Advance) -> list[ResidentFigures]:
     """Outputs held until the next run has ended; with thorough checks also dropped before."""
     feeds, runs = pack_all(request.feeds), THOROUGH_RUNS if request.is_thorough else RUNS
-    return [
-        run_fresh(measure_resident, ResidentJob(str(model.resolve()), feeds, request.settings, runs, held), advance)
+    jobs = (
+        ResidentJob(str(model.resolve()), feeds, request.settings, runs, held, request.is_traced)
         for held in ((1, 0) if request.is_thorough else (1,))
-    ]
+    )
+    return [run_fresh(measure_resident, job, advance) for job in jobs]
 
 
 def _worst(found: list[ResidentFigures], *, is_mapped: bool) -> ProcessMemory:

@@ -95,6 +95,7 @@ def _process(run: PlannedRun, whole: Prepared, checks: Checks, progress: Progres
         budget_bytes=plan.request.process_budget_bytes,
         with_mapped=plan.request.count_mapped,
         is_thorough=checks.mode == "thorough",
+        is_traced=checks.traced,
         is_limited=checks.capped_run and (checks.mode == "thorough" or plan.request.process_budget_bytes is not None),
     )
     return see_processes(request, progress.advance)

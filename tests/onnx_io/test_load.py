@@ -197,3 +197,22 @@ def test_empty_inputs_at_the_end_are_cut_off(tmp_path: Path) -> None:
     source = load(written(model_of(nodes, {"x": (16, 32)}, ["y"], weights, opset=17), tmp_path), DimBindings())
     inputs = [[None if value is None else value.name for value in node.inputs] for node in source.ir.graph]
     assert inputs == [["x", "w"], ["a", "s"], ["n", None, "top"]]
+
+
+def test_weights_of_a_body_may_lie_outside_where_the_checker_needs_a_copy(tmp_path):
+    def branch(name: str) -> onnx.GraphProto:
+        weight = numpy_helper.from_array(np.ones((1, 512), np.float32), f"{name}/w")
+        node = helper.make_node("Mul", ["x", f"{name}/w"], [f"{name}/y"], name=name)
+        return helper.make_graph([node], name, [], [helper.make_tensor_value_info(f"{name}/y", 1, None)], [weight])
+
+    choose = helper.make_node("If", ["c"], ["a"], name="if", then_branch=branch("t"), else_branch=branch("e"))
+    nodes = [choose, helper.make_node("Relu", ["a"], ["y"], name="relu")]
+    inputs = [helper.make_tensor_value_info("x", 1, [1, 512]), helper.make_tensor_value_info("c", 9, [])]
+    shapeless = onnx.ValueInfoProto(name="y", type=helper.make_tensor_type_proto(1, None))
+    model = helper.make_model(
+        helper.make_graph(nodes, "g", inputs, [shapeless]), opset_imports=[helper.make_opsetid("", 17)]
+    )
+    model.ir_version = 8
+    path = tmp_path / "m.onnx"
+    onnx.save(model, path, save_as_external_data=True, location="m.data", size_threshold=0)
+    assert load(path, DimBindings()).data_files == (tmp_path / "m.data",)

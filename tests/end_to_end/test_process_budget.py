@@ -1,0 +1,157 @@
+"""Budgets on the process, the steady form in files, and weights beside them, as users meet them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+
+from remat_cli.cli import main
+from remat_cli.core.steady import BODY
+from remat_cli.runtime.resident import can_measure_resident
+
+SAMPLES = Path(__file__).resolve().parents[2] / "sample_models"
+MIB = 2**20
+
+
+@pytest.fixture(autouse=True, scope="module")
+def cache(tmp_path_factory):
+    """One profile cache for all runs of this file."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("REMAT_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+measured = pytest.mark.skipif(not can_measure_resident(), reason="the system does not tell resident memory")
+
+
+def compiled(capsys, folder: Path, model: str, budget: str, *flags: str) -> tuple[int, dict, Path]:
+    """Exit code, report and output of `remat compile`."""
+    output = folder / "out.onnx"
+    command = ["compile", str(SAMPLES / f"{model}.onnx"), "--budget", budget, "-o", str(output), "--force"]
+    capsys.readouterr()
+    code = main([*command, "--format", "json", "-q", "--time-limit", "5s", "--intra-op-threads", "1", *flags])
+    out = capsys.readouterr().out
+    return code, json.loads(out) if out else {}, output
+
+
+def is_steady(path: Path) -> bool:
+    return any(node.name == BODY for node in onnx.load(path, load_external_data=False).graph.node)
+
+
+def feeds(path: Path) -> dict[str, np.ndarray]:
+    session = ort.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    random = np.random.default_rng(3)
+    return {each.name: random.standard_normal(each.shape).astype(np.float32) for each in session.get_inputs()}
+
+
+def outputs(path: Path, given: dict[str, np.ndarray]) -> list[np.ndarray]:
+    session = ort.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    session.run(None, given)
+    return session.run(None, given)
+
+
+@measured
+def test_bytes_bound_the_process(capsys, tmp_path):
+    code, report, output = compiled(capsys, tmp_path, "unet", "26MiB")
+    assert code == 0
+    process, plan = report["verification"]["process"], json.loads((tmp_path / "out.plan.json").read_text())
+    assert plan["request"]["budget_scope"] == "process"
+    assert process["budget_bytes"] == report["solution"]["budget_bytes"] == 26 * MIB
+    before, after, predicted = (process[key] for key in ("original", "rewritten", "predicted"))
+    assert after["anonymous_bytes"] + process["input_bytes"] <= 26 * MIB < before["anonymous_bytes"]
+    assert before["later_runs_bytes"] > 1.5 * before["first_run_bytes"]
+    assert after["later_runs_bytes"] < 1.3 * after["first_run_bytes"]
+    for key in ("first_run_bytes", "later_runs_bytes"):
+        assert abs(predicted[key] - after[key]) <= 0.03 * after[key] + 2.5 * MIB
+    assert is_steady(output)
+    given = feeds(SAMPLES / "unet.onnx")
+    for one, other in zip(outputs(SAMPLES / "unet.onnx", given), outputs(output, given), strict=True):
+        assert np.array_equal(one, other)
+
+
+@measured
+def test_a_hard_limit_lets_only_the_new_model_live(capsys, tmp_path):
+    code, report, _ = compiled(capsys, tmp_path, "unet", "22MiB")
+    limited = report["verification"]["process"]["limited"]
+    assert code == 0
+    assert (limited["ours"], limited["original"]) == (True, False)
+    assert limited["ended"]
+
+
+def test_less_than_weights_and_inputs_is_impossible(capsys, tmp_path):
+    code, report, output = compiled(capsys, tmp_path, "unet", "1MiB")
+    assert code == 3
+    assert report["solution"]["budget_bytes"] == MIB
+    assert not output.exists()
+
+
+def test_live_is_what_bytes_meant_before(capsys, tmp_path):
+    code, report, _ = compiled(capsys, tmp_path, "unet", "20MiB", "--budget-scope", "live", "--verify", "fast")
+    assert code == 0
+    assert 0 < report["solution"]["peak_bytes"] <= 20 * MIB
+    assert "process" not in report["verification"]
+
+
+@pytest.mark.parametrize("budget", ["80%", "min"])
+def test_a_process_takes_bytes(budget, capsys, tmp_path):
+    code, _, output = compiled(capsys, tmp_path, "unet", budget, "--budget-scope", "process")
+    assert code == 2
+    assert not output.exists()
+
+
+def test_plain_leaves_the_form_out(capsys, tmp_path):
+    code, _, output = compiled(capsys, tmp_path, "unet", "70%", "--plain", "--no-verify")
+    assert code == 0
+    assert not is_steady(output)
+    code, _, output = compiled(capsys, tmp_path, "unet", "70%", "--no-verify")
+    assert code == 0
+    assert is_steady(output)
+
+
+def test_weights_lie_beside_the_model_where_that_is_wanted(capsys, tmp_path):
+    code, report, output = compiled(capsys, tmp_path, "unet", "70%", "--external-data", "--verify", "fast")
+    data = output.with_name("out.onnx.data")
+    assert code == 0
+    assert report["verification"]["outputs_identical"]
+    assert data.stat().st_size > output.stat().st_size / 2
+    given = feeds(SAMPLES / "unet.onnx")
+    expected = outputs(SAMPLES / "unet.onnx", given)
+    assert all(np.array_equal(*pair) for pair in zip(expected, outputs(output, given), strict=True))
+    again = tmp_path / "again"
+    again.mkdir()
+    code = main(["compile", str(output), "--budget", "90%", "-o", str(again / "a.onnx"), "-q", "--no-verify"])
+    assert code == 0
+    assert all(np.array_equal(*pair) for pair in zip(expected, outputs(again / "a.onnx", given), strict=True))
+
+
+def test_a_source_keeps_its_weights(capsys, tmp_path):
+    model = onnx.load(SAMPLES / "unet.onnx")
+    onnx.save(model, tmp_path / "in.onnx", save_as_external_data=True, location="out.onnx.data", size_threshold=0)
+    before = (tmp_path / "out.onnx.data").read_bytes()
+    code = main(["compile", str(tmp_path / "in.onnx"), "--budget", "70%", "-o", str(tmp_path / "out.onnx"), "-q"])
+    assert code == 2
+    assert "weights" in capsys.readouterr().err
+    assert (tmp_path / "out.onnx.data").read_bytes() == before
+
+
+def test_inspect_predicts_a_process(capsys):
+    assert main(["inspect", str(SAMPLES / "unet.onnx"), "--format", "json", "-q"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["process"]["later_runs_bytes"] > 1.8 * report["process"]["first_run_bytes"] - 6 * MIB
+    assert report["runs"]["block_bytes"] > 20 * MIB
+
+
+@measured
+def test_both_processes_are_drawn(capsys, tmp_path):
+    pytest.importorskip("matplotlib")
+    code, _, _ = compiled(capsys, tmp_path, "resnet", "70%", "--no-verify")
+    assert code == 0
+    picture = tmp_path / "process.svg"
+    assert main(["verify", str(tmp_path / "out.plan.json"), "--svg", str(picture), "-q"]) == 0
+    assert picture.read_bytes().startswith(b"<?xml")
+    assert main(["verify", str(tmp_path / "out.plan.json"), "--svg", str(picture), "-q"]) == 2  # without --force
