@@ -36,9 +36,9 @@ class Verification(msgspec.Struct, frozen=True, kw_only=True):
     Of a plan that runs as one model (`runs_in_one_session`): `predicted_peak_bytes` and `measured_peak_bytes` count
     live tensors under the exact options, so that they can be compared to the byte. The two default-session peaks come
     from one counter, first run, default options. `later_runs_block_bytes` is the block that later runs of a default
-    session allocate. A cap is a limit on the runtime's arena in bytes; the smallest is the least under which three runs
-    in a fresh process succeed, with the session options that `cap_options` names. Where outputs need not be identical
-    and are not, `outputs_close` says whether they are within the tolerance for sums in another order, and
+    session allocate (0: none). A cap is a limit on the runtime's arena in bytes; the smallest is the least under which
+    three runs in a fresh process succeed, with the session options that `cap_options` names. Where outputs need not be
+    identical and are not, `outputs_close` says whether they are within the tolerance for sums in another order, and
     `outputs_max_relative_error` is the largest difference relative to the largest magnitude in its tensor.
 
     `process` is what resident memory of fresh processes showed (None: not measured).

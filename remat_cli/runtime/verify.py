@@ -32,7 +32,8 @@ class VerifyRequest:
     default session loads it, so only exact sessions are held to the promise. `original_cap_bytes` is the smallest cap
     of `reference` with default options where an earlier verification found it; it is then not searched again. With
     `may_reassociate` outputs need not be identical, only close. `mode` says how much is run. With `judged`, what the
-    judge says of the rewritten model's every op, it is said where the runs left it.
+    judge says of the rewritten model's every op, it is said where the runs left it. `has_block`: later runs take a
+    block for all tensors, which the steady form keeps them from.
     """
 
     reference: Path
@@ -57,6 +58,7 @@ class VerifyRequest:
     custom_ops: tuple[str, ...] = ()
     original_cap_bytes: int | None = None
     may_reassociate: bool = False
+    has_block: bool = True
     judged: Judged | None = None
 
     def settings(self, *, exact: bool) -> SessionSettings:
@@ -176,7 +178,7 @@ def verify_closely(
         capped_run_ok=caps.are_apart,
         capped_run_bytes=caps.apart_bytes,
         cap_options=caps.options,
-        later_runs_block_bytes=rewritten.default.later_bytes,
+        later_runs_block_bytes=rewritten.default.later_bytes if request.has_block else 0,
         measured_workspace_bytes=rewritten.exact.peak_workspace_bytes,
         predicted_workspace_bytes=request.workspace.get(rewritten.exact.peak_op, 0),
         predicted_overhead_percent=request.predicted_overhead_percent,

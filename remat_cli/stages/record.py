@@ -274,6 +274,7 @@ def request_of(plan: PlanFile, whole: Prepared, rewritten: Path) -> VerifyReques
         custom_ops=plan.request.custom_ops,
         original_cap_bytes=whole.facts.smallest_cap_bytes,
         may_reassociate=plan.request.allow_reassociation and plan.splitting is not None,
+        has_block=promise.runs is None or promise.runs.ballast_bytes is None,
     )
 
 

@@ -33,6 +33,7 @@ from remat_cli.stages.steady import forecast, kept_by_default
 RUNS, THOROUGH_RUNS = 3, 5
 LIMITED_RUNS = 3
 LEAST_BETWEEN_BYTES = 4 * 2**20  # closer than this, noise of a process decides which one dies
+RUN_BYTES = 2**20  # of code and tables that kernels read in when they run first, about
 FORM_OPS = 12  # of the steady form, about
 LIMIT_SHARE = 0.5  # of the way from what ours needs to what the original needs
 
@@ -158,14 +159,14 @@ def model_forecast(prepared: Prepared, profile: Profile) -> tuple[ProcessMemory,
 
 def _process(loading: LoadForecast, runs: RunsForecast, *, is_mapped: bool) -> ProcessMemory:
     """Loading and runs together."""
-    anonymous_bytes = loading.loaded_bytes - loading.mapped_bytes
+    anonymous_bytes, run_bytes = loading.loaded_bytes - loading.mapped_bytes, runs.most_bytes + RUN_BYTES
     return ProcessMemory(
         load_peak_bytes=loading.load_peak_bytes,
         loaded_bytes=anonymous_bytes,
-        first_run_bytes=loading.loaded_bytes + runs.first_run_bytes,
-        later_runs_bytes=loading.loaded_bytes + runs.later_runs_bytes,
+        first_run_bytes=loading.loaded_bytes + runs.first_run_bytes + RUN_BYTES,
+        later_runs_bytes=loading.loaded_bytes + runs.later_runs_bytes + RUN_BYTES,
         mapped_bytes=loading.mapped_bytes,
-        anonymous_bytes=max(anonymous_bytes + runs.most_bytes, 0 if is_mapped else loading.load_peak_bytes),
+        anonymous_bytes=max(anonymous_bytes + run_bytes, 0 if is_mapped else loading.load_peak_bytes),
     )
 
 
