@@ -14,7 +14,7 @@ from remat_cli.onnx_io.normalise import fresh_name, names_in
 
 FORM_KEY = "remat.steady"  # model metadata: bytes of the ballast
 INNER = f"{PREFIX}inner/"  # of the body's own outputs
-OLDEST_OPSET = 13  # of what is written here
+OLDEST_OPSET = 11  # the first with sequences
 INLINE_BYTES = 1024  # smaller weights go into the body, where shapes that they say stay known
 BALLAST_ELEMENT_BYTES = 4
 FILLED_TYPES = frozenset(

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from remat_cli.core.conditions import Conditions
 from remat_cli.core.graph import Graph, TensorType
@@ -15,8 +16,9 @@ from remat_cli.core.reuse import KeptBuffers, kept_buffers
 from remat_cli.core.steady import SteadyBranch, SteadyForm, steady_requests
 from remat_cli.onnx_io.free_shapes import Dims, dims_at_load
 from remat_cli.onnx_io.interface import size_bytes
+from remat_cli.onnx_io.opset import raise_opset
 from remat_cli.onnx_io.rewrite import Rewritten
-from remat_cli.onnx_io.steady import as_in_branch, can_be_steady, waiting_input
+from remat_cli.onnx_io.steady import OLDEST_OPSET, as_in_branch, can_be_steady, waiting_input
 from remat_cli.onnx_io.to_graph import known_kind
 from remat_cli.runtime.arena import FIRST_REGION_BYTES, UNIT_BYTES, pattern_bytes, simulate_runs
 from remat_cli.runtime.loading import shapes_at_load
@@ -55,9 +57,11 @@ def kept_by_default(graph: Graph, plan: Plan, known: Mapping[str, Dims]) -> Kept
 class Inside:
     """A written model as it is in the branch of the steady form: what the runtime knows of shapes there.
 
-    `early` are the outputs that are made before the branch begins, with their bytes.
+    `model` is the written one, under the oldest operator set that has sequences if it was under an older one. `early`
+    are the outputs that are made before the branch begins, with their bytes.
     """
 
+    model: Any
     known: Mapping[str, Dims]
     early: Mapping[str, int]
     rank: int
@@ -71,21 +75,22 @@ class Inside:
 
 def inside(rewritten: Rewritten, graph: Graph, conditions: Conditions) -> Inside | None:
     """What is known in the branch of the steady form; None where that is not wanted, or cannot be written."""
-    if not conditions.may_be_steady or not can_be_steady(rewritten.model):
+    model = raise_opset(rewritten.model, OLDEST_OPSET, graph) if conditions.may_be_steady else None
+    if model is None or not can_be_steady(model):
         return None
     types = {tensor.name: TensorType(tensor.dtype, tensor.shape) for tensor in graph.tensors}
     infer = partial(shapes_at_load, custom_ops=conditions.custom_ops)
-    known = dims_at_load(as_in_branch(rewritten.model), types, infer)
-    outputs = [value.name or "" for value in rewritten.model.graph.outputs]
+    known = dims_at_load(as_in_branch(model), types, infer)
+    outputs = [value.name or "" for value in model.graph.outputs]
     early = {
         name: size_bytes(types[name])
         for name in outputs
         if name in known and all(isinstance(dim, int) for dim in known[name])
     }
-    waiting = waiting_input(rewritten.model)
+    waiting = waiting_input(model)
     assert waiting is not None
     assert waiting.shape is not None
-    return Inside(known, early, len(waiting.shape))
+    return Inside(model, known, early, len(waiting.shape))
 
 
 @dataclass(frozen=True)

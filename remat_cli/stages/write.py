@@ -145,13 +145,11 @@ def _write(prepared: Prepared, profile: Profile, answer: BudgetAnswer) -> Writte
     else:
         within = judge_again(prepared, profile, answer.plan, rewritten, found)
         most_bytes = max(answer.question.budget_bytes, within.plan.peak) - within.fixed_bytes
-        formed = best_form(plain, within, found.branch, most_bytes)
-        judged = plain
+        formed, judged = best_form(plain, within, found.branch, most_bytes), plain
         if formed.form is not None:
             judged = judge_again(prepared, profile, answer.plan, rewritten, replace(found, form=formed.form))
+            rewritten = replace(rewritten, model=steady(found.model, formed.form))
     set_model_metadata(rewritten.model, "remat.predicted_peak_bytes", str(judged.plan.peak))
-    if formed.form is not None:
-        rewritten = replace(rewritten, model=steady(rewritten.model, formed.form))
     return WrittenModel(rewritten, judged, formed)
 
 

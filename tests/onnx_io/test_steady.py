@@ -123,7 +123,7 @@ def test_what_cannot_be_written():
     assert can_be_steady(opened())
     assert not can_be_steady(ir.from_proto(small_model(TensorProto.BFLOAT16)))
     old = small_model()
-    old.opset_import[0].version = 12
+    old.opset_import[0].version = 10
     assert not can_be_steady(ir.from_proto(old))
     passed_on = small_model()
     passed_on.graph.output.append(helper.make_tensor_value_info("w", TensorProto.FLOAT, [SIZE]))
@@ -133,3 +133,21 @@ def test_what_cannot_be_written():
     without_inputs.graph.node.append(helper.make_node("Neg", ["w"], ["y"], name="neg"))
     del without_inputs.graph.output[1:]
     assert not can_be_steady(ir.from_proto(without_inputs))
+
+
+@pytest.mark.parametrize("opset", [11, 12, 13, 21])
+def test_every_opset_with_sequences_will_do(opset, tmp_path):
+    value = helper.make_tensor_value_info
+    graph = helper.make_graph(
+        [helper.make_node("Relu", ["x"], ["y"], name="relu")],
+        "g",
+        [value("x", TensorProto.FLOAT, [2, 3])],
+        [value("y", TensorProto.FLOAT, [2, 3])],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
+    path = tmp_path / "steady.onnx"
+    save(steady(ir.from_proto(model), FORMS[1]), path)
+    onnx.checker.check_model(str(path), full_check=True)
+    session = ort.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    given = np.linspace(-1, 1, 6, dtype=np.float32).reshape(2, 3)
+    assert np.array_equal(session.run(None, {"x": given})[0], np.maximum(given, 0))
