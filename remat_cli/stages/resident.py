@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from remat_cli.core.graph import Graph, TensorType
+from remat_cli.core.graph import Graph, Op, TensorType
 from remat_cli.core.load_forecast import LoadedWeight, LoadForecast, load_forecast
 from remat_cli.core.problem import make_problem
 from remat_cli.core.profile import Profile
@@ -34,6 +34,7 @@ RUNS, THOROUGH_RUNS = 3, 5
 LIMITED_RUNS = 3
 LEAST_BETWEEN_BYTES = 4 * 2**20  # closer than this, noise of a process decides which one dies
 RUN_BYTES = 2**20  # of code and tables that kernels read in when they run first, about
+GATHERED_FACTOR = 2  # a row of a table touches whole pages of a mapped file
 FORM_OPS = 12  # of the steady form, about
 LIMIT_SHARE = 0.5  # of the way from what ours needs to what the original needs
 
@@ -173,18 +174,34 @@ def _process(loading: LoadForecast, runs: RunsForecast, *, is_mapped: bool) -> P
 def _loaded_weights(graph: Graph, prepared: Prepared, *, is_steady: bool, is_mapped: bool) -> Iterator[LoadedWeight]:
     """The weights of a file in the order in which ops read them first."""
     uses = dict(zip(prepared.reference.graph.initializers, weight_uses(prepared.reference), strict=True))
+    gathered = _gathered_bytes(graph)
     for number in dict.fromkeys(weight for op in graph.ops for weight in op.weights):
         weight = graph.weights[number]
         use = uses.get(weight.name)
         readers = () if use is None else use.readers
         packing = {reader for reader in readers if use is not None and packs_weight(reader, use.dtype, use.shape)}
+        in_file = is_mapped and weight.size_bytes > SMALL_BYTES
+        read_bytes = min(weight.size_bytes, gathered.get(number, weight.size_bytes)) if in_file else weight.size_bytes
         yield LoadedWeight(
-            size_bytes=weight.size_bytes,
+            size_bytes=read_bytes,
             packed_bytes=len(packing) * weight.size_bytes,
             is_read_plainly=len(packing) < len(set(readers)),
-            is_mapped=is_mapped and weight.size_bytes > SMALL_BYTES,
+            is_mapped=in_file,
             is_captured=is_steady and weight.size_bytes > INLINE_BYTES,
         )
+
+
+def _gathered_bytes(graph: Graph) -> dict[int, int]:
+    """What ops read of weights of which they take rows only, pages of short rows included, by weight."""
+    readers: dict[int, list[Op]] = {}
+    for op in graph.ops:
+        for weight in op.weights:
+            readers.setdefault(weight, []).append(op)
+    return {
+        weight: GATHERED_FACTOR * sum(graph.tensors[tensor].size_bytes for op in ops for tensor in op.outputs)
+        for weight, ops in readers.items()
+        if all(op.op_type == "Gather" and op.weights[0] == weight for op in ops)
+    }
 
 
 def needed_bytes(planned: PlannedModel, request: CompileRequest) -> int:
