@@ -23,6 +23,7 @@ from remat_cli.stages.steady import Formed
 class WrittenModel:
     """A rewritten model as the judge sees it, gates included.
 
+    `on_top_bytes` are fixed bytes of its form that a budget which is a share of the rest does not have to hold.
     `unexplained_bytes` is by how much its live peak was measured to be more, for a reason that no rule of the judge
     has. `formed` is the form in which it is written, and what a process then holds for its runs.
     """
@@ -31,6 +32,7 @@ class WrittenModel:
     judged: Judged
     formed: Formed
     unexplained_bytes: int = 0
+    on_top_bytes: int = 0
 
     @property
     def graph(self) -> Graph:
@@ -69,8 +71,8 @@ class WrittenModel:
 
     @property
     def needed_bytes(self) -> tuple[int, ...]:
-        """What the file needs of its memory in either kind of session."""
-        return (self.least_budget_bytes,)
+        """What the file needs of its memory in either kind of session, without what the budget has on top."""
+        return (self.least_budget_bytes - self.on_top_bytes,)
 
     @property
     def order(self) -> tuple[str, ...]:

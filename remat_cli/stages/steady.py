@@ -95,10 +95,11 @@ def inside(rewritten: Rewritten, graph: Graph, conditions: Conditions) -> Inside
 
 @dataclass(frozen=True)
 class Formed:
-    """A form, and what it takes; no form: the file is as it was written."""
+    """A form, and what it takes; no form: the file is as it was written. `fixed_bytes` are held for it all the time."""
 
     form: SteadyForm | None
     runs: RunsForecast
+    fixed_bytes: int = 0
 
 
 def best_form(plain: Judged, within: Judged, branch: SteadyBranch, most_bytes: int) -> Formed:

@@ -19,6 +19,7 @@ from remat_cli.core.problem import make_problem
 from remat_cli.core.profile import OpCost, Profile
 from remat_cli.core.requests import run_requests
 from remat_cli.core.simulate import baseline
+from remat_cli.core.steady import FLAG_BYTES
 from remat_cli.core.tidy import calm
 from remat_cli.onnx_io.interface import weight_uses
 from remat_cli.onnx_io.load import save
@@ -43,7 +44,8 @@ def write_within_budget(planned: PlannedModel, search: Search, progress: Progres
     """Rewrite the model by its plan; without a written model where no plan fits.
 
     Gates are live tensors of a few bytes, so a plan that uses the budget to the last byte may not survive them, and is
-    then planned again for less. For `min` the budget becomes what the written model needs.
+    then planned again for less. For `min` the budget becomes what the written model needs. A share is one of what
+    planning can change, so the few bytes that a form holds all the time come on top of it.
     """
 
     def build(found: BudgetAnswer, prepared: Prepared = planned.prepared) -> tuple[BudgetAnswer, WrittenModel]:
@@ -56,7 +58,8 @@ def write_within_budget(planned: PlannedModel, search: Search, progress: Progres
         plain_answer, plain = build(first, planned.prepared.without_form())
         if not _excess_bytes(plain_answer, plain):
             answer, written = plain_answer, plain
-    if written is not None and answer.question.least and written.least_budget_bytes > answer.question.budget_bytes:
+    may_grow = answer.question.least or answer.question.is_share
+    if written is not None and may_grow and written.least_budget_bytes > answer.question.budget_bytes:
         return with_budget(replace(planned, answer=answer, written=written), written.least_budget_bytes)
     return replace(planned, answer=answer if written is not None else tidied(answer), written=written)
 
@@ -149,8 +152,11 @@ def _write(prepared: Prepared, profile: Profile, answer: BudgetAnswer) -> Writte
         if formed.form is not None:
             judged = judge_again(prepared, profile, answer.plan, rewritten, replace(found, form=formed.form))
             rewritten = replace(rewritten, model=steady(found.model, formed.form))
+            fixed_bytes = FLAG_BYTES + weight_bytes_of(found.model, formed.form)
+            formed = replace(formed, fixed_bytes=fixed_bytes)
     set_model_metadata(rewritten.model, "remat.predicted_peak_bytes", str(judged.plan.peak))
-    return WrittenModel(rewritten, judged, formed)
+    on_top_bytes = formed.fixed_bytes if answer.question.is_share else 0
+    return WrittenModel(rewritten, judged, formed, on_top_bytes=on_top_bytes)
 
 
 def _left_alone(prepared: Prepared, plan: Plan, budget_bytes: int) -> Rewritten:
