@@ -1,13 +1,15 @@
 """What a command is asked for: keywords as settings, and settings as what stages take."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
 from remat_cli.base.errors import ConfigError
+from remat_cli.base.files import atomic_write, check_target
 from remat_cli.core.budget import Scope
+from remat_cli.report.svg_chart import require_matplotlib
 from remat_cli.settings.keywords import as_flags
 from remat_cli.settings.settings import Settings, load_settings, require_budget
 from remat_cli.settings.yaml_file import suggest
@@ -16,6 +18,7 @@ from remat_cli.solvers.base import Limits
 from remat_cli.stages.ask import CompileRequest
 from remat_cli.stages.solve import Search
 
+R = TypeVar("R")
 NO_WORDS = frozenset({"model", "file", "instance", "on_progress", "options", "config"})
 
 
@@ -72,3 +75,19 @@ def request_of(settings: Settings, scope: Scope | None = None) -> CompileRequest
         external_data=settings.external_data,
         count_mapped=settings.count_mapped,
     )
+
+
+def with_picture(settings: Settings, source: Path, report: Callable[[], R], draw: Callable[[R], bytes]) -> R:
+    """A report, and its picture in the file that is asked for, if one is; whether that can be written is checked first.
+
+    Raises:
+        ConfigError: the file cannot be written, exists without --force, or is the source.
+        MissingDependency: matplotlib is not installed.
+    """
+    if settings.svg is None:
+        return report()
+    check_target(settings.svg, sources=(source,), overwrite=settings.force)
+    require_matplotlib()
+    found = report()
+    atomic_write(settings.svg, draw(found))
+    return found

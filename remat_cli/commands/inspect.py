@@ -4,13 +4,12 @@ from pathlib import Path
 
 import msgspec
 
-from remat_cli.base.files import atomic_write, check_target
 from remat_cli.base.progress import Progress
-from remat_cli.commands.asked import request_of
+from remat_cli.commands.asked import request_of, with_picture
 from remat_cli.core.plan_file import is_plan, read_plan
 from remat_cli.report.inspection import InspectReport, inspect_model, inspect_plan
 from remat_cli.report.regions import estimated_regions
-from remat_cli.report.svg_chart import inspect_picture, require_matplotlib
+from remat_cli.report.svg_chart import inspect_picture
 from remat_cli.settings.devices import only_device
 from remat_cli.settings.settings import Settings
 from remat_cli.stages.ask import ask
@@ -28,13 +27,7 @@ def inspect_file(path: Path, settings: Settings, progress: Progress) -> InspectR
         ModelError: the file is neither, or cannot be used.
         MissingDependency: matplotlib is not installed.
     """
-    if settings.svg is None:
-        return _inspected(path, settings, progress)
-    check_target(settings.svg, sources=(path,), overwrite=settings.force)
-    require_matplotlib()
-    report = _inspected(path, settings, progress)
-    atomic_write(settings.svg, inspect_picture(report))
-    return report
+    return with_picture(settings, path, lambda: _inspected(path, settings, progress), inspect_picture)
 
 
 def _inspected(path: Path, settings: Settings, progress: Progress) -> InspectReport:
@@ -46,15 +39,13 @@ def _inspected(path: Path, settings: Settings, progress: Progress) -> InspectRep
         prepared = prepare(path, settings.conditions, work, progress)
         platform = profile_model(prepared, settings.conditions, progress)
         process, runs = model_forecast(prepared, platform.profile)
-        if settings.budget is None:
-            report = inspect_model(path, prepared.graph, platform.profile, platform.problem())
-            return msgspec.structs.replace(report, process=process, runs=runs)
-        request = request_of(settings)
-        question = ask(platform, request)
-        judged = (platform.problem(), None) if question.least else (question.problem, question.text)
-        report = inspect_model(path, prepared.graph, platform.profile, *judged)
+        request = None if settings.budget is None else request_of(settings)
+        problem, budget = platform.problem(), None
+        if request is not None and not (question := ask(platform, request)).least:
+            problem, budget = question.problem, question.text
+        report = inspect_model(path, prepared.graph, platform.profile, problem, budget)
         report = msgspec.structs.replace(report, process=process, runs=runs)
-        if settings.split == "off":
+        if request is None or settings.split == "off":
             return report
         regions, facts, obstacle = propose_regions(prepared, platform, request, work)
     reports = estimated_regions(regions, facts, prepared.graph)

@@ -5,15 +5,15 @@ from pathlib import Path
 import msgspec
 
 from remat_cli.base.errors import ConfigError, ModelError
-from remat_cli.base.files import atomic_write, check_target, sha256
+from remat_cli.base.files import sha256
 from remat_cli.base.progress import Progress
+from remat_cli.commands.asked import with_picture
 from remat_cli.core.conditions import Conditions
 from remat_cli.core.plan_file import PlanFile, check_belongs, read_plan
 from remat_cli.core.verification import applies
 from remat_cli.devices.provider_table import named_spec
 from remat_cli.report.compile import VerifyReport
 from remat_cli.report.process_picture import process_svg
-from remat_cli.report.svg_chart import require_matplotlib
 from remat_cli.settings.settings import Settings
 from remat_cli.stages.prepare import prepare, work_folder
 from remat_cli.stages.record import elsewhere, find_file, whole_sha256
@@ -30,16 +30,19 @@ def verify_plan(plan: Path, settings: Settings, progress: Progress) -> VerifyRep
         ModelError: the plan cannot be read, or the models it speaks of are gone, changed, or optimised differently.
         MissingDependency: matplotlib is not installed.
     """
-    if settings.svg is None:
-        return _verified(plan, settings, progress)
-    check_target(settings.svg, sources=(plan,), overwrite=settings.force)
-    require_matplotlib()
-    report = _verified(plan, settings, progress)
+    return with_picture(settings, plan, lambda: _verified(plan, settings, progress), _picture)
+
+
+def _picture(report: VerifyReport) -> bytes:
+    """Both processes over time.
+
+    Raises:
+        ConfigError: they were not measured.
+    """
     process = report.verification.process if applies(report.verification.process) else None
     if process is None or not process.traces:
         raise ConfigError("--svg: resident memory is measured of verified plans for the CPU only, with --verify true")
-    atomic_write(settings.svg, process_svg(process))
-    return report
+    return process_svg(process)
 
 
 def _verified(plan: Path, settings: Settings, progress: Progress) -> VerifyReport:

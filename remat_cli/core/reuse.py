@@ -35,12 +35,8 @@ def kept_buffers(plan: Plan, size_bytes: Sequence[int], kinds: Sequence[Kind]) -
         first.setdefault(instance.storage, value)
         death[instance.storage] = max(death.get(instance.storage, 0), instance.death)
     born: list[list[int]] = [[] for _ in range(steps)]
-    dying: list[list[int]] = [[] for _ in range(steps)]
     for storage, value in first.items():
         born[plan.instances[value].birth].append(storage)
-    for step in range(steps):  # what an op reads dies in the order of its inputs, before results that nobody reads
-        used = dict.fromkeys(plan.instances[value].storage for value in (*plan.reads[step], *plan.makes[step]))
-        dying[step] = [storage for storage in used if death[storage] == step]
     change, reused, waiting = [0] * (steps + 1), [0] * steps, dict[Kind, list[int]]()
     takes_over: list[tuple[int, int]] = []
     for step in range(steps):
@@ -52,8 +48,10 @@ def kept_buffers(plan: Plan, size_bytes: Sequence[int], kinds: Sequence[Kind]) -
                 change[death[old] + 1] += size_bytes[first[old]]
                 change[step] -= size_bytes[first[old]]
                 reused[step] += size_bytes[first[old]]
-        for storage in dying[step]:
+        # What an op reads dies in the order of its inputs, before results that nobody reads.
+        used = dict.fromkeys(plan.instances[value].storage for value in (*plan.reads[step], *plan.makes[step]))
+        for storage in used:
             kind = kinds[first[storage]]
-            if kind is not None:
+            if kind is not None and death[storage] == step:
                 waiting.setdefault(kind, []).append(storage)
     return KeptBuffers(tuple(accumulate(change[:-1])), tuple(reused), tuple(takes_over))

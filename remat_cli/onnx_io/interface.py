@@ -100,7 +100,8 @@ class Interface:
 def interface_of(model: ir.Model) -> Interface:
     """The declared interface; inputs that have an initialiser are left out."""
     return Interface(
-        tuple(_port(value) for value in fed_inputs(model.graph)), tuple(_port(value) for value in model.graph.outputs)
+        tuple(port_of(value) for value in fed_inputs(model.graph)),
+        tuple(port_of(value) for value in model.graph.outputs),
     )
 
 
@@ -141,7 +142,8 @@ def input_spec(value: ir.Value) -> InputSpec:
     return InputSpec(value.name or "", runtime_name(value.dtype), value.shape.numpy())
 
 
-def _port(value: ir.Value) -> Port:
+def port_of(value: ir.Value) -> Port:
+    """How a value is declared; its shape is a copy."""
     shape = None if value.shape is None else value.shape.copy()
     return Port(value.name or "", value.type, shape)
 

@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from remat_cli.core.steady import BODY, NUMBER_BYTES, PREFIX, SteadyForm
-from remat_cli.onnx_io.interface import dims_of, fed_inputs
+from remat_cli.onnx_io.interface import dims_of, fed_inputs, port_of
 from remat_cli.onnx_io.normalise import fresh_name, names_in
 
 FORM_KEY = "remat.steady"  # model metadata: bytes of the ballast
@@ -66,7 +66,8 @@ def steady(model: ir.Model, form: SteadyForm) -> ir.Model:
     graph.outputs.clear()
     body = writer.body(sequence, nodes, outputs)
     branches = [ir.AttrGraph("then_branch", body), ir.AttrGraph("else_branch", writer.filled(outputs))]
-    made = [ir.Value(name=value.name, type=value.type, shape=_copied(value)) for value in outputs]
+    ports = [port_of(value) for value in outputs]
+    made = [ir.Value(name=port.name, type=port.type, shape=port.shape) for port in ports]
     whole = ir.Node("", "If", [condition], branches, outputs=made, name=BODY)
     for value, inner in zip(outputs, body.outputs, strict=True):
         assert value is inner
@@ -75,12 +76,6 @@ def steady(model: ir.Model, form: SteadyForm) -> ir.Model:
     graph.extend([*writer.main, whole])
     new.metadata_props[FORM_KEY] = str(form.ballast_bytes)
     return new
-
-
-def _copied(value: ir.Value) -> ir.Shape | None:
-    return (
-        None if value.shape is None else ir.Shape([dim if isinstance(dim, int) else dim.value for dim in value.shape])
-    )
 
 
 def _open_shape(value: ir.Value) -> ir.Shape | None:

@@ -44,13 +44,13 @@ class Arena:
     free: list[tuple[int, int, int]] = field(default_factory=list)
     growth_bytes: int = FIRST_REGION_BYTES
 
-    def run(self, requests: Iterable[Request]) -> None:
-        """Serve requests in their order."""
+    def run(self, requests: Iterable[Request], offset: int = 0) -> None:
+        """Serve requests in their order; `offset` is added to their numbers, which tells runs apart."""
         for request in requests:
             if request.takes:
-                self.take(request.number, request.bytes)
+                self.take(request.number + offset, request.bytes)
             else:
-                self.give_back(request.number)
+                self.give_back(request.number + offset)
 
     def take(self, number: int, size_bytes: int) -> None:
         """Give a request a chunk: the smallest free one that is large enough, of equal ones the lowest."""
@@ -82,11 +82,6 @@ class Arena:
             row[at - 1].size += row.pop(at).size
             chunk = row[at - 1]
         insort(self.free, (chunk.size, -chunk.region, chunk.start))
-
-    @property
-    def state(self) -> tuple[tuple[int, int, int, bool], ...]:
-        """Where chunks lie and which are free: two equal ones go on alike."""
-        return tuple((c.region, c.start, c.size, c.owner is None) for row in self.chunks for c in row)
 
     @property
     def reserved_bytes(self) -> int:
@@ -158,9 +153,7 @@ def simulate_runs(requests: Sequence[Request], runs: int, held: int) -> tuple[Ru
         with_block = run > 0 and block_bytes > 0
         if with_block:
             arena.take(BLOCK, block_bytes)
-        for request in requests:
-            if not (with_block and request.in_block):
-                _serve(arena, request, offset)
+        arena.run((request for request in requests if not (with_block and request.in_block)), offset)
         if with_block:
             arena.give_back(BLOCK)
         if run >= held:
@@ -168,13 +161,6 @@ def simulate_runs(requests: Sequence[Request], runs: int, held: int) -> tuple[Ru
                 arena.give_back(output.number + 2 * shift * (run - held))
         found.append(RunMemory(arena.resident_bytes, arena.reserved_bytes, tuple(arena.regions[before:])))
     return tuple(found)
-
-
-def _serve(arena: Arena, request: Request, offset: int) -> None:
-    if request.takes:
-        arena.take(request.number + offset, request.bytes)
-    else:
-        arena.give_back(request.number + offset)
 
 
 def rounded_bytes(size_bytes: int) -> int:

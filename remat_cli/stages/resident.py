@@ -2,11 +2,10 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-from remat_cli.core.graph import Graph, Op, TensorType
+from remat_cli.core.graph import Graph, Op
 from remat_cli.core.load_forecast import LoadedWeight, LoadForecast, load_forecast
 from remat_cli.core.problem import make_problem
 from remat_cli.core.profile import Profile
@@ -15,20 +14,18 @@ from remat_cli.core.resident import LimitedRuns, ProcessMemory, ProcessSeen, Run
 from remat_cli.core.reuse import KeptBuffers
 from remat_cli.core.simulate import baseline
 from remat_cli.core.steady import SteadyBranch, steady_requests
-from remat_cli.onnx_io.free_shapes import dims_at_load
 from remat_cli.onnx_io.interface import weight_uses
 from remat_cli.onnx_io.save import SMALL_BYTES, data_path, has_data_file
 from remat_cli.onnx_io.steady import INLINE_BYTES, waiting_input
 from remat_cli.runtime._ort import Advance, ignore_progress, pack_all, run_fresh
 from remat_cli.runtime.hard_limit import HardLimitJob, limit_kind, runs_under_limit
-from remat_cli.runtime.loading import shapes_at_load
 from remat_cli.runtime.resident import ResidentFigures, ResidentJob, can_measure_resident, measure_resident
 from remat_cli.runtime.session import SessionSettings
 from remat_cli.runtime.weights import packs_weight
 from remat_cli.stages.ask import CompileRequest
 from remat_cli.stages.planned import PlannedModel, WrittenModel
 from remat_cli.stages.prepare import Prepared
-from remat_cli.stages.steady import forecast, kept_by_default
+from remat_cli.stages.steady import forecast, kept_by_default, known_dims
 
 RUNS, THOROUGH_RUNS = 3, 5
 LIMITED_RUNS = 3
@@ -113,7 +110,9 @@ def _limited(
     if kind == "RLIMIT_DATA":  # where no block can be had, later runs do without: the first one decides
         theirs, ours = max(each.data_bytes[1] for each in original), max(max(each.data_bytes) for each in rewritten)
     else:
-        theirs, ours = (max(map(_undroppable_bytes, figures)) for figures in (original, rewritten))
+        theirs, ours = (
+            max(_anonymous_bytes(each, is_mapped=True) for each in figures) for figures in (original, rewritten)
+        )
     if theirs - ours < LEAST_BETWEEN_BYTES:
         return None
     limit_bytes = ours + int(LIMIT_SHARE * (theirs - ours))
@@ -124,11 +123,6 @@ def _limited(
         for path in (request.rewritten, request.reference)
     )
     return LimitedRuns(kind, limit_bytes, LIMITED_RUNS, first.survived, second.survived, second.ended)
-
-
-def _undroppable_bytes(figures: ResidentFigures) -> int:
-    """The most that is resident after loading and cannot be dropped."""
-    return max(each.anonymous_bytes for each in (figures.loaded_bytes, *figures.run_peak_bytes))
 
 
 def process_forecast(written: WrittenModel, prepared: Prepared, external_data: bool | None) -> ProcessMemory:
@@ -145,9 +139,7 @@ def model_forecast(prepared: Prepared, profile: Profile) -> tuple[ProcessMemory,
     plan = baseline(make_problem(graph, profile))
     is_mapped = bool(prepared.source.data_files)
     if form is None:
-        types = {tensor.name: TensorType(tensor.dtype, tensor.shape) for tensor in graph.tensors}
-        infer = partial(shapes_at_load, custom_ops=prepared.conditions.custom_ops)
-        kept = kept_by_default(graph, plan, dims_at_load(prepared.reference, types, infer))
+        kept = kept_by_default(graph, plan, known_dims(prepared.reference, graph, prepared.conditions))
         requests = run_requests(graph, plan, kept)
     else:
         waiting = waiting_input(prepared.reference)

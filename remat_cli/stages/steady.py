@@ -15,7 +15,6 @@ from remat_cli.core.resident import RunsForecast
 from remat_cli.core.reuse import KeptBuffers, kept_buffers
 from remat_cli.core.steady import SteadyBranch, SteadyForm, steady_requests
 from remat_cli.onnx_io.free_shapes import Dims, dims_at_load
-from remat_cli.onnx_io.interface import size_bytes
 from remat_cli.onnx_io.opset import raise_opset
 from remat_cli.onnx_io.rewrite import Rewritten
 from remat_cli.onnx_io.steady import OLDEST_OPSET, as_in_branch, can_be_steady, waiting_input
@@ -73,19 +72,22 @@ class Inside:
         return SteadyBranch(self.rank, tuple(self.early.values()))
 
 
+def known_dims(model: Any, graph: Graph, conditions: Conditions) -> dict[str, Dims]:
+    """What the runtime knows of the shape of every value before a run; `graph` is that of the model."""
+    types = {tensor.name: TensorType(tensor.dtype, tensor.shape) for tensor in graph.tensors}
+    return dims_at_load(model, types, partial(shapes_at_load, custom_ops=conditions.custom_ops))
+
+
 def inside(rewritten: Rewritten, graph: Graph, conditions: Conditions) -> Inside | None:
     """What is known in the branch of the steady form; None where that is not wanted, or cannot be written."""
     model = raise_opset(rewritten.model, OLDEST_OPSET, graph) if conditions.may_be_steady else None
     if model is None or not can_be_steady(model):
         return None
-    types = {tensor.name: TensorType(tensor.dtype, tensor.shape) for tensor in graph.tensors}
-    infer = partial(shapes_at_load, custom_ops=conditions.custom_ops)
-    known = dims_at_load(as_in_branch(model), types, infer)
+    known = known_dims(as_in_branch(model), graph, conditions)
+    sizes = {tensor.name: tensor.size_bytes for tensor in graph.tensors}
     outputs = [value.name or "" for value in model.graph.outputs]
     early = {
-        name: size_bytes(types[name])
-        for name in outputs
-        if name in known and all(isinstance(dim, int) for dim in known[name])
+        name: sizes[name] for name in outputs if name in known and all(isinstance(dim, int) for dim in known[name])
     }
     waiting = waiting_input(model)
     assert waiting is not None
