@@ -1,9 +1,11 @@
 """What a process holds that loads and runs a model: forecast from a plan, and seen in fresh processes."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from remat_cli.core.graph import Graph, Op
 from remat_cli.core.load_forecast import LoadedWeight, LoadForecast, load_forecast
@@ -61,6 +63,7 @@ def see_processes(request: ResidentRequest, advance: Advance = ignore_progress) 
     original, rewritten = (
         _worst(figures, is_mapped=data_path(path).exists()) for path, figures in zip(paths, found, strict=True)
     )
+    job = HardLimitJob("", pack_all(request.feeds), 0, request.settings, LIMITED_RUNS)
     return ProcessSeen(
         original=original,
         rewritten=rewritten,
@@ -68,7 +71,7 @@ def see_processes(request: ResidentRequest, advance: Advance = ignore_progress) 
         input_bytes=sum(array.nbytes for array in request.feeds.values()),
         budget_bytes=request.budget_bytes,
         with_mapped=request.with_mapped,
-        limited=_limited(request, *found) if request.is_limited else None,
+        limited=limited_pair(paths, found, job) if request.is_limited else None,
         traces=tuple(figures[0].trace for figures in found if figures[0].trace is not None),
     )
 
@@ -100,13 +103,17 @@ def _anonymous_bytes(figures: ResidentFigures, *, is_mapped: bool) -> int:
     return max(each.anonymous_bytes for each in (loading, *figures.run_peak_bytes))
 
 
-def _limited(
-    request: ResidentRequest, original: list[ResidentFigures], rewritten: list[ResidentFigures]
+def limited_pair(
+    paths: Sequence[Path], found: Sequence[Sequence[ResidentFigures]], job: HardLimitJob
 ) -> LimitedRuns | None:
-    """Both models under a limit between what they need; None where there is no room between, or no limit can be set."""
+    """The original and our model, with their figures, under a limit between what they need; `job` says how they run.
+
+    None where there is no room between, or no limit can be set.
+    """
     kind = limit_kind()
     if kind is None:
         return None
+    original, rewritten = found
     if kind == "RLIMIT_DATA":  # where no block can be had, later runs do without: the first one decides
         theirs, ours = max(each.data_bytes[1] for each in original), max(max(each.data_bytes) for each in rewritten)
     else:
@@ -117,12 +124,10 @@ def _limited(
         return None
     limit_bytes = ours + int(LIMIT_SHARE * (theirs - ours))
     first, second = (
-        runs_under_limit(
-            HardLimitJob(str(path.resolve()), pack_all(request.feeds), limit_bytes, request.settings, LIMITED_RUNS)
-        )
-        for path in (request.rewritten, request.reference)
+        runs_under_limit(msgspec.structs.replace(job, model=str(path.resolve()), limit_bytes=limit_bytes))
+        for path in reversed(paths)
     )
-    return LimitedRuns(kind, limit_bytes, LIMITED_RUNS, first.survived, second.survived, second.ended)
+    return LimitedRuns(kind, limit_bytes, job.runs, first.survived, second.survived, second.ended)
 
 
 def process_forecast(written: WrittenModel, prepared: Prepared, external_data: bool | None) -> ProcessMemory:
