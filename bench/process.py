@@ -191,7 +191,7 @@ def _proof(row: Row) -> str:
 def _line(row: Row) -> str:
     new, old = row["compiled"], row["original"]
     pairs = [_mib(figure[key]) for key in ("load_peak", "first_run", "later_runs") for figure in (new, old)]
-    ballast = "-" if row["ballast_bytes"] is None else _mib(row["ballast_bytes"])
+    ballast = "-" if row["ballast_bytes"] is None else " + ".join(map(_mib, row["ballast_bytes"])) or "0"
     ends = [_mib(row["predicted"]["later_runs"]), _mib(new["mapped"]), _mib(row["live_bytes"]), ballast]
     times = [f"{1000 * figure['run_seconds']:.1f}" for figure in (new, old)]
     return f"| {' | '.join((row['model'], row['budget'], *pairs, *ends, *times))} |"

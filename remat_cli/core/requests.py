@@ -14,13 +14,15 @@ from remat_cli.core.reuse import KeptBuffers
 class Request:
     """Memory that is asked for (`takes`) or given back, known by a number of its own.
 
-    `in_block`: it has a place in the block that later runs take; workspace and model outputs have none.
+    `in_block`: it has a place in the block that later runs take; workspace and model outputs have none. What is not
+    `is_written` has an address and no pages.
     """
 
     number: int
     bytes: int
     takes: bool
     in_block: bool = True
+    is_written: bool = True
 
 
 def run_requests(graph: Graph, plan: Plan, kept: KeptBuffers) -> tuple[Request, ...]:

@@ -13,14 +13,14 @@ class RunsForecast(msgspec.Struct, frozen=True):
     `first_run_bytes` is the most after one run, `later_runs_bytes` after any number of runs, whether the caller drops
     the outputs of a run before the next one or holds them until it has ended. `block_bytes` is the block that later
     runs take for all tensors together (0: none), `reserved_bytes` what the arena took of the system, touched or not.
-    `ballast_bytes` belongs to the steady form (None: not in that form).
+    `ballast_bytes` are those of the steady form (None: not in that form).
     """
 
     first_run_bytes: int
     later_runs_bytes: int
     block_bytes: int
     reserved_bytes: int
-    ballast_bytes: int | None = None
+    ballast_bytes: tuple[int, ...] | None = None
 
     @property
     def most_bytes(self) -> int:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import itertools
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Self
 
 from remat_cli.core.requests import Request
 
@@ -16,14 +19,59 @@ FLAG_BYTES = 1
 """What the form holds while the graph runs."""
 
 
+FLOAT_BYTES = 4
+STEP_BYTES = 4
+GATES = 4
+STATES = 6
+STATES_BACK = 5, 4, 2, 3, 1
+"""Of an LSTM: its gates, its tensors of one state each, and the order in which all but the first are given back."""
+
+
+@dataclass(frozen=True)
+class Ballast:
+    """An LSTM of one feature over so many steps, which is given one step: it asks for room for the gates of all."""
+
+    steps: int
+    hidden: int
+
+    @classmethod
+    def of(cls, ballast_bytes: int) -> Self:
+        """With a workspace of at least so many bytes, and the least that has to be written for it.
+
+        That is a float for each step and a square of weights for each gate; the workspace is the product of both.
+        """
+        hidden = max(1, round((ballast_bytes / (8 * GATES * FLOAT_BYTES)) ** (1 / 3)))
+        return cls(-(-ballast_bytes // (GATES * hidden * FLOAT_BYTES)), hidden)
+
+    @property
+    def shapes(self) -> tuple[tuple[int, int, int], ...]:
+        """Those of its steps, its weights and its recurrent weights."""
+        return (self.steps, 1, 1), (1, GATES * self.hidden, 1), (1, GATES * self.hidden, self.hidden)
+
+    @property
+    def workspace_bytes(self) -> int:
+        """What it asks for and does not write."""
+        return GATES * self.hidden * self.steps * FLOAT_BYTES
+
+
 @dataclass(frozen=True)
 class SteadyForm:
-    """A graph in a branch without a memory pattern, behind a tensor of so many bytes that is freed at once.
+    """A graph in a branch without a memory pattern, behind workspaces of so many bytes that are freed at once.
 
-    A ballast of 0 bytes is none.
+    Nothing is written to these ballasts, so that they only decide which regions the arena takes, in which order.
     """
 
-    ballast_bytes: int = 0
+    ballast_bytes: tuple[int, ...] = ()
+
+    @property
+    def ballasts(self) -> list[Ballast]:
+        """What makes the workspaces."""
+        return list(map(Ballast.of, self.ballast_bytes))
+
+    @property
+    def constant_bytes(self) -> int:
+        """Weights that the ballasts bring: three shapes of three numbers each, and one number of steps for all."""
+        return 9 * NUMBER_BYTES * len(self.ballast_bytes) + (STEP_BYTES if self.ballast_bytes else 0)
 
 
 @dataclass(frozen=True)
@@ -48,38 +96,65 @@ def steady_requests(requests: Sequence[Request], branch: SteadyBranch, form: Ste
 
     None of its tensors has a place in a block any more.
     """
-    inner = [replace(request, in_block=False) for request in requests]
     first = min((request.number for request in requests), default=0) - 1
-    return tuple(_with_prologue(first, branch, inner, form))
+    before, go = _prologue(first, branch, form)
+    return (*before, *(replace(request, in_block=False) for request in requests), replace(go, takes=False))
 
 
-def _with_prologue(first: int, branch: SteadyBranch, inner: Sequence[Request], form: SteadyForm) -> Iterator[Request]:
-    """The requests of the form's own small tensors around those of the graph; their numbers go down from `first`."""
-    size, flag, token, length, shape, ballast, go, waits, same, output = range(first, first - 10, -1)
-    rank = branch.rank
+class _Prologue:
+    """Requests of the form's own tensors, in order; their numbers go down from `first`."""
 
-    def take(number: int, size_bytes: int, in_block: bool = False) -> Request:
-        return Request(number, size_bytes, True, in_block)
+    def __init__(self, first: int) -> None:
+        self._numbers = itertools.count(first, -1)
+        self.found: list[Request] = []
 
-    def give(number: int, size_bytes: int, in_block: bool = False) -> Request:
-        return Request(number, size_bytes, False, in_block)
+    def take(self, size_bytes: int, *, in_block: bool = False, is_written: bool = True) -> Request:
+        """Ask for memory."""
+        self.found.append(Request(next(self._numbers), size_bytes, True, in_block, is_written))
+        return self.found[-1]
 
-    yield take(size, NUMBER_BYTES, True)
-    start = size
-    if form.ballast_bytes:
-        yield from (take(flag, FLAG_BYTES, True), give(size, NUMBER_BYTES, True), take(token, NUMBER_BYTES, True))
-        yield from (take(length, NUMBER_BYTES), take(shape, NUMBER_BYTES), give(length, NUMBER_BYTES))
-        yield from (take(ballast, form.ballast_bytes), give(shape, NUMBER_BYTES), give(ballast, form.ballast_bytes))
-        yield give(flag, FLAG_BYTES, True)
-        start = token
-    yield from (take(go, FLAG_BYTES, True), give(start, NUMBER_BYTES, True))
-    for number, size_bytes in enumerate(branch.early_bytes):
-        yield take(output - number, size_bytes)
-    yield take(waits, NUMBER_BYTES)
-    if rank:
-        yield take(same, NUMBER_BYTES * rank)
-    yield give(waits, NUMBER_BYTES)
-    if rank:
-        yield give(same, NUMBER_BYTES * rank)
-    yield from inner
-    yield give(go, FLAG_BYTES, True)
+    def give(self, *taken: Request) -> None:
+        """Give memory back."""
+        self.found += [replace(request, takes=False) for request in taken]
+
+    def ballasts(self, size: Request, ballasts: Sequence[Ballast]) -> Request:
+        """What the branch with the ballasts asks for, and the flag that leads to it; the token is what is left."""
+        flag = self.take(FLAG_BYTES, in_block=True)
+        self.give(size)
+        token, before = self.take(NUMBER_BYTES, in_block=True), self.take(NUMBER_BYTES)
+        shape = self.take(3 * NUMBER_BYTES)  # the runtime uses one for all
+        for ballast in ballasts[:-1]:
+            result = self._ballast(ballast, before)
+            before = self.take(NUMBER_BYTES)
+            self.give(result)
+        self.give(self._ballast(ballasts[-1], before, shape), flag)
+        return token
+
+    def _ballast(self, ballast: Ballast, *read_last: Request) -> Request:
+        """All but what it computes is given back, and what is read for the last time before it begins."""
+        steps, weights, recurrence = (FLOAT_BYTES * math.prod(dims) for dims in ballast.shapes)
+        read = [self.take(recurrence), self.take(weights)]
+        self.give(*read_last[:1])
+        read.append(self.take(steps))
+        self.give(*read_last[1:])
+        result, *state = (self.take(FLOAT_BYTES * ballast.hidden) for _ in range(1 + STATES))
+        workspace = self.take(ballast.workspace_bytes, is_written=False)
+        self.give(*(state[at] for at in STATES_BACK), workspace, state[0], *reversed(read))
+        return result
+
+
+def _prologue(first: int, branch: SteadyBranch, form: SteadyForm) -> tuple[list[Request], Request]:
+    """All that is asked for before the graph's own first op, and the flag that is held until its last."""
+    asked = _Prologue(first)
+    start = asked.take(NUMBER_BYTES, in_block=True)
+    if form.ballasts:
+        start = asked.ballasts(start, form.ballasts)
+    go = asked.take(FLAG_BYTES, in_block=True)
+    asked.give(start)
+    for size_bytes in branch.early_bytes:
+        asked.take(size_bytes)
+    views = [asked.take(NUMBER_BYTES)]
+    if branch.rank:
+        views.append(asked.take(NUMBER_BYTES * branch.rank))
+    asked.give(*views)
+    return asked.found, go

@@ -1,22 +1,25 @@
 """A model in a form in which every run takes what the first one took: its graph in a branch that has no memory pattern.
 
 The runtime makes no pattern for a graph that captures a sequence. So the graph moves into a branch of an If, where a
-first op reads an empty sequence from outside; large weights stay outside. In a branch of another If before it a tensor
-of some bytes, freed at once, can make the arena take one region that is large enough for all (a ballast).
+first op reads an empty sequence from outside; large weights stay outside. Workspaces of some bytes in a branch of
+another If before it, each freed at once, make the arena take regions of the right sizes (ballasts). They are those of
+LSTMs over many steps of which the sequence has one: the kernel asks for room for all and writes one.
 """
+
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
-from remat_cli.core.steady import BODY, NUMBER_BYTES, PREFIX, SteadyForm
+from remat_cli.core.steady import BODY, NUMBER_BYTES, PREFIX, Ballast, SteadyForm
 from remat_cli.onnx_io.interface import dims_of, fed_inputs, port_of
 from remat_cli.onnx_io.normalise import fresh_name, names_in
 
-FORM_KEY = "remat.steady"  # model metadata: bytes of the ballast
+FORM_KEY = "remat.steady"  # model metadata: bytes of each ballast
 INNER = f"{PREFIX}inner/"  # of the body's own outputs
 OLDEST_OPSET = 11  # the first with sequences
 INLINE_BYTES = 1024  # smaller weights go into the body, where shapes that they say stay known
-BALLAST_ELEMENT_BYTES = 4
 FILLED_TYPES = frozenset(
     {ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.DOUBLE, ir.DataType.BOOL}
     | {ir.DataType.INT8, ir.DataType.INT16, ir.DataType.INT32, ir.DataType.INT64}
@@ -59,8 +62,8 @@ def steady(model: ir.Model, form: SteadyForm) -> ir.Model:
     sequence = writer.op(writer.main, "seq", "SequenceEmpty", [])
     sequence.type = ir.SequenceType(ir.TensorType(ir.DataType.FLOAT))
     start = writer.op(writer.main, "size", "Size", [gated])
-    if form.ballast_bytes:
-        start = writer.ballast(sequence, start, form.ballast_bytes)
+    if form.ballasts:
+        start = writer.ballasts(sequence, start, form.ballasts)
     condition = writer.op(writer.main, "go", "Greater", [start, writer.constant("least", -1)])
     outputs = list(graph.outputs)
     graph.outputs.clear()
@@ -74,7 +77,7 @@ def steady(model: ir.Model, form: SteadyForm) -> ir.Model:
         value.name, value.shape = f"{INNER}{value.name}", _open_shape(value)
     graph.outputs.extend(made)
     graph.extend([*writer.main, whole])
-    new.metadata_props[FORM_KEY] = str(form.ballast_bytes)
+    new.metadata_props[FORM_KEY] = ",".join(map(str, form.ballast_bytes))
     return new
 
 
@@ -100,23 +103,22 @@ class _Writer:
         nodes.append(ir.Node("", op_type, reads, outputs=[made], name=f"{PREFIX}{name}"))
         return made
 
-    def constant(self, name: str, value: int | list[int]) -> ir.Value:
-        """A weight of int64 in the main graph, one for each name."""
+    def constant(self, name: str, value: int | list[int], kind: type[np.integer[Any]] = np.int64) -> ir.Value:
+        """A weight in the main graph, one for each name."""
         name = f"{PREFIX}{name}"
         if name not in self._graph.initializers:
-            tensor = ir.tensor(np.array(value, np.int64), name=name)
+            tensor = ir.tensor(np.array(value, kind), name=name)
             weight = ir.Value(name=name, type=ir.TensorType(tensor.dtype), shape=ir.Shape(dims_of(tensor)))
             weight.const_value = tensor
             self._graph.register_initializer(weight)
         return self._graph.initializers[name]
 
-    def ballast(self, sequence: ir.Value, start: ir.Value, size_bytes: int) -> ir.Value:
-        """A number that exists once a tensor of so many bytes was made and freed in a branch."""
+    def ballasts(self, sequence: ir.Value, start: ir.Value, ballasts: Sequence[Ballast]) -> ir.Value:
+        """A number that exists once workspaces of so many bytes were had and freed in a branch, one by one."""
         nodes: list[ir.Node] = []
-        length = self.op(nodes, "length", "SequenceLength", [sequence])
-        elements = self.constant("elements", [size_bytes // BALLAST_ELEMENT_BYTES])
-        shape = self.op(nodes, "shape", "Add", [length, elements])
-        count = self.op(nodes, "count", "Size", [self.op(nodes, "ballast", "ConstantOfShape", [shape])])
+        count, known = self.op(nodes, "length", "SequenceLength", [sequence]), 0
+        for number, ballast in enumerate(ballasts):
+            count, known = self._ballast(nodes, f"ballast{number}", count, known, ballast), ballast.hidden
         other: list[ir.Node] = []
         otherwise = self.op(other, "none", "Size", [self._gated])
         for value in (count, otherwise):
@@ -129,6 +131,26 @@ class _Writer:
         ]
         self.main.append(ir.Node("", "If", [condition], branches, outputs=[made], name=f"{PREFIX}token"))
         return made
+
+    def _ballast(self, nodes: list[ir.Node], name: str, before: ir.Value, known: int, ballast: Ballast) -> ir.Value:
+        """How many hidden numbers it has; its own shapes wait for the number `before`, which is known to be `known`."""
+        reads: list[ir.Value | None] = []
+        for kind, shape in zip(("steps", "weights", "recurrence"), ballast.shapes, strict=True):
+            rest = self.constant(f"{name}/{kind}_dims", [size - known for size in shape])
+            reads.append(
+                self.op(
+                    nodes,
+                    f"{name}/{kind}",
+                    "ConstantOfShape",
+                    [self.op(nodes, f"{name}/{kind}_shape", "Add", [before, rest])],
+                )
+            )
+        one_step = self.constant("one_step", [1], np.int32)
+        hidden = ir.Value(name=fresh_name(f"{PREFIX}{name}/hidden", self._taken))
+        size = [ir.AttrInt64("hidden_size", ballast.hidden)]
+        made = [ir.Value(name=""), hidden]
+        nodes.append(ir.Node("", "LSTM", [*reads, None, one_step], size, outputs=made, name=f"{PREFIX}{name}"))
+        return self.op(nodes, f"{name}/count", "Size", [hidden])
 
     def body(self, sequence: ir.Value, nodes: list[ir.Node], outputs: list[ir.Value]) -> ir.Graph:
         """The branch that holds the nodes, behind a view of an input that waits for the sequence."""
@@ -175,14 +197,20 @@ def weight_bytes_of(model: ir.Model, form: SteadyForm) -> int:
     waiting = waiting_input(model)
     assert waiting is not None
     ranks = {len(value.shape or ()) for value in model.graph.outputs}
-    numbers = 1 + bool(form.ballast_bytes) + len(waiting.shape or ()) + sum(ranks)
-    return NUMBER_BYTES * numbers
+    numbers = 1 + len(waiting.shape or ()) + sum(ranks)
+    return NUMBER_BYTES * numbers + form.constant_bytes
 
 
 def form_of(model: ir.Model) -> SteadyForm | None:
     """The form that a model has; None for every other one."""
-    size = model.metadata_props.get(FORM_KEY, "")
-    return SteadyForm(int(size)) if size.isdigit() and _body_of(model) is not None else None
+    sizes = model.metadata_props.get(FORM_KEY)
+    if sizes is None or _body_of(model) is None or not all(size.isdigit() for size in _listed(sizes)):
+        return None
+    return SteadyForm(tuple(map(int, _listed(sizes))))
+
+
+def _listed(sizes: str) -> list[str]:
+    return sizes.split(",") if sizes else []
 
 
 def _body_of(model: ir.Model) -> ir.Node | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from remat_cli.core.requests import Request, outputs_of
 
@@ -17,6 +17,9 @@ FIRST_REGION_BYTES = 2**20
 LARGEST_GROWTH_BYTES = 2**30
 MOST_DEAD_BYTES = 128 * 2**20  # a chunk is cut where more than this would be left unused in it
 TABLE_SHARE = 32  # every region has a table of 8 bytes for each 256 bytes of it, written when it is made
+
+
+Layout = tuple[tuple[tuple[tuple[int, int | None], ...], ...], tuple[tuple[tuple[int, int], ...], ...], int]
 
 
 @dataclass
@@ -48,11 +51,11 @@ class Arena:
         """Serve requests in their order; `offset` is added to their numbers, which tells runs apart."""
         for request in requests:
             if request.takes:
-                self.take(request.number + offset, request.bytes)
+                self.take(request.number + offset, request.bytes, is_written=request.is_written)
             else:
                 self.give_back(request.number + offset)
 
-    def take(self, number: int, size_bytes: int) -> None:
+    def take(self, number: int, size_bytes: int, *, is_written: bool = True) -> None:
         """Give a request a chunk: the smallest free one that is large enough, of equal ones the lowest."""
         rounded = rounded_bytes(size_bytes)
         at = bisect_left(self.free, (rounded,))
@@ -66,7 +69,8 @@ class Arena:
             self._cut(chunk, rounded)
         chunk.owner = number
         self.held[number] = chunk
-        _touch(self.touched[chunk.region], chunk.start, chunk.start + rounded)
+        if is_written:
+            _touch(self.touched[chunk.region], chunk.start, chunk.start + rounded)
 
     def give_back(self, number: int) -> None:
         """Free a request's chunk and join it with free neighbours in its region."""
@@ -82,6 +86,14 @@ class Arena:
             row[at - 1].size += row.pop(at).size
             chunk = row[at - 1]
         insort(self.free, (chunk.size, -chunk.region, chunk.start))
+
+    def layout(self, offset: int) -> Layout:
+        """Who has which part of which region, from a number on, and what was written: what decides the future."""
+        owners = tuple(
+            tuple((chunk.start, None if chunk.owner is None else chunk.owner - offset) for chunk in row)
+            for row in self.chunks
+        )
+        return owners, tuple(map(tuple, self.touched)), self.growth_bytes
 
     @property
     def reserved_bytes(self) -> int:
@@ -138,13 +150,17 @@ BLOCK = 10**12
 """Number of the request for a run's block."""
 
 
-def simulate_runs(requests: Sequence[Request], runs: int, held: int) -> tuple[RunMemory, ...]:
+def simulate_runs(
+    requests: Sequence[Request], runs: int, held: int, most_bytes: int | None = None
+) -> tuple[RunMemory, ...]:
     """What each of the first runs of a session leaves behind, while the caller holds outputs of so many runs before.
 
     The first run asks for tensors one by one, later ones for one block for all that have a place in it, before
     anything else. Outputs of a run are given back when `held` more runs have ended: with 0 before the next one begins.
+    Once a run has left the arena as one before it did, nothing is taken of the system any more. The first run that
+    leaves more than `most_bytes` is the last that is simulated.
     """
-    arena, found = Arena(), list[RunMemory]()
+    arena, found, seen = Arena(), list[RunMemory](), set[Layout]()
     block_bytes = pattern_bytes([request for request in requests if request.in_block])
     outputs = outputs_of(requests)
     shift = 1 + max((abs(request.number) for request in requests), default=0)
@@ -160,7 +176,13 @@ def simulate_runs(requests: Sequence[Request], runs: int, held: int) -> tuple[Ru
             for output in outputs:
                 arena.give_back(output.number + 2 * shift * (run - held))
         found.append(RunMemory(arena.resident_bytes, arena.reserved_bytes, tuple(arena.regions[before:])))
-    return tuple(found)
+        if most_bytes is not None and found[-1].resident_bytes > most_bytes:
+            return tuple(found)
+        layout = arena.layout(offset)
+        if layout in seen:
+            break
+        seen.add(layout)
+    return (*found, *[replace(found[-1], new_regions=())] * (runs - len(found)))
 
 
 def rounded_bytes(size_bytes: int) -> int:

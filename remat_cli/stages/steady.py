@@ -1,5 +1,6 @@
 """Which form a written model takes: the one in which a process holds least, by simulation of arena and pattern."""
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -19,22 +20,36 @@ from remat_cli.onnx_io.opset import raise_opset
 from remat_cli.onnx_io.rewrite import Rewritten
 from remat_cli.onnx_io.steady import OLDEST_OPSET, as_in_branch, can_be_steady, waiting_input
 from remat_cli.onnx_io.to_graph import known_kind
-from remat_cli.runtime.arena import FIRST_REGION_BYTES, UNIT_BYTES, pattern_bytes, simulate_runs
+from remat_cli.runtime.arena import FIRST_REGION_BYTES, UNIT_BYTES, RunMemory, pattern_bytes, simulate_runs
 from remat_cli.runtime.loading import shapes_at_load
 
-RUNS = 6
+RUNS = 10
 HELD = (0, 1)  # runs whose outputs the caller still holds: callers drop them before the next run, or after it
 LEAST_GAIN_BYTES = 2**20
 LEAST_GAIN_SHARE = 0.05
 MOST_TIME_SHARE = 0.02
-PROLOGUE_NS = 40_000  # what the form's own ops take
-SMALL_BALLAST_BYTES, SMALL_NS_PER_BYTE, LARGE_NS_PER_BYTE = 2**24, 0.045, 0.17  # to fill a ballast
+PROLOGUE_NS = 20_000  # what the form's own ops take
+BALLAST_SHARE = 1.25  # of what may be live: gaps of the arena need room too, and who caps the arena caps the ballast
 NO_BALLAST = SteadyForm()
+MOST_BALLASTS = 3
+LEAST_STEP_SHARE = 0.005  # by which one more ballast, or another one, has to be better
 
 
 def forecast(requests: Sequence[Request], form: SteadyForm | None = None) -> RunsForecast:
     """What a process holds for so many requests a run."""
-    found = [simulate_runs(requests, RUNS, held) for held in HELD]
+    found = forecast_below(requests, form, None)
+    assert found is not None
+    return found
+
+
+def forecast_below(requests: Sequence[Request], form: SteadyForm | None, most_bytes: int | None) -> RunsForecast | None:
+    """What a process holds for so many requests a run; None as soon as that is no less than `most_bytes`."""
+    found = list[tuple[RunMemory, ...]]()
+    for held in HELD:
+        runs = simulate_runs(requests, RUNS, held, most_bytes)
+        if len(runs) < RUNS or (most_bytes is not None and runs[-1].resident_bytes >= most_bytes):
+            return None
+        found.append(runs)
     return RunsForecast(
         first_run_bytes=max(runs[0].resident_bytes for runs in found),
         later_runs_bytes=max(run.resident_bytes for runs in found for run in runs[1:]),
@@ -107,29 +122,37 @@ class Formed:
 def best_form(plain: Judged, within: Judged, branch: SteadyBranch, most_bytes: int) -> Formed:
     """The form in which a process holds least; none where that saves little, or takes more than a little time.
 
-    `plain` and `within` are what the judge says of the model without the form and in it. A ballast may not be more than
-    `most_bytes`, which are there for activations.
+    `plain` and `within` are what the judge says of the model without the form and in it; `most_bytes` are there for
+    activations.
     """
     without = forecast(run_requests(plain.graph, plain.plan, plain.kept))
-    found = min(_forms(within, branch, most_bytes), key=lambda formed: formed.runs.most_bytes, default=None)
+    found = _leanest(within, branch, most_bytes)
     gain = max(LEAST_GAIN_BYTES, LEAST_GAIN_SHARE * without.most_bytes)
     if found is None or without.most_bytes - found.runs.most_bytes < gain:
         return Formed(None, without)
     return found
 
 
-def _forms(within: Judged, branch: SteadyBranch, most_bytes: int) -> Iterator[Formed]:
-    """What the form takes without a ballast, then with one for every size of region that could be of use."""
+def _leanest(within: Judged, branch: SteadyBranch, most_bytes: int) -> Formed | None:
+    """The form with those ballasts under which the arena comes to hold least; None where its own ops take too long.
+
+    Small tensors go into small regions where there are some, and then do not lie in the way of large ones.
+    """
+    if MOST_TIME_SHARE * within.plan.time_ns < PROLOGUE_NS:
+        return None
     requests = run_requests(within.graph, within.plan, within.kept)
-    most_ns = MOST_TIME_SHARE * within.plan.time_ns
-    region, first, form = FIRST_REGION_BYTES, 0, NO_BALLAST
-    while _cost_ns(form) <= most_ns and form.ballast_bytes <= most_bytes and (not first or region <= 4 * first):
-        runs = forecast(steady_requests(requests, branch, form), form)
-        yield Formed(form, runs)
-        first, region = first or runs.most_bytes, 2 * region
-        form = SteadyForm(region // 2 + UNIT_BYTES)
+    best = Formed(SteadyForm(), forecast(steady_requests(requests, branch, SteadyForm()), SteadyForm()))
+    for form in _forms(BALLAST_SHARE * most_bytes):
+        asked = steady_requests(requests, branch, form)
+        runs = forecast_below(asked, form, int(best.runs.most_bytes * (1 - LEAST_STEP_SHARE)))
+        if runs is not None:
+            best = Formed(form, runs)
+    return best
 
 
-def _cost_ns(form: SteadyForm) -> float:
-    small = min(form.ballast_bytes, SMALL_BALLAST_BYTES)
-    return PROLOGUE_NS + SMALL_NS_PER_BYTE * small + LARGE_NS_PER_BYTE * (form.ballast_bytes - small)
+def _forms(most_bytes: float) -> Iterator[SteadyForm]:
+    """Forms with ballasts for regions of every size, in order, the ones with fewer first."""
+    doublings = (FIRST_REGION_BYTES << number for number in itertools.count())
+    sizes = list(itertools.takewhile(lambda size: size <= most_bytes, (each // 2 + UNIT_BYTES for each in doublings)))
+    for count in range(1, 1 + MOST_BALLASTS):
+        yield from map(SteadyForm, itertools.combinations(sizes, count))

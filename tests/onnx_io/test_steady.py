@@ -14,7 +14,7 @@ from remat_cli.onnx_io.load import DimBindings, load, save
 from remat_cli.onnx_io.steady import can_be_steady, form_of, seen_through, steady, weight_bytes_of
 from tests.helpers import run_profiled
 
-FORMS = (SteadyForm(), SteadyForm(2**19 + 256))
+FORMS = (SteadyForm(), SteadyForm((2**19 + 256,)))
 SIZE = 2**12
 
 

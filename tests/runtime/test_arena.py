@@ -10,15 +10,21 @@ import subprocess
 import sys
 from pathlib import Path
 
+import onnx_ir as ir
 import pytest
+from onnx import TensorProto, helper
 
 from remat_cli.core.requests import Request
-from remat_cli.runtime.arena import Arena, pattern_bytes, rounded_bytes
+from remat_cli.core.steady import SteadyBranch, SteadyForm, steady_requests
+from remat_cli.onnx_io.load import save
+from remat_cli.onnx_io.steady import steady
+from remat_cli.runtime.arena import Arena, pattern_bytes, rounded_bytes, simulate_runs
 from remat_cli.runtime.session import optimize
 
 ROOT = Path(__file__).resolve().parents[2]
 SAMPLES = sorted((ROOT / "sample_models").glob("*.onnx"))
 KIB, MIB = 2**10, 2**20
+ALIGNED_BYTES = 64
 
 
 def requests(*steps: tuple[int, int]) -> list[Request]:
@@ -110,3 +116,47 @@ def test_regions_and_block_are_those_of_the_runtime(sample, tmp_path, tracer):
     given_back = {request.number for request in found if not request.takes}
     block = pattern_bytes([request for request in found if request.number in given_back])
     assert [str(block)] == re.findall(r"rounded_bytes:(\d+)", second)[:1]
+
+
+def alike(found: list[Request]) -> list[tuple[int, int, bool]]:
+    """Requests with numbers in order of appearance, and sizes as they are asked for without an arena."""
+    numbers: dict[int, int] = {}
+    return [
+        (numbers.setdefault(each.number, len(numbers)), -(-each.bytes // ALIGNED_BYTES), each.takes) for each in found
+    ]
+
+
+@pytest.mark.skipif(sys.platform != "linux" or shutil.which("gcc") is None, reason="needs gcc and LD_PRELOAD")
+@pytest.mark.parametrize(
+    "ballast_bytes", [(), (2**19 + 256,), (2**24 + 256, 2**27 + 256), (2**19 + 256, 2**21 + 256, 2**24 + 256)]
+)
+def test_the_steady_form_asks_for_what_is_said_of_it(ballast_bytes, tmp_path, tracer):
+    size = 2**12
+    value = helper.make_tensor_value_info("x", TensorProto.FLOAT, [3, size])
+    result = helper.make_tensor_value_info("y", TensorProto.FLOAT, [3, size])
+    relu = helper.make_node("Relu", ["x"], ["y"], name="relu")
+    model = ir.from_proto(
+        helper.make_model(
+            helper.make_graph([relu], "g", [value], [result]), opset_imports=[helper.make_opsetid("", 17)], ir_version=8
+        )
+    )
+    form, path = SteadyForm(ballast_bytes), tmp_path / "steady.onnx"
+    save(steady(model, form), path)
+    found = [Request(*event) for event in json.loads(watched("traced", path, tracer, tracer=tracer).stdout)]
+    inner = [Request(0, 3 * size * 4, True, in_block=False)]
+    assert alike(found) == alike(list(steady_requests(inner, SteadyBranch(2), form)))
+
+
+def test_a_run_that_leaves_the_arena_as_it_was_is_the_last_that_is_simulated():
+    steps = requests((0, 3 * MIB), (1, MIB), (0, 0), (1, 0))
+    steps.insert(3, Request(2, 2 * MIB, True, in_block=False))  # an output
+    once, *later = simulate_runs(steps, 1000, held=1)
+    assert later[5:] == later[5:6] * len(later[5:])
+    assert later[-1].resident_bytes >= once.resident_bytes
+
+
+def test_what_is_not_written_takes_an_address_and_no_memory():
+    arena = Arena()
+    arena.run([Request(0, 3 * MIB, True, is_written=False), Request(0, 3 * MIB, False), Request(1, MIB, True)])
+    assert arena.regions == [4 * MIB]
+    assert arena.touched_bytes == MIB

@@ -119,7 +119,7 @@ def test_a_process_holds_what_was_forecast(tmp_path, external, is_steady):
     model = sample()
     assert can_be_steady(model)
     if is_steady:
-        model = steady(model, SteadyForm(0))
+        model = steady(model, SteadyForm())
     expected = forecast(model, external=external, captured=is_steady)
     found = measured(tmp_path, model, external=external)
     assert is_near(found["peak"], expected.load_peak_bytes, expected.reused_bytes)

@@ -30,8 +30,8 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="ties between ch
 RUNS = 5
 RANDOM = range(2000, 2300)
 SAMPLES_BY_NAME = {path.stem: path for path in SAMPLES}
-BALLASTS = (None, 0, 2**20 // 2 + 256, 2**22 + 256)
-"""Of the forms that are tried: without the steady form, without a ballast, and with some."""
+BALLASTS = (None, (), (2**19 + 256,), (2**20 + 256, 2**22 + 256))
+"""Of the forms that are tried: without the steady form, without ballasts, and with some."""
 
 
 def planned_model(path: Path, budget: str, folder: Path, **words: object) -> PlannedModel:
@@ -51,15 +51,15 @@ def regions_logged(path: Path, held: int) -> list[tuple[int, ...]]:
     return [tuple(map(int, re.findall(r"Extended allocation by (\d+) bytes", run))) for run in runs]
 
 
-def check(planned: PlannedModel, folder: Path, ballast: int | None, held: int) -> None:
+def check(planned: PlannedModel, folder: Path, ballasts: tuple[int, ...] | None, held: int) -> None:
     """The log of a written model in a form beside the simulation."""
     assert planned.written is not None
     rewritten = planned.written.rewritten
     judge = partial(judge_again, planned.prepared, planned.profile, planned.plan, rewritten)
     judged, model = judge(), rewritten.model
     requests = run_requests(judged.graph, judged.plan, judged.kept)
-    if ballast is not None:
-        form = SteadyForm(ballast)
+    if ballasts is not None:
+        form = SteadyForm(ballasts)
         conditions = msgspec.structs.replace(planned.prepared.conditions, plain=False)
         found = inside(rewritten, judged.graph, conditions)
         assert found is not None
