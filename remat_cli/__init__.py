@@ -65,6 +65,7 @@ def compile(
     split_axis: str | int | None = None,
     allow_reassociation: bool | None = None,
     external_data: bool | None = None,
+    packed_weights: bool | None = None,
     count_mapped: bool | None = None,
     race: str | float | None = None,
     output: str | Path | None = None,

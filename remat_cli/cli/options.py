@@ -49,6 +49,10 @@ writing_options = _group(
         "--external-data/--no-external-data",
         help="Put weights into OUT.onnx.data, which a process maps instead of copying. [from 32 MiB on]",
     ),
+    _option(
+        "--packed-weights/--no-packed-weights",
+        help="Put weights as kernels pack them into OUT.onnx.data too: ONNX Runtime 1.21 or newer. [yes]",
+    ),
     _option("--count-mapped/--no-count-mapped", help="Count mapped files against a budget on the process. [no]"),
     _option("--plain/--no-plain", help="Leave out the form in which later runs take no more than the first. [no]"),
 )

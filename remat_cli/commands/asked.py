@@ -9,6 +9,7 @@ import msgspec
 from remat_cli.base.errors import ConfigError
 from remat_cli.base.files import atomic_write, check_target
 from remat_cli.core.budget import Scope
+from remat_cli.core.resident import WeightFiles
 from remat_cli.report.svg_chart import require_matplotlib
 from remat_cli.settings.keywords import as_flags
 from remat_cli.settings.settings import Settings, load_settings, require_budget
@@ -72,7 +73,7 @@ def request_of(settings: Settings, scope: Scope | None = None) -> CompileRequest
         splits=settings.splits,
         overlap=settings.overlap,
         checks=settings.checks,
-        external_data=settings.external_data,
+        files=WeightFiles(settings.external_data, settings.packed_weights),
         count_mapped=settings.count_mapped,
     )
 

@@ -79,9 +79,9 @@ def _written(report: CompileReport, settled: Settled, request: CompileRequest, t
     if not planned.has_plan:
         return report
     if seen is not None and not seen.passed:
-        save_written(planned, targets.failed, request.external_data)
+        save_written(planned, targets.failed, request.files)
         return msgspec.structs.replace(report, failed_output=str(targets.failed), warnings=seen.notes)
-    save_written(planned, targets.model, request.external_data)
+    save_written(planned, targets.model, request.files)
     plan = written_at(plan_file(planned, request), targets.model, targets.plan, seen)
     write_plan(targets.plan, plan)
     return msgspec.structs.replace(

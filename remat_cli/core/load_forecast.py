@@ -25,6 +25,10 @@ pages count, clean, once a run has read them (measured: all of them; a gather re
 Where a branch reads weights from outside, originals are freed only when all are packed: the peak has every original and
 every copy. Those in a data file all leave then; those in the heap stay.
 
+Where the copies are in the data file too, a session makes each all the same, compares it, drops it, and reads the saved
+one when it first runs. Of dropped copies the heap keeps up to four times the largest (four models of 50 to 160 MiB of
+copies: 6 to 36 MiB, with copies of 2 to 9 MiB), unless it is larger than what the heap serves.
+
 The rest, a session's own structures, is fitted: 0.75 MiB, 4.7 KiB an op, 4.3 KiB a weight, and 6.9 KiB more for each
 weight that a branch reads from outside (0.9 MiB off at most). Each thread beyond two adds about 0.05 MiB. Not counted
 is what ConvTranspose, and quantised convolutions of the runtime's own domain, take of the arena beyond the size of
@@ -41,6 +45,7 @@ HEAP_BYTES = 212 * 2**10  # smaller blocks lie in the heap
 SLACK_BYTES = 96  # that an aligned block needs beyond its size
 LARGEST_THRESHOLD_BYTES = 2**25
 PAGE_BYTES = 2**12
+LEFT_COPIES = 4
 SESSION_BYTES, OP_BYTES, WEIGHT_BYTES, CAPTURED_BYTES = 3 * 2**18, 4800, 4400, 7100
 
 
@@ -49,7 +54,8 @@ class LoadedWeight(msgspec.Struct, frozen=True):
 
     `packed_bytes` are those of all copies that ops make of it (0: none does). `is_read_plainly`: some op reads it as it
     is too, so that it stays beside its copies. `is_mapped`: it lies in a data file, else in the model file.
-    `is_captured`: a branch reads it from outside.
+    `is_captured`: a branch reads it from outside. `is_saved`: its copies are in the data file too, so that a session
+    drops those that it makes.
     """
 
     size_bytes: int
@@ -57,6 +63,7 @@ class LoadedWeight(msgspec.Struct, frozen=True):
     is_read_plainly: bool = False
     is_mapped: bool = False
     is_captured: bool = False
+    is_saved: bool = False
 
     @property
     def is_replaced(self) -> bool:
@@ -103,10 +110,12 @@ def load_forecast(weights: Sequence[LoadedWeight], ops: int) -> LoadForecast:
     packing = _pack(weights)
     copies_bytes = sum(weight.packed_bytes for weight in weights if not weight.is_mapped)
     unread_bytes = sum(weight.mapped_bytes for weight in weights if not weight.packed_bytes)
+    saved_bytes = sum(weight.packed_bytes for weight in weights if weight.is_saved)
+    left_bytes = _left_bytes(weights)
     return LoadForecast(
-        load_peak_bytes=max(parsed_bytes, copied_bytes, read_bytes + packing.most_bytes),
-        loaded_bytes=read_bytes + packing.held_bytes + unread_bytes,
-        mapped_bytes=sum(weight.mapped_bytes for weight in weights if not weight.is_replaced),
+        load_peak_bytes=max(parsed_bytes, copied_bytes, read_bytes + packing.most_bytes + left_bytes),
+        loaded_bytes=read_bytes + packing.held_bytes + left_bytes + unread_bytes + saved_bytes,
+        mapped_bytes=sum(weight.mapped_bytes for weight in weights if not weight.is_replaced) + saved_bytes,
         reused_bytes=min(copies_bytes, holes_bytes + packing.holes_bytes),
     )
 
@@ -128,6 +137,12 @@ def _holes_bytes(inside: Sequence[int]) -> int:
     return sum(holes)
 
 
+def _left_bytes(weights: Sequence[LoadedWeight]) -> int:
+    """What the heap keeps of copies that were made and dropped: a few of the largest that it serves itself."""
+    copies = [weight.packed_bytes for weight in weights if weight.is_saved]
+    return min(sum(copies), LEFT_COPIES * max((size for size in copies if size <= LARGEST_THRESHOLD_BYTES), default=0))
+
+
 class _Packing(msgspec.Struct):
     """What packing adds to the weights of the file, at the end and at most; what it frees inside the heap meanwhile."""
 
@@ -144,6 +159,8 @@ def _pack(weights: Sequence[LoadedWeight]) -> _Packing:
             continue
         packing.held_bytes += weight.packed_bytes + weight.mapped_bytes
         packing.most_bytes = max(packing.most_bytes, packing.held_bytes)
+        if weight.is_saved:
+            packing.held_bytes -= weight.packed_bytes
         if not weight.is_replaced:
             continue
         if weight.is_captured:

@@ -45,7 +45,8 @@ class PlanRequest(msgspec.Struct, frozen=True):
     `split`, `max_tiles`, `split_axis` and `allow_reassociation` say which splits were looked for; plans of versions
     that knew none have `off`. `process_budget_bytes` bounds the process, mapped pages of files with it where
     `count_mapped` (None: the budget bounds what is live). `external_data` is whether weights were to go into a file of
-    their own (None: where they are large). `custom_ops` are the libraries whose operators the model has.
+    their own (None: where they are large), and `packed_weights` whether copies as kernels pack them were to go there
+    too. `custom_ops` are the libraries whose operators the model has.
     """
 
     budget: str
@@ -63,6 +64,7 @@ class PlanRequest(msgspec.Struct, frozen=True):
     custom_ops: tuple[str, ...] = ()
     process_budget_bytes: int | None = None
     external_data: bool | None = None
+    packed_weights: bool = True
     count_mapped: bool = False
 
 

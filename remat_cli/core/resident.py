@@ -65,6 +65,13 @@ class ProcessTrace(msgspec.Struct, frozen=True):
     marks: tuple[float, ...]
 
 
+class WeightFiles(msgspec.Struct, frozen=True):
+    """Where weights go: into a file beside the model (None: where they are many), with `packed` copies of them."""
+
+    external: bool | None = None
+    packed: bool = True
+
+
 LimitKind = Literal["cgroup v2", "cgroup v1", "RLIMIT_DATA"]
 """Hard limits of the operating system; the last one counts what was reserved, touched or not."""
 

@@ -24,6 +24,7 @@ from remat_cli.onnx_io.normalise import (
     name_nodes,
     weights_leave_inputs,
 )
+from remat_cli.onnx_io.packed import forget_packed
 from remat_cli.onnx_io.save import save
 from remat_cli.onnx_io.steady import form_of, seen_through
 
@@ -53,6 +54,7 @@ class SourceModel:
     interface: Interface
     data_files: tuple[Path, ...] = ()
     form: SteadyForm | None = None
+    has_packed: bool = False
 
 
 def load(path: Path, dims: DimBindings, *, has_custom_ops: bool = False) -> SourceModel:
@@ -69,6 +71,7 @@ def load(path: Path, dims: DimBindings, *, has_custom_ops: bool = False) -> Sour
         _check_domains(path, proto)
     data_files = _external_files(path, proto)
     _check(path, proto)
+    has_packed = sum(map(forget_packed, _all_tensors(proto.graph))) > 0
     model = ir.from_proto(proto)
     ir.external_data.set_base_dir(model.graph, path.resolve().parent)
     form = form_of(model)
@@ -76,7 +79,7 @@ def load(path: Path, dims: DimBindings, *, has_custom_ops: bool = False) -> Sour
     _repair(model)
     interface = interface_of(model)
     bound = bind_dimensions(model.graph, dims)
-    return SourceModel(model, path, _sha256([path, *data_files]), bound, interface, tuple(data_files), form)
+    return SourceModel(model, path, _sha256([path, *data_files]), bound, interface, tuple(data_files), form, has_packed)
 
 
 def prepare_optimized(path: Path, before: ir.Model | None = None) -> ir.Model:
@@ -87,7 +90,10 @@ def prepare_optimized(path: Path, before: ir.Model | None = None) -> ir.Model:
     Raises:
         ModelError: the file is missing or not a model.
     """
-    model = ir.from_proto(_read(path))
+    proto = _read(path)
+    for tensor in _all_tensors(proto.graph):
+        forget_packed(tensor)
+    model = ir.from_proto(proto)
     ir.external_data.set_base_dir(model.graph, path.resolve().parent)
     seen_through(model)
     _repair(model)

@@ -10,8 +10,10 @@ import itertools
 import os
 import re
 import shutil
-from collections.abc import Iterable, Iterator, Set
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Set
 from pathlib import Path
+from types import MappingProxyType
 
 import onnx
 import onnx_ir as ir
@@ -19,17 +21,20 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from remat_cli.base.files import atomic_path
 from remat_cli.onnx_io.interface import dims_of
+from remat_cli.onnx_io.packed import ENTRY, NOTHING_PACKED, PackedWeights
 
 INLINE_LIMIT_BYTES = 3 * 2**29  # 1.5 GiB: protobuf cannot hold 2 GiB
 DATA_FILE_BYTES = 2**25  # 32 MiB: copies of fewer weights at load matter less than a second file to carry around
 SMALL_BYTES = 1024  # weights up to this stay in the model file
 ALIGNMENT = 4096  # lets the runtime map the file instead of reading it
+NO_ENTRIES: Mapping[str, Mapping[str, str]] = MappingProxyType({})
 
 
-def save(model: ir.Model, path: Path, external: bool = False) -> None:
+def save(model: ir.Model, path: Path, external: bool = False, packed: PackedWeights = NOTHING_PACKED) -> None:
     """Write a model atomically; with `external`, and where protobuf cannot hold them, its weights go to `data_path`.
 
-    Weights that lie in files are streamed, also from the file that is replaced; the model can be read afterwards as
+    `packed` are copies of weights that are then put beside them. Weights that lie in files are streamed, also from the
+    file that is replaced; the model can be read afterwards as
     before. The model file says the checksum of the data, so that its own hash stands for both.
 
     Raises:
@@ -41,7 +46,7 @@ def save(model: ir.Model, path: Path, external: bool = False) -> None:
     if not moving or not (external or _bytes_of(moving) > INLINE_LIMIT_BYTES):
         _save_alone(model, path)
     else:
-        _save_pair(model, moving, path)
+        _save_pair(model, moving, path, packed)
 
 
 def wants_data_file(model: ir.Model) -> bool:
@@ -69,27 +74,41 @@ def _save_alone(model: ir.Model, path: Path) -> None:
     _remove(unused | _old_style_data(path), model)
 
 
-def _save_pair(model: ir.Model, moving: list[ir.TensorProtocol], path: Path) -> None:
+def _save_pair(model: ir.Model, moving: list[ir.TensorProtocol], path: Path, packed: PackedWeights) -> None:
     """Write a model and its data file. All is on disk, under other names, before anything that was there changes."""
     data = data_path(path)
-    checksum = _checksum(_pieces(moving))
+    checksum = _checksum(_pieces(moving, packed))
     with atomic_path(path) as temporary:
-        _write(temporary, [_serialise(_placed(model, data), checksum)])
+        _write(temporary, [_serialise(_placed(model, data), _entries(moving, packed, checksum))])
         if not _has_checksum(data, checksum):
             with atomic_path(data) as beside:
-                _write(beside, _pieces(moving))
+                _write(beside, _pieces(moving, packed))
                 _keep_open(model, {data})
                 _take_away(path, temporary)
     _remove(_old_style_data(path), model)
 
 
-def _serialise(model: ir.Model, checksum: str | None = None) -> bytes:
-    """Bytes of a model, the same ones every time; `checksum` is that of the file that its external weights are in."""
+def _serialise(model: ir.Model, entries: Mapping[str, Mapping[str, str]] = NO_ENTRIES) -> bytes:
+    """Bytes of a model, the same ones every time; `entries` are what its external weights say beside their places."""
     proto = ir.to_proto(model)
     for tensor in _tensors_of(proto.graph):
-        if checksum is not None and tensor.data_location == onnx.TensorProto.EXTERNAL:
-            tensor.external_data.add(key="checksum", value=checksum)
+        if tensor.data_location == onnx.TensorProto.EXTERNAL:
+            for key, value in entries[tensor.name].items():
+                tensor.external_data.add(key=key, value=value)
     return bytes(proto.SerializeToString(deterministic=True))
+
+
+def _entries(moving: list[ir.TensorProtocol], packed: PackedWeights, checksum: str) -> defaultdict[str, dict[str, str]]:
+    """By weight, the checksum of the file, and where in it packed copies of the weight are."""
+    found = defaultdict[str, dict[str, str]](lambda: {"checksum": checksum})
+    sizes = [*(tensor.nbytes for tensor in moving), *(buffer.bytes for buffer in packed.buffers)]
+    offsets = itertools.islice(_offsets(sizes), len(moving), None)
+    for name, copies in packed.copies.items():
+        places = {
+            f"{ENTRY}{at}": copy.at(itertools.islice(offsets, len(copy.buffers))) for at, copy in enumerate(copies)
+        }
+        found[name] = {"checksum": checksum, **places}
+    return found
 
 
 def _tensors_of(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
@@ -119,20 +138,26 @@ def _bytes_of(tensors: list[ir.TensorProtocol]) -> int:
     return sum(tensor.nbytes for tensor in tensors)
 
 
-def _pieces(tensors: list[ir.TensorProtocol]) -> Iterator[bytes]:
-    """What the data file consists of: each tensor, filled up to the alignment; only one at a time is in memory."""
+def _pieces(tensors: list[ir.TensorProtocol], packed: PackedWeights) -> Iterator[bytes]:
+    """What the data file consists of: each tensor, then each packed copy, filled up to the alignment.
+
+    Only one at a time is in memory.
+    """
     for tensor in tensors:
         is_closed = isinstance(tensor, ir.ExternalTensor) and tensor.raw is None
         yield tensor.tobytes()
         if isinstance(tensor, ir.ExternalTensor) and is_closed:
             tensor.release()
         yield bytes(-tensor.nbytes % ALIGNMENT)
+    for piece in packed.pieces():
+        yield piece
+        yield bytes(-len(piece) % ALIGNMENT)
 
 
-def _offsets(tensors: list[ir.TensorProtocol]) -> list[int]:
-    """Where each tensor starts in the data file."""
-    sizes = [tensor.nbytes + -tensor.nbytes % ALIGNMENT for tensor in tensors]
-    return list(itertools.accumulate(sizes, initial=0))[:-1]
+def _offsets(sizes: Iterable[int]) -> list[int]:
+    """Where what has these sizes starts in the data file."""
+    aligned = (size + -size % ALIGNMENT for size in sizes)
+    return list(itertools.accumulate(aligned, initial=0))[:-1]
 
 
 def _placed(model: ir.Model, data: Path | None) -> ir.Model:
@@ -140,7 +165,7 @@ def _placed(model: ir.Model, data: Path | None) -> ir.Model:
     if data is None and not any(isinstance(value.const_value, ir.ExternalTensor) for value in _weights(model)):
         return model
     copy = model.clone()
-    offsets = iter(_offsets(_movable(copy)))
+    offsets = iter(_offsets(tensor.nbytes for tensor in _movable(copy)))
     for value in _weights(copy):
         tensor = value.const_value
         assert tensor is not None

@@ -27,7 +27,8 @@ class VerifyRequest:
     ops in plan order, without the `gate_ops`. Bytes: `predicted_live_peak_bytes` are activations alone; `fixed_bytes`
     is the fixed part (weights as kept, and inputs) predicted for the rewritten model, gate constants included, and
     `reference_fixed_bytes` that of the original. `outside_bytes` is what of `fixed_bytes` lies outside the session's
-    arena: weights that are not packed, and inputs. `workspace` is by op name, of both models, `budget_bytes` a total.
+    arena: weights that are not packed, and inputs; what was packed beforehand too, of which `largest_copy_bytes` must
+    find a place in it while the model is loaded. `workspace` is by op name, of both models, `budget_bytes` a total.
     `more_feeds` are further inputs on which the outputs are compared. A `portable` model is optimised again when a
     default session loads it, so only exact sessions are held to the promise. `original_cap_bytes` is the smallest cap
     of `reference` with default options where an earlier verification found it; it is then not searched again. With
@@ -57,6 +58,7 @@ class VerifyRequest:
     mode: VerifyMode = "on"
     custom_ops: tuple[str, ...] = ()
     original_cap_bytes: int | None = None
+    largest_copy_bytes: int = 0
     may_reassociate: bool = False
     has_block: bool = True
     judged: Judged | None = None
@@ -299,7 +301,7 @@ def _capped(
         return CappedRuns(notes=("no capped runs: the plan's peak is not lower than the original's",))
     needs = {
         is_exact: (
-            _need(request, request.rewritten, rewritten, is_exact),
+            _need(request, request.rewritten, rewritten, is_exact, request.largest_copy_bytes),
             _need(request, request.reference, original, is_exact),
         )
         for is_exact in kinds
@@ -315,15 +317,16 @@ def _kinds_that_differ(request: VerifyRequest, original: _Sessions, rewritten: _
     return tuple(kind for kind, (ours, theirs) in pairs.items() if ours.peak_live_bytes < theirs.peak_live_bytes)
 
 
-def _need(request: VerifyRequest, model: Path, seen: _Sessions, is_exact: bool) -> ModelNeed:
+def _need(request: VerifyRequest, model: Path, seen: _Sessions, is_exact: bool, loading_bytes: int = 0) -> ModelNeed:
     """What capped runs need to know about one model; workspace was seen in the exact session."""
     exact, live = seen.exact, (seen.exact if is_exact else seen.default).peak_live_bytes
     beyond = exact.in_use_peak_bytes - exact.baseline_bytes - exact.peak_live_bytes
+    workspace = 0 if exact.peak_workspace_bytes is None else max(0, beyond)
     return ModelNeed(
         model=str(model.resolve()),
         feeds=request.packed_feeds,
         settings=request.settings(exact=is_exact),
         fixed_bytes=exact.baseline_bytes,
         live_bytes=exact.peak_live_bytes,
-        need_bytes=exact.baseline_bytes + live + (0 if exact.peak_workspace_bytes is None else max(0, beyond)),
+        need_bytes=exact.baseline_bytes + max(loading_bytes, live + workspace),
     )

@@ -12,6 +12,8 @@ with and without `session.disable_prepacking` (tests/runtime/test_weights.py rep
   never predicted.
 - Not packed: any weight of Conv, FusedConv, RNN, ConvInteger, Einsum, normalisations, elementwise ops and gathers;
   MatMul and Gemm weights that are the left operand, have other than two dimensions, or are not float32.
+- All of these copies can be saved in a data file, but for those that QLinearConv makes of symmetric weights of many
+  channels.
 - A weight of at most 127 bytes is copied into the arena, and so already counted there; a larger one lies outside it.
 """
 
@@ -27,11 +29,15 @@ ARENA_LIMIT_BYTES = 127
 
 
 class PackingRule(msgspec.Struct, frozen=True):
-    """Which inputs a kernel packs, of which element types and number of dimensions (empty: any)."""
+    """Which inputs a kernel packs, of which element types and number of dimensions (empty: any).
+
+    `can_be_saved`: the copies can be put into the model's data file, always.
+    """
 
     inputs: frozenset[int]
     dtypes: frozenset[str] = frozenset()
     ranks: frozenset[int] = frozenset()
+    can_be_saved: bool = True
 
 
 _FLOAT = frozenset({"float"})
@@ -50,8 +56,8 @@ PACKING: Mapping[tuple[str, str], PackingRule] = MappingProxyType(
         ("", "GRU"): PackingRule(frozenset({1, 2}), _FLOAT),
         ("", "MatMulInteger"): PackingRule(frozenset({1}), _BYTE, _MATRIX),
         ("", "QLinearMatMul"): PackingRule(frozenset({3}), _BYTE, _MATRIX),
-        ("", "QLinearConv"): PackingRule(frozenset({3}), _BYTE),
-        (_MS, "QLinearConv"): PackingRule(frozenset({3}), _BYTE),
+        ("", "QLinearConv"): PackingRule(frozenset({3}), _BYTE, can_be_saved=False),
+        (_MS, "QLinearConv"): PackingRule(frozenset({3}), _BYTE, can_be_saved=False),
         (_MS, "DynamicQuantizeMatMul"): PackingRule(frozenset({1}), _BYTE, _MATRIX),
         (_MS, "MatMulIntegerToFloat"): PackingRule(frozenset({1}), _BYTE, _MATRIX),
         (_MS, "QGemm"): PackingRule(frozenset({3}), _BYTE, _MATRIX),
@@ -66,10 +72,20 @@ PACKING: Mapping[tuple[str, str], PackingRule] = MappingProxyType(
 
 def packs_weight(reader: Reader, dtype: str, shape: Sequence[int]) -> bool:
     """Whether an op replaces such a weight by a packed copy of its own."""
-    rule = PACKING.get((reader.domain.removeprefix("ai.onnx"), reader.op_type))
+    rule = _rule(reader)
     if rule is None or reader.input_index not in rule.inputs:
         return False
     return (not rule.dtypes or dtype in rule.dtypes) and (not rule.ranks or len(shape) in rule.ranks)
+
+
+def can_save_packed(reader: Reader) -> bool:
+    """Whether the packed copy that an op makes can be put into the model's data file."""
+    rule = _rule(reader)
+    return rule is not None and rule.can_be_saved
+
+
+def _rule(reader: Reader) -> PackingRule | None:
+    return PACKING.get((reader.domain.removeprefix("ai.onnx"), reader.op_type))
 
 
 def kept_weight_bytes(uses: Sequence[WeightUse], packed_bytes: int) -> int:

@@ -88,6 +88,7 @@ class Settings(
     verify: VerifyMode = "on"
     capped_run: bool = True
     external_data: bool | None = None
+    packed_weights: bool = True
     count_mapped: bool = False
     output: Path | None = None
     plan: Path | None = None

@@ -8,6 +8,7 @@ from remat_cli.core.conditions import Conditions
 from remat_cli.core.placing import one_device_schedule
 from remat_cli.core.plan import Plan
 from remat_cli.core.problem import Problem
+from remat_cli.core.resident import WeightFiles
 from remat_cli.core.simulate import baseline, fixed_bytes_of, simulate
 from remat_cli.core.splits import SplitOptions
 from remat_cli.core.verification import Checks
@@ -15,14 +16,15 @@ from remat_cli.stages.platform import Platform
 from remat_cli.stages.solve import BudgetQuestion, Search
 
 CHECKS = Checks()
+IN_FILES = WeightFiles()
 
 
 @dataclass(frozen=True)
 class CompileRequest:
     """Conditions, budgets by memory (`budget` is how the user wrote them), the search, and which splits may be made.
 
-    `external_data` puts weights into a file of their own (None: where they are large), and `count_mapped` counts pages
-    of it against a budget on the process. `overlap` lets copies between memories run beside ops; `checks` says how the
+    `files` says where weights go, and `count_mapped` counts pages of a data file against a budget on the process.
+    `overlap` lets copies between memories run beside ops; `checks` says how the
     plan is verified.
     """
 
@@ -34,7 +36,7 @@ class CompileRequest:
     splits: SplitOptions
     overlap: bool = False
     checks: Checks = CHECKS
-    external_data: bool | None = None
+    files: WeightFiles = IN_FILES
     count_mapped: bool = False
 
     @property

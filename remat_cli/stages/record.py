@@ -1,6 +1,7 @@
 """The one way into and out of a plan file: what was planned as a file, and a file's promises as a verification."""
 
 import os
+import tempfile
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
@@ -24,17 +25,21 @@ from remat_cli.core.plan_file import (
 )
 from remat_cli.core.problem import input_ops
 from remat_cli.core.profile import Placement, Profile
+from remat_cli.core.resident import WeightFiles
 from remat_cli.core.verification import Verification
 from remat_cli.devices.provider_table import PROVIDERS, named_spec
+from remat_cli.onnx_io.packed import packed_weights
 from remat_cli.onnx_io.phases import annotate
-from remat_cli.onnx_io.save import has_data_file, save
+from remat_cli.onnx_io.save import SMALL_BYTES, has_data_file, save
 from remat_cli.report.solution import SolutionReport, solution_report
+from remat_cli.runtime.packing import PackingJob, save_packed
 from remat_cli.runtime.profile_cache import provenance
+from remat_cli.runtime.session import SessionSettings
 from remat_cli.runtime.verify import VerifyRequest
 from remat_cli.stages.ask import CompileRequest
 from remat_cli.stages.planned import PlannedModel, WrittenModel
 from remat_cli.stages.prepare import Prepared
-from remat_cli.stages.resident import process_forecast
+from remat_cli.stages.resident import process_forecast, saves_packed
 
 PATTERN_OFF = "options.enable_mem_pattern = False  # else later runs take one block for all tensors{}\n"
 LEANEST = (
@@ -124,15 +129,25 @@ def model_to_write(planned: PlannedModel) -> Any:
     return noted_model(planned) if planned.written is None else planned.written.rewritten.model
 
 
-def save_written(planned: PlannedModel, path: Path, external_data: bool | None) -> None:
+def save_written(planned: PlannedModel, path: Path, files: WeightFiles) -> None:
     """Write the model; with its weights in a file beside it where that was asked for, or they are many.
+
+    Copies as kernels pack them go there too where they are large.
 
     Raises:
         ConfigError: the path cannot be written.
         RematError: the disk is full or failed.
     """
     model = model_to_write(planned)
-    save(model, path, external=has_data_file(model, external_data))
+    if planned.written is None or not saves_packed(planned.written, planned.prepared, files):
+        save(model, path, external=has_data_file(model, files.external))
+        return
+    with tempfile.TemporaryDirectory(prefix="pack_", dir=planned.prepared.reference_path.parent) as folder:
+        whole, packed = Path(folder) / "whole.onnx", Path(folder) / "packed.onnx"
+        save(model, whole, external=True)
+        custom_ops = planned.prepared.conditions.custom_ops
+        save_packed(PackingJob(str(whole), str(packed), SMALL_BYTES, SessionSettings(custom_ops=custom_ops)))
+        save(model, path, external=True, packed=packed_weights(packed))
 
 
 def _request(planned: PlannedModel, request: CompileRequest) -> PlanRequest:
@@ -143,7 +158,8 @@ def _request(planned: PlannedModel, request: CompileRequest) -> PlanRequest:
         budget_scope=request.scope,
         process_budget_bytes=request.process_budget_bytes,
         count_mapped=request.count_mapped,
-        external_data=request.external_data,
+        external_data=request.files.external,
+        packed_weights=request.files.packed,
         order=request.search.limits.order,
         portable=conditions.portable,
         plain=conditions.plain,
@@ -197,7 +213,7 @@ def _promise(written: WrittenModel, planned: PlannedModel, request: CompileReque
         baseline_memory_bytes=baseline.memory_bytes[0],
         exact_session=ExactSession(intra_op_num_threads=request.conditions.intra_op_threads),
         holds_by_default=not request.conditions.portable,
-        process=process_forecast(written, planned.prepared, request.external_data),
+        process=process_forecast(written, planned.prepared, request.files),
         runs=written.formed.runs,
     )
 
@@ -254,6 +270,7 @@ def request_of(plan: PlanFile, whole: Prepared, rewritten: Path) -> VerifyReques
     """What verification must find for the rewritten model of a plan; `whole` is the model before splitting."""
     profile, promise = plan.profile, plan.promise
     order = tuple(name for name in promise.order if name not in set(promise.gates))
+    packed = packed_weights(rewritten)
     return VerifyRequest(
         reference=whole.reference_path,
         rewritten=rewritten,
@@ -263,7 +280,8 @@ def request_of(plan: PlanFile, whole: Prepared, rewritten: Path) -> VerifyReques
         predicted_live_peak_bytes=promise.live_peak_bytes,
         fixed_bytes=promise.fixed_bytes,
         reference_fixed_bytes=_whole_profile(plan).fixed_bytes,
-        outside_bytes=profile.fixed_bytes - profile.packed_bytes,
+        outside_bytes=profile.fixed_bytes - profile.packed_bytes + packed.total_bytes,
+        largest_copy_bytes=packed.largest_bytes,
         budget_bytes=plan.request.budget_bytes,
         gate_ops=frozenset(promise.gates),
         workspace=_workspace(_whole_profile(plan)) | _workspace_by_name(profile, plan.graph, order, plan.schedule),

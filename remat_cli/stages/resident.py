@@ -1,6 +1,6 @@
 """What a process holds that loads and runs a model: forecast from a plan, and seen in fresh processes."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from remat_cli.core.load_forecast import LoadedWeight, LoadForecast, load_foreca
 from remat_cli.core.problem import make_problem
 from remat_cli.core.profile import Profile
 from remat_cli.core.requests import run_requests
-from remat_cli.core.resident import LimitedRuns, ProcessMemory, ProcessSeen, RunsForecast
+from remat_cli.core.resident import LimitedRuns, ProcessMemory, ProcessSeen, RunsForecast, WeightFiles
 from remat_cli.core.reuse import KeptBuffers
 from remat_cli.core.simulate import baseline
 from remat_cli.core.steady import SteadyBranch, steady_requests
@@ -23,7 +23,7 @@ from remat_cli.runtime._ort import Advance, ignore_progress, pack_all, run_fresh
 from remat_cli.runtime.hard_limit import HardLimitJob, limit_kind, runs_under_limit
 from remat_cli.runtime.resident import ResidentFigures, ResidentJob, can_measure_resident, measure_resident
 from remat_cli.runtime.session import SessionSettings
-from remat_cli.runtime.weights import packs_weight
+from remat_cli.runtime.weights import can_save_packed, packs_weight
 from remat_cli.stages.ask import CompileRequest
 from remat_cli.stages.planned import PlannedModel, WrittenModel
 from remat_cli.stages.prepare import Prepared
@@ -32,6 +32,7 @@ from remat_cli.stages.steady import forecast, kept_by_default, known_dims
 RUNS, THOROUGH_RUNS = 3, 5
 LIMITED_RUNS = 3
 LEAST_BETWEEN_BYTES = 4 * 2**20  # closer than this, noise of a process decides which one dies
+LEAST_COPIES_BYTES = 2**22  # of packed weights: fewer are not worth a longer file
 RUN_BYTES = 2**20  # of code and tables that kernels read in when they run first, about
 GATHERED_FACTOR = 2  # a row of a table touches whole pages of a mapped file
 FORM_OPS = 12  # of the steady form, about
@@ -130,12 +131,31 @@ def limited_pair(
     return LimitedRuns(kind, limit_bytes, job.runs, first.survived, second.survived, second.ended)
 
 
-def process_forecast(written: WrittenModel, prepared: Prepared, external_data: bool | None) -> ProcessMemory:
+def process_forecast(written: WrittenModel, prepared: Prepared, files: WeightFiles) -> ProcessMemory:
     """What a process holds that loads the written model and runs it with default options."""
-    is_mapped, is_steady = has_data_file(written.rewritten.model, external_data), written.formed.form is not None
-    weights = _loaded_weights(written.graph, prepared, is_steady=is_steady, is_mapped=is_mapped)
-    ops = len(written.graph.ops) + (FORM_OPS if is_steady else 0)
-    return _process(load_forecast(tuple(weights), ops), written.formed.runs, is_mapped=is_mapped)
+    weights = _written_weights(written, prepared, files)
+    ops = len(written.graph.ops) + (FORM_OPS if written.formed.form is not None else 0)
+    is_mapped = has_data_file(written.rewritten.model, files.external)
+    return _process(load_forecast(weights, ops), written.formed.runs, is_mapped=is_mapped)
+
+
+def saves_packed(written: WrittenModel, prepared: Prepared, files: WeightFiles) -> bool:
+    """Whether the model's file is to hold its weights as kernels pack them, too."""
+    return any(weight.is_saved for weight in _written_weights(written, prepared, files))
+
+
+def _written_weights(written: WrittenModel, prepared: Prepared, files: WeightFiles) -> list[LoadedWeight]:
+    """The weights of a written model as they will be in its files."""
+    is_mapped, is_steady = has_data_file(written.rewritten.model, files.external), written.formed.form is not None
+    weights = list(_loaded_weights(written.graph, prepared, is_steady=is_steady, is_mapped=is_mapped))
+    conditions = prepared.conditions
+    is_packed = files.packed and conditions.may_be_alone and not conditions.portable
+    copies_bytes = sum(weight.packed_bytes for weight in weights if weight.is_saved)
+    return weights if is_packed and copies_bytes >= LEAST_COPIES_BYTES else _without_saved_copies(weights)
+
+
+def _without_saved_copies(weights: Iterable[LoadedWeight]) -> list[LoadedWeight]:
+    return [msgspec.structs.replace(weight, is_saved=False) for weight in weights]
 
 
 def model_forecast(prepared: Prepared, profile: Profile) -> tuple[ProcessMemory, RunsForecast]:
@@ -150,9 +170,11 @@ def model_forecast(prepared: Prepared, profile: Profile) -> tuple[ProcessMemory,
         waiting = waiting_input(prepared.reference)
         branch = SteadyBranch(0 if waiting is None else len(waiting.shape or ()))
         requests = steady_requests(run_requests(graph, plan, KeptBuffers((), ())), branch, form)
-    weights = _loaded_weights(graph, prepared, is_steady=form is not None, is_mapped=is_mapped)
+    weights = list(_loaded_weights(graph, prepared, is_steady=form is not None, is_mapped=is_mapped))
+    if not prepared.source.has_packed:
+        weights = _without_saved_copies(weights)
     runs = forecast(requests, form)
-    return _process(load_forecast(tuple(weights), len(graph.ops)), runs, is_mapped=is_mapped), runs
+    return _process(load_forecast(weights, len(graph.ops)), runs, is_mapped=is_mapped), runs
 
 
 def _process(loading: LoadForecast, runs: RunsForecast, *, is_mapped: bool) -> ProcessMemory:
@@ -169,7 +191,7 @@ def _process(loading: LoadForecast, runs: RunsForecast, *, is_mapped: bool) -> P
 
 
 def _loaded_weights(graph: Graph, prepared: Prepared, *, is_steady: bool, is_mapped: bool) -> Iterator[LoadedWeight]:
-    """The weights of a file in the order in which ops read them first."""
+    """The weights of a file in the order in which ops read them first, with all copies saved that can be."""
     uses = dict(zip(prepared.reference.graph.initializers, weight_uses(prepared.reference), strict=True))
     gathered = _gathered_bytes(graph)
     for number in dict.fromkeys(weight for op in graph.ops for weight in op.weights):
@@ -185,6 +207,7 @@ def _loaded_weights(graph: Graph, prepared: Prepared, *, is_steady: bool, is_map
             is_read_plainly=len(packing) < len(set(readers)),
             is_mapped=in_file,
             is_captured=is_steady and weight.size_bytes > INLINE_BYTES,
+            is_saved=in_file and bool(packing) and all(map(can_save_packed, packing)),
         )
 
 
@@ -204,5 +227,5 @@ def _gathered_bytes(graph: Graph) -> dict[int, int]:
 def needed_bytes(planned: PlannedModel, request: CompileRequest) -> int:
     """What a process needs for a planned model, its inputs included."""
     assert planned.written is not None
-    memory = process_forecast(planned.written, planned.prepared, request.external_data)
+    memory = process_forecast(planned.written, planned.prepared, request.files)
     return memory.counted_bytes(with_mapped=request.count_mapped) + planned.prepared.graph.input_bytes

@@ -32,6 +32,7 @@ PROLOGUE_NS = 20_000  # what the form's own ops take
 BALLAST_SHARE = 1.25  # of what may be live: gaps of the arena need room too, and who caps the arena caps the ballast
 NO_BALLAST = SteadyForm()
 MOST_BALLASTS = 3
+RESERVED_SHARE = 0.02
 LEAST_STEP_SHARE = 0.005  # by which one more ballast, or another one, has to be better
 
 
@@ -145,9 +146,14 @@ def _leanest(within: Judged, branch: SteadyBranch, most_bytes: int) -> Formed | 
     for form in _forms(BALLAST_SHARE * most_bytes):
         asked = steady_requests(requests, branch, form)
         runs = forecast_below(asked, form, int(best.runs.most_bytes * (1 - LEAST_STEP_SHARE)))
-        if runs is not None:
+        if runs is not None and _price(runs) < _price(best.runs):
             best = Formed(form, runs)
     return best
+
+
+def _price(runs: RunsForecast) -> float:
+    """What is resident, and a little for what is only reserved: some systems count that too."""
+    return runs.most_bytes + RESERVED_SHARE * runs.reserved_bytes
 
 
 def _forms(most_bytes: float) -> Iterator[SteadyForm]:

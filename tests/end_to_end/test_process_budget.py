@@ -12,6 +12,7 @@ import pytest
 
 from remat_cli.cli import main
 from remat_cli.core.steady import BODY
+from remat_cli.onnx_io.packed import packed_weights
 from remat_cli.runtime.resident import can_measure_resident
 
 SAMPLES = Path(__file__).resolve().parents[2] / "sample_models"
@@ -76,7 +77,7 @@ def test_bytes_bound_the_process(capsys, tmp_path):
 
 @measured
 def test_a_hard_limit_lets_only_the_new_model_live(capsys, tmp_path):
-    code, report, _ = compiled(capsys, tmp_path, "unet", "22MiB")
+    code, report, _ = compiled(capsys, tmp_path, "unet", "22MiB", "--time-limit", "20s")
     limited = report["verification"]["process"]["limited"]
     assert code == 0
     assert (limited["ours"], limited["original"]) == (True, False)
@@ -155,3 +156,30 @@ def test_both_processes_are_drawn(capsys, tmp_path):
     assert main(["verify", str(tmp_path / "out.plan.json"), "--svg", str(picture), "-q"]) == 0
     assert picture.read_bytes().startswith(b"<?xml")
     assert main(["verify", str(tmp_path / "out.plan.json"), "--svg", str(picture), "-q"]) == 2  # without --force
+
+
+@measured
+def test_packed_weights_are_mapped_and_a_budget_does_not_count_them(capsys, tmp_path, monkeypatch):
+    monkeypatch.setattr("remat_cli.stages.resident.LEAST_COPIES_BYTES", 2**16)
+    figures = []
+    for flag in ("--packed-weights", "--no-packed-weights"):
+        code, report, output = compiled(capsys, tmp_path, "transformer", "100%", "--external-data", flag)
+        assert code == 0
+        assert report["verification"]["measured_peak_bytes"] == report["verification"]["predicted_peak_bytes"]
+        figures.append((packed_weights(output).total_bytes, report["verification"]["process"]["rewritten"]))
+    (copies_bytes, saved), (none, made) = figures
+    assert copies_bytes > 2**18
+    assert none == 0
+    assert saved["mapped_bytes"] > made["mapped_bytes"] + copies_bytes // 2
+    capsys.readouterr()
+    assert main(["verify", str(tmp_path / "out.plan.json"), "-q"]) == 0
+
+
+def test_a_compiled_model_with_packed_weights_can_be_compiled_again(capsys, tmp_path, monkeypatch):
+    monkeypatch.setattr("remat_cli.stages.resident.LEAST_COPIES_BYTES", 2**16)
+    _, _, output = compiled(capsys, tmp_path, "transformer", "100%", "--external-data")
+    again = tmp_path / "again.onnx"
+    given = feeds(output)
+    capsys.readouterr()
+    assert main(["compile", str(output), "--budget", "70%", "-o", str(again), "-q", "--time-limit", "5s"]) == 0
+    assert all(map(np.array_equal, outputs(output, given), outputs(again, given)))

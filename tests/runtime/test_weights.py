@@ -10,14 +10,17 @@ from pathlib import Path
 
 import msgspec
 import numpy as np
+import onnx
 import pytest
 from onnx import TensorProto, helper
 
 from remat_cli.core.program import InputSpec, Reader, WeightUse
+from remat_cli.onnx_io.packed import packed_weights
 from remat_cli.runtime._ort import runtime_dtype
 from remat_cli.runtime.feeds import make_feeds
+from remat_cli.runtime.packing import PackingJob, save_packed
 from remat_cli.runtime.session import SessionSettings, run_profiled
-from remat_cli.runtime.weights import kept_weight_bytes, packs_weight
+from remat_cli.runtime.weights import can_save_packed, kept_weight_bytes, packs_weight
 from tests.runtime.models import save_model, untyped, value, weight
 
 N = 512
@@ -130,6 +133,15 @@ def packed_bytes(path: Path, case: Case) -> int:
     return run_profiled(path, feeds, SessionSettings(intra_op_threads=1)).baseline_bytes
 
 
+@pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.packs])
+def test_packed_copies_can_be_saved(tmp_path, name):
+    path, uses = save_case(tmp_path / "m.onnx", CASES[name])
+    onnx.save(onnx.load(path), path, save_as_external_data=True, location="weights", size_threshold=0)
+    save_packed(PackingJob(str(path), str(tmp_path / "saved.onnx"), 1024))
+    assert packed_weights(tmp_path / "saved.onnx").copies["w"]
+    assert can_save_packed(uses[0].readers[0]) is (name != "QLinearConv")  # which does not always
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_table_says_which_weights_are_packed(tmp_path, name):
     case = CASES[name]
@@ -144,6 +156,7 @@ LOADED = """
 import ctypes, sys
 sys.path.insert(0, sys.argv[1])
 from pathlib import Path
+from remat_cli.runtime.packing import PackingJob, save_packed
 from remat_cli.runtime.session import SessionSettings, open_session, session_options
 counter = ctypes.CDLL(sys.argv[2])
 counter.memcount_current.restype = ctypes.c_long

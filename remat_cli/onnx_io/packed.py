@@ -1,0 +1,106 @@
+"""Weights as kernels pack them, saved beside the weights: a session maps such a copy and drops the one it has made.
+
+The runtime writes the copies of a model that it saves, and says of each weight where they are: entries
+`prepacked_0`, `prepacked_1` ... of its external data, each `KEY|OFFSET;LENGTH;CHECKSUM|...`, one part per buffer. A
+session packs all the same and compares the key, which is a hash of what it made: a copy that another processor's
+kernels would make otherwise is not taken. Runtimes before 1.21 do not know these entries and refuse the file.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+
+import onnx
+
+ENTRY = "prepacked_"
+CHECKSUM = "0"  # of a buffer: the runtime writes and reads none
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """A part of a packed copy, in a file."""
+
+    offset: int
+    bytes: int
+
+
+@dataclass(frozen=True)
+class PackedCopy:
+    """What a kernel made of a weight; `key` tells the runtime whether it would make the same."""
+
+    key: str
+    buffers: tuple[Buffer, ...]
+
+    def at(self, offsets: Iterable[int]) -> str:
+        """The entry that says where it is."""
+        places = (f"{offset};{buffer.bytes};{CHECKSUM}" for offset, buffer in zip(offsets, self.buffers, strict=True))
+        return "|".join((self.key, *places))
+
+
+@dataclass(frozen=True)
+class PackedWeights:
+    """Packed copies by the name of the weight, all in one file."""
+
+    file: Path
+    copies: Mapping[str, tuple[PackedCopy, ...]]
+
+    @property
+    def total_bytes(self) -> int:
+        """Of all copies."""
+        return sum(buffer.bytes for buffer in self.buffers)
+
+    @property
+    def largest_bytes(self) -> int:
+        """Of the largest copy, which a session makes before it drops it."""
+        return max((sum(each.bytes for each in copy.buffers) for copy in self._all), default=0)
+
+    @property
+    def buffers(self) -> list[Buffer]:
+        """Those of all copies, in order."""
+        return [buffer for copy in self._all for buffer in copy.buffers]
+
+    def pieces(self) -> Iterator[bytes]:
+        """The contents of the buffers, one after the other."""
+        if not self.copies:
+            return
+        with self.file.open("rb") as file:
+            for buffer in self.buffers:
+                file.seek(buffer.offset)
+                yield file.read(buffer.bytes)
+
+    @property
+    def _all(self) -> list[PackedCopy]:
+        return [copy for copies in self.copies.values() for copy in copies]
+
+
+NOTHING_PACKED = PackedWeights(Path(), MappingProxyType({}))
+
+
+def packed_weights(path: Path) -> PackedWeights:
+    """The packed copies that a model file speaks of."""
+    proto = onnx.load(str(path), format="protobuf", load_external_data=False)
+    copies = {tensor.name: tuple(_copies(tensor)) for tensor in proto.graph.initializer}
+    places = {
+        entry.value for tensor in proto.graph.initializer for entry in tensor.external_data if entry.key == "location"
+    }
+    file = path.parent / next(iter(sorted(places)), "")
+    return PackedWeights(file, {name: found for name, found in copies.items() if found})
+
+
+def _copies(tensor: onnx.TensorProto) -> Iterator[PackedCopy]:
+    for entry in tensor.external_data:
+        if entry.key.startswith(ENTRY):
+            key, *parts = entry.value.split("|")
+            fields = (part.split(";") for part in parts)
+            yield PackedCopy(key, tuple(Buffer(int(offset), int(size)) for offset, size, *_ in fields))
+
+
+def forget_packed(tensor: onnx.TensorProto) -> bool:
+    """Drop what a weight says of packed copies, which readers other than the runtime do not know; whether it did."""
+    kept = [entry for entry in tensor.external_data if not entry.key.startswith(ENTRY)]
+    if len(kept) < len(tensor.external_data):
+        del tensor.external_data[:]
+        tensor.external_data.extend(kept)
+        return True
+    return False
