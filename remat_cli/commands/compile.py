@@ -14,11 +14,12 @@ from remat_cli.onnx_io.save import data_path
 from remat_cli.report.compile import CompileReport
 from remat_cli.settings.settings import Outputs, Settings, output_paths
 from remat_cli.stages.ask import CompileRequest
+from remat_cli.stages.files import save_written
 from remat_cli.stages.plan import plan_model
 from remat_cli.stages.prepare import prepare, work_folder
 from remat_cli.stages.process import ProcessPlanning
 from remat_cli.stages.profile import is_cut_into_sessions, profile_model
-from remat_cli.stages.record import plan_file, save_written, written_at
+from remat_cli.stages.record import plan_file, written_at
 from remat_cli.stages.settle import Settled, Settling
 from remat_cli.stages.tell import compile_report
 

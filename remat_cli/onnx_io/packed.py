@@ -6,12 +6,14 @@ session packs all the same and compares the key, which is a hash of what it made
 kernels would make otherwise is not taken. Runtimes before 1.21 do not know these entries and refuse the file.
 """
 
+import hashlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
 import onnx
+import onnx_ir as ir
 
 ENTRY = "prepacked_"
 CHECKSUM = "0"  # of a buffer: the runtime writes and reads none
@@ -86,6 +88,24 @@ def packed_weights(path: Path) -> PackedWeights:
     }
     file = path.parent / next(iter(sorted(places)), "")
     return PackedWeights(file, {name: found for name, found in copies.items() if found})
+
+
+def packing_signature(model: ir.Model) -> str:
+    """The same text for models whose kernels would pack the same weights in the same way."""
+    readers = {
+        (value.name, node.domain, node.op_type, place, *sorted(_plain_attributes(node)))
+        for graph in model.graphs()
+        for node in graph
+        for place, value in enumerate(node.inputs)
+        if value is not None and value.is_initializer()
+    }
+    return hashlib.sha256(repr(sorted(readers)).encode()).hexdigest()[:16]
+
+
+def _plain_attributes(node: ir.Node) -> Iterator[str]:
+    """All but graphs and tensors."""
+    plain = (ir.AttributeType.INT, ir.AttributeType.INTS, ir.AttributeType.FLOAT, ir.AttributeType.STRING)
+    return (f"{name}={each.value}" for name, each in node.attributes.items() if each.type in plain)
 
 
 def _copies(tensor: onnx.TensorProto) -> Iterator[PackedCopy]:

@@ -1,7 +1,6 @@
 """The one way into and out of a plan file: what was planned as a file, and a file's promises as a verification."""
 
 import os
-import tempfile
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
@@ -25,21 +24,17 @@ from remat_cli.core.plan_file import (
 )
 from remat_cli.core.problem import input_ops
 from remat_cli.core.profile import Placement, Profile
-from remat_cli.core.resident import WeightFiles
 from remat_cli.core.verification import Verification
 from remat_cli.devices.provider_table import PROVIDERS, named_spec
 from remat_cli.onnx_io.packed import packed_weights
 from remat_cli.onnx_io.phases import annotate
-from remat_cli.onnx_io.save import SMALL_BYTES, has_data_file, save
 from remat_cli.report.solution import SolutionReport, solution_report
-from remat_cli.runtime.packing import PackingJob, save_packed
 from remat_cli.runtime.profile_cache import provenance
-from remat_cli.runtime.session import SessionSettings
 from remat_cli.runtime.verify import VerifyRequest
 from remat_cli.stages.ask import CompileRequest
 from remat_cli.stages.planned import PlannedModel, WrittenModel
 from remat_cli.stages.prepare import Prepared
-from remat_cli.stages.resident import process_forecast, saves_packed
+from remat_cli.stages.resident import process_forecast
 
 PATTERN_OFF = "options.enable_mem_pattern = False  # else later runs take one block for all tensors{}\n"
 LEANEST = (
@@ -127,27 +122,6 @@ def noted_model(planned: PlannedModel) -> Any:
 def model_to_write(planned: PlannedModel) -> Any:
     """The model that stands beside the plan file."""
     return noted_model(planned) if planned.written is None else planned.written.rewritten.model
-
-
-def save_written(planned: PlannedModel, path: Path, files: WeightFiles) -> None:
-    """Write the model; with its weights in a file beside it where that was asked for, or they are many.
-
-    Copies as kernels pack them go there too where they are large.
-
-    Raises:
-        ConfigError: the path cannot be written.
-        RematError: the disk is full or failed.
-    """
-    model = model_to_write(planned)
-    if planned.written is None or not saves_packed(planned.written, planned.prepared, files):
-        save(model, path, external=has_data_file(model, files.external))
-        return
-    with tempfile.TemporaryDirectory(prefix="pack_", dir=planned.prepared.reference_path.parent) as folder:
-        whole, packed = Path(folder) / "whole.onnx", Path(folder) / "packed.onnx"
-        save(model, whole, external=True)
-        custom_ops = planned.prepared.conditions.custom_ops
-        save_packed(PackingJob(str(whole), str(packed), SMALL_BYTES, SessionSettings(custom_ops=custom_ops)))
-        save(model, path, external=True, packed=packed_weights(packed))
 
 
 def _request(planned: PlannedModel, request: CompileRequest) -> PlanRequest:

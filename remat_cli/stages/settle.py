@@ -12,12 +12,13 @@ from remat_cli.core.learning import Learnt, Lesson
 from remat_cli.core.verification import Verification, applies
 from remat_cli.stages.ask import CompileRequest
 from remat_cli.stages.corrections import Corrections, remember_corrections
+from remat_cli.stages.files import save_written
 from remat_cli.stages.learn import corrections_of, noted, plan_corrected
 from remat_cli.stages.place import AUTO, on_best_single, other_single, plan_again
 from remat_cli.stages.planned import PlannedModel
 from remat_cli.stages.platform import Platform
 from remat_cli.stages.prepare import remember_cap
-from remat_cli.stages.record import plan_file, save_written
+from remat_cli.stages.record import plan_file
 from remat_cli.stages.verify import PlannedRun, verify_plan_closely
 from remat_cli.stages.write import with_budget, write_with_room, write_within_budget
 

@@ -12,7 +12,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from remat_cli.onnx_io.load import DimBindings, load
-from remat_cli.onnx_io.packed import ENTRY, PackedWeights, packed_weights
+from remat_cli.onnx_io.packed import ENTRY, PackedWeights, packed_weights, packing_signature
 from remat_cli.onnx_io.save import save
 from remat_cli.runtime.packing import PackingJob, save_packed
 from remat_cli.runtime.session import SessionSettings, run_profiled
@@ -109,3 +109,10 @@ def test_a_file_without_copies_has_none(files):
     plain, _, _ = files
     assert not packed_weights(plain).copies
     assert packed_weights(plain).total_bytes == packed_weights(plain).largest_bytes == 0
+
+
+def test_a_signature_tells_which_weights_are_packed_how():
+    one, same, other = model(), model(), model()
+    same.graph[0].name = "renamed"
+    other.graph[2].attributes["transB"] = ir.AttrInt64("transB", 0)
+    assert packing_signature(one) == packing_signature(same) != packing_signature(other)
