@@ -36,8 +36,9 @@ class Chunk:
 class Arena:
     """An arena from its first request on; requests of later runs go on in the regions that are there.
 
-    `free` are the free chunks as (size, region, start), in the order in which they are tried: new regions lie below
-    older ones, so of equal chunks theirs comes first (the region's number is negative).
+    `free` are the free chunks as (size, place of the region, start), in the order in which they are tried: of equal
+    chunks the one at the lower address comes first. The system decides where regions lie: mostly new ones below older
+    ones (`newest_first`), but not where it finds a gap.
     """
 
     regions: list[int] = field(default_factory=list)
@@ -46,6 +47,7 @@ class Arena:
     held: dict[int, Chunk] = field(default_factory=dict)
     free: list[tuple[int, int, int]] = field(default_factory=list)
     growth_bytes: int = FIRST_REGION_BYTES
+    newest_first: bool = True
 
     def run(self, requests: Iterable[Request], offset: int = 0) -> None:
         """Serve requests in their order; `offset` is added to their numbers, which tells runs apart."""
@@ -60,8 +62,8 @@ class Arena:
         rounded = rounded_bytes(size_bytes)
         at = bisect_left(self.free, (rounded,))
         if at < len(self.free):
-            _, region, start = self.free.pop(at)
-            row = self.chunks[-region]
+            _, place, start = self.free.pop(at)
+            row = self.chunks[abs(place)]
             chunk = row[bisect_left(row, start, key=_start)]
         else:
             chunk = self._extended(rounded)
@@ -85,7 +87,7 @@ class Arena:
             self._forget(row[at - 1])
             row[at - 1].size += row.pop(at).size
             chunk = row[at - 1]
-        insort(self.free, (chunk.size, -chunk.region, chunk.start))
+        insort(self.free, self._entry(chunk))
 
     def layout(self, offset: int) -> Layout:
         """Who has which part of which region, from a number on, and what was written: what decides the future."""
@@ -112,7 +114,10 @@ class Arena:
 
     def _forget(self, chunk: Chunk) -> None:
         """Take a chunk out of the free ones."""
-        del self.free[bisect_left(self.free, (chunk.size, -chunk.region, chunk.start))]
+        del self.free[bisect_left(self.free, self._entry(chunk))]
+
+    def _entry(self, chunk: Chunk) -> tuple[int, int, int]:
+        return chunk.size, -chunk.region if self.newest_first else chunk.region, chunk.start
 
     def _extended(self, size: int) -> Chunk:
         """A new region, as one chunk."""
@@ -134,16 +139,20 @@ class Arena:
         rest = Chunk(chunk.region, chunk.start + size, chunk.size - size)
         chunk.size = size
         insort(row, rest, key=_start)
-        insort(self.free, (rest.size, -rest.region, rest.start))
+        insort(self.free, self._entry(rest))
 
 
 @dataclass(frozen=True)
 class RunMemory:
-    """What the process holds for a session's arena when a run has ended, and the regions that were taken during it."""
+    """What the process holds for a session's arena when a run has ended, and the regions that were taken during it.
+
+    `has_ties`: some regions are of one size, so that it matters where the system puts them.
+    """
 
     resident_bytes: int
     reserved_bytes: int
     new_regions: tuple[int, ...]
+    has_ties: bool = False
 
 
 BLOCK = 10**12
@@ -151,7 +160,7 @@ BLOCK = 10**12
 
 
 def simulate_runs(
-    requests: Sequence[Request], runs: int, held: int, most_bytes: int | None = None
+    requests: Sequence[Request], runs: int, held: int, most_bytes: int | None = None, *, newest_first: bool = True
 ) -> tuple[RunMemory, ...]:
     """What each of the first runs of a session leaves behind, while the caller holds outputs of so many runs before.
 
@@ -160,7 +169,7 @@ def simulate_runs(
     Once a run has left the arena as one before it did, nothing is taken of the system any more. The first run that
     leaves more than `most_bytes` is the last that is simulated.
     """
-    arena, found, seen = Arena(), list[RunMemory](), set[Layout]()
+    arena, found, seen = Arena(newest_first=newest_first), list[RunMemory](), set[Layout]()
     block_bytes = pattern_bytes([request for request in requests if request.in_block])
     outputs = outputs_of(requests)
     shift = 1 + max((abs(request.number) for request in requests), default=0)
@@ -175,7 +184,8 @@ def simulate_runs(
         if run >= held:
             for output in outputs:
                 arena.give_back(output.number + 2 * shift * (run - held))
-        found.append(RunMemory(arena.resident_bytes, arena.reserved_bytes, tuple(arena.regions[before:])))
+        taken, has_ties = tuple(arena.regions[before:]), len(set(arena.regions)) < len(arena.regions)
+        found.append(RunMemory(arena.resident_bytes, arena.reserved_bytes, taken, has_ties))
         if most_bytes is not None and found[-1].resident_bytes > most_bytes:
             return tuple(found)
         layout = arena.layout(offset)

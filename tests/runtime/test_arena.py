@@ -160,3 +160,14 @@ def test_what_is_not_written_takes_an_address_and_no_memory():
     arena.run([Request(0, 3 * MIB, True, is_written=False), Request(0, 3 * MIB, False), Request(1, MIB, True)])
     assert arena.regions == [4 * MIB]
     assert arena.touched_bytes == MIB
+
+
+def test_where_regions_of_one_size_lie_decides_between_them():
+    steps = requests((0, 3 * MIB), (1, 3 * MIB), (0, 0), (1, 0), (2, 2 * MIB))
+    newest, oldest = (Arena(newest_first=first) for first in (True, False))
+    for arena in (newest, oldest):
+        arena.run(steps)
+        assert arena.regions == [4 * MIB, 4 * MIB]
+    assert newest.held[2].region == 1
+    assert oldest.held[2].region == 0
+    assert simulate_runs(steps, 1, held=0)[0].has_ties
