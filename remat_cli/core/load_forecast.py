@@ -26,8 +26,8 @@ Where a branch reads weights from outside, originals are freed only when all are
 every copy. Those in a data file all leave then; those in the heap stay.
 
 Where the copies are in the data file too, a session makes each all the same, compares it, drops it, and reads the saved
-one when it first runs. Of dropped copies the heap keeps up to four times the largest (four models of 50 to 160 MiB of
-copies: 6 to 36 MiB, with copies of 2 to 9 MiB), unless it is larger than what the heap serves.
+one when it first runs. Of dropped copies the heap keeps some, unless they are larger than what it serves: of nine
+models mostly one to three times the largest, and seven times with one of them in one process of three.
 
 The rest, a session's own structures, is fitted: 0.75 MiB, 4.7 KiB an op, 4.3 KiB a weight, and 6.9 KiB more for each
 weight that a branch reads from outside (0.9 MiB off at most). Each thread beyond two adds about 0.05 MiB. Not counted
@@ -45,7 +45,7 @@ HEAP_BYTES = 212 * 2**10  # smaller blocks lie in the heap
 SLACK_BYTES = 96  # that an aligned block needs beyond its size
 LARGEST_THRESHOLD_BYTES = 2**25
 PAGE_BYTES = 2**12
-LEFT_COPIES = 4
+LEFT_COPIES = 2
 SESSION_BYTES, OP_BYTES, WEIGHT_BYTES, CAPTURED_BYTES = 3 * 2**18, 4800, 4400, 7100
 
 
@@ -112,8 +112,9 @@ def load_forecast(weights: Sequence[LoadedWeight], ops: int) -> LoadForecast:
     unread_bytes = sum(weight.mapped_bytes for weight in weights if not weight.packed_bytes)
     saved_bytes = sum(weight.packed_bytes for weight in weights if weight.is_saved)
     left_bytes = _left_bytes(weights)
+    found_bytes = min(left_bytes, max((weight.packed_bytes for weight in weights if weight.is_saved), default=0))
     return LoadForecast(
-        load_peak_bytes=max(parsed_bytes, copied_bytes, read_bytes + packing.most_bytes + left_bytes),
+        load_peak_bytes=max(parsed_bytes, copied_bytes, read_bytes + packing.most_bytes + left_bytes - found_bytes),
         loaded_bytes=read_bytes + packing.held_bytes + left_bytes + unread_bytes + saved_bytes,
         mapped_bytes=sum(weight.mapped_bytes for weight in weights if not weight.is_replaced) + saved_bytes,
         reused_bytes=min(copies_bytes, holes_bytes + packing.holes_bytes),

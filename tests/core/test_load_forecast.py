@@ -107,3 +107,15 @@ def test_a_weight_that_is_read_plainly_too_stays_beside_its_copy(is_captured):
     assert found == LoadForecast(16 * MIB, 16 * MIB, 8 * MIB, 0)
     found = above_structure(inside(8 * MIB, 8 * MIB, is_read_plainly=True, is_captured=is_captured))
     assert found == LoadForecast(16 * MIB, 16 * MIB, 0, 0)
+
+
+def test_saved_copies_are_mapped_and_what_the_heap_keeps_of_dropped_ones_is_not():
+    weights = [mapped(size * MIB, size * MIB, is_saved=True) for size in (2, 9, 8)]
+    assert above_structure(*weights) == LoadForecast((9 + 9 + 9) * MIB, (19 + 18) * MIB, 19 * MIB, 0)
+    weights = [mapped(size * MIB, size * MIB, is_captured=True, is_saved=True) for size in (2, 9, 8)]
+    assert above_structure(*weights) == LoadForecast((19 + 8 + 9) * MIB, (19 + 18) * MIB, 19 * MIB, 0)
+
+
+def test_of_copies_that_the_heap_does_not_serve_nothing_is_kept():
+    found = above_structure(mapped(64 * MIB, 64 * MIB, is_saved=True))
+    assert found == LoadForecast(128 * MIB, 64 * MIB, 64 * MIB, 0)
