@@ -36,12 +36,12 @@ LEAST_COPIES_BYTES = 2**22  # of packed weights: fewer are not worth a longer fi
 RUN_BYTES = 2**20  # of code and tables that kernels read in when they run first, about
 GATHERED_FACTOR = 2  # a row of a table touches whole pages of a mapped file
 FORM_OPS = 12  # of the steady form, about
-LIMIT_SHARE = 0.5  # of the way from what ours needs to what the original needs
+LIMIT_SHARES = (0.5, 0.8, 0.95)  # of the way from what ours needs to what the original needs
 
 
 @dataclass(frozen=True)
 class ResidentRequest:
-    """Two models, how they are run, and what was predicted of the second."""
+    """Two models, how they are run, and what was predicted of the second; `is_mapped`: the first has a data file."""
 
     reference: Path
     rewritten: Path
@@ -53,6 +53,7 @@ class ResidentRequest:
     is_thorough: bool
     is_limited: bool
     is_traced: bool = False
+    is_mapped: bool = False
 
 
 def see_processes(request: ResidentRequest, advance: Advance = ignore_progress) -> ProcessSeen | None:
@@ -61,9 +62,8 @@ def see_processes(request: ResidentRequest, advance: Advance = ignore_progress) 
         return None
     paths = (request.reference, request.rewritten)
     found = tuple(_seen(request, path, advance) for path in paths)
-    original, rewritten = (
-        _worst(figures, is_mapped=data_path(path).exists()) for path, figures in zip(paths, found, strict=True)
-    )
+    are_mapped = (request.is_mapped, data_path(request.rewritten).exists())
+    original, rewritten = (_worst(figures, is_mapped=each) for figures, each in zip(found, are_mapped, strict=True))
     job = HardLimitJob("", pack_all(request.feeds), 0, request.settings, LIMITED_RUNS)
     return ProcessSeen(
         original=original,
@@ -123,11 +123,13 @@ def limited_pair(
         )
     if theirs - ours < LEAST_BETWEEN_BYTES:
         return None
-    limit_bytes = ours + int(LIMIT_SHARE * (theirs - ours))
-    first, second = (
-        runs_under_limit(msgspec.structs.replace(job, model=str(path.resolve()), limit_bytes=limit_bytes))
-        for path in reversed(paths)
-    )
+    reference, written = (msgspec.structs.replace(job, model=str(path.resolve())) for path in paths)
+    for share in LIMIT_SHARES:  # loading reserves more for a moment than shows when it has ended
+        limit_bytes = ours + int(share * (theirs - ours))
+        first = runs_under_limit(msgspec.structs.replace(written, limit_bytes=limit_bytes))
+        if first.survived:
+            break
+    second = runs_under_limit(msgspec.structs.replace(reference, limit_bytes=limit_bytes))
     return LimitedRuns(kind, limit_bytes, job.runs, first.survived, second.survived, second.ended)
 
 
