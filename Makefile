@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 .DEFAULT_GOAL := help
-.PHONY: help setup demo picture test test-slow check fmt lint types models schema docs wheel bench-models bench-split bench-train bench-train-curves bench-devices bench-placement bench-classics bench-gpu test-gpu bench-eager bench-real bench-real-models bench-process bench-instances bench-quick bench-solvers bench-scale lock clean
+.PHONY: help setup demo picture test test-slow check fmt lint types models schema docs wheel bench-models bench-split bench-train bench-train-curves bench-devices bench-placement bench-classics bench-gpu test-gpu bench-eager bench-real bench-real-models bench-process bench-callers bench-instances bench-quick bench-solvers bench-scale lock clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "%-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -124,6 +124,10 @@ bench-real: $(STAMP) $(if $(wildcard $(REAL_MODELS)/*.onnx),,bench-real-models) 
 bench-process: $(STAMP)  ## what processes hold that load and run each model, before and after, rows that are missing, two hours
 	$(BIN)/python -m bench.process --models $(REAL_MODELS)
 	$(BIN)/python -m bench.process --write
+
+bench-callers: $(STAMP)  ## what processes hold that call models in other ways, rows that are missing, half an hour
+	$(BIN)/python -m bench.callers --models $(REAL_MODELS)
+	$(BIN)/python -m bench.callers --write
 
 bench-placement: $(STAMP)  ## placement of large networks on two devices against its bound
 	$(BIN)/python -m bench.placement --write
