@@ -26,6 +26,8 @@ ONE_SESSION_ONLY = (
 class CompileReport(msgspec.Struct, frozen=True, kw_only=True):
     """One compilation. `output` and `plan` are None when nothing was written. What does not apply is left out.
 
+    `uncounted_bytes` of the solution's budget are for mapped weights, which a budget on the process does not count.
+
     Of a plan that is one model: `blockers` and `blocking_workspace_bytes` are what is held while `blocking_op` runs:
     together the floor's cause. `is_blocked_by_many`: the op alone would fit, other tensors must be held meanwhile.
     `regions` run in tiles; `split_obstacle` says in one line why splitting cannot help.
@@ -50,6 +52,7 @@ class CompileReport(msgspec.Struct, frozen=True, kw_only=True):
     plan: str | None = None
     failed_output: str | None = None
     verification: Verification | None = None
+    uncounted_bytes: int = 0
     recomputes: tuple[Recompute, ...] = ()
     blocking_op: str | None = None
     is_blocked_by_many: bool = False

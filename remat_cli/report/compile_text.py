@@ -18,7 +18,7 @@ def compile_lines(report: CompileReport, style: Style) -> list[str]:
     if report.is_cut_into_sessions:
         return device_compile_lines(report, style)
     solution = report.solution
-    lines = [_compile_heading(report, style), budget_line(report.budget, solution), ""]
+    lines = [_compile_heading(report, style), budget_line(report.budget, solution, report.uncounted_bytes), ""]
     if solution.peak_bytes is None or solution.time is None:
         lines += _no_plan_lines(report, style)
     else:
@@ -37,8 +37,11 @@ def _compile_heading(report: CompileReport, style: Style) -> str:
     return style.paint(f"{report.model}{target}", "strong") + f"  ({plural(report.ops, 'op')} on {report.device})"
 
 
-def budget_line(text: str, solution: SolutionReport) -> str:
-    """The budget as it was written, in bytes, and the part of it that is fixed."""
+def budget_line(text: str, solution: SolutionReport, uncounted_bytes: int = 0) -> str:
+    """The budget as it was written, in bytes, and the part of it that is fixed; or what it does not count."""
+    if uncounted_bytes:
+        counted = describe_bytes(solution.budget_bytes - uncounted_bytes)
+        return f"budget {text} = {counted} of the process, beside {format_bytes(uncounted_bytes)} of mapped weights"
     fixed = f", of which {format_bytes(solution.fixed_bytes)} fixed" if solution.fixed_bytes else ""
     return f"budget {text} = {describe_bytes(solution.budget_bytes)}{fixed}"
 

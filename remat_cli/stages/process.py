@@ -1,6 +1,7 @@
 """A budget on the process: the live budget under which a plan's process stays within what the user wrote."""
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 from remat_cli.base.progress import Progress
@@ -12,7 +13,7 @@ from remat_cli.stages.plan import plan_model
 from remat_cli.stages.planned import PlannedModel
 from remat_cli.stages.platform import Platform
 from remat_cli.stages.prepare import Prepared
-from remat_cli.stages.resident import needed_bytes
+from remat_cli.stages.resident import needed_bytes, uncounted_bytes
 from remat_cli.stages.settle import Settled, Settling
 from remat_cli.stages.write import with_budget
 
@@ -39,6 +40,11 @@ class ProcessPlanning:
         (budget,) = self.request.budgets.values()
         return budget.bytes
 
+    @cached_property
+    def uncounted_bytes(self) -> int:
+        """What of the live bytes is mapped from a file, and does not count against the budget."""
+        return uncounted_bytes(self.prepared, self.platform.profiles[0], self.request)
+
     def settled(self, *, verified: bool) -> Settled:
         """The plan, and what verification showed; where a process then holds more than it may, one for less.
 
@@ -57,16 +63,17 @@ class ProcessPlanning:
             if excess_bytes <= 0:
                 break
             room_bytes += excess_bytes
-        return replace(found, planned=self._as_asked(found.planned))
+        return replace(found, planned=self._as_asked(found.planned), uncounted_bytes=self.uncounted_bytes)
 
     def planned(self, room_bytes: int) -> PlannedModel:
         """The plan of least time whose process stays within the budget, with some room; no model where none was found.
 
-        That no plan can be had is claimed only from what is live: a process never holds less.
+        That no plan can be had is claimed only from what is live and not mapped: a process never holds less.
         """
         budget_bytes = self.budget_bytes - room_bytes
+        most_bytes = budget_bytes + self.uncounted_bytes
         best: PlannedModel | None = None
-        target_bytes = budget_bytes - int(FIRST_SHARE * budget_bytes)
+        target_bytes = most_bytes - int(FIRST_SHARE * budget_bytes)
         for _ in range(PLANS):
             found = self._within(target_bytes) if target_bytes > 0 else None
             if found is None or found.written is None:
@@ -78,12 +85,12 @@ class ProcessPlanning:
             if left_bytes >= 0 and (is_free or left_bytes <= ENOUGH_SHARE * budget_bytes):
                 break
             if left_bytes >= 0:
-                target_bytes = min(budget_bytes, target_bytes + left_bytes)
+                target_bytes = min(most_bytes, target_bytes + left_bytes)
             else:
                 target_bytes = min(target_bytes, found.written.promised_bytes) + int(STEP_SHARE * left_bytes)
         if best is not None:
             return best
-        widest = self._within(self.budget_bytes)
+        widest = self._within(self.budget_bytes + self.uncounted_bytes)
         if widest.written is None and widest.answer.run.status is Status.INFEASIBLE:
             return widest
         return replace(widest, answer=widest.answer.without_plan(), written=None)
@@ -101,4 +108,4 @@ class ProcessPlanning:
         answer, least_ns = planned.answer, planned.answer.question.problem.baseline_time_ns
         status = Status.OPTIMAL if planned.plan.time_ns <= least_ns else Status.FEASIBLE
         told = replace(answer, run=replace(answer.run, bound_ns=least_ns, status=status))
-        return with_budget(replace(planned, answer=told), self.budget_bytes)
+        return with_budget(replace(planned, answer=told), self.budget_bytes + self.uncounted_bytes)

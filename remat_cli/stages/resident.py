@@ -150,8 +150,7 @@ def _written_weights(written: WrittenModel, prepared: Prepared, files: WeightFil
     """The weights of a written model as they will be in its files."""
     is_mapped, is_steady = has_data_file(written.rewritten.model, files.external), written.formed.form is not None
     weights = list(_loaded_weights(written.graph, prepared, is_steady=is_steady, is_mapped=is_mapped))
-    conditions = prepared.conditions
-    is_packed = files.packed and conditions.may_be_alone and not conditions.portable
+    is_packed = files.packed and _is_alone(prepared)
     copies_bytes = sum(weight.packed_bytes for weight in weights if weight.is_saved)
     return weights if is_packed and copies_bytes >= LEAST_COPIES_BYTES else _without_saved_copies(weights)
 
@@ -231,3 +230,27 @@ def needed_bytes(planned: PlannedModel, request: CompileRequest) -> int:
     assert planned.written is not None
     memory = process_forecast(planned.written, planned.prepared, request.files)
     return memory.counted_bytes(with_mapped=request.count_mapped) + planned.prepared.graph.input_bytes
+
+
+def uncounted_bytes(prepared: Prepared, profile: Profile, request: CompileRequest) -> int:
+    """What of the weights' live bytes is mapped from the file that is written, and does not count against a budget.
+
+    Rather too much than too little, since what is left over is said to be needed whatever the plan.
+    """
+    if request.count_mapped or not has_data_file(prepared.reference, request.files.external):
+        return 0
+    weights = list(_loaded_weights(prepared.graph, prepared, is_steady=True, is_mapped=True))
+    if not (request.files.packed and _is_alone(prepared)):
+        weights = _without_saved_copies(weights)
+    kept_bytes = sum(
+        weight.packed_bytes + weight.size_bytes * (weight.is_read_plainly or not weight.packed_bytes)
+        if not weight.is_mapped
+        else weight.packed_bytes * (not weight.is_saved)
+        for weight in weights
+    )
+    return max(0, profile.fixed_bytes - prepared.graph.input_bytes - kept_bytes)
+
+
+def _is_alone(prepared: Prepared) -> bool:
+    """Whether the file is for sessions on the CPU that do not change it."""
+    return prepared.conditions.may_be_alone and not prepared.conditions.portable

@@ -32,10 +32,14 @@ ATTEMPTS = 3  # to count what sessions hold of weights, which shows only when th
 
 @dataclass(frozen=True)
 class Settled:
-    """A plan with what verification showed of it; None: it was not verified, or is none."""
+    """A plan with what verification showed of it; None: it was not verified, or is none.
+
+    `uncounted_bytes` of its budget are for mapped weights, beside a budget on the process.
+    """
 
     planned: PlannedModel
     seen: Verification | None
+    uncounted_bytes: int = 0
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ def compile_report(model: Path, settled: Settled) -> CompileReport:
         solution=planned_solution(planned),
         ops=len(planned.whole.graph.ops),
         verification=settled.seen,
+        uncounted_bytes=settled.uncounted_bytes,
     )
     if is_cut_into_sessions(planned.platform.specs):
         problem, placement = planned.answer.question.problem, placement_of(planned)

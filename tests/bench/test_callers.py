@@ -48,19 +48,19 @@ def test_what_is_beyond_the_promise_is_bold():
     assert f"| {NAMES['sessions'].title} |  |  |" in lines
     assert "| *promised* | 10.0 | 10.0 |" in lines
     assert "| *while loading, compiled* | 3.0 | 3.0 |" in lines
-    assert "beyond the promise in net. The original takes 2.0 x as much." in sentence(rows, "held_3")
-    assert "within the promise in every model" in sentence(rows, "held")
+    assert "Beyond the promise in net. The original takes 2.0 x as much." in sentence(rows, "held_3")
+    assert "Within the promise in every model" in sentence(rows, "held")
 
 
 def test_sentences_say_how_much_more():
     rows = [*both(), *both("dropped", (8, 8)), *both("held_3", (9, 14)), *both("held_all", (9, 26))]
     rows += [*both("buffers", (8, 10)), *both("sessions", (18, 19.5))]
     assert "1.00 x what was promised" in sentence(rows, "held")
-    assert "0.80 x what it takes with outputs held until the next run ended, -2.0 MiB more" in sentence(rows, "dropped")
+    assert "0.80 x what it takes the promised way, 2.0 MiB less" in sentence(rows, "dropped")
     assert "each further generation adds 1.0 x the size" in sentence(rows, "held_3")
     assert "each further generation adds 2.0 x the size" in sentence(rows, "held_all")
-    assert "1.25 x what it takes with outputs dropped before the next run, 2.0 MiB more" in sentence(rows, "buffers")
-    assert "1.95 x what it takes with outputs held" in sentence(rows, "sessions")
+    assert "1.25 x what it takes where they are dropped, 2.0 MiB more" in sentence(rows, "buffers")
+    assert "1.95 x what it takes the promised way, 9.5 MiB more" in sentence(rows, "sessions")
     rows += [*both(model="other"), *both("sessions", (12, 12), model="other")]
     assert "1.20 to 1.95 x what it takes" in sentence(rows, "sessions")
 
@@ -69,7 +69,7 @@ def test_what_only_many_runs_show_and_wrong_bits_are_told():
     rows = [*both(runs=[9] * 6 + [10.5]), *both("dropped", outputs_identical=False)]
     text = "\n".join(table(rows))
     assert "4 rows, the same bits as a plain run of the original in 2." in text
-    assert "MiB more after run 6 than until then: net (held)." in text
+    assert f"1 MiB more after run 6 than until then: {PROMISED.title}: net." in text
     assert "than until then: none." in "\n".join(table(both()))
 
 

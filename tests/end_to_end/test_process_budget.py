@@ -183,3 +183,15 @@ def test_a_compiled_model_with_packed_weights_can_be_compiled_again(capsys, tmp_
     capsys.readouterr()
     assert main(["compile", str(output), "--budget", "70%", "-o", str(again), "-q", "--time-limit", "5s"]) == 0
     assert all(map(np.array_equal, outputs(output, given), outputs(again, given)))
+
+
+@measured
+def test_mapped_weights_do_not_count_against_a_budget_on_the_process(capsys, tmp_path):
+    """The transformer has 0.6 MiB of weights, so that a budget that leaves out so much is met only without them."""
+    code, report, _ = compiled(capsys, tmp_path, "transformer", "12MiB", "--external-data", "--time-limit", "20s")
+    assert code == 0
+    assert 2**18 < report["uncounted_bytes"] < 2**20
+    assert report["solution"]["budget_bytes"] == 12 * MIB + report["uncounted_bytes"]
+    counting = compiled(capsys, tmp_path, "transformer", "12MiB", "--external-data", "--count-mapped")[1]
+    assert counting["uncounted_bytes"] == 0
+    assert main(["inspect", str(tmp_path / "out.plan.json")]) == 0
