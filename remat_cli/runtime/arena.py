@@ -37,8 +37,8 @@ class Arena:
     """An arena from its first request on; requests of later runs go on in the regions that are there.
 
     `free` are the free chunks as (size, place of the region, start), in the order in which they are tried: of equal
-    chunks the one at the lower address comes first. The system decides where regions lie: mostly new ones below older
-    ones (`newest_first`), but not where it finds a gap.
+    chunks the one at the lower address comes first. The system decides where regions lie: large ones mostly below older
+    ones (`newest_first`), small ones above them, in the heap.
     """
 
     regions: list[int] = field(default_factory=list)
@@ -144,15 +144,11 @@ class Arena:
 
 @dataclass(frozen=True)
 class RunMemory:
-    """What the process holds for a session's arena when a run has ended, and the regions that were taken during it.
-
-    `has_ties`: some regions are of one size, so that it matters where the system puts them.
-    """
+    """What the process holds for a session's arena when a run has ended, and the regions that were taken during it."""
 
     resident_bytes: int
     reserved_bytes: int
     new_regions: tuple[int, ...]
-    has_ties: bool = False
 
 
 BLOCK = 10**12
@@ -184,8 +180,7 @@ def simulate_runs(
         if run >= held:
             for output in outputs:
                 arena.give_back(output.number + 2 * shift * (run - held))
-        taken, has_ties = tuple(arena.regions[before:]), len(set(arena.regions)) < len(arena.regions)
-        found.append(RunMemory(arena.resident_bytes, arena.reserved_bytes, taken, has_ties))
+        found.append(RunMemory(arena.resident_bytes, arena.reserved_bytes, tuple(arena.regions[before:])))
         if most_bytes is not None and found[-1].resident_bytes > most_bytes:
             return tuple(found)
         layout = arena.layout(offset)

@@ -47,8 +47,6 @@ def forecast_below(requests: Sequence[Request], form: SteadyForm | None, most_by
     """What a process holds for so many requests a run; None as soon as that is no less than `most_bytes`."""
     found = list[tuple[RunMemory, ...]]()
     for held, newest_first in itertools.product(HELD, (True, False)):
-        if not newest_first and not found[-1][-1].has_ties:
-            continue
         runs = simulate_runs(requests, RUNS, held, most_bytes, newest_first=newest_first)
         if len(runs) < RUNS or (most_bytes is not None and runs[-1].resident_bytes >= most_bytes):
             return None

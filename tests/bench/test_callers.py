@@ -71,6 +71,8 @@ def test_what_only_many_runs_show_and_wrong_bits_are_told():
     assert "4 rows, the same bits as a plain run of the original in 2." in text
     assert f"1 MiB more after run 6 than until then: {PROMISED.title}: net." in text
     assert "than until then: none." in "\n".join(table(both()))
+    other = row("dropped", load_bytes=4 * MIB), row("sessions", load_bytes=7 * MIB)
+    assert "took up to 1.0 MiB more in one process" in "\n".join(table([*both(), *other]))
 
 
 def test_a_way_without_all_its_rows_has_no_sentence():
