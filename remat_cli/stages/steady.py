@@ -23,7 +23,7 @@ from remat_cli.onnx_io.to_graph import known_kind
 from remat_cli.runtime.arena import FIRST_REGION_BYTES, UNIT_BYTES, RunMemory, pattern_bytes, simulate_runs
 from remat_cli.runtime.loading import shapes_at_load
 
-RUNS = 32  # until the arena is left as it was found, mostly after a few
+RUNS = 128  # or until the arena is left as it was found, mostly after a few
 HELD = (0, 1)  # runs whose outputs the caller still holds: callers drop them before the next run, or after it
 LEAST_GAIN_BYTES = 2**20
 LEAST_GAIN_SHARE = 0.05

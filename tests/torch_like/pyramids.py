@@ -14,8 +14,8 @@ def down(d: Drawing, x: Tensor, width: int) -> Tensor:
 
 
 def up(d: Drawing, x: Tensor, like: Tensor) -> Tensor:
-    """The size of another picture that is twice as large."""
-    if d.chance(0.4):
+    """The size of another picture, which is about twice as large."""
+    if d.chance(0.4) and like.shape[2:] == tuple(2 * size for size in x.shape[2:]):
         return conv_transpose(d, x, like.shape[1], d.pick(2, 4))
     y = resize(d, x, like.shape[2:])
     return y if y.shape[1] == like.shape[1] else conv(d, y, like.shape[1], 1)
