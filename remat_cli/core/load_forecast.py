@@ -27,7 +27,7 @@ every copy. Those in a data file all leave then; those in the heap stay.
 
 Where the copies are in the data file too, a session makes each all the same, compares it, drops it, and reads the saved
 one when it first runs. Of dropped copies the heap keeps some, unless they are larger than what it serves: of nine
-models mostly one to three times the largest, and seven times with one of them in one process of three.
+models mostly one to three times the largest, and seven times with one of them in one process of three; of a single one none.
 
 The rest, a session's own structures, is fitted: 0.75 MiB, 4.7 KiB an op, 4.3 KiB a weight, and 6.9 KiB more for each
 weight that a branch reads from outside (0.9 MiB off at most). Each thread beyond two adds about 0.05 MiB. Not counted
@@ -139,9 +139,11 @@ def _holes_bytes(inside: Sequence[int]) -> int:
 
 
 def _left_bytes(weights: Sequence[LoadedWeight]) -> int:
-    """What the heap keeps of copies that were made and dropped: a few of the largest that it serves itself."""
-    copies = [weight.packed_bytes for weight in weights if weight.is_saved]
-    return min(sum(copies), LEFT_COPIES * max((size for size in copies if size <= LARGEST_THRESHOLD_BYTES), default=0))
+    """What the heap keeps of copies that were made and dropped: a few of the largest that it serves itself, if many."""
+    sizes = [weight.packed_bytes for weight in weights if weight.is_saved]
+    served = [size for size in sizes if size <= LARGEST_THRESHOLD_BYTES]
+    largest = max(served, default=0)
+    return min(sum(served) - largest, LEFT_COPIES * largest)
 
 
 class _Packing(msgspec.Struct):
