@@ -27,7 +27,8 @@ every copy. Those in a data file all leave then; those in the heap stay.
 
 Where the copies are in the data file too, a session makes each all the same, compares it, drops it, and reads the saved
 one when it first runs. Of dropped copies the heap keeps some, unless they are larger than what it serves: of nine
-models mostly one to three times the largest, and seven times with one of them in one process of three; of a single one none.
+models mostly one to three times the largest, and seven times with one of them in one process of three; of a single
+copy none.
 
 The rest, a session's own structures, is fitted: 0.75 MiB, 4.7 KiB an op, 4.3 KiB a weight, and 6.9 KiB more for each
 weight that a branch reads from outside (0.9 MiB off at most). Each thread beyond two adds about 0.05 MiB. Not counted

@@ -110,7 +110,7 @@ def test_a_weight_that_is_read_plainly_too_stays_beside_its_copy(is_captured):
 
 
 def test_saved_copies_are_mapped_and_what_the_heap_keeps_of_dropped_ones_is_not():
-    """Of copies of 2, 9 and 8 MiB it keeps 10: all but the largest. At most there are that one's original and itself."""
+    """Of copies of 2, 9 and 8 MiB it keeps 10, all but the largest; at most there are that one and its original."""
     weights = [mapped(size * MIB, size * MIB, is_saved=True) for size in (2, 9, 8)]
     assert above_structure(*weights) == LoadForecast((9 + 9 + 1) * MIB, (19 + 10) * MIB, 19 * MIB, 0)
     weights = [mapped(size * MIB, size * MIB, is_captured=True, is_saved=True) for size in (2, 9, 8)]
