@@ -31,7 +31,8 @@ models mostly one to three times the largest, and seven times with one of them i
 copy none.
 
 The rest, a session's own structures, is fitted: 0.75 MiB, 4.7 KiB an op, 4.3 KiB a weight, and 6.9 KiB more for each
-weight that a branch reads from outside (0.9 MiB off at most). Each thread beyond two adds about 0.05 MiB. Not counted
+weight that a branch reads from outside (0.9 MiB off at most). An op in a branch takes 3.3 KiB more (two models of
+430 and 816 ops, as they are and in a branch: 2.8 and 3.5). Each thread beyond two adds about 0.05 MiB. Not counted
 is what ConvTranspose, and quantised convolutions of the runtime's own domain, take of the arena beyond the size of
 their weights: about a twentieth, and the largest of them once.
 """
@@ -48,6 +49,7 @@ LARGEST_THRESHOLD_BYTES = 2**25
 PAGE_BYTES = 2**12
 LEFT_COPIES = 2
 SESSION_BYTES, OP_BYTES, WEIGHT_BYTES, CAPTURED_BYTES = 3 * 2**18, 4800, 4400, 7100
+IN_BRANCH_BYTES = 3400
 
 
 class LoadedWeight(msgspec.Struct, frozen=True):
@@ -96,8 +98,8 @@ class LoadForecast(msgspec.Struct, frozen=True):
     reused_bytes: int
 
 
-def load_forecast(weights: Sequence[LoadedWeight], ops: int) -> LoadForecast:
-    """Forecast for a file that loading does not change, of so many ops, those of branches included.
+def load_forecast(weights: Sequence[LoadedWeight], ops: int, branch_ops: int = 0) -> LoadForecast:
+    """Forecast for a file that loading does not change, of so many ops, `branch_ops` of them in a branch.
 
     `weights` are in the order in which ops read them first. Where they lie inside the file, this holds for a process's
     first file, given by its path: once malloc's threshold is higher, as after larger files, it can be half as much
@@ -106,7 +108,7 @@ def load_forecast(weights: Sequence[LoadedWeight], ops: int) -> LoadForecast:
     inside = [weight.inside_bytes for weight in weights]
     parsed_bytes = sum(inside) + min(STREAM_BYTES, sum(inside))
     holes_bytes = _holes_bytes(inside)
-    read_bytes = _structure_bytes(weights, ops) + sum(inside) + holes_bytes
+    read_bytes = _structure_bytes(weights, ops) + IN_BRANCH_BYTES * branch_ops + sum(inside) + holes_bytes
     copied_bytes = read_bytes + max(inside, default=0)
     packing = _pack(weights)
     copies_bytes = sum(weight.packed_bytes for weight in weights if not weight.is_mapped)

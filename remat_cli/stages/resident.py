@@ -138,7 +138,8 @@ def process_forecast(written: WrittenModel, prepared: Prepared, files: WeightFil
     weights = _written_weights(written, prepared, files)
     ops = len(written.graph.ops) + (FORM_OPS if written.formed.form is not None else 0)
     is_mapped = has_data_file(written.rewritten.model, files.external)
-    return _process(load_forecast(weights, ops), written.formed.runs, is_mapped=is_mapped)
+    branch_ops = 0 if written.formed.form is None else len(written.graph.ops)
+    return _process(load_forecast(weights, ops, branch_ops), written.formed.runs, is_mapped=is_mapped)
 
 
 def saves_packed(written: WrittenModel, prepared: Prepared, files: WeightFiles) -> bool:
@@ -175,7 +176,9 @@ def model_forecast(prepared: Prepared, profile: Profile) -> tuple[ProcessMemory,
     if not prepared.source.has_packed:
         weights = _without_saved_copies(weights)
     runs = forecast(requests, form)
-    return _process(load_forecast(weights, len(graph.ops)), runs, is_mapped=is_mapped), runs
+    return _process(
+        load_forecast(weights, len(graph.ops), 0 if form is None else len(graph.ops)), runs, is_mapped=is_mapped
+    ), runs
 
 
 def _process(loading: LoadForecast, runs: RunsForecast, *, is_mapped: bool) -> ProcessMemory:
