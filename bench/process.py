@@ -183,9 +183,14 @@ def _proofs(rows: Sequence[Row]) -> list[str]:
 def _proof(row: Row) -> str:
     seen = row["limited"]
     compiled = f"{seen['runs']} runs" if seen["ours"] else "died"
-    original = f"{seen['runs']} runs" if seen["original"] else seen["ended"]
+    original = f"{seen['runs']} runs" if seen["original"] else _shortly(seen["ended"])
     ends = (seen["kind"], _mib(seen["limit_bytes"]), compiled, original)
     return f"| {' | '.join((row['model'], row['budget'], *ends))} |"
+
+
+def _shortly(ended: str) -> str:
+    """How a process ended, without what the runtime says of where."""
+    return "out of memory" if "allocate" in ended else ended
 
 
 def _line(row: Row) -> str:
