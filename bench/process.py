@@ -73,7 +73,8 @@ def _paths(models: Path, only: tuple[str, ...], folder: Path) -> Iterator[tuple[
 def measured_row(name: str, path: Path, budget: str, folder: Path) -> Row:
     """One compile, and what processes hold that run the model before and after."""
     output = folder / "out.onnx"
-    row: Row = {"model": name, "budget": budget, "reason": "", "original": figures(path)}
+    original = _seen(path)
+    row: Row = {"model": name, "budget": budget, "reason": "", "original": figures(original)}
     try:
         report = remat_cli.compile(
             path,
@@ -93,10 +94,11 @@ def measured_row(name: str, path: Path, budget: str, folder: Path) -> Row:
     assert promise.process is not None
     assert promise.runs is not None
     kept = {tensor.name: tensor.size_bytes for tensor in plan.graph.tensors if tensor.kept}
-    proof = None if budget == BUDGETS[0] else limited(path, output)
+    compiled = _seen(output)
+    proof = None if budget == BUDGETS[0] else limited(path, output, [[original], [compiled]])
     return row | {
         "limited": None if proof is None else msgspec.to_builtins(proof),
-        "compiled": figures(output),
+        "compiled": figures(compiled),
         "predicted": {
             "load_peak": promise.process.load_peak_bytes,
             "first_run": promise.process.first_run_bytes,
@@ -111,9 +113,8 @@ def measured_row(name: str, path: Path, budget: str, folder: Path) -> Row:
     }
 
 
-def figures(path: Path) -> Row:
+def figures(seen: ResidentFigures) -> Row:
     """What a process holds that loads a model and runs it."""
-    seen = _seen(path)
     return {
         "load_peak": seen.load_peak_bytes.total_bytes,
         "loaded": seen.loaded_bytes.total_bytes,
@@ -126,11 +127,9 @@ def figures(path: Path) -> Row:
     }
 
 
-def limited(original: Path, output: Path) -> LimitedRuns | None:
+def limited(original: Path, output: Path, seen: Sequence[Sequence[ResidentFigures]]) -> LimitedRuns | None:
     """Both models under a hard limit of the system, between what their processes need."""
-    paths = (original, output)
-    job = HardLimitJob("", _feeds(original), 0, SETTINGS, LIMITED_RUNS)
-    return limited_pair(paths, [[_seen(path)] for path in paths], job)
+    return limited_pair((original, output), seen, HardLimitJob("", _feeds(original), 0, SETTINGS, LIMITED_RUNS))
 
 
 def _seen(path: Path) -> ResidentFigures:

@@ -74,6 +74,12 @@ class LoadedWeight(msgspec.Struct, frozen=True):
         return self.packed_bytes > 0 and not self.is_read_plainly
 
     @property
+    def own_bytes(self) -> int:
+        """What stays of it that is no page of a file."""
+        copies_bytes = 0 if self.is_saved else self.packed_bytes
+        return copies_bytes + (0 if self.is_mapped or self.is_replaced else self.size_bytes)
+
+    @property
     def inside_bytes(self) -> int:
         """Its bytes in the model file."""
         return 0 if self.is_mapped else self.size_bytes

@@ -34,8 +34,8 @@ def save(model: ir.Model, path: Path, external: bool = False, packed: PackedWeig
     """Write a model atomically; with `external`, and where protobuf cannot hold them, its weights go to `data_path`.
 
     `packed` are copies of weights that are then put beside them. Weights that lie in files are streamed, also from the
-    file that is replaced; the model can be read afterwards as
-    before. The model file says the checksum of the data, so that its own hash stands for both.
+    file that is replaced; the model can be read afterwards as before. The model file says the checksum of the data, so
+    that its own hash stands for both.
 
     Raises:
         ConfigError: the path cannot be written.

@@ -245,13 +245,8 @@ def uncounted_bytes(prepared: Prepared, profile: Profile, request: CompileReques
     weights = list(_loaded_weights(prepared.graph, prepared, is_steady=True, is_mapped=True))
     if not (request.files.packed and _is_alone(prepared)):
         weights = _without_saved_copies(weights)
-    kept_bytes = sum(
-        weight.packed_bytes + weight.size_bytes * (weight.is_read_plainly or not weight.packed_bytes)
-        if not weight.is_mapped
-        else weight.packed_bytes * (not weight.is_saved)
-        for weight in weights
-    )
-    return max(0, profile.fixed_bytes - prepared.graph.input_bytes - kept_bytes)
+    own_bytes = sum(weight.own_bytes for weight in weights)
+    return max(0, profile.fixed_bytes - prepared.graph.input_bytes - own_bytes)
 
 
 def _is_alone(prepared: Prepared) -> bool:

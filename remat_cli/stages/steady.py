@@ -142,7 +142,7 @@ def _leanest(within: Judged, branch: SteadyBranch, most_bytes: int) -> Formed | 
     if MOST_TIME_SHARE * within.plan.time_ns < PROLOGUE_NS:
         return None
     requests = run_requests(within.graph, within.plan, within.kept)
-    best = Formed(SteadyForm(), forecast(steady_requests(requests, branch, SteadyForm()), SteadyForm()))
+    best = Formed(NO_BALLAST, forecast(steady_requests(requests, branch, NO_BALLAST), NO_BALLAST))
     for form in _forms(BALLAST_SHARE * most_bytes):
         asked = steady_requests(requests, branch, form)
         runs = forecast_below(asked, form, int(best.runs.most_bytes * (1 - LEAST_STEP_SHARE)))
