@@ -23,9 +23,9 @@ from remat_cli.runtime._ort import Array, pack_all, run_fresh, run_session
 from remat_cli.runtime.session import SessionSettings, open_session
 from remat_cli.runtime.turns import TimeJob, time_models
 from remat_cli.settings.settings import Settings, load_settings
-from remat_cli.splitting.build import TiledRegion, split_model
+from remat_cli.splitting.build import split_model
 from remat_cli.splitting.op_view import tile_bounds
-from remat_cli.splitting.steps import region_steps
+from remat_cli.splitting.steps import TiledRegion, region_steps
 from remat_cli.splitting.tiling import Cutting
 from remat_cli.splitting.view import view_model
 from remat_cli.stages.prepare import Prepared, prepare

@@ -17,21 +17,23 @@ from remat_cli.onnx_io.default_order import captured_values
 from remat_cli.onnx_io.interface import DATA_TYPES, interface_of
 from remat_cli.onnx_io.normalise import fresh_name, names_in
 from remat_cli.splitting.op_view import Shape, Slab
-from remat_cli.splitting.steps import CutStep, FillStep, JoinStep, Piece, RunStep, Step, piece_shape
+from remat_cli.splitting.steps import (
+    CutStep,
+    FillStep,
+    JoinStep,
+    Piece,
+    RunStep,
+    Step,
+    TiledRegion,
+    WholeStep,
+    piece_shape,
+)
 from remat_cli.splitting.view import ModelView
 
 SPLIT_OF, TILE = "remat.split_of", "remat.tile"  # metadata of a tile's op: the op it is a slice of, and which
 SLICE_INPUTS_SINCE = 10  # before this opset Slice had attributes
 FILL_OP, FILL_SINCE = "TensorScatter", 24  # writes into its first input, in place; since that opset
 HEIGHT = 2
-
-
-@dataclass(frozen=True)
-class TiledRegion:
-    """Ops of the whole model, and the steps that take their place."""
-
-    ops: tuple[int, ...]
-    steps: tuple[Step, ...]
 
 
 def split_model(view: ModelView, order: Sequence[int], regions: Sequence[TiledRegion]) -> ir.Model:
@@ -87,6 +89,8 @@ class _Writer:
     def _step(self, step: Step) -> Iterator[Draft]:
         if isinstance(step, RunStep):
             yield self._run(step)
+        elif isinstance(step, WholeStep):
+            yield self._unchanged(step.op)
         elif isinstance(step, CutStep):
             yield from self._cut(step)
         elif isinstance(step, FillStep):
@@ -123,9 +127,11 @@ class _Writer:
 
     def _cut(self, step: CutStep) -> Iterator[Draft]:
         """Slice; around it two views where the tensor lies in blocks."""
-        slab, source, result = step.result.slab, step.source, step.result
+        source, result = step.source, step.result
+        is_across = result.across is not None and source.across is None
+        slab, within = (result.across, source.across) if is_across else (result.slab, source.slab)
         assert slab is not None
-        first = 0 if source.slab is None else source.slab.start
+        first = 0 if within is None else within.start
         part = Slab(slab.axis, slab.start - first, slab.stop - first)
         if source.tensor not in self.view.blocked:
             yield self._slice(source.name, part, result.name, source.tensor, self._shape(source))

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from remat_cli.core.profile import OpCost
 from remat_cli.onnx_io.interface import element_bits
-from remat_cli.splitting.steps import CutStep, FillStep, JoinStep, Piece, RunStep, Step, piece_shape
+from remat_cli.splitting.steps import FillStep, Piece, RunStep, Step, WholeStep, piece_shape, reads_of, results_of
 from remat_cli.splitting.timeline import owner_of
 from remat_cli.splitting.view import ModelView
 
@@ -36,27 +36,35 @@ class Estimate:
 
 
 def estimate(
-    view: ModelView, costs: Sequence[OpCost], steps: Sequence[Step], dying: frozenset[str], ops: Iterable[int]
+    view: ModelView,
+    costs: Sequence[OpCost],
+    steps: Sequence[Step],
+    dying: frozenset[str],
+    ops: Iterable[int],
+    lasting: frozenset[str] | None = None,
 ) -> Estimate:
     """Judge the steps of a region in their order.
 
     `dying` are the entries that nothing reads after the region: each is held whole until its last read in it. Entries
-    that live on are for the caller to count.
+    that live on are for the caller to count. `lasting` are the results held to the end, by default all that no step
+    reads.
     """
-    memory = _Memory(view, steps, dying)
+    memory = _Memory(view, steps, dying, lasting)
     peak, time_ns = 0, 0
     for index, step in enumerate(steps):
         peak = max(peak, memory.held_during(index, _workspace(step, view, costs)))
-        time_ns += _time_ns(step, view, costs)
+        time_ns += step_time_ns(step, view, costs)
     return Estimate(peak, time_ns, sum(costs[op].time_ns for op in ops))
 
 
 def piece_bytes(view: ModelView, piece: Piece) -> int:
     """Size of a piece: its share of the whole tensor."""
     tensor = view.tensors[piece.tensor]
-    if piece.slab is None:
-        return tensor.size_bytes
-    return tensor.size_bytes * piece.slab.extent // max(1, tensor.shape[piece.slab.axis])
+    size = tensor.size_bytes
+    for slab in (piece.slab, piece.across):
+        if slab is not None:
+            size = size * slab.extent // max(1, tensor.shape[slab.axis])
+    return size
 
 
 class _Memory:
@@ -65,8 +73,10 @@ class _Memory:
     The storage of an entry that lives on is known, but has no size here.
     """
 
-    def __init__(self, view: ModelView, steps: Sequence[Step], dying: frozenset[str]) -> None:
-        self.view, self.steps = view, steps
+    def __init__(
+        self, view: ModelView, steps: Sequence[Step], dying: frozenset[str], lasting: frozenset[str] | None
+    ) -> None:
+        self.view, self.steps, self.lasting = view, steps, lasting
         self.last_read = self._last_reads()
         self.storage: dict[str, str] = {}
         self.size: dict[str, int] = {}
@@ -83,7 +93,7 @@ class _Memory:
         step = self.steps[index]
         for result in results_of(step):
             shared = self._shared(step, result, index)
-            last = self.last_read.get(result.name, len(self.steps) if result.slab is None else index)
+            last = self._last(result, index)
             if shared is None:
                 self._open(result.name, piece_bytes(self.view, result), last)
             else:
@@ -95,6 +105,12 @@ class _Memory:
                 self.held -= self.size[name]
                 del self.until[name]
         return held
+
+    def _last(self, result: Piece, index: int) -> int:
+        """When the last step reads a result; the end for those that outlive the steps."""
+        if self.lasting is not None:
+            return len(self.steps) if result.name in self.lasting else self.last_read.get(result.name, index)
+        return self.last_read.get(result.name, len(self.steps) if result.slab is None else index)
 
     def _last_reads(self) -> dict[str, int]:
         return {piece.name: index for index, step in enumerate(self.steps) for piece in reads_of(step)}
@@ -125,6 +141,8 @@ class _Memory:
         """The storage that a result shares with something the step reads."""
         if isinstance(step, FillStep) and step.before is not None:
             return self.storage[step.before.name]
+        if isinstance(step, WholeStep):
+            return self._shared_whole(step, result, index)
         if not isinstance(step, RunStep):
             return None
         facts = self.view.facts[step.work.op]
@@ -136,31 +154,25 @@ class _Memory:
                 return self.storage[piece.name]
         return None
 
-    def _is_given_up(self, step: RunStep, piece: Piece, result: Piece, index: int) -> bool:
+    def _shared_whole(self, step: WholeStep, result: Piece, index: int) -> str | None:
+        """The storage of an op's result that stays whole; model outputs have their own."""
+        tensor = self.view.tensors[result.name]
+        if tensor.kept:
+            return None
+        if tensor.view_of is not None:
+            return self.storage.get(self.view.graph.tensors[tensor.view_of].name)
+        for piece in step.reads:
+            if (piece.name, result.name) in self.view.in_place and self._is_given_up(step, piece, result, index):
+                return self.storage[piece.name]
+        return None
+
+    def _is_given_up(self, step: RunStep | WholeStep, piece: Piece, result: Piece, index: int) -> bool:
         """Whether a step may write over what it reads: it reads it once and last, in the form of the result."""
         storage, tensors = self.storage[piece.name], self.view.tensors
         times_read = sum(self.storage[read.name] == storage for read in reads_of(step))
         bits = {element_bits(tensors[one.tensor].dtype) for one in (piece, result)}
         is_alike = piece_shape(self.view, piece) == piece_shape(self.view, result) and len(bits) == 1
         return self.until[storage] == index and times_read == 1 and is_alike
-
-
-def reads_of(step: Step) -> tuple[Piece, ...]:
-    """Pieces that a step reads."""
-    if isinstance(step, CutStep):
-        return (step.source,)
-    if isinstance(step, JoinStep):
-        return step.parts
-    if isinstance(step, FillStep):
-        return (step.part,) if step.before is None else (step.before, step.part)
-    return tuple(piece for piece in step.reads if piece is not None)
-
-
-def results_of(step: Step) -> tuple[Piece, ...]:
-    """Pieces that a step makes."""
-    if isinstance(step, RunStep):
-        return tuple(piece for piece in step.makes if piece is not None)
-    return (step.result,)
 
 
 def _share(step: RunStep, view: ModelView) -> float:
@@ -170,12 +182,17 @@ def _share(step: RunStep, view: ModelView) -> float:
 
 
 def _workspace(step: Step, view: ModelView, costs: Sequence[OpCost]) -> int:
+    if isinstance(step, WholeStep):
+        return costs[step.op].workspace_bytes
     if not isinstance(step, RunStep) or not costs[step.work.op].workspace_bytes:
         return 0
     return int(costs[step.work.op].workspace_bytes * _share(step, view))
 
 
-def _time_ns(step: Step, view: ModelView, costs: Sequence[OpCost]) -> int:
+def step_time_ns(step: Step, view: ModelView, costs: Sequence[OpCost]) -> int:
+    """What one step takes."""
+    if isinstance(step, WholeStep):
+        return costs[step.op].time_ns
     if isinstance(step, RunStep):
         again = view.weight_bytes[step.work.op] * WEIGHT_NS_PER_BYTE if step.tile else 0.0
         return int(costs[step.work.op].time_ns * _share(step, view) + again) + RUN_NS

@@ -10,11 +10,15 @@ from remat_cli.splitting.view import ModelView
 
 @dataclass(frozen=True)
 class Piece:
-    """A value of the split model: some slab of a tensor of the whole model (None: all of it)."""
+    """A value of the split model: some slab of a tensor of the whole model (None: all of it).
+
+    `across` is a second slab, along another axis, where a slab is cut once more.
+    """
 
     name: str
     tensor: str
     slab: Slab | None
+    across: Slab | None = None
 
 
 @dataclass(frozen=True)
@@ -33,6 +37,15 @@ class RunStep:
     tile: int
     reads: tuple[Piece | None, ...]
     makes: tuple[Piece | None, ...]
+
+
+@dataclass(frozen=True)
+class WholeStep:
+    """Runs an op as it is; `reads` and `makes` are those of its tensors that ops make, all of each."""
+
+    op: int
+    reads: tuple[Piece, ...]
+    makes: tuple[Piece, ...]
 
 
 @dataclass(frozen=True)
@@ -58,15 +71,42 @@ class FillStep:
 
 NEW, RAW = "/new", "/raw"  # what a tile adds to kept rows; what an op makes before it is cut to what was asked
 
-Step = CutStep | RunStep | JoinStep | FillStep
+Step = CutStep | RunStep | WholeStep | JoinStep | FillStep
+
+
+@dataclass(frozen=True)
+class TiledRegion:
+    """Ops of the whole model, and the steps that take their place."""
+
+    ops: tuple[int, ...]
+    steps: tuple[Step, ...]
 
 
 def piece_shape(view: ModelView, piece: Piece) -> Shape:
     """Shape of a piece."""
     shape = view.tensors[piece.tensor].shape
-    if piece.slab is None:
-        return shape
-    return (*shape[: piece.slab.axis], piece.slab.extent, *shape[piece.slab.axis + 1 :])
+    for slab in (piece.slab, piece.across):
+        if slab is not None:
+            shape = (*shape[: slab.axis], slab.extent, *shape[slab.axis + 1 :])
+    return shape
+
+
+def reads_of(step: Step) -> tuple[Piece, ...]:
+    """Pieces that a step reads."""
+    if isinstance(step, CutStep):
+        return (step.source,)
+    if isinstance(step, JoinStep):
+        return step.parts
+    if isinstance(step, FillStep):
+        return (step.part,) if step.before is None else (step.before, step.part)
+    return tuple(piece for piece in step.reads if piece is not None)
+
+
+def results_of(step: Step) -> tuple[Piece, ...]:
+    """Pieces that a step makes."""
+    if isinstance(step, RunStep | WholeStep):
+        return tuple(piece for piece in step.makes if piece is not None)
+    return (step.result,)
 
 
 def region_steps(view: ModelView, cutting: Cutting) -> tuple[Step, ...] | None:

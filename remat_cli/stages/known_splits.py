@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from remat_cli.core.splits import SplitOptions
+from remat_cli.splitting.propose import SplitProposal
 from remat_cli.stages.planned import PlannedModel
 from remat_cli.stages.prepare import KnownSplit, Prepared, known_facts_of, remember_facts
 
@@ -18,24 +19,29 @@ def known_splits(whole: Prepared, options: SplitOptions) -> tuple[KnownSplit, ..
     return tuple(sorted((known for known in found if known.options == _key(options)), key=_time))
 
 
-def remember_split(found: PlannedModel, options: SplitOptions, target_bytes: int) -> None:
-    """Keep for other budgets that a search for so many bytes led to this plan."""
+def remember_split(found: PlannedModel, options: SplitOptions, proposal: SplitProposal) -> None:
+    """Keep for other budgets that a search for a proposal like this led to this plan."""
     assert found.written is not None
     whole, baseline = found.whole, found.answer.question.baseline
     fresh = KnownSplit(
         options=_key(options),
-        target_bytes=target_bytes,
+        target_bytes=proposal.target_bytes,
+        form=proposal.form,
         budget_bytes=found.written.least_budget_bytes,
         relative_time=found.plan.time_ns / max(1, baseline.time_ns),
     )
     facts = known_facts_of(whole.reference_sha256, whole.conditions)
     older = () if facts is None else facts.splits
-    others = tuple(known for known in older if (known.options, known.target_bytes) != (fresh.options, target_bytes))
+    others = tuple(known for known in older if _asked(known) != _asked(fresh))
     remember_facts(whole.reference_sha256, whole.conditions, splits=(*others, fresh)[-MOST_KEPT:])
 
 
 def _key(options: SplitOptions) -> str:
     return msgspec.json.encode((options.max_tiles, options.axis, options.allow_reassociation), order="sorted").decode()
+
+
+def _asked(known: KnownSplit) -> tuple[object, ...]:
+    return known.options, known.form, known.target_bytes
 
 
 def _time(known: KnownSplit) -> float:

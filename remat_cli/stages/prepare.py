@@ -25,6 +25,7 @@ from remat_cli.runtime.feeds import feeds_of
 from remat_cli.runtime.profile_cache import CacheScope, ProfileCache, provenance
 from remat_cli.runtime.profilers import Measured
 from remat_cli.runtime.session import Observation, SessionSettings, first_sight, optimize, run_profiled
+from remat_cli.splitting.propose import SplitForm
 from remat_cli.stages.corrections import known_corrections, with_corrections
 
 RUNS, WARMUPS = 4, 1
@@ -32,7 +33,7 @@ MOST_PASSES = 6
 
 
 class KnownSplit(msgspec.Struct, frozen=True):
-    """A plan with splits, found under `options` by a search for `target_bytes` of activations.
+    """A plan with splits of one `form`, found under `options` by a search for `target_bytes` of activations.
 
     It keeps a budget of `budget_bytes`, and takes `relative_time` times as long as the model in its own order.
     """
@@ -41,6 +42,7 @@ class KnownSplit(msgspec.Struct, frozen=True):
     target_bytes: int
     budget_bytes: int
     relative_time: float
+    form: SplitForm = "regions"
 
 
 class ModelFacts(msgspec.Struct, frozen=True):

@@ -21,13 +21,13 @@ from remat_cli.runtime.session import optimize
 from remat_cli.runtime.turns import time_in_turn
 from remat_cli.splitting.build import (
     FILL_SINCE,
-    TiledRegion,
     compared_pieces,
     first_difference,
     reordered,
     tile_order,
     with_outputs,
 )
+from remat_cli.splitting.steps import TiledRegion
 from remat_cli.splitting.view import ModelView
 from remat_cli.stages.corrections import known_corrections, with_corrections
 from remat_cli.stages.planned import PlannedModel

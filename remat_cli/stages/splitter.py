@@ -20,10 +20,9 @@ from remat_cli.core.profile import Profile
 from remat_cli.core.simulate import baseline
 from remat_cli.core.solver_run import Status
 from remat_cli.core.splits import Region, RegionFacts, Splitting, regions_of_ops
-from remat_cli.splitting.build import TiledRegion, split_model
-from remat_cli.splitting.search import Proposal, SplitCandidate, SplitLimits
-from remat_cli.splitting.search import SplitSearch as RegionSearch
-from remat_cli.splitting.steps import region_steps
+from remat_cli.splitting.build import split_model
+from remat_cli.splitting.propose import SplitProposal, SplitProposer
+from remat_cli.splitting.search import SplitLimits
 from remat_cli.splitting.timeline import SplitObstacle, TensorTimeline, explain
 from remat_cli.splitting.view import view_model
 from remat_cli.stages.ask import CompileRequest
@@ -57,7 +56,7 @@ MOST_CULPRITS = 8  # ops found to change bits before splitting is given up
 class SplitTrial:
     """A split model, measured: its ops once each take `least_ns`."""
 
-    proposal: Proposal
+    proposal: SplitProposal
     prepared: Prepared
     profile: Profile
 
@@ -90,23 +89,17 @@ class Splitter:
     def proposed(self) -> tuple[tuple[Region, ...], tuple[RegionFacts, ...], str | None]:
         """The cheapest regions that would meet the budget (for `min`: those of least memory), by estimate."""
         if self.question.least:
-            ladder = list(self._ladder())
-            proposal = ladder[-1] if ladder else None
+            found = next(reversed(list(self._ladder())), None)
         else:
-            proposal = self.search.propose(self._free_bytes)
-        if proposal is None:
+            found = next(iter(self.search.propose(self._free_bytes)), None)
+        if found is None:
             obstacle = self._obstacle()
             return (), (), None if obstacle is None else obstacle.text
-        timeline = self.search.timeline
-        return (
-            tuple(_region(timeline, candidate) for candidate in proposal.regions),
-            tuple(self._facts(candidate) for candidate in proposal.regions),
-            None,
-        )
+        return found.regions, found.facts, None
 
     @cached_property
-    def search(self) -> RegionSearch:
-        """The search for regions, on the whole ops in the order of the baseline."""
+    def search(self) -> SplitProposer:
+        """The search for splittings, on the whole ops in the order of the baseline."""
         whole, conditions, splits = self.whole, self.request.conditions, self.request.splits
         block = channel_block(whole.prepared, conditions, self.work)
         threads = conditions.intra_op_threads or available_cores()
@@ -121,7 +114,8 @@ class Splitter:
             may_fill=raised is not None,
             seconds=SEARCH_SHARE * self.request.search.limits.seconds,
         )
-        return RegionSearch(TensorTimeline(view, tuple(plan.schedule.op_ids()), memory), whole.profile.ops, limits)
+        timeline = TensorTimeline(view, tuple(plan.schedule.op_ids()), memory)
+        return SplitProposer(timeline, whole.profile.ops, limits, whole.profile.fixed_bytes)
 
     @property
     def _free_bytes(self) -> int:
@@ -167,7 +161,7 @@ class Splitter:
     def _or_known(self, found: PlannedModel | None) -> PlannedModel | None:
         """The plan, or a better one that another budget led to in an earlier compile of the model."""
         for known in islice(self._better_known(found), MOST_KNOWN):
-            proposal = None if self.progress.should_stop() else self.search.propose(known.target_bytes)
+            proposal = next((found for found in self._propose(known.target_bytes) if found.form == known.form), None)
             trial = self._measure(proposal, None) if proposal is not None and proposal.regions else None
             other = None if trial is None else self._plan(trial)
             if other is not None and other.written is not None and (not self.question.least or self._is_allowed(other)):
@@ -195,15 +189,15 @@ class Splitter:
 
     def _trials(self, aims: Sequence[float]) -> Iterator[tuple[float, SplitTrial | None]]:
         """Splits to try, each measured when its turn comes; no proposal twice."""
-        tried: set[tuple[object, ...]] = set()
+        tried: set[object] = set()
         for aim in aims:
-            proposal = self._propose(aim)
-            if proposal is not None and proposal.regions and _key(proposal) not in tried:
-                tried.add(_key(proposal))
-                yield aim, self._measure(proposal, aim)
+            for proposal in self._propose(int(self._free_bytes * aim)):
+                if proposal.regions and proposal.key not in tried:
+                    tried.add(proposal.key)
+                    yield aim, self._measure(proposal, aim)
 
-    def _propose(self, aim: float) -> Proposal | None:
-        return None if self.progress.should_stop() else self.search.propose(int(self._free_bytes * aim))
+    def _propose(self, free_bytes: int) -> tuple[SplitProposal, ...]:
+        return () if self.progress.should_stop() else self.search.propose(free_bytes)
 
     def _least(self) -> PlannedModel | None:
         """The split of least memory whose plan takes no longer than the overhead allows.
@@ -243,7 +237,7 @@ class Splitter:
     def _is_allowed(self, found: PlannedModel) -> bool:
         return found.plan.time_ns <= self.question.baseline.time_ns + self._allowed_ns
 
-    def _ladder(self) -> Iterator[Proposal]:
+    def _ladder(self) -> Iterator[SplitProposal]:
         """Proposals for ever smaller budgets, as long as their estimated overhead is not far too large.
 
         Where a rung cannot be reached, or is too dear, smaller steps go on from the last one.
@@ -251,7 +245,7 @@ class Splitter:
         target = self.question.baseline.peak - self.whole.profile.fixed_bytes
         shares = list(RUNG_SHARES)
         for _ in range(RUNGS):
-            proposal = None if self.progress.should_stop() else self.search.propose(int(target * shares[0]))
+            proposal = next(iter(self._propose(int(target * shares[0]))), None)
             if proposal is None or proposal.added_ns > RUNG_MARGIN * self._allowed_ns:
                 shares.pop(0)
                 if not shares or self.progress.should_stop():
@@ -262,7 +256,7 @@ class Splitter:
                 target = min(target, proposal.peak_bytes)
                 yield proposal
 
-    def _measure(self, proposal: Proposal, aim: float | None) -> SplitTrial | None:
+    def _measure(self, proposal: SplitProposal, aim: float | None) -> SplitTrial | None:
         """Build and measure a split; None where it cannot be used."""
         if self.progress.should_stop():
             return None
@@ -290,25 +284,24 @@ class Splitter:
         )
         found = write_within_budget(first, search, self.progress)
         if found.written is not None:
-            remember_split(found, self.request.splits, trial.proposal.target_bytes)
+            remember_split(found, self.request.splits, trial.proposal)
         return found if found.answer.plan is None else _as_planned(found)
 
-    def _build(self, proposal: Proposal, aim: float | None) -> tuple[Proposal, Prepared] | None:
+    def _build(self, proposal: SplitProposal, aim: float | None) -> tuple[SplitProposal, Prepared] | None:
         """The split model, with the bits of the whole one: ops that change bits are left whole."""
         view, order = self.search.timeline.view, self.search.timeline.order
         whole, request = self.whole.prepared, self.request
         may_reassociate = request.splits.allow_reassociation
-        current: Proposal | None = proposal
+        current: SplitProposal | None = proposal
         for _ in range(MOST_CULPRITS):
             if current is None or not current.regions:
                 return None
-            regions = [TiledRegion(c.cutting.ops, region_steps(view, c.cutting) or ()) for c in current.regions]
-            model = split_model(view, order, regions)
+            model = split_model(view, order, current.parts)
             folder = Path(tempfile.mkdtemp(prefix="split_", dir=self.work))
             prepared = prepare_split(whole, model, request.conditions, folder, may_reassociate)
             if prepared is not None:
                 return current, prepared
-            exposed = ExposedTiles(view, model, tuple(regions), may_reassociate)
+            exposed = ExposedTiles(view, model, current.parts, may_reassociate)
             culprit = find_culprit(exposed, whole, request.conditions, folder)
             if culprit is not None:
                 self.search.forbid(culprit)
@@ -316,41 +309,18 @@ class Splitter:
                 return None
             if aim is None:
                 return None
-            current = self._propose(aim)
+            others = self._propose(int(self._free_bytes * aim))
+            current = next((other for other in others if other.form == proposal.form), None)
         return None
 
-    def _record(self, proposal: Proposal) -> Splitting:
-        regions = tuple(_region(self.search.timeline, candidate) for candidate in proposal.regions)
+    def _record(self, proposal: SplitProposal) -> Splitting:
         return Splitting(
-            regions=regions,
-            facts=tuple(self._facts(candidate) for candidate in proposal.regions),
+            regions=proposal.regions,
+            facts=proposal.facts,
             whole_sha256=self.whole.prepared.reference_sha256,
             whole_profile=self.whole.profile,
             whole_floor_bytes=self.whole.answer.run.floor.bytes,
         )
-
-    def _facts(self, candidate: SplitCandidate) -> RegionFacts:
-        timeline, fixed = self.search.timeline, self.whole.profile.fixed_bytes
-        name, axis = candidate.cutting.exits[0]
-        return RegionFacts(
-            extent=timeline.view.tensors[name].shape[axis],
-            halo_percent=100 * candidate.cost.added_ns / max(1, candidate.cost.whole_time_ns),
-            peak_before_bytes=fixed + max(timeline.memory_bytes[candidate.start : candidate.stop]),
-            peak_after_bytes=fixed + candidate.peak_bytes,
-            time_before_ns=candidate.cost.whole_time_ns,
-            time_after_ns=candidate.cost.time_ns,
-        )
-
-
-def _region(timeline: TensorTimeline, candidate: SplitCandidate) -> Region:
-    cutting = candidate.cutting
-    return Region(
-        ops=tuple(timeline.view.graph.ops[op].name for op in cutting.ops),
-        exits=tuple(name for name, _ in cutting.exits),
-        axes=tuple(axis for _, axis in cutting.exits),
-        tiles=cutting.tiles,
-        kept=tuple(sorted(cutting.kept)),
-    )
 
 
 def _as_planned(found: PlannedModel) -> PlannedModel:
@@ -378,7 +348,3 @@ def _lower(question: BudgetQuestion, found: BudgetAnswer) -> BudgetAnswer:
     tiles: Plan = baseline(question.problem)
     is_better = tiles.time_ns <= found.plan.time_ns and tiles.peak < found.plan.peak
     return found.with_plan(tiles) if is_better else found
-
-
-def _key(proposal: Proposal) -> tuple[object, ...]:
-    return tuple(region.cutting for region in proposal.regions)

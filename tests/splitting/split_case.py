@@ -21,9 +21,9 @@ from remat_cli.core.simulate import baseline, simulate
 from remat_cli.onnx_io.layout import uses_blocks
 from remat_cli.onnx_io.opset import raise_opset
 from remat_cli.onnx_io.to_graph import to_graph
-from remat_cli.splitting.build import FILL_SINCE, TiledRegion, split_model
+from remat_cli.splitting.build import FILL_SINCE, split_model
 from remat_cli.splitting.estimate import Estimate, estimate
-from remat_cli.splitting.steps import region_steps
+from remat_cli.splitting.steps import TiledRegion, region_steps
 from remat_cli.splitting.tiling import Cutting, exit_axes
 from remat_cli.splitting.timeline import TensorTimeline
 from remat_cli.splitting.view import ModelView, view_model

@@ -7,13 +7,12 @@ import onnx_ir as ir
 
 from remat_cli.splitting.build import (
     SPLIT_OF,
-    TiledRegion,
     compared_pieces,
     first_difference,
     split_model,
     with_outputs,
 )
-from remat_cli.splitting.steps import region_steps
+from remat_cli.splitting.steps import TiledRegion, region_steps
 from remat_cli.splitting.tiling import Cutting
 from tests.helpers import to_bytes
 from tests.splitting.random_models import Sketch

@@ -6,9 +6,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from remat_cli.splitting.estimate import piece_shape, reads_of, results_of
 from remat_cli.splitting.op_view import Slab
-from remat_cli.splitting.steps import CutStep, JoinStep, RunStep, region_steps
+from remat_cli.splitting.steps import CutStep, JoinStep, RunStep, piece_shape, reads_of, region_steps, results_of
 from remat_cli.splitting.tiling import Cutting
 from tests.splitting.random_models import Sketch, image_models, transformer_models
 from tests.splitting.split_case import cuttings, make_case

@@ -16,8 +16,8 @@ from remat_cli.base.progress import silent
 from remat_cli.cli import main
 from remat_cli.onnx_io.load import inputs_of
 from remat_cli.settings.settings import load_settings
-from remat_cli.splitting.build import TiledRegion, split_model
-from remat_cli.splitting.steps import region_steps
+from remat_cli.splitting.build import split_model
+from remat_cli.splitting.steps import TiledRegion, region_steps
 from remat_cli.splitting.tiling import Cutting
 from remat_cli.splitting.view import view_model
 from remat_cli.stages.prepare import prepare

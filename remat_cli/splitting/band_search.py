@@ -1,0 +1,155 @@
+"""Which tensors to keep in bands, and how many, so that a budget is met at the least extra time.
+
+A family of whole-model splittings, from cheap to small: every tensor from some size on is kept in bands, in so many
+that none is larger than some size. A member takes a moment to judge, so many are; the best one is then tried with
+other numbers of tiles, crew by crew.
+"""
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+from remat_cli.core.profile import OpCost
+from remat_cli.splitting.bands import LEANS, Banding, BandRules, Lean, band_ops
+from remat_cli.splitting.demands import UncutOp, band_works
+from remat_cli.splitting.estimate import Estimate, estimate
+from remat_cli.splitting.schedule import in_order
+from remat_cli.splitting.search import TILE_COUNTS, SplitLimits
+from remat_cli.splitting.steps import Step
+from remat_cli.splitting.view import ModelView
+from remat_cli.splitting.weave import weave
+
+MOST_SIZES = 16  # sizes from which tensors are kept in bands
+SHARES = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)  # of the largest tensor: how large a band may be
+MOST_STEPS, STEPS_PER_OP = 3_000, 20  # a model of more is slow to load and to plan
+MOST_UNCUT = 64  # ops found not to be cut as asked before a banding is given up
+LEAST_SHARE = 32  # tensors smaller than such a part of the largest are no burden
+
+
+@dataclass(frozen=True)
+class BandCandidate:
+    """A model in bands: how its ops are cut, all its steps in order, and their cost."""
+
+    banding: Banding
+    steps: tuple[Step, ...]
+    cost: Estimate
+
+
+@dataclass
+class BandSearch:
+    """Searches bandings of one model for many budgets; all that were judged are kept."""
+
+    view: ModelView
+    order: tuple[int, ...]
+    costs: Sequence[OpCost]
+    limits: SplitLimits
+    judged: dict[object, BandCandidate | None] = field(default_factory=dict)
+
+    def propose(self, free_bytes: int, ends: float) -> BandCandidate | None:
+        """The least time added of what fits `free_bytes`, found until `ends` on the clock; None where nothing fits."""
+        for lean in LEANS:
+            for least in self._sizes:
+                self._fewest_tiles(least, lean, free_bytes, ends)
+        fits = [c for c in self.judged.values() if c is not None and c.cost.peak_bytes <= free_bytes]
+        best = min(fits, key=_price, default=None)
+        return None if best is None else self._refined(best, free_bytes, ends)
+
+    def restrict(self, limits: SplitLimits) -> None:
+        """Keep to other limits from now on."""
+        self.limits = limits
+        self.judged.clear()
+
+    @cached_property
+    def _sizes(self) -> tuple[int, ...]:
+        """Sizes of tensors, the largest first, a few of them where there are many."""
+        made = {t.size_bytes for t in self.view.graph.tensors if t.producer is not None}
+        sizes = [size for size in sorted(made, reverse=True) if size * LEAST_SHARE >= max(made)]
+        step = max(1, -(-len(sizes) // MOST_SIZES))
+        return tuple(sizes[step - 1 :: step])
+
+    def _fewest_tiles(self, least: int, lean: Lean, free_bytes: int, ends: float) -> None:
+        """Judge bandings from one size on, by bisection: more tiles need less memory, until there are too many."""
+        low, high = 0, len(SHARES) - 1
+        while low <= high and time.monotonic() < ends:
+            middle = (low + high) // 2
+            found = self._member(least, lean, SHARES[middle])
+            if found is None or found.cost.peak_bytes <= free_bytes:
+                high = middle - 1
+            else:
+                low = middle + 1
+
+    def _member(self, least: int, lean: Lean, share: int) -> BandCandidate | None:
+        key = (least, lean, share)
+        if key not in self.judged:
+            rules = BandRules(least, lean, self.limits.axis, self.limits.forbidden)
+            self.judged[key] = self.banded(rules, self._largest // share)
+        return self.judged[key]
+
+    @cached_property
+    def _largest(self) -> int:
+        return max((t.size_bytes for t in self.view.graph.tensors if t.producer is not None), default=0)
+
+    def banded(self, rules: BandRules, tile_bytes: int) -> BandCandidate | None:
+        """The banding of some rules; ops that cannot be cut as asked stay whole."""
+        for _ in range(MOST_UNCUT):
+            banding = band_ops(self.view, self.order, rules, tile_bytes, self.limits.most_tiles)
+            if not banding.crew:
+                return None
+            found = self._judge(banding)
+            if not isinstance(found, UncutOp):
+                return found
+            rules = replace(rules, forbidden=rules.forbidden | {found.op})
+        return None
+
+    def _judge(self, banding: Banding) -> BandCandidate | UncutOp | None:
+        works = band_works(self.view, self.order, banding)
+        if isinstance(works, UncutOp):
+            return works
+        steps = weave(self.view, self.order, banding, works, self.limits.may_fill)
+        if len(steps) > min(MOST_STEPS, STEPS_PER_OP * len(self.order)):
+            return None
+        ordered = in_order(self.view, steps)
+        cost = estimate(self.view, self.costs, ordered, frozenset(), self.order, self._lasting)
+        return BandCandidate(banding, tuple(ordered), cost)
+
+    @cached_property
+    def _lasting(self) -> frozenset[str]:
+        return frozenset(tensor.name for tensor in self.view.graph.tensors if tensor.kept)
+
+    def _refined(self, best: BandCandidate, free_bytes: int, ends: float) -> BandCandidate:
+        """The same with other numbers of tiles, crew by crew, or without some crews, as long as that is cheaper."""
+        is_better = True
+        while is_better:
+            is_better = False
+            for other in self._variants(best.banding):
+                if time.monotonic() > ends:
+                    return best
+                key = (tuple(other.axis.items()), other.tiles)
+                if key not in self.judged:
+                    found = self._judge(other)
+                    self.judged[key] = None if isinstance(found, UncutOp) else found
+                candidate = self.judged[key]
+                if candidate is None or candidate.cost.peak_bytes > free_bytes or _price(candidate) >= _price(best):
+                    continue
+                best, is_better = candidate, True
+                break
+        return best
+
+    def _variants(self, banding: Banding) -> Iterator[Banding]:
+        for crew in range(len(banding.tiles)):
+            yield _without(banding, crew)
+        for crew, tiles in enumerate(banding.tiles):
+            fewer = [count for count in TILE_COUNTS if count < tiles][-2:]
+            for count in fewer:
+                yield replace(banding, tiles=(*banding.tiles[:crew], count, *banding.tiles[crew + 1 :]))
+
+
+def _without(banding: Banding, crew: int) -> Banding:
+    """The same with the ops of one crew whole."""
+    stays = {op: number - (number > crew) for op, number in banding.crew.items() if number != crew}
+    return Banding({op: banding.axis[op] for op in stays}, stays, (*banding.tiles[:crew], *banding.tiles[crew + 1 :]))
+
+
+def _price(candidate: BandCandidate) -> tuple[int, int]:
+    return candidate.cost.added_ns, len(candidate.steps)

@@ -1,0 +1,184 @@
+"""Along which axis each op is cut when the large tensors of a model are kept in bands, and into how many tiles.
+
+A band is a slab of a tensor in a buffer of its own. A tensor whose maker and readers are all cut alike never exists
+whole: each band is freed once the tiles that read it have run.
+"""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+from remat_cli.core.splits import SplitAxis
+from remat_cli.splitting.op_view import Slab
+from remat_cli.splitting.view import ModelView
+
+Lean = Literal["rows", "outer"]  # which axis is cut where several would do
+LEANS: tuple[Lean, ...] = ("rows", "outer")
+CROSSING_SHARE = 0.1  # what each reader that cuts a tensor otherwise costs beside the tensor's being whole
+SWEEPS = 3
+
+
+@dataclass(frozen=True)
+class Banding:
+    """How the ops of a model are cut: by op id its axis (of the first output) and its crew, by crew its tiles.
+
+    Ops of a crew are cut into as many tiles, which run side by side; ops without a crew stay whole.
+    """
+
+    axis: Mapping[int, int]
+    crew: Mapping[int, int]
+    tiles: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class BandRules:
+    """What may be cut: tensors of at least `least_bytes`, along axes that `axis` admits, never ops in `forbidden`."""
+
+    least_bytes: int
+    lean: Lean
+    axis: SplitAxis
+    forbidden: frozenset[int] = frozenset()
+
+
+def band_ops(view: ModelView, order: Sequence[int], rules: BandRules, tile_bytes: int, most_tiles: int) -> Banding:
+    """Cut every op that reads or makes a large tensor, so that as few bytes as can be are read whole or across.
+
+    Crews get as few tiles as make a tile's share of their largest tensor at most `tile_bytes`, and `most_tiles`.
+    """
+    axis = _Labels(view, tuple(order), rules).found()
+    crews = _crews(view, axis)
+    crew = {op: number for number, ops in enumerate(crews) for op in ops}
+    tiles = tuple(_tiles(view, axis, ops, tile_bytes, most_tiles) for ops in crews)
+    return Banding({op: axis[op] for op in crew}, crew, tiles)
+
+
+def axes_read(view: ModelView, op: int, axis: int) -> tuple[int | None, ...] | None:
+    """By input of an op cut along `axis`: the axis of the slab it reads, None for all of it; None if it cannot be."""
+    extent = view.ops[op].output_shape[axis]
+    for parts in (2, 3, 4):
+        sliced = view.slice(op, Slab(axis, 0, extent // parts)) if extent >= parts else None
+        if sliced is not None:
+            return tuple(None if need is None else need.axis for need in sliced.needs)
+    return None
+
+
+class _Labels:
+    """Searches an axis per op: sweeps over the ops, each given the axis that costs least beside its neighbours'.
+
+    A tensor costs its bytes if it must exist whole because some reader needs all of it, or other slabs than its maker
+    makes, and a tenth of them for every such reader.
+    """
+
+    def __init__(self, view: ModelView, order: tuple[int, ...], rules: BandRules) -> None:
+        self.view, self.order, self.rules = view, order, rules
+        self.axis = {op: choices[0] for op, choices in self.choices.items()}
+
+    def found(self) -> dict[int, int]:
+        """The axis of every op that is to be cut."""
+        ops = [op for op in self.order if op in self.choices]
+        for op in reversed(ops):
+            self.axis[op] = min(self.choices[op], key=lambda axis: (self._cost_behind(op, axis), self._cost(op, axis)))
+        for sweep in range(SWEEPS):
+            for op in ops if sweep % 2 == 0 else reversed(ops):
+                now = self.axis[op]
+                self.axis[op] = min(self.choices[op], key=lambda axis: (self._cost(op, axis), axis != now))
+        return self.axis
+
+    @cached_property
+    def choices(self) -> dict[int, tuple[int, ...]]:
+        """By op that reads or makes something large, the axes it can be cut along, the preferred first."""
+        found = {op: self._choices(op) for op in self.order if self._is_large(op)}
+        return {op: axes for op, axes in found.items() if axes}
+
+    @cached_property
+    def reads(self) -> dict[tuple[int, int], Mapping[str, int | None]]:
+        """By op and axis, the axis of the slab that it reads of each tensor that ops make."""
+        return {}
+
+    def _is_large(self, op: int) -> bool:
+        view = self.view
+        made = [view.tensors[name] for name in (*view.reads[op], *view.makes[op]) if name in view.tensors]
+        return any(t.producer is not None and t.size_bytes >= self.rules.least_bytes for t in made)
+
+    def _choices(self, op: int) -> tuple[int, ...]:
+        shapes = {shape for shape in self.view.ops[op].outputs if shape is not None}
+        if op in self.rules.forbidden or not shapes:
+            return ()
+        shape = self.view.ops[op].output_shape
+        allowed = self.rules.axis.axes(len(shape))
+        found = []
+        for axis in _preferred(len(shape), self.rules.lean):
+            needs = axes_read(self.view, op, axis) if axis in allowed and shape[axis] > 1 else None
+            if needs is None or any(len(s) <= axis or s[axis] != shape[axis] for s in shapes):
+                continue
+            read = zip(self.view.reads[op], needs, strict=True)
+            self.reads[op, axis] = {name: need for name, need in read if name in self.view.tensors}
+            found.append(axis)
+        return tuple(found)
+
+    def _cost_behind(self, op: int, axis: int) -> float:
+        return sum(self._tensor_cost(name, op, axis) for name in self.view.makes[op] if name)
+
+    def _cost(self, op: int, axis: int) -> float:
+        before = sum(self._tensor_cost(name, op, axis) for name in set(self.reads[op, axis]))
+        return before + self._cost_behind(op, axis)
+
+    def _tensor_cost(self, name: str, op: int, axis: int) -> float:
+        """What a tensor costs if an op, its maker or a reader, is cut along an axis."""
+        tensor = self.view.tensors[name]
+        maker = tensor.producer
+        if maker is None or maker not in self.axis:
+            return 0.0
+        made = axis if maker == op else self.axis[maker]
+        others = 0
+        for reader in self.view.readers[name]:
+            label = axis if reader == op else self.axis.get(reader)
+            others += label is None or self.reads[reader, label].get(name) != made
+        return tensor.size_bytes * (bool(others) + CROSSING_SHARE * others)
+
+
+def _preferred(rank: int, lean: Lean) -> tuple[int, ...]:
+    """Axes of a tensor, those to be cut first before others: rows of images and sequences, or what lies outside."""
+    if lean == "outer" or rank < 3:
+        return tuple(range(rank))
+    rows = 2 if rank > 3 else 1
+    return (*range(rows, rank), *reversed(range(rows)))
+
+
+def _crews(view: ModelView, axis: Mapping[int, int]) -> list[list[int]]:
+    """Ops that hand bands to each other; none that reads nothing in bands and hands on none."""
+    linked: dict[int, set[int]] = defaultdict(set)
+    takes_bands = set()
+    for op, along in axis.items():
+        needs = axes_read(view, op, along)
+        assert needs is not None
+        for name, need in zip(view.reads[op], needs, strict=True):
+            maker = view.tensors[name].producer if name in view.tensors else None
+            if maker is None or maker not in axis:
+                continue
+            takes_bands.add(op)
+            if axis[maker] == need:
+                linked[op].add(maker)
+                linked[maker].add(op)
+    crews: list[list[int]] = []
+    seen: set[int] = set()
+    for op in sorted(axis):
+        if op in seen:
+            continue
+        crew, frontier = {op}, [op]
+        while frontier:
+            new = linked[frontier.pop()] - crew
+            crew |= new
+            frontier += new
+        seen |= crew
+        if len(crew) > 1 or crew & takes_bands:
+            crews.append(sorted(crew))
+    return crews
+
+
+def _tiles(view: ModelView, axis: Mapping[int, int], ops: Sequence[int], tile_bytes: int, most_tiles: int) -> int:
+    made = [(view.tensors[name], axis[op]) for op in ops for name in view.makes[op] if name]
+    largest, along = max(made, key=lambda each: each[0].size_bytes)
+    return max(2, min(-(-largest.size_bytes // max(1, tile_bytes)), most_tiles, largest.shape[along]))

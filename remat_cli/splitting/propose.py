@@ -1,0 +1,180 @@
+"""Splittings proposed for a budget: regions of consecutive ops, and whole models in bands, the cheaper first."""
+
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Literal
+
+from remat_cli.core.profile import OpCost
+from remat_cli.core.splits import Region, RegionFacts
+from remat_cli.splitting.band_search import BandCandidate, BandSearch
+from remat_cli.splitting.estimate import step_time_ns
+from remat_cli.splitting.search import Proposal, SplitCandidate, SplitLimits, SplitSearch
+from remat_cli.splitting.steps import RunStep, Step, TiledRegion, WholeStep, region_steps, results_of
+from remat_cli.splitting.timeline import TensorTimeline
+
+SplitForm = Literal["regions", "bands"]
+BANDS_SHARE = 0.5  # of the time for a search
+
+
+@dataclass(frozen=True)
+class SplitProposal:
+    """A splitting that should fit `target_bytes`: the steps in `parts`, and what they do to which ops.
+
+    `peak_bytes` is of the whole run; both leave the fixed part out. `key` tells proposals apart.
+    """
+
+    form: SplitForm
+    parts: tuple[TiledRegion, ...]
+    regions: tuple[Region, ...]
+    facts: tuple[RegionFacts, ...]
+    peak_bytes: int
+    added_ns: int
+    target_bytes: int
+    key: object
+
+
+@dataclass
+class SplitProposer:
+    """Proposes splittings of one model for many budgets; `fixed_bytes` are held beside everything in reports."""
+
+    timeline: TensorTimeline
+    costs: Sequence[OpCost]
+    limits: SplitLimits
+    fixed_bytes: int
+
+    def propose(self, free_bytes: int) -> tuple[SplitProposal, ...]:
+        """What fits `free_bytes` (fixed part left out) by estimate: at most one of each form, the cheaper first."""
+        ends = time.monotonic() + BANDS_SHARE * self.limits.seconds
+        banded = self._bands.propose(free_bytes, ends)
+        regions = self._regions.propose(free_bytes)
+        found = []
+        if regions is not None:
+            found.append(self._of_regions(regions))
+        if banded is not None and (regions is None or regions.regions):
+            found.append(self._of_bands(banded, free_bytes))
+        return tuple(sorted(found, key=lambda proposal: proposal.added_ns))
+
+    @property
+    def stuck(self) -> int | None:
+        """The position of the step that the last search for regions could not make fit."""
+        return self._regions.stuck
+
+    def forbid(self, op: int) -> None:
+        """Never cut this op from now on."""
+        self._limit(replace(self.limits, forbidden=self.limits.forbidden | {op}))
+
+    def forbid_fills(self) -> bool:
+        """Join tiles from now on; False if that is so already."""
+        before = self.limits.may_fill
+        self._limit(replace(self.limits, may_fill=False))
+        return before
+
+    def _limit(self, limits: SplitLimits) -> None:
+        self.limits = limits
+        self._regions.limits = limits
+        self._bands.restrict(limits)
+
+    @cached_property
+    def _regions(self) -> SplitSearch:
+        seconds = (1 - BANDS_SHARE) * self.limits.seconds
+        return SplitSearch(self.timeline, self.costs, replace(self.limits, seconds=seconds))
+
+    @cached_property
+    def _bands(self) -> BandSearch:
+        return BandSearch(self.timeline.view, self.timeline.order, self.costs, self.limits)
+
+    def _of_regions(self, proposal: Proposal) -> SplitProposal:
+        regions = proposal.regions
+        return SplitProposal(
+            "regions",
+            tuple(
+                TiledRegion(each.cutting.ops, region_steps(self.timeline.view, each.cutting) or ()) for each in regions
+            ),
+            tuple(self._region(each) for each in regions),
+            tuple(self._facts(each) for each in regions),
+            proposal.peak_bytes,
+            proposal.added_ns,
+            proposal.target_bytes,
+            tuple(each.cutting for each in regions),
+        )
+
+    def _region(self, candidate: SplitCandidate) -> Region:
+        cutting = candidate.cutting
+        return Region(
+            ops=self._names(cutting.ops),
+            exits=tuple(name for name, _ in cutting.exits),
+            axes=tuple(axis for _, axis in cutting.exits),
+            tiles=cutting.tiles,
+            kept=tuple(sorted(cutting.kept)),
+        )
+
+    def _facts(self, candidate: SplitCandidate) -> RegionFacts:
+        timeline = self.timeline
+        name, axis = candidate.cutting.exits[0]
+        return RegionFacts(
+            extent=timeline.view.tensors[name].shape[axis],
+            halo_percent=100 * candidate.cost.added_ns / max(1, candidate.cost.whole_time_ns),
+            peak_before_bytes=self.fixed_bytes + max(timeline.memory_bytes[candidate.start : candidate.stop]),
+            peak_after_bytes=self.fixed_bytes + candidate.peak_bytes,
+            time_before_ns=candidate.cost.whole_time_ns,
+            time_after_ns=candidate.cost.time_ns,
+        )
+
+    def _of_bands(self, found: BandCandidate, free_bytes: int) -> SplitProposal:
+        banding = found.banding
+        crews = [[op for op in self.timeline.order if banding.crew.get(op) == n] for n in range(len(banding.tiles))]
+        return SplitProposal(
+            "bands",
+            (TiledRegion(self.timeline.order, found.steps),),
+            tuple(self._crew(found, number, ops) for number, ops in enumerate(crews)),
+            tuple(self._crew_facts(found, ops) for ops in crews),
+            found.cost.peak_bytes,
+            found.cost.added_ns,
+            free_bytes,
+            (tuple(sorted(banding.axis.items())), banding.tiles),
+        )
+
+    def _crew(self, found: BandCandidate, number: int, ops: Sequence[int]) -> Region:
+        """Ops cut alike as a region: its exits are what others read, or what leaves the model."""
+        view, banding = self.timeline.view, found.banding
+        made = [(name, banding.axis[op]) for op in ops for name in view.makes[op] if name]
+        exits = [(name, axis) for name, axis in made if self._leaves(name, ops)] or made[-1:]
+        inside = {name for name, _ in made} - {name for name, _ in exits}
+        return Region(
+            ops=self._names(ops),
+            exits=tuple(name for name, _ in exits),
+            axes=tuple(axis for _, axis in exits),
+            tiles=banding.tiles[number],
+            kept=tuple(sorted(inside)),
+        )
+
+    def _leaves(self, name: str, ops: Iterable[int]) -> bool:
+        view = self.timeline.view
+        return view.tensors[name].kept or not set(view.readers[name]) <= set(ops)
+
+    def _crew_facts(self, found: BandCandidate, ops: Sequence[int]) -> RegionFacts:
+        timeline, view = self.timeline, self.timeline.view
+        inside = set(ops)
+        before = sum(self.costs[op].time_ns for op in ops)
+        after = sum(step_time_ns(step, view, self.costs) for step in found.steps if self._owner(step) in inside)
+        return RegionFacts(
+            extent=view.ops[ops[-1]].output_shape[found.banding.axis[ops[-1]]],
+            halo_percent=100 * (after - before) / max(1, before),
+            peak_before_bytes=self.fixed_bytes + max(timeline.memory_bytes[timeline.position[op]] for op in ops),
+            peak_after_bytes=self.fixed_bytes + found.cost.peak_bytes,
+            time_before_ns=before,
+            time_after_ns=after,
+        )
+
+    def _owner(self, step: Step) -> int | None:
+        """The op that a step runs, or that makes what it cuts or joins."""
+        if isinstance(step, WholeStep):
+            return step.op
+        if isinstance(step, RunStep):
+            return step.work.op
+        return self.timeline.view.tensors[results_of(step)[0].tensor].producer
+
+    def _names(self, ops: Iterable[int]) -> tuple[str, ...]:
+        return tuple(self.timeline.view.graph.ops[op].name for op in ops)
