@@ -9,11 +9,13 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import product
 
 from remat_cli.core.profile import OpCost
-from remat_cli.splitting.bands import LEANS, Banding, BandRules, Lean, band_ops
+from remat_cli.splitting.bands import LEANS, Banding, BandRules, BandSize, Lean, band_ops
 from remat_cli.splitting.demands import UncutOp, band_works
 from remat_cli.splitting.estimate import Estimate, estimate
+from remat_cli.splitting.recast import Recast, recast
 from remat_cli.splitting.schedule import in_order
 from remat_cli.splitting.search import TILE_COUNTS, SplitLimits
 from remat_cli.splitting.steps import Step
@@ -22,6 +24,8 @@ from remat_cli.splitting.weave import weave
 
 MOST_SIZES = 16  # sizes from which tensors are kept in bands
 SHARES = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)  # of the largest tensor: how large a band may be
+CROSSINGS = (1, 4)  # how much larger tiles may be that read across bands, for every one of which they take a step
+CROSSINGS = (1, 4)  # how much larger tiles may be that read across bands, every one of which they must cut
 MOST_STEPS, STEPS_PER_OP = 3_000, 20  # a model of more is slow to load and to plan
 MOST_UNCUT = 64  # ops found not to be cut as asked before a banding is given up
 LEAST_SHARE = 32  # tensors smaller than such a part of the largest are no burden
@@ -29,8 +33,9 @@ LEAST_SHARE = 32  # tensors smaller than such a part of the largest are no burde
 
 @dataclass(frozen=True)
 class BandCandidate:
-    """A model in bands: how its ops are cut, all its steps in order, and their cost."""
+    """A model in bands: in which ops, how they are cut, all steps in order, and their cost."""
 
+    cast: Recast
     banding: Banding
     steps: tuple[Step, ...]
     cost: Estimate
@@ -44,21 +49,24 @@ class BandSearch:
     order: tuple[int, ...]
     costs: Sequence[OpCost]
     limits: SplitLimits
+    forbidden: frozenset[str] = frozenset()
     judged: dict[object, BandCandidate | None] = field(default_factory=dict)
+    casts: dict[int, Recast] = field(default_factory=dict)
 
     def propose(self, free_bytes: int, ends: float) -> BandCandidate | None:
         """The least time added of what fits `free_bytes`, found until `ends` on the clock; None where nothing fits."""
-        for lean in LEANS:
+        for crossing, lean in product(CROSSINGS, LEANS):
             for least in self._sizes:
-                self._fewest_tiles(least, lean, free_bytes, ends)
+                self._fewest_tiles(least, lean, crossing, free_bytes, ends)
         fits = [c for c in self.judged.values() if c is not None and c.cost.peak_bytes <= free_bytes]
         best = min(fits, key=_price, default=None)
         return None if best is None else self._refined(best, free_bytes, ends)
 
-    def restrict(self, limits: SplitLimits) -> None:
-        """Keep to other limits from now on."""
-        self.limits = limits
+    def restrict(self, limits: SplitLimits, forbidden: frozenset[str]) -> None:
+        """Keep to other limits from now on, and never cut ops of these names."""
+        self.limits, self.forbidden = limits, forbidden
         self.judged.clear()
+        self.casts.clear()
 
     @cached_property
     def _sizes(self) -> tuple[int, ...]:
@@ -68,50 +76,61 @@ class BandSearch:
         step = max(1, -(-len(sizes) // MOST_SIZES))
         return tuple(sizes[step - 1 :: step])
 
-    def _fewest_tiles(self, least: int, lean: Lean, free_bytes: int, ends: float) -> None:
+    def _fewest_tiles(self, least: int, lean: Lean, crossing: int, free_bytes: int, ends: float) -> None:
         """Judge bandings from one size on, by bisection: more tiles need less memory, until there are too many."""
         low, high = 0, len(SHARES) - 1
         while low <= high and time.monotonic() < ends:
             middle = (low + high) // 2
-            found = self._member(least, lean, SHARES[middle])
+            found = self._member(least, lean, crossing, SHARES[middle])
             if found is None or found.cost.peak_bytes <= free_bytes:
                 high = middle - 1
             else:
                 low = middle + 1
 
-    def _member(self, least: int, lean: Lean, share: int) -> BandCandidate | None:
-        key = (least, lean, share)
+    def _member(self, least: int, lean: Lean, crossing: int, share: int) -> BandCandidate | None:
+        key = (least, lean, crossing, share)
         if key not in self.judged:
-            rules = BandRules(least, lean, self.limits.axis, self.limits.forbidden)
-            self.judged[key] = self.banded(rules, self._largest // share)
+            size = self._largest // share
+            self.judged[key] = self.banded(BandRules(least, lean, self.limits.axis), BandSize(size, crossing * size))
         return self.judged[key]
 
     @cached_property
     def _largest(self) -> int:
         return max((t.size_bytes for t in self.view.graph.tensors if t.producer is not None), default=0)
 
-    def banded(self, rules: BandRules, tile_bytes: int) -> BandCandidate | None:
+    def banded(self, rules: BandRules, size: BandSize) -> BandCandidate | None:
         """The banding of some rules; ops that cannot be cut as asked stay whole."""
+        cast = self._cast(rules.least_bytes)
+        names = {op.name: number for number, op in enumerate(cast.view.graph.ops)}
+        rules = replace(rules, forbidden=frozenset(names[name] for name in self.forbidden if name in names))
         for _ in range(MOST_UNCUT):
-            banding = band_ops(self.view, self.order, rules, tile_bytes, self.limits.most_tiles)
+            banding = band_ops(cast.view, cast.order, rules, size, self.limits.most_tiles)
             if not banding.crew:
                 return None
-            found = self._judge(banding)
+            found = self.judge(cast, banding)
             if not isinstance(found, UncutOp):
                 return found
             rules = replace(rules, forbidden=rules.forbidden | {found.op})
         return None
 
-    def _judge(self, banding: Banding) -> BandCandidate | UncutOp | None:
-        works = band_works(self.view, self.order, banding)
+    def _cast(self, least_bytes: int) -> Recast:
+        """The model in the ops that suit bands of tensors from some size on."""
+        if least_bytes not in self.casts:
+            self.casts[least_bytes] = recast(self.view, self.order, self.costs, least_bytes, self.forbidden)
+        return self.casts[least_bytes]
+
+    def judge(self, cast: Recast, banding: Banding) -> BandCandidate | UncutOp | None:
+        """A banding with all its steps and their cost; None where they are too many."""
+        works = band_works(cast.view, cast.order, banding)
         if isinstance(works, UncutOp):
             return works
-        steps = weave(self.view, self.order, banding, works, self.limits.may_fill)
+        steps = weave(cast.view, cast.order, banding, works, self.limits.may_fill)
         if len(steps) > min(MOST_STEPS, STEPS_PER_OP * len(self.order)):
             return None
-        ordered = in_order(self.view, steps)
-        cost = estimate(self.view, self.costs, ordered, frozenset(), self.order, self._lasting)
-        return BandCandidate(banding, tuple(ordered), cost)
+        ordered = in_order(cast.view, steps)
+        cost = estimate(cast.view, cast.costs, ordered, frozenset(), cast.order, self._lasting)
+        cost = replace(cost, whole_time_ns=sum(each.time_ns for each in self.costs))
+        return BandCandidate(cast, banding, tuple(ordered), cost)
 
     @cached_property
     def _lasting(self) -> frozenset[str]:
@@ -125,9 +144,9 @@ class BandSearch:
             for other in self._variants(best.banding):
                 if time.monotonic() > ends:
                     return best
-                key = (tuple(other.axis.items()), other.tiles)
+                key = (id(best.cast), tuple(other.axis.items()), other.tiles)
                 if key not in self.judged:
-                    found = self._judge(other)
+                    found = self.judge(best.cast, other)
                     self.judged[key] = None if isinstance(found, UncutOp) else found
                 candidate = self.judged[key]
                 if candidate is None or candidate.cost.peak_bytes > free_bytes or _price(candidate) >= _price(best):

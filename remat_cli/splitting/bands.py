@@ -42,15 +42,23 @@ class BandRules:
     forbidden: frozenset[int] = frozenset()
 
 
-def band_ops(view: ModelView, order: Sequence[int], rules: BandRules, tile_bytes: int, most_tiles: int) -> Banding:
+@dataclass(frozen=True)
+class BandSize:
+    """How large the bands of a crew's largest tensor may be; `crossing_bytes` where it reads across others' bands."""
+
+    bytes: int
+    crossing_bytes: int
+
+
+def band_ops(view: ModelView, order: Sequence[int], rules: BandRules, size: BandSize, most_tiles: int) -> Banding:
     """Cut every op that reads or makes a large tensor, so that as few bytes as can be are read whole or across.
 
-    Crews get as few tiles as make a tile's share of their largest tensor at most `tile_bytes`, and `most_tiles`.
+    Crews get as few tiles as make bands of their largest tensor of at most that size, and no more than `most_tiles`.
     """
     axis = _Labels(view, tuple(order), rules).found()
     crews = _crews(view, axis)
     crew = {op: number for number, ops in enumerate(crews) for op in ops}
-    tiles = tuple(_tiles(view, axis, ops, tile_bytes, most_tiles) for ops in crews)
+    tiles = tuple(_tiles(view, axis, ops, size, most_tiles) for ops in crews)
     return Banding({op: axis[op] for op in crew}, crew, tiles)
 
 
@@ -178,7 +186,20 @@ def _crews(view: ModelView, axis: Mapping[int, int]) -> list[list[int]]:
     return crews
 
 
-def _tiles(view: ModelView, axis: Mapping[int, int], ops: Sequence[int], tile_bytes: int, most_tiles: int) -> int:
+def _tiles(view: ModelView, axis: Mapping[int, int], ops: Sequence[int], size: BandSize, most_tiles: int) -> int:
     made = [(view.tensors[name], axis[op]) for op in ops for name in view.makes[op] if name]
     largest, along = max(made, key=lambda each: each[0].size_bytes)
-    return max(2, min(-(-largest.size_bytes // max(1, tile_bytes)), most_tiles, largest.shape[along]))
+    most_bytes = size.crossing_bytes if _reads_across(view, axis, ops) else size.bytes
+    return max(2, min(-(-largest.size_bytes // max(1, most_bytes)), most_tiles, largest.shape[along]))
+
+
+def _reads_across(view: ModelView, axis: Mapping[int, int], ops: Sequence[int]) -> bool:
+    """Whether some op reads other slabs of a tensor in bands than its maker makes."""
+    for op in ops:
+        needs = axes_read(view, op, axis[op])
+        assert needs is not None
+        for name, need in zip(view.reads[op], needs, strict=True):
+            maker = view.tensors[name].producer if name in view.tensors else None
+            if maker is not None and maker in axis and need is not None and axis[maker] != need:
+                return True
+    return False

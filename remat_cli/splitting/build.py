@@ -264,8 +264,8 @@ def _open_target(before: Shape, after: Shape) -> Shape:
 def folded_shape(shape: Shape, axis: int, block: int) -> tuple[Shape, int]:
     """Shape and axis under which memory in blocks, [N, C / block, H, W, block], can be cut as [N, C, H, W] is."""
     batch, channels, height, width = shape
-    if axis == 0:
-        return shape, 0
+    if axis < HEIGHT:  # whole blocks lie one after the other
+        return shape, axis
     if axis == HEIGHT:
         return (batch, channels // block, height, width * block), 2
     return (batch, channels // block * height, width, block), 2

@@ -13,6 +13,7 @@ from remat_cli.splitting.estimate import step_time_ns
 from remat_cli.splitting.search import Proposal, SplitCandidate, SplitLimits, SplitSearch
 from remat_cli.splitting.steps import RunStep, Step, TiledRegion, WholeStep, region_steps, results_of
 from remat_cli.splitting.timeline import TensorTimeline
+from remat_cli.splitting.view import ModelView
 
 SplitForm = Literal["regions", "bands"]
 BANDS_SHARE = 0.5  # of the time for a search
@@ -22,10 +23,13 @@ BANDS_SHARE = 0.5  # of the time for a search
 class SplitProposal:
     """A splitting that should fit `target_bytes`: the steps in `parts`, and what they do to which ops.
 
-    `peak_bytes` is of the whole run; both leave the fixed part out. `key` tells proposals apart.
+    Ids of ops in the steps are those of `view`, whose ops go in `order`. `peak_bytes` is of the whole run; that and the
+    target leave the fixed part out. `key` tells proposals apart.
     """
 
     form: SplitForm
+    view: ModelView
+    order: tuple[int, ...]
     parts: tuple[TiledRegion, ...]
     regions: tuple[Region, ...]
     facts: tuple[RegionFacts, ...]
@@ -43,6 +47,7 @@ class SplitProposer:
     costs: Sequence[OpCost]
     limits: SplitLimits
     fixed_bytes: int
+    forbidden: frozenset[str] = frozenset()
 
     def propose(self, free_bytes: int) -> tuple[SplitProposal, ...]:
         """What fits `free_bytes` (fixed part left out) by estimate: at most one of each form, the cheaper first."""
@@ -61,9 +66,13 @@ class SplitProposer:
         """The position of the step that the last search for regions could not make fit."""
         return self._regions.stuck
 
-    def forbid(self, op: int) -> None:
-        """Never cut this op from now on."""
-        self._limit(replace(self.limits, forbidden=self.limits.forbidden | {op}))
+    def forbid(self, proposal: SplitProposal, op: int) -> None:
+        """Never cut an op of a proposal from now on, nor what it stands for."""
+        name = proposal.view.graph.ops[op].name
+        self.forbidden |= {name}
+        numbers = {each.name: number for number, each in enumerate(self.timeline.view.graph.ops)}
+        found = self.limits.forbidden | ({numbers[name]} if name in numbers else frozenset())
+        self._limit(replace(self.limits, forbidden=found))
 
     def forbid_fills(self) -> bool:
         """Join tiles from now on; False if that is so already."""
@@ -74,7 +83,7 @@ class SplitProposer:
     def _limit(self, limits: SplitLimits) -> None:
         self.limits = limits
         self._regions.limits = limits
-        self._bands.restrict(limits)
+        self._bands.restrict(limits, self.forbidden)
 
     @cached_property
     def _regions(self) -> SplitSearch:
@@ -89,6 +98,8 @@ class SplitProposer:
         regions = proposal.regions
         return SplitProposal(
             "regions",
+            self.timeline.view,
+            self.timeline.order,
             tuple(
                 TiledRegion(each.cutting.ops, region_steps(self.timeline.view, each.cutting) or ()) for each in regions
             ),
@@ -124,10 +135,12 @@ class SplitProposer:
 
     def _of_bands(self, found: BandCandidate, free_bytes: int) -> SplitProposal:
         banding = found.banding
-        crews = [[op for op in self.timeline.order if banding.crew.get(op) == n] for n in range(len(banding.tiles))]
+        crews = [[op for op in found.cast.order if banding.crew.get(op) == n] for n in range(len(banding.tiles))]
         return SplitProposal(
             "bands",
-            (TiledRegion(self.timeline.order, found.steps),),
+            found.cast.view,
+            found.cast.order,
+            (TiledRegion(found.cast.order, found.steps),),
             tuple(self._crew(found, number, ops) for number, ops in enumerate(crews)),
             tuple(self._crew_facts(found, ops) for ops in crews),
             found.cost.peak_bytes,
@@ -138,43 +151,46 @@ class SplitProposer:
 
     def _crew(self, found: BandCandidate, number: int, ops: Sequence[int]) -> Region:
         """Ops cut alike as a region: its exits are what others read, or what leaves the model."""
-        view, banding = self.timeline.view, found.banding
+        view, banding = found.cast.view, found.banding
         made = [(name, banding.axis[op]) for op in ops for name in view.makes[op] if name]
-        exits = [(name, axis) for name, axis in made if self._leaves(name, ops)] or made[-1:]
+        exits = [(name, axis) for name, axis in made if _leaves(view, name, ops)] or made[-1:]
         inside = {name for name, _ in made} - {name for name, _ in exits}
         return Region(
-            ops=self._names(ops),
+            ops=tuple(dict.fromkeys(found.cast.stands_for(op) for op in ops)),
             exits=tuple(name for name, _ in exits),
             axes=tuple(axis for _, axis in exits),
             tiles=banding.tiles[number],
             kept=tuple(sorted(inside)),
         )
 
-    def _leaves(self, name: str, ops: Iterable[int]) -> bool:
-        view = self.timeline.view
-        return view.tensors[name].kept or not set(view.readers[name]) <= set(ops)
-
     def _crew_facts(self, found: BandCandidate, ops: Sequence[int]) -> RegionFacts:
-        timeline, view = self.timeline, self.timeline.view
+        timeline, view = self.timeline, found.cast.view
         inside = set(ops)
-        before = sum(self.costs[op].time_ns for op in ops)
-        after = sum(step_time_ns(step, view, self.costs) for step in found.steps if self._owner(step) in inside)
+        numbers = {op.name: number for number, op in enumerate(timeline.view.graph.ops)}
+        whole = {numbers[found.cast.stands_for(op)] for op in ops}
+        before = sum(self.costs[op].time_ns for op in whole)
+        after = sum(step_time_ns(step, view, found.cast.costs) for step in found.steps if _owner(view, step) in inside)
         return RegionFacts(
             extent=view.ops[ops[-1]].output_shape[found.banding.axis[ops[-1]]],
             halo_percent=100 * (after - before) / max(1, before),
-            peak_before_bytes=self.fixed_bytes + max(timeline.memory_bytes[timeline.position[op]] for op in ops),
+            peak_before_bytes=self.fixed_bytes + max(timeline.memory_bytes[timeline.position[op]] for op in whole),
             peak_after_bytes=self.fixed_bytes + found.cost.peak_bytes,
             time_before_ns=before,
             time_after_ns=after,
         )
 
-    def _owner(self, step: Step) -> int | None:
-        """The op that a step runs, or that makes what it cuts or joins."""
-        if isinstance(step, WholeStep):
-            return step.op
-        if isinstance(step, RunStep):
-            return step.work.op
-        return self.timeline.view.tensors[results_of(step)[0].tensor].producer
-
     def _names(self, ops: Iterable[int]) -> tuple[str, ...]:
         return tuple(self.timeline.view.graph.ops[op].name for op in ops)
+
+
+def _leaves(view: ModelView, name: str, ops: Iterable[int]) -> bool:
+    return view.tensors[name].kept or not set(view.readers[name]) <= set(ops)
+
+
+def _owner(view: ModelView, step: Step) -> int | None:
+    """The op that a step runs, or that makes what it cuts or joins."""
+    if isinstance(step, WholeStep):
+        return step.op
+    if isinstance(step, RunStep):
+        return step.work.op
+    return view.tensors[results_of(step)[0].tensor].producer

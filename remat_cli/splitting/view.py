@@ -17,6 +17,7 @@ from remat_cli.splitting.op_view import MOST_THREADS, OpView, Shape, Slab, Slice
 from remat_cli.splitting.rules import slice_op
 
 LEAVES_BLOCKS = "ReorderOutput"
+BY_CHANNEL = frozenset({(NCHWC, LEAVES_BLOCKS), (NCHWC, "GlobalAveragePool"), (NCHWC, "GlobalMaxPool")})
 
 
 def view_model(
@@ -126,8 +127,22 @@ class ModelView:
         if captured_values(self.nodes[op]) or not self.graph.ops[op].repeatable:
             return None
         if slab.axis == 1 and any(name in self.blocked for name in (*self.reads[op], *self.makes[op])):
-            return None
+            return self._slice_of_blocks(op, slab)
         return slice_op(self.ops[op], slab)
+
+    def _slice_of_blocks(self, op: int, slab: Slab) -> Sliced | None:
+        """Whole blocks of channels of an op that treats each channel by itself."""
+        block, spec = self.channel_block, self.ops[op]
+        if spec.integer("channels_last", 0):
+            return slice_op(spec, slab)  # its axis 1 is no channel
+        if spec.key not in BY_CHANNEL:
+            return None
+        need = Slab(1, slab.start // block * block, -(-slab.stop // block) * block)
+        if need.stop > spec.input_shape(0)[1]:
+            return None
+        makes = Slab(1, need.start, min(need.stop, spec.output_shape[1]))
+        changed = {"channels": makes.extent} if "channels" in self.nodes[op].attributes else {}
+        return Sliced((need,), makes, changed)
 
     def _op_view(self, node: ir.Node, versions: Mapping[str, int]) -> OpView:
         return OpView(

@@ -110,7 +110,9 @@ def find_culprit(tiles: ExposedTiles, whole: Prepared, conditions: Conditions, w
 
     Where bits may differ, an op whose tiles are not even close is to blame before all others.
     """
-    view, pieces = tiles.view, compared_pieces(tiles.regions)
+    known = {value.name for node in whole.reference.graph for value in node.outputs}
+    view = tiles.view
+    pieces = [(step, piece) for step, piece in compared_pieces(tiles.regions) if piece.tensor in known]
     whole_names = {piece.tensor: piece.tensor for _, piece in pieces}
     split_names = {piece.name: piece.tensor for _, piece in pieces}
     save(with_outputs(whole.reference, view, whole_names), work / "whole_exposed.onnx")

@@ -289,22 +289,21 @@ class Splitter:
 
     def _build(self, proposal: SplitProposal, aim: float | None) -> tuple[SplitProposal, Prepared] | None:
         """The split model, with the bits of the whole one: ops that change bits are left whole."""
-        view, order = self.search.timeline.view, self.search.timeline.order
         whole, request = self.whole.prepared, self.request
         may_reassociate = request.splits.allow_reassociation
         current: SplitProposal | None = proposal
         for _ in range(MOST_CULPRITS):
             if current is None or not current.regions:
                 return None
-            model = split_model(view, order, current.parts)
+            model = split_model(current.view, current.order, current.parts)
             folder = Path(tempfile.mkdtemp(prefix="split_", dir=self.work))
             prepared = prepare_split(whole, model, request.conditions, folder, may_reassociate)
             if prepared is not None:
                 return current, prepared
-            exposed = ExposedTiles(view, model, current.parts, may_reassociate)
+            exposed = ExposedTiles(current.view, model, current.parts, may_reassociate)
             culprit = find_culprit(exposed, whole, request.conditions, folder)
             if culprit is not None:
-                self.search.forbid(culprit)
+                self.search.forbid(current, culprit)
             elif not self.search.forbid_fills():
                 return None
             if aim is None:
