@@ -12,10 +12,12 @@ from functools import cached_property
 from itertools import product
 
 from remat_cli.core.profile import OpCost
+from remat_cli.splitting.again import copies_at_peak
 from remat_cli.splitting.bands import LEANS, Banding, BandRules, BandSize, Lean, band_ops
 from remat_cli.splitting.demands import UncutOp, band_works
 from remat_cli.splitting.estimate import Estimate, estimate
-from remat_cli.splitting.recast import Recast, recast
+from remat_cli.splitting.recast import Recast, layouts_apart, with_copies
+from remat_cli.splitting.recast_norms import norms_apart
 from remat_cli.splitting.schedule import in_order
 from remat_cli.splitting.search import TILE_COUNTS, SplitLimits
 from remat_cli.splitting.steps import Step
@@ -27,15 +29,19 @@ SHARES = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)  # of the largest tensor: how l
 CROSSINGS = (1, 4)  # how much larger tiles may be that read across bands, for every one of which they take a step
 CROSSINGS = (1, 4)  # how much larger tiles may be that read across bands, every one of which they must cut
 MOST_STEPS, STEPS_PER_OP = 3_000, 20  # a model of more is slow to load and to plan
+MOST_STARTS, MOST_COPIES = 3, 8  # bandings in which ops are made again, and how many times over
+KEPT_SHARES = (0.75, 0.5, 0.25)  # of the bands of what is made again, that are not
 MOST_UNCUT = 64  # ops found not to be cut as asked before a banding is given up
 LEAST_SHARE = 32  # tensors smaller than such a part of the largest are no burden
 
 
 @dataclass(frozen=True)
 class BandCandidate:
-    """A model in bands: in which ops, how they are cut, all steps in order, and their cost."""
+    """A model in bands: in which ops, by which rules, how these cut it, all steps in order, and their cost."""
 
     cast: Recast
+    rules: BandRules
+    size: BandSize
     banding: Banding
     steps: tuple[Step, ...]
     cost: Estimate
@@ -58,9 +64,42 @@ class BandSearch:
         for crossing, lean in product(CROSSINGS, LEANS):
             for least in self._sizes:
                 self._fewest_tiles(least, lean, crossing, free_bytes, ends)
-        fits = [c for c in self.judged.values() if c is not None and c.cost.peak_bytes <= free_bytes]
-        best = min(fits, key=_price, default=None)
+        best = self._cheapest(free_bytes)
+        if best is None:
+            self._make_again(free_bytes, ends)
+            best = self._cheapest(free_bytes)
         return None if best is None else self._refined(best, free_bytes, ends)
+
+    def _cheapest(self, free_bytes: int) -> BandCandidate | None:
+        fits = [c for c in self.judged.values() if c is not None and c.cost.peak_bytes <= free_bytes]
+        return min(fits, key=_price, default=None)
+
+    def _make_again(self, free_bytes: int, ends: float) -> None:
+        """Judge the smallest bandings with more and more ops made again, as long as the peak falls."""
+        found = sorted((c for c in self.judged.values() if c is not None), key=_peak)
+        starts: dict[int, BandCandidate] = {}
+        for candidate in found:
+            starts.setdefault(candidate.rules.least_bytes, candidate)
+        for start in list(starts.values())[:MOST_STARTS]:
+            current: BandCandidate | None = start
+            for _ in range(MOST_COPIES):
+                if current is None or current.cost.peak_bytes <= free_bytes or time.monotonic() > ends:
+                    break
+                current = self._with_copies(current, ends)
+
+    def _with_copies(self, start: BandCandidate, ends: float) -> BandCandidate | None:
+        """The smallest of a few with ops made again; None where none is smaller."""
+        best: BandCandidate | None = None
+        for copied in copies_at_peak(start.cast, start.steps, self._lasting):
+            if time.monotonic() > ends:
+                break
+            key = (id(start), copied)
+            if key not in self.judged:
+                self.judged[key] = self._banded(with_copies(start.cast, [copied]), start.rules, start.size)
+            other = self.judged[key]
+            if other is not None and other.cost.peak_bytes < min(start.cost.peak_bytes, _peak(best or start)):
+                best = other
+        return best
 
     def restrict(self, limits: SplitLimits, forbidden: frozenset[str]) -> None:
         """Keep to other limits from now on, and never cut ops of these names."""
@@ -100,37 +139,40 @@ class BandSearch:
 
     def banded(self, rules: BandRules, size: BandSize) -> BandCandidate | None:
         """The banding of some rules; ops that cannot be cut as asked stay whole."""
-        cast = self._cast(rules.least_bytes)
+        return self._banded(self._cast(rules.least_bytes), rules, size)
+
+    def _banded(self, cast: Recast, rules: BandRules, size: BandSize) -> BandCandidate | None:
         names = {op.name: number for number, op in enumerate(cast.view.graph.ops)}
-        rules = replace(rules, forbidden=frozenset(names[name] for name in self.forbidden if name in names))
+        uncut = frozenset(names[name] for name in self.forbidden if name in names)
         for _ in range(MOST_UNCUT):
-            banding = band_ops(cast.view, cast.order, rules, size, self.limits.most_tiles)
+            banding = band_ops(cast.view, cast.order, replace(rules, forbidden=uncut), size, self.limits.most_tiles)
             if not banding.crew:
                 return None
-            found = self.judge(cast, banding)
+            found = self.judge(cast, rules, size, banding)
             if not isinstance(found, UncutOp):
                 return found
-            rules = replace(rules, forbidden=rules.forbidden | {found.op})
+            uncut |= {found.op}
         return None
 
     def _cast(self, least_bytes: int) -> Recast:
         """The model in the ops that suit bands of tensors from some size on."""
         if least_bytes not in self.casts:
-            self.casts[least_bytes] = recast(self.view, self.order, self.costs, least_bytes, self.forbidden)
+            plain = Recast(self.view, self.order, tuple(self.costs), {}, {})
+            self.casts[least_bytes] = layouts_apart(norms_apart(plain, least_bytes, self.forbidden), least_bytes)
         return self.casts[least_bytes]
 
-    def judge(self, cast: Recast, banding: Banding) -> BandCandidate | UncutOp | None:
+    def judge(self, cast: Recast, rules: BandRules, size: BandSize, banding: Banding) -> BandCandidate | UncutOp | None:
         """A banding with all its steps and their cost; None where they are too many."""
-        works = band_works(cast.view, cast.order, banding)
+        works = band_works(cast, banding)
         if isinstance(works, UncutOp):
             return works
-        steps = weave(cast.view, cast.order, banding, works, self.limits.may_fill)
+        steps = weave(cast, banding, works, self.limits.may_fill)
         if len(steps) > min(MOST_STEPS, STEPS_PER_OP * len(self.order)):
             return None
         ordered = in_order(cast.view, steps)
         cost = estimate(cast.view, cast.costs, ordered, frozenset(), cast.order, self._lasting)
         cost = replace(cost, whole_time_ns=sum(each.time_ns for each in self.costs))
-        return BandCandidate(cast, banding, tuple(ordered), cost)
+        return BandCandidate(cast, rules, size, banding, tuple(ordered), cost)
 
     @cached_property
     def _lasting(self) -> frozenset[str]:
@@ -141,12 +183,12 @@ class BandSearch:
         is_better = True
         while is_better:
             is_better = False
-            for other in self._variants(best.banding):
+            for other in _variants(best):
                 if time.monotonic() > ends:
                     return best
-                key = (id(best.cast), tuple(other.axis.items()), other.tiles)
+                key = (id(best.cast), tuple(other.axis.items()), other.tiles, other.kept_share)
                 if key not in self.judged:
-                    found = self.judge(best.cast, other)
+                    found = self.judge(best.cast, best.rules, best.size, other)
                     self.judged[key] = None if isinstance(found, UncutOp) else found
                 candidate = self.judged[key]
                 if candidate is None or candidate.cost.peak_bytes > free_bytes or _price(candidate) >= _price(best):
@@ -155,20 +197,30 @@ class BandSearch:
                 break
         return best
 
-    def _variants(self, banding: Banding) -> Iterator[Banding]:
-        for crew in range(len(banding.tiles)):
-            yield _without(banding, crew)
-        for crew, tiles in enumerate(banding.tiles):
-            fewer = [count for count in TILE_COUNTS if count < tiles][-2:]
-            for count in fewer:
-                yield replace(banding, tiles=(*banding.tiles[:crew], count, *banding.tiles[crew + 1 :]))
+
+def _variants(candidate: BandCandidate) -> Iterator[Banding]:
+    """Cheaper bandings, most likely ones first."""
+    banding = candidate.banding
+    if candidate.cast.twins:
+        for share in KEPT_SHARES:
+            if share > banding.kept_share:
+                yield replace(banding, kept_share=share)
+    for crew, tiles in enumerate(banding.tiles):
+        yield _without(banding, crew)
+        for count in [count for count in TILE_COUNTS if count < tiles][-2:]:
+            yield replace(banding, tiles=(*banding.tiles[:crew], count, *banding.tiles[crew + 1 :]))
 
 
 def _without(banding: Banding, crew: int) -> Banding:
     """The same with the ops of one crew whole."""
     stays = {op: number - (number > crew) for op, number in banding.crew.items() if number != crew}
-    return Banding({op: banding.axis[op] for op in stays}, stays, (*banding.tiles[:crew], *banding.tiles[crew + 1 :]))
+    tiles = (*banding.tiles[:crew], *banding.tiles[crew + 1 :])
+    return replace(banding, axis={op: banding.axis[op] for op in stays}, crew=stays, tiles=tiles)
 
 
 def _price(candidate: BandCandidate) -> tuple[int, int]:
     return candidate.cost.added_ns, len(candidate.steps)
+
+
+def _peak(candidate: BandCandidate) -> int:
+    return candidate.cost.peak_bytes

@@ -24,12 +24,14 @@ SWEEPS = 3
 class Banding:
     """How the ops of a model are cut: by op id its axis (of the first output) and its crew, by crew its tiles.
 
-    Ops of a crew are cut into as many tiles, which run side by side; ops without a crew stay whole.
+    Ops of a crew are cut into as many tiles, which run side by side; ops without a crew stay whole. Of tensors that are
+    made again so large a share is not: its first bands are those of the first time.
     """
 
     axis: Mapping[int, int]
     crew: Mapping[int, int]
     tiles: tuple[int, ...]
+    kept_share: float = 0.0
 
 
 @dataclass(frozen=True)

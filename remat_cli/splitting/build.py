@@ -1,9 +1,8 @@
 """From a model and its tiled regions to the split model, the order of its tiles, and where its sums may differ."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from math import prod
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -14,7 +13,7 @@ from remat_cli.core.graph import Graph, TensorType
 from remat_cli.core.orders import ranked_order
 from remat_cli.onnx_io.assemble import Draft, Parts, assemble, declare, element_types
 from remat_cli.onnx_io.default_order import captured_values
-from remat_cli.onnx_io.interface import DATA_TYPES, interface_of
+from remat_cli.onnx_io.interface import interface_of
 from remat_cli.onnx_io.normalise import fresh_name, names_in
 from remat_cli.splitting.op_view import Shape, Slab
 from remat_cli.splitting.steps import (
@@ -27,13 +26,15 @@ from remat_cli.splitting.steps import (
     TiledRegion,
     WholeStep,
     piece_shape,
+    reads_of,
 )
 from remat_cli.splitting.view import ModelView
 
 SPLIT_OF, TILE = "remat.split_of", "remat.tile"  # metadata of a tile's op: the op it is a slice of, and which
 SLICE_INPUTS_SINCE = 10  # before this opset Slice had attributes
 FILL_OP, FILL_SINCE = "TensorScatter", 24  # writes into its first input, in place; since that opset
-HEIGHT = 2
+HEIGHT, WIDTH = 2, 3
+FOLDS = (HEIGHT, WIDTH)
 
 
 def split_model(view: ModelView, order: Sequence[int], regions: Sequence[TiledRegion]) -> ir.Model:
@@ -53,7 +54,9 @@ def split_model(view: ModelView, order: Sequence[int], regions: Sequence[TiledRe
 class _Writer:
     """Drafts of the split model's nodes; `weights` and `types` grow with what they read and make.
 
-    `buffers` are the values that exits are filled into, before they get their own shape.
+    `buffers` are the values that exits are filled into, before they get their own shape. Pieces that lie in blocks are
+    cut and joined in another shape: `folded` gives, by piece and axis, the value that has it; those in `unmade` have
+    no value in their own shape as yet.
     """
 
     view: ModelView
@@ -62,6 +65,8 @@ class _Writer:
     types: dict[str, TensorType] = field(default_factory=dict)
     constants: dict[tuple[str, Shape, bytes], str] = field(default_factory=dict)
     buffers: dict[Piece, str] = field(default_factory=dict)
+    folded: dict[tuple[str, int | None], str] = field(default_factory=dict)
+    unmade: dict[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for name, value in self.view.model.graph.initializers.items():
@@ -87,10 +92,10 @@ class _Writer:
         )
 
     def _step(self, step: Step) -> Iterator[Draft]:
-        if isinstance(step, RunStep):
-            yield self._run(step)
-        elif isinstance(step, WholeStep):
-            yield self._unchanged(step.op)
+        if isinstance(step, RunStep | WholeStep):
+            for piece in reads_of(step):
+                yield from self._closed(piece)
+            yield self._run(step) if isinstance(step, RunStep) else self._unchanged(step.op)
         elif isinstance(step, CutStep):
             yield from self._cut(step)
         elif isinstance(step, FillStep):
@@ -126,38 +131,78 @@ class _Writer:
         return self._weight(name, sliced.needs[position]) if name else ""
 
     def _cut(self, step: CutStep) -> Iterator[Draft]:
-        """Slice; around it two views where the tensor lies in blocks."""
+        """Slice; in another shape where the tensor lies in blocks."""
         source, result = step.source, step.result
         is_across = result.across is not None and source.across is None
         slab, within = (result.across, source.across) if is_across else (result.slab, source.slab)
         assert slab is not None
+        assert result.slab is not None
         first = 0 if within is None else within.start
         part = Slab(slab.axis, slab.start - first, slab.stop - first)
         if source.tensor not in self.view.blocked:
             yield self._slice(source.name, part, result.name, source.tensor, self._shape(source))
             return
-        shape, axis = folded_shape(self._shape(source), slab.axis, self.view.channel_block)
-        opened, cut = self._between(f"{result.name}/open"), self._between(f"{result.name}/cut")
-        yield self._reshape(source.name, shape, opened, source.tensor)
-        yield self._slice(opened, part._replace(axis=axis), cut, source.tensor, shape)
-        yield self._reshape(cut, self._shape(result), result.name, source.tensor)
+        fold = next((axis for axis in (slab.axis, result.slab.axis) if axis in FOLDS), None)
+        opened = yield from self._opened(source, fold)
+        cut = result.name if fold is None else self._between(f"{result.name}/cut")
+        shape = self._folded(source, fold)
+        yield self._slice(opened, self._folded_slab(part, source, fold), cut, source.tensor, shape)
+        self._have(result, fold, cut)
 
     def _join(self, step: JoinStep) -> Iterator[Draft]:
-        """Concat; around it views where the tensor lies in blocks."""
+        """Concat; in another shape where the tensor lies in blocks."""
         slab, result = step.parts[0].slab, step.result
         assert slab is not None
         if result.tensor not in self.view.blocked:
             yield self._concat([part.name for part in step.parts], slab.axis, result.name, result)
             return
+        fold = slab.axis if slab.axis in FOLDS else None
         opened = []
-        for number, part in enumerate(step.parts):
-            shape, _ = folded_shape(self._shape(part), slab.axis, self.view.channel_block)
-            opened.append(self._between(f"{result.name}/open_{number}"))
-            yield self._reshape(part.name, shape, opened[-1], part.tensor)
-        shape, axis = folded_shape(self._shape(result), slab.axis, self.view.channel_block)
-        joined = self._between(f"{result.name}/joined")
-        yield self._concat(opened, axis, joined, result, shape)
-        yield self._reshape(joined, self._shape(result), result.name, result.tensor)
+        for part in step.parts:
+            opened.append((yield from self._opened(part, fold)))
+        joined = result.name if fold is None else self._between(f"{result.name}/joined")
+        axis = slab.axis if fold is None else 2
+        yield self._concat(opened, axis, joined, result, self._folded(result, fold))
+        self._have(result, fold, joined)
+        if result.slab is None:
+            yield from self._closed(result)
+
+    def _opened(self, piece: Piece, fold: int | None) -> Generator[Draft, None, str]:
+        """Name of a value of a piece in blocks, in the shape in which it can be cut along a spatial axis."""
+        key = (piece.name, fold)
+        if fold is None or key not in self.folded:
+            yield from self._closed(piece)
+        if fold is None:
+            return piece.name
+        if key not in self.folded:
+            self.folded[key] = self._between(f"{piece.name}/open_{fold}")
+            yield self._reshape(piece.name, self._folded(piece, fold), self.folded[key], piece.tensor)
+        return self.folded[key]
+
+    def _have(self, piece: Piece, fold: int | None, name: str) -> None:
+        """Take note that a piece has a value in this shape only."""
+        if fold is not None:
+            self.folded[piece.name, fold] = name
+            self.unmade[piece.name] = fold
+
+    def _closed(self, piece: Piece) -> Iterator[Draft]:
+        """The value of a piece in its own shape, where there is none yet."""
+        fold = self.unmade.pop(piece.name, None)
+        if fold is not None:
+            yield self._reshape(self.folded[piece.name, fold], self._shape(piece), piece.name, piece.tensor)
+
+    def _folded(self, piece: Piece, fold: int | None) -> Shape:
+        shape = self._shape(piece)
+        return shape if fold is None else folded_shape(shape, fold, self.view.channel_block)[0]
+
+    def _folded_slab(self, part: Slab, source: Piece, fold: int | None) -> Slab:
+        """A slab of a piece in blocks as one of its folded shape."""
+        if fold is None or part.axis == 0:
+            return part
+        if part.axis == fold:
+            return part._replace(axis=2)
+        rows = self._shape(source)[HEIGHT] if fold == WIDTH else 1
+        return Slab(1, part.start // self.view.channel_block * rows, part.stop // self.view.channel_block * rows)
 
     def _fill(self, step: FillStep) -> Iterator[Draft]:
         """Write a part into the buffer, both seen as [1, what lies before the axis, the axis, what lies behind]."""
@@ -269,54 +314,6 @@ def folded_shape(shape: Shape, axis: int, block: int) -> tuple[Shape, int]:
     if axis == HEIGHT:
         return (batch, channels // block, height, width * block), 2
     return (batch, channels // block * height, width, block), 2
-
-
-def with_outputs(model: ir.Model, view: ModelView, names: Mapping[str, str]) -> ir.Model:
-    """A copy of a model that also gives the values named; `names` maps each to the tensor whose type it has."""
-    copy = model.clone()
-    given = {value.name for value in copy.graph.outputs}
-    for node in copy.graph:
-        for value in node.outputs:
-            name = value.name or ""
-            if name in names and name not in given:
-                tensor = view.tensors[names[name]]
-                value.type = ir.TensorType(DATA_TYPES[tensor.dtype])
-                copy.graph.outputs.append(value)
-    return copy
-
-
-def compared_pieces(regions: Iterable[TiledRegion]) -> tuple[tuple[RunStep, Piece], ...]:
-    """Everything that ops make in tiles, in order."""
-    steps = (step for region in regions for step in region.steps if isinstance(step, RunStep))
-    return tuple((step, piece) for step in steps for piece in step.makes if piece is not None)
-
-
-def first_difference(
-    view: ModelView,
-    pieces: Sequence[tuple[RunStep, Piece]],
-    whole: Mapping[str, Any],
-    split: Mapping[str, Any],
-    is_same: Callable[[Any, Any], bool],
-) -> int | None:
-    """The first op that makes, in some tile, what is not the same as in the whole model; None where none does.
-
-    Only what was asked of a tile counts: beyond it, values may be wrong.
-    """
-    for step, piece in pieces:
-        made, asked = step.work.sliced.makes, step.work.asked
-        inner = Slab(asked.axis, asked.start - made.start, asked.stop - made.start)
-        ours = _cut(view, piece.tensor, split[piece.name], inner)
-        if not is_same(_cut(view, piece.tensor, whole[piece.tensor], asked), ours):
-            return step.work.op
-    return None
-
-
-def _cut(view: ModelView, tensor: str, array: Any, slab: Slab) -> Any:
-    """A slab of an array, which may lie in blocks of channels."""
-    if tensor not in view.blocked:
-        return array[(slice(None),) * slab.axis + (slice(slab.start, slab.stop),)]
-    shape, axis = folded_shape(array.shape, slab.axis, view.channel_block)
-    return array.reshape(shape)[(slice(None),) * axis + (slice(slab.start, slab.stop),)]
 
 
 def tile_order(split: ir.Model, graph: Graph) -> list[int]:

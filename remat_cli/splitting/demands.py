@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from remat_cli.splitting.bands import Banding
 from remat_cli.splitting.op_view import Slab, tile_bounds
+from remat_cli.splitting.recast import Recast
 from remat_cli.splitting.tiling import TileWork
 from remat_cli.splitting.view import ModelView
 
@@ -15,11 +16,12 @@ class BandedOps:
     """What tiles do: by op its work per tile (None where nothing is left to make), and tensors that are joined.
 
     Bands of a tensor are the slabs asked of its maker. `whole` are tensors made in bands that some reader, or the
-    model's output, needs whole.
+    model's output, needs whole. `kept` gives by op that runs again the slabs that it does not make, by tile.
     """
 
     works: Mapping[int, tuple[TileWork | None, ...]]
     whole: frozenset[str]
+    kept: Mapping[int, Mapping[int, Slab]]
 
 
 @dataclass(frozen=True)
@@ -29,15 +31,15 @@ class UncutOp:
     op: int
 
 
-def band_works(view: ModelView, order: Sequence[int], banding: Banding) -> BandedOps | UncutOp:
+def band_works(cast: Recast, banding: Banding) -> BandedOps | UncutOp:
     """From the last op backwards: what is asked of each op, and what it then needs."""
-    demands = _Demands(view, banding)
-    for op in reversed(order):
+    demands = _Demands(cast.view, cast.twins, banding)
+    for op in reversed(cast.order):
         if op not in banding.crew:
             demands.read_whole(op)
         elif not demands.read_in_tiles(op):
             return UncutOp(op)
-    return BandedOps(demands.works, frozenset(demands.whole))
+    return BandedOps(demands.works, frozenset(demands.whole), demands.kept)
 
 
 @dataclass
@@ -45,11 +47,13 @@ class _Demands:
     """What is asked: by tensor a slab per tile of its maker's crew; `entire` are those of which nothing may miss."""
 
     view: ModelView
+    twins: Mapping[str, str]
     banding: Banding
     works: dict[int, tuple[TileWork | None, ...]] = field(default_factory=dict)
     asked: dict[str, dict[int, Slab]] = field(default_factory=lambda: defaultdict(dict))
     entire: set[str] = field(default_factory=set)
     whole: set[str] = field(default_factory=set)
+    kept: dict[int, dict[int, Slab]] = field(default_factory=lambda: defaultdict(dict))
 
     def read_whole(self, op: int) -> None:
         """All that an op in one piece reads."""
@@ -65,7 +69,14 @@ class _Demands:
         if slabs is None:
             return False
         works: list[TileWork | None] = []
+        first_times = self._first_times(op)
+        kept_tiles = int(self.banding.kept_share * len(slabs)) if first_times else 0
         for tile, slab in enumerate(slabs):
+            if tile < kept_tiles:
+                works.append(None)
+                if slab is not None:
+                    self._keep(op, tile, slab, first_times)
+                continue
             work = None if slab is None else self._work(op, slab)
             if work is None and slab is not None:
                 return False
@@ -74,6 +85,24 @@ class _Demands:
                 self._want(op, tile, work)
         self.works[op] = tuple(works)
         return any(work is not None for work in works)
+
+    def _first_times(self, op: int) -> tuple[str, ...]:
+        """The tensors that an op makes again, if all are cut alike both times and there is nothing else it makes."""
+        made = [name for name in self.view.makes[op] if name]
+        found = tuple(self.twins.get(name, "") for name in made)
+        for name in found:
+            maker = self.view.tensors[name].producer if name else None
+            if maker is None or self.banding.crew.get(maker) != self.banding.crew[op]:
+                return ()
+            if self.banding.axis[maker] != self.banding.axis[op]:
+                return ()
+        return found
+
+    def _keep(self, op: int, tile: int, slab: Slab, names: Sequence[str]) -> None:
+        """Take a slab of what was made the first time."""
+        self.kept[op][tile] = slab
+        for name in names:
+            self.asked[name][tile] = slab.hull(self.asked[name].get(tile))
 
     def _work(self, op: int, slab: Slab) -> TileWork | None:
         sliced = self.view.slice(op, slab)

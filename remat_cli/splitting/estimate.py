@@ -1,6 +1,6 @@
 """What a tiled region would hold and cost, from the whole ops' figures: quick, to choose between many candidates."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from remat_cli.core.profile import OpCost
@@ -55,6 +55,22 @@ def estimate(
         peak = max(peak, memory.held_during(index, _workspace(step, view, costs)))
         time_ns += step_time_ns(step, view, costs)
     return Estimate(peak, time_ns, sum(costs[op].time_ns for op in ops))
+
+
+def held_at_peak(
+    view: ModelView, costs: Sequence[OpCost], steps: Sequence[Step], lasting: frozenset[str]
+) -> tuple[int, Mapping[str, int]]:
+    """The step of a whole run during which most is held, and the bytes of each storage then, by its owner's name."""
+    memory = _Memory(view, steps, frozenset(), lasting)
+    most, found, at = -1, {}, 0
+    for index, step in enumerate(steps):
+        before = {name: memory.size[name] for name in memory.until}
+        held = memory.held_during(index, _workspace(step, view, costs))
+        if held > most:
+            made = {memory.storage[piece.name] for piece in results_of(step)}
+            most, at = held, index
+            found = before | {name: memory.size[name] for name in made}
+    return at, found
 
 
 def piece_bytes(view: ModelView, piece: Piece) -> int:

@@ -1,24 +1,25 @@
 """All steps of a model in bands, from the slabs that tiles make: cut, run, join; not yet in order."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
 from remat_cli.splitting.bands import Banding
 from remat_cli.splitting.demands import BandedOps, is_alike
 from remat_cli.splitting.op_view import Slab
+from remat_cli.splitting.recast import Recast
 from remat_cli.splitting.steps import RAW, CutStep, FillStep, JoinStep, Piece, RunStep, Step, WholeStep
 from remat_cli.splitting.tiling import TileWork
 from remat_cli.splitting.view import ModelView
 
 
-def weave(view: ModelView, order: Sequence[int], banding: Banding, banded: BandedOps, may_fill: bool) -> list[Step]:
+def weave(cast: Recast, banding: Banding, banded: BandedOps, may_fill: bool) -> list[Step]:
     """Every step of the model in bands, each after those whose results it reads.
 
     Where `may_fill`, tensors needed whole are filled in place, tile by tile; joined otherwise.
     """
-    weaver = _Weaver(view, tuple(order), banding, banded, may_fill)
-    for op in order:
+    weaver = _Weaver(cast.view, cast.order, cast.twins, banding, banded, may_fill)
+    for op in cast.order:
         weaver.add(op)
     return weaver.steps
 
@@ -29,6 +30,7 @@ class _Weaver:
 
     view: ModelView
     order: tuple[int, ...]
+    twins: Mapping[str, str]
     banding: Banding
     banded: BandedOps
     may_fill: bool
@@ -44,9 +46,13 @@ class _Weaver:
             made = tuple(Piece(name, name, None) for name in self.view.makes[op] if name)
             self._put(WholeStep(op, reads, made))
             return
+        kept = self.banded.kept.get(op, {})
         for tile, work in enumerate(self.banded.works[op]):
             if work is not None:
                 self._run(op, tile, work)
+            elif tile in kept:
+                for name in self.view.makes[op]:
+                    self.bands.setdefault(name, []).append(self._piece(self.twins[name], kept[tile], op))
         for name in self.view.makes[op]:
             if name in self.banded.whole:
                 self._make_whole(name)
@@ -65,6 +71,10 @@ class _Weaver:
         found: dict[int, int] = {}
         for op in self.order:
             found[op] = max((found[m] + self._waits(m, op) for m in self._makers(op)), default=0)
+        for op in reversed(self.order):  # what runs again does so for its readers
+            if any(name in self.twins for name in self.view.makes[op]):
+                readers = [r for name in self.view.makes[op] if name for r in self.view.readers[name]]
+                found[op] = min((found[reader] for reader in readers), default=found[op])
         return found
 
     def _makers(self, op: int) -> list[int]:

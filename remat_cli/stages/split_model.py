@@ -21,12 +21,10 @@ from remat_cli.runtime.session import optimize
 from remat_cli.runtime.turns import time_in_turn
 from remat_cli.splitting.build import (
     FILL_SINCE,
-    compared_pieces,
-    first_difference,
     reordered,
     tile_order,
-    with_outputs,
 )
+from remat_cli.splitting.differences import compared_pieces, first_difference, with_outputs
 from remat_cli.splitting.steps import TiledRegion
 from remat_cli.splitting.view import ModelView
 from remat_cli.stages.corrections import known_corrections, with_corrections

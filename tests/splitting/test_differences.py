@@ -7,11 +7,9 @@ import onnx_ir as ir
 
 from remat_cli.splitting.build import (
     SPLIT_OF,
-    compared_pieces,
-    first_difference,
     split_model,
-    with_outputs,
 )
+from remat_cli.splitting.differences import compared_pieces, first_difference, with_outputs
 from remat_cli.splitting.steps import TiledRegion, region_steps
 from remat_cli.splitting.tiling import Cutting
 from tests.helpers import to_bytes
