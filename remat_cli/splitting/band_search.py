@@ -27,7 +27,7 @@ from remat_cli.splitting.weave import weave
 MOST_SIZES = 16  # sizes from which tensors are kept in bands
 SHARES = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)  # of the largest tensor: how large a band may be
 CROSSINGS = (1, 4)  # how much larger tiles may be that read across bands, for every one of which they take a step
-CROSSINGS = (1, 4)  # how much larger tiles may be that read across bands, every one of which they must cut
+CROSSINGS = (1.0, 4.0, 0.5)  # how much larger tiles may be that read across bands, every one of which they must cut
 MOST_STEPS, STEPS_PER_OP = 3_000, 20  # a model of more is slow to load and to plan
 MOST_STARTS, MOST_COPIES = 3, 8  # bandings in which ops are made again, and how many times over
 KEPT_SHARES = (0.75, 0.5, 0.25)  # of the bands of what is made again, that are not
@@ -115,7 +115,7 @@ class BandSearch:
         step = max(1, -(-len(sizes) // MOST_SIZES))
         return tuple(sizes[step - 1 :: step])
 
-    def _fewest_tiles(self, least: int, lean: Lean, crossing: int, free_bytes: int, ends: float) -> None:
+    def _fewest_tiles(self, least: int, lean: Lean, crossing: float, free_bytes: int, ends: float) -> None:
         """Judge bandings from one size on, by bisection: more tiles need less memory, until there are too many."""
         low, high = 0, len(SHARES) - 1
         while low <= high and time.monotonic() < ends:
@@ -126,11 +126,11 @@ class BandSearch:
             else:
                 low = middle + 1
 
-    def _member(self, least: int, lean: Lean, crossing: int, share: int) -> BandCandidate | None:
+    def _member(self, least: int, lean: Lean, crossing: float, share: int) -> BandCandidate | None:
         key = (least, lean, crossing, share)
         if key not in self.judged:
             size = self._largest // share
-            self.judged[key] = self.banded(BandRules(least, lean, self.limits.axis), BandSize(size, crossing * size))
+            self.judged[key] = self.banded(BandRules(least, lean, self.limits.axis), BandSize(size, int(crossing * size)))
         return self.judged[key]
 
     @cached_property
