@@ -130,7 +130,9 @@ class BandSearch:
         key = (least, lean, crossing, share)
         if key not in self.judged:
             size = self._largest // share
-            self.judged[key] = self.banded(BandRules(least, lean, self.limits.axis), BandSize(size, int(crossing * size)))
+            self.judged[key] = self.banded(
+                BandRules(least, lean, self.limits.axis), BandSize(size, int(crossing * size))
+            )
         return self.judged[key]
 
     @cached_property

@@ -1,0 +1,159 @@
+"""Models in other ops: norms taken apart, layouts and whole chains made again, always with the same bits."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import pytest
+
+from remat_cli.core.profile import OpCost
+from remat_cli.splitting.again import copies_at_peak
+from remat_cli.splitting.recast import Copied, Recast, layouts_apart, with_copies
+from remat_cli.splitting.recast_norms import norms_apart
+from remat_cli.splitting.steps import Piece, WholeStep
+from tests.splitting.random_models import Sketch
+from tests.splitting.split_case import Case, check_same, make_case
+from tests.splitting.test_bands import check, search
+
+NOTHING = frozenset[str]()
+
+
+def as_it_is(case: Case) -> Recast:
+    costs = tuple(OpCost(op.name, 1_000_000) for op in case.view.graph.ops)
+    return Recast(case.view, case.timeline.order, costs, {}, {})
+
+
+def normalised(groups: int, channels: int = 32, size: int = 24, items: int = 1, scale: bool = True) -> Case:
+    """Convolutions with a normalisation between them; as many groups as channels is one of instances."""
+    sketch = Sketch(np.random.default_rng(groups))
+    shape = [items, channels, size, size]
+    weight = sketch.weight(channels, 3, 3, 3, scale=0.3)
+    value = sketch.input("x", [items, 3, size, size])
+    value = sketch.add("Conv", [value, weight], shape, kernel_shape=[3, 3], pads=[1, 1, 1, 1])
+    factor, shift = (sketch.weight(groups) for _ in range(2))
+    if not scale:
+        factor = sketch.constant(np.ones(groups, np.float32))
+        shift = sketch.constant(np.zeros(groups, np.float32))
+    if groups != channels:
+        grouped = [items, groups, channels // groups * size * size]
+        into = sketch.constant(np.array([0, groups, -1], np.int64))
+        value = sketch.add("Reshape", [value, into], grouped)
+        value = sketch.add("InstanceNormalization", [value, factor, shift], grouped, epsilon=1e-6)
+        back = sketch.constant(np.array(shape, np.int64))
+        value = sketch.add("Reshape", [value, back], shape)
+        value = sketch.add("Mul", [value, sketch.weight(channels, 1, 1)], shape)
+    else:
+        value = sketch.add("InstanceNormalization", [value, factor, shift], shape)
+    value = sketch.add("Relu", [value], shape)
+    weight = sketch.weight(8, channels, 3, 3, scale=0.1)
+    value = sketch.add("Conv", [value, weight], [items, 8, size, size], kernel_shape=[3, 3], pads=[1, 1, 1, 1])
+    return make_case(sketch.sample([sketch.add("GlobalAveragePool", [value], [items, 8, 1, 1])]))
+
+
+@pytest.mark.parametrize("groups", [4, 8, 32])
+@pytest.mark.parametrize("items", [1, 2])
+@pytest.mark.parametrize("scale", [True, False])
+def test_a_norm_taken_apart_has_the_same_bits(groups, items, scale):
+    case = normalised(groups, items=items, scale=scale)
+    apart = norms_apart(as_it_is(case), 1, NOTHING)
+    kinds = [op.op_type for op in apart.view.graph.ops]
+    assert "InstanceNormalization" not in kinds
+    assert kinds.count("ReduceMean") == 2
+    check_same(case, apart.view.model, (groups, items, scale))
+
+
+@pytest.mark.parametrize("size", [5, 7, 9, 18])
+def test_a_norm_over_lines_that_begin_unlike_in_memory_stays_whole(size):
+    case = normalised(32, size=size)
+    assert ("InstanceNormalization" in kinds_of(norms_apart(as_it_is(case), 1, NOTHING))) == bool(size * size % 16)
+
+
+def kinds_of(cast: Recast) -> list[str]:
+    return [op.op_type for op in cast.view.graph.ops]
+
+
+def test_a_norm_that_is_small_or_forbidden_stays_whole():
+    case = normalised(8)
+    largest = max(tensor.size_bytes for tensor in case.view.graph.tensors)
+    assert norms_apart(as_it_is(case), largest + 1, NOTHING) == as_it_is(case)
+    name = next(op.name for op in case.view.graph.ops if op.op_type == "InstanceNormalization")
+    assert norms_apart(as_it_is(case), 1, frozenset({name})) == as_it_is(case)
+
+
+def test_what_a_norm_became_stands_for_it():
+    case = normalised(8)
+    apart = norms_apart(as_it_is(case), 1, NOTHING)
+    whole = {op.name for op in case.view.graph.ops}
+    assert {apart.stands_for(op) for op in apart.order} <= whole
+    assert sum(apart.stands_for(op).endswith("InstanceNormalization") for op in apart.order) > 10
+
+
+@pytest.mark.parametrize(("groups", "percent"), [(4, 80), (8, 75), (32, 72)])
+def test_a_model_with_norms_goes_in_bands(groups, percent):
+    case = normalised(groups, size=48)
+    peak = max(case.timeline.memory_bytes)
+    found = search(case, may_fill=case.may_fill).propose(peak * percent // 100, time.monotonic() + 60)
+    assert found is not None
+    assert found.cost.peak_bytes <= peak * percent // 100
+    check(case, found)
+
+
+def test_each_reader_of_another_layout_has_its_own_copy_where_the_layout_before_is_read_as_well():
+    sketch = Sketch(np.random.default_rng(0))
+    shape = [1, 16, 16, 16]
+    value = sketch.add(
+        "Conv", [sketch.input("x", [1, 3, 16, 16]), sketch.weight(16, 3, 1, 1)], shape, kernel_shape=[1, 1]
+    )
+    after = sketch.add("Conv", [value, sketch.weight(16, 16, 1, 1)], shape, kernel_shape=[1, 1])
+    one, two = (sketch.add(kind, [value], shape) for kind in ("Erf", "Abs"))
+    case = make_case(sketch.sample([after, one, two]))
+    if not case.view.blocked:
+        pytest.skip("this processor has no blocked layout")
+    before, cast = as_it_is(case), layouts_apart(as_it_is(case), 1)
+    assert kinds_of(cast).count("ReorderOutput") == kinds_of(before).count("ReorderOutput") + 1
+    assert layouts_apart(before, 1 << 30) == before
+    check_same(case, cast.view.model, "copied layouts")
+
+
+def chain() -> Case:
+    """A large tensor that is read at once, and again at the end, with another large one made in between."""
+    sketch = Sketch(np.random.default_rng(0))
+    large = sketch.add("Tile", [sketch.input("x", [1, 64]), sketch.constant(np.array([64, 1], np.int64))], [64, 64])
+    first = sketch.add("ReduceMax", [sketch.add("Abs", [large], [64, 64])], [1, 1])
+    other = sketch.add(
+        "Exp", [sketch.add("Tile", [first, sketch.constant(np.array([64, 64], np.int64))], [64, 64])], [64, 64]
+    )
+    second = sketch.add("ReduceMax", [sketch.add("Neg", [other], [64, 64])], [1, 1])
+    last = sketch.add("ReduceMax", [sketch.add("Mul", [large, second], [64, 64])], [1, 1])
+    return make_case(sketch.sample([last]))
+
+
+def test_ops_made_again_serve_the_readers_named_and_no_other():
+    case = chain()
+    cast = as_it_is(case)
+    maker = next(i for i, op in enumerate(case.view.graph.ops) if op.op_type == "Tile")
+    late = next(i for i, op in enumerate(case.view.graph.ops) if op.op_type == "Mul")
+    copied = with_copies(cast, [Copied((maker,), frozenset({late}))])
+    name = case.view.makes[maker][0]
+    assert list(copied.twins.values()) == [name]
+    assert len(copied.view.readers[name]) == len(case.view.readers[name]) - 1
+    check_same(case, copied.view.model, "made again")
+
+
+def test_what_lies_idle_at_the_peak_is_made_again():
+    case = chain()
+    cast = as_it_is(case)
+    view = case.view
+    steps = [
+        WholeStep(
+            op,
+            tuple(Piece(name, name, None) for name in view.reads[op] if name in view.tensors),
+            tuple(Piece(name, name, None) for name in view.makes[op] if name),
+        )
+        for op in cast.order
+    ]
+    choices = copies_at_peak(cast, steps, frozenset(t.name for t in view.graph.tensors if t.kept))
+    assert choices
+    assert [view.graph.ops[op].op_type for op in choices[0].ops] == ["Tile"]
+    assert [view.graph.ops[op].op_type for op in choices[0].readers] == ["Mul"]
