@@ -14,6 +14,7 @@ from remat_cli.splitting.recast import Copied, Recast
 from remat_cli.splitting.steps import RunStep, Step, WholeStep, reads_of, results_of
 
 MOST_OPS = 8  # that one tensor is made again from
+SMALL_SHARE = 0.1  # of what is dropped: so much is rather held than made again
 LEAST_GAIN = 0.25  # of what is dropped, that must not be held instead
 MOST_CHOICES = 3
 
@@ -86,12 +87,12 @@ class _Peak:
         time_ns = sum(self.cast.costs[op].time_ns for op in ops)
         return _Choice(Copied(tuple(sorted(ops, key=place.__getitem__)), frozenset(late)), gain, time_ns)
 
-    def _add(self, name: str, first: int, size: int, ops: list[int]) -> int:
+    def _add(self, name: str, first: int, gain_bytes: int, ops: list[int]) -> int:
         """Add the maker of a tensor, and of what it reads if that is large and gone by then; bytes held longer now."""
         view = self.cast.view
         maker = view.tensors[name].producer
         if maker is None or len(ops) > MOST_OPS or not view.graph.ops[maker].repeatable:
-            return size
+            return self.cast.view.tensors[name].size_bytes
         if maker in ops:
             return 0
         ops.append(maker)
@@ -103,8 +104,6 @@ class _Peak:
             is_there = source in self.lasting or any(at >= first for at, _ in self._reads[source])
             if is_there:
                 continue
-            if 2 * tensor.size_bytes > size:
-                longer += self._add(source, first, tensor.size_bytes, ops)
-            else:
-                longer += tensor.size_bytes
+            is_small = tensor.size_bytes < SMALL_SHARE * gain_bytes
+            longer += tensor.size_bytes if is_small else self._add(source, first, gain_bytes, ops)
         return longer

@@ -26,8 +26,7 @@ from remat_cli.splitting.weave import weave
 
 MOST_SIZES = 16  # sizes from which tensors are kept in bands
 SHARES = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)  # of the largest tensor: how large a band may be
-CROSSINGS = (1, 4)  # how much larger tiles may be that read across bands, for every one of which they take a step
-CROSSINGS = (1.0, 4.0, 0.5)  # how much larger tiles may be that read across bands, every one of which they must cut
+CROSSINGS: tuple[float, ...] = (1.0, 4.0, 0.5)  # how much larger tiles may be that read across bands
 MOST_STEPS, STEPS_PER_OP = 3_000, 20  # a model of more is slow to load and to plan
 MOST_STARTS, MOST_COPIES = 3, 8  # bandings in which ops are made again, and how many times over
 KEPT_SHARES = (0.75, 0.5, 0.25)  # of the bands of what is made again, that are not

@@ -14,7 +14,7 @@ from remat_cli.onnx_io.op_facts import NCHWC
 from remat_cli.splitting.op_view import OpView, Shape, Slab, Sliced, Value, of_first
 from remat_cli.splitting.rules_matrix import is_same_product
 
-SPATIAL = 2  # axes before this one are batch and channels
+SPATIAL = 2  # axes before this one are batch and channels, where channels do not come last
 _WIDEST_BUFFERED = 1900  # measured: rows of 2,050 elements and more are pooled element by element, in another order
 
 
@@ -37,7 +37,7 @@ class OpWindow:
 def convolution(op: OpView, slab: Slab) -> Sliced | None:
     """Conv with what its optimised forms add: a tensor summed to the result (input 3), and an activation."""
     kernel = tuple(op.input_shape(1)[SPATIAL:])
-    sliced = _windowed(op, slab, kernel, sum_input=3)
+    sliced = windowed(op, slab, kernel, sum_input=3)
     if sliced is None:
         return None
     is_exact = _is_same_blocked(op, slab, kernel) if op.key[0] == NCHWC else _is_same_plain(op, slab, kernel)
@@ -50,13 +50,11 @@ def pooling(op: OpView, slab: Slab) -> Sliced | None:
     if sum(shape is not None for shape in op.outputs) > 1 or (op.node.op_type == "LpPool" and is_auto_padded):
         return None  # LpPool's own padding was measured not to be what ONNX defines
     kernel = op.integers("kernel_shape")
-    sliced = _windowed(op, slab, kernel, sum_input=None)
+    sliced = windowed(op, slab, kernel)
     if sliced is None or slab.axis == 0:
         return sliced
-    pads = sliced.attributes["pads"]
-    assert isinstance(pads, tuple)
-    if any(pad >= size for pad, size in zip(pads, kernel * 2, strict=True)):
-        return None  # the runtime refuses padding as large as the kernel
+    if is_padded_too_far(sliced, kernel):
+        return None
     is_exact = _is_same_maximum(op, slab) if op.node.op_type == "MaxPool" else _is_same_sum(op, slab, sliced, kernel)
     return sliced if is_exact or op.may_reassociate else None
 
@@ -66,13 +64,20 @@ def batch_only(op: OpView, slab: Slab) -> Sliced | None:
     return of_first(op, slab, slab) if slab.axis == 0 else None
 
 
-def windows_of(op: OpView, kernel: tuple[int, ...]) -> tuple[OpWindow, ...]:
-    """One window per spatial axis, `auto_pad` resolved as ONNX defines it."""
+def is_padded_too_far(sliced: Sliced, kernel: tuple[int, ...]) -> bool:
+    """Whether a slab of pooling has padding as large as the kernel, which the runtime refuses."""
+    pads = sliced.attributes.get("pads", ())
+    assert isinstance(pads, tuple)
+    return any(pad >= size for pad, size in zip(pads, kernel * 2, strict=False))
+
+
+def windows_of(op: OpView, kernel: tuple[int, ...], first: int = SPATIAL) -> tuple[OpWindow, ...]:
+    """One window per spatial axis, of which `first` is the outermost; `auto_pad` resolved as ONNX defines it."""
     count = len(kernel)
     strides = op.integers("strides") or (1,) * count
     dilations = op.integers("dilations") or (1,) * count
     pads = op.integers("pads") or (0,) * (2 * count)
-    sizes = op.input_shape(0)[SPATIAL:]
+    sizes = op.input_shape(0)[first:]
     mode = op.text("auto_pad", "NOTSET")
     windows = []
     for i in range(count):
@@ -91,14 +96,17 @@ def _auto_padded(window: OpWindow, size: int, mode: str) -> OpWindow:
     return replace(window, before=before, after=after)
 
 
-def _windowed(op: OpView, slab: Slab, kernel: tuple[int, ...], sum_input: int | None) -> Sliced | None:
+def windowed(
+    op: OpView, slab: Slab, kernel: tuple[int, ...], first: int = SPATIAL, sum_input: int | None = None
+) -> Sliced | None:
+    """A slab along the batch or a spatial axis, with the padding left to it; `first` is the outermost spatial axis."""
     others: list[Slab | None] = [None] * (len(op.inputs) - 1)
     if sum_input is not None and op.has_input(sum_input):
         others[sum_input - 1] = slab
     if slab.axis == 0:
         return Sliced((slab, *others), slab)
-    windows, index = windows_of(op, kernel), slab.axis - SPATIAL
-    if index < 0 or not _explains_shape(op, windows):
+    windows, index = windows_of(op, kernel, first), slab.axis - first
+    if not 0 <= index < len(windows) or not _explains_shape(op, windows, first):
         return None
     cut = _cut(windows[index], op.input_shape(0)[slab.axis], slab)
     if cut is None:
@@ -107,14 +115,15 @@ def _windowed(op: OpView, slab: Slab, kernel: tuple[int, ...], sum_input: int | 
     return Sliced((need, *others), slab, _padding((*windows[:index], window, *windows[index + 1 :])))
 
 
-def _explains_shape(op: OpView, windows: tuple[OpWindow, ...]) -> bool:
+def _explains_shape(op: OpView, windows: tuple[OpWindow, ...], first: int) -> bool:
     """Whether the windows give as many outputs as the op has, so that nothing about its padding is misread.
 
     The runtime's own padding (SAME) was measured to leave out dilations.
     """
     if op.text("auto_pad", "NOTSET").startswith("SAME") and any(window.dilation > 1 for window in windows):
         return False
-    sizes, outputs = op.input_shape(0)[SPATIAL:], op.output_shape[SPATIAL:]
+    spatial = slice(first, first + len(windows))
+    sizes, outputs = op.input_shape(0)[spatial], op.output_shape[spatial]
     for window, size, extent in zip(windows, sizes, outputs, strict=True):
         room = size + window.before + window.after - window.reach
         least = room // window.stride + 1
