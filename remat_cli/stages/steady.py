@@ -32,6 +32,7 @@ PROLOGUE_NS = 20_000  # what the form's own ops take
 BALLAST_SHARE = 1.25  # of what may be live: gaps of the arena need room too, and who caps the arena caps the ballast
 NO_BALLAST = SteadyForm()
 MOST_BALLASTS = 3
+MOST_REQUESTS, LEAST_FORMS = 300_000, 8  # simulated in the search for ballasts, run by run; forms tried in any case
 RESERVED_SHARE = 0.02
 LEAST_STEP_SHARE = 0.005  # by which one more ballast, or another one, has to be better
 
@@ -143,7 +144,8 @@ def _leanest(within: Judged, branch: SteadyBranch, most_bytes: int) -> Formed | 
         return None
     requests = run_requests(within.graph, within.plan, within.kept)
     best = Formed(NO_BALLAST, forecast(steady_requests(requests, branch, NO_BALLAST), NO_BALLAST))
-    for form in _forms(BALLAST_SHARE * most_bytes):
+    forms = _forms(BALLAST_SHARE * most_bytes)
+    for form in itertools.islice(forms, max(LEAST_FORMS, MOST_REQUESTS // len(requests))):
         asked = steady_requests(requests, branch, form)
         runs = forecast_below(asked, form, int(best.runs.most_bytes * (1 - LEAST_STEP_SHARE)))
         if runs is not None and _price(runs) < _price(best.runs):
