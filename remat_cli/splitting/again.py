@@ -14,9 +14,9 @@ from remat_cli.splitting.recast import Copied, Recast
 from remat_cli.splitting.steps import RunStep, Step, WholeStep, reads_of, results_of
 
 MOST_OPS = 8  # that one tensor is made again from
-SMALL_SHARE = 0.1  # of what is dropped: so much is rather held than made again
+SMALL_SHARES = (0.5, 0.1)  # of what is dropped: so much is rather held for it than made again in turn
 LEAST_GAIN = 0.25  # of what is dropped, that must not be held instead
-MOST_CHOICES = 3
+MOST_CHOICES = 2
 
 
 def copies_at_peak(cast: Recast, steps: Sequence[Step], lasting: frozenset[str]) -> tuple[Copied, ...]:
@@ -25,7 +25,8 @@ def copies_at_peak(cast: Recast, steps: Sequence[Step], lasting: frozenset[str])
     `lasting` are the tensors held to the end.
     """
     peak = _Peak(cast, tuple(steps), lasting)
-    choices = [choice for name in peak.held if (choice := peak.choice(name)) is not None]
+    found = (peak.choice(name, share) for name in peak.held for share in SMALL_SHARES)
+    choices = list({choice.copied: choice for choice in found if choice is not None}.values())
     choices.sort(key=lambda choice: choice.time_ns / choice.gain_bytes)
     return tuple(choice.copied for choice in choices[:MOST_CHOICES])
 
@@ -70,7 +71,7 @@ class _Peak:
                     found[piece.tensor].append((index, op))
         return found
 
-    def choice(self, name: str) -> _Choice | None:
+    def choice(self, name: str, small_share: float) -> _Choice | None:
         """How to make a tensor again for those who read it after the peak; None where that gains nothing."""
         index, reads = self._found[0], self._reads[name]
         begun = {op for at, op in reads if at <= index}
@@ -80,14 +81,15 @@ class _Peak:
         first = min(at for at, op in reads if op in late)
         ops: list[int] = []
         going_on = sum(op in begun for at, op in reads if at > index) / max(1, sum(op in begun for _, op in reads))
-        gain = int(self.held[name] * (1 - going_on)) - self._add(name, first, self.held[name], ops)
+        longer = self._add(name, first, small_share * self.held[name], ops)
+        gain = int(self.held[name] * (1 - going_on)) - longer
         if not ops or len(ops) > MOST_OPS or gain < LEAST_GAIN * self.held[name]:
             return None
         place = {op: at for at, op in enumerate(self.cast.order)}
         time_ns = sum(self.cast.costs[op].time_ns for op in ops)
         return _Choice(Copied(tuple(sorted(ops, key=place.__getitem__)), frozenset(late)), gain, time_ns)
 
-    def _add(self, name: str, first: int, gain_bytes: int, ops: list[int]) -> int:
+    def _add(self, name: str, first: int, small_bytes: float, ops: list[int]) -> int:
         """Add the maker of a tensor, and of what it reads if that is large and gone by then; bytes held longer now."""
         view = self.cast.view
         maker = view.tensors[name].producer
@@ -104,6 +106,6 @@ class _Peak:
             is_there = source in self.lasting or any(at >= first for at, _ in self._reads[source])
             if is_there:
                 continue
-            is_small = tensor.size_bytes < SMALL_SHARE * gain_bytes
-            longer += tensor.size_bytes if is_small else self._add(source, first, gain_bytes, ops)
+            is_small = tensor.size_bytes < small_bytes
+            longer += tensor.size_bytes if is_small else self._add(source, first, small_bytes, ops)
         return longer

@@ -16,20 +16,22 @@ from remat_cli.splitting.again import copies_at_peak
 from remat_cli.splitting.bands import LEANS, Banding, BandRules, BandSize, Lean, band_ops
 from remat_cli.splitting.demands import UncutOp, band_works
 from remat_cli.splitting.estimate import Estimate, estimate
-from remat_cli.splitting.recast import Recast, layouts_apart, with_copies
+from remat_cli.splitting.recast import Copied, Recast, layouts_apart, with_copies
 from remat_cli.splitting.recast_norms import norms_apart
 from remat_cli.splitting.schedule import in_order
 from remat_cli.splitting.search import TILE_COUNTS, SplitLimits
-from remat_cli.splitting.steps import Step
+from remat_cli.splitting.steps import CutStep, FillStep, JoinStep, Step, results_of
 from remat_cli.splitting.view import ModelView
 from remat_cli.splitting.weave import weave
 
 MOST_SIZES = 16  # sizes from which tensors are kept in bands
 SHARES = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)  # of the largest tensor: how large a band may be
 CROSSINGS: tuple[float, ...] = (1.0, 4.0, 0.5)  # how much larger tiles may be that read across bands
-MOST_STEPS, STEPS_PER_OP = 3_000, 20  # a model of more is slow to load and to plan
+MOST_NODES, NODES_PER_OP = 3_000, 20  # in the written model, which else is slow to load and to plan
+MORE_NODES = 3  # times as many where nothing else fits
+GATE_NODES = 1.2  # per step: what holds the steps in place takes nodes too (measured: 0.9 to 1.4)
 MOST_STARTS, MOST_COPIES = 3, 8  # bandings in which ops are made again, and how many times over
-KEPT_SHARES = (0.75, 0.5, 0.25)  # of the bands of what is made again, that are not
+KEPT_SHARES = (0.75, 0.625, 0.5, 0.375, 0.25)  # of the bands of what is made again, that are not
 MOST_UNCUT = 64  # ops found not to be cut as asked before a banding is given up
 LEAST_SHARE = 32  # tensors smaller than such a part of the largest are no burden
 
@@ -45,6 +47,11 @@ class BandCandidate:
     steps: tuple[Step, ...]
     cost: Estimate
 
+    @cached_property
+    def nodes(self) -> int:
+        """About how many nodes the written model has."""
+        return nodes_of(self.cast.view, self.steps)
+
 
 @dataclass
 class BandSearch:
@@ -57,6 +64,7 @@ class BandSearch:
     forbidden: frozenset[str] = frozenset()
     judged: dict[object, BandCandidate | None] = field(default_factory=dict)
     casts: dict[int, Recast] = field(default_factory=dict)
+    copied: dict[tuple[int, Copied], Recast] = field(default_factory=dict)
 
     def propose(self, free_bytes: int, ends: float) -> BandCandidate | None:
         """The least time added of what fits `free_bytes`, found until `ends` on the clock; None where nothing fits."""
@@ -64,14 +72,23 @@ class BandSearch:
             for least in self._sizes:
                 self._fewest_tiles(least, lean, crossing, free_bytes, ends)
         best = self._cheapest(free_bytes)
-        if best is None:
+        if best is None or self._is_long(best):
             self._make_again(free_bytes, ends)
             best = self._cheapest(free_bytes)
         return None if best is None else self._refined(best, free_bytes, ends)
 
     def _cheapest(self, free_bytes: int) -> BandCandidate | None:
+        """Of what fits, the cheapest that is not too long; of long ones the shortest."""
         fits = [c for c in self.judged.values() if c is not None and c.cost.peak_bytes <= free_bytes]
-        return min(fits, key=_price, default=None)
+        return min(fits, key=self._price, default=None)
+
+    def _price(self, candidate: BandCandidate) -> tuple[int, int]:
+        if self._is_long(candidate):
+            return candidate.nodes, candidate.cost.added_ns
+        return 0, candidate.cost.added_ns
+
+    def _is_long(self, candidate: BandCandidate) -> bool:
+        return candidate.nodes > self._most_nodes
 
     def _make_again(self, free_bytes: int, ends: float) -> None:
         """Judge the smallest bandings with more and more ops made again, as long as the peak falls."""
@@ -90,21 +107,56 @@ class BandSearch:
         """The smallest of a few with ops made again; None where none is smaller."""
         best: BandCandidate | None = None
         for copied in copies_at_peak(start.cast, start.steps, self._lasting):
+            if (id(start.cast), copied) not in self.copied:
+                self.copied[id(start.cast), copied] = with_copies(start.cast, [copied])
+            cast = self.copied[id(start.cast), copied]
+            found = [self._of_cast(cast, start.rules, size) for size in self._sizes_around(start.size)]
+            smallest = min((other for other in found if other is not None), key=_peak, default=None)
+            for other in self._kept_in_part(smallest):
+                if other.cost.peak_bytes < _peak(best or start):
+                    best = other
             if time.monotonic() > ends:
                 break
-            key = (id(start), copied)
-            if key not in self.judged:
-                self.judged[key] = self._banded(with_copies(start.cast, [copied]), start.rules, start.size)
-            other = self.judged[key]
-            if other is not None and other.cost.peak_bytes < min(start.cost.peak_bytes, _peak(best or start)):
-                best = other
         return best
+
+    def _of_cast(self, cast: Recast, rules: BandRules, size: BandSize) -> BandCandidate | None:
+        key = (id(cast), rules, size)
+        if key not in self.judged:
+            self.judged[key] = self._banded(cast, rules, size)
+        return self.judged[key]
+
+    def _sizes_around(self, size: BandSize) -> Iterator[BandSize]:
+        """A size, and those next to it."""
+        share = min(range(len(SHARES)), key=lambda index: abs(SHARES[index] - self._largest / size.bytes))
+        for index in range(max(0, share - 1), min(len(SHARES), share + 2)):
+            for crossing in dict.fromkeys((1.0, size.crossing_bytes / size.bytes)):
+                yield self._size(SHARES[index], crossing)
+
+    def _size(self, share: int, crossing: float) -> BandSize:
+        return BandSize(self._largest // share, int(crossing * self._largest / share))
+
+    def _kept_in_part(self, candidate: BandCandidate | None) -> Iterator[BandCandidate]:
+        """The same with parts of what is made again kept: what those would be made from may go."""
+        if candidate is not None:
+            yield candidate
+            for share in KEPT_SHARES:
+                other = self._variant(candidate, replace(candidate.banding, kept_share=share))
+                if other is not None:
+                    yield other
+
+    def _variant(self, candidate: BandCandidate, banding: Banding) -> BandCandidate | None:
+        key = (id(candidate.cast), tuple(banding.axis.items()), banding.tiles, banding.kept_share)
+        if key not in self.judged:
+            found = self.judge(candidate.cast, candidate.rules, candidate.size, banding)
+            self.judged[key] = None if isinstance(found, UncutOp) else found
+        return self.judged[key]
 
     def restrict(self, limits: SplitLimits, forbidden: frozenset[str]) -> None:
         """Keep to other limits from now on, and never cut ops of these names."""
         self.limits, self.forbidden = limits, forbidden
         self.judged.clear()
         self.casts.clear()
+        self.copied.clear()
 
     @cached_property
     def _sizes(self) -> tuple[int, ...]:
@@ -146,7 +198,8 @@ class BandSearch:
         names = {op.name: number for number, op in enumerate(cast.view.graph.ops)}
         uncut = frozenset(names[name] for name in self.forbidden if name in names)
         for _ in range(MOST_UNCUT):
-            banding = band_ops(cast.view, cast.order, replace(rules, forbidden=uncut), size, self.limits.most_tiles)
+            here = replace(rules, forbidden=uncut, also=cast.sources)
+            banding = band_ops(cast.view, cast.order, here, size, self.limits.most_tiles)
             if not banding.crew:
                 return None
             found = self.judge(cast, rules, size, banding)
@@ -168,12 +221,16 @@ class BandSearch:
         if isinstance(works, UncutOp):
             return works
         steps = weave(cast, banding, works, self.limits.may_fill)
-        if len(steps) > min(MOST_STEPS, STEPS_PER_OP * len(self.order)):
+        if nodes_of(cast.view, steps) > MORE_NODES * self._most_nodes:
             return None
         ordered = in_order(cast.view, steps)
         cost = estimate(cast.view, cast.costs, ordered, frozenset(), cast.order, self._lasting)
         cost = replace(cost, whole_time_ns=sum(each.time_ns for each in self.costs))
         return BandCandidate(cast, rules, size, banding, tuple(ordered), cost)
+
+    @property
+    def _most_nodes(self) -> int:
+        return min(MOST_NODES, NODES_PER_OP * len(self.order))
 
     @cached_property
     def _lasting(self) -> frozenset[str]:
@@ -187,12 +244,12 @@ class BandSearch:
             for other in _variants(best):
                 if time.monotonic() > ends:
                     return best
-                key = (id(best.cast), tuple(other.axis.items()), other.tiles, other.kept_share)
-                if key not in self.judged:
-                    found = self.judge(best.cast, best.rules, best.size, other)
-                    self.judged[key] = None if isinstance(found, UncutOp) else found
-                candidate = self.judged[key]
-                if candidate is None or candidate.cost.peak_bytes > free_bytes or _price(candidate) >= _price(best):
+                candidate = self._variant(best, other)
+                if (
+                    candidate is None
+                    or candidate.cost.peak_bytes > free_bytes
+                    or self._price(candidate) >= self._price(best)
+                ):
                     continue
                 best, is_better = candidate, True
                 break
@@ -219,9 +276,13 @@ def _without(banding: Banding, crew: int) -> Banding:
     return replace(banding, axis={op: banding.axis[op] for op in stays}, crew=stays, tiles=tiles)
 
 
-def _price(candidate: BandCandidate) -> tuple[int, int]:
-    return candidate.cost.added_ns, len(candidate.steps)
-
-
 def _peak(candidate: BandCandidate) -> int:
     return candidate.cost.peak_bytes
+
+
+def nodes_of(view: ModelView, steps: Sequence[Step]) -> int:
+    """About how many nodes so many steps become; those that cut or join what lies in blocks need views."""
+    views = sum(
+        isinstance(step, CutStep | JoinStep | FillStep) and results_of(step)[0].tensor in view.blocked for step in steps
+    )
+    return int(len(steps) * (1 + GATE_NODES) + views)

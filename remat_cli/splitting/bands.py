@@ -25,7 +25,7 @@ class Banding:
     """How the ops of a model are cut: by op id its axis (of the first output) and its crew, by crew its tiles.
 
     Ops of a crew are cut into as many tiles, which run side by side; ops without a crew stay whole. Of tensors that are
-    made again so large a share is not: its first bands are those of the first time.
+    made again so large a share is not: its last bands are those of the first time.
     """
 
     axis: Mapping[int, int]
@@ -36,12 +36,16 @@ class Banding:
 
 @dataclass(frozen=True)
 class BandRules:
-    """What may be cut: tensors of at least `least_bytes`, along axes that `axis` admits, never ops in `forbidden`."""
+    """What may be cut: tensors of at least `least_bytes`, along axes that `axis` admits, never ops in `forbidden`.
+
+    Tensors in `also` count as large whatever their size.
+    """
 
     least_bytes: int
     lean: Lean
     axis: SplitAxis
     forbidden: frozenset[int] = frozenset()
+    also: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -110,7 +114,10 @@ class _Labels:
     def _is_large(self, op: int) -> bool:
         view = self.view
         made = [view.tensors[name] for name in (*view.reads[op], *view.makes[op]) if name in view.tensors]
-        return any(t.producer is not None and t.size_bytes >= self.rules.least_bytes for t in made)
+        return any(
+            t.producer is not None and (t.size_bytes >= self.rules.least_bytes or t.name in self.rules.also)
+            for t in made
+        )
 
     def _choices(self, op: int) -> tuple[int, ...]:
         shapes = {shape for shape in self.view.ops[op].outputs if shape is not None}

@@ -72,7 +72,7 @@ class _Demands:
         first_times = self._first_times(op)
         kept_tiles = int(self.banding.kept_share * len(slabs)) if first_times else 0
         for tile, slab in enumerate(slabs):
-            if tile < kept_tiles:
+            if tile >= len(slabs) - kept_tiles:  # the last ones: those whose readers before come last
                 works.append(None)
                 if slab is not None:
                     self._keep(op, tile, slab, first_times)

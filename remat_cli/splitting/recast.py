@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import msgspec
 import numpy as np
@@ -34,6 +35,13 @@ class Recast:
     costs: tuple[OpCost, ...]
     origin: Mapping[str, str]
     twins: Mapping[str, str]
+
+    @cached_property
+    def sources(self) -> frozenset[str]:
+        """Tensors that are read where something is made again: bands of them may go where bands of that are kept."""
+        again = {self.view.tensors[name].producer for name in self.twins}
+        read = {name for op in again if op is not None for name in self.view.reads[op]}
+        return frozenset(name for name in read - set(self.twins) if name in self.view.tensors)
 
     def stands_for(self, op: int) -> str:
         """Name of the op of the whole model that an op is, or is part of."""
