@@ -63,6 +63,7 @@ class BandSearch:
     limits: SplitLimits
     forbidden: frozenset[str] = frozenset()
     judged: dict[object, BandCandidate | None] = field(default_factory=dict)
+    known: dict[object, BandCandidate | UncutOp | None] = field(default_factory=dict)
     casts: dict[int, Recast] = field(default_factory=dict)
     copied: dict[tuple[int, Copied], Recast] = field(default_factory=dict)
 
@@ -77,9 +78,12 @@ class BandSearch:
             best = self._cheapest(free_bytes)
         return None if best is None else self._refined(best, free_bytes, ends)
 
+    def _candidates(self) -> list[BandCandidate]:
+        return [found for found in self.known.values() if isinstance(found, BandCandidate)]
+
     def _cheapest(self, free_bytes: int) -> BandCandidate | None:
         """Of what fits, the cheapest that is not too long; of long ones the shortest."""
-        fits = [c for c in self.judged.values() if c is not None and c.cost.peak_bytes <= free_bytes]
+        fits = [c for c in self._candidates() if c.cost.peak_bytes <= free_bytes]
         return min(fits, key=self._price, default=None)
 
     def _price(self, candidate: BandCandidate) -> tuple[int, int]:
@@ -92,7 +96,7 @@ class BandSearch:
 
     def _make_again(self, free_bytes: int, ends: float) -> None:
         """Judge the smallest bandings with more and more ops made again, as long as the peak falls."""
-        found = sorted((c for c in self.judged.values() if c is not None), key=_peak)
+        found = sorted(self._candidates(), key=_peak)
         starts: dict[int, BandCandidate] = {}
         for candidate in found:
             starts.setdefault(candidate.rules.least_bytes, candidate)
@@ -145,16 +149,23 @@ class BandSearch:
                     yield other
 
     def _variant(self, candidate: BandCandidate, banding: Banding) -> BandCandidate | None:
-        key = (id(candidate.cast), tuple(banding.axis.items()), banding.tiles, banding.kept_share)
-        if key not in self.judged:
-            found = self.judge(candidate.cast, candidate.rules, candidate.size, banding)
-            self.judged[key] = None if isinstance(found, UncutOp) else found
-        return self.judged[key]
+        found = self._judged(candidate.cast, candidate.rules, candidate.size, banding)
+        return None if isinstance(found, UncutOp) else found
+
+    def _judged(
+        self, cast: Recast, rules: BandRules, size: BandSize, banding: Banding
+    ) -> BandCandidate | UncutOp | None:
+        """What `judge` says, which is asked once about each banding."""
+        key = (id(cast), tuple(banding.axis.items()), banding.tiles, banding.kept_share)
+        if key not in self.known:
+            self.known[key] = self.judge(cast, rules, size, banding)
+        return self.known[key]
 
     def restrict(self, limits: SplitLimits, forbidden: frozenset[str]) -> None:
         """Keep to other limits from now on, and never cut ops of these names."""
         self.limits, self.forbidden = limits, forbidden
         self.judged.clear()
+        self.known.clear()
         self.casts.clear()
         self.copied.clear()
 
@@ -202,7 +213,7 @@ class BandSearch:
             banding = band_ops(cast.view, cast.order, here, size, self.limits.most_tiles)
             if not banding.crew:
                 return None
-            found = self.judge(cast, rules, size, banding)
+            found = self._judged(cast, rules, size, banding)
             if not isinstance(found, UncutOp):
                 return found
             uncut |= {found.op}
@@ -212,7 +223,9 @@ class BandSearch:
         """The model in the ops that suit bands of tensors from some size on."""
         if least_bytes not in self.casts:
             plain = Recast(self.view, self.order, tuple(self.costs), {}, {})
-            self.casts[least_bytes] = layouts_apart(norms_apart(plain, least_bytes, self.forbidden), least_bytes)
+            found = layouts_apart(norms_apart(plain, least_bytes, self.forbidden), least_bytes)
+            same = (cast for cast in self.casts.values() if cast.origin == found.origin)
+            self.casts[least_bytes] = next(same, found)
         return self.casts[least_bytes]
 
     def judge(self, cast: Recast, rules: BandRules, size: BandSize, banding: Banding) -> BandCandidate | UncutOp | None:
@@ -237,36 +250,36 @@ class BandSearch:
         return frozenset(tensor.name for tensor in self.view.graph.tensors if tensor.kept)
 
     def _refined(self, best: BandCandidate, free_bytes: int, ends: float) -> BandCandidate:
-        """The same with other numbers of tiles, crew by crew, or without some crews, as long as that is cheaper."""
-        is_better = True
-        while is_better:
-            is_better = False
-            for other in _variants(best):
-                if time.monotonic() > ends:
-                    return best
-                candidate = self._variant(best, other)
-                if (
-                    candidate is None
-                    or candidate.cost.peak_bytes > free_bytes
-                    or self._price(candidate) >= self._price(best)
-                ):
-                    continue
-                best, is_better = candidate, True
-                break
+        """The same with more of what is made again kept, and crew by crew whole or in fewer tiles, where cheaper."""
+        for share in KEPT_SHARES if best.cast.twins else ():
+            if share > best.banding.kept_share:
+                best = self._better(best, replace(best.banding, kept_share=share), free_bytes)
+        crew = 0
+        while crew < len(best.banding.tiles) and time.monotonic() < ends:
+            whole = self._better(best, _without(best.banding, crew), free_bytes)
+            if whole is not best:
+                best = whole
+                continue
+            counts = [count for count in TILE_COUNTS if count < best.banding.tiles[crew]]
+            while counts and time.monotonic() < ends:
+                middle = len(counts) // 2
+                fewer = self._better(best, _with_tiles(best.banding, crew, counts[middle]), free_bytes)
+                counts = counts[middle + 1 :] if fewer is best else counts[:middle]
+                best = fewer
+            crew += 1
         return best
 
+    def _better(self, best: BandCandidate, banding: Banding, free_bytes: int) -> BandCandidate:
+        """Another banding of the same ops, if that fits and costs less."""
+        other = self._variant(best, banding)
+        if other is None or other.cost.peak_bytes > free_bytes or self._price(other) >= self._price(best):
+            return best
+        return other
 
-def _variants(candidate: BandCandidate) -> Iterator[Banding]:
-    """Cheaper bandings, most likely ones first."""
-    banding = candidate.banding
-    if candidate.cast.twins:
-        for share in KEPT_SHARES:
-            if share > banding.kept_share:
-                yield replace(banding, kept_share=share)
-    for crew, tiles in enumerate(banding.tiles):
-        yield _without(banding, crew)
-        for count in [count for count in TILE_COUNTS if count < tiles][-2:]:
-            yield replace(banding, tiles=(*banding.tiles[:crew], count, *banding.tiles[crew + 1 :]))
+
+def _with_tiles(banding: Banding, crew: int, count: int) -> Banding:
+    """The same with one crew in so many tiles."""
+    return replace(banding, tiles=(*banding.tiles[:crew], count, *banding.tiles[crew + 1 :]))
 
 
 def _without(banding: Banding, crew: int) -> Banding:
