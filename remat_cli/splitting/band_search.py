@@ -78,6 +78,11 @@ class BandSearch:
             best = self._cheapest(free_bytes)
         return None if best is None else self._refined(best, free_bytes, ends)
 
+    @property
+    def smallest(self) -> BandCandidate | None:
+        """What held least of all that was judged; None where nothing could be cut."""
+        return min(self._candidates(), key=_peak, default=None)
+
     def _candidates(self) -> list[BandCandidate]:
         return [found for found in self.known.values() if isinstance(found, BandCandidate)]
 

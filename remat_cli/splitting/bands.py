@@ -196,10 +196,15 @@ def _crews(view: ModelView, axis: Mapping[int, int]) -> list[list[int]]:
 
 
 def _tiles(view: ModelView, axis: Mapping[int, int], ops: Sequence[int], size: BandSize, most_tiles: int) -> int:
-    made = [(view.tensors[name], axis[op]) for op in ops for name in view.makes[op] if name]
-    largest, along = max(made, key=lambda each: each[0].size_bytes)
+    sizes = [
+        (view.tensors[name].size_bytes, view.ops[op].output_shape[axis[op]])
+        for op in ops
+        for name in (*view.reads[op], *view.makes[op])
+        if name in view.tensors
+    ]
+    largest_bytes, extent = max(sizes)
     most_bytes = size.crossing_bytes if _reads_across(view, axis, ops) else size.bytes
-    return max(2, min(-(-largest.size_bytes // max(1, most_bytes)), most_tiles, largest.shape[along]))
+    return max(2, min(-(-largest_bytes // max(1, most_bytes)), most_tiles, extent))
 
 
 def _reads_across(view: ModelView, axis: Mapping[int, int], ops: Sequence[int]) -> bool:

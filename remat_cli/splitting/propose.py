@@ -10,8 +10,9 @@ from remat_cli.core.profile import OpCost
 from remat_cli.core.splits import Region, RegionFacts
 from remat_cli.splitting.band_search import BandCandidate, BandSearch
 from remat_cli.splitting.estimate import step_time_ns
+from remat_cli.splitting.obstacle import SplitObstacle, explain
 from remat_cli.splitting.search import Proposal, SplitCandidate, SplitLimits, SplitSearch
-from remat_cli.splitting.steps import RunStep, Step, TiledRegion, WholeStep, region_steps, results_of
+from remat_cli.splitting.steps import TiledRegion, op_of, region_steps
 from remat_cli.splitting.timeline import TensorTimeline
 from remat_cli.splitting.view import ModelView
 
@@ -61,10 +62,9 @@ class SplitProposer:
             found.append(self._of_bands(banded, free_bytes))
         return tuple(sorted(found, key=lambda proposal: proposal.added_ns))
 
-    @property
-    def stuck(self) -> int | None:
-        """The position of the step that the last search for regions could not make fit."""
-        return self._regions.stuck
+    def obstacle(self, floor_op: int | None, free_bytes: int) -> SplitObstacle | None:
+        """What stands in the way of `free_bytes`, after a search; `floor_op` is what whole ops cannot do without."""
+        return explain(self.timeline, self._regions.stuck, floor_op, free_bytes, self._bands.smallest)
 
     def forbid(self, proposal: SplitProposal, op: int) -> None:
         """Never cut an op of a proposal from now on, nor what it stands for."""
@@ -169,7 +169,7 @@ class SplitProposer:
         numbers = {op.name: number for number, op in enumerate(timeline.view.graph.ops)}
         whole = {numbers[found.cast.stands_for(op)] for op in ops}
         before = sum(self.costs[op].time_ns for op in whole)
-        after = sum(step_time_ns(step, view, found.cast.costs) for step in found.steps if _owner(view, step) in inside)
+        after = sum(step_time_ns(step, view, found.cast.costs) for step in found.steps if op_of(view, step) in inside)
         return RegionFacts(
             extent=view.ops[ops[-1]].output_shape[found.banding.axis[ops[-1]]],
             halo_percent=100 * (after - before) / max(1, before),
@@ -185,12 +185,3 @@ class SplitProposer:
 
 def _leaves(view: ModelView, name: str, ops: Iterable[int]) -> bool:
     return view.tensors[name].kept or not set(view.readers[name]) <= set(ops)
-
-
-def _owner(view: ModelView, step: Step) -> int | None:
-    """The op that a step runs, or that makes what it cuts or joins."""
-    if isinstance(step, WholeStep):
-        return step.op
-    if isinstance(step, RunStep):
-        return step.work.op
-    return view.tensors[results_of(step)[0].tensor].producer

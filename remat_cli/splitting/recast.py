@@ -17,7 +17,7 @@ from remat_cli.onnx_io.interface import interface_of
 from remat_cli.onnx_io.normalise import fresh_name, names_in
 from remat_cli.onnx_io.op_facts import NCHWC
 from remat_cli.onnx_io.to_graph import to_graph
-from remat_cli.splitting.view import ModelView, view_model
+from remat_cli.splitting.view import LEAVES_BLOCKS, ModelView, view_model
 
 LAYOUT_OPS = frozenset({(NCHWC, "ReorderOutput"), (NCHWC, "ReorderInput")})
 
@@ -78,18 +78,55 @@ def with_copies(cast: Recast, copies: Sequence[Copied]) -> Recast:
 
 
 def layouts_apart(cast: Recast, least_bytes: int) -> Recast:
-    """Each reader has its own copy of a large tensor in another layout, where others read the layout it was in.
+    """No large tensor need be held in two layouts: it is changed again where it is read in the other one.
 
-    So that nothing need be held in both.
+    What is read across all bands, by parts of a normalisation, stays in the plain layout, in which it can be cut by
+    any channels; others stay as they were made, and each reader of the other layout changes it for itself.
     """
-    view, copies = cast.view, []
+    view, copies, back = cast.view, [], {}
     for op in cast.order:
         spec, name = view.graph.ops[op], view.makes[op][0]
         if (spec.domain, spec.op_type) not in LAYOUT_OPS or view.tensors[name].kept:
             continue
-        if view.tensors[name].size_bytes >= least_bytes and len(view.readers[view.reads[op][0]]) > 1:
-            copies += [Copied((op,), frozenset({reader})) for reader in view.readers[name][1:]]
-    return with_copies(cast, copies)
+        source = view.reads[op][0]
+        if view.tensors[name].size_bytes < least_bytes or len(view.readers[source]) < 2:
+            continue
+        is_same_shape = spec.op_type == LEAVES_BLOCKS and view.tensors[name].shape == view.tensors[source].shape
+        if is_same_shape and any(_is_crossed(cast, reader) for reader in view.readers[name]):
+            back[source] = (spec.name, name)
+            continue
+        copies += [Copied((op,), frozenset({reader})) for reader in view.readers[name][1:]]
+    return _read_back(with_copies(cast, copies), back)
+
+
+def _is_crossed(cast: Recast, reader: int) -> bool:
+    """Whether a reader, or who reads a new shape of it, is part of a normalisation."""
+    view = cast.view
+    if view.graph.ops[reader].op_type == "Reshape":
+        return any(_is_crossed(cast, each) for each in view.readers[view.makes[reader][0]])
+    return view.graph.ops[reader].name in cast.origin
+
+
+def _read_back(cast: Recast, back: Mapping[str, tuple[str, str]]) -> Recast:
+    """Who reads a tensor in blocks that is kept in the plain layout: puts it into blocks again."""
+    if not back:
+        return cast
+    view, rewrite, drafts = cast.view, Rewrite(cast), list[Draft]()
+    numbers = {op.name: number for number, op in enumerate(view.graph.ops)}
+    for op in cast.order:
+        renamed = {}
+        for source in dict.fromkeys(view.reads[op]):
+            changer, plain = back.get(source, ("", ""))
+            if not changer or view.graph.ops[op].name == changer:
+                continue
+            changing = numbers[changer]
+            name, made = rewrite.name(f"{source}/back"), rewrite.name(f"{source}/again")
+            rewrite.types[made] = rewrite.types[source]
+            rewrite.count(name, changing, cast.costs[changing].time_ns)
+            drafts.append(Draft(name, "ReorderInput", (plain,), (made,), NCHWC))
+            renamed[source] = made
+        drafts.append(rewrite.unchanged(op).reading(renamed))
+    return rewrite.done(drafts)
 
 
 @dataclass

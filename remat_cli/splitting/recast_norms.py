@@ -62,6 +62,11 @@ class Norm:
     epsilon: float
 
 
+def can_be_apart(view: ModelView, op: int) -> bool:
+    """Whether an op is a normalisation that can be taken apart."""
+    return _norm(view, op, 0) is not None
+
+
 def _norm(view: ModelView, op: int, least_bytes: int) -> Norm | None:
     spec, node = view.ops[op], view.nodes[op]
     if spec.key != ("", "InstanceNormalization") or captured_values(node):

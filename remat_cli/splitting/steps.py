@@ -102,6 +102,17 @@ def reads_of(step: Step) -> tuple[Piece, ...]:
     return tuple(piece for piece in step.reads if piece is not None)
 
 
+def op_of(view: ModelView, step: Step) -> int:
+    """The op that a step runs, or that makes what it cuts or joins; of a model input, an op that reads it."""
+    if isinstance(step, WholeStep):
+        return step.op
+    if isinstance(step, RunStep):
+        return step.work.op
+    name = results_of(step)[0].tensor
+    maker = view.tensors[name].producer
+    return view.readers[name][0] if maker is None else maker
+
+
 def results_of(step: Step) -> tuple[Piece, ...]:
     """Pieces that a step makes."""
     if isinstance(step, RunStep | WholeStep):

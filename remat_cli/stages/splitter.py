@@ -21,9 +21,10 @@ from remat_cli.core.simulate import baseline
 from remat_cli.core.solver_run import Status
 from remat_cli.core.splits import Region, RegionFacts, Splitting, regions_of_ops
 from remat_cli.splitting.build import split_model
+from remat_cli.splitting.obstacle import SplitObstacle
 from remat_cli.splitting.propose import SplitProposal, SplitProposer
 from remat_cli.splitting.search import SplitLimits
-from remat_cli.splitting.timeline import SplitObstacle, TensorTimeline, explain
+from remat_cli.splitting.timeline import TensorTimeline
 from remat_cli.splitting.view import view_model
 from remat_cli.stages.ask import CompileRequest
 from remat_cli.stages.known_splits import known_splits, remember_split
@@ -137,8 +138,7 @@ class Splitter:
         return replace(whole, obstacle=text)
 
     def _obstacle(self) -> SplitObstacle | None:
-        search, floor_op = self.search, self.whole.answer.run.floor.op
-        return explain(search.timeline, search.stuck, floor_op, self._free_bytes)
+        return self.search.obstacle(self.whole.answer.run.floor.op, self._free_bytes)
 
     def _within(self, aims: Sequence[float]) -> PlannedModel | None:
         """The first split, by falling aims, whose plan fits the budget; where it is dear, the fastest of a few more.

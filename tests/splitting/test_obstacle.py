@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from remat_cli.splitting.timeline import explain, is_cuttable
+from remat_cli.splitting.obstacle import explain, is_cuttable
 from tests.splitting.random_models import Sketch
 from tests.splitting.split_case import make_case
 

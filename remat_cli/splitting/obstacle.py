@@ -1,0 +1,147 @@
+"""In a line, why splitting cannot lower the peak far enough."""
+
+from collections import defaultdict
+from dataclasses import dataclass
+
+from remat_cli.base.units import format_bytes
+from remat_cli.splitting.band_search import BandCandidate
+from remat_cli.splitting.estimate import held_at_peak
+from remat_cli.splitting.op_view import Slab
+from remat_cli.splitting.recast_norms import can_be_apart
+from remat_cli.splitting.steps import op_of, results_of
+from remat_cli.splitting.timeline import TensorTimeline, owner_of
+from remat_cli.splitting.view import ModelView
+
+MOST_NAMED = 3  # tensors
+
+
+@dataclass(frozen=True)
+class SplitObstacle:
+    """One line that names the reason; `is_final` where no splitting of these kinds whatever could get around it."""
+
+    text: str
+    is_final: bool
+
+
+def explain(
+    timeline: TensorTimeline,
+    position: int | None,
+    floor_op: int | None,
+    free_bytes: int,
+    banded: BandCandidate | None = None,
+) -> SplitObstacle | None:
+    """What stands in the way of `free_bytes` (fixed part left out).
+
+    `position` is the step at which the search for regions was stuck, `floor_op` the op that whole ops cannot do
+    without, `banded` the smallest model in bands, None where either is not known.
+    """
+    view = timeline.view
+    return (
+        _outputs(view, free_bytes)
+        or (None if floor_op is None else _op(view, floor_op, free_bytes))
+        or (None if banded is None or banded.cost.peak_bytes <= free_bytes else _in_bands(banded))
+        or (None if position is None else _step(view, timeline.order[position]))
+    )
+
+
+def is_cuttable(view: ModelView, op: int) -> bool:
+    """Whether there is an axis along which the op can be cut, or it can be written in ops that can."""
+    if can_be_apart(view, op):
+        return True
+    shapes = [shape for shape in view.ops[op].outputs if shape is not None]
+    shape = shapes[0] if shapes else ()
+    return any(extent > 1 and _is_cut_along(view, op, axis, extent) for axis, extent in enumerate(shape))
+
+
+def _is_cut_along(view: ModelView, op: int, axis: int, extent: int) -> bool:
+    """Whether some half, third or quarter of the output can be made by itself."""
+    return any(
+        view.slice(op, Slab(axis, 0, max(1, extent // parts))) is not None for parts in (2, 3, 4) if extent >= parts
+    )
+
+
+def _outputs(view: ModelView, free_bytes: int) -> SplitObstacle | None:
+    kept = [tensor for tensor in view.graph.tensors if tensor.kept]
+    if sum(tensor.size_bytes for tensor in kept) <= free_bytes:
+        return None
+    largest = max(kept, key=lambda tensor: tensor.size_bytes)
+    return SplitObstacle(
+        f"'{largest.name}' ({format_bytes(largest.size_bytes)}) is a model output and must exist whole", is_final=True
+    )
+
+
+def _op(view: ModelView, op: int, free_bytes: int) -> SplitObstacle | None:
+    """An op that does not fit and cannot be cut."""
+    name, size = _largest(view, op)
+    if not name or is_cuttable(view, op) or _working_set(view, op) <= free_bytes:
+        return None
+    node = view.graph.ops[op]
+    condition = "" if view.may_reassociate else " so that its bits stay the same"
+    return SplitObstacle(
+        f"'{name}' ({format_bytes(size)}) must exist whole: op '{node.name}' ({node.op_type}) cannot be cut{condition}",
+        is_final=True,
+    )
+
+
+def _in_bands(banded: BandCandidate) -> SplitObstacle | None:
+    """What is held when most is, in the model that holds least in bands; by name what an op reads whole."""
+    view = banded.cast.view
+    lasting = frozenset(tensor.name for tensor in view.graph.tensors if tensor.kept)
+    index, held = held_at_peak(view, banded.cast.costs, banded.steps, lasting)
+    step = banded.steps[index]
+    largest = max(held, key=lambda name: held[name], default="")
+    if not largest:
+        return None
+    whole = [
+        name for name in held if name in view.tensors and held[name] and _reads_all(view, banded, name) is not None
+    ]
+    if whole:
+        name = max(whole, key=lambda each: held[each])
+        op = view.graph.ops[_reads_all(view, banded, name) or 0]
+        return SplitObstacle(
+            f"'{name}' ({format_bytes(held[name])}) must exist whole: op '{op.name}' ({op.op_type}) reads all of it",
+            is_final=False,
+        )
+    sums: dict[str, int] = defaultdict(int)
+    tensors = {piece.name: piece.tensor for each in banded.steps for piece in results_of(each)}
+    for name, size in held.items():
+        sums[tensors.get(name, name)] += size
+    most = sorted(sums, key=lambda name: sums[name], reverse=True)[:MOST_NAMED]
+    parts = ", ".join(f"{format_bytes(sums[name])} of '{name}'" for name in most)
+    doing = view.graph.ops[op_of(view, step)].name
+    return SplitObstacle(f"even in bands, {parts} are there at once, while op '{doing}' runs in tiles", is_final=False)
+
+
+def _reads_all(view: ModelView, banded: BandCandidate, name: str) -> int | None:
+    """The first op that cannot be cut and reads a tensor, if there is one."""
+    return next((op for op in view.readers[name] if op not in banded.banding.crew and not is_cuttable(view, op)), None)
+
+
+def _step(view: ModelView, op: int) -> SplitObstacle | None:
+    """A step that no region found makes small enough."""
+    name, size = _largest(view, op)
+    node = view.graph.ops[op]
+    if not name:
+        return None
+    reason = "cannot be cut" if not is_cuttable(view, op) else "was in no region that fits"
+    return SplitObstacle(
+        f"'{name}' ({format_bytes(size)}) is too large, and op '{node.name}' ({node.op_type}) {reason}", False
+    )
+
+
+def _largest(view: ModelView, op: int) -> tuple[str, int]:
+    """The largest tensor an op reads or makes; model inputs are the caller's."""
+    spec = view.graph.ops[op]
+    tensors = [view.graph.tensors[i] for i in (*spec.inputs, *spec.outputs)]
+    made = [tensor for tensor in tensors if tensor.producer is not None]
+    largest = max(made, key=lambda tensor: tensor.size_bytes, default=None)
+    return ("", 0) if largest is None else (largest.name, largest.size_bytes)
+
+
+def _working_set(view: ModelView, op: int) -> int:
+    """What an op must hold at least: what it reads, and of what it makes only what no input's storage can take."""
+    spec, tensors = view.graph.ops[op], view.graph.tensors
+    shared = {result for _, result in spec.in_place}
+    held = (*spec.inputs, *(i for i in spec.outputs if i not in shared))
+    owners = {owner.name: owner for i in held if (owner := owner_of(view, tensors[i].name)).producer is not None}
+    return sum(owner.size_bytes for owner in owners.values())
