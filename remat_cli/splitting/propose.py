@@ -18,6 +18,7 @@ from remat_cli.splitting.view import ModelView
 
 SplitForm = Literal["regions", "bands"]
 REGIONS_SHARE = 0.5  # of the time for a search: what they find, they mostly find soon
+CHEAP_SHARE = 0.02  # of the time of a run: regions that add no more need no rival
 
 
 @dataclass(frozen=True)
@@ -53,12 +54,12 @@ class SplitProposer:
     def propose(self, free_bytes: int) -> tuple[SplitProposal, ...]:
         """What fits `free_bytes` (fixed part left out) by estimate: at most one of each form, the cheaper first."""
         ends = time.monotonic() + self.limits.seconds
-        banded = self._bands.propose(free_bytes, ends)
         regions = self._regions.propose(free_bytes)
-        found = []
-        if regions is not None:
-            found.append(self._of_regions(regions))
-        if banded is not None and (regions is None or regions.regions):
+        found = [] if regions is None else [self._of_regions(regions)]
+        if regions is not None and regions.added_ns <= CHEAP_SHARE * sum(cost.time_ns for cost in self.costs):
+            return tuple(found)
+        banded = self._bands.propose(free_bytes, ends)
+        if banded is not None:
             found.append(self._of_bands(banded, free_bytes))
         return tuple(sorted(found, key=lambda proposal: proposal.added_ns))
 
