@@ -6,6 +6,7 @@ from remat_cli.onnx_io.op_facts import CONTRIB, NCHWC, ONNX, by_op
 from remat_cli.splitting import rules_lines as lines
 from remat_cli.splitting import rules_matrix as matrix
 from remat_cli.splitting import rules_pointwise as pointwise
+from remat_cli.splitting import rules_quantised as quantised
 from remat_cli.splitting import rules_shape as shape
 from remat_cli.splitting import rules_window as window
 from remat_cli.splitting.op_view import OpView, Slab, Sliced
@@ -17,7 +18,7 @@ _ROWS: Mapping[Rule, Mapping[str, str]] = {
         ONNX: "Relu LeakyRelu PRelu HardSigmoid HardSwish Softsign Erf Sqrt Neg Abs Reciprocal Floor Ceil Round Sign "
         "Tan Sinh Cosh Asinh Acosh Atanh Add Sub Mul Div Mod Sum Mean Equal Less Greater LessOrEqual GreaterOrEqual "
         "Not And Or Xor BitwiseAnd BitwiseNot BitwiseOr BitwiseXor BitShift IsNaN IsInf ThresholdedRelu Identity",
-        CONTRIB: "BiasGelu",
+        CONTRIB: "BiasGelu QLinearMul QLinearSigmoid QLinearLeakyRelu QLinearWhere",
     },
     pointwise.first_input: {ONNX: "Clip Shrink"},
     pointwise.transcendental: {ONNX: "Sigmoid Tanh Exp Gelu Swish", CONTRIB: "Gelu FastGelu QuickGelu"},
@@ -28,7 +29,10 @@ _ROWS: Mapping[Rule, Mapping[str, str]] = {
     pointwise.power: {ONNX: "Pow"},
     pointwise.conversion: {ONNX: "Cast"},
     pointwise.dropout: {ONNX: "Dropout"},
-    pointwise.quantisation: {ONNX: "QuantizeLinear DequantizeLinear"},
+    pointwise.quantisation: {
+        ONNX: "QuantizeLinear DequantizeLinear",
+        CONTRIB: "QuantizeLinear DequantizeLinear",
+    },
     pointwise.channel_statistics: {ONNX: "BatchNormalization"},
     pointwise.across_channels: {ONNX: "LRN"},
     pointwise.along_own_axis: {ONNX: "LpNormalization"},
@@ -38,6 +42,7 @@ _ROWS: Mapping[Rule, Mapping[str, str]] = {
     window.batch_only: {
         ONNX: "GlobalAveragePool GlobalMaxPool GlobalLpPool InstanceNormalization",
         NCHWC: "GlobalAveragePool GlobalMaxPool",
+        CONTRIB: "QLinearGlobalAveragePool",
     },
     window.resizing: {ONNX: "Resize Upsample", NCHWC: "Upsample"},
     shape.padding: {ONNX: "Pad"},
@@ -58,7 +63,7 @@ _ROWS: Mapping[Rule, Mapping[str, str]] = {
     shape.strided_slice: {ONNX: "Slice"},
     matrix.matmul: {ONNX: "MatMul", CONTRIB: "FusedMatMul TransposeMatMul"},
     matrix.gemm: {ONNX: "Gemm", CONTRIB: "FusedGemm"},
-    matrix.integer_matmul: {ONNX: "MatMulInteger"},
+    matrix.integer_matmul: {ONNX: "MatMulInteger", CONTRIB: "MatMulIntegerToFloat"},
     matrix.quantised_matmul: {ONNX: "QLinearMatMul"},
     lines.softmax: {ONNX: "Softmax LogSoftmax Hardmax"},
     lines.normalisation: {ONNX: "LayerNormalization SimplifiedLayerNormalization RMSNormalization"},
@@ -73,6 +78,13 @@ _ROWS: Mapping[Rule, Mapping[str, str]] = {
     matrix.attention: {ONNX: "Attention"},
     matrix.multi_head: {CONTRIB: "MultiHeadAttention"},
     matrix.packed: {CONTRIB: "Attention"},
+    quantised.convolution: {ONNX: "QLinearConv ConvInteger", CONTRIB: "QLinearConv"},
+    quantised.pooling: {CONTRIB: "NhwcMaxPool QLinearAveragePool"},
+    quantised.concatenation: {CONTRIB: "QLinearConcat"},
+    quantised.addition: {CONTRIB: "QLinearAdd"},
+    quantised.softmax: {CONTRIB: "QLinearSoftmax"},
+    quantised.gemm: {CONTRIB: "QGemm"},
+    quantised.attention: {CONTRIB: "QAttention"},
 }
 RULES: Mapping[tuple[str, str], Rule] = by_op(_ROWS)
 

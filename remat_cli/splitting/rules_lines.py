@@ -8,14 +8,22 @@ import math
 from collections.abc import Iterable
 from itertools import groupby
 
+import onnx_ir as ir
+
 from remat_cli.splitting.op_view import OpView, Shape, Slab, Sliced, broadcast_need, of_first
+from remat_cli.splitting.rules_matrix import element_type
 
 FLATTENING_ENDS = 13  # before this version softmax treats all axes from `axis` on as one line
 
 
 def softmax(op: OpView, slab: Slab) -> Sliced | None:
-    """Softmax, LogSoftmax, Hardmax: lines along `axis`; before ONNX 13 all axes from `axis` on are one line."""
+    """Softmax, LogSoftmax, Hardmax: lines along `axis`; before ONNX 13 all axes from `axis` on are one line.
+
+    In double precision exponentials have another way at a buffer's end: measured, half of the ops differed in a slab.
+    """
     rank = len(op.output_shape)
+    if _is_double(op) and not op.may_reassociate:
+        return None
     if op.opset < FLATTENING_ENDS:
         return _lines(op, slab, range(op.integer("axis", 1) % rank, rank))
     return _lines(op, slab, range(op.integer("axis", -1) % rank, op.integer("axis", -1) % rank + 1))
@@ -80,6 +88,8 @@ def _is_broadcast_before(op: OpView, place: int, rank: int) -> bool:
 # * KR: four at a time from the first place in memory that divides by 16 bytes, so bits depend on where a line begins;
 # * KRK, RKR: only taken where the first (second) group has at least 2 positions, and as many as there are threads;
 # * RK, and longer patterns: no difference found.
+#
+# In double precision slabs along the second K of KRK differed in two of five ops.
 ALIGNED = 16  # elements: 64 bytes, where the runtime's buffers begin; lines of a multiple of it all begin alike
 MOST_THREADS = 64
 
@@ -97,12 +107,17 @@ def summation(op: OpView, slab: Slab) -> Sliced | None:
     need = None if sliced is None else sliced.needs[0]
     if axes is None or need is None:
         return None
-    return sliced if op.may_reassociate or _goes_same_way(op.input_shape(0), need, axes) else None
+    is_exact = not _is_double(op) and _goes_same_way(op.input_shape(0), need, axes)
+    return sliced if is_exact or op.may_reassociate else None
 
 
 def best_place(op: OpView, slab: Slab) -> Sliced | None:
     """ArgMax, ArgMin: the place of one element along `axis`."""
     return _reduce(op, slab, frozenset({op.integer("axis", 0) % len(op.input_shape(0))}))
+
+
+def _is_double(op: OpView) -> bool:
+    return element_type(op) == ir.DataType.DOUBLE
 
 
 def reduced_axes(op: OpView) -> frozenset[int] | None:

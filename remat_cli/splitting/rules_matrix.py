@@ -238,11 +238,15 @@ def _product(left: Shape, right: Shape, factors: Factors) -> Product:
 
 Needs = tuple[Slab | None, ...]
 MASK, PAST_KEY, PAST_VALUE, LENGTHS = 3, 4, 5, 6  # inputs of Attention beside query, key and value
+_ATTENTION_TYPES = (ir.DataType.FLOAT, ir.DataType.FLOAT16)
 
 
 def attention(op: OpView, slab: Slab) -> Sliced | None:
-    """ONNX Attention without a past, only its first output read: 4-D [batch, heads, queries, size], or 3-D."""
-    if not _is_plain(op) or any(map(op.has_input, (PAST_KEY, PAST_VALUE, LENGTHS))):
+    """ONNX Attention without a past, only its first output read: 4-D [batch, heads, queries, size], or 3-D.
+
+    Measured in half precision as well: no slab of 540 ops differed that is not refused in single precision.
+    """
+    if not _is_plain(op, _ATTENTION_TYPES) or any(map(op.has_input, (PAST_KEY, PAST_VALUE, LENGTHS))):
         return None
     if len(op.output_shape) == 4:
         return _attention_4d(op, slab)
@@ -324,6 +328,6 @@ def packed(op: OpView, slab: Slab) -> Sliced | None:
     return of_first(op, slab, slab)
 
 
-def _is_plain(op: OpView) -> bool:
-    """Whether it is in float32, which alone was measured, and only the first output is read."""
-    return element_type(op) == ir.DataType.FLOAT and all(shape is None for shape in op.outputs[1:])
+def _is_plain(op: OpView, measured: tuple[ir.DataType, ...] = (ir.DataType.FLOAT,)) -> bool:
+    """Whether it is in an element type that was measured, and only the first output is read."""
+    return element_type(op) in measured and all(shape is None for shape in op.outputs[1:])

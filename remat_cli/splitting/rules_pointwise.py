@@ -44,13 +44,13 @@ def extremum(op: OpView, slab: Slab) -> Sliced | None:
 
 def choice(op: OpView, slab: Slab) -> Sliced | None:
     """Where: whether -0 becomes +0 depends on which inputs are repeated along the rows."""
-    return elementwise(op, slab) if _keeps_rows(op, slab) or op.may_reassociate else None
+    return elementwise(op, slab) if keeps_rows(op, slab) or op.may_reassociate else None
 
 
 def power(op: OpView, slab: Slab) -> Sliced | None:
     """Pow with one exponent for all, which the runtime knows (squares, cubes) unless rows have one element each."""
     has_one_exponent = op.input_shape(0) == op.output_shape and prod(op.input_shape(1)) == 1
-    is_exact = has_one_exponent and _keeps_rows(op, slab)
+    is_exact = has_one_exponent and keeps_rows(op, slab)
     return elementwise(op, slab) if is_exact or _may_round_otherwise(op) else None
 
 
@@ -125,7 +125,7 @@ def along_own_axis(op: OpView, slab: Slab) -> Sliced | None:
     return None if slab.axis == axis else first_input(op, slab)
 
 
-def _keeps_rows(op: OpView, slab: Slab) -> bool:
+def keeps_rows(op: OpView, slab: Slab) -> bool:
     """Whether the innermost axis with more than one element stays so; how inputs are repeated goes by that axis."""
     return slab.extent > 1 or prod(op.output_shape[slab.axis + 1 :]) > 1 or op.output_shape[slab.axis] == 1
 

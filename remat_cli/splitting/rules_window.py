@@ -12,7 +12,7 @@ import numpy as np
 
 from remat_cli.onnx_io.op_facts import NCHWC
 from remat_cli.splitting.op_view import OpView, Shape, Slab, Sliced, Value, of_first
-from remat_cli.splitting.rules_matrix import is_same_product
+from remat_cli.splitting.rules_matrix import element_type, is_same_product
 
 SPATIAL = 2  # axes before this one are batch and channels, where channels do not come last
 _WIDEST_BUFFERED = 1900  # measured: rows of 2,050 elements and more are pooled element by element, in another order
@@ -53,8 +53,10 @@ def pooling(op: OpView, slab: Slab) -> Sliced | None:
     sliced = windowed(op, slab, kernel)
     if sliced is None or slab.axis == 0:
         return sliced
-    if is_padded_too_far(sliced, kernel):
-        return None
+    pads = sliced.attributes["pads"]
+    assert isinstance(pads, tuple)
+    if any(pad >= size for pad, size in zip(pads, kernel * 2, strict=True)):
+        return None  # the runtime refuses padding as large as the kernel
     is_exact = _is_same_maximum(op, slab) if op.node.op_type == "MaxPool" else _is_same_sum(op, slab, sliced, kernel)
     return sliced if is_exact or op.may_reassociate else None
 
@@ -62,13 +64,6 @@ def pooling(op: OpView, slab: Slab) -> Sliced | None:
 def batch_only(op: OpView, slab: Slab) -> Sliced | None:
     """Global pooling and normalisations over all of an image: one batch item never looks at another."""
     return of_first(op, slab, slab) if slab.axis == 0 else None
-
-
-def is_padded_too_far(sliced: Sliced, kernel: tuple[int, ...]) -> bool:
-    """Whether a slab of pooling has padding as large as the kernel, which the runtime refuses."""
-    pads = sliced.attributes.get("pads", ())
-    assert isinstance(pads, tuple)
-    return any(pad >= size for pad, size in zip(pads, kernel * 2, strict=False))
 
 
 def windows_of(op: OpView, kernel: tuple[int, ...], first: int = SPATIAL) -> tuple[OpWindow, ...]:
@@ -118,13 +113,17 @@ def windowed(
 def _explains_shape(op: OpView, windows: tuple[OpWindow, ...], first: int) -> bool:
     """Whether the windows give as many outputs as the op has, so that nothing about its padding is misread.
 
-    The runtime's own padding (SAME) was measured to leave out dilations.
+    The runtime's own padding (SAME) was measured to leave out dilations, and to cut rows off at both ends where strides
+    leave out more than one row there.
     """
-    if op.text("auto_pad", "NOTSET").startswith("SAME") and any(window.dilation > 1 for window in windows):
+    is_own = op.text("auto_pad", "NOTSET").startswith("SAME")
+    if is_own and any(window.dilation > 1 for window in windows):
         return False
     spatial = slice(first, first + len(windows))
     sizes, outputs = op.input_shape(0)[spatial], op.output_shape[spatial]
     for window, size, extent in zip(windows, sizes, outputs, strict=True):
+        if is_own and size - (extent - 1) * window.stride - window.reach > 1:
+            return False
         room = size + window.before + window.after - window.reach
         least = room // window.stride + 1
         most = -(-room // window.stride) + 1 if op.integer("ceil_mode", 0) else least
@@ -170,7 +169,9 @@ def _is_same_plain(op: OpView, slab: Slab, kernel: tuple[int, ...]) -> bool:
 
 def _is_same_maximum(op: OpView, slab: Slab) -> bool:
     """Measured: along rows of plain layout, which zero wins, +0 or -0, depends on where in a row the window is."""
-    return op.key[0] == NCHWC or slab.axis < len(op.output_shape) - 1
+    kind = element_type(op)
+    has_one_zero = kind is not None and kind.is_integer()
+    return op.key[0] == NCHWC or slab.axis < len(op.output_shape) - 1 or has_one_zero
 
 
 def _is_same_sum(op: OpView, slab: Slab, sliced: Sliced, kernel: tuple[int, ...]) -> bool:

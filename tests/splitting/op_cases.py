@@ -41,6 +41,7 @@ def contrib(op_type: str, *inputs: Array, weights: tuple[int, ...] = (), **attri
 IMAGE, KERNEL, WINDOW = real(3, 4, 9, 8), real(5, 4, 3, 3), {"kernel_shape": [2, 2]}
 LEFT, RIGHT = real(3, 20, 12), real(12, 10)
 SMALL, SCALE, ZERO = np.ones((3, 20, 12), np.uint8), np.array(0.1, np.float32), np.array(3, np.uint8)
+PIXELS, TAPS, POINT = np.arange(864, dtype=np.uint8).reshape(3, 4, 9, 8), np.ones((5, 4, 3, 3), np.uint8), (SCALE, ZERO)
 CASES = (
     *(OneOp(op, (real(*SIZES), SCALE)) for op in ("Min", "Max")),
     OneOp("Where", (real(5, 9, 4) > 0.5, real(5, 9, 4), real(5, 9, 4))),
@@ -100,6 +101,21 @@ CASES = (
         contrib(op, real(3, 5, 16), *extra)
         for op, *extra in (("Gelu",), ("FastGelu",), ("QuickGelu",), ("BiasGelu", real(16)))
     ),
+    OneOp("QLinearConv", (PIXELS, *POINT, TAPS, *POINT, *POINT), {}, (3,)),
+    contrib("QLinearConv", PIXELS, *POINT, TAPS, *POINT, *POINT, weights=(3,)),
+    OneOp("ConvInteger", (PIXELS, TAPS, ZERO), {}, (1,)),
+    contrib("NhwcMaxPool", PIXELS, **WINDOW),
+    contrib("QLinearAveragePool", PIXELS, *POINT, *POINT, **WINDOW),
+    contrib("QLinearConcat", *POINT, PIXELS, *POINT, PIXELS, *POINT, axis=1),
+    *(contrib(f"QLinear{op}", PIXELS, *POINT, PIXELS, *POINT, *POINT) for op in ("Add", "Mul")),
+    *(contrib(f"QLinear{op}", PIXELS, *POINT, *POINT) for op in ("Sigmoid", "LeakyRelu", "GlobalAveragePool")),
+    contrib("QLinearSoftmax", PIXELS, *POINT, *POINT, opset=13),
+    contrib("QLinearWhere", PIXELS > 9, PIXELS, *POINT, PIXELS, *POINT, *POINT),
+    contrib("QuantizeLinear", real(5, 9), *POINT),
+    contrib("DequantizeLinear", SMALL, *POINT),
+    contrib("QGemm", SMALL[0], *POINT, SMALL[0], *POINT, None, *POINT, transB=1),
+    contrib("MatMulIntegerToFloat", SMALL, SMALL[0].T, SCALE, SCALE),
+    contrib("QAttention", SMALL, np.ones((12, 24), np.uint8), real(24), SCALE, SCALE, weights=(1,), num_heads=4),
     blocked("Conv", real(block_size(), block_size(), 3, 3)),
     *(blocked(op, **WINDOW) for op in ("MaxPool", "AveragePool")),
     *(blocked(f"Global{kind}Pool") for kind in ("Average", "Max")),

@@ -40,6 +40,16 @@ def test_attention_of_four_axes(queries: int, keys: int, width: int, mask: int, 
 
 
 @FEW
+@given(LENGTHS, LENGTHS, WIDTHS, st.sampled_from((23, 24)), THREADS)
+def test_attention_in_half_precision(queries: int, keys: int, width: int, opset: int, threads: int) -> None:
+    shapes = ((2, 4, queries, width), (2, 2, keys, width), (2, 2, keys, width), (queries, keys))
+    op = OneOp("Attention", tuple(noise(*shape).astype(np.float16) for shape in shapes), opset=opset)
+    assert check_slices(op, 0, threads=threads).all_exact
+    assert check_slices(op, 1, [Slab(1, 0, 2), Slab(1, 2, 4)], threads=threads).all_exact
+    assert all(slab.extent == 1 for slab in check_slices(op, 2, threads=threads).refused)
+
+
+@FEW
 @given(LENGTHS, LENGTHS, WIDTHS, THREADS)
 def test_attention_of_three_axes(queries: int, keys: int, width: int, threads: int) -> None:
     inputs = (noise(3, queries, 4 * width), noise(3, keys, 2 * width), noise(3, keys, 2 * width), noise(queries, keys))

@@ -42,6 +42,24 @@ def test_layer_normalisation(shape: tuple[int, ...], axis: int, threads: int) ->
         check_lines(op, range(axis % 3, 3), 3, threads)
 
 
+@pytest.mark.parametrize("op_type", ["Softmax", "LogSoftmax"])
+def test_exponentials_in_double_precision_are_refused(op_type: str) -> None:
+    assert check_slices(OneOp(op_type, (noise(33, 7, 16).astype(np.float64),)), 0).all_refused
+
+
+@pytest.mark.parametrize("kind", [np.float16, np.float64])
+@FEW
+@given(SHAPES, THREADS)
+def test_normalisation_in_other_precisions(kind: type, shape: tuple[int, ...], threads: int) -> None:
+    x, scale = noise(*shape).astype(kind), noise(shape[-1]).astype(kind)
+    for op in (
+        OneOp("LayerNormalization", (x, scale, scale), {}, (1, 2), opset=17),
+        OneOp("SimplifiedLayerNormalization", (x, scale), {}, (1,), opset=1),
+        OneOp("RMSNormalization", (x, scale), {}, (1,), opset=23),
+    ):
+        check_lines(op, range(2, 3), 3, threads)
+
+
 @FEW
 @given(SHAPES, st.booleans(), THREADS)
 def test_skip_layer_normalisation(shape: tuple[int, ...], is_whole: bool, threads: int) -> None:

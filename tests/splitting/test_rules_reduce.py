@@ -64,6 +64,12 @@ def test_sums_over_a_middle_axis_need_more_items_than_threads() -> None:
     assert check_slices(op, 0, [Slab(0, 0, 1), Slab(0, 5, 7)]).all_refused
 
 
+@pytest.mark.parametrize("name", ["Sum", "Mean"])
+def test_sums_in_double_precision_are_refused(name: str) -> None:
+    inputs = (noise(16, 500, 64).astype(np.float64), np.array([1]))
+    assert check_slices(OneOp(f"Reduce{name}", inputs, {}, (1,), opset=18), 2).all_refused
+
+
 def test_axes_not_known_before_the_run_are_refused() -> None:
     op = OneOp("ReduceMax", (noise(4, 5), np.array([1])), opset=18)
     assert check_slices(op, 0).all_refused

@@ -85,6 +85,19 @@ def test_usual_convolutions_are_never_refused(auto_pad):
         assert check_slices(op, axis).all_exact
 
 
+@pytest.mark.parametrize("auto_pad", ["SAME_UPPER", "SAME_LOWER"])
+@pytest.mark.parametrize(("stride", "is_sliced"), [(2, True), (4, False)])
+def test_strides_beyond_the_window_where_the_runtime_pads(auto_pad, stride, is_sliced):
+    attributes = {"kernel_shape": [1, 2], "strides": [stride, 1], "auto_pad": auto_pad}
+    ops = [OneOp("Conv", (values(2, 3, 16, 12), values(4, 3, 1, 2)), attributes, weights=(1,))]
+    deep = {"kernel_shape": [1, 2, 2], "strides": [stride, 1, 1], "auto_pad": auto_pad}
+    ops += [OneOp("AveragePool", (values(2, 3, 16, 9, 8),), deep)]
+    for op in ops:
+        assert check_slices(op, 0).all_exact
+        outcome = check_slices(op, 2)
+        assert outcome.all_exact if is_sliced else outcome.all_refused
+
+
 @settings(max_examples=60)
 @given(st.data())
 def test_blocked_convolutions_of_any_shape(data):
@@ -209,6 +222,14 @@ def test_both_zeros_survive_in_maxima():
         op = OneOp("MaxPool", (with_zeros(2, 3, 11, 10),), {"kernel_shape": [kernel, kernel]})
         assert check_slices(op, 2).all_exact
         assert check_slices(op, 3).all_refused  # measured: differs
+
+
+@pytest.mark.parametrize("kind", [np.uint8, np.int8])
+def test_maxima_of_integers_have_one_zero(kind):
+    x = np.random.default_rng(3).integers(-2 if kind is np.int8 else 0, 3, (2, 3, 11, 50)).astype(kind)
+    op = OneOp("MaxPool", (x,), {"kernel_shape": [3, 3], "pads": [1] * 4, "dilations": [1, 2]})
+    for axis in (0, 2, 3):
+        assert check_slices(op, axis, threads=4).all_exact
 
 
 def test_rows_too_wide_for_the_buffer_are_not_cut_across():
