@@ -13,6 +13,7 @@ from remat_cli.splitting.timeline import TensorTimeline, owner_of
 from remat_cli.splitting.view import ModelView
 
 MOST_NAMED = 3  # tensors
+WORKSPACE_SHARE = 0.4  # of the peak, from which on it is what matters
 
 
 @dataclass(frozen=True)
@@ -88,28 +89,32 @@ def _in_bands(banded: BandCandidate) -> SplitObstacle | None:
     view = banded.cast.view
     lasting = frozenset(tensor.name for tensor in view.graph.tensors if tensor.kept)
     index, held = held_at_peak(view, banded.cast.costs, banded.steps, lasting)
-    step = banded.steps[index]
-    largest = max(held, key=lambda name: held[name], default="")
-    if not largest:
-        return None
-    whole = [
-        name for name in held if name in view.tensors and held[name] and _reads_all(view, banded, name) is not None
-    ]
-    if whole:
-        name = max(whole, key=lambda each: held[each])
-        op = view.graph.ops[_reads_all(view, banded, name) or 0]
+    doing = op_of(view, banded.steps[index])
+    workspace = banded.cast.costs[doing].workspace_bytes
+    if workspace > WORKSPACE_SHARE * banded.cost.peak_bytes:
+        op = view.graph.ops[doing]
         return SplitObstacle(
-            f"'{name}' ({format_bytes(held[name])}) must exist whole: op '{op.name}' ({op.op_type}) reads all of it",
-            is_final=False,
+            f"op '{op.name}' ({op.op_type}) takes {format_bytes(workspace)} of workspace besides its tensors", False
         )
     sums: dict[str, int] = defaultdict(int)
-    tensors = {piece.name: piece.tensor for each in banded.steps for piece in results_of(each)}
+    tensors = {piece.name: piece.tensor for step in banded.steps for piece in results_of(step)}
     for name, size in held.items():
         sums[tensors.get(name, name)] += size
     most = sorted(sums, key=lambda name: sums[name], reverse=True)[:MOST_NAMED]
+    if not most:
+        return None
+    reader = _reads_all(view, banded, most[0])
+    if most[0] in held and reader is not None:
+        op = view.graph.ops[reader]
+        return SplitObstacle(
+            f"'{most[0]}' ({format_bytes(held[most[0]])}) must exist whole: "
+            f"op '{op.name}' ({op.op_type}) reads all of it",
+            is_final=False,
+        )
     parts = ", ".join(f"{format_bytes(sums[name])} of '{name}'" for name in most)
-    doing = view.graph.ops[op_of(view, step)].name
-    return SplitObstacle(f"even in bands, {parts} are there at once, while op '{doing}' runs in tiles", is_final=False)
+    return SplitObstacle(
+        f"even in bands, {parts} are there at once, while op '{view.graph.ops[doing].name}' runs", is_final=False
+    )
 
 
 def _reads_all(view: ModelView, banded: BandCandidate, name: str) -> int | None:

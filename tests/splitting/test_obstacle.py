@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import time
+
 import numpy as np
 
+from remat_cli.core.profile import OpCost
+from remat_cli.core.splits import SplitAxis
+from remat_cli.splitting.band_search import BandSearch
 from remat_cli.splitting.obstacle import explain, is_cuttable
+from remat_cli.splitting.search import SplitLimits
 from tests.splitting.random_models import Sketch
 from tests.splitting.split_case import make_case
 
@@ -49,3 +55,51 @@ def test_a_step_in_no_region_is_a_reason_but_no_proof():
     assert found is not None
     assert not found.is_final
     assert "in no region" in found.text
+
+
+def smallest(case):
+    costs = [OpCost(op.name, 1_000_000) for op in case.view.graph.ops]
+    looking = BandSearch(case.view, case.timeline.order, costs, SplitLimits(axis=SplitAxis()))
+    assert looking.propose(1, time.monotonic() + 60) is None
+    assert looking.smallest is not None
+    return looking.smallest
+
+
+def test_what_an_op_reads_whole_is_named_even_where_all_else_goes_in_bands():
+    def build(sketch, x):
+        value = conv(sketch, conv(sketch, conv(sketch, x)))
+        return sketch.add("ReduceMean", [value], (1, 1, 1, 1), axes=[0, 1, 2, 3], keepdims=1)
+
+    case = case_of(build)
+    found = explain(case.timeline, None, None, MAP_BYTES // 2, smallest(case))
+    assert found is not None
+    assert not found.is_final
+    assert "must exist whole" in found.text
+    assert "ReduceMean" in found.text
+
+
+def test_bands_that_are_there_at_once_are_a_reason_but_no_proof():
+    case = case_of(lambda sketch, x: sketch.add("GlobalAveragePool", [conv(sketch, conv(sketch, x))], (1, 16, 1, 1)))
+    banded = smallest(case)
+    found = explain(case.timeline, 0, None, banded.cost.peak_bytes - 1, banded)
+    assert found is not None
+    assert not found.is_final
+    assert "in no region" not in found.text
+    fits = explain(case.timeline, 0, None, banded.cost.peak_bytes, banded)
+    assert fits is not None
+    assert "in no region" in fits.text
+
+
+def test_a_norm_that_can_be_taken_apart_is_no_proof():
+    ones = np.ones(16, np.float32)
+
+    def build(sketch, x):
+        value = sketch.add(
+            "InstanceNormalization", [conv(sketch, x), sketch.constant(ones), sketch.constant(ones)], MAP
+        )
+        return sketch.add("GlobalAveragePool", [conv(sketch, value)], (1, 16, 1, 1))
+
+    case = case_of(build)
+    norm = next(i for i, op in enumerate(case.view.graph.ops) if op.op_type == "InstanceNormalization")
+    assert is_cuttable(case.view, norm)
+    assert explain(case.timeline, None, norm, MAP_BYTES) is None
