@@ -38,19 +38,26 @@ LEAST_SHARE = 32  # tensors smaller than such a part of the largest are no burde
 
 @dataclass(frozen=True)
 class BandCandidate:
-    """A model in bands: in which ops, by which rules, how these cut it, all steps in order, and their cost."""
+    """A model in bands: in which ops, by which rules, how these cut it, and what its steps cost.
+
+    `nodes` is about how many the written model has. Steps are made anew when they are asked for: there are many
+    candidates, of thousands of steps each.
+    """
 
     cast: Recast
     rules: BandRules
     size: BandSize
     banding: Banding
-    steps: tuple[Step, ...]
+    may_fill: bool
+    nodes: int
     cost: Estimate
 
     @cached_property
-    def nodes(self) -> int:
-        """About how many nodes the written model has."""
-        return nodes_of(self.cast.view, self.steps)
+    def steps(self) -> tuple[Step, ...]:
+        """All steps in order."""
+        works = band_works(self.cast, self.banding)
+        assert not isinstance(works, UncutOp)
+        return tuple(in_order(self.cast.view, weave(self.cast, self.banding, works, self.may_fill)))
 
 
 @dataclass
@@ -196,10 +203,8 @@ class BandSearch:
     def _member(self, least: int, lean: Lean, crossing: float, share: int) -> BandCandidate | None:
         key = (least, lean, crossing, share)
         if key not in self.judged:
-            size = self._largest // share
-            self.judged[key] = self.banded(
-                BandRules(least, lean, self.limits.axis), BandSize(size, int(crossing * size))
-            )
+            rules = BandRules(least, lean, self.limits.axis)
+            self.judged[key] = self.banded(rules, self._size(share, crossing))
         return self.judged[key]
 
     @cached_property
@@ -239,12 +244,13 @@ class BandSearch:
         if isinstance(works, UncutOp):
             return works
         steps = weave(cast, banding, works, self.limits.may_fill)
-        if nodes_of(cast.view, steps) > MORE_NODES * self._most_nodes:
+        nodes = nodes_of(cast.view, steps)
+        if nodes > MORE_NODES * self._most_nodes:
             return None
         ordered = in_order(cast.view, steps)
         cost = estimate(cast.view, cast.costs, ordered, frozenset(), cast.order, self._lasting)
         cost = replace(cost, whole_time_ns=sum(each.time_ns for each in self.costs))
-        return BandCandidate(cast, rules, size, banding, tuple(ordered), cost)
+        return BandCandidate(cast, rules, size, banding, self.limits.may_fill, nodes, cost)
 
     @property
     def _most_nodes(self) -> int:
