@@ -183,11 +183,12 @@ class BandSearch:
 
     @cached_property
     def _sizes(self) -> tuple[int, ...]:
-        """Sizes of tensors, the largest first, a few of them where there are many."""
+        """Sizes of tensors, a few of them where there are many, in an order in which the first few are of all kinds."""
         made = {t.size_bytes for t in self.view.graph.tensors if t.producer is not None}
         sizes = [size for size in sorted(made, reverse=True) if size * LEAST_SHARE >= max(made)]
         step = max(1, -(-len(sizes) // MOST_SIZES))
-        return tuple(sizes[step - 1 :: step])
+        sizes = sizes[step - 1 :: step]
+        return (*sizes[::4], *sizes[2::4], *sizes[1::2])
 
     def _fewest_tiles(self, least: int, lean: Lean, crossing: float, free_bytes: int, ends: float) -> None:
         """Judge bandings from one size on, by bisection: more tiles need less memory, until there are too many."""
