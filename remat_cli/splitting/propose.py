@@ -18,6 +18,7 @@ from remat_cli.splitting.view import ModelView
 
 SplitForm = Literal["regions", "bands"]
 REGIONS_SHARE = 0.5  # of the time for a search: what they find, they mostly find soon
+BANDS_SHARE, LEAST_SECONDS = 3.0, 0.5  # of the time for one search, for all together; for one of them in any case
 CHEAP_SHARE = 0.02  # of the time of a run: regions that add no more need no rival
 
 
@@ -43,22 +44,28 @@ class SplitProposal:
 
 @dataclass
 class SplitProposer:
-    """Proposes splittings of one model for many budgets; `fixed_bytes` are held beside everything in reports."""
+    """Proposes splittings of one model for many budgets; `fixed_bytes` are held beside everything in reports.
+
+    `banding_seconds` have gone into the search for bands.
+    """
 
     timeline: TensorTimeline
     costs: Sequence[OpCost]
     limits: SplitLimits
     fixed_bytes: int
     forbidden: frozenset[str] = frozenset()
+    banding_seconds: float = 0.0
 
     def propose(self, free_bytes: int) -> tuple[SplitProposal, ...]:
         """What fits `free_bytes` (fixed part left out) by estimate: at most one of each form, the cheaper first."""
-        ends = time.monotonic() + self.limits.seconds
         regions = self._regions.propose(free_bytes)
         found = [] if regions is None else [self._of_regions(regions)]
         if regions is not None and regions.added_ns <= CHEAP_SHARE * sum(cost.time_ns for cost in self.costs):
             return tuple(found)
-        banded = self._bands.propose(free_bytes, ends)
+        began = time.monotonic()
+        left = max(LEAST_SECONDS, BANDS_SHARE * self.limits.seconds - self.banding_seconds)
+        banded = self._bands.propose(free_bytes, began + min(left, self.limits.seconds))
+        self.banding_seconds += time.monotonic() - began
         if banded is not None:
             found.append(self._of_bands(banded, free_bytes))
         return tuple(sorted(found, key=lambda proposal: proposal.added_ns))
