@@ -19,6 +19,7 @@ from remat_cli.splitting.view import ModelView
 SplitForm = Literal["regions", "bands"]
 REGIONS_SHARE = 0.5  # of the time for a search: what they find, they mostly find soon
 BANDS_SHARE, LEAST_SECONDS = 3.0, 0.5  # of the time for one search, for all together; for one of them in any case
+DOUBT = 2.0  # as many times as estimated may bands cost beside regions: they have more nodes, and estimates err more
 CHEAP_SHARE = 0.02  # of the time of a run: regions that add no more need no rival
 
 
@@ -57,7 +58,7 @@ class SplitProposer:
     banding_seconds: float = 0.0
 
     def propose(self, free_bytes: int) -> tuple[SplitProposal, ...]:
-        """What fits `free_bytes` (fixed part left out) by estimate: at most one of each form, the cheaper first."""
+        """What fits `free_bytes` (fixed part left out) by estimate: one of each form at most, likely cheaper first."""
         regions = self._regions.propose(free_bytes)
         found = [] if regions is None else [self._of_regions(regions)]
         if regions is not None and regions.added_ns <= CHEAP_SHARE * sum(cost.time_ns for cost in self.costs):
@@ -68,7 +69,7 @@ class SplitProposer:
         self.banding_seconds += time.monotonic() - began
         if banded is not None:
             found.append(self._of_bands(banded, free_bytes))
-        return tuple(sorted(found, key=lambda proposal: proposal.added_ns))
+        return tuple(sorted(found, key=_likely_price))
 
     def obstacle(self, floor_op: int | None, free_bytes: int) -> SplitObstacle | None:
         """What stands in the way of `free_bytes`, after a search; `floor_op` is what whole ops cannot do without."""
@@ -189,6 +190,10 @@ class SplitProposer:
 
     def _names(self, ops: Iterable[int]) -> tuple[str, ...]:
         return tuple(self.timeline.view.graph.ops[op].name for op in ops)
+
+
+def _likely_price(proposal: SplitProposal) -> float:
+    return proposal.added_ns * (DOUBT if proposal.form == "bands" else 1.0)
 
 
 def _leaves(view: ModelView, name: str, ops: Iterable[int]) -> bool:
