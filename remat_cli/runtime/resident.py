@@ -135,6 +135,7 @@ def measure_resident(job: ResidentJob, advance: Advance) -> ResidentFigures:
     session, load_peak, load_seconds = _watched(lambda: open_session(path, job.settings), watch)
     tracer.mark()
     loaded = resident_bytes()
+    load_peak = max(load_peak, loaded, key=lambda found: found.total_bytes)  # the mark may be some pages behind
     data.append(status_bytes().get("VmData", 0))
     advance(1, total)
     runs = held_runs(session, feeds, job.held)
