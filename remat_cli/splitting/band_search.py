@@ -219,8 +219,10 @@ class BandSearch:
     def _banded(self, cast: Recast, rules: BandRules, size: BandSize) -> BandCandidate | None:
         names = {op.name: number for number, op in enumerate(cast.view.graph.ops)}
         uncut = frozenset(names[name] for name in self.forbidden if name in names)
+        taken = {op: cost.workspace_bytes for op, cost in enumerate(cast.costs)}
+        workspaces = {op: count for op, count in taken.items() if count >= rules.least_bytes}
         for _ in range(MOST_UNCUT):
-            here = replace(rules, forbidden=uncut, also=cast.sources)
+            here = replace(rules, forbidden=uncut, also=cast.sources, workspaces=workspaces)
             banding = band_ops(cast.view, cast.order, here, size, self.limits.most_tiles)
             if not banding.crew:
                 return None

@@ -6,7 +6,7 @@ whole: each band is freed once the tiles that read it have run.
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
 
@@ -38,7 +38,8 @@ class Banding:
 class BandRules:
     """What may be cut: tensors of at least `least_bytes`, along axes that `axis` admits, never ops in `forbidden`.
 
-    Tensors in `also` count as large whatever their size.
+    Tensors in `also` count as large whatever their size. `workspaces` are the bytes that ops take while they run, by op
+    id, where those are as many.
     """
 
     least_bytes: int
@@ -46,6 +47,7 @@ class BandRules:
     axis: SplitAxis
     forbidden: frozenset[int] = frozenset()
     also: frozenset[str] = frozenset()
+    workspaces: Mapping[int, int] = field(default_factory=dict, hash=False)
 
 
 @dataclass(frozen=True)
@@ -62,9 +64,9 @@ def band_ops(view: ModelView, order: Sequence[int], rules: BandRules, size: Band
     Crews get as few tiles as make bands of their largest tensor of at most that size, and no more than `most_tiles`.
     """
     axis = _Labels(view, tuple(order), rules).found()
-    crews = _crews(view, axis)
+    crews = _crews(view, axis, rules.workspaces)
     crew = {op: number for number, ops in enumerate(crews) for op in ops}
-    tiles = tuple(_tiles(view, axis, ops, size, most_tiles) for ops in crews)
+    tiles = tuple(_tiles(view, axis, ops, size, rules.workspaces, most_tiles) for ops in crews)
     return Banding({op: axis[op] for op in crew}, crew, tiles)
 
 
@@ -113,6 +115,8 @@ class _Labels:
 
     def _is_large(self, op: int) -> bool:
         view = self.view
+        if op in self.rules.workspaces:
+            return True
         made = [view.tensors[name] for name in (*view.reads[op], *view.makes[op]) if name in view.tensors]
         return any(
             t.producer is not None and (t.size_bytes >= self.rules.least_bytes or t.name in self.rules.also)
@@ -164,8 +168,8 @@ def _preferred(rank: int, lean: Lean) -> tuple[int, ...]:
     return (*range(rows, rank), *reversed(range(rows)))
 
 
-def _crews(view: ModelView, axis: Mapping[int, int]) -> list[list[int]]:
-    """Ops that hand bands to each other; none that reads nothing in bands and hands on none."""
+def _crews(view: ModelView, axis: Mapping[int, int], workspaces: Mapping[int, int]) -> list[list[int]]:
+    """Ops that hand bands to each other; none that reads nothing in bands, hands on none and needs no workspace."""
     linked: dict[int, set[int]] = defaultdict(set)
     takes_bands = set()
     for op, along in axis.items():
@@ -190,13 +194,21 @@ def _crews(view: ModelView, axis: Mapping[int, int]) -> list[list[int]]:
             crew |= new
             frontier += new
         seen |= crew
-        if len(crew) > 1 or crew & takes_bands:
+        if len(crew) > 1 or crew & takes_bands or not crew.isdisjoint(workspaces):
             crews.append(sorted(crew))
     return crews
 
 
-def _tiles(view: ModelView, axis: Mapping[int, int], ops: Sequence[int], size: BandSize, most_tiles: int) -> int:
-    sizes = [
+def _tiles(
+    view: ModelView,
+    axis: Mapping[int, int],
+    ops: Sequence[int],
+    size: BandSize,
+    workspaces: Mapping[int, int],
+    most_tiles: int,
+) -> int:
+    sizes = [(workspaces[op], view.ops[op].output_shape[axis[op]]) for op in ops if op in workspaces]
+    sizes += [
         (view.tensors[name].size_bytes, view.ops[op].output_shape[axis[op]])
         for op in ops
         for name in (*view.reads[op], *view.makes[op])

@@ -7,8 +7,9 @@ Where they do not is said with the rule. Without rows are ops that quantise by t
 """
 
 from remat_cli.splitting.op_view import OpView, Slab, Sliced, broadcast_need, of_first
+from remat_cli.splitting.rules_conv_channels import SPATIAL
 from remat_cli.splitting.rules_pointwise import elementwise, keeps_rows
-from remat_cli.splitting.rules_window import SPATIAL, windowed
+from remat_cli.splitting.rules_window import windowed
 
 WEIGHT = {"QLinearConv": 3, "ConvInteger": 1}  # input position
 MASK, PAST = 5, 8  # inputs of QAttention

@@ -12,9 +12,15 @@ import numpy as np
 
 from remat_cli.onnx_io.op_facts import NCHWC
 from remat_cli.splitting.op_view import OpView, Shape, Slab, Sliced, Value, of_first
+from remat_cli.splitting.rules_conv_channels import (
+    CHANNELS,
+    SPATIAL,
+    SUM_INPUT,
+    channels_of_convolution,
+    channels_of_transposed,
+)
 from remat_cli.splitting.rules_matrix import element_type, is_same_product
 
-SPATIAL = 2  # axes before this one are batch and channels, where channels do not come last
 _WIDEST_BUFFERED = 1900  # measured: rows of 2,050 elements and more are pooled element by element, in another order
 
 
@@ -36,8 +42,10 @@ class OpWindow:
 
 def convolution(op: OpView, slab: Slab) -> Sliced | None:
     """Conv with what its optimised forms add: a tensor summed to the result (input 3), and an activation."""
+    if slab.axis == CHANNELS:
+        return channels_of_convolution(op, slab)
     kernel = tuple(op.input_shape(1)[SPATIAL:])
-    sliced = windowed(op, slab, kernel, sum_input=3)
+    sliced = windowed(op, slab, kernel, sum_input=SUM_INPUT)
     if sliced is None:
         return None
     is_exact = _is_same_blocked(op, slab, kernel) if op.key[0] == NCHWC else _is_same_plain(op, slab, kernel)
@@ -50,9 +58,11 @@ def pooling(op: OpView, slab: Slab) -> Sliced | None:
     if sum(shape is not None for shape in op.outputs) > 1 or (op.node.op_type == "LpPool" and is_auto_padded):
         return None  # LpPool's own padding was measured not to be what ONNX defines
     kernel = op.integers("kernel_shape")
+    if slab.axis < SPATIAL:
+        return of_first(op, slab, slab) if slab.axis == 0 or op.key[0] != NCHWC else None
     sliced = windowed(op, slab, kernel)
-    if sliced is None or slab.axis == 0:
-        return sliced
+    if sliced is None:
+        return None
     pads = sliced.attributes["pads"]
     assert isinstance(pads, tuple)
     if any(pad >= size for pad, size in zip(pads, kernel * 2, strict=True)):
@@ -203,8 +213,10 @@ class Spread:
 def transposed_convolution(op: OpView, slab: Slab) -> Sliced | None:
     """ConvTranspose: along the batch, or along a spatial axis with the padding that leaves the slab."""
     others = (None,) * (len(op.inputs) - 1)
-    if slab.axis == 1 or op.integers("output_shape"):
+    if op.integers("output_shape"):
         return None
+    if slab.axis == CHANNELS:
+        return channels_of_transposed(op, slab)
     if slab.axis == 0:
         return Sliced((slab, *others), slab) if _is_same(op, 1.0) else None
     spreads = _spreads(op)

@@ -135,13 +135,6 @@ def test_fused_convolution_with_a_sum(axis):
     assert check_slices(op, axis).all_exact
 
 
-def test_channels_of_windowed_ops_are_not_cut():
-    conv = OneOp("Conv", (values(1, 4, 8, 8), values(4, 4, 3, 3)), weights=(1,))
-    pool = OneOp("MaxPool", (values(1, 4, 8, 8),), {"kernel_shape": [2, 2]})
-    assert check_slices(conv, 1).all_refused
-    assert check_slices(pool, 1).all_refused
-
-
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize(("channels", "kernel"), [(64, 3), (512, 1)])
 def test_long_sums_are_cut_only_into_many_positions(channels, kernel, threads):
