@@ -12,6 +12,7 @@ from typing import Literal
 
 from remat_cli.core.splits import SplitAxis
 from remat_cli.splitting.op_view import Slab
+from remat_cli.splitting.rules_conv_channels import CHANNELS, CONVOLUTIONS
 from remat_cli.splitting.view import ModelView
 
 Lean = Literal["rows", "outer"]  # which axis is cut where several would do
@@ -130,7 +131,10 @@ class _Labels:
         shape = self.view.ops[op].output_shape
         allowed = self.rules.axis.axes(len(shape))
         found = []
+        is_by_rows = self.rules.lean == "rows" and self.view.graph.ops[op].op_type in CONVOLUTIONS
         for axis in _preferred(len(shape), self.rules.lean):
+            if is_by_rows and axis == CHANNELS:
+                continue  # would read all of its input
             needs = axes_read(self.view, op, axis) if axis in allowed and shape[axis] > 1 else None
             if needs is None or any(len(s) <= axis or s[axis] != shape[axis] for s in shapes):
                 continue

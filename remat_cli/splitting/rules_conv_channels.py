@@ -14,6 +14,7 @@ from remat_cli.splitting.rules_matrix import is_same_product
 CHANNELS = 1  # their axis
 SPATIAL = 2  # axes before this one are batch and channels, where channels do not come last
 SUM_INPUT = 3  # of optimised forms: added to the result
+CONVOLUTIONS = frozenset(("Conv", "FusedConv", "ConvTranspose"))
 BLOCK = 16  # channels of a blocked tensor that lie together, on any machine at most
 
 
