@@ -62,12 +62,25 @@ def _is_cut_along(view: ModelView, op: int, axis: int, extent: int) -> bool:
 
 
 def _outputs(view: ModelView, free_bytes: int) -> SplitObstacle | None:
+    """Outputs that are more than fits, or one that is while it is made: by its op, or by joining parts as large."""
     kept = [tensor for tensor in view.graph.tensors if tensor.kept]
-    if sum(tensor.size_bytes for tensor in kept) <= free_bytes:
+    if not kept:
         return None
     largest = max(kept, key=lambda tensor: tensor.size_bytes)
+    named = f"'{largest.name}' ({format_bytes(largest.size_bytes)}) is a model output"
+    if sum(tensor.size_bytes for tensor in kept) > free_bytes:
+        return SplitObstacle(f"{named} and must exist whole", is_final=True)
+    maker = largest.producer
+    if maker is None:
+        return None
+    at_once = min(_working_set(view, maker), 2 * largest.size_bytes)
+    if at_once <= free_bytes:
+        return None
+    node = view.graph.ops[maker]
     return SplitObstacle(
-        f"'{largest.name}' ({format_bytes(largest.size_bytes)}) is a model output and must exist whole", is_final=True
+        f"{named}: it exists beside what op '{node.name}' ({node.op_type}) makes it from, or beside the tiles it is "
+        f"joined of, {format_bytes(at_once)} at once",
+        is_final=True,
     )
 
 

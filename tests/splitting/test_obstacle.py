@@ -36,6 +36,20 @@ def test_a_large_output_must_exist_whole():
     assert "16.00 KiB" in found.text
 
 
+def test_a_large_output_exists_beside_what_it_is_made_from():
+    case = case_of(lambda sketch, x: conv(sketch, conv(sketch, x)))
+    found = explain(case.timeline, None, None, 2 * MAP_BYTES - 1)
+    assert found is not None
+    assert found.is_final
+    assert "model output" in found.text
+    assert "32.00 KiB at once" in found.text
+    assert explain(case.timeline, None, None, 2 * MAP_BYTES) is None
+    from_input = case_of(
+        lambda sketch, x: sketch.add("Exp", [x], MAP)
+    )  # the caller's tensor is not counted, nor need the op be cut
+    assert explain(from_input.timeline, None, None, MAP_BYTES) is None
+
+
 def test_an_op_that_cannot_be_cut_is_named():
     case = case_of(
         lambda sketch, x: sketch.add("ReduceMean", [conv(sketch, x)], (1, 1, 1, 1), axes=[0, 1, 2, 3], keepdims=1)
