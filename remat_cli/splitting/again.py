@@ -4,31 +4,48 @@ Rematerialisation of whole tensors, before they are cut: a tensor that nothing r
 its maker, with what that needs, runs once more for those who read it later.
 """
 
+from __future__ import annotations
+
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from remat_cli.splitting.estimate import held_at_peak
+from remat_cli.splitting.estimate import held_at_peaks
 from remat_cli.splitting.recast import Copied, Recast
 from remat_cli.splitting.steps import RunStep, Step, WholeStep, reads_of, results_of
+from remat_cli.splitting.timeline import owner_of
 
 MOST_OPS = 8  # that one tensor is made again from
 SMALL_SHARES = (0.5, 0.1)  # of what is dropped: so much is rather held for it than made again in turn
 LEAST_GAIN = 0.25  # of what is dropped, that must not be held instead
 MOST_CHOICES = 2
+NEAR_SHARE = 0.95  # of the peak, from which on a step is another peak
+MOST_SITES = 24  # peaks that hold other tensors
+LEAST_NAMED = 0.05  # of what is held: so large is a tensor that tells peaks apart
 
 
-def copies_at_peak(cast: Recast, steps: Sequence[Step], lasting: frozenset[str]) -> tuple[Copied, ...]:
-    """Ops to run again, each choice by itself, those of least time per byte first; none where nothing would be gained.
+def copies_at_peak(cast: Recast, steps: Sequence[Step], lasting: frozenset[str]) -> tuple[tuple[Copied, ...], ...]:
+    """Ops to run again, in each choice those of one peak or of all that are about as high; none where nothing gains.
 
+    Models of many like layers have a peak in each of them. Of each peak come first those of least time per byte.
     `lasting` are the tensors held to the end.
     """
-    peak = _Peak(cast, tuple(steps), lasting)
-    found = (peak.choice(name, share) for name in peak.held for share in SMALL_SHARES)
-    choices = list({choice.copied: choice for choice in found if choice is not None}.values())
-    choices.sort(key=lambda choice: choice.time_ns / choice.gain_bytes)
-    return tuple(choice.copied for choice in choices[:MOST_CHOICES])
+    peaks = _Peaks(cast, tuple(steps), lasting)
+    found = [peaks.choices(site) for site in peaks.sites]
+    best = [[choices[rank] for choices in found if rank < len(choices)] for rank in range(MOST_CHOICES)]
+    groups = [tuple(_apart(group)) for group in best]
+    groups += [(choice.copied,) for choice in (found[0] if found else ())]
+    return tuple(dict.fromkeys(group for group in groups if group))
+
+
+def _apart(choices: Sequence[_Choice]) -> Iterator[Copied]:
+    """Those of the first peaks, without others for the same readers."""
+    served: set[int] = set()
+    for choice in choices:
+        if served.isdisjoint(choice.copied.readers):
+            served |= choice.copied.readers
+            yield choice.copied
 
 
 @dataclass(frozen=True)
@@ -39,73 +56,116 @@ class _Choice:
 
 
 @dataclass(frozen=True)
-class _Peak:
-    """The step at which most is held, and who reads what before and after it."""
+class _Read:
+    step: int
+    op: int
+    tensor: str
+
+
+@dataclass(frozen=True)
+class _Dropped:
+    """A storage that is not held for its late readers, the first of which begins at step `first`."""
+
+    owner: str
+    first: int
+    late: frozenset[int]
+    small_bytes: float
+
+
+@dataclass(frozen=True)
+class _Site:
+    """A step at which much is held, and how many bytes, by the tensor that owns the storage."""
+
+    step: int
+    held: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class _Peaks:
+    """The steps at which most is held, and who reads what before and after them."""
 
     cast: Recast
     steps: tuple[Step, ...]
     lasting: frozenset[str]
 
     @cached_property
-    def _found(self) -> tuple[int, dict[str, int]]:
-        index, held = held_at_peak(self.cast.view, self.cast.costs, self.steps, self.lasting)
+    def sites(self) -> list[_Site]:
+        """The highest of all steps at which the same tensors are held, the highest of these first."""
         tensor = {piece.name: piece.tensor for step in self.steps for piece in results_of(step)}
-        sums: dict[str, int] = defaultdict(int)
-        for name, size in held.items():
-            sums[tensor.get(name, name)] += size
-        return index, sums
+        found: dict[frozenset[str], _Site] = {}
+        for step, held in held_at_peaks(self.cast.view, self.cast.costs, self.steps, self.lasting, NEAR_SHARE):
+            sums: dict[str, int] = defaultdict(int)
+            for name, size in held.items():
+                sums[self._owner(tensor.get(name, name))] += size
+            most = sum(sums.values())
+            found.setdefault(frozenset(name for name in sums if sums[name] > LEAST_NAMED * most), _Site(step, sums))
+        return list(found.values())[:MOST_SITES]
 
-    @property
-    def held(self) -> dict[str, int]:
-        """By tensor the bytes of it that are held."""
-        return self._found[1]
+    def choices(self, site: _Site) -> list[_Choice]:
+        """The best ways to hold less at one step, those of least time per byte first."""
+        found = (self._choice(site, name, share) for name in site.held for share in SMALL_SHARES)
+        choices = list({choice.copied: choice for choice in found if choice is not None}.values())
+        return sorted(choices, key=lambda choice: choice.time_ns / choice.gain_bytes)[:MOST_CHOICES]
+
+    def _owner(self, name: str) -> str:
+        return owner_of(self.cast.view, name).name if name in self.cast.view.tensors else name
 
     @cached_property
-    def _reads(self) -> dict[str, list[tuple[int, int]]]:
-        """By tensor the steps that run something on it, and what they run."""
-        found: dict[str, list[tuple[int, int]]] = defaultdict(list)
+    def _reads(self) -> dict[str, list[_Read]]:
+        """By owner the steps that compute something from its storage: those that only view it do not."""
+        found: dict[str, list[_Read]] = defaultdict(list)
         for index, step in enumerate(self.steps):
-            if isinstance(step, RunStep | WholeStep):
-                op = step.op if isinstance(step, WholeStep) else step.work.op
-                for piece in reads_of(step):
-                    found[piece.tensor].append((index, op))
+            if not isinstance(step, RunStep | WholeStep):
+                continue
+            op = step.op if isinstance(step, WholeStep) else step.work.op
+            made = {self._owner(name) for name in self.cast.view.makes[op] if name}
+            for piece in reads_of(step):
+                owner = self._owner(piece.tensor)
+                if owner not in made:
+                    found[owner].append(_Read(index, op, piece.tensor))
         return found
 
-    def choice(self, name: str, small_share: float) -> _Choice | None:
+    def _choice(self, site: _Site, name: str, small_share: float) -> _Choice | None:
         """How to make a tensor again for those who read it after the peak; None where that gains nothing."""
-        index, reads = self._found[0], self._reads[name]
-        begun = {op for at, op in reads if at <= index}
-        late = {op for at, op in reads if at > index} - begun
+        index, reads, held = site.step, self._reads[name], site.held[name]
+        begun = {read.op for read in reads if read.step <= index}
+        late = {read.op for read in reads if read.step > index} - begun
         if not late or name in self.lasting:
             return None
-        first = min(at for at, op in reads if op in late)
+        first = min(read.step for read in reads if read.op in late)
+        dropped = _Dropped(name, first, frozenset(late), small_share * held)
         ops: list[int] = []
-        going_on = sum(op in begun for at, op in reads if at > index) / max(1, sum(op in begun for _, op in reads))
-        longer = self._add(name, first, small_share * self.held[name], ops)
-        gain = int(self.held[name] * (1 - going_on)) - longer
-        if not ops or len(ops) > MOST_OPS or gain < LEAST_GAIN * self.held[name]:
+        going_on = sum(r.op in begun for r in reads if r.step > index) / max(1, sum(r.op in begun for r in reads))
+        wanted = sorted({read.tensor for read in reads if read.op in late})
+        longer = sum(self._add(tensor, dropped, ops) for tensor in wanted)
+        gain = int(held * (1 - going_on)) - longer
+        if not ops or len(ops) > MOST_OPS or gain < LEAST_GAIN * held:
             return None
         place = {op: at for at, op in enumerate(self.cast.order)}
         time_ns = sum(self.cast.costs[op].time_ns for op in ops)
-        return _Choice(Copied(tuple(sorted(ops, key=place.__getitem__)), frozenset(late)), gain, time_ns)
+        return _Choice(Copied(tuple(sorted(ops, key=place.__getitem__)), dropped.late), gain, time_ns)
 
-    def _add(self, name: str, first: int, small_bytes: float, ops: list[int]) -> int:
+    def _add(self, name: str, dropped: _Dropped, ops: list[int]) -> int:
         """Add the maker of a tensor, and of what it reads if that is large and gone by then; bytes held longer now."""
         view = self.cast.view
         maker = view.tensors[name].producer
         if maker is None or len(ops) > MOST_OPS or not view.graph.ops[maker].repeatable:
-            return self.cast.view.tensors[name].size_bytes
+            return view.tensors[name].size_bytes
         if maker in ops:
             return 0
         ops.append(maker)
         longer = 0
         for source in dict.fromkeys(view.reads[maker]):
             tensor = view.tensors.get(source)
-            if tensor is None or tensor.producer is None:
+            if tensor is None or tensor.producer is None or self._is_there(source, dropped):
                 continue
-            is_there = source in self.lasting or any(at >= first for at, _ in self._reads[source])
-            if is_there:
-                continue
-            is_small = tensor.size_bytes < small_bytes
-            longer += tensor.size_bytes if is_small else self._add(source, first, small_bytes, ops)
+            is_small = tensor.size_bytes < dropped.small_bytes and self._owner(source) != dropped.owner
+            longer += tensor.size_bytes if is_small else self._add(source, dropped, ops)
         return longer
+
+    def _is_there(self, name: str, dropped: _Dropped) -> bool:
+        """Whether a tensor is held when the late readers begin, other than for them if it is what they would drop."""
+        owner = self._owner(name)
+        without = dropped.late if owner == dropped.owner else frozenset()
+        later = (read for read in self._reads[owner] if read.step >= dropped.first and read.op not in without)
+        return owner in self.lasting or any(True for _ in later)

@@ -72,7 +72,7 @@ class BandSearch:
     judged: dict[object, BandCandidate | None] = field(default_factory=dict)
     known: dict[object, BandCandidate | UncutOp | None] = field(default_factory=dict)
     casts: dict[int, Recast] = field(default_factory=dict)
-    copied: dict[tuple[int, Copied], Recast] = field(default_factory=dict)
+    copied: dict[tuple[int, tuple[Copied, ...]], Recast] = field(default_factory=dict)
 
     def propose(self, free_bytes: int, ends: float) -> BandCandidate | None:
         """The least time added of what fits `free_bytes`, found until `ends` on the clock; None where nothing fits."""
@@ -124,7 +124,7 @@ class BandSearch:
         best: BandCandidate | None = None
         for copied in copies_at_peak(start.cast, start.steps, self._lasting):
             if (id(start.cast), copied) not in self.copied:
-                self.copied[id(start.cast), copied] = with_copies(start.cast, [copied])
+                self.copied[id(start.cast), copied] = with_copies(start.cast, copied)
             cast = self.copied[id(start.cast), copied]
             found = [self._of_cast(cast, start.rules, size) for size in self._sizes_around(start.size)]
             smallest = min((other for other in found if other is not None), key=_peak, default=None)

@@ -212,6 +212,7 @@ class _Writer:
         whole = self._lines(result, slab.axis)
         opened, buffer = self._between(f"{step.part.name}/lines"), self._between(f"{result.name}/lines")
         self.buffers[result] = buffer
+        yield from self._closed(step.part)
         yield self._reshape(step.part.name, part, opened, result.tensor)
         self._declare(buffer, result.tensor, whole)
         if step.before is None:

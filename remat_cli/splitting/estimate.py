@@ -61,16 +61,31 @@ def held_at_peak(
     view: ModelView, costs: Sequence[OpCost], steps: Sequence[Step], lasting: frozenset[str]
 ) -> tuple[int, Mapping[str, int]]:
     """The step of a whole run during which most is held, and the bytes of each storage then, by its owner's name."""
+    return held_at_peaks(view, costs, steps, lasting, 1.0)[0]
+
+
+def held_at_peaks(
+    view: ModelView, costs: Sequence[OpCost], steps: Sequence[Step], lasting: frozenset[str], share: float
+) -> list[tuple[int, Mapping[str, int]]]:
+    """Such steps, the highest first: the highest of each run of steps that hold at least this share of the most."""
     memory = _Memory(view, steps, frozenset(), lasting)
-    most, found, at = -1, {}, 0
+    held = [memory.held_during(index, _workspace(step, view, costs)) for index, step in enumerate(steps)]
+    least, tops, is_high = share * max(held), [], False
+    for index, count in enumerate(held):
+        if count >= least and not is_high:
+            tops.append(index)
+        elif count >= least and count > held[tops[-1]]:
+            tops[-1] = index
+        is_high = count >= least
+    found = []
+    memory, wanted = _Memory(view, steps, frozenset(), lasting), set(tops)
     for index, step in enumerate(steps):
-        before = {name: memory.size[name] for name in memory.until}
-        held = memory.held_during(index, _workspace(step, view, costs))
-        if held > most:
+        before = {name: memory.size[name] for name in memory.until} if index in wanted else {}
+        memory.held_during(index, _workspace(step, view, costs))
+        if index in wanted:
             made = {memory.storage[piece.name] for piece in results_of(step)}
-            most, at = held, index
-            found = before | {name: memory.size[name] for name in made}
-    return at, found
+            found.append((index, before | {name: memory.size[name] for name in made}))
+    return sorted(found, key=lambda each: held[each[0]], reverse=True)
 
 
 def piece_bytes(view: ModelView, piece: Piece) -> int:

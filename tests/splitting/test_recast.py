@@ -116,16 +116,19 @@ def test_each_reader_of_another_layout_has_its_own_copy_where_the_layout_before_
     check_same(case, cast.view.model, "copied layouts")
 
 
-def chain() -> Case:
-    """A large tensor that is read at once, and again at the end, with another large one made in between."""
+def chain(layers: int = 1) -> Case:
+    """In each layer a large tensor that is read at once, and again at the end, with another large one in between."""
     sketch = Sketch(np.random.default_rng(0))
-    large = sketch.add("Tile", [sketch.input("x", [1, 64]), sketch.constant(np.array([64, 1], np.int64))], [64, 64])
-    first = sketch.add("ReduceMax", [sketch.add("Abs", [large], [64, 64])], [1, 1])
-    other = sketch.add(
-        "Exp", [sketch.add("Tile", [first, sketch.constant(np.array([64, 64], np.int64))], [64, 64])], [64, 64]
-    )
-    second = sketch.add("ReduceMax", [sketch.add("Neg", [other], [64, 64])], [1, 1])
-    last = sketch.add("ReduceMax", [sketch.add("Mul", [large, second], [64, 64])], [1, 1])
+    value = sketch.input("x", [1, 64])
+    for _ in range(layers):
+        large = sketch.add("Tile", [value, sketch.constant(np.array([64, 1], np.int64))], [64, 64])
+        first = sketch.add("ReduceMax", [sketch.add("Abs", [large], [64, 64])], [1, 1])
+        other = sketch.add(
+            "Exp", [sketch.add("Tile", [first, sketch.constant(np.array([64, 64], np.int64))], [64, 64])], [64, 64]
+        )
+        second = sketch.add("ReduceMax", [sketch.add("Neg", [other], [64, 64])], [1, 1])
+        last = sketch.add("ReduceMax", [sketch.add("Mul", [large, second], [64, 64])], [1, 1])
+        value = sketch.add("Tile", [last, sketch.constant(np.array([1, 64], np.int64))], [1, 64])
     return make_case(sketch.sample([last]))
 
 
@@ -141,19 +144,43 @@ def test_ops_made_again_serve_the_readers_named_and_no_other():
     check_same(case, copied.view.model, "made again")
 
 
-def test_what_lies_idle_at_the_peak_is_made_again():
-    case = chain()
-    cast = as_it_is(case)
+def whole_steps(case: Case) -> list[WholeStep]:
     view = case.view
-    steps = [
+    return [
         WholeStep(
             op,
             tuple(Piece(name, name, None) for name in view.reads[op] if name in view.tensors),
             tuple(Piece(name, name, None) for name in view.makes[op] if name),
         )
-        for op in cast.order
+        for op in as_it_is(case).order
     ]
-    choices = copies_at_peak(cast, steps, frozenset(t.name for t in view.graph.tensors if t.kept))
+
+
+@pytest.mark.parametrize("layers", [1, 3])
+def test_what_lies_idle_at_the_peaks_is_made_again(layers):
+    case = chain(layers)
+    cast = as_it_is(case)
+    view = case.view
+    choices = copies_at_peak(cast, whole_steps(case), frozenset(t.name for t in view.graph.tensors if t.kept))
     assert choices
-    assert [view.graph.ops[op].op_type for op in choices[0].ops] == ["Tile"]
-    assert [view.graph.ops[op].op_type for op in choices[0].readers] == ["Mul"]
+    assert len(choices[0]) == layers
+    for copied in choices[0]:
+        assert [view.graph.ops[op].op_type for op in copied.ops] == ["Tile"]
+        assert [view.graph.ops[op].op_type for op in copied.readers] == ["Mul"]
+
+
+def test_what_only_a_view_of_is_read_later_is_made_again():
+    sketch = Sketch(np.random.default_rng(0))
+    large = sketch.add("Tile", [sketch.input("x", [1, 64]), sketch.constant(np.array([64, 1], np.int64))], [64, 64])
+    flat = sketch.add("Reshape", [large, sketch.constant(np.array([4096, 1], np.int64))], [4096, 1])
+    first = sketch.add("ReduceMax", [sketch.add("Abs", [flat], [4096, 1])], [1, 1])
+    other = sketch.add(
+        "Exp", [sketch.add("Tile", [first, sketch.constant(np.array([64, 64], np.int64))], [64, 64])], [64, 64]
+    )
+    second = sketch.add("ReduceMax", [sketch.add("Neg", [other], [64, 64])], [1, 1])
+    last = sketch.add("ReduceMax", [sketch.add("Mul", [flat, second], [4096, 1])], [1, 1])
+    case = make_case(sketch.sample([last]))
+    copied = copies_at_peak(as_it_is(case), whole_steps(case), frozenset([last]))[0][0]
+    ops = case.view.graph.ops
+    assert [ops[op].op_type for op in copied.ops] == ["Tile", "Reshape"]
+    assert [ops[op].op_type for op in copied.readers] == ["Mul"]
