@@ -3,10 +3,16 @@
 from collections.abc import Callable, Mapping
 
 from remat_cli.onnx_io.op_facts import CONTRIB, NCHWC, ONNX, by_op
+from remat_cli.splitting import rules_attention as attention
+from remat_cli.splitting import rules_channel as channel
+from remat_cli.splitting import rules_einsum as einsum
+from remat_cli.splitting import rules_indexed as indexed
 from remat_cli.splitting import rules_lines as lines
 from remat_cli.splitting import rules_matrix as matrix
 from remat_cli.splitting import rules_pointwise as pointwise
 from remat_cli.splitting import rules_quantised as quantised
+from remat_cli.splitting import rules_recurrent as recurrent
+from remat_cli.splitting import rules_sampled as sampled
 from remat_cli.splitting import rules_shape as shape
 from remat_cli.splitting import rules_window as window
 from remat_cli.splitting.op_view import OpView, Slab, Sliced
@@ -33,17 +39,19 @@ _ROWS: Mapping[Rule, Mapping[str, str]] = {
         ONNX: "QuantizeLinear DequantizeLinear",
         CONTRIB: "QuantizeLinear DequantizeLinear",
     },
-    pointwise.channel_statistics: {ONNX: "BatchNormalization"},
     pointwise.across_channels: {ONNX: "LRN"},
     pointwise.along_own_axis: {ONNX: "LpNormalization"},
     window.convolution: {ONNX: "Conv", CONTRIB: "FusedConv", NCHWC: "Conv"},
     window.transposed_convolution: {ONNX: "ConvTranspose"},
     window.pooling: {ONNX: "MaxPool AveragePool LpPool", NCHWC: "MaxPool AveragePool"},
     window.batch_only: {
-        ONNX: "GlobalAveragePool GlobalMaxPool GlobalLpPool InstanceNormalization",
         NCHWC: "GlobalAveragePool GlobalMaxPool",
         CONTRIB: "QLinearGlobalAveragePool",
     },
+    channel.global_pooling: {ONNX: "GlobalAveragePool GlobalMaxPool GlobalLpPool"},
+    channel.channel_normalisation: {ONNX: "InstanceNormalization"},
+    channel.batch_normalisation: {ONNX: "BatchNormalization"},
+    channel.mean_variance: {ONNX: "MeanVarianceNormalization"},
     window.resizing: {ONNX: "Resize Upsample", NCHWC: "Upsample"},
     shape.padding: {ONNX: "Pad"},
     shape.concatenation: {ONNX: "Concat"},
@@ -57,6 +65,22 @@ _ROWS: Mapping[Rule, Mapping[str, str]] = {
     shape.expansion: {ONNX: "Expand"},
     shape.gather: {ONNX: "Gather"},
     shape.gather_elements: {ONNX: "GatherElements"},
+    indexed.gather_points: {ONNX: "GatherND", CONTRIB: "GatherND"},
+    indexed.scatter_points: {ONNX: "ScatterND"},
+    indexed.scatter_elements: {ONNX: "ScatterElements Scatter"},
+    indexed.scatter_rows: {ONNX: "TensorScatter"},
+    indexed.one_hot: {ONNX: "OneHot"},
+    indexed.triangle: {ONNX: "Trilu", CONTRIB: "Trilu"},
+    indexed.reversal: {ONNX: "ReverseSequence"},
+    indexed.embedding: {CONTRIB: "EmbedLayerNormalization"},
+    sampled.grid_sample: {ONNX: "GridSample", CONTRIB: "GridSample"},
+    sampled.affine_grid: {ONNX: "AffineGrid"},
+    sampled.regions: {ONNX: "RoiAlign MaxRoiPool", CONTRIB: "CropAndResize"},
+    sampled.deformable: {ONNX: "DeformConv"},
+    recurrent.recurrent: {ONNX: "RNN GRU LSTM"},
+    sampled.fold: {ONNX: "Col2Im"},
+    sampled.spectrum: {ONNX: "DFT"},
+    sampled.frames: {ONNX: "STFT"},
     shape.depth_to_space: {ONNX: "DepthToSpace"},
     shape.space_to_depth: {ONNX: "SpaceToDepth"},
     shape.tile: {ONNX: "Tile"},
@@ -65,6 +89,7 @@ _ROWS: Mapping[Rule, Mapping[str, str]] = {
     matrix.gemm: {ONNX: "Gemm", CONTRIB: "FusedGemm"},
     matrix.integer_matmul: {ONNX: "MatMulInteger", CONTRIB: "MatMulIntegerToFloat"},
     matrix.quantised_matmul: {ONNX: "QLinearMatMul"},
+    einsum.einsum: {ONNX: "Einsum"},
     lines.softmax: {ONNX: "Softmax LogSoftmax Hardmax"},
     lines.normalisation: {ONNX: "LayerNormalization SimplifiedLayerNormalization RMSNormalization"},
     lines.skip_normalisation: {CONTRIB: "SkipLayerNormalization SkipSimplifiedLayerNormalization"},
@@ -75,9 +100,10 @@ _ROWS: Mapping[Rule, Mapping[str, str]] = {
     },
     lines.summation: {ONNX: "ReduceSum ReduceMean"},
     lines.best_place: {ONNX: "ArgMax ArgMin"},
-    matrix.attention: {ONNX: "Attention"},
-    matrix.multi_head: {CONTRIB: "MultiHeadAttention"},
-    matrix.packed: {CONTRIB: "Attention"},
+    attention.attention: {ONNX: "Attention"},
+    attention.multi_head: {CONTRIB: "MultiHeadAttention"},
+    attention.packed: {CONTRIB: "Attention"},
+    attention.rotary: {ONNX: "RotaryEmbedding", CONTRIB: "RotaryEmbedding"},
     quantised.convolution: {ONNX: "QLinearConv ConvInteger", CONTRIB: "QLinearConv"},
     quantised.pooling: {CONTRIB: "NhwcMaxPool QLinearAveragePool"},
     quantised.concatenation: {CONTRIB: "QLinearConcat"},

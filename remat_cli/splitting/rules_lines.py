@@ -32,10 +32,10 @@ def softmax(op: OpView, slab: Slab) -> Sliced | None:
 def normalisation(op: OpView, slab: Slab) -> Sliced | None:
     """LayerNormalization, RMSNormalization and the like: mean and deviation over the axes from `axis` on.
 
-    Further outputs have other shapes, so they must be left out. Scale and bias are read along the line only.
+    Mean and deviation may be outputs too, one for each line. Scale and bias are read along the line only.
     """
     rank = len(op.output_shape)
-    if _has_further_outputs(op) or any(_is_broadcast_before(op, place, rank) for place in range(1, len(op.inputs))):
+    if any(_is_broadcast_before(op, place, rank) for place in range(1, len(op.inputs))):
         return None
     return _lines(op, slab, range(op.integer("axis", -1) % rank, rank))
 
@@ -43,7 +43,7 @@ def normalisation(op: OpView, slab: Slab) -> Sliced | None:
 def skip_normalisation(op: OpView, slab: Slab) -> Sliced | None:
     """SkipLayerNormalization: the sum of two tensors (output 3) and its normalisation over the last axis (output 0)."""
     rank, extent = len(op.output_shape), op.output_shape[slab.axis]
-    if slab.axis == rank - 1 or any(shape is not None for shape in op.outputs[1:3]):
+    if slab.axis == rank - 1:
         return None
     skip = broadcast_need(op.inputs[1], rank, extent, slab)
     return Sliced((slab, skip, *[None] * (len(op.inputs) - 2)), slab)
@@ -69,10 +69,6 @@ def _lines(op: OpView, slab: Slab, line: range) -> Sliced | None:
     if slab.axis in line:
         return None
     return of_first(op, slab, slab)
-
-
-def _has_further_outputs(op: OpView) -> bool:
-    return any(shape is not None for shape in op.outputs[1:])
 
 
 def _is_broadcast_before(op: OpView, place: int, rank: int) -> bool:
@@ -155,7 +151,7 @@ def _same_pattern(shape: Shape, need: Slab, axes: frozenset[int], seen: Iterable
     """Whether lines begin alike in memory, and the quick way is taken for both or neither at any count of threads."""
     groups = _groups(axes, seen)
     pattern = "".join("R" if members[0] in axes else "K" for members in groups)
-    if pattern in ("KR", "RKR") and not _lines_begin_alike(shape, need, math.prod(shape[a] for a in groups[-1])):
+    if pattern in ("KR", "RKR") and not lines_begin_alike(shape, need, math.prod(shape[a] for a in groups[-1])):
         return False
     if pattern in ("", "K", "KR", "RK"):
         return True
@@ -170,7 +166,7 @@ def _groups(axes: frozenset[int], seen: Iterable[int]) -> list[tuple[int, ...]]:
     return [tuple(members) for _, members in groupby(seen, lambda axis: axis in axes)]
 
 
-def _lines_begin_alike(shape: Shape, need: Slab, line: int) -> bool:
+def lines_begin_alike(shape: Shape, need: Slab, line: int) -> bool:
     """Whether lines of the last, reduced axes lie at the same place in memory, up to a multiple of 64 bytes."""
     inner = math.prod(shape[need.axis + 1 :])
     is_first_cut = math.prod(shape[: need.axis]) == 1

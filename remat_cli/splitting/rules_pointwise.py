@@ -111,14 +111,6 @@ def quantisation(op: OpView, slab: Slab) -> Sliced | None:
     return first_input(op, slab)
 
 
-def channel_statistics(op: OpView, slab: Slab) -> Sliced | None:
-    """BatchNormalization with given statistics: all axes but that of the channels."""
-    in_training = op.integer("training_mode", 0) or sum(shape is not None for shape in op.outputs) > 1
-    if slab.axis == 1 or in_training or not op.integer("spatial", 1):
-        return None
-    return first_input(op, slab)
-
-
 def along_own_axis(op: OpView, slab: Slab) -> Sliced | None:
     """LpNormalization: lines along its own axis (default: the last) stay whole."""
     axis = op.integer("axis", -1) % len(op.output_shape)

@@ -24,7 +24,7 @@ def real(*shape: int) -> Array:
     return np.random.default_rng(sum(shape)).random(shape, np.float32) / 2 + np.float32(0.25)
 
 
-def ints(*numbers: int) -> Array:
+def ints(*numbers: int | list[int]) -> Array:
     return np.array(numbers, np.int64)
 
 
@@ -42,6 +42,17 @@ IMAGE, KERNEL, WINDOW = real(3, 4, 9, 8), real(5, 4, 3, 3), {"kernel_shape": [2,
 LEFT, RIGHT = real(3, 20, 12), real(12, 10)
 SMALL, SCALE, ZERO = np.ones((3, 20, 12), np.uint8), np.array(0.1, np.float32), np.array(3, np.uint8)
 PIXELS, TAPS, POINT = np.arange(864, dtype=np.uint8).reshape(3, 4, 9, 8), np.ones((5, 4, 3, 3), np.uint8), (SCALE, ZERO)
+PLACES = np.array([[0, 1, 2, 3, 0, 1], [3, 0, 1, 2, 2, 0]], np.int64)
+BOXES = np.array([[0, 0, 4, 4], [1, 2, 7, 6], [0, 1, 3, 8], [2, 2, 6, 7]], np.float32)
+WORDS = np.arange(12, dtype=np.int32).reshape(2, 6)
+EMBEDDED = (WORDS, WORDS % 2, real(12, 16), real(6, 16), real(2, 16), real(16), real(16))
+
+
+def recurrent(gates: int) -> tuple[Array, ...]:
+    """Input, weights and recurrent weights."""
+    return real(5, 4, 8), real(1, gates * 16, 8), real(1, gates * 16, 16)
+
+
 CASES = (
     *(OneOp(op, (real(*SIZES), SCALE)) for op in ("Min", "Max")),
     OneOp("Where", (real(5, 9, 4) > 0.5, real(5, 9, 4), real(5, 9, 4))),
@@ -120,6 +131,34 @@ CASES = (
     *(blocked(op, **WINDOW) for op in ("MaxPool", "AveragePool")),
     *(blocked(f"Global{kind}Pool") for kind in ("Average", "Max")),
     blocked("Upsample", scales=[1, 1, 2, 2], mode="nearest"),
+    OneOp("MeanVarianceNormalization", (IMAGE,), {"axes": [2, 3]}),
+    OneOp("Einsum", (real(3, 20, 16), real(3, 16, 10)), {"equation": "bij,bjk->bik"}),
+    *(OneOp("GatherND", (real(3, 6, 5), ints([0], [2])), {}, (), *version) for version in (("", 13), (CONTRIB, 1))),
+    OneOp("ScatterND", (real(4, 6, 5), ints([0], [2]), real(2, 6, 5)), opset=18),
+    *(OneOp(op, (real(4, 6), PLACES, real(2, 6)), opset=v) for op, v in (("ScatterElements", 18), ("Scatter", 9))),
+    OneOp("TensorScatter", (real(2, 3, 9, 4), real(2, 3, 2, 4), ints(1, 5)), opset=24),
+    OneOp("OneHot", (PLACES, ints(4), np.array([2, 5], np.float32)), {}, (1, 2), opset=11),
+    *(OneOp("Trilu", (real(3, 7, 6), np.array(1)), {}, (1,), *version) for version in (("", 14), (CONTRIB, 1))),
+    OneOp("ReverseSequence", (real(5, 4, 3), ints(1, 2, 3, 5)), opset=10),
+    OneOp("EmbedLayerNormalization", EMBEDDED, {}, (2, 3, 4, 5, 6), CONTRIB, 1, (True, False, True)),
+    *(OneOp("GridSample", (IMAGE, real(3, 6, 5, 2)), {}, (), *version) for version in (("", 16), (CONTRIB, 1))),
+    OneOp("AffineGrid", (real(3, 2, 3), ints(3, 4, 6, 5)), {}, (1,), opset=20),
+    OneOp("RoiAlign", (IMAGE, BOXES, ints(0, 2, 1, 1)), {"output_height": 2, "output_width": 3}, opset=16),
+    OneOp(
+        "MaxRoiPool",
+        (IMAGE, np.concatenate([np.ones((4, 1), np.float32), BOXES], 1)),
+        {"pooled_shape": [2, 2]},
+        opset=1,
+    ),
+    contrib("CropAndResize", IMAGE, BOXES / 9, np.zeros(4, np.int32), np.array([3, 2], np.int32), weights=(3,)),
+    OneOp("DeformConv", (IMAGE, KERNEL, real(3, 18, 7, 6)), {}, (1,), opset=19),
+    OneOp("Col2Im", (real(3, 16, 56), ints(9, 8), ints(2, 2)), {}, (1, 2), opset=18),
+    *(OneOp(op, recurrent(gates), {"hidden_size": 16}, (1, 2), opset=14) for op, gates in (("GRU", 3), ("LSTM", 4))),
+    OneOp("RNN", recurrent(1), {"hidden_size": 16}, (1, 2), opset=14),
+    OneOp("DFT", (real(3, 8, 5, 1),), {"axis": 1}, opset=17),
+    OneOp("STFT", (real(3, 64, 1), np.array(4), None, np.array(16)), {}, (1, 3), opset=17),
+    OneOp("RotaryEmbedding", (real(2, 3, 9, 8), *(real(2, 9, 4),) * 2), {}, (), opset=23),
+    contrib("RotaryEmbedding", real(2, 9, 24), ints(0), *(real(20, 4),) * 2, weights=(1, 2, 3), num_heads=3),
     *(
         OneOp(op, (real(64, 9, 32), ints(2)), {}, (1,), opset=18)
         for (_, op), rule in RULES.items()

@@ -19,6 +19,7 @@ from remat_cli.splitting.rules import slice_op
 NCHWC = "com.microsoft.nchwc"
 Array = np.ndarray
 CLOSE = 1e-4  # of the largest magnitude: how far other orders of adding up may lead
+ALIGNED_BYTES = 64
 
 
 @dataclass(frozen=True)
@@ -160,7 +161,7 @@ def run(op: OneOp, threads: int = 1) -> list[Array | None]:
     options.intra_op_num_threads = threads
     options.log_severity_level = 4
     session = ort.InferenceSession(model_of(op).SerializeToString(), options, providers=["CPUExecutionProvider"])
-    feeds = {f"x{i}": v for i, v in enumerate(op.inputs) if v is not None and i not in op.weights}
+    feeds = {f"x{i}": _aligned(v) for i, v in enumerate(op.inputs) if v is not None and i not in op.weights}
     values = iter(session.run(None, feeds))
     return [next(values) if is_given else None for is_given in op.outputs]
 
@@ -205,6 +206,15 @@ def cut(value: Array, slab: Slab, is_blocked: bool = False) -> Array:
         part = value.reshape(n, c // b, *sizes, b)[(slice(None),) * axis + (slice(slab.start, slab.stop),)]
         return np.ascontiguousarray(part).reshape(n, c, *part.shape[2:-1])
     return np.ascontiguousarray(value[(slice(None),) * axis + (slice(slab.start, slab.stop),)])
+
+
+def _aligned(value: Array) -> Array:
+    """A copy that begins where the runtime's own buffers do: bits may depend on that."""
+    room = np.empty(value.nbytes + ALIGNED_BYTES, np.uint8)
+    start = -room.ctypes.data % ALIGNED_BYTES
+    copy: Array = room[start : start + value.nbytes].view(value.dtype).reshape(value.shape)
+    copy[...] = value
+    return copy
 
 
 @cache

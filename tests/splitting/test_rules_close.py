@@ -115,7 +115,6 @@ def test_orders_really_differ() -> None:
 
 
 WRONG = {
-    "channels": (convolution(64, 3), 1),
     "causal": (OneOp("Attention", (noise(2, 3, 20, 8),) * 3, {"is_causal": 1}, opset=23), 2),
     "floats to integers": (OneOp("Cast", (noise(3, 5, 9),), {"to": 7}), 1),
     "channels of LRN": (OneOp("LRN", (noise(1, 5, 9, 7),), {"size": 3}), 1),

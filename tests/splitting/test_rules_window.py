@@ -240,10 +240,14 @@ def test_global_pooling_is_cut_along_the_batch_only(kind, domain):
     assert check_slices(op, 2).all_refused
 
 
-def test_instance_normalisation_is_cut_along_the_batch_only():
+@pytest.mark.parametrize("threads", [1, 2, 4])
+def test_instance_normalisation_is_cut_along_batch_and_channels_as_far_as_lines_begin_alike(threads):
     op = OneOp("InstanceNormalization", (values(4, 3, 9, 7), values(3), values(3)), weights=(1, 2))
-    assert check_slices(op, 0).all_exact
+    assert check_slices(op, 0, threads=threads).all_exact
+    assert check_slices(op, 1, [Slab(1, 1, 2)], threads).all_refused  # in the second item they begin elsewhere
     assert check_slices(op, 2).all_refused
+    one = OneOp("InstanceNormalization", (values(1, 40, 9, 7), values(40), values(40)), weights=(1, 2))
+    assert check_slices(one, 1, threads=threads).all_exact
 
 
 @settings(max_examples=60)
