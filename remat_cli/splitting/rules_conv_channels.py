@@ -7,24 +7,27 @@ follow it: the raw result of a convolution need never exist whole.
 from collections.abc import Mapping
 from math import prod
 
-from remat_cli.onnx_io.op_facts import NCHWC
 from remat_cli.splitting.op_view import OpView, Slab, Sliced, Value
 from remat_cli.splitting.rules_matrix import is_same_product
 
 CHANNELS = 1  # their axis
 SPATIAL = 2  # axes before this one are batch and channels, where channels do not come last
 SUM_INPUT = 3  # of optimised forms: added to the result
+IMAGE_RANK = 4
 CONVOLUTIONS = frozenset(("Conv", "FusedConv", "ConvTranspose"))
-BLOCK = 16  # channels of a blocked tensor that lie together, on any machine at most
 
 
 def channels_of_convolution(op: OpView, slab: Slab) -> Sliced | None:
-    """Conv: weights and bias of the slab; of the input the channels of its groups, whole groups only."""
+    """Conv of lines or volumes: weights and bias of the slab; of the input the channels of its groups, if whole ones.
+
+    Not of images: the runtime's optimiser lays some of their slabs out in blocks though not the whole, or the other way
+    round, and then their bits are others.
+    """
     weights = op.input_shape(1)
+    if len(op.output_shape) == IMAGE_RANK:
+        return None
     inputs, attributes = _of_groups(op, slab, weights[0])
     if attributes is None or not (op.may_reassociate or _is_same(op, slab)):
-        return None
-    if op.key[0] == NCHWC and not _is_of_blocks(slab, weights[0]):
         return None
     needs: list[Slab | None] = [inputs, Slab(0, *slab[1:])]
     if len(op.inputs) > 2:
@@ -46,13 +49,7 @@ def _of_groups(op: OpView, slab: Slab, filters: int) -> tuple[Slab | None, Mappi
     return Slab(CHANNELS, first * each_in, last * each_in), {"group": last - first}
 
 
-def _is_of_blocks(slab: Slab, filters: int) -> bool:
-    return slab.start % BLOCK == 0 and (slab.stop % BLOCK == 0 or slab.stop == filters)
-
-
 def _is_same(op: OpView, slab: Slab) -> bool:
-    if op.key[0] == NCHWC:
-        return True
     weights, group = op.input_shape(1), op.integer("group", 1)
     positions = prod(op.output_shape[SPATIAL:])
     if not is_same_product(op, 1, prod(weights[1:]), (positions, positions)):

@@ -15,7 +15,6 @@ from remat_cli.onnx_io.interface import dims_of
 from remat_cli.onnx_io.op_facts import NCHWC, OpFacts, facts_of
 from remat_cli.splitting.op_view import MOST_THREADS, OpView, Shape, Slab, Sliced
 from remat_cli.splitting.rules import slice_op
-from remat_cli.splitting.rules_conv_channels import BLOCK
 
 LEAVES_BLOCKS = "ReorderOutput"
 BY_CHANNEL = frozenset(
@@ -135,13 +134,10 @@ class ModelView:
         return slice_op(self.ops[op], slab)
 
     def _slice_of_blocks(self, op: int, slab: Slab) -> Sliced | None:
-        """Whole blocks of channels of an op that treats each channel by itself, or has weights for each."""
+        """Whole blocks of channels of an op that treats each channel by itself."""
         block, spec = self.channel_block, self.ops[op]
         if spec.integer("channels_last", 0):
             return slice_op(spec, slab)  # its axis 1 is no channel
-        if spec.key == (NCHWC, "Conv"):
-            stop = min(-(-slab.stop // BLOCK) * BLOCK, spec.output_shape[1])
-            return slice_op(spec, Slab(1, slab.start // BLOCK * BLOCK, stop))
         if spec.key not in BY_CHANNEL:
             return None
         need = Slab(1, slab.start // block * block, -(-slab.stop // block) * block)
