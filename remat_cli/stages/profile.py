@@ -32,11 +32,11 @@ from remat_cli.runtime.op_profiler import (
     measure_ops,
 )
 from remat_cli.runtime.profile_cache import CacheScope, ProfileCache, provenance
-from remat_cli.runtime.profilers import Measured, ProfileRequest, WholeTime, measure, time_whole
+from remat_cli.runtime.profilers import Measured, ProfileRequest, WholeTime, measure
 from remat_cli.runtime.providers import device_of, must_estimate, require_device
 from remat_cli.runtime.session import SessionSettings, device_settings
 from remat_cli.runtime.weights import kept_weight_bytes
-from remat_cli.stages.believe import expected_ns_of, is_wrong
+from remat_cli.stages.believe import expected_ns_of, is_right_now, is_wrong, known_relative
 from remat_cli.stages.platform import Platform
 from remat_cli.stages.prepare import (
     RUNS,
@@ -47,7 +47,6 @@ from remat_cli.stages.prepare import (
     known_facts,
 )
 
-CHECK_SECONDS = 0.2
 MOST_VALUE_BYTES = 2**30  # of recorded floats; larger ones are random
 FLOATS = ("float", "double", "float16", "bfloat16")
 CALL, HANDOVER = "call", "handover"
@@ -133,12 +132,13 @@ def profile_beside(
     """
     progress.stage(stages.PROFILING)
     scope, measured = cache_scope(spec, conditions), prepared.facts.measured
-    relative: float | None = None
+    relative = known_relative(prepared, beside)
     with ProfileCache(conditions.cache_dir) as cache:
         known = cache.op_costs(scope, prepared.signatures)
         is_known = len(known) == len(set(prepared.signatures))
         expected_ns = expected_ns_of(prepared, known) if is_known else 0
-        if not is_known or is_wrong(prepared, expected_ns, _whole_time(prepared, conditions, spec)):
+        is_trusted = is_known and relative is not None  # how fast the machine is this minute says nothing of a multiple
+        if not is_trusted and not (is_known and is_right_now(prepared, expected_ns, _whole_settings(conditions, spec))):
             request = _profile_request(conditions, spec, RUNS - is_known)
             measured = _measure_inside(prepared, beside, request, progress)
             if measured.beside_ns is not None:
@@ -177,10 +177,8 @@ def _provenance(scope: CacheScope, measured: Measured | None) -> Provenance:
     return msgspec.structs.replace(scope.provenance, runs=measured.runs - WARMUPS)
 
 
-def _whole_time(prepared: Prepared, conditions: Conditions, spec: DeviceSpec) -> WholeTime:
-    """How long the model takes now: a few runs, so that costs from another model or minute are not just believed."""
-    settings = _profile_request(conditions, spec, RUNS).default_settings
-    return time_whole(prepared.reference_path, prepared.feeds, settings, CHECK_SECONDS)
+def _whole_settings(conditions: Conditions, spec: DeviceSpec) -> SessionSettings:
+    return _profile_request(conditions, spec, RUNS).default_settings
 
 
 def _measure_inside(prepared: Prepared, beside: Path | None, request: ProfileRequest, progress: Progress) -> Measured:

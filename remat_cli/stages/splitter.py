@@ -49,7 +49,7 @@ RUNG_MARGIN = 3.5  # rungs may cost so many times the allowed overhead by estima
 MOST_TRIALS, FEW_TRIALS = 4, 2  # splits that are measured, of short and long models
 LONG_NS = 1_000_000_000
 DEAR_PERCENT = 5.0  # a split that costs more is compared with others
-MOST_KNOWN, LEAST_GAIN = 2, 0.002  # plans of other budgets that are made again, and what they must promise
+MOST_KNOWN, LEAST_GAIN = 2, 0.001  # plans of other budgets that are made again, and what they must promise
 MOST_CULPRITS = 8  # ops found to change bits before splitting is given up
 
 
