@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from remat_cli.base import progress as stages
+from remat_cli.base.errors import RuntimeFailure
 from remat_cli.base.files import sha256
 from remat_cli.base.progress import Progress
 from remat_cli.core.conditions import CPU, Conditions
@@ -71,6 +72,7 @@ class Prepared:
 
     `more_feeds` are other inputs, on which outputs are compared too; `conditions` are those that it was prepared under.
     `corrections` are what runs taught of ops, by signature; `first_outputs` are those of a run, if there was one.
+    `original_path` is the model that its outputs are compared with: the user's file, if the runtime runs it.
     """
 
     conditions: Conditions
@@ -84,6 +86,7 @@ class Prepared:
     more_feeds: tuple[Mapping[str, Any], ...]
     facts: ModelFacts
     corrections: Mapping[str, Correction]
+    original_path: Path
     first_outputs: Mapping[str, Any] | None = None
 
     def without_form(self) -> "Prepared":
@@ -145,8 +148,24 @@ def prepare(path: Path, conditions: Conditions, work: Path, progress: Progress) 
         more_feeds=more_feeds,
         facts=facts,
         corrections=corrections,
+        original_path=_original(source, feeds, work, (conditions, progress)),
         first_outputs=outputs,
     )
+
+
+def _original(source: SourceModel, feeds: Mapping[str, Any], work: Path, request: tuple[Conditions, Progress]) -> Path:
+    """What outputs are compared with: the user's file, or what was made of it where the runtime does not run it."""
+    conditions, progress = request
+    if source.converted is None:
+        return source.path
+    progress.note(source.converted)
+    try:
+        first_sight(source.path, feeds, exact_settings(conditions))
+    except RuntimeFailure:
+        progress.note(f"ONNX Runtime does not run {source.path} as it is: outputs are those of the converted model")
+        save(source.ir, work / "converted.onnx")
+        return work / "converted.onnx"
+    return source.path
 
 
 def remember_cap(prepared: Prepared, verification: Verification, conditions: Conditions) -> None:

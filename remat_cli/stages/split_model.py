@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from remat_cli.base.errors import RuntimeFailure
 from remat_cli.base.files import sha256
 from remat_cli.base.progress import Progress
 from remat_cli.core.conditions import Conditions
@@ -88,7 +89,7 @@ def prepare_split(
 
 
 def raised_model(whole: Prepared, conditions: Conditions, work: Path) -> Any | None:
-    """The whole model under the opset that filling tiles in place needs; None where that changes form or bits."""
+    """The whole model under the opset that filling tiles in place needs; None where it does not run alike."""
     raised = raise_opset(whole.reference, FILL_SINCE, whole.graph)
     if raised is None:
         return None
@@ -97,10 +98,17 @@ def raised_model(whole: Prepared, conditions: Conditions, work: Path) -> Any | N
     can_be_raised = None if known is None else known.can_be_raised
     if can_be_raised is None:
         save(raised, work / "raised.onnx")
-        found = observe(work / "raised.onnx", whole.feeds, conditions).outputs
-        can_be_raised = have_same_bits(found, whole.outputs)
+        can_be_raised = _runs_alike(work / "raised.onnx", whole, conditions)
         remember_facts(whole.reference_sha256, conditions, can_be_raised=can_be_raised)
     return raised if can_be_raised else None
+
+
+def _runs_alike(raised: Path, whole: Prepared, conditions: Conditions) -> bool:
+    """Whether the runtime takes a model under a newer opset, with the same outputs: it lacks kernels for some ops."""
+    try:
+        return have_same_bits(observe(raised, whole.feeds, conditions).outputs, whole.outputs)
+    except RuntimeFailure:
+        return False
 
 
 def find_culprit(tiles: ExposedTiles, whole: Prepared, conditions: Conditions, work: Path) -> int | None:
