@@ -18,7 +18,7 @@ from remat_cli.onnx_io.phases import carry_phases
 from remat_cli.onnx_io.to_graph import op_signatures, to_graph
 from remat_cli.runtime.likeness import are_close, are_same_bits, have_same_bits, likeness
 from remat_cli.runtime.profile_cache import ProfileCache
-from remat_cli.runtime.session import optimize
+from remat_cli.runtime.session import blamed_on, optimize
 from remat_cli.runtime.turns import time_in_turn
 from remat_cli.splitting.build import (
     FILL_SINCE,
@@ -63,12 +63,14 @@ def prepare_split(
     Raises:
         RuntimeFailure: ONNX Runtime refuses the model.
     """
-    path = optimise(model, conditions, work)
+    with blamed_on(whole.source.path, "ONNX Runtime cannot optimise the tiles of"):
+        path = optimise(model, conditions, work)
     reference = carry_phases(model, prepare_optimized(path))
     digest = sha256(path)
     facts = known_facts_of(digest, conditions)
     if facts is None or not (facts.has_same_bits or may_reassociate):
-        facts = _compared(path, whole, conditions, may_reassociate)
+        with blamed_on(whole.source.path, "ONNX Runtime fails to run the tiles of"):
+            facts = _compared(path, whole, conditions, may_reassociate)
     if facts is None:
         return None
     graph = to_graph(reference, facts.types)
