@@ -83,7 +83,7 @@ class _Peak:
         going_on = sum(op in begun for at, op in reads if at > index) / max(1, sum(op in begun for _, op in reads))
         longer = self._add(name, first, small_share * self.held[name], ops)
         gain = int(self.held[name] * (1 - going_on)) - longer
-        if not ops or len(ops) > MOST_OPS or gain < LEAST_GAIN * self.held[name]:
+        if not ops or len(ops) > MOST_OPS or gain < max(1, LEAST_GAIN * self.held[name]):
             return None
         place = {op: at for at, op in enumerate(self.cast.order)}
         time_ns = sum(self.cast.costs[op].time_ns for op in ops)
