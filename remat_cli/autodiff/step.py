@@ -148,6 +148,7 @@ def build_step(
     recorder = Recorder(tape, rules, seed=seed)
     forward = write_forward(source, recorder, weights, [end, *kept], batch)
     ends = Ends(tape, list(forward.data))
+    _check_rules(recorder, forward.values[end])  # first, as a loss asks for a type, which an unknown op may not have
     loss = _loss(recorder, forward.values[end], options, ends)
     _check_rules(recorder, loss)
     ends.give(loss, LOSS)

@@ -24,13 +24,13 @@ from remat_cli.onnx_io.normalise import (
     name_nodes,
     weights_leave_inputs,
 )
+from remat_cli.onnx_io.old_forms import check_opset, with_dense_tensors, with_known_opset
 from remat_cli.onnx_io.packed import forget_packed
 from remat_cli.onnx_io.save import save
 from remat_cli.onnx_io.steady import form_of, seen_through
 
 __all__ = ["DimBindings", "SourceModel", "inputs_of", "load", "outputs_of", "prepare_optimized", "save"]
 
-OLDEST_OPSET = 7
 OLDEST_IR_VERSION = 8  # the first that the rewritten model's metadata and names are safe in
 KNOWN_DOMAINS = frozenset(
     {"", "ai.onnx", "ai.onnx.ml", "ai.onnx.training", "ai.onnx.preview.training"}
@@ -44,7 +44,7 @@ class SourceModel:
 
     `sha256` is the hash of the file and of its external data. `interface` is what the file declares, symbolic
     dimensions included; the rewritten model keeps it. `data_files` hold what of its weights lies outside,
-    `form` is the steady form that the file has; here it is seen through.
+    `form` is the steady form that the file has; here it is seen through. `converted` says what was converted.
     """
 
     ir: ir.Model
@@ -55,6 +55,7 @@ class SourceModel:
     data_files: tuple[Path, ...] = ()
     form: SteadyForm | None = None
     has_packed: bool = False
+    converted: str | None = None
 
 
 def load(path: Path, dims: DimBindings, *, has_custom_ops: bool = False) -> SourceModel:
@@ -66,11 +67,13 @@ def load(path: Path, dims: DimBindings, *, has_custom_ops: bool = False) -> Sour
         ModelError: the file is missing, not a valid model, or has dimensions, ops or data that remat cannot use.
     """
     proto = _read(path)
-    _check_opset(path, proto)
+    check_opset(path, proto)
     if not has_custom_ops:
         _check_domains(path, proto)
     data_files = _external_files(path, proto)
     _check(path, proto)
+    with_dense_tensors(path, proto)
+    proto, converted = with_known_opset(path, proto)
     has_packed = sum(map(forget_packed, _all_tensors(proto.graph))) > 0
     model = ir.from_proto(proto)
     ir.external_data.set_base_dir(model.graph, path.resolve().parent)
@@ -79,7 +82,8 @@ def load(path: Path, dims: DimBindings, *, has_custom_ops: bool = False) -> Sour
     _repair(model)
     interface = interface_of(model)
     bound = bind_dimensions(model.graph, dims)
-    return SourceModel(model, path, _sha256([path, *data_files]), bound, interface, tuple(data_files), form, has_packed)
+    digest, data = _sha256([path, *data_files]), tuple(data_files)
+    return SourceModel(model, path, digest, bound, interface, data, form, has_packed, converted)
 
 
 def prepare_optimized(path: Path, before: ir.Model | None = None) -> ir.Model:
@@ -129,15 +133,6 @@ def _read(path: Path) -> onnx.ModelProto:
     if not proto.graph.node and not proto.graph.output:
         raise ModelError(f"model {path} is not an ONNX model: it has no graph")
     return proto
-
-
-def _check_opset(path: Path, proto: onnx.ModelProto) -> None:
-    versions = {entry.domain: entry.version for entry in proto.opset_import}
-    opset = versions.get("", versions.get("ai.onnx"))
-    if opset is None:
-        raise ModelError(f"model {path} does not say which ONNX opset it uses")
-    if opset < OLDEST_OPSET:
-        raise ModelError(f"model {path} uses opset {opset}: convert it to {OLDEST_OPSET} or later, such as 17")
 
 
 def _check_domains(path: Path, proto: onnx.ModelProto) -> None:

@@ -63,6 +63,7 @@ def one_line(error: BaseException) -> str:
     text = next(iter(str(error).strip().splitlines()), type(error).__name__)
     text = re.sub(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ", "", text)
     text = re.sub(r"/\S*/(onnxruntime/)", r"\1", text)
+    text = re.sub(r"^Load model from .*? failed:\s*", "", text)  # who calls names the user's file
     return text if len(text) <= LONGEST_MESSAGE else text[: LONGEST_MESSAGE - 3] + "..."
 
 

@@ -27,8 +27,12 @@ from remat_cli.runtime._ort import (
 from remat_cli.runtime.session import SessionSettings, open_session
 
 
-def feeds_of(inputs: Sequence[InputSpec], state: Path | None, given: Path | None, seed: int) -> dict[str, Array]:
+def feeds_of(
+    inputs: Sequence[InputSpec], state: Path | None, given: Path | None, seed: int, told: Mapping[str, Array]
+) -> dict[str, Array]:
     """What to run with: the user's inputs, or seeded ones; a training step begins with its own state.
+
+    `told` are values of inputs for which random ones will not do, such as shapes.
 
     Raises:
         ModelError: a file does not fit, or an input's element type cannot be fed.
@@ -36,7 +40,7 @@ def feeds_of(inputs: Sequence[InputSpec], state: Path | None, given: Path | None
     first = load_state(state, inputs)
     if given is not None:
         return {**first, **load_feeds(given, [spec for spec in inputs if spec.name not in first])}
-    return {**make_feeds(inputs, seed), **first}
+    return {**make_feeds(inputs, seed), **told, **first}
 
 
 def make_feeds(inputs: Sequence[InputSpec], seed: int) -> dict[str, Array]:

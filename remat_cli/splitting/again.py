@@ -139,7 +139,7 @@ class _Peaks:
         wanted = sorted({read.tensor for read in reads if read.op in late})
         longer = sum(self._add(tensor, dropped, ops) for tensor in wanted)
         gain = int(held * (1 - going_on)) - longer
-        if not ops or len(ops) > MOST_OPS or gain < LEAST_GAIN * held:
+        if not ops or len(ops) > MOST_OPS or gain < max(1, LEAST_GAIN * held):
             return None
         place = {op: at for at, op in enumerate(self.cast.order)}
         time_ns = sum(self.cast.costs[op].time_ns for op in ops)
