@@ -15,9 +15,9 @@ from pathlib import Path
 import onnx
 import psutil
 
+from remat_cli import read_plan
 from remat_cli.base.errors import RematError
 from remat_cli.base.processes import family, kill_family
-from remat_cli.core.plan_file import read_plan
 from tests.fuzz.batch import OUTPUT, PLAN, left_in
 from tests.fuzz.materials import compile_seconds, environment_of, words_of
 from tests.fuzz.outcomes import HANG, KILLED, MIXED, OK, SURVIVORS, Case, Row, row_of
