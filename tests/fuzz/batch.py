@@ -26,7 +26,8 @@ from tests.fuzz.outcomes import CRASH, HANG, NOT_LOADED, Case, Row, outcome_of, 
 AT_ONCE = 25  # cases that a process does before a new one takes over
 TIME_LIMIT = 180.0  # seconds of a case
 MEMORY_LIMIT = 12 * 2**30  # bytes of address space
-OUTPUT, PLAN = "out.onnx", "out.plan.json"
+OUTPUT, PLAN, FAILED_OUTPUT = "out.onnx", "out.plan.json", "out.failed.onnx"
+NO_WORDS = ("no plan within", "VERIFICATION FAILED", "impossible", "needs at least")
 
 Prepare = Callable[[Case, Path, Path], "list[str] | None"]
 """Puts what a case needs into a folder, with materials at hand; words for remat, or None: the runtime refuses it."""
@@ -107,7 +108,7 @@ def do_cases(job: Job, tell: Tell) -> None:
             given = {path.name for path in folders["work"].iterdir()}
             code, line = run_remat(words)
             outcome = job.judge(case, outcome_of(case, code, line))
-            left = left_in(folders, given, wrote=code in (0, 5))
+            left = left_in(folders, given, code=code)
             row = row_of(
                 case, outcome, code=code, line=line, left=left, seconds=round(time.monotonic() - started_at, 2)
             )
@@ -125,22 +126,32 @@ def run_remat(words: Sequence[str]) -> tuple[int | None, str]:
     """Exit code (None: an exception came through) and last line on stderr of a command."""
     from remat_cli.cli import main
 
-    said = io.StringIO()
-    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(said):
+    told, said = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(told), contextlib.redirect_stderr(said):
         try:
             code: int | None = main([*words, "--quiet"])
         except BaseException as error:
             code, lines = None, traceback.format_exception_only(error)
             said.write("".join(lines))
-    return code, next((line for line in reversed(said.getvalue().splitlines()) if line.strip()), "")
+    complaints = [line for line in said.getvalue().splitlines() if line.strip()]
+    return code, complaints[-1] if complaints else answer_in(told.getvalue().splitlines()) if code else ""
 
 
-def left_in(folders: dict[str, Path], given: set[str], *, wrote: bool) -> tuple[str, ...]:
+def answer_in(lines: Sequence[str]) -> str:
+    """Why a report says no: the line that says so, and what is below it; empty where no line does."""
+    for index, line in enumerate(lines):
+        if any(words in line for words in NO_WORDS):
+            return " ".join(part.strip() for part in lines[index : index + 2])
+    return ""
+
+
+def left_in(folders: dict[str, Path], given: set[str], code: int | None) -> tuple[str, ...]:
     """What lies about that should not: anything temporary, and results of a run that has none."""
     found = [
         f"{name}/{path.relative_to(folders[name])}" for name in ("home", "temporary") for path in leaves(folders[name])
     ]
-    wanted = given | ({OUTPUT, f"{OUTPUT}.data", PLAN, "out.failed.onnx"} if wrote else set())
+    results = {0: {OUTPUT, f"{OUTPUT}.data", PLAN}, 4: {FAILED_OUTPUT}, 5: {FAILED_OUTPUT}}
+    wanted = given | results.get(-1 if code is None else code, set())
     found += [f"work/{path.name}" for path in folders["work"].iterdir() if path.name not in wanted]
     return tuple(sorted({unnumbered(name) for name in found}))
 

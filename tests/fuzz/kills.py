@@ -20,11 +20,12 @@ from remat_cli.base.errors import RematError
 from remat_cli.base.processes import family, kill_family
 from tests.fuzz.batch import OUTPUT, PLAN, left_in
 from tests.fuzz.materials import compile_seconds, environment_of, words_of
-from tests.fuzz.outcomes import HANG, KILLED, MIXED, OK, SURVIVORS, Case, Row, row_of
+from tests.fuzz.outcomes import FAILED, HANG, KILLED, MIXED, OK, SURVIVORS, Case, Row, row_of
 from tests.fuzz.plan_mutants import SOURCE
 
 COUNT = 200
 SIGNALS = {"KILL": signal.SIGKILL, "TERM": signal.SIGTERM, "INT": signal.SIGINT}
+CODES = frozenset({-signal.SIGKILL, -signal.SIGTERM, 128 + signal.SIGTERM, -signal.SIGINT, 128 + signal.SIGINT})
 GRACE = 30.0  # seconds to end after a signal; Ctrl-C lets a search end and the result be written
 ORPHAN_SECONDS = 5.0  # within which processes end whose parent was killed
 OLD = b"old"
@@ -96,10 +97,10 @@ def _outlived(members: list[psutil.Process]) -> bool:
 
 
 def _outcome(work: Path, code: int) -> str:
-    """Whether each file is whole."""
+    """Whether each file is whole, and the exit code one of a command that was ended."""
     if not (_is_whole_model(work) and _is_whole_plan(work)):
         return MIXED
-    return OK if code == 0 else KILLED
+    return OK if code == 0 else KILLED if code in CODES else FAILED
 
 
 def _is_whole_model(work: Path) -> bool:
@@ -128,4 +129,4 @@ def _left(case: Case, place: Path) -> tuple[str, ...]:
     """What lies about; a process that is killed outright cannot tidy up."""
     time.sleep(0.2 if case.action != "KILL" else 0.0)
     folders = {name: place / name for name in ("home", "temporary", "work")}
-    return () if case.action == "KILL" else left_in(folders, {SOURCE, OUTPUT, PLAN}, wrote=True)
+    return () if case.action == "KILL" else left_in(folders, {SOURCE, OUTPUT, PLAN}, code=0)

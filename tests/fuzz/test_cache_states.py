@@ -104,4 +104,4 @@ def test_the_cache_keeps_what_it_was_given():
 
 @pytest.mark.slow
 def test_the_cache_keeps_what_it_was_given_in_long_stories():
-    run(examples=40, steps=30)
+    run(examples=12, steps=20)

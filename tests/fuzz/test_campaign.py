@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.fuzz.batch import left_in, rows_of
+from tests.fuzz.batch import answer_in, left_in, rows_of
 from tests.fuzz.campaign import KINDS, Kind, read_rows, run_kind, sharded, shuffled
 from tests.fuzz.mutants import mutant
 from tests.fuzz.node_models import as_is
@@ -130,5 +130,11 @@ def test_what_lies_about_is_found(tmp_path):
     for name in ("model.onnx", "out.onnx", ".out.onnx.0123abcd.tmp"):
         (folders["work"] / name).touch()
     some = ("home/.config", "temporary/remat_*/load_*", "work/.out.onnx.*.tmp")
-    assert left_in(folders, {"model.onnx"}, wrote=True) == some
-    assert left_in(folders, {"model.onnx"}, wrote=False) == (*some, "work/out.onnx")
+    assert left_in(folders, {"model.onnx"}, code=0) == some
+    assert left_in(folders, {"model.onnx"}, code=2) == (*some, "work/out.onnx")
+
+
+def test_a_report_that_says_no_says_why():
+    lines = ["net.onnx  (1 op on cpu)", "", "VERIFICATION FAILED on ONNX Runtime 1.31.1", "  a session needs 3 bytes"]
+    assert answer_in(lines) == "VERIFICATION FAILED on ONNX Runtime 1.31.1 a session needs 3 bytes"
+    assert answer_in(lines[:2]) == ""

@@ -87,4 +87,4 @@ def test_results_are_always_whole():
 
 @pytest.mark.slow
 def test_results_are_always_whole_in_long_stories():
-    run(examples=40, steps=30)
+    run(examples=12, steps=20)
