@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import resource
 import signal
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -48,12 +50,18 @@ class Store:
     mishap: Mishap = Mishap()
 
 
-def befall(mishap: Mishap) -> None:
-    """Let it happen to this process from now on."""
-    if mishap.most_bytes is not None:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (mishap.most_bytes, mishap.most_bytes))
+@contextlib.contextmanager
+def befallen(mishap: Mishap) -> Iterator[None]:
+    """Let it happen within the block; a full disk is one again afterwards, for what the process answers."""
+    least, most = resource.getrlimit(resource.RLIMIT_FSIZE)
     if mishap.dies_in:
         _die_in(mishap.dies_in, mishap.at_call)
+    if mishap.most_bytes is not None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (mishap.most_bytes, most))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (least, most))
 
 
 def _die_in(name: str, at_call: int) -> None:
@@ -69,31 +77,27 @@ def _die_in(name: str, at_call: int) -> None:
     setattr(os, name, deadly)
 
 
-def write_file(job: Write, tell: Tell) -> str:
+def write_file(job: Write, _tell: Tell) -> str:
     """Write a file."""
-    befall(job.mishap)
-    tell("ready")
-    atomic_write(job.path, job.content)
+    with befallen(job.mishap):
+        atomic_write(job.path, job.content)
     return DONE
 
 
-def store_costs(job: Store, tell: Tell) -> str:
+def store_costs(job: Store, _tell: Tell) -> str:
     """Put costs into the cache, in one go."""
     costs = {key: OpCost(key, time_ns) for key, time_ns in job.times_ns.items()}
-    with ProfileCache(job.folder) as cache:
-        befall(job.mishap)
-        tell("ready")
+    with ProfileCache(job.folder) as cache, befallen(job.mishap):
         cache.store_ops(SCOPE, costs, replace=True)
     return DONE
 
 
-def store_half(job: Store, tell: Tell) -> str:
+def store_half(job: Store, _tell: Tell) -> str:
     """Begin to put costs into the cache, one transaction, and die before it is written."""
     with ProfileCache(job.folder) as cache, cache._changes() as database:
         for key, time_ns in job.times_ns.items():
             row = (key, SCOPE.key, time_ns, 0, 0.0)
             database.execute("INSERT OR REPLACE INTO costs VALUES (?, ?, ?, ?, ?)", row)
-        tell("ready")
         os.kill(os.getpid(), signal.SIGKILL)
     return DONE
 
