@@ -3,6 +3,7 @@
 import contextlib
 import ctypes
 import importlib
+import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType, ModuleType
@@ -20,20 +21,27 @@ SILENT = 4  # log severity "fatal only": errors reach the user as exceptions, no
 LONGEST_MESSAGE = 300
 
 
+NO_TELEMETRY: Final = "ORT_DISABLE_TELEMETRY"
+"""The runtime reads this while it is imported, when it would already write an id of the machine and of the session."""
+
+
 def import_ort() -> ModuleType:
-    """The onnxruntime module.
+    """The onnxruntime module, which records and sends nothing about anybody.
 
     Raises:
         MissingDependency: it is not installed, or its native library does not load.
     """
+    os.putenv(NO_TELEMETRY, "1")  # only the native library reads it; what the import begins, no call undoes
     try:
-        return importlib.import_module("onnxruntime")
+        ort = importlib.import_module("onnxruntime")
     except ImportError as error:
         if getattr(error, "name", None) == "onnxruntime":
             raise MissingDependency('ONNX Runtime is not installed: pip install "remat_cli[cpu]"') from None
         raise MissingDependency(
             f'ONNX Runtime does not load ({one_line(error)}): pip install --force-reinstall "remat_cli[cpu]"'
         ) from error
+    ort.disable_telemetry_events()  # where the caller imported it before us, and on systems that have another kind
+    return ort
 
 
 def new_options(ort: ModuleType) -> Any:
