@@ -33,6 +33,11 @@ def available_cores() -> int:
     return os.cpu_count() or 1
 
 
+def total_memory_bytes() -> int:
+    """What this machine has, without swap."""
+    return int(psutil.virtual_memory().total)
+
+
 Job = TypeVar("Job")
 Answer = TypeVar("Answer")
 Tell: TypeAlias = Callable[..., None]
