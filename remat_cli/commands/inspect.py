@@ -6,7 +6,8 @@ import msgspec
 
 from remat_cli.base.progress import Progress
 from remat_cli.commands.asked import request_of, with_picture
-from remat_cli.core.plan_file import is_plan, read_plan
+from remat_cli.core.plan_file import is_plan
+from remat_cli.core.plan_reader import read_plan
 from remat_cli.report.inspection import InspectReport, inspect_model, inspect_plan
 from remat_cli.report.regions import estimated_regions
 from remat_cli.report.svg_chart import inspect_picture

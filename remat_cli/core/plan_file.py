@@ -177,13 +177,6 @@ class PlanFile(msgspec.Struct, frozen=True, kw_only=True):
         return plan
 
 
-class _Header(msgspec.Struct):
-    """The part of a plan that every version has."""
-
-    format: str = ""
-    version: int = 0
-
-
 def graph_instances(graph: Graph, problem: Problem, plan: Plan) -> tuple[Instance, ...]:
     """The instances of a plan with tensor ids of the graph in place of the problem's."""
     ids = device_tensor_ids(graph, problem)
@@ -206,27 +199,6 @@ def _json(value: object) -> str:
     return msgspec.json.encode(value).decode()
 
 
-def read_plan(path: Path) -> PlanFile:
-    """Read a plan.
-
-    Raises:
-        ModelError: the file is missing, truncated, no plan, of a newer version, or damaged.
-    """
-    data = _read(path)
-    header = _read_header(path, data)
-    if header.format != FORMAT:
-        raise ModelError(f"{path} is not a remat plan: its format is '{header.format}', not '{FORMAT}'")
-    if header.version > VERSION:
-        raise ModelError(
-            f"plan {path} was made by a newer remat (plan version {header.version}, this one reads up to {VERSION}): "
-            "upgrade remat"
-        )
-    try:
-        return msgspec.json.decode(data, type=PlanFile)
-    except (msgspec.ValidationError, ModelError) as error:
-        raise ModelError(f"plan {path} is damaged: {error}; compile again") from None
-
-
 def is_plan(path: Path) -> bool:
     """Whether a file looks like JSON rather than an ONNX model; reads its first bytes only."""
     if not path.is_file():
@@ -246,21 +218,3 @@ def check_belongs(plan: PlanFile, source_sha256: str) -> None:
             f"the plan belongs to another model: made for {plan.source.path} with hash {plan.source.sha256[:12]}, "
             f"this one has {source_sha256[:12]}; compile it again"
         )
-
-
-def _read(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except FileNotFoundError:
-        raise ModelError(f"plan {path} does not exist") from None
-    except OSError as error:
-        raise ModelError(f"plan {path} cannot be read: {error.strerror}") from None
-
-
-def _read_header(path: Path, data: bytes) -> _Header:
-    try:
-        return msgspec.json.decode(data, type=_Header)
-    except msgspec.ValidationError:
-        raise ModelError(f"{path} is not a remat plan: it has no readable format and version") from None
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise ModelError(f"plan {path} is truncated or not JSON: {error}") from None
