@@ -9,6 +9,7 @@ import click
 from remat_cli import __version__
 from remat_cli.base.errors import InputError, RematError
 from remat_cli.cli.console import complain, show_traceback
+from remat_cli.cli.ending import EXIT_TERMINATED, Terminated, open_streams, orderly_end
 
 COMMANDS: Mapping[str, str] = {
     "compile": "remat_cli.cli.compile:compile_command",
@@ -39,8 +40,13 @@ EXIT_INTERRUPTED = 130
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code; errors become one line on stderr."""
     words = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
+    open_streams()
     try:
-        return int(make_group().main(words, prog_name="remat", standalone_mode=False) or 0)
+        with orderly_end():
+            return int(make_group().main(words, prog_name="remat", standalone_mode=False) or 0)
+    except Terminated:
+        complain("terminated")
+        return EXIT_TERMINATED
     except click.ClickException as error:
         return _complain_usage(error)
     except (click.Abort, KeyboardInterrupt):
