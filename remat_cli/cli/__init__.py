@@ -81,6 +81,9 @@ def _complain_failure(error: Exception, *, is_debug: bool) -> int:
     """One line for an error raised on purpose, or for a bug; the traceback only when asked for."""
     if is_debug:
         show_traceback(error)
+    if isinstance(error, MemoryError):
+        complain("out of memory: give it more with --memory-limit, a larger machine, or a smaller model")
+        return EXIT_ERROR
     if isinstance(error, RematError):
         complain(str(error))
         return EXIT_INPUT if isinstance(error, InputError) else EXIT_ERROR
