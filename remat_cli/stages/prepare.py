@@ -180,7 +180,7 @@ def optimise(model: Any, conditions: Conditions, work: Path) -> Path:
         optimize(current, raw, conditions.optimization, conditions.intra_op_threads, conditions.custom_ops)
         save(prepare_optimized(raw, model), reference)
         current, before, known = reference, known, sha256(reference)
-        if known == before:
+        if known == before or known_facts_of(known, conditions) is not None:  # kept of a model that was settled
             break
     return reference
 

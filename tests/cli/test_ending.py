@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import signal
 import subprocess
@@ -15,7 +16,7 @@ import msgspec
 import pytest
 
 from remat_cli.base.errors import RematError
-from remat_cli.cli import ending
+from remat_cli.cli import ending, rare_collection
 from remat_cli.core.plan_file import write_with_plan
 from remat_cli.core.plan_reader import read_plan
 from tests.cli.test_telemetry import save_net
@@ -65,7 +66,7 @@ def test_no_folder_is_left_when_it_is_told_to_end(place, stage, number):
 
 STUCK = """
 import ctypes, sys, tempfile
-from remat_cli.cli import ending
+from remat_cli.cli import ending, rare_collection
 ending.PATIENCE_SECONDS = 0.3
 with ending.orderly_end():
     tempfile.mkdtemp(prefix="remat_")
@@ -189,3 +190,11 @@ def test_a_plan_on_a_full_disk_costs_nothing(tmp_path, monkeypatch):
     (tmp_path / ".net.plan.json.00.tmp").symlink_to("/dev/full")
     with pytest.raises(RematError, match="No space left on device"):
         write_with_plan(tmp_path / "net.plan.json", samples.plan_file(), lambda: pytest.fail("the model was written"))
+
+
+def test_garbage_is_looked_for_seldom_and_as_before_afterwards():
+    before = gc.get_threshold()
+    with rare_collection():
+        assert gc.get_threshold()[0] > before[0]
+        assert gc.isenabled()
+    assert gc.get_threshold() == before

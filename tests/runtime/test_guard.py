@@ -53,7 +53,9 @@ def endless(tmp_path):
         [port("i", TensorProto.INT64, []), port("on", TensorProto.BOOL, []), port("a", TensorProto.FLOAT, [4])],
         [port("still", TensorProto.BOOL, []), port("b", TensorProto.FLOAT, [4])],
     )
-    return save(tmp_path / "endless.onnx", [helper.make_node("Loop", ["", "t", "x"], ["y"], "L", body=body)], {"t": True})
+    return save(
+        tmp_path / "endless.onnx", [helper.make_node("Loop", ["", "t", "x"], ["y"], "L", body=body)], {"t": True}
+    )
 
 
 @pytest.fixture
