@@ -133,7 +133,7 @@ def _answer(job: _LimitedJob) -> HardLimitAnswer:
         runs_done = done
 
     try:
-        with started(run_limited, job, silence_seconds=job.job.settings.run_seconds) as worker:
+        with started(run_limited, job) as worker:
             return worker.answer(count)
     except ProcessDied as died:
         by_system = died.code == -signal.SIGKILL
