@@ -41,11 +41,11 @@ FUZZ_ROWS ?= build/fuzz
 
 fuzz: $(STAMP)  ## ONNX's node tests, broken models and plans, kills: cases that are missing, hours (SHARD=2/8)
 	$(BIN)/python -m tests.fuzz $(FUZZ_ROWS) --shard $(SHARD)
-	$(BIN)/python -m bench.fuzz $(FUZZ_ROWS) --write
+	$(BIN)/python -m tests.fuzz.report $(FUZZ_ROWS) --write
 
 fuzz-quick: $(STAMP)  ## a fair sample of them, 20 minutes
 	$(BIN)/python -m tests.fuzz build/fuzz-quick --minutes 20
-	$(BIN)/python -m bench.fuzz build/fuzz-quick
+	$(BIN)/python -m tests.fuzz.report build/fuzz-quick
 
 check: lint types test wheel  ## what every change passes
 

@@ -195,6 +195,11 @@ def _end(outputs: Mapping[str, ir.Value], options: TrainOptions) -> tuple[str, t
 
 
 def _loss(recorder: Recorder, end: ir.Value, options: TrainOptions, ends: Ends) -> ir.Value:
+    if prod(shape_of(end)) == 0:
+        raise ModelError(
+            f"output '{end.name}' has shape {list(shape_of(end))}, no element, so there is nothing to learn from: "
+            "name another one with --output-name, or bind larger dimensions"
+        )
     if options.loss is None:
         if prod(shape_of(end)) != 1:
             raise ModelError(

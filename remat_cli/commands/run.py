@@ -16,7 +16,8 @@ from remat_cli.base import progress as stages
 from remat_cli.base.errors import ConfigError
 from remat_cli.base.files import atomic_path, atomic_write, check_target
 from remat_cli.base.progress import Progress
-from remat_cli.core.plan_file import PlanFile, read_plan
+from remat_cli.core.plan_file import PlanFile
+from remat_cli.core.plan_reader import read_plan
 from remat_cli.core.program import Program
 from remat_cli.onnx_io.load import prepare_optimized, state_beside
 from remat_cli.onnx_io.told_inputs import told_inputs

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,6 +27,7 @@ from remat_cli.onnx_io.old_forms import check_opset, with_dense_tensors, with_kn
 from remat_cli.onnx_io.packed import forget_packed
 from remat_cli.onnx_io.save import save
 from remat_cli.onnx_io.steady import form_of, seen_through
+from remat_cli.onnx_io.untrusted import all_tensors, check_texts, check_types, external_files
 
 __all__ = ["DimBindings", "SourceModel", "inputs_of", "load", "outputs_of", "prepare_optimized", "save"]
 
@@ -67,14 +67,16 @@ def load(path: Path, dims: DimBindings, *, has_custom_ops: bool = False) -> Sour
         ModelError: the file is missing, not a valid model, or has dimensions, ops or data that remat cannot use.
     """
     proto = _read(path)
+    check_texts(path, proto)
+    check_types(path, proto)
     check_opset(path, proto)
     if not has_custom_ops:
         _check_domains(path, proto)
-    data_files = _external_files(path, proto)
+    data_files = external_files(path, proto)
     _check(path, proto)
     with_dense_tensors(path, proto)
     proto, converted = with_known_opset(path, proto)
-    has_packed = sum(map(forget_packed, _all_tensors(proto.graph))) > 0
+    has_packed = sum(map(forget_packed, all_tensors(proto.graph))) > 0
     model = ir.from_proto(proto)
     ir.external_data.set_base_dir(model.graph, path.resolve().parent)
     form = form_of(model)
@@ -95,7 +97,7 @@ def prepare_optimized(path: Path, before: ir.Model | None = None) -> ir.Model:
         ModelError: the file is missing or not a model.
     """
     proto = _read(path)
-    for tensor in _all_tensors(proto.graph):
+    for tensor in all_tensors(proto.graph):
         forget_packed(tensor)
     model = ir.from_proto(proto)
     ir.external_data.set_base_dir(model.graph, path.resolve().parent)
@@ -144,31 +146,6 @@ def _check_domains(path: Path, proto: onnx.ModelProto) -> None:
                 f"model {path}: unknown op without shape: '{node.domain}.{node.op_type}' (node '{node.name}'); "
                 "name the library that has it: --custom-ops LIB"
             )
-
-
-def _external_files(path: Path, proto: onnx.ModelProto) -> list[Path]:
-    """Files of external data, each once; all exist and are long enough."""
-    files: dict[Path, None] = {}
-    for tensor in _all_tensors(proto.graph):
-        if tensor.data_location != onnx.TensorProto.EXTERNAL:
-            continue
-        entries = {entry.key: entry.value for entry in tensor.external_data}
-        file = path.parent / entries.get("location", "")
-        if not file.is_file():
-            raise ModelError(f"model {path}: external data file {file} of tensor '{tensor.name}' does not exist")
-        if int(entries.get("offset", 0)) + int(entries.get("length", 0)) > file.stat().st_size:
-            raise ModelError(f"model {path}: external data file {file} is cut off: tensor '{tensor.name}' lies beyond")
-        files[file] = None
-    return list(files)
-
-
-def _all_tensors(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
-    yield from graph.initializer
-    for node in graph.node:
-        for attribute in node.attribute:
-            yield from (attribute.t, *attribute.tensors)
-            for body in (attribute.g, *attribute.graphs):
-                yield from _all_tensors(body)
 
 
 def _check(path: Path, proto: onnx.ModelProto) -> None:

@@ -13,6 +13,7 @@ import msgspec
 from remat_cli.base import progress as stages
 from remat_cli.base.errors import RuntimeFailure
 from remat_cli.base.files import sha256
+from remat_cli.base.processes import memory_limited
 from remat_cli.base.progress import Progress
 from remat_cli.core.conditions import CPU, Conditions
 from remat_cli.core.graph import Graph, TensorType
@@ -104,14 +105,18 @@ class Prepared:
 
 
 @contextlib.contextmanager
-def work_folder(kept: Path | None) -> Iterator[Path]:
-    """A folder for intermediate files: the user's, which stays, or a temporary one."""
-    if kept is not None:
-        kept.mkdir(parents=True, exist_ok=True)
-        yield kept
-        return
-    with tempfile.TemporaryDirectory(prefix="remat_") as folder:
-        yield Path(folder)
+def work_folder(kept: Path | None, memory_bytes: int | None = None) -> Iterator[Path]:
+    """A folder for intermediate files: the user's, which stays, or a temporary one.
+
+    While it is there, this process and those that it starts may have so much memory each (None: all that there is).
+    """
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(memory_limited(memory_bytes))
+        if kept is None:
+            yield Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="remat_")))
+        else:
+            kept.mkdir(parents=True, exist_ok=True)
+            yield kept
 
 
 def prepare(path: Path, conditions: Conditions, work: Path, progress: Progress) -> Prepared:
@@ -199,7 +204,7 @@ def optimise(model: Any, conditions: Conditions, work: Path) -> Path:
         optimize(current, raw, conditions.optimization, conditions.intra_op_threads, conditions.custom_ops)
         save(prepare_optimized(raw, model), reference)
         current, before, known = reference, known, sha256(reference)
-        if known == before:
+        if known == before or known_facts_of(known, conditions) is not None:  # kept of a model that was settled
             break
     return reference
 
@@ -247,7 +252,11 @@ def observe(model: Path, feeds: Mapping[str, Any], conditions: Conditions) -> Ob
 
 def exact_settings(conditions: Conditions) -> SessionSettings:
     """How a session is opened that runs exactly the file."""
-    return SessionSettings(intra_op_threads=conditions.intra_op_threads, custom_ops=conditions.custom_ops)
+    return SessionSettings(
+        intra_op_threads=conditions.intra_op_threads,
+        custom_ops=conditions.custom_ops,
+        run_seconds=conditions.run_seconds,
+    )
 
 
 def default_settings(conditions: Conditions) -> SessionSettings:

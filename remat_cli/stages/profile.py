@@ -211,6 +211,7 @@ def _profile_request(conditions: Conditions, spec: DeviceSpec, runs: int) -> Pro
         intra_op_threads=conditions.threads_of(spec),
         optimization=conditions.optimization,
         custom_ops=conditions.custom_ops,
+        run_seconds=conditions.run_seconds,
     )
 
 

@@ -18,7 +18,7 @@ from tests.fuzz.kills import kill_cases, kill_rows
 from tests.fuzz.materials import make_materials
 from tests.fuzz.mutants import mutant_cases, prepare_mutant
 from tests.fuzz.node_models import as_is, node_cases, prepare_node
-from tests.fuzz.outcomes import NOT_LOADED, Case, Row
+from tests.fuzz.outcomes import NOT_LOADED, Case, Row, read_rows
 from tests.fuzz.plan_mutants import judge_plan, plan_cases, prepare_plan
 
 MATERIALS = "materials"
@@ -66,17 +66,6 @@ def sharded(cases: list[Case], shard: str) -> list[Case]:
     if not 1 <= index <= count:
         raise ValueError(f"shard '{shard}' is not of the form 2/8, from 1/n to n/n")
     return cases[index - 1 :: count]
-
-
-def read_rows(folder: Path) -> list[Row]:
-    """All rows of a folder; a last line that a kill left unfinished is no row."""
-    rows: dict[str, Row] = {}
-    for path in sorted(folder.glob("*.jsonl")):
-        for line in path.read_bytes().splitlines(keepends=True):
-            if line.endswith(b"\n"):
-                row = msgspec.json.decode(line, type=Row)
-                rows[row.key] = row
-    return list(rows.values())
 
 
 def run_kind(name: str, folder: Path, shard: str, seconds: float | None, most: int | None = None) -> list[Row]:

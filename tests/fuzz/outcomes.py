@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -78,3 +79,14 @@ def reason_of(line: str) -> str:
     text = re.sub(r"'[^']*'|\"[^\"]*\"", "'...'", text)
     text = re.sub(r"0x[0-9a-f]+|\d+(\.\d+)?", "N", text)
     return " ".join(text.split())[:LONGEST_REASON]
+
+
+def read_rows(folder: Path) -> list[Row]:
+    """All rows of a folder; a last line that a kill left unfinished is no row."""
+    rows: dict[str, Row] = {}
+    for path in sorted(folder.glob("*.jsonl")):
+        for line in path.read_bytes().splitlines(keepends=True):
+            if line.endswith(b"\n"):
+                row = msgspec.json.decode(line, type=Row)
+                rows[row.key] = row
+    return list(rows.values())

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.fuzz.batch import answer_in, left_in, rows_of
-from tests.fuzz.campaign import KINDS, Kind, read_rows, run_kind, sharded, shuffled
+from tests.fuzz.campaign import KINDS, Kind, run_kind, sharded, shuffled
 from tests.fuzz.mutants import mutant
 from tests.fuzz.node_models import as_is
 from tests.fuzz.outcomes import (
@@ -22,6 +22,7 @@ from tests.fuzz.outcomes import (
     UNEXPECTED,
     Case,
     outcome_of,
+    read_rows,
     reason_of,
     row_of,
 )

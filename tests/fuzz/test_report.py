@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from bench.fuzz import table
 from tests.fuzz.campaign import KINDS
 from tests.fuzz.outcomes import NOT_LOADED, OK, REFUSED, UNEXPECTED, row_of
+from tests.fuzz.report import table
 
 
 def test_the_table_counts_and_names_what_must_not_be():

@@ -1,6 +1,6 @@
 """What became of ONNX's node tests, broken models, broken plans and kills: the table of the rows of `make fuzz`.
 
-`python -m bench.fuzz FOLDER` prints the table of the rows in a folder; `--write` makes `bench/results/fuzz.md` of them.
+`python -m tests.fuzz.report FOLDER` prints the table of the rows in a folder; `--write` makes `bench/results/fuzz.md` of them.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from pathlib import Path
 import click
 
 from bench.compiling import RESULTS
-from tests.fuzz.campaign import KINDS, read_rows
-from tests.fuzz.outcomes import IMPOSSIBLE, KILLED, NO_PLAN, NOT_LOADED, OK, REFUSED, Row
+from tests.fuzz.campaign import KINDS
+from tests.fuzz.outcomes import IMPOSSIBLE, KILLED, NO_PLAN, NOT_LOADED, OK, REFUSED, Row, read_rows
 
 TABLE = RESULTS / "fuzz.md"
 TITLES = {
