@@ -1,6 +1,7 @@
 """What became of ONNX's node tests, broken models, broken plans and kills: the table of the rows of `make fuzz`.
 
-`python -m tests.fuzz.report FOLDER` prints the table of the rows in a folder; `--write` makes `bench/results/fuzz.md` of them.
+`python -m tests.fuzz.report FOLDER` prints the table of the rows in a folder; `--write` makes `bench/results/fuzz.md`
+of them.
 """
 
 from __future__ import annotations
