@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 .DEFAULT_GOAL := help
-.PHONY: help setup demo picture test test-slow check fmt lint types models schema docs wheel bench-models bench-split bench-train bench-train-curves bench-devices bench-placement bench-classics bench-gpu test-gpu bench-eager bench-real bench-real-models bench-process bench-callers bench-instances bench-quick bench-solvers bench-scale lock clean
+.PHONY: help setup demo picture test test-slow check fmt lint types models schema docs wheel bench-models bench-split bench-train bench-train-curves bench-devices bench-placement bench-classics bench-gpu test-gpu bench-eager bench-real bench-real-models bench-process bench-callers fuzz fuzz-quick bench-instances bench-quick bench-solvers bench-scale lock clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "%-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -34,6 +34,18 @@ test: $(STAMP)  ## fast tests, two at a time (TEST_JOBS=8)
 
 test-slow: $(STAMP)  ## all tests, long ones included
 	$(BIN)/python -m pytest
+
+# A folder of rows that is there already is gone on with; shards of one folder may run on several machines.
+SHARD ?= 1/1
+FUZZ_ROWS ?= build/fuzz
+
+fuzz: $(STAMP)  ## ONNX's node tests, broken models and plans, kills: cases that are missing, hours (SHARD=2/8)
+	$(BIN)/python -m tests.fuzz $(FUZZ_ROWS) --shard $(SHARD)
+	$(BIN)/python -m tests.fuzz.report $(FUZZ_ROWS) --write
+
+fuzz-quick: $(STAMP)  ## a fair sample of them, 20 minutes
+	$(BIN)/python -m tests.fuzz build/fuzz-quick --minutes 20
+	$(BIN)/python -m tests.fuzz.report build/fuzz-quick
 
 check: lint types test wheel  ## what every change passes
 

@@ -13,7 +13,7 @@ import msgspec
 from bench.compiling import Row
 from remat_cli.base.errors import RuntimeFailure
 from remat_cli.base.progress import silent
-from remat_cli.core.plan_file import read_plan
+from remat_cli.core.plan_reader import read_plan
 from remat_cli.core.profile import DeviceSpec
 from remat_cli.core.program import Program
 from remat_cli.runtime._ort import Advance, PackedArray, pack_all, run_fresh, run_session, runtime_errors, unpack

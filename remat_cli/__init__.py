@@ -373,7 +373,7 @@ def read_plan(plan: str | Path) -> PlanFile:
     Raises:
         RematError: the file is missing, truncated, no plan, of a newer version, or damaged.
     """
-    from remat_cli.core.plan_file import read_plan
+    from remat_cli.core.plan_reader import read_plan
 
     return read_plan(Path(plan))
 

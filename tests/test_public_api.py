@@ -54,7 +54,14 @@ def test_the_words_of_a_command_are_keywords(command):
         return
     asked = [one for one in make_group().commands[command].params if isinstance(one, click.Option)]
     words = {OTHER_WORDS.get(one.name, one.opts[-1].lstrip("-").replace("-", "_")) for one in asked}
-    assert words - ONLY_IN_A_SHELL <= {*signature.parameters, "config", "threads", "work_dir"}
+    assert words - ONLY_IN_A_SHELL <= {
+        *signature.parameters,
+        "config",
+        "threads",
+        "work_dir",
+        "run_limit",
+        "memory_limit",
+    }
 
 
 def test_every_word_of_the_command_line_is_understood():

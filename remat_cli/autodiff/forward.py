@@ -12,6 +12,7 @@ from onnx.reference.op_run import OpRun
 from onnx_ir.passes.common import InlinePass
 
 from remat_cli.autodiff.parameters import Weights
+from remat_cli.autodiff.pools import pool_attributes
 from remat_cli.autodiff.reverse import Recorder
 from remat_cli.autodiff.sequences import Held, write_sequence_op
 from remat_cli.autodiff.tape import IR_VERSION, OPSET, Array, Call, Tape, element_type, known, shape_of
@@ -190,9 +191,13 @@ def _write_body(
 def _record(
     node: ir.Node, inputs: Inputs, recorder: Recorder, values: dict[str, ir.Value], batch: Rebatch | None
 ) -> None:
-    call = Call(node.name or "", node.op_type, inputs, dict(node.attributes), domain=node.domain)
+    attributes = pool_attributes(node, inputs[0] if inputs else None)
+    call = Call(node.name or "", node.op_type, inputs, attributes, domain=node.domain)
     names = [value.name or None for value in node.outputs]
     results = recorder.run(call, names)
+    for declared, value in zip(node.outputs, results, strict=False):
+        if value is not None and value.dtype is None and batch is None:
+            value.type, value.shape = declared.type, value.shape or declared.shape
     if batch is not None:
         batch.note(inputs, results)
     values.update({name: value for name, value in zip(names, results, strict=False) if name and value is not None})

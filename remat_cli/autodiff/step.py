@@ -148,6 +148,7 @@ def build_step(
     recorder = Recorder(tape, rules, seed=seed)
     forward = write_forward(source, recorder, weights, [end, *kept], batch)
     ends = Ends(tape, list(forward.data))
+    _check_rules(recorder, forward.values[end])  # first, as a loss asks for a type, which an unknown op may not have
     loss = _loss(recorder, forward.values[end], options, ends)
     _check_rules(recorder, loss)
     ends.give(loss, LOSS)
@@ -194,6 +195,11 @@ def _end(outputs: Mapping[str, ir.Value], options: TrainOptions) -> tuple[str, t
 
 
 def _loss(recorder: Recorder, end: ir.Value, options: TrainOptions, ends: Ends) -> ir.Value:
+    if prod(shape_of(end)) == 0:
+        raise ModelError(
+            f"output '{end.name}' has shape {list(shape_of(end))}, no element, so there is nothing to learn from: "
+            "name another one with --output-name, or bind larger dimensions"
+        )
     if options.loss is None:
         if prod(shape_of(end)) != 1:
             raise ModelError(

@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -31,6 +32,32 @@ def available_cores() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+@contextlib.contextmanager
+def memory_limited(limit_bytes: int | None) -> Iterator[None]:
+    """In the block this process, and each that it starts, may have so many private bytes; None: all that there are.
+
+    They are counted where they are reserved, touched or not. Only where the system can (Linux counts them since 4.7).
+    """
+    if sys.platform != "linux":
+        yield
+        return
+    import resource
+
+    before = resource.getrlimit(resource.RLIMIT_DATA)
+    most = total_memory_bytes() + int(psutil.swap_memory().total) if limit_bytes is None else limit_bytes
+    lower = min([most, *(each for each in before if each != resource.RLIM_INFINITY)])
+    resource.setrlimit(resource.RLIMIT_DATA, (lower, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, before)
+
+
+def total_memory_bytes() -> int:
+    """What this machine has, without swap."""
+    return int(psutil.virtual_memory().total)
 
 
 Job = TypeVar("Job")
@@ -59,6 +86,10 @@ class ProcessDied(Exception):
         super().__init__(f"{how}: {line}" if line else how)
 
 
+class Silent(Exception):
+    """A process told nothing for as long as it may."""
+
+
 def ignore(*message: object) -> None:
     """Tell nobody."""
 
@@ -70,6 +101,7 @@ class Worker(Generic[Answer]):
     process: psutil.Process
     folder: Path
     lines: queue.SimpleQueue[bytes | None] = field(default_factory=queue.SimpleQueue)
+    silence_seconds: float | None = None
 
     def has_ended(self, tell: Tell = ignore, seconds: float | None = None) -> bool:
         """Pass on the next message, waiting at most so long for it; whether there will be none any more."""
@@ -99,9 +131,21 @@ class Worker(Generic[Answer]):
         return result
 
     def answer(self, tell: Tell = ignore) -> Answer:
-        """Wait for what the function returns; raises as `result` does."""
-        while not self.has_ended(tell):
-            pass
+        """Wait for what the function returns; raises as `result` does.
+
+        Raises:
+            Silent: nothing was told for longer than `silence_seconds`.
+        """
+        told = time.monotonic()
+
+        def heard(*message: Any) -> None:
+            nonlocal told
+            told = time.monotonic()
+            tell(*message)
+
+        while not self.has_ended(heard, self.silence_seconds):
+            if self.silence_seconds is not None and time.monotonic() - told >= self.silence_seconds:
+                raise Silent
         return self.result()
 
     def read(self, pipe: IO[bytes]) -> None:
@@ -146,11 +190,16 @@ def forked(function: Callable[[Any, Tell], Any], job: Any, folder: Path) -> tupl
 
 
 @contextlib.contextmanager
-def started(function: Callable[[Job, Tell], Answer], job: Job, start: Start = fresh) -> Iterator[Worker[Answer]]:
+def started(
+    function: Callable[[Job, Tell], Answer],
+    job: Job,
+    start: Start = fresh,
+    silence_seconds: float | None = None,
+) -> Iterator[Worker[Answer]]:
     """Start `function(job, tell)`, a function of a module, and end its process with the block, however that ends."""
     with tempfile.TemporaryDirectory(prefix="remat_", ignore_cleanup_errors=True) as name:
         process, pipe = start(function, job, Path(name))
-        worker: Worker[Answer] = Worker(process, Path(name))
+        worker: Worker[Answer] = Worker(process, Path(name), silence_seconds=silence_seconds)
         reader = threading.Thread(target=worker.read, args=(pipe,), daemon=True)
         reader.start()
         try:
@@ -180,6 +229,13 @@ def kill_family(process: psutil.Process) -> None:
     for member in members:
         with contextlib.suppress(psutil.Error):
             member.kill()
+
+
+def end_children() -> None:
+    """End all that this process has started, at once."""
+    for child in family(psutil.Process())[1:]:
+        with contextlib.suppress(psutil.Error):
+            child.kill()
 
 
 def main(name: str) -> None:

@@ -8,8 +8,9 @@ import shutil
 import sys
 import traceback
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
+from remat_cli.base.errors import RematError
 from remat_cli.base.progress import Progress
 from remat_cli.cli.progress import Lines, LiveLine, Stopper, Watcher
 
@@ -19,27 +20,46 @@ if TYPE_CHECKING:
 
 
 def emit(text: str) -> None:
-    """Write a result to stdout; characters it cannot show are escaped. A reader that went away is no error."""
+    """Write a result to stdout; characters it cannot show are escaped. A reader that went away is no error.
+
+    Raises:
+        RematError: stdout cannot be written, such as a file on a full disk.
+    """
     encoding = sys.stdout.encoding or "utf-8"
     try:
         sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding))
         sys.stdout.flush()
     except BrokenPipeError:
-        # What is left in the buffer must go nowhere, or the interpreter complains again when it exits.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _give_up(sys.stdout)
+    except OSError as error:
+        _give_up(sys.stdout)
+        raise RematError(f"the result cannot be written to stdout: {error.strerror}") from None
+
+
+def _give_up(stream: TextIO) -> None:
+    """What is left in a buffer must go nowhere, or the interpreter complains again when it exits."""
+    with contextlib.suppress(OSError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def complain(text: str) -> None:
     """Write one line about an error to stderr."""
     line = " ".join(text.splitlines())
-    with contextlib.suppress(BrokenPipeError):  # nobody reads it any more
-        sys.stderr.write(f"error: {line}\n".encode("utf-8", "backslashreplace").decode())
-        sys.stderr.flush()
+    _tell(f"error: {line}\n".encode("utf-8", "backslashreplace").decode())
 
 
 def show_traceback(error: BaseException) -> None:
     """Write a traceback to stderr."""
-    sys.stderr.write("".join(traceback.format_exception(error)))
+    _tell("".join(traceback.format_exception(error)))
+
+
+def _tell(text: str) -> None:
+    """Write to stderr; where nobody reads it, or it cannot be written, the exit code says enough."""
+    try:
+        sys.stderr.write(text)
+        sys.stderr.flush()
+    except OSError:
+        _give_up(sys.stderr)
 
 
 def stdout_style(printing: Printing) -> Style:

@@ -82,6 +82,8 @@ model_options = _group(
         metavar="N",
         help="Threads of the runtime; 0 is its own default. [0]",
     ),
+    _option("--run-limit", metavar="T", help="End a run of the model that shows no progress for so long. [1h]"),
+    _option("--memory-limit", metavar="B", help="Most private memory of each process that runs it. [what there is]"),
     _option("--work-dir", type=FILE, metavar="DIR", help="Keep intermediate files here."),
 )
 

@@ -108,8 +108,8 @@ class Lines:
         try:
             self._stream.write(line + "\n")
             self._stream.flush()
-        except BrokenPipeError:
-            self._stream = None  # nobody reads it any more; the work goes on
+        except OSError:
+            self._stream = None  # nobody reads it any more, or it is full; the work goes on
 
 
 class LiveLine:

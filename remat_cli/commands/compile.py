@@ -8,7 +8,7 @@ import msgspec
 from remat_cli.base.errors import ConfigError
 from remat_cli.base.progress import Progress
 from remat_cli.commands.asked import request_of
-from remat_cli.core.plan_file import write_plan
+from remat_cli.core.plan_file import PlanFile, write_with_plan
 from remat_cli.onnx_io.load import SourceModel
 from remat_cli.onnx_io.save import data_path
 from remat_cli.report.compile import CompileReport
@@ -38,7 +38,7 @@ def compile_model(model: Path, settings: Settings, progress: Progress) -> Compil
     request = request_of(settings, settings.compile_scope)
     _refuse_what_sessions_lack(request)
     targets = output_paths(model, settings)
-    with work_folder(settings.work_dir) as work:
+    with work_folder(settings.work_dir, settings.memory_limit_bytes) as work:
         prepared = prepare(model, request.conditions, work, progress)
         _keep_data_of(prepared.source, targets.model)
         platform = profile_model(prepared, request.conditions, progress)
@@ -82,9 +82,13 @@ def _written(report: CompileReport, settled: Settled, request: CompileRequest, t
     if seen is not None and not seen.passed:
         save_written(planned, targets.failed, request.files)
         return msgspec.structs.replace(report, failed_output=str(targets.failed), warnings=seen.notes)
-    save_written(planned, targets.model, request.files)
-    plan = written_at(plan_file(planned, request), targets.model, targets.plan, seen)
-    write_plan(targets.plan, plan)
+    draft = plan_file(planned, request)
+
+    def write_model() -> PlanFile:
+        save_written(planned, targets.model, request.files)
+        return written_at(draft, targets.model, targets.plan, seen)
+
+    plan = write_with_plan(targets.plan, draft, write_model)
     return msgspec.structs.replace(
         report,
         output=str(targets.model),

@@ -6,7 +6,8 @@ import msgspec
 
 from remat_cli.base.progress import Progress
 from remat_cli.commands.asked import request_of, with_picture
-from remat_cli.core.plan_file import is_plan, read_plan
+from remat_cli.core.plan_file import is_plan
+from remat_cli.core.plan_reader import read_plan
 from remat_cli.report.inspection import InspectReport, inspect_model, inspect_plan
 from remat_cli.report.regions import estimated_regions
 from remat_cli.report.svg_chart import inspect_picture
@@ -35,7 +36,7 @@ def _inspected(path: Path, settings: Settings, progress: Progress) -> InspectRep
         read = read_plan(path)
         return inspect_plan(path, read, elsewhere(read))
     only_device(settings.devices)
-    with work_folder(settings.work_dir) as work:
+    with work_folder(settings.work_dir, settings.memory_limit_bytes) as work:
         prepared = prepare(path, settings.conditions, work, progress)
         platform = profile_model(prepared, settings.conditions, progress)
         process, runs = model_forecast(prepared, platform.profile)

@@ -16,9 +16,11 @@ from remat_cli.base import progress as stages
 from remat_cli.base.errors import ConfigError
 from remat_cli.base.files import atomic_path, atomic_write, check_target
 from remat_cli.base.progress import Progress
-from remat_cli.core.plan_file import PlanFile, read_plan
+from remat_cli.core.plan_file import PlanFile
+from remat_cli.core.plan_reader import read_plan
 from remat_cli.core.program import Program
 from remat_cli.onnx_io.load import prepare_optimized, state_beside
+from remat_cli.onnx_io.told_inputs import told_inputs
 from remat_cli.report.run_report import RunReport, run_report
 from remat_cli.runtime.feeds import feeds_of
 from remat_cli.runtime.segment_run import PlanRunner, check_devices, see_memory, time_runs
@@ -96,8 +98,9 @@ def run_plan(path: Path, options: RunOptions, settings: Settings, progress: Prog
         program = make_program(read, path, Path(folder))
         check_devices(program)
         model = find_file(read.output, path, "model")
-        state = state_beside(prepare_optimized(model), model)
-        feeds = feeds_of(input_specs(read), state, settings.inputs, settings.seed)
+        written = prepare_optimized(model)
+        state = state_beside(written, model)
+        feeds = feeds_of(input_specs(read), state, settings.inputs, settings.seed, told_inputs(written))
         progress.stage(stages.RUNNING)
         caps = dict(zip(program.memories, program.budgets, strict=True)) if options.is_capped else {}
         seen = see_memory(program, feeds)

@@ -9,7 +9,9 @@ from remat_cli.base.files import sha256
 from remat_cli.base.progress import Progress
 from remat_cli.commands.asked import with_picture
 from remat_cli.core.conditions import Conditions
-from remat_cli.core.plan_file import PlanFile, check_belongs, read_plan
+from remat_cli.core.plan_check import check_graph_of
+from remat_cli.core.plan_file import PlanFile, check_belongs
+from remat_cli.core.plan_reader import read_plan
 from remat_cli.core.verification import applies
 from remat_cli.devices.provider_table import named_spec
 from remat_cli.report.compile import VerifyReport
@@ -51,13 +53,15 @@ def _verified(plan: Path, settings: Settings, progress: Progress) -> VerifyRepor
     source = find_file(read.source, plan, "source")
     if sha256(rewritten) != read.output.sha256:
         raise ModelError(f"{rewritten} is not the model that the plan was written with: compile again")
-    with work_folder(settings.work_dir) as work:
+    with work_folder(settings.work_dir, settings.memory_limit_bytes) as work:
         whole = prepare(source, _as_requested(read, settings.conditions), work, progress)
         check_belongs(read, whole.source.sha256)
         if whole.reference_sha256 != whole_sha256(read):
             raise ModelError(
                 f"ONNX Runtime optimises {source} differently here than where the plan was made: compile it again here"
             )
+        if read.splitting is None:
+            check_graph_of(read, whole.graph)
         found = run_both(PlannedRun(read, rewritten), whole, work, settings.checks, progress)
     return VerifyReport(
         plan=str(plan),

@@ -17,6 +17,7 @@ class Conditions(msgspec.Struct, frozen=True, kw_only=True):
     `dims` and `input_shapes` bind what the model leaves open; `inputs` are real ones (.npz), else they are drawn from
     `seed`. `estimate` admits devices that are not here, at estimated costs. `intra_op_threads` 0 is the runtime's own
     default. `custom_ops` are shared libraries with operators of the user's own. `cache_dir` holds measured costs.
+    A run of the model that shows no progress for `run_seconds` is ended.
     """
 
     devices: tuple[DeviceSpec, ...]
@@ -30,6 +31,7 @@ class Conditions(msgspec.Struct, frozen=True, kw_only=True):
     intra_op_threads: int = 0
     custom_ops: tuple[str, ...] = ()
     cache_dir: Path
+    run_seconds: float = 3600.0
 
     @property
     def device(self) -> DeviceSpec:

@@ -87,7 +87,7 @@ class Plan(msgspec.Struct, frozen=True):
     @property
     def live_peak(self) -> int:
         """Peak of the first memory without workspace, in bytes."""
-        return max(self.live_bytes[0], default=0)
+        return max(self.live_bytes[0], default=self.peak)
 
     @property
     def recomputed_ops(self) -> int:

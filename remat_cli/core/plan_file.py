@@ -1,12 +1,14 @@
 """The plan as a file: everything needed to rebuild the rewritten model, draw its memory, and know what was promised."""
 
+import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, Literal
 
 import msgspec
 
 from remat_cli.base.errors import InvalidSchedule, ModelError
-from remat_cli.base.files import atomic_write
+from remat_cli.base.files import atomic_path, atomic_write
 from remat_cli.core.graph import Graph
 from remat_cli.core.plan import Instance, Plan, Schedule
 from remat_cli.core.problem import Problem, device_tensor_ids, make_device_problem, make_problem
@@ -18,6 +20,8 @@ from remat_cli.core.verification import Verification
 
 FORMAT: Final = "remat-plan"
 VERSION: Final = 1
+ROOM_BYTES: Final = 2**18
+"""What a plan says more at most, once its model is written: paths, a snippet, what verification saw."""
 
 
 class FileRef(msgspec.Struct, frozen=True):
@@ -177,13 +181,6 @@ class PlanFile(msgspec.Struct, frozen=True, kw_only=True):
         return plan
 
 
-class _Header(msgspec.Struct):
-    """The part of a plan that every version has."""
-
-    format: str = ""
-    version: int = 0
-
-
 def graph_instances(graph: Graph, problem: Problem, plan: Plan) -> tuple[Instance, ...]:
     """The instances of a plan with tensor ids of the graph in place of the problem's."""
     ids = device_tensor_ids(graph, problem)
@@ -197,34 +194,39 @@ def write_plan(path: Path, plan: PlanFile) -> None:
         ConfigError: the path cannot be written.
         RematError: the disk is full or failed.
     """
+    atomic_write(path, _serialised(plan))
+
+
+def write_with_plan(path: Path, draft: PlanFile, write_model: Callable[[], PlanFile]) -> PlanFile:
+    """Write a model and then the plan that speaks of it, the model only where there is room for the plan too.
+
+    `draft` is the plan as far as it is known before the model is there; `write_model` writes that, and returns the
+    plan. Neither file is changed where the plan cannot be written.
+
+    Raises:
+        ConfigError: the path cannot be written.
+        RematError: the disk is full or failed.
+    """
+    with atomic_path(path) as temporary:
+        with temporary.open("wb") as file:
+            file.write(bytes(len(_serialised(draft)) + ROOM_BYTES))
+            file.flush()
+            os.fsync(file.fileno())
+        plan = write_model()
+        with temporary.open("r+b") as file:
+            file.write(_serialised(plan))
+            file.truncate()
+    return plan
+
+
+def _serialised(plan: PlanFile) -> bytes:
     items = msgspec.to_builtins(plan).items()
     lines = ",\n".join(f"{_json(key)}: {_json(value)}" for key, value in items)
-    atomic_write(path, f"{{\n{lines}\n}}\n".encode())
+    return f"{{\n{lines}\n}}\n".encode()
 
 
 def _json(value: object) -> str:
     return msgspec.json.encode(value).decode()
-
-
-def read_plan(path: Path) -> PlanFile:
-    """Read a plan.
-
-    Raises:
-        ModelError: the file is missing, truncated, no plan, of a newer version, or damaged.
-    """
-    data = _read(path)
-    header = _read_header(path, data)
-    if header.format != FORMAT:
-        raise ModelError(f"{path} is not a remat plan: its format is '{header.format}', not '{FORMAT}'")
-    if header.version > VERSION:
-        raise ModelError(
-            f"plan {path} was made by a newer remat (plan version {header.version}, this one reads up to {VERSION}): "
-            "upgrade remat"
-        )
-    try:
-        return msgspec.json.decode(data, type=PlanFile)
-    except (msgspec.ValidationError, ModelError) as error:
-        raise ModelError(f"plan {path} is damaged: {error}; compile again") from None
 
 
 def is_plan(path: Path) -> bool:
@@ -246,21 +248,3 @@ def check_belongs(plan: PlanFile, source_sha256: str) -> None:
             f"the plan belongs to another model: made for {plan.source.path} with hash {plan.source.sha256[:12]}, "
             f"this one has {source_sha256[:12]}; compile it again"
         )
-
-
-def _read(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except FileNotFoundError:
-        raise ModelError(f"plan {path} does not exist") from None
-    except OSError as error:
-        raise ModelError(f"plan {path} cannot be read: {error.strerror}") from None
-
-
-def _read_header(path: Path, data: bytes) -> _Header:
-    try:
-        return msgspec.json.decode(data, type=_Header)
-    except msgspec.ValidationError:
-        raise ModelError(f"{path} is not a remat plan: it has no readable format and version") from None
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise ModelError(f"plan {path} is truncated or not JSON: {error}") from None

@@ -165,7 +165,7 @@ class _Calming:
             order, windows = trial, list(_halves(large))
             if not windows:
                 break
-        return order if max(self._memory(order)) <= self.limit_bytes else start
+        return order if max(self._memory(order), default=0) <= self.limit_bytes else start
 
     def _trial(self, order: list[int], windows: Sequence[Window], sort: Sort) -> list[int]:
         """The order with each window sorted in which that adds no break."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,13 +23,14 @@ from remat_cli.onnx_io.normalise import (
     name_nodes,
     weights_leave_inputs,
 )
+from remat_cli.onnx_io.old_forms import check_opset, with_dense_tensors, with_known_opset
 from remat_cli.onnx_io.packed import forget_packed
 from remat_cli.onnx_io.save import save
 from remat_cli.onnx_io.steady import form_of, seen_through
+from remat_cli.onnx_io.untrusted import all_tensors, check_texts, check_types, external_files
 
 __all__ = ["DimBindings", "SourceModel", "inputs_of", "load", "outputs_of", "prepare_optimized", "save"]
 
-OLDEST_OPSET = 7
 OLDEST_IR_VERSION = 8  # the first that the rewritten model's metadata and names are safe in
 KNOWN_DOMAINS = frozenset(
     {"", "ai.onnx", "ai.onnx.ml", "ai.onnx.training", "ai.onnx.preview.training"}
@@ -44,7 +44,7 @@ class SourceModel:
 
     `sha256` is the hash of the file and of its external data. `interface` is what the file declares, symbolic
     dimensions included; the rewritten model keeps it. `data_files` hold what of its weights lies outside,
-    `form` is the steady form that the file has; here it is seen through.
+    `form` is the steady form that the file has; here it is seen through. `converted` says what was converted.
     """
 
     ir: ir.Model
@@ -55,6 +55,7 @@ class SourceModel:
     data_files: tuple[Path, ...] = ()
     form: SteadyForm | None = None
     has_packed: bool = False
+    converted: str | None = None
 
 
 def load(path: Path, dims: DimBindings, *, has_custom_ops: bool = False) -> SourceModel:
@@ -66,12 +67,16 @@ def load(path: Path, dims: DimBindings, *, has_custom_ops: bool = False) -> Sour
         ModelError: the file is missing, not a valid model, or has dimensions, ops or data that remat cannot use.
     """
     proto = _read(path)
-    _check_opset(path, proto)
+    check_texts(path, proto)
+    check_types(path, proto)
+    check_opset(path, proto)
     if not has_custom_ops:
         _check_domains(path, proto)
-    data_files = _external_files(path, proto)
+    data_files = external_files(path, proto)
     _check(path, proto)
-    has_packed = sum(map(forget_packed, _all_tensors(proto.graph))) > 0
+    with_dense_tensors(path, proto)
+    proto, converted = with_known_opset(path, proto)
+    has_packed = sum(map(forget_packed, all_tensors(proto.graph))) > 0
     model = ir.from_proto(proto)
     ir.external_data.set_base_dir(model.graph, path.resolve().parent)
     form = form_of(model)
@@ -79,7 +84,8 @@ def load(path: Path, dims: DimBindings, *, has_custom_ops: bool = False) -> Sour
     _repair(model)
     interface = interface_of(model)
     bound = bind_dimensions(model.graph, dims)
-    return SourceModel(model, path, _sha256([path, *data_files]), bound, interface, tuple(data_files), form, has_packed)
+    digest, data = _sha256([path, *data_files]), tuple(data_files)
+    return SourceModel(model, path, digest, bound, interface, data, form, has_packed, converted)
 
 
 def prepare_optimized(path: Path, before: ir.Model | None = None) -> ir.Model:
@@ -91,7 +97,7 @@ def prepare_optimized(path: Path, before: ir.Model | None = None) -> ir.Model:
         ModelError: the file is missing or not a model.
     """
     proto = _read(path)
-    for tensor in _all_tensors(proto.graph):
+    for tensor in all_tensors(proto.graph):
         forget_packed(tensor)
     model = ir.from_proto(proto)
     ir.external_data.set_base_dir(model.graph, path.resolve().parent)
@@ -131,15 +137,6 @@ def _read(path: Path) -> onnx.ModelProto:
     return proto
 
 
-def _check_opset(path: Path, proto: onnx.ModelProto) -> None:
-    versions = {entry.domain: entry.version for entry in proto.opset_import}
-    opset = versions.get("", versions.get("ai.onnx"))
-    if opset is None:
-        raise ModelError(f"model {path} does not say which ONNX opset it uses")
-    if opset < OLDEST_OPSET:
-        raise ModelError(f"model {path} uses opset {opset}: convert it to {OLDEST_OPSET} or later, such as 17")
-
-
 def _check_domains(path: Path, proto: onnx.ModelProto) -> None:
     """Refuse ops that stock ONNX Runtime cannot know."""
     known = KNOWN_DOMAINS | {function.domain for function in proto.functions}
@@ -149,31 +146,6 @@ def _check_domains(path: Path, proto: onnx.ModelProto) -> None:
                 f"model {path}: unknown op without shape: '{node.domain}.{node.op_type}' (node '{node.name}'); "
                 "name the library that has it: --custom-ops LIB"
             )
-
-
-def _external_files(path: Path, proto: onnx.ModelProto) -> list[Path]:
-    """Files of external data, each once; all exist and are long enough."""
-    files: dict[Path, None] = {}
-    for tensor in _all_tensors(proto.graph):
-        if tensor.data_location != onnx.TensorProto.EXTERNAL:
-            continue
-        entries = {entry.key: entry.value for entry in tensor.external_data}
-        file = path.parent / entries.get("location", "")
-        if not file.is_file():
-            raise ModelError(f"model {path}: external data file {file} of tensor '{tensor.name}' does not exist")
-        if int(entries.get("offset", 0)) + int(entries.get("length", 0)) > file.stat().st_size:
-            raise ModelError(f"model {path}: external data file {file} is cut off: tensor '{tensor.name}' lies beyond")
-        files[file] = None
-    return list(files)
-
-
-def _all_tensors(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
-    yield from graph.initializer
-    for node in graph.node:
-        for attribute in node.attribute:
-            yield from (attribute.t, *attribute.tensors)
-            for body in (attribute.g, *attribute.graphs):
-                yield from _all_tensors(body)
 
 
 def _check(path: Path, proto: onnx.ModelProto) -> None:

@@ -10,6 +10,7 @@ from remat_cli.core.graph import Graph
 from remat_cli.onnx_io.op_facts import has_body
 
 ONNX_DOMAINS = ("", "ai.onnx")
+COUNT_SINCE = 18  # a Split without sizes says how many pieces it makes
 LAST_AXIS_SINCE = 13  # before, these worked on all axes from `axis` on as if they were one
 LAST_AXIS_OPS = frozenset({"Softmax", "LogSoftmax", "Hardmax"})
 
@@ -33,7 +34,17 @@ def raise_opset(model: ir.Model, version: int, graph: Graph) -> ir.Model | None:
     for domain in ONNX_DOMAINS:
         if domain in copy.graph.opset_imports:
             copy.graph.opset_imports[domain] = version
+    for node in copy.graph:
+        _say_count(node, old, version)
     return copy
+
+
+def _say_count(node: ir.Node, old: int, new: int) -> None:
+    """How many pieces a Split without sizes makes: before opset 18 its outputs alone say it."""
+    is_split = node.op_type == "Split" and node.domain in ONNX_DOMAINS
+    sizes = node.inputs[1:2] or [None]
+    if is_split and old < COUNT_SINCE <= new and sizes == [None] and "split" not in node.attributes:
+        node.attributes["num_outputs"] = ir.AttrInt64("num_outputs", len(node.outputs))
 
 
 def _keeps_meaning(node: ir.Node, old: int, new: int, shapes: Mapping[str, tuple[int, ...]]) -> bool:

@@ -43,8 +43,9 @@ def release_buffers(parts: Parts, scene: Scene, infer: Infer) -> Released:
 
     Values whose shape cannot be hidden after some rounds keep it: order and results do not depend on this.
     """
-    scene = replace(scene, barriers=scene.barriers | _known_ports(parts, scene))
     sizes = {name: size_bytes(kind) for name, kind in scene.types.items()}
+    if any(sizes.get(name, 0) >= LEAST_BYTES for step in scene.steps for name in step.makes):
+        scene = replace(scene, barriers=scene.barriers | _known_ports(parts, scene))
     for _ in range(MOST_ROUNDS):
         released = _settle(parts, scene, infer)
         targets = known_shapes(released.woven.drafts, released.known, LEAST_BYTES, sizes)

@@ -49,10 +49,9 @@ class Recompute(msgspec.Struct, frozen=True, kw_only=True):
     devices: tuple[str, ...] = ()
 
 
-def peak_step(plan: Plan) -> int:
-    """The first step at which the first memory is fullest."""
-    curve = plan.memory_bytes[0]
-    return curve.index(max(curve))
+def fullest_step(memory_bytes: Sequence[int]) -> int | None:
+    """The first step at which most is held; None without steps, as where all outputs are constants."""
+    return memory_bytes.index(max(memory_bytes)) if memory_bytes else None
 
 
 def step_name(graph: Graph, plan: Plan, step: int) -> str:
@@ -273,7 +272,8 @@ class LinkReport(msgspec.Struct, frozen=True, kw_only=True):
 class MemoryReport(msgspec.Struct, frozen=True, kw_only=True):
     """What one of several memories holds, and the devices that use it.
 
-    `memory_bytes` is the total during each step of the schedule, fullest at `peak_step`, where `alive` are held.
+    `memory_bytes` is the total during each step of the schedule, fullest at `peak_step`, where `alive` are held (None:
+    there are no steps).
     `run_memory_bytes` is the total during each session and copy that the plan is cut into to be run, where that is
     known, and `peak_bytes` its largest: it may be above what the schedule alone needs.
     """
@@ -283,8 +283,8 @@ class MemoryReport(msgspec.Struct, frozen=True, kw_only=True):
     budget_bytes: int
     fixed_bytes: int
     peak_bytes: int
-    peak_step: int
-    peak_op: str
+    peak_step: int | None
+    peak_op: str | None
     memory_bytes: tuple[int, ...]
     run_memory_bytes: tuple[int, ...] = ()
     alive: tuple[LiveTensor, ...] = ()

@@ -11,7 +11,8 @@ from remat_cli.core.floor import working_set_floor
 from remat_cli.core.graph import Graph
 from remat_cli.core.learning import Learnt
 from remat_cli.core.placing import best_device
-from remat_cli.core.plan_file import PlanFile
+from remat_cli.core.plan import Plan
+from remat_cli.core.plan_file import PlanFile, Promise
 from remat_cli.core.problem import Problem
 from remat_cli.core.profile import Profile, Reference
 from remat_cli.core.resident import ProcessMemory, RunsForecast
@@ -26,8 +27,8 @@ from remat_cli.report.explain import (
     PlacementMatrix,
     Recompute,
     alive_at,
+    fullest_step,
     live_tensor_lines,
-    peak_step,
     recompute_lines,
     recomputes,
     step_name,
@@ -53,12 +54,12 @@ class InspectReport(msgspec.Struct, frozen=True, kw_only=True):
     """Where the memory of a model or a plan goes.
 
     `memory_bytes` is the total during each step, `baseline_memory_bytes` the original's (plans only). `alive` are the
-    tensors held at `peak_step`, largest first; `workspace_bytes` is what the op there takes for itself, `gate_bytes`
-    what gates hold then. `floor_bytes` is the floor of whole ops. `regions` run in tiles, or would (`is_estimate`);
-    `split_obstacle` says in one line why splitting cannot help. `step_times_ns` and `baseline_step_times_ns` are how
-    long each step takes (plans with splits only, where steps before and after cannot be compared by number).
-    `learnt` is what runs of a plan showed otherwise than predicted, before it was made again so many times
-    (`rounds_of_learning`) and left room in its budget.
+    tensors held at `peak_step` (None: nothing runs), largest first; `workspace_bytes` is what the op there takes,
+    `gate_bytes` what gates hold then. `floor_bytes` is the floor of whole ops. `regions` run in tiles, or would
+    (`is_estimate`); `split_obstacle` says in one line why splitting cannot help. `step_times_ns` and
+    `baseline_step_times_ns` are how long each step takes (plans with splits only, where steps before and after cannot
+    be compared by number). `learnt` is what runs of a plan showed otherwise than predicted, before it was made again so
+    many times (`rounds_of_learning`) and left room in its budget.
     `process` is what a process holds that loads and runs it with default options, by simulation, `runs` its runs' part.
     Plans that span devices have `devices`, `links`, `memories` and `placement`; other bytes are then those of the
     first memory, and the baseline is the best single device, `baseline_device`.
@@ -72,8 +73,8 @@ class InspectReport(msgspec.Struct, frozen=True, kw_only=True):
     fixed_bytes: int
     floor_bytes: int
     peak_bytes: int
-    peak_step: int
-    peak_op: str
+    peak_step: int | None
+    peak_op: str | None
     memory_bytes: tuple[int, ...]
     alive: tuple[LiveTensor, ...]
     workspace_bytes: int = 0
@@ -125,8 +126,7 @@ def inspect_model(
 ) -> InspectReport:
     """Where the memory of a model goes as it is; `budget` is that of the problem as the user wrote it."""
     plan = baseline(problem)
-    step = peak_step(plan)
-    floor = working_set_floor(problem)
+    floor, step = working_set_floor(problem), fullest_step(plan.memory_bytes[0])
     return InspectReport(
         path=str(path),
         kind="model",
@@ -137,10 +137,10 @@ def inspect_model(
         blocking_op=None if floor.ops[0] is None else graph.ops[floor.ops[0]].name,
         peak_bytes=plan.peak,
         peak_step=step,
-        peak_op=step_name(graph, plan, step),
+        peak_op=None if step is None else step_name(graph, plan, step),
         memory_bytes=plan.memory_bytes[0],
-        alive=alive_at(graph, problem, plan, step),
-        workspace_bytes=plan.memory_bytes[0][step] - plan.live_bytes[0][step],
+        alive=() if step is None else alive_at(graph, problem, plan, step),
+        workspace_bytes=_workspace_bytes(plan, step),
         time=plan.time_ns,
         budget=budget,
         budget_bytes=None if budget is None else problem.memories[0].budget_bytes,
@@ -162,12 +162,11 @@ def inspect_plan(path: Path, file: PlanFile, warnings: tuple[str, ...] = ()) -> 
     floor = working_set_floor(problem)
     whole_floor = splitting.whole_floor_bytes if splitting else file.solved.floor_bytes
     is_blocking = splitting is None and floor.ops[0] is not None and floor.bytes[0] == whole_floor
-    peak_at = promise.memory_bytes.index(max(promise.memory_bytes))
-    gates = set(promise.gates)
-    step = max(0, sum(name not in gates for name in promise.order[: peak_at + 1]) - 1)
-    is_gate = promise.order[peak_at] in gates
-    workspace = 0 if is_gate else plan.memory_bytes[0][step] - plan.live_bytes[0][step]
-    alive = alive_at(file.graph, problem, plan, step)
+    peak_at = fullest_step(promise.memory_bytes)
+    peak_op = None if peak_at is None else promise.order[peak_at]
+    step = None if peak_at is None else _op_step(promise, peak_at)
+    workspace = 0 if peak_op in promise.gates else _workspace_bytes(plan, step)
+    alive = () if step is None else alive_at(file.graph, problem, plan, step)
     overhead, bound = file.solved.overhead_percent, file.solved.lower_bound_percent
     return InspectReport(
         path=str(path),
@@ -181,7 +180,7 @@ def inspect_plan(path: Path, file: PlanFile, warnings: tuple[str, ...] = ()) -> 
         blocking_op=file.graph.ops[floor.ops[0]].name if is_blocking and floor.ops[0] is not None else None,
         peak_bytes=promise.peak_bytes,
         peak_step=peak_at,
-        peak_op=promise.order[peak_at],
+        peak_op=peak_op,
         memory_bytes=promise.memory_bytes,
         alive=alive,
         workspace_bytes=workspace,
@@ -203,6 +202,16 @@ def inspect_plan(path: Path, file: PlanFile, warnings: tuple[str, ...] = ()) -> 
         runs=promise.runs,
         warnings=warnings,
     )
+
+
+def _op_step(promise: Promise, place: int) -> int:
+    """The step of the schedule at a place in the order of a written model, or before it where a gate is there."""
+    gates = set(promise.gates)
+    return max(0, sum(name not in gates for name in promise.order[: place + 1]) - 1)
+
+
+def _workspace_bytes(plan: Plan, step: int | None) -> int:
+    return 0 if step is None else plan.memory_bytes[0][step] - plan.live_bytes[0][step]
 
 
 def _inspect_placed(path: Path, file: PlanFile, warnings: tuple[str, ...]) -> InspectReport:
@@ -264,8 +273,9 @@ def inspect_lines(report: InspectReport, style: Style) -> list[str]:
     lines += memory_chart(
         report.memory_bytes, fixed_bytes=report.fixed_bytes, rules=_rules(report), bands=_bands(report), style=style
     )
-    lines += ["", f"alive at the peak, step {report.peak_step} ({report.peak_op}):"]
-    lines += live_tensor_lines(report.alive, style)
+    if report.peak_op is not None:
+        lines += ["", f"alive at the peak, step {report.peak_step} ({report.peak_op}):"]
+        lines += live_tensor_lines(report.alive, style)
     if report.workspace_bytes:
         lines += [f"  and {format_bytes(report.workspace_bytes)} of workspace inside {report.peak_op}"]
     if report.gate_bytes:
@@ -367,10 +377,11 @@ def _memory_lines(memory: MemoryReport, style: Style) -> list[str]:
     users = ", ".join(name for name in memory.devices if name != memory.name)
     lines = [style.paint(f"memory {memory.name}", "strong") + (f" of {users}" if users else "")]
     rules = [ChartRule("budget", memory.budget_bytes)]
-    if memory.peak_bytes > max(memory.memory_bytes):
+    if memory.peak_bytes > max(memory.memory_bytes, default=0):
         rules.append(ChartRule("needed as cut into sessions", memory.peak_bytes, "faint"))
     lines += memory_chart(memory.memory_bytes, fixed_bytes=memory.fixed_bytes, rules=rules, rows=6, style=style)
-    lines += [f"  alive at step {memory.peak_step} ({memory.peak_op}):", *live_tensor_lines(memory.alive, style)]
+    if memory.peak_op is not None:
+        lines += [f"  alive at step {memory.peak_step} ({memory.peak_op}):", *live_tensor_lines(memory.alive, style)]
     if memory.workspace_bytes:
         lines.append(f"  and {format_bytes(memory.workspace_bytes)} of workspace")
     if memory.fixed_bytes:

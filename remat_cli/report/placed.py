@@ -22,6 +22,7 @@ from remat_cli.report.explain import (
     PlacementMatrix,
     Recompute,
     StepKind,
+    fullest_step,
     gaps_of,
     held_at,
     live_tensor,
@@ -143,7 +144,7 @@ def memory_reports(placed: PlacedPlan) -> tuple[MemoryReport, ...]:
 
 def _memory_report(placed: PlacedPlan, plan: Plan, number: int, fixed_bytes: int) -> MemoryReport:
     memory, curve = placed.problem.memories[number], plan.memory_bytes[number]
-    step = curve.index(max(curve))
+    step = fullest_step(curve)
     return MemoryReport(
         name=memory.name,
         devices=tuple(device.name for device in placed.problem.devices if device.memory == number),
@@ -151,11 +152,11 @@ def _memory_report(placed: PlacedPlan, plan: Plan, number: int, fixed_bytes: int
         fixed_bytes=fixed_bytes,
         peak_bytes=placed.placement.peak_bytes.get(memory.name, plan.peak_bytes[number]),
         peak_step=step,
-        peak_op=step_label(placed, step),
+        peak_op=None if step is None else step_label(placed, step),
         memory_bytes=curve,
         run_memory_bytes=placed.placement.memory_bytes.get(memory.name, ()),
-        alive=alive_in(placed, plan, number, step),
-        workspace_bytes=curve[step] - plan.live_bytes[number][step],
+        alive=() if step is None else alive_in(placed, plan, number, step),
+        workspace_bytes=0 if step is None else curve[step] - plan.live_bytes[number][step],
     )
 
 

@@ -152,6 +152,9 @@ def undress(axes: Any) -> None:
 
 def draw_curve(axes: Any, curve: Curve, color: str, alpha: float, width: float = 1.6) -> None:
     """A step line over a light fill; the value of a step spans from its own edge to the next."""
+    if not curve.values:
+        axes.plot([], [], color=color, label=f"{curve.label}: no steps")
+        return
     heights = [value / MIB for value in (*curve.values, curve.values[-1])]
     label = f"{curve.label}: peak {format_bytes(max(curve.values))}"
     axes.fill_between(curve.edges, heights, step="post", color=color, alpha=alpha, linewidth=0)

@@ -3,6 +3,7 @@
 import contextlib
 import ctypes
 import importlib
+import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType, ModuleType
@@ -14,26 +15,33 @@ import numpy.typing as npt
 
 from remat_cli.base import processes
 from remat_cli.base.errors import MissingDependency, ModelError, RuntimeFailure
-from remat_cli.base.processes import ProcessDied, Start, Worker, fresh, ignore
+from remat_cli.base.processes import ProcessDied, Silent, Start, Worker, fresh, ignore
 
 SILENT = 4  # log severity "fatal only": errors reach the user as exceptions, not as lines on stderr
 LONGEST_MESSAGE = 300
 
 
+NO_TELEMETRY: Final = "ORT_DISABLE_TELEMETRY"
+"""The runtime reads this while it is imported, when it would already write an id of the machine and of the session."""
+
+
 def import_ort() -> ModuleType:
-    """The onnxruntime module.
+    """The onnxruntime module, which records and sends nothing about anybody.
 
     Raises:
         MissingDependency: it is not installed, or its native library does not load.
     """
+    os.putenv(NO_TELEMETRY, "1")  # only the native library reads it; what the import begins, no call undoes
     try:
-        return importlib.import_module("onnxruntime")
+        ort = importlib.import_module("onnxruntime")
     except ImportError as error:
         if getattr(error, "name", None) == "onnxruntime":
             raise MissingDependency('ONNX Runtime is not installed: pip install "remat_cli[cpu]"') from None
         raise MissingDependency(
             f'ONNX Runtime does not load ({one_line(error)}): pip install --force-reinstall "remat_cli[cpu]"'
         ) from error
+    ort.disable_telemetry_events()  # where the caller imported it before us, and on systems that have another kind
+    return ort
 
 
 def new_options(ort: ModuleType) -> Any:
@@ -63,6 +71,7 @@ def one_line(error: BaseException) -> str:
     text = next(iter(str(error).strip().splitlines()), type(error).__name__)
     text = re.sub(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ", "", text)
     text = re.sub(r"/\S*/(onnxruntime/)", r"\1", text)
+    text = re.sub(r"^Load model from .*? failed:\s*", "", text)  # who calls names the user's file
     return text if len(text) <= LONGEST_MESSAGE else text[: LONGEST_MESSAGE - 3] + "..."
 
 
@@ -189,7 +198,7 @@ def pack_all(arrays: Mapping[str, Array]) -> tuple[PackedArray, ...]:
     return tuple(pack(name, array) for name, array in arrays.items())
 
 
-def run_session(session: Any, feeds: Mapping[str, Array]) -> dict[str, Array]:
+def run_session(session: Any, feeds: Mapping[str, Array], run_options: Any = None) -> dict[str, Array]:
     """Run once and return the outputs by name.
 
     Plain numpy types are fed directly and stay outside the runtime's arena. The types numpy lacks go through
@@ -198,8 +207,8 @@ def run_session(session: Any, feeds: Mapping[str, Array]) -> dict[str, Array]:
     names = [output.name for output in session.get_outputs()]
     types = [*(i.type for i in session.get_inputs()), *(o.type for o in session.get_outputs())]
     if not any(_element(text) in EXTENDED_NAMES for text in types):
-        return dict(zip(names, session.run(names, dict(feeds)), strict=True))
-    values = session.run_with_ort_values(names, {name: host_value(array) for name, array in feeds.items()})
+        return dict(zip(names, session.run(names, dict(feeds), run_options), strict=True))
+    values = session.run_with_ort_values(names, {name: host_value(array) for name, array in feeds.items()}, run_options)
     return {name: array_of(value) for name, value in zip(names, values, strict=True)}
 
 
@@ -237,27 +246,48 @@ Advance: TypeAlias = Callable[[int, int], None]
 ignore_progress: Advance = ignore
 
 
+LONGEST_RUN_SECONDS: Final = 3600.0
+"""Without progress; a longer run of an honest model would be no use to a compiler that makes dozens of them."""
+
+
+def too_long(doing: str, seconds: float) -> str:
+    """One line on a run that was ended."""
+    return f"{doing}: no progress for {seconds:g} s; if the model needs longer, add --run-limit {2 * seconds:g}s"
+
+
 @contextlib.contextmanager
-def started(function: Callable[[Job, Advance], Answer], job: Job, start: Start = fresh) -> Iterator[Worker[Answer]]:
+def started(
+    function: Callable[[Job, Advance], Answer],
+    job: Job,
+    start: Start = fresh,
+    seconds: float = LONGEST_RUN_SECONDS,
+) -> Iterator[Worker[Answer]]:
     """Start `function(job, advance)` in a process of its own, and end that with the block, however it ends.
 
     Raises:
-        RuntimeFailure: the process crashed, and somebody waited for its answer.
+        RuntimeFailure: the process crashed, or was silent for `seconds`, and somebody waited for its answer.
     """
     try:
-        with processes.started(function, job, start) as worker:
+        with processes.started(function, job, start, seconds) as worker:
             yield worker
+    except Silent:
+        raise RuntimeFailure(too_long("the process that runs ONNX Runtime was ended", seconds)) from None
     except ProcessDied as died:
         how = f"was killed by signal {-died.code} (out of memory?)" if died.code < 0 else f"ended with code {died.code}"
         raise RuntimeFailure(f"the process that runs ONNX Runtime {how}: {died.line or 'no message'}") from None
 
 
-def run_fresh(function: Callable[[Job, Advance], Answer], job: Job, advance: Advance = ignore_progress) -> Answer:
+def run_fresh(
+    function: Callable[[Job, Advance], Answer],
+    job: Job,
+    advance: Advance = ignore_progress,
+    seconds: float = LONGEST_RUN_SECONDS,
+) -> Answer:
     """Run `function(job, advance)` in a fresh process and wait for what it returns.
 
     Raises:
         RematError: what the function raised on purpose.
-        RuntimeFailure: the process crashed.
+        RuntimeFailure: the process crashed, or was silent for `seconds`.
     """
-    with started(function, job) as worker:
+    with started(function, job, fresh, seconds) as worker:
         return worker.answer(advance)

@@ -110,9 +110,10 @@ def _one_cap(
 def _smallest_caps(rewritten: ModelNeed, original: ModelNeed, known_bytes: int | None) -> CappedRuns:
     """Both searches at the same time; the original's is left out where its answer is known."""
     job, other = rewritten.job, original.job
+    limit = job.settings.run_seconds
     with contextlib.ExitStack() as stack:
-        first = stack.enter_context(started(separate, SeparationJob(job, other)))
-        second = None if known_bytes else stack.enter_context(started(find_smallest_cap, other))
+        first = stack.enter_context(started(separate, SeparationJob(job, other), seconds=limit))
+        second = None if known_bytes else stack.enter_context(started(find_smallest_cap, other, seconds=limit))
         found = first.answer()
         reference = second.answer() if second else CapAnswer(known_bytes, None, 0)
     smallest_bytes, options = found.answer.smallest_bytes, _options(rewritten)

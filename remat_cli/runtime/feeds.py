@@ -1,5 +1,6 @@
 """What is fed to a model, seeded or the user's own, and the values that tensors inside it take in one run."""
 
+import math
 import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -9,6 +10,7 @@ import msgspec
 import numpy as np
 
 from remat_cli.base.errors import ModelError
+from remat_cli.base.processes import total_memory_bytes
 from remat_cli.core.program import InputSpec
 from remat_cli.runtime._ort import (
     EXTENDED_NAMES,
@@ -27,8 +29,12 @@ from remat_cli.runtime._ort import (
 from remat_cli.runtime.session import SessionSettings, open_session
 
 
-def feeds_of(inputs: Sequence[InputSpec], state: Path | None, given: Path | None, seed: int) -> dict[str, Array]:
+def feeds_of(
+    inputs: Sequence[InputSpec], state: Path | None, given: Path | None, seed: int, told: Mapping[str, Array]
+) -> dict[str, Array]:
     """What to run with: the user's inputs, or seeded ones; a training step begins with its own state.
+
+    `told` are values of inputs for which random ones will not do, such as shapes.
 
     Raises:
         ModelError: a file does not fit, or an input's element type cannot be fed.
@@ -36,7 +42,7 @@ def feeds_of(inputs: Sequence[InputSpec], state: Path | None, given: Path | None
     first = load_state(state, inputs)
     if given is not None:
         return {**first, **load_feeds(given, [spec for spec in inputs if spec.name not in first])}
-    return {**make_feeds(inputs, seed), **first}
+    return {**make_feeds(inputs, seed), **told, **first}
 
 
 def make_feeds(inputs: Sequence[InputSpec], seed: int) -> dict[str, Array]:
@@ -46,10 +52,23 @@ def make_feeds(inputs: Sequence[InputSpec], seed: int) -> dict[str, Array]:
     ones may be out of range; a single integer is 1, so that a length or a count is not zero. Strings are digits.
 
     Raises:
-        ModelError: an input's element type cannot be fed.
+        ModelError: an input's element type cannot be fed, or the inputs are larger than this machine's memory.
     """
+    _refuse_too_large(inputs)
     generator = np.random.default_rng(seed)
     return {spec.name: _random(spec, generator) for spec in inputs}
+
+
+def _refuse_too_large(inputs: Sequence[InputSpec]) -> None:
+    """Inputs that no memory holds are a mistake in a shape."""
+    memory = total_memory_bytes()
+    for spec in inputs:
+        wanted = math.prod(spec.shape) * numpy_dtype(spec.dtype).itemsize
+        if wanted > memory:
+            raise ModelError(
+                f"input '{spec.name}' of shape {list(spec.shape)} takes {wanted} bytes, and this machine has {memory}: "
+                "give it a smaller shape with --dim or --input-shape"
+            )
 
 
 def _random(spec: InputSpec, generator: np.random.Generator) -> Array:

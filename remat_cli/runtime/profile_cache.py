@@ -55,7 +55,7 @@ def _cpu_fields(path: Path) -> dict[str, str]:
 
 
 FILE_NAME: Final = "profiles.sqlite3"
-VERSION: Final = 2
+VERSION: Final = 3
 """Of the tables; a file of another version is replaced."""
 PLAUSIBLE_SHARE: Final = 0.25
 """How far a new time may lie above a known one, noise aside, before the known one is not believed."""

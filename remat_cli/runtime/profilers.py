@@ -12,6 +12,7 @@ from remat_cli.base.errors import RuntimeFailure
 from remat_cli.core.profile import OpCost
 from remat_cli.runtime._events import ProfiledRun, ProfileEvent
 from remat_cli.runtime._ort import (
+    LONGEST_RUN_SECONDS,
     Advance,
     Array,
     PackedArray,
@@ -24,6 +25,7 @@ from remat_cli.runtime._ort import (
     unpack,
     use_shared_arena,
 )
+from remat_cli.runtime.guard import guarded
 from remat_cli.runtime.session import (
     SessionSettings,
     counted_baseline_bytes,
@@ -48,7 +50,8 @@ class ProfileRequest(msgspec.Struct, frozen=True):
     After `warmups` runs, of which the first shows memory, come `runs` rounds of one run with and one without profiling;
     more while they end within `least_seconds`, since short runs are noisy and cheap, and fewer where runs are long and
     times agree. Where they do not agree in the end, one more run is profiled.
-    `optimization` is the level at which the model was optimised, kept for the record.
+    `optimization` is the level at which the model was optimised, kept for the record. Measuring that shows no progress
+    for `run_seconds` is ended.
     """
 
     device: str = "cpu"
@@ -58,11 +61,17 @@ class ProfileRequest(msgspec.Struct, frozen=True):
     intra_op_threads: int = 0
     optimization: str = "all"
     custom_ops: tuple[str, ...] = ()
+    run_seconds: float = LONGEST_RUN_SECONDS
 
     @property
     def settings(self) -> SessionSettings:
         """Sessions that run exactly the file."""
-        return SessionSettings(intra_op_threads=self.intra_op_threads, device=self.device, custom_ops=self.custom_ops)
+        return SessionSettings(
+            intra_op_threads=self.intra_op_threads,
+            device=self.device,
+            custom_ops=self.custom_ops,
+            run_seconds=self.run_seconds,
+        )
 
     @property
     def default_settings(self) -> SessionSettings:
@@ -124,7 +133,7 @@ def measure(
     """
     other = None if beside is None else str(beside.resolve())
     job = MeasureJob(str(path.resolve()), pack_all(feeds), tuple(op_names), request, other)
-    return run_fresh(measure_here, job, advance)
+    return run_fresh(measure_here, job, advance, request.run_seconds)
 
 
 def measure_here(job: MeasureJob, advance: Advance) -> Measured:
@@ -332,11 +341,17 @@ def time_whole(path: Path, feeds: Mapping[str, Array], settings: SessionSettings
         RuntimeFailure: the runtime refuses or fails to run the model.
     """
     session = open_session(path, settings)
-    times: list[int] = []
-    begin = time.monotonic()
-    with runtime_errors(f"ONNX Runtime fails to run {path.name}"):
+    doing = f"ONNX Runtime fails to run {path.name}"
+
+    def run(options: Any) -> list[int]:
+        times: list[int] = []
+        begin = time.monotonic()
         while len(times) < 2 or (len(times) < MOST_ROUNDS and time.monotonic() - begin < least_seconds):
             start = time.perf_counter_ns()
-            run_session(session, feeds)
+            run_session(session, feeds, options)
             times.append(time.perf_counter_ns() - start)
+        return times
+
+    with runtime_errors(doing):
+        times = guarded(run, 2 * settings.run_seconds, doing)
     return WholeTime(min(times), noise_percent(times))

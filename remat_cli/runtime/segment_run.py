@@ -395,4 +395,5 @@ def _inside(action: SessionAction, run: ProfiledRun) -> int:
     if ran != action.segment.ops:
         raise RuntimeFailure(f"segment {action.segment.file} did not run in the plan's order: report this")
     base = baseline_bytes(run.events)
-    return max(e.requested_bytes - base + action.workspace_bytes.get(e.name, 0) for e in run.events)
+    held = (e.requested_bytes - base + action.workspace_bytes.get(e.name, 0) for e in run.events)
+    return max(held, default=0)

@@ -14,7 +14,16 @@ from remat_cli.base.errors import RuntimeFailure
 from remat_cli.core.graph import TensorType
 from remat_cli.core.profile import DeviceSpec
 from remat_cli.runtime._events import ProfiledRun, ProfileEvent, read_runs, require_counters
-from remat_cli.runtime._ort import Array, import_ort, new_options, run_session, runtime_errors
+from remat_cli.runtime._ort import (
+    LONGEST_RUN_SECONDS,
+    Array,
+    import_ort,
+    new_options,
+    one_line,
+    run_session,
+    runtime_errors,
+)
+from remat_cli.runtime.guard import guarded
 from remat_cli.runtime.providers import UsableDevice, check_session, configure, device_of, parse_device, require_device
 
 
@@ -24,6 +33,7 @@ class SessionSettings(msgspec.Struct, frozen=True):
     `exact` sets the options under which the runtime runs exactly the file: its order, its ops, and every buffer
     freed at its last use. Otherwise the options are the runtime's default ones. `intra_op_threads` is 0 for the
     runtime's own default; a number of threads in `device` wins. `provider_options` go to the device's provider.
+    A run that shows no end for `run_seconds` is ended.
     `is_alone`: the device's provider runs every op, and one that it does not support is an error; otherwise the CPU
     runs what another provider does not support. `custom_ops` are shared libraries with custom operators.
     """
@@ -35,6 +45,7 @@ class SessionSettings(msgspec.Struct, frozen=True):
     custom_ops: tuple[str, ...] = ()
     provider_options: tuple[tuple[str, str], ...] = ()
     is_alone: bool = False
+    run_seconds: float = LONGEST_RUN_SECONDS
 
 
 @dataclass(frozen=True)
@@ -81,6 +92,20 @@ class FirstSight:
     types: dict[str, tuple[TensorType, ...]]
     baseline_bytes: int | None
     outputs: dict[str, Array]
+
+
+@contextlib.contextmanager
+def blamed_on(path: Path, doing: str, next_step: str = "") -> Iterator[None]:
+    """Let what the runtime refuses inside the block name the user's file, and what was being done, not a file of ours.
+
+    Raises:
+        RuntimeFailure: with what was being done, the file, the runtime's reason, and what to do next.
+    """
+    try:
+        yield
+    except RuntimeFailure as error:
+        reason = str(error) if error.__cause__ is None else one_line(error.__cause__)
+        raise RuntimeFailure(f"{doing} {path}: {reason}{next_step}") from error
 
 
 def runtime_version() -> str:
@@ -180,8 +205,9 @@ def run_profiled(path: Path, feeds: Mapping[str, Array], settings: SessionSettin
         RuntimeFailure: the runtime refuses or fails to run the model.
         MissingDependency: the device cannot be used.
     """
-    with profiled_session(path, settings) as (session, runs), runtime_errors(f"ONNX Runtime fails to run {path.name}"):
-        outputs = run_session(session, feeds)
+    doing = f"ONNX Runtime fails to run {path.name}"
+    with profiled_session(path, settings) as (session, runs), runtime_errors(doing):
+        outputs = guarded(lambda options: run_session(session, feeds, options), settings.run_seconds, doing)
     return observation(runs[0], outputs, path.name)
 
 
@@ -191,8 +217,9 @@ def first_sight(path: Path, feeds: Mapping[str, Array], settings: SessionSetting
     Raises:
         RuntimeFailure: the runtime refuses or fails to run the model.
     """
-    with profiled_session(path, settings) as (session, runs), runtime_errors(f"ONNX Runtime fails to run {path.name}"):
-        outputs = run_session(session, feeds)
+    doing = f"ONNX Runtime fails to run {path.name}"
+    with profiled_session(path, settings) as (session, runs), runtime_errors(doing):
+        outputs = guarded(lambda options: run_session(session, feeds, options), settings.run_seconds, doing)
     events = runs[0].events
     return FirstSight({event.name: event.types for event in events}, counted_baseline_bytes(events), outputs)
 

@@ -300,4 +300,5 @@ def time_in_turn(
         RuntimeFailure: the runtime refuses or fails to run a model.
     """
     paths = (str(models[0].resolve()), str(models[1].resolve()))
-    return run_fresh(time_models, TimeJob(paths, pack_all(feeds), settings, ROUNDS), advance)
+    job = TimeJob(paths, pack_all(feeds), settings, ROUNDS)
+    return run_fresh(time_models, job, advance, settings.run_seconds)

@@ -4,9 +4,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from remat_cli.base.processes import fresh
 from remat_cli.core.learning import Judged, Lesson, Session
 from remat_cli.core.verification import Verification, VerifyMode
-from remat_cli.runtime._ort import Advance, Array, PackedArray, ignore_progress, pack_all, run_fresh, started
+from remat_cli.runtime._ort import (
+    LONGEST_RUN_SECONDS,
+    Advance,
+    Array,
+    PackedArray,
+    ignore_progress,
+    pack_all,
+    run_fresh,
+    started,
+)
 from remat_cli.runtime.capped import CappedRuns, ModelNeed, capped_runs
 from remat_cli.runtime.lessons import lessons_of, out_of_order, seen_workspace
 from remat_cli.runtime.likeness import Likeness, LikenessJob, compare_models, worst
@@ -34,7 +44,8 @@ class VerifyRequest:
     of `reference` with default options where an earlier verification found it; it is then not searched again. With
     `may_reassociate` outputs need not be identical, only close. `mode` says how much is run. With `judged`, what the
     judge says of the rewritten model's every op, it is said where the runs left it. `has_block`: later runs take a
-    block for all tensors, which the steady form keeps them from.
+    block for all tensors, which the steady form keeps them from. A process that shows no progress for `run_seconds` is
+    ended.
     """
 
     reference: Path
@@ -62,6 +73,7 @@ class VerifyRequest:
     may_reassociate: bool = False
     has_block: bool = True
     judged: Judged | None = None
+    run_seconds: float = LONGEST_RUN_SECONDS
 
     def settings(self, *, exact: bool) -> SessionSettings:
         """Settings of a session on either model."""
@@ -70,6 +82,7 @@ class VerifyRequest:
             intra_op_threads=self.intra_op_threads,
             device=self.device,
             custom_ops=self.custom_ops,
+            run_seconds=self.run_seconds,
         )
 
     @property
@@ -215,10 +228,10 @@ def _program(request: VerifyRequest) -> _Program:
 
 def _run_alone(request: VerifyRequest, program: _Program) -> tuple[tuple[RunFigures, ...], tuple[RunFigures, ...]]:
     """Both models at the same time, each in a process of its own; nothing is timed here."""
-    feeds = request.all_packed_feeds
+    feeds, limit = request.all_packed_feeds, request.run_seconds
     with (
-        started(run_model, RunJob(str(request.reference.resolve()), feeds, program.alone)) as first,
-        started(run_model, RunJob(str(request.rewritten.resolve()), feeds, program.alone)) as second,
+        started(run_model, RunJob(str(request.reference.resolve()), feeds, program.alone), fresh, limit) as first,
+        started(run_model, RunJob(str(request.rewritten.resolve()), feeds, program.alone), fresh, limit) as second,
     ):
         return first.answer(), second.answer()
 
@@ -227,7 +240,7 @@ def _run_in_turns(request: VerifyRequest, program: _Program, advance: Advance) -
     """Both models in one process, one after the other; their outputs are held together where they need not be equal."""
     models = (str(request.reference.resolve()), str(request.rewritten.resolve()))
     job = TurnsJob(models, request.all_packed_feeds, program.turns, program.rounds, request.may_reassociate)
-    return run_fresh(run_in_turns, job, advance)
+    return run_fresh(run_in_turns, job, advance, request.run_seconds)
 
 
 def _likeness(
@@ -244,7 +257,7 @@ def _likeness(
     exact = program.alone[0]
     feeds = tuple(request.all_packed_feeds[place] for place in exact.on)
     models = (str(request.reference.resolve()), str(request.rewritten.resolve()))
-    found = run_fresh(compare_models, LikenessJob(models, feeds, (exact.settings,)))
+    found = run_fresh(compare_models, LikenessJob(models, feeds, (exact.settings,)), seconds=request.run_seconds)
     return worst([turns.likeness, found]), 2 * len(feeds)
 
 

@@ -22,6 +22,7 @@ from types import MappingProxyType
 
 import msgspec
 
+from remat_cli.core.graph import Graph
 from remat_cli.core.program import Reader, WeightUse
 
 ARENA_LIMIT_BYTES = 127
@@ -95,6 +96,16 @@ def kept_weight_bytes(uses: Sequence[WeightUse], packed_bytes: int) -> int:
     larger weights whose original stays, because some reader does not pack it. A weight without a reader is dropped.
     """
     return packed_bytes + sum(use.size_bytes for use in uses if _stays_outside(use))
+
+
+def loaded_weight_bytes(graph: Graph, uses: Sequence[WeightUse], packed_bytes: int | None) -> int:
+    """Bytes of all weights once a session is loaded; as in the file where the runtime counts nothing (None).
+
+    It counts nothing either where no op runs: what is there then are the weights that are outputs.
+    """
+    if not graph.ops:
+        return sum(use.size_bytes for use in uses if use.readers)
+    return graph.weight_bytes if packed_bytes is None else kept_weight_bytes(uses, packed_bytes)
 
 
 def _stays_outside(use: WeightUse) -> bool:

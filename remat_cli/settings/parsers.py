@@ -7,11 +7,14 @@ from pathlib import Path
 from typing import Any, get_args
 
 from remat_cli.base.errors import ConfigError
+from remat_cli.base.units import parse_bytes
 from remat_cli.core.budget import Budget, parse_budget, parse_share
 from remat_cli.core.splits import SplitAxis, SplitMode, parse_split_axis
 from remat_cli.core.verification import VerifyMode
 from remat_cli.settings.devices import parse_devices
 from remat_cli.settings.train import parse_pairs, parse_train
+
+LEAST_PROCESS_BYTES = 2**29
 
 
 def parse_seconds(value: object) -> float:
@@ -121,6 +124,13 @@ def _parse_path(value: object) -> Path:
     return Path(str(value)).expanduser()
 
 
+def _parse_memory_limit(value: object) -> int:
+    limit = parse_bytes(str(value))
+    if limit < LEAST_PROCESS_BYTES:
+        raise ConfigError(f"memory limit '{value}' is less than a process needs without a model: write at least 512MiB")
+    return limit
+
+
 def _parse_paths(value: object) -> tuple[Path, ...]:
     return tuple(map(_parse_path, value if isinstance(value, list | tuple) else (value,)))
 
@@ -134,6 +144,8 @@ PARSERS: Mapping[str, Callable[[object], object]] = {
     "split_axis": _parse_axis,
     "verify": _parse_verify,
     "time_limit": parse_seconds,
+    "run_limit": parse_seconds,
+    "memory_limit": _parse_memory_limit,
     "devices": parse_devices,
     "solvers": _parse_solvers,
     "options": parse_options,

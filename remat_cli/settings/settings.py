@@ -33,6 +33,8 @@ class Settings(
     forbid_unknown_fields=True,
     rename={
         "time_limit_seconds": "time_limit",
+        "run_limit_seconds": "run_limit",
+        "memory_limit_bytes": "memory_limit",
         "gap_share": "gap",
         "max_overhead_share": "max_overhead",
         "race_share": "race",
@@ -49,8 +51,9 @@ class Settings(
     default). `max_tiles` is the most tiles of one region; `allow_reassociation` admits splits that add in another
     order, which changes the last bits of outputs. `options` are the chosen solver's, `solvers` those of any solver by
     name. `gap_share` and `max_overhead_share` are shares of the baseline time; `race_share` is the share of the time
-    limit after which no more rival splits are measured. `work_dir` keeps intermediate files
-    (None: a temporary directory, removed afterwards). `cache_dir` holds measured profiles.
+    limit after which no more rival splits are measured. `run_limit_seconds` is how long runs of the model may show no
+    progress, `memory_limit_bytes` what each process may have (None: what the machine has). `work_dir` keeps
+    intermediate files (None: a temporary directory, removed afterwards). `cache_dir` holds measured profiles.
     """
 
     budget: Budget | None = None
@@ -84,6 +87,9 @@ class Settings(
     input_shapes: dict[str, tuple[int, ...]] = {}
     inputs: Path | None = None
     custom_ops: tuple[Path, ...] = ()
+
+    run_limit_seconds: float = 3600.0
+    memory_limit_bytes: int | None = None
 
     verify: VerifyMode = "on"
     capped_run: bool = True
@@ -144,6 +150,7 @@ class Settings(
             intra_op_threads=self.intra_op_threads,
             custom_ops=tuple(str(library.resolve()) for library in self.custom_ops),
             cache_dir=self.cache_dir,
+            run_seconds=self.run_limit_seconds,
         )
 
     @property

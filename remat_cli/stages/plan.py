@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from remat_cli.base.errors import ModelError
 from remat_cli.base.progress import Progress, silent
 from remat_cli.core.splits import Region, RegionFacts
 from remat_cli.stages.ask import CompileRequest, ask
@@ -26,9 +27,11 @@ def plan_model(
 
     Raises:
         ConfigError: the solver does not take the model.
-        ModelError: an op runs on no device.
+        ModelError: an op runs on no device, or there is none to place.
     """
     if is_cut_into_sessions(platform.specs):
+        if not prepared.graph.ops:
+            raise ModelError(f"nothing runs in {prepared.source.path}: there is no op to place; leave --device out")
         return plan_on_devices(prepared, platform, request, progress)
     mode, question = request.splits.mode, ask(platform, request)
     search = request.search if mode == "off" else request.search.share(WHOLE_SHARE)

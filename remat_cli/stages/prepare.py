@@ -11,7 +11,9 @@ from typing import Any
 import msgspec
 
 from remat_cli.base import progress as stages
+from remat_cli.base.errors import RuntimeFailure
 from remat_cli.base.files import sha256
+from remat_cli.base.processes import memory_limited
 from remat_cli.base.progress import Progress
 from remat_cli.core.conditions import CPU, Conditions
 from remat_cli.core.graph import Graph, TensorType
@@ -21,14 +23,16 @@ from remat_cli.core.verification import Verification
 from remat_cli.onnx_io.load import DimBindings, SourceModel, inputs_of, load, prepare_optimized, save, state_file
 from remat_cli.onnx_io.phases import carry_phases
 from remat_cli.onnx_io.to_graph import op_signatures, to_graph
+from remat_cli.onnx_io.told_inputs import told_inputs
 from remat_cli.runtime.feeds import feeds_of
 from remat_cli.runtime.profile_cache import CacheScope, ProfileCache, provenance
 from remat_cli.runtime.profilers import Measured
-from remat_cli.runtime.session import Observation, SessionSettings, first_sight, optimize, run_profiled
+from remat_cli.runtime.session import Observation, SessionSettings, blamed_on, first_sight, optimize, run_profiled
 from remat_cli.splitting.propose import SplitForm
 from remat_cli.stages.corrections import known_corrections, with_corrections
 
 RUNS, WARMUPS = 4, 1
+RANDOM_INPUTS = "; the inputs were made up: give ones that it takes with --inputs FILE.npz"
 MOST_PASSES = 6
 
 
@@ -71,6 +75,7 @@ class Prepared:
 
     `more_feeds` are other inputs, on which outputs are compared too; `conditions` are those that it was prepared under.
     `corrections` are what runs taught of ops, by signature; `first_outputs` are those of a run, if there was one.
+    `original_path` is the model that its outputs are compared with: the user's file, if the runtime runs it.
     """
 
     conditions: Conditions
@@ -84,6 +89,7 @@ class Prepared:
     more_feeds: tuple[Mapping[str, Any], ...]
     facts: ModelFacts
     corrections: Mapping[str, Correction]
+    original_path: Path
     first_outputs: Mapping[str, Any] | None = None
 
     def without_form(self) -> "Prepared":
@@ -99,14 +105,18 @@ class Prepared:
 
 
 @contextlib.contextmanager
-def work_folder(kept: Path | None) -> Iterator[Path]:
-    """A folder for intermediate files: the user's, which stays, or a temporary one."""
-    if kept is not None:
-        kept.mkdir(parents=True, exist_ok=True)
-        yield kept
-        return
-    with tempfile.TemporaryDirectory(prefix="remat_") as folder:
-        yield Path(folder)
+def work_folder(kept: Path | None, memory_bytes: int | None = None) -> Iterator[Path]:
+    """A folder for intermediate files: the user's, which stays, or a temporary one.
+
+    While it is there, this process and those that it starts may have so much memory each (None: all that there is).
+    """
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(memory_limited(memory_bytes))
+        if kept is None:
+            yield Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="remat_")))
+        else:
+            kept.mkdir(parents=True, exist_ok=True)
+            yield kept
 
 
 def prepare(path: Path, conditions: Conditions, work: Path, progress: Progress) -> Prepared:
@@ -120,15 +130,18 @@ def prepare(path: Path, conditions: Conditions, work: Path, progress: Progress) 
     bindings = DimBindings(conditions.dims, conditions.input_shapes)
     source = load(path, bindings, has_custom_ops=bool(conditions.custom_ops))
     fed = (inputs_of(source.ir), state_file(source), conditions.inputs)
-    feeds = feeds_of(*fed, conditions.seed)
-    more_feeds = () if conditions.inputs else (feeds_of(*fed, conditions.seed + 1),)
+    told = told_inputs(source.ir)
+    feeds = feeds_of(*fed, conditions.seed, told)
+    more_feeds = () if conditions.inputs else (feeds_of(*fed, conditions.seed + 1, told),)
     progress.stage(stages.OPTIMISING)
-    reference_path = optimise(source.ir, conditions, work)
+    with blamed_on(path, "ONNX Runtime cannot optimise"):
+        reference_path = optimise(source.ir, conditions, work)
     reference = carry_phases(source.ir, prepare_optimized(reference_path))
     digest = sha256(reference_path)
     facts, outputs = known_facts_of(digest, conditions), None
     if facts is None:
-        seen = first_sight(reference_path, feeds, exact_settings(conditions))
+        with blamed_on(path, "ONNX Runtime fails to run", "" if conditions.inputs else RANDOM_INPUTS):
+            seen = first_sight(reference_path, feeds, exact_settings(conditions))
         facts, outputs = ModelFacts(seen.types, seen.baseline_bytes), seen.outputs
     graph = to_graph(reference, facts.types)
     signatures = op_signatures(reference, graph)
@@ -145,8 +158,24 @@ def prepare(path: Path, conditions: Conditions, work: Path, progress: Progress) 
         more_feeds=more_feeds,
         facts=facts,
         corrections=corrections,
+        original_path=_original(source, feeds, work, (conditions, progress)),
         first_outputs=outputs,
     )
+
+
+def _original(source: SourceModel, feeds: Mapping[str, Any], work: Path, request: tuple[Conditions, Progress]) -> Path:
+    """What outputs are compared with: the user's file, or what was made of it where the runtime does not run it."""
+    conditions, progress = request
+    if source.converted is None:
+        return source.path
+    progress.note(source.converted)
+    try:
+        first_sight(source.path, feeds, exact_settings(conditions))
+    except RuntimeFailure:
+        progress.note(f"ONNX Runtime does not run {source.path} as it is: outputs are those of the converted model")
+        save(source.ir, work / "converted.onnx")
+        return work / "converted.onnx"
+    return source.path
 
 
 def remember_cap(prepared: Prepared, verification: Verification, conditions: Conditions) -> None:
@@ -175,7 +204,7 @@ def optimise(model: Any, conditions: Conditions, work: Path) -> Path:
         optimize(current, raw, conditions.optimization, conditions.intra_op_threads, conditions.custom_ops)
         save(prepare_optimized(raw, model), reference)
         current, before, known = reference, known, sha256(reference)
-        if known == before:
+        if known == before or known_facts_of(known, conditions) is not None:  # kept of a model that was settled
             break
     return reference
 
@@ -223,7 +252,11 @@ def observe(model: Path, feeds: Mapping[str, Any], conditions: Conditions) -> Ob
 
 def exact_settings(conditions: Conditions) -> SessionSettings:
     """How a session is opened that runs exactly the file."""
-    return SessionSettings(intra_op_threads=conditions.intra_op_threads, custom_ops=conditions.custom_ops)
+    return SessionSettings(
+        intra_op_threads=conditions.intra_op_threads,
+        custom_ops=conditions.custom_ops,
+        run_seconds=conditions.run_seconds,
+    )
 
 
 def default_settings(conditions: Conditions) -> SessionSettings:

@@ -35,7 +35,7 @@ from remat_cli.runtime.profile_cache import CacheScope, ProfileCache, provenance
 from remat_cli.runtime.profilers import Measured, ProfileRequest, WholeTime, measure
 from remat_cli.runtime.providers import device_of, must_estimate, require_device
 from remat_cli.runtime.session import SessionSettings, device_settings
-from remat_cli.runtime.weights import kept_weight_bytes
+from remat_cli.runtime.weights import loaded_weight_bytes
 from remat_cli.stages.believe import expected_ns_of, is_right_now, is_wrong, known_relative
 from remat_cli.stages.platform import Platform
 from remat_cli.stages.prepare import (
@@ -159,7 +159,7 @@ def profile_beside(
         model_sha256=prepared.reference_sha256,
         provenance=_provenance(scope, measured),
         ops=tuple(msgspec.structs.replace(known[signature], name=op.name) for op, signature in ops),
-        weight_bytes=prepared.graph.weight_bytes if packed is None else kept_weight_bytes(uses, packed),
+        weight_bytes=loaded_weight_bytes(prepared.graph, uses, packed),
         input_bytes=prepared.graph.input_bytes,
         packed_bytes=packed or 0,
         run_ns=measured.run_ns if measured else None,
@@ -209,6 +209,7 @@ def _profile_request(conditions: Conditions, spec: DeviceSpec, runs: int) -> Pro
         intra_op_threads=conditions.threads_of(spec),
         optimization=conditions.optimization,
         custom_ops=conditions.custom_ops,
+        run_seconds=conditions.run_seconds,
     )
 
 

@@ -74,7 +74,7 @@ def _whole_program(read: PlanFile, path: Path) -> Program:
         memories=(spec.memory,),
         memory_of=(0,),
         budgets=(read.request.budget_bytes,),
-        actions=(action,),
+        actions=(action,) if segment.makes else (),  # outputs that are inputs are the caller's already
         inputs=inputs,
         outputs=outputs_of(model),
         values={name: Value(kept[name].dtype, kept[name].shape, kept[name].size_bytes) for name in segment.makes},

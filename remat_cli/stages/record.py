@@ -262,6 +262,7 @@ def request_of(plan: PlanFile, whole: Prepared, rewritten: Path) -> VerifyReques
         predicted_overhead_percent=plan.solved.overhead_percent,
         portable=plan.request.portable,
         intra_op_threads=profile.provenance.intra_op_threads,
+        run_seconds=whole.conditions.run_seconds,
         device=plan.device,
         custom_ops=plan.request.custom_ops,
         original_cap_bytes=whole.facts.smallest_cap_bytes,

@@ -84,7 +84,7 @@ def _seen(request: ResidentRequest, model: Path, advance: Advance) -> list[Resid
         ResidentJob(str(model.resolve()), feeds, request.settings, runs, held, request.is_traced)
         for held in ((1, 0) if request.is_thorough else (1,))
     )
-    return [run_fresh(measure_resident, job, advance) for job in jobs]
+    return [run_fresh(measure_resident, job, advance, request.settings.run_seconds) for job in jobs]
 
 
 def _worst(found: list[ResidentFigures], *, is_mapped: bool) -> ProcessMemory:

@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from remat_cli.base.errors import RuntimeFailure
 from remat_cli.base.files import sha256
 from remat_cli.base.progress import Progress
 from remat_cli.core.conditions import Conditions
@@ -17,7 +18,7 @@ from remat_cli.onnx_io.phases import carry_phases
 from remat_cli.onnx_io.to_graph import op_signatures, to_graph
 from remat_cli.runtime.likeness import are_close, are_same_bits, have_same_bits, likeness
 from remat_cli.runtime.profile_cache import ProfileCache
-from remat_cli.runtime.session import optimize
+from remat_cli.runtime.session import blamed_on, optimize
 from remat_cli.runtime.turns import time_in_turn
 from remat_cli.splitting.build import (
     FILL_SINCE,
@@ -62,12 +63,14 @@ def prepare_split(
     Raises:
         RuntimeFailure: ONNX Runtime refuses the model.
     """
-    path = optimise(model, conditions, work)
+    with blamed_on(whole.source.path, "ONNX Runtime cannot optimise the tiles of"):
+        path = optimise(model, conditions, work)
     reference = carry_phases(model, prepare_optimized(path))
     digest = sha256(path)
     facts = known_facts_of(digest, conditions)
     if facts is None or not (facts.has_same_bits or may_reassociate):
-        facts = _compared(path, whole, conditions, may_reassociate)
+        with blamed_on(whole.source.path, "ONNX Runtime fails to run the tiles of"):
+            facts = _compared(path, whole, conditions, may_reassociate)
     if facts is None:
         return None
     graph = to_graph(reference, facts.types)
@@ -88,7 +91,7 @@ def prepare_split(
 
 
 def raised_model(whole: Prepared, conditions: Conditions, work: Path) -> Any | None:
-    """The whole model under the opset that filling tiles in place needs; None where that changes form or bits."""
+    """The whole model under the opset that filling tiles in place needs; None where it does not run alike."""
     raised = raise_opset(whole.reference, FILL_SINCE, whole.graph)
     if raised is None:
         return None
@@ -97,10 +100,17 @@ def raised_model(whole: Prepared, conditions: Conditions, work: Path) -> Any | N
     can_be_raised = None if known is None else known.can_be_raised
     if can_be_raised is None:
         save(raised, work / "raised.onnx")
-        found = observe(work / "raised.onnx", whole.feeds, conditions).outputs
-        can_be_raised = have_same_bits(found, whole.outputs)
+        can_be_raised = _runs_alike(work / "raised.onnx", whole, conditions)
         remember_facts(whole.reference_sha256, conditions, can_be_raised=can_be_raised)
     return raised if can_be_raised else None
+
+
+def _runs_alike(raised: Path, whole: Prepared, conditions: Conditions) -> bool:
+    """Whether the runtime takes a model under a newer opset, with the same outputs: it lacks kernels for some ops."""
+    try:
+        return have_same_bits(observe(raised, whole.feeds, conditions).outputs, whole.outputs)
+    except RuntimeFailure:
+        return False
 
 
 def find_culprit(tiles: ExposedTiles, whole: Prepared, conditions: Conditions, work: Path) -> int | None:

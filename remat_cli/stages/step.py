@@ -27,6 +27,8 @@ def make_step(model: Path, options: TrainOptions, conditions: Conditions, progre
     """
     bindings = DimBindings(conditions.dims, conditions.input_shapes, options.batch)
     source = load(model, bindings, has_custom_ops=bool(conditions.custom_ops))
+    if source.converted is not None:
+        progress.note(source.converted)
     progress.stage(stages.DIFFERENTIATING)
     step = build_step(source.ir, options, seed=conditions.seed, batch=_rebatch(source, options.batch))
     set_model_metadata(step.model, "remat.version", __version__)

@@ -87,7 +87,7 @@ def _process(run: PlannedRun, whole: Prepared, checks: Checks, progress: Progres
     assert predicted is not None
     progress.stage(stages.WATCHING)
     request = ResidentRequest(
-        reference=whole.source.path,
+        reference=whole.original_path,
         rewritten=run.model,
         feeds=whole.feeds,
         settings=default_settings(whole.conditions),

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from remat_cli.base.errors import ModelError
 from remat_cli.core.graph import Tensor
-from remat_cli.core.plan_file import VERSION, PlanFile, check_belongs, is_plan, read_plan, write_plan
+from remat_cli.core.plan_file import VERSION, PlanFile, check_belongs, is_plan, write_plan
+from remat_cli.core.plan_reader import read_plan
 from remat_cli.core.plan_schema import SCHEMA_PATH, plan_schema, schema_text
 from tests.report import samples
 

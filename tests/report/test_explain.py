@@ -8,7 +8,7 @@ from remat_cli.core.plan import Schedule
 from remat_cli.core.problem import make_problem
 from remat_cli.core.profile import OpCost, Profile
 from remat_cli.core.simulate import baseline, simulate
-from remat_cli.report.explain import alive_at, peak_step, recomputes, step_name, working_set
+from remat_cli.report.explain import alive_at, fullest_step, recomputes, step_name, working_set
 from tests.report import samples
 
 MIB = samples.MIB
@@ -21,7 +21,7 @@ def profile_of(graph: Graph, workspace: int = 0) -> Profile:
 
 def test_alive_tensors_fixed_part_and_workspace_add_up_to_the_peak():
     plan, report = samples.plan(), samples.inspect_report()
-    assert peak_step(plan) == 1
+    assert fullest_step(plan.memory_bytes[0]) == 1
     assert [t.name for t in report.alive] == ["g", "s"]
     assert sum(t.bytes for t in report.alive) + report.fixed_bytes + report.workspace_bytes == plan.peak
 

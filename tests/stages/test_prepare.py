@@ -9,6 +9,7 @@ import pytest
 
 from remat_cli.base.progress import silent
 from remat_cli.settings.settings import load_settings
+from remat_cli.stages import prepare as prepare_stage
 from remat_cli.stages import profile
 from remat_cli.stages.prepare import prepare
 from remat_cli.stages.profile import profile_model
@@ -48,3 +49,15 @@ def test_the_reference_is_the_same_every_time(tmp_path):
     one.mkdir()
     two.mkdir()
     assert prepared(one)[0].reference_sha256 == prepared(two)[0].reference_sha256
+
+
+def test_a_model_that_is_known_to_be_settled_is_optimised_once(tmp_path, monkeypatch):
+    passes = []
+    real = prepare_stage.optimize
+    monkeypatch.setattr(prepare_stage, "optimize", lambda *words: (passes.append(words), real(*words)))
+    first, _ = prepared(tmp_path)
+    assert len(passes) >= 2
+    passes.clear()
+    second, _ = prepared(tmp_path)
+    assert len(passes) == 1
+    assert second.reference_sha256 == first.reference_sha256

@@ -1,0 +1,113 @@
+"""How a command ends that is told to: its folder of temporary files goes, whatever the process was busy with.
+
+SIGTERM and Ctrl-C reach Python code between two of its steps, and a call of the runtime or of a solver is one step. So
+a thread waits for the signal too; where nothing has come of it after a while, that thread removes the folder and ends
+the process. Processes that it has started end by themselves when it is gone.
+"""
+
+import contextlib
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from types import FrameType
+
+PATIENCE_SECONDS = 5.0
+"""What Python code has to unwind, or a native call to return, before the process is ended as it is."""
+EXIT_TERMINATED = 128 + signal.SIGTERM
+
+
+class Terminated(BaseException):
+    """SIGTERM arrived; no handler of errors is to stop it."""
+
+
+@contextlib.contextmanager
+def orderly_end() -> Iterator[None]:
+    """Give the block a folder of its own for temporary files, which is gone afterwards, also after SIGTERM.
+
+    Only the main thread may handle signals; a block in another one gets just its folder.
+
+    Raises:
+        Terminated: SIGTERM arrived.
+    """
+    before = tempfile.tempdir
+    with _held_back():
+        folder = tempfile.mkdtemp(prefix="remat_")
+        restore = _handle(folder)
+    tempfile.tempdir = folder
+    try:
+        yield
+    finally:
+        restore()
+        tempfile.tempdir = before
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _held_back() -> Iterator[None]:
+    """Signals wait until the block has ended, so that no folder is made that nobody knows of."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _handle(folder: str) -> Callable[[], None]:
+    """Handle SIGTERM from now on; returns what ends that, after which no signal disturbs the clean-up."""
+    if threading.current_thread() is not threading.main_thread() or os.name == "nt":
+        return lambda: None
+    over = threading.Event()
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    before = signal.signal(signal.SIGTERM, _terminate)
+    wakeup = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    threading.Thread(target=_insist, args=(reader, folder, over), daemon=True).start()
+
+    def restore() -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        interrupt = signal.signal(signal.SIGINT, signal.SIG_IGN)
+        over.set()
+        signal.set_wakeup_fd(wakeup)
+        os.close(writer)  # which ends the thread
+        shutil.rmtree(folder, ignore_errors=True)
+        signal.signal(signal.SIGTERM, before)
+        signal.signal(signal.SIGINT, interrupt)
+
+    return restore
+
+
+def _terminate(number: int, frame: FrameType | None) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # once is enough: the clean-up goes on undisturbed
+    raise Terminated
+
+
+def _insist(reader: int, folder: str, over: threading.Event) -> None:
+    """End the process a while after SIGTERM, if it still is there then. The system writes the number of each signal."""
+    with os.fdopen(reader, "rb", buffering=0) as pipe:
+        while (byte := pipe.read(1)) and byte[0] != signal.SIGTERM:
+            pass
+        if byte and not over.wait(PATIENCE_SECONDS):
+            from remat_cli.base.processes import end_children
+
+            end_children()
+            shutil.rmtree(folder, ignore_errors=True)
+            os._exit(EXIT_TERMINATED)
+
+
+def open_streams() -> None:
+    """Give a process whose standard streams are closed ones that lead nowhere, so that no file takes their numbers."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # the lowest number that is free: this one
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 - for as long as the process

@@ -1,0 +1,186 @@
+"""Inputs that an op takes as a shape, an axis or a size: values for them with which the model runs.
+
+Random numbers are no shapes. What such an input must be follows from the op that reads it and from the shapes that the
+model declares; where a value follows from neither, the input is left to chance, and the runtime says what is wrong.
+"""
+
+from collections.abc import Callable, Mapping
+from math import prod
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+import onnx_ir as ir
+
+from remat_cli.onnx_io.assemble import light_copy
+from remat_cli.onnx_io.interface import fed_inputs, is_bound
+
+Ints = tuple[int, ...]
+Value = list[int] | list[float] | None
+PASSING = frozenset({"Identity", "Cast", "Unsqueeze", "Squeeze"})  # what they give is as good as what they read
+STANDARD = ("", "ai.onnx")
+DIVISIONS = frozenset({"Div", "Mod"})  # only integers cannot be divided by 0
+
+
+def told_inputs(model: ir.Model) -> dict[str, npt.NDArray[np.generic]]:
+    """Values of the inputs that say a shape, an axis or a size, by name, as far as they are recognised."""
+    readers = {value: _telling(value) for value in fed_inputs(model.graph) if is_bound(value)}
+    if not any(readers.values()):
+        return {}
+    shapes = _shapes(ir.to_proto(light_copy(model)))
+    found: dict[str, npt.NDArray[np.generic]] = {}
+    for value, nodes in readers.items():
+        assert value.shape is not None
+        assert value.dtype is not None
+        shape = value.shape.numpy()
+        told = (RULES[node.op_type, index](node, shapes, prod(shape)) for node, index in nodes)
+        fitting = next((numbers for numbers in told if numbers is not None and len(numbers) == prod(shape)), None)
+        if fitting is not None:
+            found[value.name or ""] = np.array(fitting, value.dtype.numpy()).reshape(shape)
+    return found
+
+
+def _shapes(proto: onnx.ModelProto) -> dict[str, Ints]:
+    """Shapes that are declared, or follow from what is."""
+    try:
+        proto = onnx.shape_inference.infer_shapes(proto, data_prop=True)
+    except Exception:  # an op that ONNX does not know, or shapes that contradict: the declared ones are what there is
+        proto = onnx.ModelProto.FromString(proto.SerializeToString())
+    ports = (*proto.graph.input, *proto.graph.value_info, *proto.graph.output)
+    tensors = {port.name: port.type.tensor_type for port in ports if port.type.tensor_type.HasField("shape")}
+    dims = {name: tensor.shape.dim for name, tensor in tensors.items()}
+    known = {name: tuple(d.dim_value for d in each) for name, each in dims.items() if all(map(_is_number, each))}
+    return known | {each.name: tuple(each.dims) for each in proto.graph.initializer}
+
+
+def _is_number(dim: onnx.TensorShapeProto.Dimension) -> bool:
+    return dim.HasField("dim_value") and dim.dim_value >= 0
+
+
+def _readers(value: ir.Value) -> list[tuple[ir.Node, int]]:
+    """Ops that read a value, and the number of the input they read it as, also behind ops that pass it on."""
+    found: list[tuple[ir.Node, int]] = []
+    for use in value.uses():
+        if use.node.domain in STANDARD and use.node.op_type in PASSING and use.idx == 0:
+            found += _readers(use.node.outputs[0])
+        elif use.node.domain in STANDARD:
+            found.append((use.node, use.idx))
+    return found
+
+
+def _telling(value: ir.Value) -> list[tuple[ir.Node, int]]:
+    """Those of the readers that say what the value must be."""
+    is_integer = value.dtype is not None and value.dtype.is_integer()
+    readers = ((node, index) for node, index in _readers(value) if (node.op_type, index) in RULES)
+    return [(node, index) for node, index in readers if is_integer or node.op_type not in DIVISIONS]
+
+
+def _shape_of(value: ir.Value | None, shapes: Mapping[str, Ints]) -> Ints | None:
+    return None if value is None else shapes.get(value.name or "")
+
+
+def _axes(node: ir.Node, rank: int) -> list[int]:
+    axes = node.attributes.get("axes")
+    return list(range(rank)) if axes is None else [axis % rank for axis in axes.as_ints()]
+
+
+def _made(node: ir.Node, shapes: Mapping[str, Ints], size: int) -> Value:
+    """The shape that the result has by declaration."""
+    made = _shape_of(node.outputs[0], shapes)
+    return None if made is None or len(made) != size else list(made)
+
+
+def _reshaped(node: ir.Node, shapes: Mapping[str, Ints], size: int) -> Value:
+    return _made(node, shapes, size) or [-1] + [1] * (size - 1)
+
+
+def _broadcast(node: ir.Node, shapes: Mapping[str, Ints], size: int) -> Value:
+    return _made(node, shapes, size) or [1] * size
+
+
+def _sizes(node: ir.Node, shapes: Mapping[str, Ints], size: int) -> Value:
+    """The declared result's sizes on the axes in question, else those that are there."""
+    read, made = _shape_of(node.inputs[0], shapes), _shape_of(node.outputs[0], shapes)
+    known = made or read
+    if known is None:
+        return None
+    axes = _axes(node, len(known))
+    return [known[axis] for axis in axes]
+
+
+def _scales(node: ir.Node, shapes: Mapping[str, Ints], size: int) -> Value:
+    read, made = _shape_of(node.inputs[0], shapes), _shape_of(node.outputs[0], shapes)
+    if not read or not made or 0 in read:
+        return [1.0] * size
+    return [made[axis] / read[axis] for axis in _axes(node, len(read))]
+
+
+def _repeats(node: ir.Node, shapes: Mapping[str, Ints], size: int) -> Value:
+    read, made = _shape_of(node.inputs[0], shapes), _shape_of(node.outputs[0], shapes)
+    if not read or not made or 0 in read:
+        return [1] * size
+    return [new // old for new, old in zip(made, read, strict=True)]
+
+
+def _whole_region(node: ir.Node, shapes: Mapping[str, Ints], size: int) -> Value:
+    return [0.0] * (size // 2) + [1.0] * (size - size // 2)
+
+
+def _pieces(node: ir.Node, shapes: Mapping[str, Ints], size: int) -> Value:
+    read, axis = _shape_of(node.inputs[0], shapes), node.attributes.get("axis")
+    if not read:
+        return None
+    whole = read[0 if axis is None else axis.as_int()]
+    return [whole // size + (piece < whole % size) for piece in range(size)]
+
+
+def _unit_axes(node: ir.Node, shapes: Mapping[str, Ints], size: int) -> Value:
+    read = _shape_of(node.inputs[0], shapes)
+    return None if read is None else [axis for axis, dim in enumerate(read) if dim == 1][:size]
+
+
+def _starts(node: ir.Node, shapes: Mapping[str, Ints], size: int) -> Value:
+    return [0] * size
+
+
+def _first_axes(node: ir.Node, shapes: Mapping[str, Ints], size: int) -> Value:
+    return list(range(size))
+
+
+def _ones(node: ir.Node, shapes: Mapping[str, Ints], size: int) -> Value:
+    return [1] * size
+
+
+def _share(node: ir.Node, shapes: Mapping[str, Ints], size: int) -> Value:
+    return [0.5] * size
+
+
+Rule = Callable[[ir.Node, Mapping[str, Ints], int], Value]
+REDUCTIONS = ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "Sum", "SumSquare")
+RULES: Mapping[tuple[str, int], Rule] = {
+    ("Reshape", 1): _reshaped,
+    ("Expand", 1): _broadcast,
+    ("ConstantOfShape", 0): _broadcast,
+    ("Tile", 1): _repeats,
+    ("Resize", 1): _whole_region,
+    ("Resize", 2): _scales,
+    ("Resize", 3): _sizes,
+    ("Upsample", 1): _scales,
+    ("CenterCropPad", 1): _sizes,
+    ("AffineGrid", 1): _broadcast,
+    ("MaxUnpool", 2): _made,
+    ("Split", 1): _pieces,
+    ("Squeeze", 1): _unit_axes,
+    ("Unsqueeze", 1): _first_axes,
+    ("Slice", 1): _starts,
+    ("Slice", 3): _first_axes,
+    ("Slice", 4): _ones,
+    ("CumSum", 1): _starts,
+    ("CumProd", 1): _starts,
+    ("NonMaxSuppression", 3): _share,
+    ("NonMaxSuppression", 4): _share,
+    ("Div", 1): _ones,
+    ("Mod", 1): _ones,
+    **{(f"Reduce{name}", 1): _first_axes for name in REDUCTIONS},
+}
+"""(op type, number of the input) -> what it must be."""

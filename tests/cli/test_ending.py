@@ -1,0 +1,200 @@
+"""How a command ends: told to at any moment, with streams closed or full, with a plan that cannot be written."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from remat_cli.base.errors import RematError
+from remat_cli.cli import ending, rare_collection
+from remat_cli.core.plan_file import write_with_plan
+from remat_cli.core.plan_reader import read_plan
+from tests.cli.test_telemetry import save_net
+from tests.report import samples
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def place(tmp_path):
+    (tmp_path / "temporary").mkdir()
+    save_net(tmp_path / "net.onnx")
+    return tmp_path
+
+
+def environment(place):
+    own = {"TMPDIR": str(place / "temporary"), "REMAT_CACHE_DIR": str(place / "cache"), "PYTHONPATH": str(ROOT)}
+    return {**os.environ, **own}
+
+
+def left(place):
+    return sorted(path.name for path in (place / "temporary").iterdir())
+
+
+def started(place, *arguments, **streams):
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | streams
+    command = [sys.executable, "-m", "remat_cli", *arguments]
+    return subprocess.Popen(command, cwd=place, env=environment(place), text=True, **streams)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("stage", ["reading", "optimising", "profiling", "solving", "verifying"])
+def test_no_folder_is_left_when_it_is_told_to_end(place, stage, number):
+    with started(place, "compile", "net.onnx", "--budget", "100%") as process:
+        for line in process.stderr:
+            if line.startswith(stage):
+                break
+        process.send_signal(number)
+        _, err = process.communicate(timeout=60)
+    if process.returncode == 0:
+        assert (number, stage) == (signal.SIGINT, "solving")  # ends the search and goes on
+    else:
+        expected = {signal.SIGTERM: (143, "error: terminated"), signal.SIGINT: (130, "error: interrupted")}[number]
+        assert (process.returncode, err.splitlines()[-1]) == expected
+    assert left(place) == []
+
+
+STUCK = """
+import ctypes, sys, tempfile
+from remat_cli.cli import ending, rare_collection
+ending.PATIENCE_SECONDS = 0.3
+with ending.orderly_end():
+    tempfile.mkdtemp(prefix="remat_")
+    print("stuck", flush=True)
+    ctypes.CDLL(None).sleep(60)
+"""
+
+
+def test_a_native_call_that_does_not_return_is_ended_all_the_same(place):
+    with subprocess.Popen(
+        [sys.executable, "-c", STUCK], cwd=place, env=environment(place), stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout.readline() == "stuck\n"
+        assert left(place) != []
+        begin = time.monotonic()
+        process.send_signal(signal.SIGTERM)
+        process.wait(timeout=30)
+    assert time.monotonic() - begin < 20
+    assert process.returncode in (143, 1)  # 1: sleep() itself came back, and Terminated went up
+    assert left(place) == []
+
+
+def test_a_second_signal_does_not_disturb_the_clean_up(place):
+    with started(place, "compile", "net.onnx", "--budget", "100%") as process:
+        assert process.stderr.readline()
+        for _ in range(5):
+            process.send_signal(signal.SIGTERM)
+            process.send_signal(signal.SIGINT)
+        process.communicate(timeout=60)
+    assert process.returncode in (143, 130)
+    assert left(place) == []
+
+
+def test_handlers_and_the_folder_are_put_back():
+    before = (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT), tempfile.gettempdir())
+    with ending.orderly_end():
+        inside = Path(tempfile.gettempdir())
+        assert inside.is_dir()
+        assert str(inside) != before[2]
+        with pytest.raises(ending.Terminated):
+            signal.raise_signal(signal.SIGTERM)
+    assert not inside.exists()
+    assert (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT), tempfile.gettempdir()) == before
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", ">&- 2>&-", "<&- >&- 2>&-"])
+def test_closed_streams(place, closed):
+    command = f"exec {sys.executable} -m remat_cli inspect net.onnx {closed}"
+    done = subprocess.run(
+        ["sh", "-c", command],
+        cwd=place,
+        env=environment(place),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stderr
+    assert "Exception" not in done.stderr
+    assert left(place) == []
+
+
+needs_full = pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
+
+
+@needs_full
+def test_a_full_stdout_is_one_line(place):
+    with open("/dev/full", "w") as full, started(place, "inspect", "net.onnx", "-q", stdout=full) as process:
+        _, err = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert err == "error: the result cannot be written to stdout: No space left on device\n"
+
+
+@needs_full
+@pytest.mark.parametrize(("model", "code"), [("net.onnx", 0), ("none.onnx", 2)])
+def test_a_full_stderr_changes_no_exit_code(place, model, code):
+    with open("/dev/full", "w") as full, started(place, "inspect", model, stderr=full) as process:
+        out, _ = process.communicate(timeout=60)
+    assert process.returncode == code
+    assert bool(out) == (code == 0)
+
+
+def test_the_model_is_not_written_where_the_plan_cannot_be(tmp_path):
+    plan, written = samples.plan_file(), []
+
+    def write_model():
+        written.append(True)
+        return plan
+
+    path = tmp_path / "gone" / "net.plan.json"
+    with pytest.raises(RematError, match="cannot be written"):
+        write_with_plan(path, plan, write_model)
+    assert written == []
+    (tmp_path / "gone").mkdir()
+    assert write_with_plan(path, plan, write_model) == plan
+    assert read_plan(path) == plan
+    assert [each.name for each in path.parent.iterdir()] == [path.name]
+
+
+def test_a_plan_is_left_as_it_was_where_the_model_cannot_be_written(tmp_path):
+    (tmp_path / "own").mkdir()
+    path, plan = tmp_path / "own" / "net.plan.json", samples.plan_file()
+    write_with_plan(path, plan, lambda: plan)
+
+    def fail():
+        raise RematError("no")
+
+    with contextlib.suppress(RematError):
+        write_with_plan(path, msgspec.structs.replace(plan, snippet="new"), fail)
+    assert read_plan(path) == plan
+    assert [each.name for each in path.parent.iterdir()] == [path.name]
+
+
+@needs_full
+def test_a_plan_on_a_full_disk_costs_nothing(tmp_path, monkeypatch):
+    """The temporary file beside the plan stands for a full disk."""
+    from remat_cli.base import files
+
+    monkeypatch.setattr(files.secrets, "token_hex", lambda size: "00")
+    (tmp_path / ".net.plan.json.00.tmp").symlink_to("/dev/full")
+    with pytest.raises(RematError, match="No space left on device"):
+        write_with_plan(tmp_path / "net.plan.json", samples.plan_file(), lambda: pytest.fail("the model was written"))
+
+
+def test_garbage_is_looked_for_seldom_and_as_before_afterwards():
+    before = gc.get_threshold()
+    with rare_collection():
+        assert gc.get_threshold()[0] > before[0]
+        assert gc.isenabled()
+    assert gc.get_threshold() == before

@@ -1,0 +1,73 @@
+"""Small seeded samples of every kind of case: nothing unexpected, false or left. `make fuzz` does them all."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.fuzz.campaign import KINDS, shuffled, told
+from tests.fuzz.materials import make_materials
+from tests.fuzz.outcomes import NOT_LOADED, Case
+
+FEW_NODES = ("test_concat_2d_axis_1",)
+FEW_MUTANTS = (
+    "proto 31",
+    "proto 631",
+    "proto 277",
+    "proto 955",
+    "bytes 966",
+    "proto 553",
+    "proto 49",
+    "proto 607",
+    "proto 223",
+    "proto 901",
+)
+FEW_PLANS = 8
+FEW_KILLS = ("KILL", "INT")
+MANY = {"node": 60, "model": 60, "plan": 48, "kill": 12}
+
+
+@pytest.fixture(autouse=True)
+def _no_telemetry(monkeypatch):
+    # Whether remat switches it off by itself is a test of its own; `make fuzz` counts what it leaves here too.
+    monkeypatch.setenv("ORT_DISABLE_TELEMETRY", "1")
+
+
+@pytest.fixture(scope="module")
+def materials(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ORT_DISABLE_TELEMETRY", "1")
+        return make_materials(tmp_path_factory.mktemp("materials"))
+
+
+def check(kind: str, cases: list[Case], materials: Path) -> None:
+    rows = list(KINDS[kind].do(cases, materials))
+    assert [row.key for row in rows] == [case.key for case in cases]
+    assert any(row.outcome != NOT_LOADED for row in rows)
+    broken = [told(row) for row in rows if row.is_broken]
+    assert not broken, "\n".join(broken)
+
+
+def test_a_few_node_models(materials):
+    check("node", [case for case in KINDS["node"].cases() if case.name in FEW_NODES], materials)
+
+
+def test_a_few_broken_models(materials):
+    check("model", [case for case in KINDS["model"].cases() if case.name in FEW_MUTANTS], materials)
+
+
+def test_a_few_broken_plans(materials):
+    fields = [case for case in shuffled(KINDS["plan"].cases()) if case.name.startswith("field ")]
+    check("plan", fields[:FEW_PLANS], materials)
+
+
+def test_a_few_kills(materials):
+    cases = KINDS["kill"].cases()
+    check("kill", [next(case for case in cases if case.action == name) for name in FEW_KILLS], materials)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", list(KINDS))
+def test_a_sample_of_all(kind, materials):
+    check(kind, shuffled(KINDS[kind].cases())[: MANY[kind]], materials)

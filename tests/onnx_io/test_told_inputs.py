@@ -1,0 +1,86 @@
+"""Inputs that are shapes, axes or sizes get values with which the runtime runs the op that reads them."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import onnxruntime as ort
+import pytest
+from onnx import TensorProto, helper
+
+from remat_cli.onnx_io.told_inputs import REDUCTIONS, told_inputs
+
+X = (2, 3, 4, 4)
+NAMES = {TensorProto.INT64: np.int64, TensorProto.FLOAT: np.float32, TensorProto.INT32: np.int32}
+I64, F32, I32 = TensorProto.INT64, TensorProto.FLOAT, TensorProto.INT32
+
+
+def model(op, inputs, made, **attributes):
+    """One op: `inputs` are (type, shape), None for one that is left out; `made` is the declared result."""
+    ports = [None if port is None else (f"i{place}", *port) for place, port in enumerate(inputs)]
+    node = helper.make_node(op, ["" if port is None else port[0] for port in ports], ["y"], **attributes)
+    outputs = [helper.make_tensor_value_info("y", inputs[0][0] if op != "ConstantOfShape" else F32, made)]
+    given = [helper.make_tensor_value_info(*port) for port in ports if port is not None]
+    graph = helper.make_graph([node], "g", given, outputs)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
+
+
+def run(proto):
+    """Outputs for what was told, and random numbers for the rest."""
+    told = told_inputs(ir.from_proto(proto))
+    random = np.random.default_rng(0)
+    feeds = {}
+    for port in proto.graph.input:
+        tensor = port.type.tensor_type
+        shape = [dim.dim_value for dim in tensor.shape.dim]
+        feeds[port.name] = told.get(port.name, random.standard_normal(shape).astype(NAMES[tensor.elem_type]))
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    session = ort.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    return told, session.run(None, feeds)[0]
+
+
+CASES = {
+    "reshape": ("Reshape", [(F32, X), (I64, [2])], [6, 16], {}, (6, 16)),
+    "reshape, nothing declared": ("Reshape", [(F32, X), (I64, [3])], None, {}, (96, 1, 1)),
+    "expand": ("Expand", [(F32, [3, 1]), (I64, [3])], [2, 3, 6], {}, (2, 3, 6)),
+    "expand, nothing declared": ("Expand", [(F32, [3, 1]), (I64, [3])], None, {}, (1, 3, 1)),
+    "constant": ("ConstantOfShape", [(I64, [2])], [4, 5], {}, (4, 5)),
+    "tile": ("Tile", [(F32, [2, 3]), (I64, [2])], [4, 9], {}, (4, 9)),
+    "sizes": ("Resize", [(F32, X), None, None, (I64, [4])], [2, 3, 8, 6], {}, (2, 3, 8, 6)),
+    "sizes of axes": ("Resize", [(F32, X), None, None, (I64, [2])], [2, 3, 8, 8], {"axes": [2, 3]}, (2, 3, 8, 8)),
+    "sizes, nothing declared": ("Resize", [(F32, X), None, None, (I64, [2])], None, {"axes": [2, 3]}, X),
+    "scales": ("Resize", [(F32, X), None, (F32, [4])], [2, 3, 8, 8], {}, (2, 3, 8, 8)),
+    "pieces": ("Split", [(F32, [5, 2]), (I64, [1])], [5, 2], {}, (5, 2)),
+    "squeeze": ("Squeeze", [(F32, [1, 3, 1]), (I64, [1])], None, {}, (3, 1)),
+    "unsqueeze": ("Unsqueeze", [(F32, [3]), (I64, [2])], None, {}, (1, 1, 3)),
+    "cumsum": ("CumSum", [(F32, [4]), (I64, [])], [4], {}, (4,)),
+    "divided": ("Div", [(I32, [4]), (I32, [4])], [4], {}, (4,)),
+    **{f"Reduce{n}": (f"Reduce{n}", [(F32, X), (I64, [2])], None, {"keepdims": 0}, (4, 4)) for n in REDUCTIONS},
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_op_runs(name):
+    op, inputs, made, attributes, shape = CASES[name]
+    _, found = run(model(op, inputs, made, **attributes))
+    assert found.shape == tuple(shape)
+
+
+def test_real_numbers_are_left_to_chance():
+    told = told_inputs(ir.from_proto(model("Div", [(F32, [4]), (F32, [4])], [4])))
+    assert told == {}
+
+
+def test_a_shape_is_found_behind_a_cast():
+    nodes = [helper.make_node("Cast", ["s"], ["s64"], to=I64), helper.make_node("Reshape", ["x", "s64"], ["y"])]
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("x", F32, X), helper.make_tensor_value_info("s", I32, [2])],
+        [helper.make_tensor_value_info("y", F32, [8, 12])],
+    )
+    told, found = run(onnx.helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8))
+    assert told["s"].tolist() == [8, 12]
+    assert (told["s"].dtype, found.shape) == (np.int32, (8, 12))
