@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
@@ -15,7 +16,7 @@ from remat_cli.base.errors import ModelError
 from remat_cli.core.steady import SteadyForm
 from remat_cli.onnx_io.canonical import canonicalise, outputs_by_place
 from remat_cli.onnx_io.checking import all_bodies, all_nodes, has_runtime_ops, without_runtime_ops
-from remat_cli.onnx_io.interface import Interface, fed_inputs, inputs_of, interface_of, outputs_of
+from remat_cli.onnx_io.interface import Interface, Port, fed_inputs, inputs_of, interface_of, outputs_of, port_of
 from remat_cli.onnx_io.normalise import (
     drop_trailing_blanks,
     drop_unused_weights,
@@ -43,8 +44,9 @@ class SourceModel:
     """A model as the user gave it, repaired and with bound dimensions.
 
     `sha256` is the hash of the file and of its external data. `interface` is what the file declares, symbolic
-    dimensions included; the rewritten model keeps it. `data_files` hold what of its weights lies outside,
-    `form` is the steady form that the file has; here it is seen through. `converted` says what was converted.
+    dimensions included; `fixed_interface` what a file for the bound sizes declares. `data_files` hold what of its
+    weights lies outside, `form` is the steady form that the file has; here it is seen through. `converted` says what
+    was converted.
     """
 
     ir: ir.Model
@@ -56,6 +58,28 @@ class SourceModel:
     form: SteadyForm | None = None
     has_packed: bool = False
     converted: str | None = None
+
+    @property
+    def fixed_interface(self) -> Interface:
+        """The interface with numbers for names, so that the runtime refuses another size at the door.
+
+        Outputs keep dimensions that no input names: they may depend on values.
+        """
+        ports = tuple(port_of(value) for value in fed_inputs(self.ir.graph))
+        pairs = [pair for old, new in zip(self.interface.inputs, ports, strict=True) for pair in _dim_pairs(old, new)]
+        sizes = {old.value: new for old, new in pairs if isinstance(old, ir.SymbolicDim) and old.value is not None}
+        return Interface(ports, tuple(_with_sizes(port, sizes) for port in self.interface.outputs))
+
+
+def _dim_pairs(old: Port, new: Port) -> Iterable[tuple[int | ir.SymbolicDim, int | ir.SymbolicDim]]:
+    return zip(old.shape or (), new.shape or (), strict=False)
+
+
+def _with_sizes(port: Port, sizes: Mapping[str, int | ir.SymbolicDim]) -> Port:
+    if port.shape is None:
+        return port
+    dims = [dim if isinstance(dim, int) else sizes.get(dim.value or "", dim) for dim in port.shape]
+    return replace(port, shape=ir.Shape(dims))
 
 
 def load(path: Path, dims: DimBindings, *, has_custom_ops: bool = False) -> SourceModel:

@@ -173,7 +173,7 @@ def _left_alone(prepared: Prepared, plan: Plan, budget_bytes: int) -> Rewritten:
     verification, which says so. A portable model is meant to be optimised again.
     """
     source, conditions = prepared.source, prepared.conditions
-    info = RewriteInfo(budget_bytes, source.sha256, __version__, source.bound_dims, source.interface)
+    info = RewriteInfo(budget_bytes, source.sha256, __version__, source.bound_dims, source.fixed_interface)
     infer = partial(shapes_at_load, custom_ops=conditions.custom_ops)
     rewritten = rewrite(prepared.reference, prepared.graph, plan, info, infer)
     for _ in range(0 if conditions.portable else MOST_PASSES):

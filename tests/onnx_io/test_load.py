@@ -129,6 +129,18 @@ def test_bound_dimensions_are_written_and_the_interface_keeps_the_names(tmp_path
     assert outputs_of(source.ir) == ("y",)
 
 
+def test_a_file_for_fixed_sizes_declares_them(tmp_path: Path) -> None:
+    """An output's dimension that no input names stays free: it may depend on values."""
+    nodes = [helper.make_node("Relu", ["x"], ["y"]), helper.make_node("NonZero", ["y"], ["found"])]
+    ports = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ("N", 32)) for name in "xy"]
+    found = helper.make_tensor_value_info("found", TensorProto.INT64, (2, "K"))
+    graph = helper.make_graph(nodes, "g", ports[:1], [ports[1], found])
+    path = written(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), tmp_path)
+    source = load(path, DimBindings(batch=16))
+    assert [port.shape for port in source.fixed_interface.inputs] == [ir.Shape([16, 32])]
+    assert [port.shape for port in source.fixed_interface.outputs] == [ir.Shape([16, 32]), ir.Shape([2, "K"])]
+
+
 def test_repairs(tmp_path: Path) -> None:
     """IR version 3, weights listed as inputs, unnamed and equally named nodes, a Constant node."""
     model = simple()
