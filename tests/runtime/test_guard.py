@@ -18,6 +18,7 @@ from remat_cli.base import processes
 from remat_cli.base.errors import ConfigError, RuntimeFailure
 from remat_cli.base.processes import Silent, memory_limited
 from remat_cli.cli import main
+from remat_cli.runtime import guard
 from remat_cli.runtime._ort import run_fresh
 from remat_cli.runtime.guard import guarded
 from remat_cli.runtime.profilers import ProfileRequest, measure, time_whole
@@ -138,12 +139,28 @@ linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux limits th
 
 
 @linux
-def test_a_greedy_model_fails_in_one_line(greedy, capsys):
-    assert main(["inspect", str(greedy), "-q", "--memory-limit", "1GiB"]) == 1
-    err = capsys.readouterr().err
-    assert err.count("\n") == 1
-    assert "unexpected" not in err
-    assert "grow" in err
+def test_a_greedy_model_fails_in_one_line(tmp_path, greedy):
+    (tmp_path / "temporary").mkdir()
+    command = [sys.executable, "-m", "remat_cli", "inspect", str(greedy), "-q", "--memory-limit", "1GiB"]
+    process = subprocess.run(command, env=environment(tmp_path), capture_output=True, text=True, timeout=120)
+    assert process.returncode == 1
+    assert process.stderr.count("\n") == 1
+    assert "unexpected" not in process.stderr
+    assert "grow" in process.stderr
+
+
+@pytest.mark.parametrize("failing", [RuntimeError, None])
+def test_a_run_for_which_there_is_no_thread_is_refused(monkeypatch, failing):
+    """A thread without memory either cannot be made, or ends before it runs anything of ours."""
+
+    def start(run, arguments):
+        if failing:
+            raise failing("can't start new thread")
+
+    monkeypatch.setattr(guard._thread, "start_new_thread", start)
+    monkeypatch.setattr(guard, "START_SECONDS", 0.01)
+    with pytest.raises(RuntimeFailure, match="there is no memory left to begin it; allow more with --memory-limit"):
+        guard.guarded(lambda options: 1, 10.0, "running m.onnx")
 
 
 def limits(job, advance):
