@@ -58,7 +58,20 @@ writing_options = _group(
 )
 
 model_options = _group(
-    _option("--dim", "dims", multiple=True, metavar="NAME=SIZE", help="Bind a symbolic dimension: --dim batch=8."),
+    _option(
+        "--dim",
+        "dims",
+        multiple=True,
+        metavar="NAME=SIZE",
+        help="Bind a symbolic dimension: --dim batch=8; or a range of sizes: --dim seq=1..8192.",
+    ),
+    _option(
+        "--limit",
+        "limits",
+        multiple=True,
+        metavar="PRODUCT<=N",
+        help="Of ranges of sizes, only those in which a product is so small: --limit 'batch*seq<=16384'.",
+    ),
     _option(
         "--input-shape",
         "input_shapes",

@@ -83,6 +83,7 @@ def _as_requested(plan: PlanFile, conditions: Conditions) -> Conditions:
         plain=request.plain,
         intra_op_threads=plan.profile.provenance.intra_op_threads,
         dims=request.dims,
+        family=request.family,
         input_shapes=request.input_shapes,
         custom_ops=request.custom_ops,
     )

@@ -6,6 +6,7 @@ from typing import Literal
 import msgspec
 
 from remat_cli.core.profile import DeviceSpec
+from remat_cli.core.sizes import SizeFamily
 
 CPU = "cpu"
 Optimization = Literal["all", "extended", "basic"]
@@ -14,15 +15,16 @@ Optimization = Literal["all", "extended", "basic"]
 class Conditions(msgspec.Struct, frozen=True, kw_only=True):
     """What stages need to know of the user's wishes about the model and the machine.
 
-    `dims` and `input_shapes` bind what the model leaves open; `inputs` are real ones (.npz), else they are drawn from
-    `seed`. `estimate` admits devices that are not here, at estimated costs. `intra_op_threads` 0 is the runtime's own
-    default. `custom_ops` are shared libraries with operators of the user's own. `cache_dir` holds measured costs.
-    A run of the model that shows no progress for `run_seconds` is ended.
+    `dims` and `input_shapes` bind what the model leaves open; of a `family` of sizes, `dims` are the largest. `inputs`
+    are real ones (.npz), else they are drawn from `seed`. `estimate` admits devices that are not here, at estimated
+    costs. `intra_op_threads` 0 is the runtime's own default. `custom_ops` are shared libraries with operators of the
+    user's own. `cache_dir` holds measured costs. A run of the model that shows no progress for `run_seconds` is ended.
     """
 
     devices: tuple[DeviceSpec, ...]
     dims: dict[str, int] = {}
     input_shapes: dict[str, tuple[int, ...]] = {}
+    family: SizeFamily | None = None
     inputs: Path | None = None
     seed: int = 0
     portable: bool = False

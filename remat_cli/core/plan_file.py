@@ -15,6 +15,7 @@ from remat_cli.core.problem import Problem, device_tensor_ids, make_device_probl
 from remat_cli.core.profile import Placement, Profile
 from remat_cli.core.resident import ProcessMemory, RunsForecast
 from remat_cli.core.simulate import simulate
+from remat_cli.core.sizes import SizeFamily
 from remat_cli.core.splits import SplitMode, Splitting
 from remat_cli.core.verification import Verification
 
@@ -61,6 +62,7 @@ class PlanRequest(msgspec.Struct, frozen=True):
     plain: bool = False
     dims: dict[str, int] = {}
     input_shapes: dict[str, tuple[int, ...]] = {}
+    family: SizeFamily | None = None
     split: SplitMode = "off"
     max_tiles: int = 32
     split_axis: str = "auto"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -13,6 +13,7 @@ import onnx_ir as ir
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from remat_cli.base.errors import ModelError
+from remat_cli.core.program import InputSpec
 from remat_cli.core.steady import SteadyForm
 from remat_cli.onnx_io.canonical import canonicalise, outputs_by_place
 from remat_cli.onnx_io.checking import all_bodies, all_nodes, has_runtime_ops, without_runtime_ops
@@ -61,11 +62,22 @@ class SourceModel:
 
     @property
     def fixed_interface(self) -> Interface:
-        """The interface with numbers for names, so that the runtime refuses another size at the door.
+        """The interface with numbers for names, so that the runtime refuses another size at the door."""
+        return self.interface_with(frozenset())
+
+    def inputs_at(self, sizes: Mapping[str, int]) -> tuple[InputSpec, ...]:
+        """What to feed at other sizes of named dimensions."""
+        bound = (port_of(value) for value in fed_inputs(self.ir.graph))
+        pairs = zip(self.interface.inputs, bound, inputs_of(self.ir), strict=True)
+        return tuple(msgspec.structs.replace(spec, shape=_at(old, new, sizes)) for old, new, spec in pairs)
+
+    def interface_with(self, free: Collection[str]) -> Interface:
+        """The interface with numbers for names but those that stay free.
 
         Outputs keep dimensions that no input names: they may depend on values.
         """
-        ports = tuple(port_of(value) for value in fed_inputs(self.ir.graph))
+        bound = (port_of(value) for value in fed_inputs(self.ir.graph))
+        ports = tuple(_with_names(old, new, free) for old, new in zip(self.interface.inputs, bound, strict=True))
         pairs = [pair for old, new in zip(self.interface.inputs, ports, strict=True) for pair in _dim_pairs(old, new)]
         sizes = {old.value: new for old, new in pairs if isinstance(old, ir.SymbolicDim) and old.value is not None}
         return Interface(ports, tuple(_with_sizes(port, sizes) for port in self.interface.outputs))
@@ -73,6 +85,17 @@ class SourceModel:
 
 def _dim_pairs(old: Port, new: Port) -> Iterable[tuple[int | ir.SymbolicDim, int | ir.SymbolicDim]]:
     return zip(old.shape or (), new.shape or (), strict=False)
+
+
+def _at(old: Port, new: Port, sizes: Mapping[str, int]) -> tuple[int, ...]:
+    pairs = _dim_pairs(old, new) if old.shape is not None else ((dim, dim) for dim in new.shape or ())
+    named = (sizes.get(a.value or "", b) if isinstance(a, ir.SymbolicDim) else b for a, b in pairs)
+    return tuple(int(str(dim)) for dim in named)
+
+
+def _with_names(old: Port, new: Port, free: Collection[str]) -> Port:
+    dims = [a if isinstance(a, ir.SymbolicDim) and a.value in free else b for a, b in _dim_pairs(old, new)]
+    return new if new.shape is None or old.shape is None else replace(new, shape=ir.Shape(dims))
 
 
 def _with_sizes(port: Port, sizes: Mapping[str, int | ir.SymbolicDim]) -> Port:

@@ -10,6 +10,7 @@ from remat_cli.settings.settings import Settings
 
 WORDS: Mapping[str, str] = {
     "dim": "dims",
+    "limit": "limits",
     "input_shape": "input_shapes",
     "input": "inputs",
     "device": "devices",

@@ -1,7 +1,7 @@
 """Texts of flags and values of YAML files as settings have them."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from pathlib import Path
 from typing import Any, get_args
@@ -9,6 +9,7 @@ from typing import Any, get_args
 from remat_cli.base.errors import ConfigError
 from remat_cli.base.units import parse_bytes
 from remat_cli.core.budget import Budget, parse_budget, parse_share
+from remat_cli.core.sizes import SizeLimit, SizeRange
 from remat_cli.core.splits import SplitAxis, SplitMode, parse_split_axis
 from remat_cli.core.verification import VerifyMode
 from remat_cli.settings.devices import parse_devices
@@ -29,18 +30,43 @@ def parse_seconds(value: object) -> float:
     return float(match[1]) * {"ms": 0.001, "": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}[match[2]]
 
 
-def parse_dims(value: object) -> dict[str, int]:
-    """Bound dimensions from `batch=8` texts, or the mapping of a YAML file.
+def parse_dims(value: object) -> dict[str, int | SizeRange]:
+    """Dimensions from `batch=8` or `seq=1..8192` texts, or the mapping of a YAML file.
 
     Raises:
-        ConfigError: not NAME=SIZE with a positive size.
+        ConfigError: not NAME=SIZE or NAME=LOW..HIGH with positive sizes that rise.
     """
-    dims: dict[str, int] = {}
+    dims: dict[str, int | SizeRange] = {}
     for name, size in parse_pairs(value, "=", "dimension", "--dim batch=8").items():
-        if not re.fullmatch(r"[0-9]+", str(size)) or int(size) < 1:
-            raise ConfigError(f"dimension {name}={size}: the size must be a positive integer, such as --dim batch=8")
-        dims[name] = int(size)
+        match = re.fullmatch(r"\s*([0-9]+)\s*(?:\.\.\s*([0-9]+)\s*)?", str(size))
+        low, high = (int(match[1]), int(match[2] or match[1])) if match else (0, 0)
+        if low < 1:
+            how = "such as --dim batch=8, or a range such as --dim seq=1..8192"
+            raise ConfigError(f"dimension {name}={size}: the size must be a positive integer, {how}")
+        if high < low:
+            raise ConfigError(f"dimension {name}={size}: the range ends before it begins: write {name}={high}..{low}")
+        dims[name] = low if low == high else SizeRange(name, low, high)
     return dims
+
+
+def parse_limits(value: object) -> tuple[SizeLimit, ...]:
+    """Limits on products of dimensions from `batch*seq<=16384` texts, or the list of a YAML file.
+
+    Raises:
+        ConfigError: not NAME*NAME<=NUMBER.
+    """
+    texts = [value] if isinstance(value, str) else value
+    if not isinstance(texts, Sequence):
+        raise ConfigError(f"limit '{value}' must be a text such as batch*seq<=16384")
+    return tuple(map(_parse_limit, texts))
+
+
+def _parse_limit(text: object) -> SizeLimit:
+    product, sign, most = str(text).partition("<=")
+    names = tuple(name.strip() for name in product.split("*"))
+    if not sign or not all(names) or not re.fullmatch(r"\s*[0-9]+\s*", most) or int(most) < 1:
+        raise ConfigError(f"limit '{text}' is not a limit on a product of dimensions: write 'batch*seq<=16384'")
+    return SizeLimit(names, int(most))
 
 
 def parse_input_shapes(value: object) -> dict[str, tuple[int, ...]]:
@@ -150,6 +176,7 @@ PARSERS: Mapping[str, Callable[[object], object]] = {
     "solvers": _parse_solvers,
     "options": parse_options,
     "dims": parse_dims,
+    "limits": parse_limits,
     "input_shapes": parse_input_shapes,
     "train": parse_train,
     "inputs": _parse_path,

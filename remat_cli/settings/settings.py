@@ -14,6 +14,7 @@ from remat_cli.base.processes import available_cores
 from remat_cli.core.budget import Budget, Scope
 from remat_cli.core.conditions import Conditions
 from remat_cli.core.profile import DeviceSpec
+from remat_cli.core.sizes import SizeFamily, SizeLimit, SizeRange
 from remat_cli.core.splits import DEFAULT_RACE_SHARE, SplitAxis, SplitMode, SplitOptions
 from remat_cli.core.training import TrainOptions
 from remat_cli.core.verification import Checks, VerifyMode
@@ -83,7 +84,8 @@ class Settings(
     seed: int = 0
     threads: int = 0
 
-    dims: dict[str, int] = {}
+    dims: dict[str, int | SizeRange] = {}
+    limits: tuple[SizeLimit, ...] = ()
     input_shapes: dict[str, tuple[int, ...]] = {}
     inputs: Path | None = None
     custom_ops: tuple[Path, ...] = ()
@@ -136,11 +138,33 @@ class Settings(
         return "process" if self.budget_scope is None and can_be else self.scope
 
     @property
+    def family(self) -> SizeFamily | None:
+        """All sizes to compile for, where some dimensions are ranges.
+
+        Raises:
+            ConfigError: a limit speaks of a dimension that is not there, or leaves nothing.
+        """
+        ranges = tuple(size for size in self.dims.values() if isinstance(size, SizeRange))
+        fixed = {name: size for name, size in self.dims.items() if isinstance(size, int)}
+        for limit in self.limits:
+            if unknown := [name for name in limit.names if name not in self.dims]:
+                raise ConfigError(f"--limit {limit}: there is no --dim {unknown[0]}; give its range first")
+            if not limit.holds(fixed | {each.name: each.low for each in ranges}):
+                raise ConfigError(f"--limit {limit}: no sizes keep it: the least ones are above it already")
+        return SizeFamily(ranges, self.limits, fixed) if ranges else None
+
+    @property
+    def _corner(self) -> dict[str, int]:
+        """The sizes that a plan for a family is made for."""
+        return {} if self.family is None else self.family.corners[0]
+
+    @property
     def conditions(self) -> Conditions:
         """What stages need to know about the model and the machine."""
         return Conditions(
             devices=self.devices,
-            dims=self.dims,
+            dims={name: size for name, size in self.dims.items() if isinstance(size, int)} | self._corner,
+            family=self.family,
             input_shapes=self.input_shapes,
             inputs=self.inputs,
             seed=self.seed,

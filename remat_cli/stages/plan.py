@@ -6,6 +6,7 @@ from remat_cli.base.errors import ModelError
 from remat_cli.base.progress import Progress, silent
 from remat_cli.core.splits import Region, RegionFacts
 from remat_cli.stages.ask import CompileRequest, ask
+from remat_cli.stages.family import FamilyPlanner
 from remat_cli.stages.place import plan_on_devices
 from remat_cli.stages.planned import PlannedModel
 from remat_cli.stages.platform import Platform
@@ -37,6 +38,8 @@ def plan_model(
     search = request.search if mode == "off" else request.search.share(WHOLE_SHARE)
     first = PlannedModel(prepared, platform, answer(question, search, progress), prepared)
     whole = write_within_budget(first, search, progress)
+    if request.conditions.family is not None:
+        return whole if mode == "off" else FamilyPlanner(whole, question, request, work, progress).best()
     if mode == "off" or (mode == "auto" and _is_free(whole)):
         return whole
     return Splitter(whole, question, request, work, progress).best()

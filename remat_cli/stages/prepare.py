@@ -1,8 +1,9 @@
 """From a model file to what planning needs: load, optimise, look at one run, measure."""
 
 import contextlib
+import hashlib
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -19,10 +20,12 @@ from remat_cli.core.conditions import CPU, Conditions
 from remat_cli.core.graph import Graph, TensorType
 from remat_cli.core.learning import Correction
 from remat_cli.core.profile import DeviceSpec
+from remat_cli.core.program import InputSpec
 from remat_cli.core.verification import Verification
+from remat_cli.onnx_io.interface import Interface, fed_inputs
 from remat_cli.onnx_io.load import DimBindings, SourceModel, inputs_of, load, prepare_optimized, save, state_file
 from remat_cli.onnx_io.phases import carry_phases
-from remat_cli.onnx_io.to_graph import op_signatures, to_graph
+from remat_cli.onnx_io.to_graph import INPUTS, op_signatures, to_graph
 from remat_cli.onnx_io.told_inputs import told_inputs
 from remat_cli.runtime.feeds import feeds_of
 from remat_cli.runtime.profile_cache import CacheScope, ProfileCache, provenance
@@ -135,14 +138,15 @@ def prepare(path: Path, conditions: Conditions, work: Path, progress: Progress) 
     more_feeds = () if conditions.inputs else (feeds_of(*fed, conditions.seed + 1, told),)
     progress.stage(stages.OPTIMISING)
     with blamed_on(path, "ONNX Runtime cannot optimise"):
-        reference_path = optimise(source.ir, conditions, work)
+        reference_path = optimise(with_free_sizes(source, conditions), conditions, work)
     reference = carry_phases(source.ir, prepare_optimized(reference_path))
-    digest = sha256(reference_path)
+    digest = digest_of(reference_path, conditions)
     facts, outputs = known_facts_of(digest, conditions), None
     if facts is None:
         with blamed_on(path, "ONNX Runtime fails to run", "" if conditions.inputs else RANDOM_INPUTS):
             seen = first_sight(reference_path, feeds, exact_settings(conditions))
-        facts, outputs = ModelFacts(seen.types, seen.baseline_bytes), seen.outputs
+        types = seen.types | {INPUTS: types_of(inputs_of(source.ir))}
+        facts, outputs = ModelFacts(types, seen.baseline_bytes), seen.outputs
     graph = to_graph(reference, facts.types)
     signatures = op_signatures(reference, graph)
     corrections = known_corrections(signatures, conditions)
@@ -161,6 +165,42 @@ def prepare(path: Path, conditions: Conditions, work: Path, progress: Progress) 
         original_path=_original(source, feeds, work, (conditions, progress)),
         first_outputs=outputs,
     )
+
+
+def free_names(conditions: Conditions) -> frozenset[str]:
+    """Dimensions that a model is compiled for all sizes of."""
+    return frozenset() if conditions.family is None else frozenset(each.name for each in conditions.family.ranges)
+
+
+def written_interface(source: SourceModel, conditions: Conditions) -> Interface:
+    """What a compiled file declares: sizes, but names where any size of a range will do."""
+    return source.interface_with(free_names(conditions))
+
+
+def with_free_sizes(source: SourceModel, conditions: Conditions) -> Any:
+    """The model as the runtime is to optimise it: with names for dimensions of which any size of a range will do."""
+    if conditions.family is None:
+        return source.ir
+    model = source.ir.clone()
+    ports = written_interface(source, conditions)
+    for value, port in zip(
+        (*fed_inputs(model.graph), *model.graph.outputs), (*ports.inputs, *ports.outputs), strict=True
+    ):
+        value.shape = port.shape
+    return model
+
+
+def digest_of(path: Path, conditions: Conditions) -> str:
+    """The hash of an optimised model; what is known of one for many sizes holds for the largest only."""
+    digest = sha256(path)
+    if conditions.family is None:
+        return digest
+    return hashlib.sha256(f"{digest} {sorted(conditions.dims.items())}".encode()).hexdigest()
+
+
+def types_of(inputs: Sequence[InputSpec]) -> tuple[TensorType, ...]:
+    """The types of what is fed."""
+    return tuple(TensorType(spec.dtype, spec.shape) for spec in inputs)
 
 
 def _original(source: SourceModel, feeds: Mapping[str, Any], work: Path, request: tuple[Conditions, Progress]) -> Path:

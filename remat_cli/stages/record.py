@@ -139,6 +139,7 @@ def _request(planned: PlannedModel, request: CompileRequest) -> PlanRequest:
         plain=conditions.plain,
         dims=conditions.dims,
         input_shapes=conditions.input_shapes,
+        family=conditions.family,
         custom_ops=conditions.custom_ops,
     )
     if planned.written is None:

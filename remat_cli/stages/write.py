@@ -22,7 +22,7 @@ from remat_cli.core.simulate import baseline
 from remat_cli.core.steady import FLAG_BYTES
 from remat_cli.core.tidy import calm
 from remat_cli.onnx_io.interface import weight_uses
-from remat_cli.onnx_io.load import save
+from remat_cli.onnx_io.load import SourceModel, save
 from remat_cli.onnx_io.loaded import Touched, held_back, touched
 from remat_cli.onnx_io.rewrite import RewriteInfo, Rewritten, rewrite, set_model_metadata
 from remat_cli.onnx_io.steady import steady, weight_bytes_of
@@ -32,7 +32,7 @@ from remat_cli.runtime.session import optimize
 from remat_cli.stages.corrections import step_signatures, with_corrections
 from remat_cli.stages.fit import excess_bytes, fit
 from remat_cli.stages.planned import PlannedModel, WrittenModel
-from remat_cli.stages.prepare import Prepared
+from remat_cli.stages.prepare import Prepared, free_names, written_interface
 from remat_cli.stages.solve import BudgetAnswer, BudgetQuestion, Search, answer_again, tidied
 from remat_cli.stages.steady import Formed, Inside, best_form, forecast, inside, kept_by_default
 
@@ -173,7 +173,9 @@ def _left_alone(prepared: Prepared, plan: Plan, budget_bytes: int) -> Rewritten:
     verification, which says so. A portable model is meant to be optimised again.
     """
     source, conditions = prepared.source, prepared.conditions
-    info = RewriteInfo(budget_bytes, source.sha256, __version__, source.bound_dims, source.fixed_interface)
+    info = RewriteInfo(
+        budget_bytes, source.sha256, __version__, _bound(source, conditions), written_interface(source, conditions)
+    )
     infer = partial(shapes_at_load, custom_ops=conditions.custom_ops)
     rewritten = rewrite(prepared.reference, prepared.graph, plan, info, infer)
     for _ in range(0 if conditions.portable else MOST_PASSES):
@@ -184,6 +186,12 @@ def _left_alone(prepared: Prepared, plan: Plan, budget_bytes: int) -> Rewritten:
         info = replace(info, barriers=info.barriers | more)
         rewritten = rewrite(prepared.reference, prepared.graph, plan, info, infer)
     return rewritten
+
+
+def _bound(source: SourceModel, conditions: Conditions) -> dict[str, int]:
+    """Dimensions that have one size only."""
+    free = free_names(conditions)
+    return {name: size for name, size in source.bound_dims.items() if name not in free}
 
 
 def _touched(rewritten: Rewritten, conditions: Conditions, work: Path) -> Touched:

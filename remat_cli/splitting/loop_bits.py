@@ -1,0 +1,169 @@
+"""Proof by enumeration that the tiles of a loop have the bits of the whole op, for every size of a family.
+
+Rules are asked at the shapes that each size gives, for each tile that the loop then cuts. Most rules treat lines or
+elements by themselves and need no asking; products of matrices depend on how many rows a tile has; all others may
+depend on where a tile begins too.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from remat_cli.core.sizes import Dim, SizeFamily
+from remat_cli.splitting import rules_lines as lines
+from remat_cli.splitting import rules_matrix as matrix
+from remat_cli.splitting import rules_pointwise as pointwise
+from remat_cli.splitting import rules_shape as shape
+from remat_cli.splitting.loop_regions import LoopRegion, SizedView, is_op_on_parts
+from remat_cli.splitting.op_view import OpView, Shape, Slab
+from remat_cli.splitting.rules import RULES, Rule, slice_op
+
+FREE: frozenset[Rule] = frozenset(
+    {
+        pointwise.elementwise,
+        pointwise.transcendental,
+        pointwise.first_input,
+        pointwise.extremum,
+        pointwise.conversion,
+        pointwise.dropout,
+        pointwise.quantisation,
+        shape.transposition,
+        lines.softmax,
+        lines.normalisation,
+        lines.skip_normalisation,
+    }
+)
+"""Rules that say the same for every size, once they say it for one."""
+BY_EXTENT: frozenset[Rule] = frozenset({matrix.matmul, matrix.gemm, pointwise.choice, pointwise.power})
+"""Rules that depend on how long a tile is, not on where it begins."""
+MOST_ASKED = 2_000_000  # tiles that rules are asked for; a family of more sizes is not proved
+
+
+@dataclass(frozen=True)
+class Tiling:
+    """Tiles of at most `rows` positions, as equal as whole numbers allow."""
+
+    rows: int
+
+    def bounds(self, length: int) -> list[int]:
+        """Where tiles begin and end: `tiles` + 1 rising positions."""
+        tiles = -(-length // self.rows)
+        return [tile * length // tiles for tile in range(tiles + 1)]
+
+    def extents(self, length: int) -> set[int]:
+        """How long tiles are."""
+        tiles = -(-length // self.rows)
+        return {length // tiles, -(-length // tiles)}
+
+
+def refused_size(sized: SizedView, region: LoopRegion, tiling: Tiling, family: SizeFamily) -> Mapping[str, int] | None:
+    """A size at which some tile may have other bits than the whole; None: for no size of the family."""
+    for op in _kinds(sized, region):
+        if RULES[sized.view.ops[op].key] in FREE:
+            continue
+        refused = _refused(_SizedOp.of(sized, region, op), tiling, family)
+        if refused is not None:
+            return refused
+    return None
+
+
+def _kinds(sized: SizedView, region: LoopRegion) -> list[int]:
+    """Ops of the region that rules look at alike, one of each."""
+    known: dict[object, int] = {}
+    for op in sorted(region.ops):
+        view = sized.view.ops[op]
+        attributes = {name: str(value.value) for name, value in view.node.attributes.items()}
+        known.setdefault((view.key, view.inputs, view.outputs, view.weights, str(attributes)), op)
+    return list(known.values())
+
+
+@dataclass(frozen=True)
+class _SizedOp:
+    """An op of a region, the dimensions of what it reads and makes, and the axis along which it is cut."""
+
+    op: OpView
+    inputs: tuple[tuple[Dim, ...] | None, ...]
+    outputs: tuple[tuple[Dim, ...] | None, ...]
+    axis: int
+    symbol: str
+
+    @classmethod
+    def of(cls, sized: SizedView, region: LoopRegion, op: int) -> _SizedOp:
+        view = sized.view
+        reads = zip(view.reads[op], view.ops[op].inputs, strict=True)
+        makes = zip(view.makes[op], view.ops[op].outputs, strict=True)
+        made = next(name for name in view.makes[op] if name)
+        return cls(
+            view.ops[op],
+            tuple(_dims(sized, name, shape) for name, shape in reads),
+            tuple(_dims(sized, name, shape) for name, shape in makes),
+            region.axes[made],
+            region.symbol,
+        )
+
+    def at(self, sizes: Mapping[str, int]) -> OpView:
+        """The op with the shapes of some sizes."""
+        return replace(self.op, inputs=_at(self.inputs, sizes), outputs=_at(self.outputs, sizes))
+
+    def depends_on(self, name: str) -> bool:
+        """Whether some dimension changes with a size."""
+        return any(name in dim.names for dims in (*self.inputs, *self.outputs) for dim in dims or ())
+
+    def only_counts_matrices(self, name: str) -> bool:
+        """Whether a size only says how many matrices a product has, each with a second factor of its own."""
+        matrices = [dims[:-2] for dims in (*self.inputs[:2], *self.outputs[:1]) if dims is not None]
+        inside = [dim for dims in (*self.inputs, *self.outputs) if dims is not None for dim in dims[-2:]]
+        is_outside = all(any(name in dim.names for dim in dims) for dims in matrices)
+        return is_outside and not any(name in dim.names for dim in inside)
+
+
+def _dims(sized: SizedView, name: str, shape: Shape | None) -> tuple[Dim, ...] | None:
+    """Dimensions of a tensor, or of a weight, which has but one size."""
+    if shape is None:
+        return None
+    return sized.dims.get(name) or tuple(Dim(offset=extent) for extent in shape)
+
+
+def _at(all_dims: tuple[tuple[Dim, ...] | None, ...], sizes: Mapping[str, int]) -> tuple[Shape | None, ...]:
+    return tuple(None if dims is None else tuple(dim.at(sizes) for dim in dims) for dims in all_dims)
+
+
+def _refused(op: _SizedOp, tiling: Tiling, family: SizeFamily) -> Mapping[str, int] | None:
+    asked = 0
+    by_extent = RULES[op.op.key] in BY_EXTENT
+    for sizes in _all_sizes(op, tiling, family):
+        length = sizes[op.symbol]
+        bounds = itertools.pairwise(tiling.bounds(length))
+        if by_extent:
+            bounds = iter([(0, extent) for extent in tiling.extents(length)])
+        whole = op.at(sizes)
+        for start, stop in bounds:
+            asked += 1
+            slab = Slab(op.axis, start, stop)
+            if asked > MOST_ASKED or not is_op_on_parts(slice_op(whole, slab), slab):
+                return sizes
+    return None
+
+
+def _all_sizes(op: _SizedOp, tiling: Tiling, family: SizeFamily) -> Iterator[dict[str, int]]:
+    """Sizes that decide what the rule says, of which there is more than one tile.
+
+    Products of matrices that are no fewer than threads are computed by one thread each, however many there are: a
+    dimension that only counts them need not go on. What no shape depends on is at its least.
+    """
+    steps: dict[str, range] = {}
+    for each in family.ranges:
+        low, high = each.low, each.high
+        if each.name == op.symbol:
+            low = max(low, tiling.rows + 1)  # a single tile is the whole
+        elif not op.depends_on(each.name):
+            high = low
+        elif RULES[op.op.key] is matrix.matmul and op.only_counts_matrices(each.name):
+            high = min(high, max(low, op.op.threads))
+        steps[each.name] = range(low, high + 1)
+    for numbers in itertools.product(*steps.values()):
+        sizes = {**family.fixed, **dict(zip(steps, numbers, strict=True))}
+        if all(limit.holds(sizes) for limit in family.limits):
+            yield sizes

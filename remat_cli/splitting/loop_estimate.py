@@ -1,0 +1,108 @@
+"""What a model with loops holds at its largest sizes, before it is written: each loop as one op with a workspace."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import msgspec
+
+from remat_cli.core.graph import Graph, Op, Tensor
+from remat_cli.core.problem import make_problem
+from remat_cli.core.profile import OpCost, Profile
+from remat_cli.core.simulate import baseline
+from remat_cli.splitting.loop_bits import Tiling
+from remat_cli.splitting.loop_regions import LoopRegion, SizedView
+
+
+@dataclass(frozen=True)
+class LoopEstimate:
+    """Regions of a model as loops, and what its ops need when they are whole."""
+
+    sized: SizedView
+    regions: Sequence[LoopRegion]
+    tilings: Sequence[Tiling]
+    profile: Profile
+
+    @cached_property
+    def peak_bytes(self) -> int:
+        """The most that is held at once, in the order of the ops."""
+        graph = self.sized.view.graph
+        owner = {op: number for number, region in enumerate(self.regions) for op in region.ops}
+        last = {number: max(region.ops) for number, region in enumerate(self.regions)}
+        ops: list[tuple[Op, OpCost]] = []
+        for number, op in enumerate(graph.ops):
+            region = owner.get(number)
+            if region is None:
+                ops.append((op, self.profile.ops[number]))
+            elif last[region] == number:
+                ops.append(self._loop(region))
+        return _peak(graph, ops, self.profile)
+
+    def _loop(self, number: int) -> tuple[Op, OpCost]:
+        graph, region = self.sized.view.graph, self.regions[number]
+        inside = [graph.ops[op] for op in sorted(region.ops)]
+        made = {tensor for op in inside for tensor in op.outputs}
+        outer = {tensor for at, op in enumerate(graph.ops) if at not in region.ops for tensor in op.inputs}
+        exits = tuple(tensor for tensor in sorted(made) if tensor in outer or graph.tensors[tensor].kept)
+        reads = dict.fromkeys(tensor for op in inside for tensor in op.inputs if tensor not in made)
+        weights = dict.fromkeys(weight for op in inside for weight in op.weights)
+        name = inside[-1].name
+        workspace = self._body_bytes(number) + sum(graph.tensors[tensor].size_bytes for tensor in exits)
+        time_ns = sum(self.profile.ops[op].time_ns for op in region.ops)
+        op = Op(name, "Loop", tuple(reads), exits, weights=tuple(weights))
+        return op, msgspec.structs.replace(
+            self.profile.ops[max(region.ops)], time_ns=time_ns, workspace_bytes=workspace
+        )
+
+    def _body_bytes(self, number: int) -> int:
+        """The most that one tile holds, in the order of the ops; what shares a buffer counts once."""
+        view, region = self.sized.view, self.regions[number]
+        length = next(self._length(name, axis) for name, axis in region.axes.items())
+        share = min(1.0, self.tilings[number].rows / length)
+        order = sorted(region.ops)
+        last = {name: at for at, op in enumerate(order) for name in view.reads[op]}
+        held: dict[str, float] = {}
+        most = 0.0
+        for at, op in enumerate(order):
+            for position, name in enumerate(view.reads[op]):
+                if (op, position) in region.reads and name not in held:
+                    held[name] = self.sized.sizes.get(name, 0) * share
+            merged = [a for a, b in view.in_place if b in view.makes[op] and a in held and last.get(a) == at]
+            for name in merged[:1]:
+                held.pop(name)
+            for name in view.makes[op]:
+                if name:
+                    held[name] = self.sized.sizes[name] * share
+            most = max(most, sum(held.values()) + self.profile.ops[op].workspace_bytes * share)
+            for name in [name for name in held if last.get(name, len(order)) <= at]:
+                del held[name]
+        return int(most)
+
+    def _length(self, name: str, axis: int) -> int:
+        return self.sized.view.tensors[name].shape[axis]
+
+
+def _peak(graph: Graph, ops: Sequence[tuple[Op, OpCost]], profile: Profile) -> int:
+    """The baseline's peak of a graph in which some ops have become one."""
+    used = sorted({tensor for op, _ in ops for tensor in (*op.inputs, *op.outputs)} | set(graph.model_inputs))
+    new = {old: number for number, old in enumerate(used)}
+    producer = {tensor: at for at, (op, _) in enumerate(ops) for tensor in op.outputs}
+    tensors = tuple(_moved(graph.tensors[old], producer.get(old), new) for old in used)
+    moved = tuple(
+        msgspec.structs.replace(
+            op,
+            inputs=tuple(new[tensor] for tensor in op.inputs),
+            outputs=tuple(new[tensor] for tensor in op.outputs),
+            in_place=tuple((new[a], new[b]) for a, b in op.in_place),
+        )
+        for op, _ in ops
+    )
+    small = Graph(moved, tensors, graph.weights)
+    return baseline(make_problem(small, msgspec.structs.replace(profile, ops=tuple(cost for _, cost in ops)))).peak
+
+
+def _moved(tensor: Tensor, producer: int | None, new: dict[int, int]) -> Tensor:
+    base = None if tensor.view_of is None else new.get(tensor.view_of)
+    return msgspec.structs.replace(tensor, producer=producer, view_of=base)

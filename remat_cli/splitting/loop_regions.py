@@ -1,0 +1,185 @@
+"""Regions of a model of any size that run in tiles inside a Loop: which ops, cut along which axes.
+
+A region keeps a large tensor from ever being whole. Every tensor made in it is cut along one axis whose length is the
+same named dimension, at the same places, so that the ops of the body are those of the model, unchanged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from remat_cli.core.sizes import Dim
+from remat_cli.splitting.op_view import Slab, Sliced
+from remat_cli.splitting.view import ModelView
+
+PROBE = 2  # parts: the second of them is what rules are asked for, so that a wrong start shows
+
+
+@dataclass(frozen=True)
+class SizedView:
+    """A model at its largest sizes, and every tensor's dimensions for all sizes."""
+
+    view: ModelView
+    dims: Mapping[str, tuple[Dim, ...]]
+
+    @cached_property
+    def makers(self) -> Mapping[str, int]:
+        """The op that makes each tensor."""
+        return {name: op for op, names in enumerate(self.view.makes) for name in names if name}
+
+    @cached_property
+    def sizes(self) -> Mapping[str, int]:
+        """Bytes of each tensor at the largest sizes."""
+        return {name: tensor.size_bytes for name, tensor in self.view.tensors.items()}
+
+    @cached_property
+    def kept(self) -> frozenset[str]:
+        """Model outputs."""
+        return frozenset(value.name or "" for value in self.view.model.graph.outputs)
+
+    def axes_of(self, name: str) -> list[tuple[str, int]]:
+        """Axes of a tensor that are a named dimension and nothing more, the longest first."""
+        shape = self.view.tensors[name].shape
+        found = [(dim.symbol, axis) for axis, dim in enumerate(self.dims.get(name, ())) if dim.symbol is not None]
+        return sorted(found, key=lambda each: (-shape[each[1]], each[1]))
+
+
+@dataclass
+class LoopRegion:
+    """Ops that run tile by tile along one named dimension.
+
+    `axes` says along which axis each tensor made inside is cut, `reads` the axis of what an op reads in part, by op and
+    position; what is not there is read whole.
+    """
+
+    symbol: str
+    ops: set[int] = field(default_factory=set)
+    axes: dict[str, int] = field(default_factory=dict)
+    reads: dict[tuple[int, int], int] = field(default_factory=dict)
+
+
+def find_loops(sized: SizedView, least_bytes: int) -> list[LoopRegion]:
+    """Regions that keep tensors of at least so many bytes from being whole, where rules allow; they share no op."""
+    found: list[LoopRegion] = []
+    taken: set[int] = set()
+    large = {name for name, size in sized.sizes.items() if size >= least_bytes and name in sized.makers}
+    for name in sorted(large, key=lambda each: (-sized.sizes[each], sized.makers[each])):
+        if sized.makers[name] in taken:
+            continue
+        for symbol, axis in sized.axes_of(name):
+            region = _grown(sized, large, name, (symbol, axis))
+            if region is not None and not region.ops & taken and _is_closed(sized, region):
+                found.append(region)
+                taken |= region.ops
+                break
+    return sorted(found, key=lambda region: min(region.ops))
+
+
+def _grown(sized: SizedView, large: set[str], name: str, cut: tuple[str, int]) -> LoopRegion | None:
+    """The region around a tensor, so large that no large tensor is at its edge; None where a rule stands in the way."""
+    region = LoopRegion(cut[0], axes={name: cut[1]})
+    open_names = [name]
+    while open_names:
+        current = open_names.pop()
+        if current in sized.kept or not _add(sized, region, sized.makers[current], region.axes[current]):
+            return None
+        for reader in sized.view.readers[current]:
+            if reader not in region.ops and not _add_reader(sized, region, reader, current):
+                return None
+        seen = {*region.axes}
+        open_names = [each for each in seen & large if not _is_inside(sized, region, each)]
+    return region
+
+
+def _is_inside(sized: SizedView, region: LoopRegion, name: str) -> bool:
+    return sized.makers[name] in region.ops and all(reader in region.ops for reader in sized.view.readers[name])
+
+
+def _add(sized: SizedView, region: LoopRegion, op: int, axis: int) -> bool:
+    """Let an op join whose results are cut along an axis; large inputs that it reads in part join too."""
+    view = sized.view
+    if op in region.ops:
+        return True
+    if view.facts[op].why_not_repeatable:
+        return False
+    needs = _needs(sized, op, axis, region.symbol)
+    if needs is None:
+        return False
+    region.ops.add(op)
+    for name in view.makes[op]:
+        if name and region.axes.setdefault(name, axis) != axis:
+            return False
+    for position, need in needs.items():
+        region.reads[op, position] = need
+    return all(_joins(sized, region, op, position) for position in range(len(view.reads[op])))
+
+
+def _joins(sized: SizedView, region: LoopRegion, op: int, position: int) -> bool:
+    """Whether what an op reads at a place can be as the region has it."""
+    name, need = sized.view.reads[op][position], region.reads.get((op, position))
+    if name in region.axes and sized.makers.get(name) in region.ops:
+        return need == region.axes[name]
+    if need is not None and name in sized.makers and name not in region.axes:
+        region.axes[name] = need  # joins if it is large, else it is cut by a Slice
+    return True
+
+
+def _add_reader(sized: SizedView, region: LoopRegion, op: int, name: str) -> bool:
+    """Let a reader of a tensor join along the axis that reads the tensor as it is cut."""
+    view = sized.view
+    made = next((each for each in view.makes[op] if each), None)
+    if made is None or made not in sized.dims:
+        return False
+    for symbol, axis in sized.axes_of(made):
+        if symbol != region.symbol:
+            continue
+        needs = _needs(sized, op, axis, symbol)
+        places = [place for place, each in enumerate(view.reads[op]) if each == name]
+        if needs is not None and all(needs.get(place) == region.axes[name] for place in places):
+            return _add(sized, region, op, axis)
+    return False
+
+
+def _needs(sized: SizedView, op: int, axis: int, symbol: str) -> dict[int, int] | None:
+    """By position the axis of what a part of an op reads in part; None where the part is not the op on parts."""
+    view = sized.view
+    made = next(name for name in view.makes[op] if name)
+    shape = view.tensors[made].shape
+    if made in view.blocked or axis >= len(shape) or shape[axis] < 2 * PROBE:
+        return None
+    slab = Slab(axis, shape[axis] // PROBE, shape[axis])
+    sliced = view.slice(op, slab)
+    if sliced is None or not is_op_on_parts(sliced, slab):
+        return None
+    others = [name for name in view.makes[op] if name]
+    if any(axis >= len(sized.dims[name]) or sized.dims[name][axis].symbol != symbol for name in others):
+        return None
+    found: dict[int, int] = {}
+    for position, need in enumerate(sliced.needs):
+        if need is None:
+            continue
+        name = view.reads[op][position]
+        if name not in sized.dims or sized.dims[name][need.axis].symbol != symbol or need[1:] != slab[1:]:
+            return None
+        found[position] = need.axis
+    return found
+
+
+def is_op_on_parts(sliced: Sliced | None, slab: Slab) -> bool:
+    """Whether an op makes a slab as the same op on parts of what it reads."""
+    return sliced is not None and sliced.makes == slab and not sliced.attributes and not sliced.constants
+
+
+def _is_closed(sized: SizedView, region: LoopRegion) -> bool:
+    """Whether nothing outside both reads from the region and is read by it, so that it can be one op."""
+    view, tainted = sized.view, set[str]()
+    for op in range(min(region.ops), max(region.ops) + 1):
+        reads = {*view.reads[op], *(view.graph.tensors[each].name for each in view.graph.ops[op].inputs)}
+        if op in region.ops:
+            if reads & tainted:
+                return False
+        elif reads & tainted or any(sized.makers.get(name) in region.ops for name in reads):
+            tainted |= {name for name in view.makes[op] if name}
+    return True

@@ -1,0 +1,230 @@
+"""Regions as Loops over tiles: the ops of each are written once, whatever the size, in a body that runs tile by tile.
+
+What crosses into a body is cut by a Slice, results are joined tile after tile. Bounds are balanced: of n tiles of a
+length, the i-th ends at (i + 1) x length / n, rounded down, so that no tile is shorter than half of the longest that
+is allowed. Shapes in a body are named, else nothing there would work in place; tensors that do not share a buffer have
+different names, else the runtime would keep dead buffers for later ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+
+from remat_cli.core.sizes import Dim
+from remat_cli.onnx_io.interface import dims_of, fed_inputs
+from remat_cli.onnx_io.normalise import fresh_name, names_in
+from remat_cli.splitting.loop_bits import Tiling
+from remat_cli.splitting.loop_regions import LoopRegion, SizedView
+
+PREFIX = "remat/loop/"
+"""Of the names of all that a loop adds to the model."""
+ZERO = f"{PREFIX}zero"
+"""A number in each body that the steady form takes from its sequence, so that the body has no memory pattern."""
+
+
+def looped(sized: SizedView, regions: Sequence[LoopRegion], tilings: Sequence[Tiling]) -> ir.Model:
+    """The model with each region in a Loop; interface, names and all other nodes stay."""
+    new = sized.view.model.clone()
+    writer = _Writer(new, sized)
+    for number, (region, tiling) in enumerate(zip(regions, tilings, strict=True)):
+        writer.add(number, region, tiling)
+    new.graph.sort()
+    return new
+
+
+@dataclass
+class _Loop:
+    """One region while it is written: where its names begin, its length and how many tiles there are."""
+
+    prefix: str
+    region: LoopRegion
+    length: ir.Value
+    tiles: ir.Value
+
+
+class _Writer:
+    """Writes loops into a model."""
+
+    def __init__(self, model: ir.Model, sized: SizedView) -> None:
+        self._graph = model.graph
+        self._sized = sized
+        self._taken = names_in(model)
+        self._nodes = {node.name: node for node in model.graph}
+        self._values = {value.name: value for node in model.graph for value in node.outputs}
+        self._values |= {value.name: value for value in model.graph.inputs}
+        self._empty: dict[object, ir.Value] = {}
+        self._sizes: dict[str, ir.Value] = {}
+
+    def add(self, number: int, region: LoopRegion, tiling: Tiling) -> None:
+        """Move a region's ops into a Loop."""
+        view, prefix = self._sized.view, f"{PREFIX}{number}/"
+        exits = [name for name in self._made(region) if self._is_exit(region, name)]
+        length = self._size(region.symbol)
+        more = self._op(self._graph, f"{prefix}more", "Add", [length, self._constant([tiling.rows - 1])])
+        tiles = self._op(self._graph, f"{prefix}tiles", "Div", [more, self._constant([tiling.rows])])
+        count = self._op(self._graph, f"{prefix}count", "Reshape", [tiles, self._constant([])])
+        nodes = [self._nodes[view.graph.ops[op].name] for op in sorted(region.ops)]
+        starts = [self._start(region, name) for name in exits]
+        old = [self._values[name] for name in exits]
+        outer = [
+            ir.Value(name=f"{prefix}whole/{name}", type=value.type) for name, value in zip(exits, old, strict=True)
+        ]
+        outside = [(node, at) for value in old for node, at in value.uses() if node not in set(nodes)]
+        new_of = dict(zip(old, outer, strict=True))
+        for node, at in outside:
+            node.replace_input_with(at, new_of[node.inputs[at]])
+        self._graph.remove(nodes)
+        body = self._body(_Loop(prefix, region, length, tiles), nodes, exits)
+        for value, whole in new_of.items():
+            whole.name, value.name = value.name, f"{prefix}tile/{value.name}"
+            whole.shape = value.shape
+        go = self._constant_bool()
+        loop = ir.Node(
+            "",
+            "Loop",
+            [count, go, *starts],
+            [ir.AttrGraph("body", body)],
+            outputs=outer,
+            name=f"{nodes[0].name}/tile_loop",
+        )
+        self._graph.append(loop)
+
+    def _made(self, region: LoopRegion) -> list[str]:
+        return [name for op in sorted(region.ops) for name in self._sized.view.makes[op] if name]
+
+    def _is_exit(self, region: LoopRegion, name: str) -> bool:
+        readers = self._sized.view.readers[name]
+        return name in self._sized.kept or any(reader not in region.ops for reader in readers)
+
+    def _body(self, loop: _Loop, nodes: list[ir.Node], exits: list[str]) -> ir.Graph:
+        view, region, prefix = self._sized.view, loop.region, loop.prefix
+        number = ir.Value(name=f"{prefix}i", type=ir.TensorType(ir.DataType.INT64), shape=ir.Shape([]))
+        going = ir.Value(name=f"{prefix}going", type=ir.TensorType(ir.DataType.BOOL), shape=ir.Shape([]))
+        before: list[ir.Node] = []
+        zero = self._weight(f"{prefix}none", np.array(0, np.int64))
+        tile = self._op(before, f"{prefix}number", "Add", [number, zero])
+        after = self._op(before, f"{prefix}next", "Add", [tile, self._constant([1])])
+        bounds = [self._bound(before, loop, name, at) for name, at in (("start", tile), ("stop", after))]
+        cuts: dict[tuple[str, int], ir.Value] = {}
+        for op, node in zip(sorted(region.ops), nodes, strict=True):
+            for at, value in enumerate(node.inputs):
+                axis = region.reads.get((op, at))
+                if value is None or axis is None or self._sized.makers.get(value.name or "") in region.ops:
+                    continue
+                key = (value.name or "", axis)
+                if key not in cuts:
+                    cuts[key] = self._op(
+                        before, f"{prefix}part{len(cuts)}", "Slice", [value, *bounds, self._constant([axis])]
+                    )
+                    cuts[key].type = value.type
+                    self._declare(cuts[key], value.name or "", axis, region)
+                node.replace_input_with(at, cuts[key])
+        held, results = [], []
+        end: list[ir.Node] = [
+            ir.Node(
+                "",
+                "Identity",
+                [going],
+                outputs=[ir.Value(name=f"{prefix}goes_on", type=going.type, shape=going.shape)],
+                name=f"{prefix}goes_on",
+            )
+        ]
+        for name in self._made(region):
+            self._declare(self._values[name], name, region.axes[name], region)
+        for name in exits:
+            value = self._values[name]
+            axis = region.axes[name]
+            sofar = ir.Value(
+                name=f"{prefix}sofar/{name}", type=value.type, shape=self._open(value, f"{prefix}s{len(held)}")
+            )
+            joined = self._op(end, f"{prefix}joined/{name}", "Concat", [sofar, value])
+            end[-1].attributes["axis"] = ir.AttrInt64("axis", axis)
+            joined.type, joined.shape = value.type, self._open(value, f"{prefix}j{len(held)}")
+            held.append(sofar)
+            results.append(joined)
+        assert view is not None
+        return ir.Graph(
+            [number, going, *held], [end[0].outputs[0], *results], nodes=[*before, *nodes, *end], name=f"{prefix}body"
+        )
+
+    def _bound(self, nodes: list[ir.Node], loop: _Loop, name: str, tile: ir.Value) -> ir.Value:
+        product = self._op(nodes, f"{loop.prefix}{name}_of_all", "Mul", [tile, loop.length])
+        return self._op(nodes, f"{loop.prefix}{name}", "Div", [product, loop.tiles])
+
+    def _declare(self, value: ir.Value, name: str, axis: int, region: LoopRegion) -> None:
+        """Say the shape of a value in a body: names of its own, but for dimensions that are numbers."""
+        dims = self._sized.dims[name]
+        named = [dim.offset if not dim.names else f"{value.name}/{at}" for at, dim in enumerate(dims)]
+        value.shape = ir.Shape(named)
+
+    def _open(self, value: ir.Value, name: str) -> ir.Shape:
+        assert value.shape is not None
+        return ir.Shape([f"{name}/{axis}" for axis in range(len(value.shape))])
+
+    def _start(self, region: LoopRegion, name: str) -> ir.Value:
+        """An empty tensor to join tiles to."""
+        dims, axis, value = list(self._sized.dims[name]), region.axes[name], self._values[name]
+        dims[axis] = Dim(offset=0)
+        assert value.type is not None
+        key = (tuple(dims), value.type.dtype)
+        if key not in self._empty:
+            prefix = f"{PREFIX}empty{len(self._empty)}"
+            parts = [self._computed(f"{prefix}/{at}", dim) for at, dim in enumerate(dims)]
+            shape = self._op(self._graph, f"{prefix}/shape", "Concat", parts)
+            shape.producer().attributes["axis"] = ir.AttrInt64("axis", 0)
+            empty = self._op(self._graph, prefix, "ConstantOfShape", [shape])
+            filling = ir.tensor(np.zeros(1, value.type.dtype.numpy()))
+            empty.producer().attributes["value"] = ir.AttrTensor("value", filling)
+            empty.type = value.type
+            self._empty[key] = empty
+        return self._empty[key]
+
+    def _computed(self, name: str, dim: Dim) -> ir.Value:
+        """A dimension as a tensor of one number."""
+        if not dim.names:
+            return self._constant([dim.offset])
+        value = self._size(dim.names[0])
+        for at, other in enumerate(dim.names[1:]):
+            value = self._op(self._graph, f"{name}/x{at}", "Mul", [value, self._size(other)])
+        for op_type, number, neutral in (("Mul", dim.factor, 1), ("Add", dim.offset, 0), ("Div", dim.divisor, 1)):
+            if number != neutral:
+                value = self._op(self._graph, f"{name}/{op_type}", op_type, [value, self._constant([number])])
+        return value
+
+    def _size(self, symbol: str) -> ir.Value:
+        """A named dimension as a tensor of one number, read from the first input that has it."""
+        if symbol not in self._sizes:
+            value, axis = next(
+                (value, axis)
+                for value in fed_inputs(self._graph)
+                for axis, dim in enumerate(self._sized.dims[value.name or ""])
+                if dim.symbol == symbol
+            )
+            shape = self._op(self._graph, f"{PREFIX}shape/{symbol}", "Shape", [value])
+            self._sizes[symbol] = self._op(
+                self._graph, f"{PREFIX}size/{symbol}", "Gather", [shape, self._constant([axis])]
+            )
+        return self._sizes[symbol]
+
+    def _op(self, where: ir.Graph | list[ir.Node], name: str, op_type: str, reads: list[ir.Value]) -> ir.Value:
+        made = ir.Value(name=fresh_name(name, self._taken))
+        where.append(ir.Node("", op_type, reads, outputs=[made], name=name))
+        return made
+
+    def _constant(self, numbers: list[int]) -> ir.Value:
+        return self._weight(f"{PREFIX}{'_'.join(map(str, numbers)) or 'scalar'}", np.array(numbers, np.int64))
+
+    def _constant_bool(self) -> ir.Value:
+        return self._weight(f"{PREFIX}go", np.array(True))
+
+    def _weight(self, name: str, array: np.ndarray) -> ir.Value:
+        if name not in self._graph.initializers:
+            tensor = ir.tensor(array, name=name)
+            weight = ir.Value(name=name, type=ir.TensorType(tensor.dtype), shape=ir.Shape(dims_of(tensor)))
+            weight.const_value = tensor
+            self._graph.register_initializer(weight)
+        return self._graph.initializers[name]

@@ -1,0 +1,282 @@
+"""A model for all sizes of a family: large tensors never whole, one plan at the largest sizes, the same file for all.
+
+Dimensions are learnt from runs at small sizes and checked at the largest. Regions that hold large tensors run in a
+Loop; how many, in how many tiles, is decided by estimate, then measured.
+"""
+
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+
+from remat_cli.base import progress as stages
+from remat_cli.base.errors import ModelError
+from remat_cli.base.processes import available_cores
+from remat_cli.base.progress import Progress
+from remat_cli.core.graph import Graph
+from remat_cli.core.problem import make_problem
+from remat_cli.core.sizes import Dim, SizeFamily, fit_dim
+from remat_cli.core.splits import Region, RegionFacts, Splitting
+from remat_cli.onnx_io.load import prepare_optimized
+from remat_cli.onnx_io.phases import carry_phases
+from remat_cli.onnx_io.to_graph import INPUTS, op_signatures, to_graph
+from remat_cli.runtime.feeds import make_feeds
+from remat_cli.runtime.likeness import have_same_bits
+from remat_cli.runtime.session import blamed_on
+from remat_cli.splitting.loop_bits import Tiling, refused_size
+from remat_cli.splitting.loop_estimate import LoopEstimate
+from remat_cli.splitting.loop_regions import LoopRegion, SizedView, find_loops
+from remat_cli.splitting.loops import looped
+from remat_cli.splitting.view import view_model
+from remat_cli.stages.ask import CompileRequest
+from remat_cli.stages.corrections import known_corrections, with_corrections
+from remat_cli.stages.planned import PlannedModel
+from remat_cli.stages.prepare import (
+    ModelFacts,
+    Prepared,
+    digest_of,
+    known_facts_of,
+    observe,
+    optimise,
+    types_of,
+)
+from remat_cli.stages.solve import BudgetQuestion, answer
+from remat_cli.stages.split_model import profile_split
+from remat_cli.stages.write import write_within_budget
+
+SMALL = (7, 11, 13, 17, 19, 23)  # sizes at which dimensions are learnt, as long as they are in the range
+MOST_TILES = 512
+LEAST_SHARE = 1 / 64  # of the peak: smaller tensors are not worth a loop
+MOST_TRIALS = 3
+ROW_STEP = 64
+THREADS = 8  # bits hold on up to so many, or on as many as there are
+
+
+@dataclass(frozen=True)
+class _Rung:
+    """Regions in loops, their tiles, and what is held at the largest sizes by estimate."""
+
+    regions: tuple[LoopRegion, ...]
+    tilings: tuple[Tiling, ...]
+    peak_bytes: int
+
+
+@dataclass(frozen=True)
+class FamilyPlanner:
+    """Plans one model for many sizes; `whole` is the plan without loops."""
+
+    whole: PlannedModel
+    question: BudgetQuestion
+    request: CompileRequest
+    work: Path
+    progress: Progress
+
+    def best(self) -> PlannedModel:
+        """The plan with the fewest loops and tiles that fits; for `min` the one that holds least."""
+        least = self.question.least
+        if self.whole.written is not None and not least:
+            return self.whole
+        self.progress.stage(stages.SPLITTING)
+        rungs = list(self._rungs())
+        if least:
+            rungs = sorted(rungs, key=lambda rung: rung.peak_bytes)[:1]
+        fitting = [rung for rung in rungs if least or rung.peak_bytes <= self.question.budget_bytes]
+        for rung in (fitting or rungs[-1:])[:MOST_TRIALS]:
+            found = self._plan(rung)
+            if found is not None and found.written is not None:
+                return found
+        return self.whole
+
+    @property
+    def _family(self) -> SizeFamily:
+        family = self.request.conditions.family
+        assert family is not None
+        return family
+
+    @cached_property
+    def sized(self) -> SizedView:
+        """The model at its largest sizes, with dimensions for all sizes."""
+        prepared = self.whole.prepared
+        threads = max(THREADS, self.request.conditions.intra_op_threads or available_cores())
+        view = view_model(prepared.reference, prepared.graph, 1, threads)
+        return SizedView(view, dims_of_all(prepared, prepared.reference_path, self._family))
+
+    def _rungs(self) -> Iterator[_Rung]:
+        """From few loops with few tiles to many; each holds less than the last by estimate."""
+        peak = self.question.baseline.peak
+        sizes = sorted({size for size in self.sized.sizes.values() if size >= LEAST_SHARE * peak}, reverse=True)
+        best = peak
+        for least_bytes in sizes:
+            regions = find_loops(self.sized, least_bytes)
+            tiles = 2
+            while regions and tiles <= MOST_TILES:
+                rung = self._rung(regions, tiles)
+                if rung is not None and rung.peak_bytes < best:
+                    best = rung.peak_bytes
+                    yield rung
+                tiles *= 2
+
+    def _rung(self, regions: Sequence[LoopRegion], tiles: int) -> _Rung | None:
+        chosen = [(region, self._tiling(region, tiles)) for region in regions]
+        proved = [(region, tiling) for region, tiling in chosen if tiling is not None]
+        if not proved:
+            return None
+        regions, tilings = zip(*proved, strict=True)
+        estimate = LoopEstimate(self.sized, tuple(regions), tuple(tilings), self.whole.profile)
+        return _Rung(tuple(regions), tuple(tilings), estimate.peak_bytes)
+
+    def _tiling(self, region: LoopRegion, tiles: int) -> Tiling | None:
+        """Tiles of as many rows as so many of the largest size have, in whole steps; None where bits may differ."""
+        length = self.request.conditions.dims[region.symbol]
+        rows = -(-length // tiles)
+        rows = -(-rows // ROW_STEP) * ROW_STEP if rows >= ROW_STEP else rows
+        key = (self.sized.makers[next(iter(region.axes))], region.symbol, rows)
+        if key not in self._proofs:
+            is_refused = rows >= length or refused_size(self.sized, region, Tiling(rows), self._family) is not None
+            self._proofs[key] = not is_refused
+        return Tiling(rows) if self._proofs[key] else None
+
+    @cached_property
+    def _proofs(self) -> dict[object, bool]:
+        return {}
+
+    def _plan(self, rung: _Rung) -> PlannedModel | None:
+        """Write the loops, see that bits are those of the whole, measure and plan."""
+        whole, request = self.whole.prepared, self.request
+        folder = Path(tempfile.mkdtemp(prefix="loops_", dir=self.work))
+        prepared = _prepare_loops(whole, self.sized, rung, folder)
+        if prepared is None:
+            return None
+        profile = profile_split(prepared, self.whole, self.progress)
+        problem = make_problem(prepared.graph, profile, self.question.problem.memories[0].budget_bytes)
+        asked = replace(self.question, problem=problem, names=tuple(op.name for op in prepared.graph.ops))
+        first = replace(
+            self.whole,
+            prepared=prepared,
+            platform=self.whole.platform.of_model(prepared.graph, profile),
+            answer=answer(asked, request.search, self.progress),
+            written=None,
+            splitting=self._record(rung),
+        )
+        return write_within_budget(first, request.search, self.progress)
+
+    def _record(self, rung: _Rung) -> Splitting:
+        whole = self.whole
+        pairs = list(zip(rung.regions, rung.tilings, strict=True))
+        return Splitting(
+            regions=tuple(_region(self.sized, region, tiling, self._length(region)) for region, tiling in pairs),
+            facts=tuple(
+                RegionFacts(self._length(region), 0.0, whole.answer.question.baseline.peak, rung.peak_bytes, 0, 0)
+                for region, _ in pairs
+            ),
+            whole_sha256=whole.prepared.reference_sha256,
+            whole_profile=whole.profile,
+            whole_floor_bytes=whole.answer.run.floor.bytes,
+        )
+
+    def _length(self, region: LoopRegion) -> int:
+        return self.request.conditions.dims[region.symbol]
+
+
+def dims_of_all(prepared: Prepared, path: Path, family: SizeFamily) -> dict[str, tuple[Dim, ...]]:
+    """The dimensions of every tensor for all sizes, learnt from runs at small sizes, right at the largest.
+
+    Raises:
+        ModelError: a dimension follows no rule that remat knows.
+        RuntimeFailure: the model does not run at a small size.
+    """
+    seen = [(dict(prepared.conditions.dims), prepared.graph)]
+    for sizes in small_sizes(family):
+        seen.append(({**prepared.conditions.dims, **sizes}, graph_at(prepared, path, sizes)))
+    shapes = [(sizes, {tensor.name: tensor.shape for tensor in graph.tensors}) for sizes, graph in seen]
+    return {tensor.name: _fit(tensor.name, shapes) for tensor in prepared.graph.tensors}
+
+
+def _fit(name: str, shapes: Sequence[tuple[Mapping[str, int], Mapping[str, tuple[int, ...]]]]) -> tuple[Dim, ...]:
+    ranks = {len(known.get(name, ())) for _, known in shapes}
+    found = [
+        fit_dim([(sizes, known[name][axis]) for sizes, known in shapes]) if len(ranks) == 1 else None
+        for axis in range(max(ranks))
+    ]
+    if None in found:
+        seen = "; ".join(f"{list(known.get(name, ()))} at {dict(sizes)}" for sizes, known in shapes)
+        raise ModelError(f"tensor '{name}' has no dimensions that follow from the sizes ({seen}): compile for one size")
+    return tuple(dim for dim in found if dim is not None)
+
+
+def small_sizes(family: SizeFamily) -> list[dict[str, int]]:
+    """A few small sizes, each dimension changing alone and all together."""
+
+    def near(low: int, high: int, number: int) -> int:
+        return min(high, max(low, low - 1 + SMALL[number % len(SMALL)]))
+
+    ranges = family.ranges
+    first = {each.name: near(each.low, each.high, at) for at, each in enumerate(ranges)}
+    found = [first]
+    for at, each in enumerate(ranges):
+        found.append({**first, each.name: near(each.low, each.high, at + 1)})
+    found.append({each.name: near(each.low, each.high, at + 2) for at, each in enumerate(ranges)})
+    distinct = {tuple(sorted(sizes.items())): sizes for sizes in found}
+    return [
+        sizes for sizes in distinct.values() if all(limit.holds({**family.fixed, **sizes}) for limit in family.limits)
+    ]
+
+
+def graph_at(prepared: Prepared, path: Path, sizes: Mapping[str, int]) -> Graph:
+    """The graph of a model as it runs at other sizes.
+
+    Raises:
+        RuntimeFailure: it does not run.
+    """
+    inputs = prepared.source.inputs_at({**prepared.conditions.dims, **sizes})
+    with blamed_on(prepared.source.path, f"ONNX Runtime fails to run at {_told(sizes)}"):
+        seen = observe(path, make_feeds(inputs, prepared.conditions.seed), prepared.conditions)
+    return to_graph(prepared.reference, seen.types | {INPUTS: types_of(inputs)})
+
+
+def _told(sizes: Mapping[str, int]) -> str:
+    return ", ".join(f"{name}={size}" for name, size in sizes.items())
+
+
+def _prepare_loops(whole: Prepared, sized: SizedView, rung: _Rung, work: Path) -> Prepared | None:
+    """The model with loops, optimised like the whole one; None where its outputs are not those of the whole one."""
+    model = looped(sized, rung.regions, rung.tilings)
+    conditions = whole.conditions
+    with blamed_on(whole.source.path, "ONNX Runtime cannot optimise the loops of"):
+        path = optimise(model, conditions, work)
+    reference = carry_phases(model, prepare_optimized(path))
+    digest = digest_of(path, conditions)
+    facts = known_facts_of(digest, conditions)
+    if facts is None:
+        with blamed_on(whole.source.path, "ONNX Runtime fails to run the loops of"):
+            seen = observe(path, whole.feeds, conditions)
+        if not have_same_bits(whole.outputs, seen.outputs):
+            return None
+        facts = ModelFacts(seen.types | {INPUTS: whole.facts.types[INPUTS]}, seen.baseline_bytes)
+    graph = to_graph(reference, facts.types)
+    signatures = op_signatures(reference, graph)
+    corrections = known_corrections(signatures, conditions)
+    return replace(
+        whole,
+        reference=reference,
+        reference_path=path,
+        reference_sha256=digest,
+        graph=with_corrections(graph, signatures, corrections),
+        signatures=signatures,
+        facts=facts,
+        corrections=corrections,
+        first_outputs=None,
+    )
+
+
+def _region(sized: SizedView, region: LoopRegion, tiling: Tiling, length: int) -> Region:
+    names = [name for op in sorted(region.ops) for name in sized.view.makes[op] if name]
+    exits = [name for name in names if any(reader not in region.ops for reader in sized.view.readers[name])]
+    exits += [name for name in names if name in sized.kept and name not in exits]
+    return Region(
+        ops=tuple(sized.view.graph.ops[op].name for op in sorted(region.ops)),
+        exits=tuple(exits),
+        axes=tuple(region.axes[name] for name in exits),
+        tiles=-(-length // tiling.rows),
+    )
