@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from remat_cli.core.loops import is_loop, is_zero, zero_of
 from remat_cli.core.steady import BODY, NUMBER_BYTES, PREFIX, Ballast, SteadyForm
 from remat_cli.onnx_io.interface import dims_of, fed_inputs, port_of
 from remat_cli.onnx_io.normalise import fresh_name, names_in
@@ -155,6 +156,9 @@ class _Writer:
     def body(self, sequence: ir.Value, nodes: list[ir.Node], outputs: list[ir.Value]) -> ir.Graph:
         """The branch that holds the nodes, behind a view of an input that waits for the sequence."""
         gated, gate = self._gated, list[ir.Node]()
+        for node in nodes:
+            if is_loop(node.name):
+                self._into_loop(node, sequence)
         readers = [(node, at) for node in nodes for at, value in enumerate(node.inputs) if value is gated]
         assert gated.shape is not None
         length = self.op(gate, "waits", "SequenceLength", [sequence])
@@ -167,6 +171,27 @@ class _Writer:
         for value in small:
             del self._graph.initializers[value.name or ""]
         return ir.Graph([], outputs, nodes=[*gate, *nodes], initializers=small, name=f"{PREFIX}graph")
+
+    def _into_loop(self, node: ir.Node, sequence: ir.Value) -> None:
+        """Let tiles run without a memory pattern too, and with kernels that pack weights.
+
+        The runtime packs weights that a body has itself, or takes from right outside, not from further out; products
+        with weights that are not packed have other bits. So weights that no other op reads move in.
+        """
+        body = node.attributes["body"].as_graph()
+        inner = list(body)
+        for value in {value for each in inner for value in each.inputs if value is not None}:
+            name = value.name or ""
+            if name not in self._graph.initializers or not {use.node for use in value.uses()} <= set(inner):
+                continue
+            if is_zero(name):
+                made: list[ir.Node] = []
+                count = self.op(made, f"loop/{node.name}", "SequenceLength", [sequence])
+                body.insert_before(inner[0], made[0])
+                value.replace_all_uses_with(count)
+            else:
+                del self._graph.initializers[name]
+                body.register_initializer(value)
 
     def filled(self, outputs: list[ir.Value]) -> ir.Graph:
         """The branch that never runs: outputs of the same types, of shapes that are computed in it."""
@@ -238,6 +263,9 @@ def seen_through(model: ir.Model) -> ir.Model:
     body.initializers.clear()
     for value in weights:
         graph.register_initializer(value)
+    for node in nodes:
+        if is_loop(node.name):
+            _out_of_loop(graph, node)
     _open_gate(graph, nodes)
     graph.extend([node for node in nodes if not (node.name or "").startswith(PREFIX)])
     for value, now in zip(outer, graph.outputs, strict=True):
@@ -246,6 +274,21 @@ def seen_through(model: ir.Model) -> ir.Model:
         del graph.initializers[name]
     del model.metadata_props[FORM_KEY]
     return model
+
+
+def _out_of_loop(graph: ir.Graph, node: ir.Node) -> None:
+    """Give back to the graph what its weights were, and to a loop the number that it took from the sequence."""
+    body = node.attributes["body"].as_graph()
+    weights = list(body.initializers.values())
+    body.initializers.clear()
+    for value in weights:
+        graph.register_initializer(value)
+    for own in [each for each in body if (each.name or "").startswith(PREFIX)]:
+        tensor = ir.tensor(np.array(0, np.int64), name=zero_of(node.name))
+        zero = ir.Value(name=tensor.name, type=ir.TensorType(tensor.dtype), shape=ir.Shape([]), const_value=tensor)
+        graph.register_initializer(zero)
+        own.outputs[0].replace_all_uses_with(zero)
+        body.remove(own)
 
 
 def _open_gate(graph: ir.Graph, nodes: list[ir.Node]) -> None:

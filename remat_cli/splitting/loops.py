@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
+from remat_cli.core.loops import loop_name, zero_of
 from remat_cli.core.sizes import Dim
 from remat_cli.onnx_io.interface import dims_of, fed_inputs
 from remat_cli.onnx_io.normalise import fresh_name, names_in
@@ -22,8 +23,6 @@ from remat_cli.splitting.loop_regions import LoopRegion, SizedView
 
 PREFIX = "remat/loop/"
 """Of the names of all that a loop adds to the model."""
-ZERO = f"{PREFIX}zero"
-"""A number in each body that the steady form takes from its sequence, so that the body has no memory pattern."""
 
 
 def looped(sized: SizedView, regions: Sequence[LoopRegion], tilings: Sequence[Tiling]) -> ir.Model:
@@ -89,7 +88,7 @@ class _Writer:
             [count, go, *starts],
             [ir.AttrGraph("body", body)],
             outputs=outer,
-            name=f"{nodes[0].name}/tile_loop",
+            name=loop_name(nodes[0].name or ""),
         )
         self._graph.append(loop)
 
@@ -105,7 +104,7 @@ class _Writer:
         number = ir.Value(name=f"{prefix}i", type=ir.TensorType(ir.DataType.INT64), shape=ir.Shape([]))
         going = ir.Value(name=f"{prefix}going", type=ir.TensorType(ir.DataType.BOOL), shape=ir.Shape([]))
         before: list[ir.Node] = []
-        zero = self._weight(f"{prefix}none", np.array(0, np.int64))
+        zero = self._weight(zero_of(loop_name(nodes[0].name or "")), np.array(0, np.int64))
         tile = self._op(before, f"{prefix}number", "Add", [number, zero])
         after = self._op(before, f"{prefix}next", "Add", [tile, self._constant([1])])
         bounds = [self._bound(before, loop, name, at) for name, at in (("start", tile), ("stop", after))]
