@@ -36,7 +36,7 @@ from remat_cli.runtime.profilers import Measured, ProfileRequest, WholeTime, mea
 from remat_cli.runtime.providers import device_of, must_estimate, require_device
 from remat_cli.runtime.session import SessionSettings, device_settings
 from remat_cli.runtime.weights import loaded_weight_bytes
-from remat_cli.stages.believe import expected_ns_of, is_right_now, is_wrong, known_relative
+from remat_cli.stages import believe
 from remat_cli.stages.platform import Platform
 from remat_cli.stages.prepare import (
     RUNS,
@@ -132,20 +132,22 @@ def profile_beside(
     """
     progress.stage(stages.PROFILING)
     scope, measured = cache_scope(spec, conditions), prepared.facts.measured
-    relative = known_relative(prepared, beside)
+    relative = believe.known_relative(prepared, beside)
     with ProfileCache(conditions.cache_dir) as cache:
         known = cache.op_costs(scope, prepared.signatures)
         is_known = len(known) == len(set(prepared.signatures))
-        expected_ns = expected_ns_of(prepared, known) if is_known else 0
+        expected_ns = believe.expected_ns_of(prepared, known) if is_known else 0
         is_trusted = is_known and relative is not None  # how fast the machine is this minute says nothing of a multiple
-        if not is_trusted and not (is_known and is_right_now(prepared, expected_ns, _whole_settings(conditions, spec))):
+        if not is_trusted and not (
+            is_known and believe.is_right_now(prepared, expected_ns, _whole_settings(conditions, spec))
+        ):
             request = _profile_request(conditions, spec, RUNS - is_known)
             measured = _measure_inside(prepared, beside, request, progress)
             if measured.beside_ns is not None:
                 relative = measured.run_ns / measured.beside_ns
                 measured = msgspec.structs.replace(measured, packed_bytes=prepared.facts.packed_bytes)
             whole = WholeTime(measured.run_ns, measured.run_noise_percent)
-            replace_known = is_known and is_wrong(prepared, expected_ns, whole)
+            replace_known = is_known and believe.is_wrong(prepared, expected_ns, whole)
             cache.store_ops(scope, _least_costs(prepared, measured), replace=replace_known)
             if conditions.inputs is None:
                 facts = msgspec.structs.replace(prepared.facts, measured=measured, relative_time=relative)

@@ -9,8 +9,8 @@ import pytest
 
 from remat_cli.base.progress import silent
 from remat_cli.settings.settings import load_settings
+from remat_cli.stages import believe
 from remat_cli.stages import prepare as prepare_stage
-from remat_cli.stages import profile
 from remat_cli.stages.prepare import prepare
 from remat_cli.stages.profile import profile_model
 
@@ -26,7 +26,7 @@ def prepared(work):
 @pytest.fixture
 def quiet_minute(monkeypatch):
     """A run of a known model takes as long as its costs say, however busy this machine is."""
-    monkeypatch.setattr(profile, "is_wrong", lambda prepared, expected_ns, seen: False)
+    monkeypatch.setattr(believe, "is_wrong", lambda prepared, expected_ns, seen: False)
 
 
 @pytest.mark.usefixtures("quiet_minute")

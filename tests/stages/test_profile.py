@@ -15,6 +15,7 @@ from remat_cli.runtime.op_profiler import OpFinding
 from remat_cli.runtime.profilers import WholeTime
 from remat_cli.runtime.providers import is_present, parse_device
 from remat_cli.settings.settings import load_settings
+from remat_cli.stages import believe
 from remat_cli.stages import profile as under_test
 from remat_cli.stages.prepare import prepare
 from remat_cli.stages.profile import profile_model
@@ -69,7 +70,7 @@ def model(tmp_path, config):
 @pytest.fixture
 def quiet_minute(monkeypatch):
     """A run of a known model takes as long as its costs say, however busy this machine is."""
-    monkeypatch.setattr(under_test, "is_wrong", lambda prepared, expected_ns, seen: False)
+    monkeypatch.setattr(believe, "is_wrong", lambda prepared, expected_ns, seen: False)
 
 
 @pytest.mark.usefixtures("quiet_minute")
@@ -130,14 +131,14 @@ def test_costs_that_a_run_contradicts_are_measured_again(tmp_path, monkeypatch, 
     profile_model(prepare(sample, conditions, tmp_path, silent()), conditions, silent())
     poison(tmp_path / "cache", change, forgets=forgets)
     poisoned = stored_ns(tmp_path / "cache")
-    judge = under_test.is_wrong
-    monkeypatch.setattr(under_test, "is_wrong", lambda model, ns, seen: judge(model, ns, without_noise(seen)))
+    judge = believe.is_wrong
+    monkeypatch.setattr(believe, "is_wrong", lambda model, ns, seen: judge(model, ns, without_noise(seen)))
     bar = Bar()
     measured = profile_model(prepare(sample, conditions, tmp_path, silent()), conditions, bar.progress)
     again = sum_ns(measured)
     assert bar.seen
     assert not {cost.time_ns for cost in measured.profile.ops} <= poisoned
-    monkeypatch.setattr(under_test, "is_wrong", lambda prepared, expected_ns, seen: False)
+    monkeypatch.setattr(believe, "is_wrong", lambda prepared, expected_ns, seen: False)
     kept = sum_ns(profile_model(prepare(sample, conditions, tmp_path, silent()), conditions, silent()))
     assert kept == again
 
@@ -171,7 +172,7 @@ def sum_ns(platform) -> int:
 )
 def test_noise_explains_a_difference_up_to_a_limit(model, seen_ns, noise_percent, is_wrong):
     seen = WholeTime(int(seen_ns), noise_percent)
-    assert under_test.is_wrong(model, 100_000_000, seen) is is_wrong
+    assert believe.is_wrong(model, 100_000_000, seen) is is_wrong
 
 
 def test_an_interrupted_run_goes_on_where_it_was(model, config, apart, monkeypatch):
