@@ -17,6 +17,7 @@ REWRITING: Final = "rewriting"
 VERIFYING: Final = "verifying"
 LEARNING: Final = "planning again with what the runs showed"
 WATCHING: Final = "watching resident memory"
+OTHER_SIZES: Final = "running other sizes"
 RUNNING: Final = "running the plan"
 
 LEAST_TOLD_SECONDS: Final = 1.0

@@ -6,6 +6,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
+from remat_cli.core.family import FamilySeen
 from remat_cli.core.learning import Learnt
 from remat_cli.core.resident import ProcessSeen
 
@@ -41,7 +42,8 @@ class Verification(msgspec.Struct, frozen=True, kw_only=True):
     identical and are not, `outputs_close` says whether they are within the tolerance for sums in another order, and
     `outputs_max_relative_error` is the largest difference relative to the largest magnitude in its tensor.
 
-    `process` is what resident memory of fresh processes showed (None: not measured).
+    `process` is what resident memory of fresh processes showed (None: not measured), `family` what runs at other sizes
+    showed of a model that is compiled for many.
 
     `first_op_out_of_order` is the first op of the plan that did not run in its turn. `learnt` is where runs left the
     prediction, and why; the plan was then made again, in so many `rounds_of_learning`. `first_predicted_peak_bytes` is
@@ -87,6 +89,7 @@ class Verification(msgspec.Struct, frozen=True, kw_only=True):
     predicted_workspace_bytes: int | None = LEFT_OUT
     outputs_max_relative_error: float | None = LEFT_OUT
     process: ProcessSeen | None = LEFT_OUT
+    family: FamilySeen = LEFT_OUT
     predicted_overhead_percent: float | None = LEFT_OUT
     measured_overhead_percent: float | None = LEFT_OUT
 
@@ -146,7 +149,8 @@ class Verification(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def is_broken(self) -> bool:
         """Whether outputs differ or the order was not kept, which no other plan of the same kind would mend."""
-        return not self.are_outputs_kept or (self.runs_in_one_session and not self.order_honoured)
+        differs = applies(self.family) and not self.family.outputs_identical
+        return differs or not self.are_outputs_kept or (self.runs_in_one_session and not self.order_honoured)
 
     @property
     def is_faster_than_single(self) -> bool:
@@ -177,6 +181,7 @@ class Verification(msgspec.Struct, frozen=True, kw_only=True):
             ),
             (self.is_peak_exact, f"the measured peak is {measured} bytes, not the predicted {predicted}"),
             (self.within_budget, f"a session needs {self.most_measured_bytes:,} bytes, more than the budget"),
+            *(self.family.checks if applies(self.family) else ()),
             *(self.process.checks if applies(self.process) and self.process is not None else ()),
         )
 

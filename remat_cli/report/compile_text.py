@@ -6,6 +6,8 @@ from remat_cli.core.verification import Verification, applies
 from remat_cli.report.compile import CompileReport, VerifyReport, delivery_lines, recomputed, solver_line, verdict_lines
 from remat_cli.report.devices_text import device_compile_lines, device_verification_lines, measured_table
 from remat_cli.report.explain import live_tensor_lines
+from remat_cli.report.family_text import family_lines
+from remat_cli.report.family_text import family_lines
 from remat_cli.report.learnt import learnt_lines
 from remat_cli.report.process_text import process_lines
 from remat_cli.report.regions import floor_lines, obstacle_lines, split_lines
@@ -158,8 +160,9 @@ def verification_lines(seen: Verification, style: Style) -> list[str]:
         ["time, predicted", percent(seen.predicted_overhead_percent)],
         ["time, measured", percent(seen.measured_overhead_percent)],
     ]
+    sizes = family_lines(seen.family) if applies(seen.family) else []
     process = process_lines(seen.process) if applies(seen.process) and seen.process is not None else []
-    return lines + columns(rows, "<<") + process + _learnt(seen) + [f"  note: {note}" for note in seen.notes]
+    return lines + columns(rows, "<<") + sizes + process + _learnt(seen) + [f"  note: {note}" for note in seen.notes]
 
 
 def _learnt(seen: Verification) -> list[str]:

@@ -47,10 +47,10 @@ class Tiling:
 
     rows: int
 
-    def bounds(self, length: int) -> list[int]:
-        """Where tiles begin and end: `tiles` + 1 rising positions."""
+    def bounds(self, length: int) -> list[tuple[int, int]]:
+        """Where each tile begins and ends."""
         tiles = -(-length // self.rows)
-        return [tile * length // tiles for tile in range(tiles + 1)]
+        return list(itertools.pairwise(tile * length // tiles for tile in range(tiles + 1)))
 
     def extents(self, length: int) -> set[int]:
         """How long tiles are."""
@@ -135,9 +135,7 @@ def _refused(op: _SizedOp, tiling: Tiling, family: SizeFamily) -> Mapping[str, i
     by_extent = RULES[op.op.key] in BY_EXTENT
     for sizes in _all_sizes(op, tiling, family):
         length = sizes[op.symbol]
-        bounds = itertools.pairwise(tiling.bounds(length))
-        if by_extent:
-            bounds = iter([(0, extent) for extent in tiling.extents(length)])
+        bounds = [(0, extent) for extent in tiling.extents(length)] if by_extent else tiling.bounds(length)
         whole = op.at(sizes)
         for start, stop in bounds:
             asked += 1

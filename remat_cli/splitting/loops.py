@@ -72,10 +72,11 @@ class _Writer:
         outer = [
             ir.Value(name=f"{prefix}whole/{name}", type=value.type) for name, value in zip(exits, old, strict=True)
         ]
-        outside = [(node, at) for value in old for node, at in value.uses() if node not in set(nodes)]
-        new_of = dict(zip(old, outer, strict=True))
-        for node, at in outside:
-            node.replace_input_with(at, new_of[node.inputs[at]])
+        new_of, inside = dict(zip(old, outer, strict=True)), set(nodes)
+        for value, whole in new_of.items():
+            for node, at in [use for use in value.uses() if use[0] not in inside]:
+                node.replace_input_with(at, whole)
+        self._graph.outputs[:] = [new_of.get(value, value) for value in self._graph.outputs]
         self._graph.remove(nodes)
         body = self._body(_Loop(prefix, region, length, tiles), nodes, exits)
         for value, whole in new_of.items():
@@ -122,7 +123,8 @@ class _Writer:
                     cuts[key].type = value.type
                     self._declare(cuts[key], value.name or "", axis, region)
                 node.replace_input_with(at, cuts[key])
-        held, results = [], []
+        held: list[ir.Value] = []
+        results: list[ir.Value] = []
         end: list[ir.Node] = [
             ir.Node(
                 "",
@@ -140,8 +142,7 @@ class _Writer:
             sofar = ir.Value(
                 name=f"{prefix}sofar/{name}", type=value.type, shape=self._open(value, f"{prefix}s{len(held)}")
             )
-            joined = self._op(end, f"{prefix}joined/{name}", "Concat", [sofar, value])
-            end[-1].attributes["axis"] = ir.AttrInt64("axis", axis)
+            joined = self._op(end, f"{prefix}joined/{name}", "Concat", [sofar, value], ir.AttrInt64("axis", axis))
             joined.type, joined.shape = value.type, self._open(value, f"{prefix}j{len(held)}")
             held.append(sofar)
             results.append(joined)
@@ -173,11 +174,9 @@ class _Writer:
         if key not in self._empty:
             prefix = f"{PREFIX}empty{len(self._empty)}"
             parts = [self._computed(f"{prefix}/{at}", dim) for at, dim in enumerate(dims)]
-            shape = self._op(self._graph, f"{prefix}/shape", "Concat", parts)
-            shape.producer().attributes["axis"] = ir.AttrInt64("axis", 0)
-            empty = self._op(self._graph, prefix, "ConstantOfShape", [shape])
-            filling = ir.tensor(np.zeros(1, value.type.dtype.numpy()))
-            empty.producer().attributes["value"] = ir.AttrTensor("value", filling)
+            shape = self._op(self._graph, f"{prefix}/shape", "Concat", parts, ir.AttrInt64("axis", 0))
+            filling = ir.AttrTensor("value", ir.tensor(np.zeros(1, value.type.dtype.numpy())))
+            empty = self._op(self._graph, prefix, "ConstantOfShape", [shape], filling)
             empty.type = value.type
             self._empty[key] = empty
         return self._empty[key]
@@ -209,9 +208,11 @@ class _Writer:
             )
         return self._sizes[symbol]
 
-    def _op(self, where: ir.Graph | list[ir.Node], name: str, op_type: str, reads: list[ir.Value]) -> ir.Value:
+    def _op(
+        self, where: ir.Graph | list[ir.Node], name: str, op_type: str, reads: list[ir.Value], *attributes: ir.Attr
+    ) -> ir.Value:
         made = ir.Value(name=fresh_name(name, self._taken))
-        where.append(ir.Node("", op_type, reads, outputs=[made], name=name))
+        where.append(ir.Node("", op_type, reads, attributes, outputs=[made], name=name))
         return made
 
     def _constant(self, numbers: list[int]) -> ir.Value:

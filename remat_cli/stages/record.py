@@ -184,7 +184,7 @@ def _promise(written: WrittenModel, planned: PlannedModel, request: CompileReque
         live_peak_bytes=written.plan.live_peak - written.fixed_bytes + written.unexplained_bytes,
         fixed_bytes=written.fixed_bytes,
         baseline_peak_bytes=baseline.peak,
-        memory_bytes=written.plan.memory_bytes[0],
+        memory_bytes=tuple(min(held, written.promised_bytes) for held in written.plan.memory_bytes[0]),
         baseline_memory_bytes=baseline.memory_bytes[0],
         exact_session=ExactSession(intra_op_num_threads=request.conditions.intra_op_threads),
         holds_by_default=not request.conditions.portable,

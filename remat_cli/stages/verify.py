@@ -10,6 +10,7 @@ import msgspec
 
 from remat_cli.base import progress as stages
 from remat_cli.base.progress import Progress
+from remat_cli.core.family import FamilySeen, SizeSeen
 from remat_cli.core.learning import Judged, Lesson
 from remat_cli.core.plan import Compute, Schedule
 from remat_cli.core.plan_file import PlanFile, graph_instances
@@ -18,10 +19,13 @@ from remat_cli.core.program import Program, SeenMemory
 from remat_cli.core.resident import ProcessSeen
 from remat_cli.core.simulate import simulate
 from remat_cli.core.verification import Checks, Verification
+from remat_cli.runtime.family import resident_after, see_sizes
+from remat_cli.runtime.feeds import make_feeds
 from remat_cli.runtime.likeness import Likeness, have_same_bits, likeness
 from remat_cli.runtime.segment_run import TimedRuns, see_memory, time_runs
 from remat_cli.runtime.session import runtime_version
 from remat_cli.runtime.verify import MOST_RUNS, THOROUGH_RUNS, verify_closely
+from remat_cli.stages.family_sizes import sizes_to_check
 from remat_cli.stages.prepare import Prepared, default_settings
 from remat_cli.stages.program import placed_program
 from remat_cli.stages.record import request_of
@@ -71,9 +75,33 @@ def verify_plan_closely(
         request_of(run.plan, whole, run.model), mode=checks.mode, capped=checks.capped_run, judged=run.judged
     )
     report, lessons = verify_closely(request, progress.advance)
+    if report.passed and run.plan.request.family is not None:
+        report = msgspec.structs.replace(report, family=_family(run, whole, report, checks, progress))
     if report.passed and _has_process(run.plan, checks):
         report = msgspec.structs.replace(report, process=_process(run, whole, checks, progress))
     return report, lessons
+
+
+def _family(run: PlannedRun, whole: Prepared, report: Verification, checks: Checks, progress: Progress) -> FamilySeen:
+    """What runs at several sizes of the family showed, and how much a process keeps after them."""
+    promise = run.plan.promise
+    settings, seed = default_settings(whole.conditions), whole.conditions.seed
+    progress.stage(stages.OTHER_SIZES)
+    all_sizes = sizes_to_check(run.plan)
+    feeds = [make_feeds(whole.source.inputs_at(sizes), seed + at) for at, sizes in enumerate(all_sizes)]
+    seen = see_sizes((whole.original_path, run.model), feeds, settings, progress.advance)
+    runs = tuple(
+        SizeSeen(sizes, same, peak, original)
+        for sizes, same, original, peak in zip(all_sizes, seen.same_bits, *seen.peak_bytes, strict=True)
+    )
+    largest = [feeds[all_sizes.index(dict(whole.conditions.dims))]]
+    has_resident = checks.mode in ("on", "thorough")
+    return FamilySeen(
+        promised_bytes=max(promise.peak_bytes, report.most_measured_bytes) - promise.fixed_bytes,
+        runs=runs,
+        resident_bytes=resident_after(run.model, feeds, settings, progress.advance) if has_resident else None,
+        resident_at_largest_bytes=resident_after(run.model, largest, settings) if has_resident else None,
+    )
 
 
 def _has_process(plan: PlanFile, checks: Checks) -> bool:

@@ -1,0 +1,62 @@
+"""At which sizes a model compiled for many is looked at: the ends, where the number of tiles changes, and between."""
+
+import random
+from collections.abc import Iterator
+
+from remat_cli.core.plan_file import PlanFile
+from remat_cli.core.sizes import SizeFamily, SizeRange
+from remat_cli.core.splits import Splitting
+
+MOST_SIZES = 16
+STEPS = 3  # places where the number of tiles changes
+
+
+def sizes_to_check(plan: PlanFile) -> list[dict[str, int]]:
+    """All named dimensions of some sizes of the plan's family, in an order that neither rises nor falls.
+
+    Corners are among them, the first of which the plan was made for.
+    """
+    family = plan.request.family
+    assert family is not None
+    rows = tuple(sorted(rows_of(plan.splitting)))
+    chosen = random.Random(0)
+    found = [dict(plan.request.dims), *({**plan.request.dims, **corner} for corner in family.corners)]
+    found += [{**plan.request.dims, **sizes} for sizes in _around(family, rows, chosen)]
+    distinct = list({tuple(sorted(sizes.items())): sizes for sizes in found if family.admits(sizes)}.values())
+    kept = distinct[:MOST_SIZES]
+    chosen.shuffle(kept)
+    return kept
+
+
+def rows_of(splitting: Splitting | None) -> set[int]:
+    """How many positions the longest tiles of each region have at the largest size."""
+    if splitting is None:
+        return set()
+    return {-(-fact.extent // region.tiles) for region, fact in zip(splitting.regions, splitting.facts, strict=True)}
+
+
+def _around(family: SizeFamily, rows: tuple[int, ...], chosen: random.Random) -> Iterator[dict[str, int]]:
+    ranges = family.ranges
+    yield {each.name: each.low for each in ranges}
+    for step in range(1, STEPS + 1):
+        for one in (0, 1):
+            for longest in rows[:2]:
+                yield {
+                    each.name: _inside(each, longest * step + one) if each is _longest(ranges) else each.low
+                    for each in ranges
+                }
+    for _ in range(MOST_SIZES):
+        yield {each.name: _drawn(each, chosen) for each in ranges}
+
+
+def _longest(ranges: tuple[SizeRange, ...]) -> SizeRange:
+    return max(ranges, key=lambda each: each.high)
+
+
+def _inside(each: SizeRange, size: int) -> int:
+    return min(each.high, max(each.low, size))
+
+
+def _drawn(each: SizeRange, chosen: random.Random) -> int:
+    """Small sizes as often as large ones."""
+    return _inside(each, round(each.low * (each.high / each.low) ** chosen.random()))
