@@ -7,7 +7,6 @@ from remat_cli.report.compile import CompileReport, VerifyReport, delivery_lines
 from remat_cli.report.devices_text import device_compile_lines, device_verification_lines, measured_table
 from remat_cli.report.explain import live_tensor_lines
 from remat_cli.report.family_text import family_lines
-from remat_cli.report.family_text import family_lines
 from remat_cli.report.learnt import learnt_lines
 from remat_cli.report.process_text import process_lines
 from remat_cli.report.regions import floor_lines, obstacle_lines, split_lines
