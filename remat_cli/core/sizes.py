@@ -5,9 +5,11 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
+import numpy as np
 
 MOST_DIVISOR = 64
 MOST_POWER = 2
+MOST_TERMS = 2
 
 
 class SizeRange(msgspec.Struct, frozen=True):
@@ -33,36 +35,56 @@ class SizeLimit(msgspec.Struct, frozen=True):
         return math.prod(sizes[name] for name in self.names) <= self.most
 
 
-class Dim(msgspec.Struct, frozen=True):
-    """One dimension of a tensor for all sizes: (factor x product of names + offset) // divisor.
+class Term(msgspec.Struct, frozen=True):
+    """A factor times a product of named dimensions; a name may be there several times: that is its power."""
 
-    A name may be there several times: that is its power. Without names it is the number `offset`.
-    """
-
-    names: tuple[str, ...] = ()
+    names: tuple[str, ...]
     factor: int = 1
+
+    def at(self, sizes: Mapping[str, int]) -> int:
+        """Its value for given sizes."""
+        return self.factor * math.prod(sizes[name] for name in self.names)
+
+    def __str__(self) -> str:
+        """As a user would write it."""
+        return " * ".join((*([str(self.factor)] if self.factor != 1 else []), *self.names))
+
+
+class Dim(msgspec.Struct, frozen=True):
+    """One dimension of a tensor for all sizes: (sum of terms + offset) // divisor; a number has no terms."""
+
+    terms: tuple[Term, ...] = ()
     offset: int = 0
     divisor: int = 1
 
     def at(self, sizes: Mapping[str, int]) -> int:
         """Its value for given sizes."""
-        if not self.names:
-            return self.offset
-        return (self.factor * math.prod(sizes[name] for name in self.names) + self.offset) // self.divisor
+        return (sum(term.at(sizes) for term in self.terms) + self.offset) // self.divisor
+
+    @property
+    def names(self) -> frozenset[str]:
+        """All that it depends on."""
+        return frozenset(name for term in self.terms for name in term.names)
 
     @property
     def symbol(self) -> str | None:
         """The name that it is, and nothing more."""
-        is_plain = len(self.names) == 1 and (self.factor, self.offset, self.divisor) == (1, 0, 1)
-        return self.names[0] if is_plain else None
+        is_plain = len(self.terms) == 1 and (self.terms[0].factor, self.offset, self.divisor) == (1, 0, 1)
+        return self.terms[0].names[0] if is_plain and len(self.terms[0].names) == 1 else None
 
     def __str__(self) -> str:
-        """As a user would write it: `seq`, `12 * batch * seq`, `(frames + 1) // 2`."""
-        if not self.names:
+        """As a user would write it: `seq`, `12 * batch * seq`, `past + seq`, `(frames + 1) // 2`."""
+        if not self.terms:
             return str(self.offset)
-        product = " * ".join((*([str(self.factor)] if self.factor != 1 else []), *self.names))
-        total = f"{product} {'+' if self.offset > 0 else '-'} {abs(self.offset)}" if self.offset else product
+        total = " + ".join(map(str, self.terms))
+        if self.offset:
+            total = f"{total} {'+' if self.offset > 0 else '-'} {abs(self.offset)}"
         return total if self.divisor == 1 else f"({total}) // {self.divisor}"
+
+
+def number(value: int) -> Dim:
+    """A dimension of one size."""
+    return Dim(offset=value)
 
 
 Sample = tuple[Mapping[str, int], int]
@@ -70,34 +92,39 @@ Sample = tuple[Mapping[str, int], int]
 
 
 def fit_dim(samples: Sequence[Sample]) -> Dim | None:
-    """The simplest expression that has the seen value for every sizes seen; None where there is none."""
+    """The simplest expression that has the seen value for all sizes seen; None where there is none."""
     values = {value for _, value in samples}
     if len(values) == 1:
-        return Dim(offset=values.pop())
+        return number(values.pop())
     return next((dim for dim in _candidates(samples) if all(dim.at(sizes) == value for sizes, value in samples)), None)
 
 
 def _candidates(samples: Sequence[Sample]) -> Iterator[Dim]:
-    """Expressions that two of the samples suggest, the simplest first."""
-    known = sorted(samples[0][0])
-    powers = [
+    """Expressions that some of the samples suggest, the simplest first."""
+    known = sorted(name for name in samples[0][0] if len({sizes[name] for sizes, _ in samples}) > 1)
+    products = [
         names
         for count in range(1, MOST_POWER * len(known) + 1)
         for names in itertools.combinations_with_replacement(known, count)
         if max(names.count(name) for name in names) <= MOST_POWER
     ]
-    for names in powers:
-        yield from _linear(names, samples)
+    for most in range(1, MOST_TERMS + 1):
+        for chosen in itertools.combinations(products, most):
+            yield from _sums(chosen, samples)
     for name in known:
         yield from _rounded(name, samples)
 
 
-def _linear(names: tuple[str, ...], samples: Sequence[Sample]) -> Iterator[Dim]:
-    products = [(math.prod(sizes[name] for name in names), value) for sizes, value in samples]
-    first, second = next(((a, b) for a, b in itertools.combinations(products, 2) if a[0] != b[0]), ((0, 0), (0, 0)))
-    if first[0] != second[0] and (second[1] - first[1]) % (second[0] - first[0]) == 0:
-        factor = (second[1] - first[1]) // (second[0] - first[0])
-        yield Dim(names, factor, first[1] - factor * first[0])
+def _sums(chosen: Sequence[tuple[str, ...]], samples: Sequence[Sample]) -> Iterator[Dim]:
+    """Whole factors of these products, and an offset, by least squares."""
+    rows = [[*(math.prod(sizes[name] for name in names) for names in chosen), 1] for sizes, _ in samples]
+    if len(samples) <= len(chosen) + 1:
+        return
+    factors, _, rank, _ = np.linalg.lstsq(np.array(rows, float), np.array([value for _, value in samples]), rcond=None)
+    if rank == len(chosen) + 1:
+        *whole, offset = (round(float(factor)) for factor in factors)
+        if all(whole):
+            yield Dim(tuple(map(Term, chosen, whole)), offset)
 
 
 def _rounded(name: str, samples: Sequence[Sample]) -> Iterator[Dim]:
@@ -105,7 +132,7 @@ def _rounded(name: str, samples: Sequence[Sample]) -> Iterator[Dim]:
     for divisor in range(2, MOST_DIVISOR + 1):
         least = value * divisor - sizes[name]
         for offset in range(least, least + divisor):
-            yield Dim((name,), 1, offset, divisor)
+            yield Dim((Term((name,)),), offset, divisor)
 
 
 class SizeFamily(msgspec.Struct, frozen=True):

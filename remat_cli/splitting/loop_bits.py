@@ -11,7 +11,7 @@ import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from remat_cli.core.sizes import Dim, SizeFamily
+from remat_cli.core.sizes import Dim, SizeFamily, number
 from remat_cli.splitting import rules_lines as lines
 from remat_cli.splitting import rules_matrix as matrix
 from remat_cli.splitting import rules_pointwise as pointwise
@@ -36,9 +36,11 @@ FREE: frozenset[Rule] = frozenset(
     }
 )
 """Rules that say the same for every size, once they say it for one."""
-BY_EXTENT: frozenset[Rule] = frozenset({matrix.matmul, matrix.gemm, pointwise.choice, pointwise.power})
+BY_ROWS: frozenset[Rule] = frozenset({pointwise.choice, pointwise.power})
+"""Rules that say the same for all tiles of two rows and more."""
+BY_EXTENT: frozenset[Rule] = BY_ROWS | {matrix.matmul, matrix.gemm}
 """Rules that depend on how long a tile is, not on where it begins."""
-MOST_ASKED = 2_000_000  # tiles that rules are asked for; a family of more sizes is not proved
+MOST_ASKED = 200_000  # tiles that rules are asked for; a family of more sizes is not proved
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,11 @@ class Tiling:
         tiles = -(-length // self.rows)
         return list(itertools.pairwise(tile * length // tiles for tile in range(tiles + 1)))
 
+    @property
+    def least(self) -> int:
+        """The fewest positions of a tile, where there are several."""
+        return (self.rows + 1) // 2
+
     def extents(self, length: int) -> set[int]:
         """How long tiles are."""
         tiles = -(-length // self.rows)
@@ -61,7 +68,8 @@ class Tiling:
 def refused_size(sized: SizedView, region: LoopRegion, tiling: Tiling, family: SizeFamily) -> Mapping[str, int] | None:
     """A size at which some tile may have other bits than the whole; None: for no size of the family."""
     for op in _kinds(sized, region):
-        if RULES[sized.view.ops[op].key] in FREE:
+        rule = RULES[sized.view.ops[op].key]
+        if rule in FREE or (rule in BY_ROWS and tiling.least > 1):
             continue
         refused = _refused(_SizedOp.of(sized, region, op), tiling, family)
         if refused is not None:
@@ -123,7 +131,7 @@ def _dims(sized: SizedView, name: str, shape: Shape | None) -> tuple[Dim, ...] |
     """Dimensions of a tensor, or of a weight, which has but one size."""
     if shape is None:
         return None
-    return sized.dims.get(name) or tuple(Dim(offset=extent) for extent in shape)
+    return sized.dims.get(name) or tuple(number(extent) for extent in shape)
 
 
 def _at(all_dims: tuple[tuple[Dim, ...] | None, ...], sizes: Mapping[str, int]) -> tuple[Shape | None, ...]:
@@ -131,6 +139,8 @@ def _at(all_dims: tuple[tuple[Dim, ...] | None, ...], sizes: Mapping[str, int]) 
 
 
 def _refused(op: _SizedOp, tiling: Tiling, family: SizeFamily) -> Mapping[str, int] | None:
+    if RULES[op.op.key] is matrix.matmul and _is_same_by_ends(op, tiling, family):
+        return None
     asked = 0
     by_extent = RULES[op.op.key] in BY_EXTENT
     for sizes in _all_sizes(op, tiling, family):
@@ -143,6 +153,25 @@ def _refused(op: _SizedOp, tiling: Tiling, family: SizeFamily) -> Mapping[str, i
             if asked > MOST_ASKED or not is_op_on_parts(slice_op(whole, slab), slab):
                 return sizes
     return None
+
+
+def _is_same_by_ends(op: _SizedOp, tiling: Tiling, family: SizeFamily) -> bool:
+    """Whether rows of a product have the bits of the whole for all sizes, as its least and largest sizes tell.
+
+    Dimensions rise with sizes, so that the ends of each are those of the family's.
+    """
+    left, right, made = op.inputs[0], op.inputs[1], op.outputs[0]
+    is_rows = made is not None and op.axis == len(made) - 2
+    if left is None or right is None or made is None or not is_rows or op.op.integer("transA", 0):
+        return False
+    length = next(each for each in family.ranges if each.name == op.symbol)
+    low = {each.name: each.low for each in family.ranges} | family.fixed
+    low[op.symbol] = max(length.low, tiling.rows + 1)
+    high = {each.name: each.high for each in family.ranges} | family.fixed
+    rows = matrix.Span(tiling.least, high[op.symbol])
+    columns = matrix.Span(made[-1].at(low), made[-1].at(high))
+    depth = matrix.Span(left[-1].at(low), left[-1].at(high))
+    return matrix.have_rows_same_bits(rows, columns, depth, op.op.threads)
 
 
 def _all_sizes(op: _SizedOp, tiling: Tiling, family: SizeFamily) -> Iterator[dict[str, int]]:

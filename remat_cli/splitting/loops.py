@@ -15,7 +15,7 @@ import numpy as np
 import onnx_ir as ir
 
 from remat_cli.core.loops import loop_name, zero_of
-from remat_cli.core.sizes import Dim
+from remat_cli.core.sizes import Dim, number
 from remat_cli.onnx_io.interface import dims_of, fed_inputs
 from remat_cli.onnx_io.normalise import fresh_name, names_in
 from remat_cli.splitting.loop_bits import Tiling
@@ -29,8 +29,8 @@ def looped(sized: SizedView, regions: Sequence[LoopRegion], tilings: Sequence[Ti
     """The model with each region in a Loop; interface, names and all other nodes stay."""
     new = sized.view.model.clone()
     writer = _Writer(new, sized)
-    for number, (region, tiling) in enumerate(zip(regions, tilings, strict=True)):
-        writer.add(number, region, tiling)
+    for at, (region, tiling) in enumerate(zip(regions, tilings, strict=True)):
+        writer.add(at, region, tiling)
     new.graph.sort()
     return new
 
@@ -158,7 +158,7 @@ class _Writer:
     def _declare(self, value: ir.Value, name: str, axis: int, region: LoopRegion) -> None:
         """Say the shape of a value in a body: names of its own, but for dimensions that are numbers."""
         dims = self._sized.dims[name]
-        named = [dim.offset if not dim.names else f"{value.name}/{at}" for at, dim in enumerate(dims)]
+        named = [dim.offset if not dim.terms else f"{value.name}/{at}" for at, dim in enumerate(dims)]
         value.shape = ir.Shape(named)
 
     def _open(self, value: ir.Value, name: str) -> ir.Shape:
@@ -168,7 +168,7 @@ class _Writer:
     def _start(self, region: LoopRegion, name: str) -> ir.Value:
         """An empty tensor to join tiles to."""
         dims, axis, value = list(self._sized.dims[name]), region.axes[name], self._values[name]
-        dims[axis] = Dim(offset=0)
+        dims[axis] = number(0)
         assert value.type is not None
         key = (tuple(dims), value.type.dtype)
         if key not in self._empty:
@@ -183,15 +183,21 @@ class _Writer:
 
     def _computed(self, name: str, dim: Dim) -> ir.Value:
         """A dimension as a tensor of one number."""
-        if not dim.names:
+        if not dim.terms:
             return self._constant([dim.offset])
-        value = self._size(dim.names[0])
-        for at, other in enumerate(dim.names[1:]):
-            value = self._op(self._graph, f"{name}/x{at}", "Mul", [value, self._size(other)])
-        for op_type, number, neutral in (("Mul", dim.factor, 1), ("Add", dim.offset, 0), ("Div", dim.divisor, 1)):
-            if number != neutral:
-                value = self._op(self._graph, f"{name}/{op_type}", op_type, [value, self._constant([number])])
-        return value
+        total: ir.Value | None = None
+        for at, term in enumerate(dim.terms):
+            value = self._size(term.names[0])
+            for power, other in enumerate(term.names[1:]):
+                value = self._op(self._graph, f"{name}/{at}/x{power}", "Mul", [value, self._size(other)])
+            if term.factor != 1:
+                value = self._op(self._graph, f"{name}/{at}/times", "Mul", [value, self._constant([term.factor])])
+            total = value if total is None else self._op(self._graph, f"{name}/{at}/plus", "Add", [total, value])
+        assert total is not None
+        for op_type, more, neutral in (("Add", dim.offset, 0), ("Div", dim.divisor, 1)):
+            if more != neutral:
+                total = self._op(self._graph, f"{name}/{op_type}", op_type, [total, self._constant([more])])
+        return total
 
     def _size(self, symbol: str) -> ir.Value:
         """A named dimension as a tensor of one number, read from the first input that has it."""

@@ -74,6 +74,26 @@ def has_same_bits(whole: Product, part: Product, first_column: int, threads: int
     return all(_runs(whole, ours)[wanted] == _runs(part, theirs) for ours, theirs in crews)
 
 
+@dataclass(frozen=True)
+class Span:
+    """The least and the most of a size."""
+
+    least: int
+    most: int
+
+
+def have_rows_same_bits(rows: Span, columns: Span, depth: Span, threads: int) -> bool:
+    """Whether `has_same_bits` holds for any two products that differ in their rows only, all sizes within these spans.
+
+    No thread computes a single row where each gets two at least. Then short sums are one run; and with no more columns
+    than rows the length of runs depends on columns and depth alone, which both products share. So what is asked for
+    here follows from the ends of the spans; False says nothing.
+    """
+    if rows.least < 2 * threads or columns.least < 2:
+        return False
+    return depth.most <= RUN or columns.most <= rows.least
+
+
 def _may_run_by_row(product: Product, counts: range) -> bool:
     """Whether some thread may compute a single row; only plain products of one row go their own way."""
     if product.is_turned or product.is_scaled:

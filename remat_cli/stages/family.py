@@ -17,6 +17,7 @@ from remat_cli.base.progress import Progress
 from remat_cli.core.graph import Graph
 from remat_cli.core.problem import make_problem
 from remat_cli.core.sizes import Dim, SizeFamily, fit_dim
+from remat_cli.core.solver_run import Status
 from remat_cli.core.splits import Region, RegionFacts, Splitting
 from remat_cli.onnx_io.load import prepare_optimized
 from remat_cli.onnx_io.phases import carry_phases
@@ -86,7 +87,14 @@ class FamilyPlanner:
             found = self._plan(rung)
             if found is not None and found.written is not None:
                 return found
-        return self.whole
+        return self._not_found()
+
+    def _not_found(self) -> PlannedModel:
+        """The plan without loops; that none of these fits proves nothing of loops that were not tried."""
+        whole = self.whole
+        if whole.answer.run.status is not Status.INFEASIBLE:
+            return whole
+        return replace(whole, answer=replace(whole.answer, run=replace(whole.answer.run, status=Status.NOT_FOUND)))
 
     @property
     def _family(self) -> SizeFamily:
