@@ -95,7 +95,7 @@ class _SizedOp:
     inputs: tuple[tuple[Dim, ...] | None, ...]
     outputs: tuple[tuple[Dim, ...] | None, ...]
     axis: int
-    symbol: str
+    length: Dim
 
     @classmethod
     def of(cls, sized: SizedView, region: LoopRegion, op: int) -> _SizedOp:
@@ -108,7 +108,7 @@ class _SizedOp:
             tuple(_dims(sized, name, shape) for name, shape in reads),
             tuple(_dims(sized, name, shape) for name, shape in makes),
             region.axes[made],
-            region.symbol,
+            region.length,
         )
 
     def at(self, sizes: Mapping[str, int]) -> OpView:
@@ -144,7 +144,9 @@ def _refused(op: _SizedOp, tiling: Tiling, family: SizeFamily) -> Mapping[str, i
     asked = 0
     by_extent = RULES[op.op.key] in BY_EXTENT
     for sizes in _all_sizes(op, tiling, family):
-        length = sizes[op.symbol]
+        length = op.length.at(sizes)
+        if length <= tiling.rows:
+            continue  # a single tile is the whole
         bounds = [(0, extent) for extent in tiling.extents(length)] if by_extent else tiling.bounds(length)
         whole = op.at(sizes)
         for start, stop in bounds:
@@ -164,14 +166,18 @@ def _is_same_by_ends(op: _SizedOp, tiling: Tiling, family: SizeFamily) -> bool:
     is_rows = made is not None and op.axis == len(made) - 2
     if left is None or right is None or made is None or not is_rows or op.op.integer("transA", 0):
         return False
-    length = next(each for each in family.ranges if each.name == op.symbol)
-    low = {each.name: each.low for each in family.ranges} | family.fixed
-    low[op.symbol] = max(length.low, tiling.rows + 1)
+    low = _with_tiles(op, tiling, {each.name: each.low for each in family.ranges} | family.fixed)
     high = {each.name: each.high for each in family.ranges} | family.fixed
-    rows = matrix.Span(tiling.least, high[op.symbol])
+    rows = matrix.Span(tiling.least, op.length.at(high))
     columns = matrix.Span(made[-1].at(low), made[-1].at(high))
     depth = matrix.Span(left[-1].at(low), left[-1].at(high))
     return matrix.have_rows_same_bits(rows, columns, depth, op.op.threads)
+
+
+def _with_tiles(op: _SizedOp, tiling: Tiling, least: dict[str, int]) -> dict[str, int]:
+    """The least sizes of which there is more than one tile, where that is one size."""
+    name = op.length.symbol
+    return least if name is None else least | {name: max(least[name], tiling.rows + 1)}
 
 
 def _all_sizes(op: _SizedOp, tiling: Tiling, family: SizeFamily) -> Iterator[dict[str, int]]:
@@ -183,8 +189,8 @@ def _all_sizes(op: _SizedOp, tiling: Tiling, family: SizeFamily) -> Iterator[dic
     steps: dict[str, range] = {}
     for each in family.ranges:
         low, high = each.low, each.high
-        if each.name == op.symbol:
-            low = max(low, tiling.rows + 1)  # a single tile is the whole
+        if each.name == op.length.symbol:
+            low = max(low, tiling.rows + 1)
         elif not op.depends_on(each.name):
             high = low
         elif RULES[op.op.key] is matrix.matmul and op.only_counts_matrices(each.name):

@@ -1,7 +1,7 @@
 """Regions of a model of any size that run in tiles inside a Loop: which ops, cut along which axes.
 
-A region keeps a large tensor from ever being whole. Every tensor made in it is cut along one axis whose length is the
-same named dimension, at the same places, so that the ops of the body are those of the model, unchanged.
+A region keeps a large tensor from ever being whole. Every tensor made in it is cut along one axis, all of which have
+the same length for every size, at the same places, so that the ops of the body are those of the model, unchanged.
 """
 
 from __future__ import annotations
@@ -39,22 +39,22 @@ class SizedView:
         """Model outputs."""
         return frozenset(value.name or "" for value in self.view.model.graph.outputs)
 
-    def axes_of(self, name: str) -> list[tuple[str, int]]:
-        """Axes of a tensor that are a named dimension and nothing more, the longest first."""
+    def axes_of(self, name: str) -> list[tuple[Dim, int]]:
+        """Axes of a tensor whose length depends on the sizes, with that length, the longest first."""
         shape = self.view.tensors[name].shape
-        found = [(dim.symbol, axis) for axis, dim in enumerate(self.dims.get(name, ())) if dim.symbol is not None]
+        found = [(dim, axis) for axis, dim in enumerate(self.dims.get(name, ())) if dim.terms]
         return sorted(found, key=lambda each: (-shape[each[1]], each[1]))
 
 
 @dataclass
 class LoopRegion:
-    """Ops that run tile by tile along one named dimension.
+    """Ops that run tile by tile along axes of one length.
 
     `axes` says along which axis each tensor made inside is cut, `reads` the axis of what an op reads in part, by op and
     position; what is not there is read whole.
     """
 
-    symbol: str
+    length: Dim
     ops: set[int] = field(default_factory=set)
     axes: dict[str, int] = field(default_factory=dict)
     reads: dict[tuple[int, int], int] = field(default_factory=dict)
@@ -68,8 +68,8 @@ def find_loops(sized: SizedView, least_bytes: int) -> list[LoopRegion]:
     for name in sorted(large, key=lambda each: (-sized.sizes[each], sized.makers[each])):
         if sized.makers[name] in taken:
             continue
-        for symbol, axis in sized.axes_of(name):
-            region = _grown(sized, large, name, (symbol, axis))
+        for length, axis in sized.axes_of(name):
+            region = _grown(sized, large, name, (length, axis))
             if region is not None and not region.ops & taken and _is_closed(sized, region):
                 found.append(region)
                 taken |= region.ops
@@ -77,7 +77,7 @@ def find_loops(sized: SizedView, least_bytes: int) -> list[LoopRegion]:
     return sorted(found, key=lambda region: min(region.ops))
 
 
-def _grown(sized: SizedView, large: set[str], name: str, cut: tuple[str, int]) -> LoopRegion | None:
+def _grown(sized: SizedView, large: set[str], name: str, cut: tuple[Dim, int]) -> LoopRegion | None:
     """The region around a tensor, so large that no large tensor is at its edge; None where a rule stands in the way."""
     region = LoopRegion(cut[0], axes={name: cut[1]})
     open_names = [name]
@@ -104,7 +104,7 @@ def _add(sized: SizedView, region: LoopRegion, op: int, axis: int) -> bool:
         return True
     if view.facts[op].why_not_repeatable:
         return False
-    needs = _needs(sized, op, axis, region.symbol)
+    needs = _needs(sized, op, axis, region.length)
     if needs is None:
         return False
     region.ops.add(op)
@@ -132,17 +132,17 @@ def _add_reader(sized: SizedView, region: LoopRegion, op: int, name: str) -> boo
     made = next((each for each in view.makes[op] if each), None)
     if made is None or made not in sized.dims:
         return False
-    for symbol, axis in sized.axes_of(made):
-        if symbol != region.symbol:
+    for length, axis in sized.axes_of(made):
+        if length != region.length:
             continue
-        needs = _needs(sized, op, axis, symbol)
+        needs = _needs(sized, op, axis, length)
         places = [place for place, each in enumerate(view.reads[op]) if each == name]
         if needs is not None and all(needs.get(place) == region.axes[name] for place in places):
             return _add(sized, region, op, axis)
     return False
 
 
-def _needs(sized: SizedView, op: int, axis: int, symbol: str) -> dict[int, int] | None:
+def _needs(sized: SizedView, op: int, axis: int, length: Dim) -> dict[int, int] | None:
     """By position the axis of what a part of an op reads in part; None where the part is not the op on parts."""
     view = sized.view
     made = next(name for name in view.makes[op] if name)
@@ -154,14 +154,14 @@ def _needs(sized: SizedView, op: int, axis: int, symbol: str) -> dict[int, int] 
     if sliced is None or not is_op_on_parts(sliced, slab):
         return None
     others = [name for name in view.makes[op] if name]
-    if any(axis >= len(sized.dims[name]) or sized.dims[name][axis].symbol != symbol for name in others):
+    if any(axis >= len(sized.dims[name]) or sized.dims[name][axis] != length for name in others):
         return None
     found: dict[int, int] = {}
     for position, need in enumerate(sliced.needs):
         if need is None:
             continue
         name = view.reads[op][position]
-        if name not in sized.dims or sized.dims[name][need.axis].symbol != symbol or need[1:] != slab[1:]:
+        if name not in sized.dims or sized.dims[name][need.axis] != length or need[1:] != slab[1:]:
             return None
         found[position] = need.axis
     return found

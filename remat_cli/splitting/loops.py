@@ -57,12 +57,13 @@ class _Writer:
         self._values |= {value.name: value for value in model.graph.inputs}
         self._empty: dict[object, ir.Value] = {}
         self._sizes: dict[str, ir.Value] = {}
+        self._lengths: dict[Dim, ir.Value] = {}
 
     def add(self, number: int, region: LoopRegion, tiling: Tiling) -> None:
         """Move a region's ops into a Loop."""
-        view, prefix = self._sized.view, f"{PREFIX}{number}/"
+        view, prefix = self._sized.view, f"{PREFIX}{number}/{tiling.rows}/"  # costs depend on rows, and on names
         exits = [name for name in self._made(region) if self._is_exit(region, name)]
-        length = self._size(region.symbol)
+        length = self._length(region.length)
         more = self._op(self._graph, f"{prefix}more", "Add", [length, self._constant([tiling.rows - 1])])
         tiles = self._op(self._graph, f"{prefix}tiles", "Div", [more, self._constant([tiling.rows])])
         count = self._op(self._graph, f"{prefix}count", "Reshape", [tiles, self._constant([])])
@@ -121,7 +122,7 @@ class _Writer:
                         before, f"{prefix}part{len(cuts)}", "Slice", [value, *bounds, self._constant([axis])]
                     )
                     cuts[key].type = value.type
-                    self._declare(cuts[key], value.name or "", axis, region)
+                    self._declare(cuts[key], value.name or "", cuts[key].name or "")
                 node.replace_input_with(at, cuts[key])
         held: list[ir.Value] = []
         results: list[ir.Value] = []
@@ -134,8 +135,9 @@ class _Writer:
                 name=f"{prefix}goes_on",
             )
         ]
+        chains = self._chains(region)
         for name in self._made(region):
-            self._declare(self._values[name], name, region.axes[name], region)
+            self._declare(self._values[name], name, chains[name])
         for name in exits:
             value = self._values[name]
             axis = region.axes[name]
@@ -155,10 +157,21 @@ class _Writer:
         product = self._op(nodes, f"{loop.prefix}{name}_of_all", "Mul", [tile, loop.length])
         return self._op(nodes, f"{loop.prefix}{name}", "Div", [product, loop.tiles])
 
-    def _declare(self, value: ir.Value, name: str, axis: int, region: LoopRegion) -> None:
-        """Say the shape of a value in a body: names of its own, but for dimensions that are numbers."""
+    def _chains(self, region: LoopRegion) -> dict[str, str]:
+        """By tensor of a body the first one whose buffer it takes over."""
+        view, order = self._sized.view, sorted(region.ops)
+        last = {name: op for op in order for name in view.reads[op]}
+        first: dict[str, str] = {}
+        for op in order:
+            for name in (each for each in view.makes[op] if each):
+                before = [a for a, b in sorted(view.in_place) if b == name and a in first and last[a] == op]
+                first[name] = first[before[0]] if before and not self._is_exit(region, before[0]) else name
+        return first
+
+    def _declare(self, value: ir.Value, name: str, chain: str) -> None:
+        """Say the shape of a value in a body: names of its chain, but for dimensions that are numbers."""
         dims = self._sized.dims[name]
-        named = [dim.offset if not dim.terms else f"{value.name}/{at}" for at, dim in enumerate(dims)]
+        named = [dim.offset if not dim.terms else f"{chain}/{at}" for at, dim in enumerate(dims)]
         value.shape = ir.Shape(named)
 
     def _open(self, value: ir.Value, name: str) -> ir.Shape:
@@ -198,6 +211,12 @@ class _Writer:
             if more != neutral:
                 total = self._op(self._graph, f"{name}/{op_type}", op_type, [total, self._constant([more])])
         return total
+
+    def _length(self, dim: Dim) -> ir.Value:
+        """A length as a tensor of one number, computed once."""
+        if dim not in self._lengths:
+            self._lengths[dim] = self._computed(f"{PREFIX}length{len(self._lengths)}", dim)
+        return self._lengths[dim]
 
     def _size(self, symbol: str) -> ir.Value:
         """A named dimension as a tensor of one number, read from the first input that has it."""

@@ -16,7 +16,7 @@ from remat_cli.base.processes import available_cores
 from remat_cli.base.progress import Progress
 from remat_cli.core.graph import Graph
 from remat_cli.core.problem import make_problem
-from remat_cli.core.sizes import Dim, SizeFamily, fit_dim
+from remat_cli.core.sizes import Dim, SizeFamily, SizeRange, fit_dim
 from remat_cli.core.solver_run import Status
 from remat_cli.core.splits import Region, RegionFacts, Splitting
 from remat_cli.onnx_io.load import prepare_optimized
@@ -46,7 +46,7 @@ from remat_cli.stages.solve import BudgetQuestion, answer
 from remat_cli.stages.split_model import profile_split
 from remat_cli.stages.write import write_within_budget
 
-SMALL = (7, 11, 13, 17, 19, 23)  # sizes at which dimensions are learnt, as long as they are in the range
+SMALL = (6, 9, 11, 16, 12, 13)  # above the least sizes, with all rests of division by two, three and four
 MOST_TILES = 512
 LEAST_SHARE = 1 / 64  # of the peak: smaller tensors are not worth a loop
 MOST_TRIALS = 3
@@ -136,10 +136,10 @@ class FamilyPlanner:
 
     def _tiling(self, region: LoopRegion, tiles: int) -> Tiling | None:
         """Tiles of as many rows as so many of the largest size have, in whole steps; None where bits may differ."""
-        length = self.request.conditions.dims[region.symbol]
+        length = self._length(region)
         rows = -(-length // tiles)
         rows = -(-rows // ROW_STEP) * ROW_STEP if rows >= ROW_STEP else rows
-        key = (self.sized.makers[next(iter(region.axes))], region.symbol, rows)
+        key = (self.sized.makers[next(iter(region.axes))], region.length, rows)
         if key not in self._proofs:
             is_refused = rows >= length or refused_size(self.sized, region, Tiling(rows), self._family) is not None
             self._proofs[key] = not is_refused
@@ -184,7 +184,7 @@ class FamilyPlanner:
         )
 
     def _length(self, region: LoopRegion) -> int:
-        return self.request.conditions.dims[region.symbol]
+        return region.length.at(self.request.conditions.dims)
 
 
 def dims_of_all(prepared: Prepared, path: Path, family: SizeFamily) -> dict[str, tuple[Dim, ...]]:
@@ -214,21 +214,19 @@ def _fit(name: str, shapes: Sequence[tuple[Mapping[str, int], Mapping[str, tuple
 
 
 def small_sizes(family: SizeFamily) -> list[dict[str, int]]:
-    """A few small sizes, each dimension changing alone and all together."""
-
-    def near(low: int, high: int, number: int) -> int:
-        return min(high, max(low, low - 1 + SMALL[number % len(SMALL)]))
-
+    """A few small sizes: each dimension changes alone, all together, and each is odd and even."""
     ranges = family.ranges
-    first = {each.name: near(each.low, each.high, at) for at, each in enumerate(ranges)}
+    first = {each.name: _near(each, at) for at, each in enumerate(ranges)}
     found = [first]
-    for at, each in enumerate(ranges):
-        found.append({**first, each.name: near(each.low, each.high, at + 1)})
-    found.append({each.name: near(each.low, each.high, at + 2) for at, each in enumerate(ranges)})
+    found += [{**first, each.name: _near(each, at + more)} for at, each in enumerate(ranges) for more in range(1, 4)]
+    found.append({each.name: _near(each, at + 2) for at, each in enumerate(ranges)})
     distinct = {tuple(sorted(sizes.items())): sizes for sizes in found}
-    return [
-        sizes for sizes in distinct.values() if all(limit.holds({**family.fixed, **sizes}) for limit in family.limits)
-    ]
+    return [sizes for sizes in distinct.values() if family.admits({**family.fixed, **sizes})]
+
+
+def _near(each: SizeRange, at: int) -> int:
+    """A size a little above the least."""
+    return min(each.high, each.low + SMALL[at % len(SMALL)])
 
 
 def graph_at(prepared: Prepared, path: Path, sizes: Mapping[str, int]) -> Graph:

@@ -121,18 +121,26 @@ class Formed:
     fixed_bytes: int = 0
 
 
-def best_form(plain: Judged, within: Judged, branch: SteadyBranch, most_bytes: int) -> Formed:
+def best_form(plain: Judged, within: Judged, branch: SteadyBranch, most_bytes: int, *, must: bool = False) -> Formed:
     """The form in which a process holds least; none where that saves little, or takes more than a little time.
 
     `plain` and `within` are what the judge says of the model without the form and in it; `most_bytes` are there for
-    activations.
+    activations. A model for many sizes `must` have it: the runtime uses the pattern of one size for others.
     """
     without = forecast(run_requests(plain.graph, plain.plan, plain.kept))
     found = _leanest(within, branch, most_bytes)
     gain = max(LEAST_GAIN_BYTES, LEAST_GAIN_SHARE * without.most_bytes)
+    if must:
+        return found or _bare(within, branch)
     if found is None or without.most_bytes - found.runs.most_bytes < gain:
         return Formed(None, without)
     return found
+
+
+def _bare(within: Judged, branch: SteadyBranch) -> Formed:
+    """The form without ballasts."""
+    asked = steady_requests(run_requests(within.graph, within.plan, within.kept), branch, NO_BALLAST)
+    return Formed(NO_BALLAST, forecast(asked, NO_BALLAST))
 
 
 def _leanest(within: Judged, branch: SteadyBranch, most_bytes: int) -> Formed | None:

@@ -155,7 +155,8 @@ def _write(prepared: Prepared, profile: Profile, answer: BudgetAnswer) -> Writte
     else:
         within = judge_again(prepared, profile, answer.plan, rewritten, found)
         most_bytes = max(answer.question.budget_bytes, within.plan.peak) - within.fixed_bytes
-        formed, judged = best_form(plain, within, found.branch, most_bytes), plain
+        must = prepared.conditions.family is not None
+        formed, judged = best_form(plain, within, found.branch, most_bytes, must=must), plain
         if formed.form is not None:
             judged = judge_again(prepared, profile, answer.plan, rewritten, replace(found, form=formed.form))
             rewritten = replace(rewritten, model=steady(found.model, formed.form))
