@@ -78,6 +78,18 @@ def request_of(settings: Settings, scope: Scope | None = None) -> CompileRequest
     )
 
 
+def refuse_ranges(settings: Settings, what: str) -> None:
+    """Refuse ranges of sizes for what is made for one.
+
+    Raises:
+        ConfigError: a dimension has a range.
+    """
+    if settings.family is not None:
+        each = settings.family.ranges[0]
+        given = f"--dim {each.name}={each.low}..{each.high}"
+        raise ConfigError(f"{given}: {what} of one size: write --dim {each.name}={each.high}")
+
+
 def with_picture(settings: Settings, source: Path, report: Callable[[], R], draw: Callable[[R], bytes]) -> R:
     """A report, and its picture in the file that is asked for, if one is; whether that can be written is checked first.
 

@@ -7,7 +7,7 @@ import msgspec
 
 from remat_cli.base.errors import ConfigError
 from remat_cli.base.progress import Progress
-from remat_cli.commands.asked import request_of
+from remat_cli.commands.asked import refuse_ranges, request_of
 from remat_cli.core.plan_file import PlanFile, write_with_plan
 from remat_cli.onnx_io.load import SourceModel
 from remat_cli.onnx_io.save import data_path
@@ -37,6 +37,8 @@ def compile_model(model: Path, settings: Settings, progress: Progress) -> Compil
     started = time.monotonic()
     request = request_of(settings, settings.compile_scope)
     _refuse_what_sessions_lack(request)
+    if is_cut_into_sessions(request.conditions.devices):
+        refuse_ranges(settings, "plans for several devices are")
     targets = output_paths(model, settings)
     with work_folder(settings.work_dir, settings.memory_limit_bytes) as work:
         prepared = prepare(model, request.conditions, work, progress)

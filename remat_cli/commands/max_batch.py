@@ -9,7 +9,7 @@ import msgspec
 
 from remat_cli.base.errors import ConfigError
 from remat_cli.base.progress import Event, Incumbent, Progress
-from remat_cli.commands.asked import request_of
+from remat_cli.commands.asked import refuse_ranges, request_of
 from remat_cli.commands.train import compile_settings
 from remat_cli.core.training import StepPaths
 from remat_cli.report.training import BatchProbe, MaxBatchReport
@@ -39,6 +39,7 @@ def find_max_batch(model: Path, settings: Settings, progress: Progress) -> MaxBa
     """
     started = time.monotonic()
     check_train(settings.train)
+    refuse_ranges(settings, "a training step is")
     _check_budget(settings)
     if settings.split == "auto":
         settings = msgspec.structs.replace(settings, split="off")

@@ -7,7 +7,7 @@ import msgspec
 
 from remat_cli.base import progress as stages
 from remat_cli.base.progress import Progress
-from remat_cli.commands.asked import request_of
+from remat_cli.commands.asked import refuse_ranges, request_of
 from remat_cli.commands.compile import compile_model
 from remat_cli.report.training import TrainReport
 from remat_cli.settings.settings import Settings, output_paths
@@ -24,6 +24,7 @@ def train_model(model: Path, settings: Settings, progress: Progress) -> TrainRep
     """
     started = time.monotonic()
     check_train(settings.train)
+    refuse_ranges(settings, "a training step is")
     paths = step_paths(model, settings.output, settings.force)
     if settings.budget is not None:
         request_of(settings)

@@ -1,0 +1,62 @@
+"""Dimensions as expressions of sizes, and families of sizes with limits."""
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from remat_cli.core.sizes import Dim, SizeFamily, SizeLimit, SizeRange, Term, fit_dim
+
+B, S = "batch", "seq"
+SIZES = [{B: b, S: s} for b, s in [(7, 10), (10, 10), (12, 10), (7, 12), (7, 17), (12, 17), (32, 8192)]]
+
+
+@pytest.mark.parametrize(
+    ("dim", "text"),
+    [
+        (Dim(offset=5), "5"),
+        (Dim((Term((S,)),)), "seq"),
+        (Dim((Term((B, S), 12),)), "12 * batch * seq"),
+        (Dim((Term((S, S), 1),), -1), "seq * seq - 1"),
+        (Dim((Term((B,)), Term((S,), 2)), 3), "batch + 2 * seq + 3"),
+        (Dim((Term((S,)),), 1, 2), "(seq + 1) // 2"),
+    ],
+)
+def test_an_expression_is_found_from_its_values(dim, text):
+    assert str(dim) == text
+    assert fit_dim([(sizes, dim.at(sizes)) for sizes in SIZES]) == dim
+
+
+def test_what_follows_no_rule_is_none():
+    assert fit_dim([(sizes, number) for sizes, number in zip(SIZES, [3, 1, 4, 1, 5, 9, 2], strict=True)]) is None
+
+
+def test_only_a_plain_name_is_a_symbol():
+    assert Dim((Term((S,)),)).symbol == S
+    for other in (Dim(offset=1), Dim((Term((S,), 2),)), Dim((Term((S, S)),)), Dim((Term((S,)),), 1)):
+        assert other.symbol is None
+
+
+@given(st.integers(1, 9), st.integers(0, 30), st.integers(1, 9), st.integers(0, 30), st.integers(1, 400))
+def test_corners_are_sizes_of_which_none_can_grow_alone(low, more, other_low, other_more, most):
+    limit = SizeLimit((B, S), max(most, low * other_low))
+    family = SizeFamily((SizeRange(B, low, low + more), SizeRange(S, other_low, other_low + other_more)), (limit,))
+    all_sizes = [
+        {B: b, S: s}
+        for b, s in itertools.product(range(low, low + more + 1), range(other_low, other_low + other_more + 1))
+        if b * s <= limit.most
+    ]
+    for corner in family.corners:
+        assert corner in all_sizes
+        assert not any(corner[B] <= each[B] and corner[S] <= each[S] and each != corner for each in all_sizes)
+    assert max(each[S] for each in all_sizes) == max(corner[S] for corner in family.corners)
+    assert max(each[B] for each in all_sizes) == max(corner[B] for corner in family.corners)
+
+
+def test_a_family_admits_what_is_in_its_ranges_and_limits():
+    family = SizeFamily((SizeRange(B, 1, 4), SizeRange(S, 2, 8)), (SizeLimit((B, S), 16),))
+    assert family.admits({B: 2, S: 8})
+    assert not family.admits({B: 4, S: 8})
+    assert not family.admits({B: 1, S: 1})
+    assert str(family.limits[0]) == "batch*seq<=16"

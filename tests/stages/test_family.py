@@ -1,0 +1,135 @@
+"""One file for all sizes: same bits as the user's model at any of them, within what is promised, and it stays small."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+
+from remat_cli.cli import main
+from tests.stages.any_size import WIDTH, save_encoder
+
+DIMS = ("--dim", "batch=1..3", "--dim", "seq=1..600")
+FIXED = ("--format", "json", "--quiet", "--force", "--no-capped-run", "--time-limit", "5s")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def cache(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("REMAT_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    return tmp_path_factory.mktemp("family")
+
+
+@pytest.fixture(scope="module")
+def encoder(folder) -> Path:
+    return save_encoder(folder / "encoder.onnx")
+
+
+@pytest.fixture(scope="module")
+def compiled(encoder, folder) -> Path:
+    """The encoder for any size, in a third of what it takes."""
+    assert main(["compile", str(encoder), "--budget", "33%", *DIMS, *FIXED, "-o", str(folder / "any.onnx")]) == 0
+    return folder / "any.onnx"
+
+
+def dims_of(path: Path) -> list[list[object]]:
+    graph = onnx.load(path).graph
+    return [
+        [dim.dim_param or dim.dim_value for dim in port.type.tensor_type.shape.dim]
+        for port in (*graph.input, *graph.output)
+    ]
+
+
+def test_bits_are_those_of_the_users_model_at_any_size(encoder, compiled):
+    assert dims_of(compiled) == dims_of(encoder) == [["batch", "seq", WIDTH]] * 2
+    chosen = np.random.default_rng(0)
+    sizes = [(1, 1), (3, 600), *((int(chosen.integers(1, 4)), int(chosen.integers(1, 601))) for _ in range(25))]
+    original, ours = (ort.InferenceSession(str(path)) for path in (encoder, compiled))
+    for batch, seq in sizes:
+        feeds = {"x": chosen.standard_normal((batch, seq, WIDTH)).astype(np.float32)}
+        assert np.array_equal(original.run(None, feeds)[0], ours.run(None, feeds)[0]), (batch, seq)
+
+
+def test_the_plan_says_for_which_sizes_and_what_they_showed(compiled):
+    plan = json.loads(compiled.with_suffix(".plan.json").read_text())
+    assert plan["request"]["family"]["ranges"] == [
+        {"name": "batch", "low": 1, "high": 3},
+        {"name": "seq", "low": 1, "high": 600},
+    ]
+    seen = plan["verification"]["family"]
+    assert {"batch": 3, "seq": 600} in [run["sizes"] for run in seen["runs"]]
+    assert {"batch": 1, "seq": 1} in [run["sizes"] for run in seen["runs"]]
+    assert all(run["outputs_identical"] for run in seen["runs"])
+    assert max(run["peak_bytes"] for run in seen["runs"]) <= seen["promised_bytes"] + 4096
+    assert seen["promised_bytes"] < max(run["original_peak_bytes"] for run in seen["runs"]) / 2
+
+
+def test_a_plan_is_verified_at_all_these_sizes_again(compiled, capsys):
+    assert main(["verify", str(compiled.with_suffix(".plan.json")), "--no-capped-run"]) == 0
+    assert "other sizes: 16 run in one session, outputs identical at 16 of them" in capsys.readouterr().out
+
+
+def test_a_larger_most_takes_no_more_ops(encoder, folder, compiled):
+    wider = folder / "wider.onnx"
+    dims = ("--dim", "batch=1", "--dim", "seq=1..1200")
+    assert main(["compile", str(encoder), "--budget", "33%", *dims, *FIXED, "-o", str(wider)]) == 0
+    assert dims_of(wider) == [[1, "seq", WIDTH]] * 2
+    ops = [len(onnx.load(path).graph.node[-1].attribute[0].g.node) for path in (compiled, wider)]
+    assert ops[0] == pytest.approx(ops[1], abs=12)
+
+
+def test_limits_are_kept(encoder, folder, capsys):
+    limited = folder / "limited.onnx"
+    words = [*DIMS, "--limit", "batch*seq<=600", "--budget", "50%", *FIXED, "-o", str(limited)]
+    assert main(["compile", str(encoder), *words]) == 0
+    runs = json.loads(capsys.readouterr().out)["verification"]["family"]["runs"]
+    sizes = [(run["sizes"]["batch"], run["sizes"]["seq"]) for run in runs]
+    assert all(batch * seq <= 600 for batch, seq in sizes)
+    assert {(1, 600), (3, 200)} <= set(sizes)
+
+
+def test_a_family_without_a_plan_is_not_called_impossible(encoder, folder, capsys):
+    code = main(["compile", str(encoder), "--budget", "5%", *DIMS, *FIXED, "-o", str(folder / "none.onnx")])
+    assert code == 4
+    assert json.loads(capsys.readouterr().out)["solution"]["status"] == "not_found"
+    assert not (folder / "none.onnx").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--dim", "seq=9..1"), "dimension seq=9..1: the range ends before it begins: write seq=1..9"),
+        (("--dim", "seq=0..4"), "the size must be a positive integer"),
+        (("--limit", "batch*seq<=10"), "--limit batch*seq<=10: there is no --dim batch; give its range first"),
+        ((*DIMS, "--limit", "batch*seq<=0"), "limit 'batch*seq<=0' is not a limit on a product of dimensions"),
+        ((*DIMS, "--limit", "seq"), "write 'batch*seq<=16384'"),
+        (("--dim", "batch=2..3", "--dim", "seq=4..9", "--limit", "batch*seq<=7"), "the least ones are above it"),
+        (("--dim", "batch=1..3"), "the model has unbound dimensions: add --dim seq=N"),
+    ],
+)
+def test_sizes_that_make_no_sense_are_one_line(encoder, folder, capsys, words, said):
+    assert main(["compile", str(encoder), "--budget", "50%", *words, "-q", "-o", str(folder / "no.onnx")]) == 2
+    err = capsys.readouterr().err
+    assert said in err
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize("command", [("train", "--loss", "mse"), ("max-batch", "--loss", "mse", "--budget", "1GiB")])
+def test_training_steps_are_of_one_size(encoder, folder, capsys, command):
+    assert main([command[0], str(encoder), *command[1:], *DIMS, "-q"]) == 2
+    assert "of one size" in capsys.readouterr().err
+
+
+def test_several_devices_are_for_one_size(encoder, folder, capsys):
+    words = ["--device", "cpu", "--device", "cpu:1threads", *DIMS, "--budget", "50%", "-o", str(folder / "d.onnx")]
+    assert main(["compile", str(encoder), *words, "-q"]) == 2
+    assert "of one size" in capsys.readouterr().err
