@@ -11,7 +11,7 @@ import onnxruntime as ort
 import pytest
 
 from remat_cli.cli import main
-from tests.stages.any_size import WIDTH, save_encoder
+from examples.make_encoder import WIDTH, save_encoder
 
 DIMS = ("--dim", "batch=1..3", "--dim", "seq=1..600")
 FIXED = ("--format", "json", "--quiet", "--force", "--no-capped-run", "--time-limit", "5s")

@@ -1,4 +1,4 @@
-"""A small encoder of any batch and length, as exporters write it."""
+"""Build examples/encoder.onnx: a small transformer encoder for any batch and length, seeded."""
 
 from pathlib import Path
 
@@ -49,3 +49,7 @@ def save_encoder(path: Path, layers: int = 2) -> Path:
     graph = helper.make_graph(nodes, "encoder", ports[:1], ports[1:], held)
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
     return path
+
+
+if __name__ == "__main__":
+    save_encoder(Path(__file__).with_name("encoder.onnx"))
