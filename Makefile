@@ -133,6 +133,9 @@ bench-real: $(STAMP) $(if $(wildcard $(REAL_MODELS)/*.onnx),,bench-real-models) 
 	$(BIN)/python -m bench.real.measure --models $(REAL_MODELS) $(REAL)
 	$(BIN)/python -m bench.real.report
 
+bench-any-size: $(STAMP)  ## encoders compiled for any length: peaks, times, bits, what stays resident; ten minutes
+	$(BIN)/python -m bench.any_size --write
+
 bench-process: $(STAMP)  ## what processes hold that load and run each model, before and after, rows that are missing, two hours
 	$(BIN)/python -m bench.process --models $(REAL_MODELS)
 	$(BIN)/python -m bench.process --write

@@ -10,8 +10,8 @@ import onnx
 import onnxruntime as ort
 import pytest
 
-from remat_cli.cli import main
 from examples.make_encoder import WIDTH, save_encoder
+from remat_cli.cli import main
 
 DIMS = ("--dim", "batch=1..3", "--dim", "seq=1..600")
 FIXED = ("--format", "json", "--quiet", "--force", "--no-capped-run", "--time-limit", "5s")
