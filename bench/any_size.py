@@ -133,9 +133,9 @@ def main() -> None:
             "# Encoders for any length",
             "",
             f"Made by `python -m bench.any_size --length {options.length} --budget {options.budget} --write`.",
-            "Peaks are those of runs at the largest length, without weights. Times are against the original, the least of",
-            "runs in turns. Resident is what a process holds of its own for the lengths 100, most, most/16, most/2, 1: the",
-            "original, the file, and the file after the largest length alone.",
+            "Peaks are those of runs at the largest length, without weights. Times are against the original, the",
+            "least of runs in turns. Resident is what a process holds of its own after runs of the lengths 100, most,",
+            "most/16, most/2, 1: the original, the file, and the file after the largest length alone.",
             "",
             "| layers x width | most | budget | peak at most | share | time at 128 | time at 2,048 | same bits | "
             "resident | nodes | compiled in |",
