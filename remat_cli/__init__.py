@@ -62,6 +62,7 @@ def compile(
     max_overhead: str | float | None = None,
     split: str | None = None,
     max_tiles: int | None = None,
+    max_tensor: str | int | None = None,
     split_axis: str | int | None = None,
     allow_reassociation: bool | None = None,
     external_data: bool | None = None,

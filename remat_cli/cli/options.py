@@ -145,6 +145,11 @@ solver_options = _group(
 
 split_options = _group(
     _option(
+        "--max-tensor",
+        metavar="BYTES",
+        help="No tensor that an op makes may be larger, outputs excepted: --max-tensor 128MiB.",
+    ),
+    _option(
         "--split",
         type=click.Choice(["auto", "off", "max"]),
         help="Run large ops in tiles, one after the other: where the budget needs it, never, or wherever it saves "

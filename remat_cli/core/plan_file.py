@@ -48,10 +48,10 @@ class PlanRequest(msgspec.Struct, frozen=True):
     `budget_scope` says what it bounds (plans of older versions have `total` for `live`). `plain`: the steady form was
     not wanted.
     `split`, `max_tiles`, `split_axis` and `allow_reassociation` say which splits were looked for; plans of versions
-    that knew none have `off`. `process_budget_bytes` bounds the process, mapped pages of files with it where
-    `count_mapped` (None: the budget bounds what is live). `external_data` is whether weights were to go into a file of
-    their own (None: where they are large), and `packed_weights` whether copies as kernels pack them were to go there
-    too. `custom_ops` are the libraries whose operators the model has.
+    that knew none have `off`; no tensor was to be larger than `max_tensor_bytes`. `process_budget_bytes` bounds the
+    process, mapped pages of files with it where `count_mapped` (None: the budget bounds what is live). `external_data`
+    is whether weights were to go into a file of their own (None: where they are large), and `packed_weights` whether
+    copies as kernels pack them were to go there too. `custom_ops` are the libraries whose operators the model has.
     """
 
     budget: str
@@ -67,6 +67,7 @@ class PlanRequest(msgspec.Struct, frozen=True):
     max_tiles: int = 32
     split_axis: str = "auto"
     allow_reassociation: bool = False
+    max_tensor_bytes: int | None = None
     custom_ops: tuple[str, ...] = ()
     process_budget_bytes: int | None = None
     external_data: bool | None = None

@@ -65,6 +65,34 @@ class SplitAxis(msgspec.Struct, frozen=True):
         return tuple(axis for axis in meaning[self.kind] if 0 <= axis < rank)
 
 
+class LargeTensor(msgspec.Struct, frozen=True):
+    """A tensor above the cap on tensors that stays whole, and why: `op` makes or reads it."""
+
+    name: str
+    size_bytes: int
+    op: str
+    kind: Literal["input", "output", "weight", "inside"]
+
+
+def large_tensors(graph: Graph, most_bytes: int) -> tuple[LargeTensor, ...]:
+    """What of a model is larger than a cap: tensors with storage of their own, inputs, outputs and weights."""
+    found: list[LargeTensor] = []
+    readers = {tensor: op.name for op in reversed(graph.ops) for tensor in op.inputs}
+    for number, tensor in enumerate(graph.tensors):
+        if tensor.size_bytes <= most_bytes or tensor.view_of is not None:
+            continue
+        if tensor.producer is None:
+            found.append(LargeTensor(tensor.name, tensor.size_bytes, readers.get(number, ""), "input"))
+        else:
+            kind: Literal["output", "inside"] = "output" if tensor.kept else "inside"
+            found.append(LargeTensor(tensor.name, tensor.size_bytes, graph.ops[tensor.producer].name, kind))
+    users = {weight: op.name for op in reversed(graph.ops) for weight in op.weights}
+    for number, weight in enumerate(graph.weights):
+        if weight.size_bytes > most_bytes:
+            found.append(LargeTensor(weight.name, weight.size_bytes, users.get(number, ""), "weight"))
+    return tuple(found)
+
+
 def parse_split_axis(text: str) -> SplitAxis:
     """Read `auto`, an axis number such as `2` or `-1`, a letter of NCHW, or a name such as `height`.
 
@@ -88,7 +116,8 @@ DEFAULT_RACE_SHARE = Fraction(3, 10)
 class SplitOptions(msgspec.Struct, frozen=True):
     """Which splits may be made; `allow_reassociation` admits those that add in another order.
 
-    Once a split fits, rivals are measured beside it for `race_share` of the time limit.
+    Once a split fits, rivals are measured beside it for `race_share` of the time limit. No tensor that an op makes may
+    be larger than `max_tensor_bytes` (None: any size), outputs of the model excepted.
     """
 
     mode: SplitMode = "auto"
@@ -96,6 +125,7 @@ class SplitOptions(msgspec.Struct, frozen=True):
     axis: SplitAxis = SplitAxis()
     allow_reassociation: bool = False
     race_share: Fraction = DEFAULT_RACE_SHARE
+    max_tensor_bytes: int | None = None
 
 
 class Region(msgspec.Struct, frozen=True):

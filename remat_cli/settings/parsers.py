@@ -16,6 +16,7 @@ from remat_cli.settings.devices import parse_devices
 from remat_cli.settings.train import parse_pairs, parse_train
 
 LEAST_PROCESS_BYTES = 2**29
+LEAST_TENSOR_BYTES = 2**10
 
 
 def parse_seconds(value: object) -> float:
@@ -146,6 +147,13 @@ def _parse_solvers(value: object) -> object:
     return {str(name).replace("_", "-"): options or {} for name, options in value.items()}
 
 
+def _parse_max_tensor(value: object) -> int:
+    most = parse_bytes(str(value))
+    if most < LEAST_TENSOR_BYTES:
+        raise ConfigError(f"--max-tensor {value}: tensors of less than 1KiB are not cut: write one such as 128MiB")
+    return most
+
+
 def _parse_path(value: object) -> Path:
     return Path(str(value)).expanduser()
 
@@ -168,6 +176,7 @@ PARSERS: Mapping[str, Callable[[object], object]] = {
     "race": _parse_race,
     "split": _parse_split,
     "split_axis": _parse_axis,
+    "max_tensor": _parse_max_tensor,
     "verify": _parse_verify,
     "time_limit": parse_seconds,
     "run_limit": parse_seconds,

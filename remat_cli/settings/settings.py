@@ -11,7 +11,7 @@ import msgspec
 from remat_cli.base.errors import ConfigError
 from remat_cli.base.files import check_target
 from remat_cli.base.processes import available_cores
-from remat_cli.core.budget import Budget, Scope
+from remat_cli.core.budget import Budget, Scope, parse_budget
 from remat_cli.core.conditions import Conditions
 from remat_cli.core.profile import DeviceSpec
 from remat_cli.core.sizes import SizeFamily, SizeLimit, SizeRange
@@ -39,6 +39,7 @@ class Settings(
         "gap_share": "gap",
         "max_overhead_share": "max_overhead",
         "race_share": "race",
+        "max_tensor_bytes": "max_tensor",
     },
 ):
     """All settings of a run. Keys of a YAML file are these names, without units (`time_limit`, `gap`, `max_overhead`).
@@ -49,12 +50,13 @@ class Settings(
     where they are large); a process maps it, and `count_mapped` counts that against a budget on the process. `plain`
     leaves out the form in which later runs take what the first one took.
     `threads` are the solver's (0: all cores), `intra_op_threads` the profile's and the run's (0: the runtime's own
-    default). `max_tiles` is the most tiles of one region; `allow_reassociation` admits splits that add in another
-    order, which changes the last bits of outputs. `options` are the chosen solver's, `solvers` those of any solver by
-    name. `gap_share` and `max_overhead_share` are shares of the baseline time; `race_share` is the share of the time
-    limit after which no more rival splits are measured. `run_limit_seconds` is how long runs of the model may show no
-    progress, `memory_limit_bytes` what each process may have (None: what the machine has). `work_dir` keeps
-    intermediate files (None: a temporary directory, removed afterwards). `cache_dir` holds measured profiles.
+    default). `max_tiles` is the most tiles of one region, `max_tensor_bytes` the most of a tensor that an op makes;
+    `allow_reassociation` admits splits that add in another order, which changes the last bits of outputs. `options` are
+    the chosen solver's, `solvers` those of any solver by name. `gap_share` and `max_overhead_share` are shares of the
+    baseline time; `race_share` is the share of the time limit after which no more rival splits are measured.
+    `run_limit_seconds` is how long runs of the model may show no progress, `memory_limit_bytes` what each process may
+    have (None: what the machine has). `work_dir` keeps intermediate files (None: a temporary directory, removed
+    afterwards). `cache_dir` holds measured profiles.
     """
 
     budget: Budget | None = None
@@ -69,6 +71,7 @@ class Settings(
 
     split: SplitMode = "auto"
     max_tiles: int = 32
+    max_tensor_bytes: int | None = None
     split_axis: SplitAxis = SplitAxis()
     allow_reassociation: bool = False
     race_share: Fraction = DEFAULT_RACE_SHARE
@@ -185,7 +188,14 @@ class Settings(
     @property
     def splits(self) -> SplitOptions:
         """Which splits may be made."""
-        return SplitOptions(self.split, self.max_tiles, self.split_axis, self.allow_reassociation, self.race_share)
+        return SplitOptions(
+            self.split,
+            self.max_tiles,
+            self.split_axis,
+            self.allow_reassociation,
+            self.race_share,
+            self.max_tensor_bytes,
+        )
 
     @property
     def budgets(self) -> dict[str, Budget]:
@@ -257,6 +267,8 @@ def require_budget(settings: Settings) -> Budget:
     Raises:
         ConfigError: none was given.
     """
+    if settings.budget is None and settings.max_tensor_bytes is not None:
+        return parse_budget("100%")
     if settings.budget is None:
         raise ConfigError("no budget: add --budget 512MiB, --budget 80% or --budget min")
     return settings.budget

@@ -15,7 +15,7 @@ from remat_cli.core.profile import OpCost
 from remat_cli.splitting.again import copies_at_peak
 from remat_cli.splitting.bands import LEANS, Banding, BandRules, BandSize, Lean, band_ops
 from remat_cli.splitting.demands import UncutOp, band_works
-from remat_cli.splitting.estimate import Estimate, estimate
+from remat_cli.splitting.estimate import Estimate, estimate, piece_bytes
 from remat_cli.splitting.recast import Copied, Recast, layouts_apart, with_copies
 from remat_cli.splitting.recast_norms import norms_apart
 from remat_cli.splitting.schedule import in_order
@@ -32,6 +32,7 @@ MORE_NODES = 3  # times as many where nothing else fits
 GATE_NODES = 1.2  # per step: what holds the steps in place takes nodes too (measured: 0.9 to 1.4)
 MOST_STARTS, MOST_COPIES = 3, 8  # bandings in which ops are made again, and how many times over
 KEPT_SHARES = (0.75, 0.625, 0.5, 0.375, 0.25)  # of the bands of what is made again, that are not
+CAP_PARTS = (1, 2, 4)  # of a cap on tensors: how large bands may be
 MOST_UNCUT = 64  # ops found not to be cut as asked before a banding is given up
 LEAST_SHARE = 32  # tensors smaller than such a part of the largest are no burden
 
@@ -84,6 +85,18 @@ class BandSearch:
             self._make_again(free_bytes, ends)
             best = self._cheapest(free_bytes)
         return None if best is None else self._refined(best, free_bytes, ends)
+
+    def capped(self, most_bytes: int, ends: float) -> list[BandCandidate]:
+        """Bandings in which no tensor should be larger than that, the cheapest first; those that fail last."""
+        found: dict[int, BandCandidate] = {}
+        for part, crossing, lean in product(CAP_PARTS, CROSSINGS, LEANS):
+            size = BandSize(most_bytes // part, int(crossing * most_bytes) // part)
+            candidate = self.banded(BandRules(most_bytes + 1, lean, self.limits.axis), size)
+            if candidate is not None:
+                found[id(candidate)] = candidate
+            if found and time.monotonic() > ends:
+                break
+        return sorted(found.values(), key=lambda each: (_largest_made(each) > most_bytes, each.cost.added_ns))
 
     @property
     def smallest(self) -> BandCandidate | None:
@@ -313,3 +326,11 @@ def nodes_of(view: ModelView, steps: Sequence[Step]) -> int:
         isinstance(step, CutStep | JoinStep | FillStep) and results_of(step)[0].tensor in view.blocked for step in steps
     )
     return int(len(steps) * (1 + GATE_NODES) + views)
+
+
+def _largest_made(candidate: BandCandidate) -> int:
+    """The largest value that a step makes, outputs of the model excepted."""
+    view = candidate.cast.view
+    pieces = (piece for step in candidate.steps for piece in results_of(step))
+    inside = (piece for piece in pieces if piece.slab is not None or not view.tensors[piece.tensor].kept)
+    return max((int(piece_bytes(view, piece)) for piece in inside), default=0)

@@ -71,6 +71,11 @@ class SplitProposer:
             found.append(self._of_bands(banded, free_bytes))
         return tuple(sorted(found, key=_likely_price))
 
+    def capped(self, most_bytes: int, free_bytes: int) -> tuple[SplitProposal, ...]:
+        """Splittings in which no tensor should be larger than that, the cheaper first."""
+        ends = time.monotonic() + max(LEAST_SECONDS, self.limits.seconds)
+        return tuple(self._of_bands(found, free_bytes) for found in self._bands.capped(most_bytes, ends))
+
     def obstacle(self, floor_op: int | None, free_bytes: int) -> SplitObstacle | None:
         """What stands in the way of `free_bytes`, after a search; `floor_op` is what whole ops cannot do without."""
         return explain(self.timeline, self._regions.stuck, floor_op, free_bytes, self._bands.smallest)

@@ -13,7 +13,7 @@ from remat_cli.stages.platform import Platform
 from remat_cli.stages.prepare import Prepared
 from remat_cli.stages.profile import is_cut_into_sessions
 from remat_cli.stages.solve import answer, unsolved
-from remat_cli.stages.splitter import WHOLE_SHARE, Splitter
+from remat_cli.stages.splitter import WHOLE_SHARE, Splitter, inside_above
 from remat_cli.stages.write import write_within_budget
 
 FREE_PERCENT = 0.5  # a plan of whole ops that costs no more than this is taken as it is
@@ -40,6 +40,8 @@ def plan_model(
     whole = write_within_budget(first, search, progress)
     if request.conditions.family is not None:
         return whole if mode == "off" else FamilyPlanner(whole, question, request, work, progress).best()
+    if (most := request.splits.max_tensor_bytes) is not None and mode != "off" and inside_above(prepared.graph, most):
+        return Splitter(whole, question, request, work, progress).best()
     if mode == "off" or (mode == "auto" and _is_free(whole)):
         return whole
     return Splitter(whole, question, request, work, progress).best()

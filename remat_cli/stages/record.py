@@ -150,6 +150,7 @@ def _request(planned: PlannedModel, request: CompileRequest) -> PlanRequest:
         max_tiles=splits.max_tiles,
         split_axis=splits.axis.text,
         allow_reassociation=splits.allow_reassociation,
+        max_tensor_bytes=splits.max_tensor_bytes,
     )
 
 

@@ -14,12 +14,13 @@ from remat_cli.base import progress as stages
 from remat_cli.base.processes import available_cores
 from remat_cli.base.progress import Progress
 from remat_cli.core.floor import working_set_floor
+from remat_cli.core.graph import Graph
 from remat_cli.core.plan import Plan
 from remat_cli.core.problem import make_problem
 from remat_cli.core.profile import Profile
 from remat_cli.core.simulate import baseline
 from remat_cli.core.solver_run import Status
-from remat_cli.core.splits import Region, RegionFacts, Splitting, regions_of_ops
+from remat_cli.core.splits import LargeTensor, Region, RegionFacts, Splitting, large_tensors, regions_of_ops
 from remat_cli.splitting.build import split_model
 from remat_cli.splitting.obstacle import SplitObstacle
 from remat_cli.splitting.propose import SplitProposal, SplitProposer
@@ -46,6 +47,7 @@ AIMS = (1.0, 0.985, 0.95, 0.9, 0.8, 0.65, 0.5)  # shares of the budget to aim at
 RUNGS = 16  # budgets tried for `min`, each a part below the last
 RUNG_SHARES = (0.85, 0.95, 0.985)  # of the last one: ever smaller steps, where a larger one leads nowhere
 RUNG_MARGIN = 3.5  # rungs may cost so many times the allowed overhead by estimate: measured, they often cost less
+MOST_CAPPED = 6  # splits under a cap on tensors that are measured
 MOST_TRIALS, FEW_TRIALS = 4, 2  # splits that are measured, of short and long models
 LONG_NS = 1_000_000_000
 DEAR_PERCENT = 5.0  # a split that costs more is compared with others
@@ -80,6 +82,8 @@ class Splitter:
     def best(self) -> PlannedModel:
         """The better of the whole plan and the best one with splits."""
         self.progress.stage(stages.SPLITTING)
+        if self.request.splits.max_tensor_bytes is not None:
+            return self._capped(self.request.splits.max_tensor_bytes)
         found = self._or_known(self._least() if self.question.least else self._within(AIMS))
         if found is None:
             return self._without_splits()
@@ -122,6 +126,38 @@ class Splitter:
     def _free_bytes(self) -> int:
         """What the budget leaves to activations and workspace."""
         return self.question.problem.memories[0].free_bytes
+
+    def _capped(self, most_bytes: int) -> PlannedModel:
+        """The fastest of a few splits in which no tensor inside is larger than that; none where some stay so large."""
+        best: PlannedModel | None = None
+        left: tuple[LargeTensor, ...] = inside_above(self.whole.prepared.graph, most_bytes)
+        for proposal in islice(self.search.capped(most_bytes, self._free_bytes), MOST_CAPPED):
+            trial = self._measure(proposal, None)
+            found = None if trial is None else self._plan(trial)
+            if trial is None or found is None or found.written is None:
+                continue
+            above = inside_above(trial.prepared.graph, most_bytes)
+            if not above:
+                best = found if best is None else min(best, found, key=self._rank)
+            elif sum(each.size_bytes for each in above) < sum(each.size_bytes for each in left):
+                left = above
+            if best is not None and not self._is_dear(best):
+                break
+        return best or self._above_cap(left, most_bytes)
+
+    def _above_cap(self, left: Sequence[LargeTensor], most_bytes: int) -> PlannedModel:
+        """No plan, and the largest tensor that could not be cut."""
+        run = replace(self.whole.answer.run, status=Status.NOT_FOUND, plan=None)
+        largest = max(left, key=lambda each: each.size_bytes, default=None)
+        text = (
+            None
+            if largest is None
+            else (
+                f"tensor '{largest.name}' of {largest.size_bytes:,} bytes stays whole, more than --max-tensor "
+                f"{most_bytes:,}: op '{largest.op}' makes it, and no part of it alone"
+            )
+        )
+        return replace(self.whole, answer=replace(self.whole.answer, run=run), written=None, obstacle=text)
 
     def _rank(self, planned: PlannedModel) -> int:
         """Less is better: memory for `min`, time otherwise."""
@@ -320,6 +356,11 @@ class Splitter:
             whole_profile=self.whole.profile,
             whole_floor_bytes=self.whole.answer.run.floor.bytes,
         )
+
+
+def inside_above(graph: Graph, most_bytes: int) -> tuple[LargeTensor, ...]:
+    """Tensors inside a model that are larger than a cap."""
+    return tuple(each for each in large_tensors(graph, most_bytes) if each.kind == "inside")
 
 
 def _as_planned(found: PlannedModel) -> PlannedModel:
