@@ -1,4 +1,4 @@
-"""Paging: the shared vectors, what must hold of any chain and graph, and an exhaustive search beside the exact model."""
+"""Paging: the shared vectors, what must hold of any chain and graph, an exhaustive search beside the exact model."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from remat_cli.core.paging import PagedProblem, PagedSchedule, PagedTensor, Transfer
+from remat_cli.base.errors import BrokenSolver
+from remat_cli.core.paging import Link, PagedProblem, PagedSchedule, PagedTensor, Transfer
 from remat_cli.core.paging_judge import follow_paging
 from remat_cli.core.solver_run import Status
 from remat_cli.solvers._paging import comm as comm_module
@@ -266,18 +267,16 @@ def test_a_gap_between_neighbours_pays_where_a_stall_has_to_be():
 
 
 def test_a_write_may_end_and_a_read_start_while_one_step_runs():
-    """The step has room for either tensor but not both; a program that counts both at once has no stall-free answer."""
-    tensors = (PagedTensor(2, (-1, 0, 3)), PagedTensor(2, (-1, 2), is_hosted=True), PagedTensor(1, (1, 2)))
-    problem = PagedProblem((3, 4, 1, 4), (0, 1, 0, 0), tensors, 4, paged_link())
+    """No stall: x goes while step 1 runs, and y comes. A bound that counts both at once would say two more."""
+    tensors = (PagedTensor(2, (0, 4)), PagedTensor(2, (-1, 2), is_hosted=True))
+    problem = PagedProblem((1, 4, 1, 2, 1), (0, 0, 0, 0, 0), tensors, 2, paged_link())
     answer = page(problem, limits())
     assert answer.run is not None
-    assert answer.run.makespan == least_makespan(problem)
-    assert answer.bound <= answer.run.makespan
+    assert fluid_bounds([problem], limits()) == [9]
+    assert answer.run.makespan == least_makespan(problem) == answer.bound == 9
 
 
 def test_illegal_starts_are_a_bug_of_whoever_gives_them():
-    from remat_cli.base.errors import BrokenSolver
-
     tensors = (PagedTensor(2, (0, 2)), PagedTensor(2, (1, 2)))
     problem = PagedProblem((1, 1, 1), (0, 2, 0), tensors, 4, paged_link())
     with pytest.raises(BrokenSolver, match=r"paging \(given\): illegal schedule: tensor 0"):
@@ -287,6 +286,4 @@ def test_illegal_starts_are_a_bug_of_whoever_gives_them():
 
 
 def paged_link():
-    from remat_cli.core.paging import Link
-
     return Link(1, 1)
