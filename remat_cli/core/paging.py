@@ -13,6 +13,7 @@ import msgspec
 from remat_cli.base.errors import ModelError
 
 Direction: TypeAlias = Literal["write", "read"]
+DIRECTIONS: tuple[Direction, ...] = ("write", "read")
 
 
 class Link(msgspec.Struct, frozen=True):
@@ -151,7 +152,7 @@ class PagedProblem(msgspec.Struct, frozen=True):
         return tuple(held)
 
 
-class Transfer(msgspec.Struct, frozen=True):
+class PageTransfer(msgspec.Struct, frozen=True):
     """A write of a tensor, or a read of it at the end of gap `gap`; `start` in ticks. A write has gap -1."""
 
     tensor: int
@@ -167,7 +168,7 @@ class PagedSchedule(msgspec.Struct, frozen=True):
     """
 
     starts: tuple[int, ...]
-    transfers: tuple[Transfer, ...] = ()
+    transfers: tuple[PageTransfer, ...] = ()
 
 
 class PagedRun(msgspec.Struct, frozen=True):

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from itertools import pairwise
 
 from remat_cli.base.errors import InvalidSchedule
-from remat_cli.core.paging import PagedProblem, PagedRun, PagedSchedule, Transfer
+from remat_cli.core.paging import PagedProblem, PagedRun, PagedSchedule, PageTransfer
 
 Held = tuple[int, int, int]
 """Bytes that are held from a tick up to another."""
@@ -48,7 +48,7 @@ def _step_ends(problem: PagedProblem, schedule: PagedSchedule) -> list[int]:
     return ends
 
 
-def _check_link(problem: PagedProblem, transfers: Iterable[Transfer]) -> None:
+def _check_link(problem: PagedProblem, transfers: Iterable[PageTransfer]) -> None:
     lanes: dict[str, list[tuple[int, int]]] = defaultdict(list)
     for transfer in transfers:
         span = transfer.start, transfer.start + problem.transfer_ticks(transfer.tensor, transfer.direction)
@@ -62,7 +62,7 @@ def _check_link(problem: PagedProblem, transfers: Iterable[Transfer]) -> None:
 def _held(problem: PagedProblem, schedule: PagedSchedule, ends: list[int], last: int) -> Iterator[Held]:
     """Every stretch of time in which some bytes are held."""
     yield from zip(problem.workspace_bytes, schedule.starts, ends, strict=True)
-    moved: dict[int, list[Transfer]] = defaultdict(list)
+    moved: dict[int, list[PageTransfer]] = defaultdict(list)
     for transfer in schedule.transfers:
         moved[transfer.tensor].append(transfer)
     for tensor in range(len(problem.tensors)):
@@ -70,7 +70,7 @@ def _held(problem: PagedProblem, schedule: PagedSchedule, ends: list[int], last:
 
 
 def _held_of(
-    problem: PagedProblem, starts: tuple[int, ...], ends: list[int], what: tuple[int, list[Transfer], int]
+    problem: PagedProblem, starts: tuple[int, ...], ends: list[int], what: tuple[int, list[PageTransfer], int]
 ) -> Iterator[Held]:
     """When a tensor is there: from where it is made or read to where it is no longer needed."""
     number, transfers, last = what
@@ -95,7 +95,7 @@ def _held_of(
     yield size, begin, last if tensor.is_kept else max(used, written or 0)
 
 
-def _written(problem: PagedProblem, number: int, made: int, writes: list[Transfer]) -> int | None:
+def _written(problem: PagedProblem, number: int, made: int, writes: list[PageTransfer]) -> int | None:
     """When a tensor is in the larger memory; None: never."""
     if problem.tensors[number].is_hosted:
         if writes:
@@ -110,7 +110,7 @@ def _written(problem: PagedProblem, number: int, made: int, writes: list[Transfe
     return writes[0].start + problem.transfer_ticks(number, "write")
 
 
-def _reads_by_gap(problem: PagedProblem, number: int, reads: list[Transfer]) -> dict[int, int]:
+def _reads_by_gap(problem: PagedProblem, number: int, reads: list[PageTransfer]) -> dict[int, int]:
     """Start of the read that ends each paged gap."""
     found: dict[int, int] = {}
     for read in reads:

@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from remat_cli.base.errors import InvalidSchedule, ModelError
-from remat_cli.core.paging import Link, PagedProblem, PagedSchedule, PagedTensor, Transfer
+from remat_cli.core.paging import Link, PagedProblem, PagedSchedule, PagedTensor, PageTransfer
 from remat_cli.core.paging_judge import follow_paging
 
 # Step 0 makes x (4 bytes), which steps 1 and 3 read; step 1 makes y (2), which step 2 reads; step 2 needs 5 besides.
@@ -20,7 +20,7 @@ PROBLEM = PagedProblem(
     budget_bytes=9,
     link=Link(1, 1),
 )
-PAGED = PagedSchedule((0, 2, 6, 14), (Transfer(X, "write", 2), Transfer(X, "read", 10, 1)))
+PAGED = PagedSchedule((0, 2, 6, 14), (PageTransfer(X, "write", 2), PageTransfer(X, "read", 10, 1)))
 
 
 def judge(schedule: PagedSchedule, **changes):
@@ -45,13 +45,15 @@ def test_a_step_before_the_write_is_over_has_its_bytes_too():
 
 
 def test_a_read_takes_all_its_room_at_once():
-    early = PagedSchedule((0, 2, 6, 13), (Transfer(X, "write", 2), Transfer(X, "read", 9, 1)))
+    early = PagedSchedule((0, 2, 6, 13), (PageTransfer(X, "write", 2), PageTransfer(X, "read", 9, 1)))
     assert judge(early).peak_bytes == 11
 
 
 def test_bytes_stay_while_a_step_reads_them_though_the_write_is_over():
     slow = replace(PROBLEM, durations_ns=(2, 9, 4, 1))
-    run = follow_paging(slow, PagedSchedule((0, 2, 11, 19), (Transfer(X, "write", 2), Transfer(X, "read", 15, 1))))
+    run = follow_paging(
+        slow, PagedSchedule((0, 2, 11, 19), (PageTransfer(X, "write", 2), PageTransfer(X, "read", 15, 1)))
+    )
     assert run.curve == ((0, 4), (2, 6), (11, 7), (15, 4), (20, 0))
 
 
@@ -59,7 +61,9 @@ def test_both_directions_of_a_link_take_their_own_time():
     link = Link(write_bytes=2, read_bytes=3, per_ns=1)
     assert (link.ticks, link.write_ticks, link.read_ticks) == (6, 3, 2)
     # in sixths: x is out at 24, in time for step 2 at 30; back 8 later
-    run = judge(PagedSchedule((0, 12, 30, 62), (Transfer(X, "write", 12), Transfer(X, "read", 54, 1))), link=link)
+    run = judge(
+        PagedSchedule((0, 12, 30, 62), (PageTransfer(X, "write", 12), PageTransfer(X, "read", 54, 1))), link=link
+    )
     assert (run.makespan, run.stall, run.peak_bytes) == (68, 8, 7)
 
 
@@ -72,14 +76,14 @@ def test_a_bandwidth_that_is_no_whole_number():
 def test_a_hosted_tensor_needs_no_write_and_may_come_late():
     problem = replace(PROBLEM, tensors=(PagedTensor(4, (-1, 3), is_hosted=True), PROBLEM.tensors[1]))
     there = follow_paging(problem, PagedSchedule((0, 2, 5, 9)))
-    late = follow_paging(problem, PagedSchedule((0, 2, 5, 13), (Transfer(X, "read", 9, 0),)))
+    late = follow_paging(problem, PagedSchedule((0, 2, 5, 13), (PageTransfer(X, "read", 9, 0),)))
     assert there.peak_bytes == 11
     assert (late.peak_bytes, late.makespan) == (7, 14)
 
 
 def test_one_write_serves_every_gap():
     problem = PagedProblem((1, 1, 1), (0, 0, 0), (PagedTensor(1, (0, 1, 2)),), 1, Link(1, 1))
-    moves = (Transfer(0, "write", 1), Transfer(0, "read", 2, 0), Transfer(0, "read", 4, 1))
+    moves = (PageTransfer(0, "write", 1), PageTransfer(0, "read", 2, 0), PageTransfer(0, "read", 4, 1))
     run = follow_paging(problem, PagedSchedule((0, 3, 5), moves))
     assert run.curve == ((0, 1), (6, 0))
     gone = replace(problem, tensors=(PagedTensor(1, (0, 1, 2)), PagedTensor(3, (0,))))
@@ -94,25 +98,25 @@ def test_a_kept_tensor_stays_to_the_end():
 def test_both_directions_at_once_on_a_duplex_link_only():
     tensors = (PagedTensor(4, (0, 3)), PagedTensor(2, (-1, 3), is_hosted=True))
     problem = replace(PROBLEM, tensors=tensors)
-    moves = (Transfer(0, "write", 2), Transfer(1, "read", 3, 0), Transfer(0, "read", 9, 0))
+    moves = (PageTransfer(0, "write", 2), PageTransfer(1, "read", 3, 0), PageTransfer(0, "read", 9, 0))
     both = PagedSchedule((0, 2, 5, 13), moves)
     with pytest.raises(InvalidSchedule, match="two transfers at once: one starts at 3, another ends at 6"):
         follow_paging(problem, both)
     assert follow_paging(replace(problem, link=Link(1, 1, is_duplex=True)), both).makespan == 14
 
 
-W, R = Transfer(X, "write", 2), Transfer(X, "read", 10, 1)
+W, R = PageTransfer(X, "write", 2), PageTransfer(X, "read", 10, 1)
 ILLEGAL = [
     ((0, 2, 5), (), "3 starts for 4 steps"),
     ((0, 1, 6, 14), (W, R), "step 1 starts at 1, before 2"),
     ((0, 2, 6, 14), (R,), "read at 10, but was never written"),
     ((0, 2, 6, 14), (W, W, R), "two transfers at once"),
-    ((0, 2, 6, 14), (W, Transfer(X, "write", 6), R), "written twice"),
-    ((0, 2, 6, 14), (Transfer(X, "write", 1), R), "written at 1, before it is made at 2"),
+    ((0, 2, 6, 14), (W, PageTransfer(X, "write", 6), R), "written twice"),
+    ((0, 2, 6, 14), (PageTransfer(X, "write", 1), R), "written at 1, before it is made at 2"),
     ((0, 2, 6, 13), (W, R), "there at 14, too late for step 3"),
-    ((0, 2, 6, 14), (Transfer(X, "write", 7), R), "two transfers at once"),
-    ((0, 2, 6, 14), (W, Transfer(X, "read", 10, 2)), "may not be away in gap 2"),
-    ((0, 2, 6, 18), (W, R, Transfer(X, "read", 14, 1)), "read twice in gap 1"),
+    ((0, 2, 6, 14), (PageTransfer(X, "write", 7), R), "two transfers at once"),
+    ((0, 2, 6, 14), (W, PageTransfer(X, "read", 10, 2)), "may not be away in gap 2"),
+    ((0, 2, 6, 18), (W, R, PageTransfer(X, "read", 14, 1)), "read twice in gap 1"),
 ]
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from remat_cli.base.errors import BrokenSolver
-from remat_cli.core.paging import Link, PagedProblem, PagedSchedule, PagedTensor, Transfer
+from remat_cli.core.paging import Link, PagedProblem, PagedSchedule, PagedTensor, PageTransfer
 from remat_cli.core.paging_judge import follow_paging
 from remat_cli.core.solver_run import Status
 from remat_cli.solvers._paging import comm as comm_module
@@ -280,7 +280,7 @@ def test_illegal_starts_are_a_bug_of_whoever_gives_them():
     tensors = (PagedTensor(2, (0, 2)), PagedTensor(2, (1, 2)))
     problem = PagedProblem((1, 1, 1), (0, 2, 0), tensors, 4, paged_link())
     with pytest.raises(BrokenSolver, match=r"paging \(given\): illegal schedule: tensor 0"):
-        page(problem, limits(), [PagedSchedule((0, 1, 2), (Transfer(0, "read", 1, 0),))])
+        page(problem, limits(), [PagedSchedule((0, 1, 2), (PageTransfer(0, "read", 1, 0),))])
     with pytest.raises(BrokenSolver, match="above the budget of 4"):
         page(problem, limits(), [PagedSchedule((0, 1, 2))])
 

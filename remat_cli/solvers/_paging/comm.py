@@ -117,21 +117,6 @@ def _is_dominated(row: NDArray[np.int64], kept: NDArray[np.int64]) -> bool:
     return bool(((kept[1] <= row[1]) & (kept[0] + behind <= row[0])).any())
 
 
-@dataclass(frozen=True)
-class _SlottedChain(PagedChain):
-    """Sizes in whole slots; a forward or backward hides the slots that the sum of times so far completes."""
-
-    hidden: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
-
-    @property
-    def forward_drain(self) -> tuple[int, ...]:
-        return self.hidden[0]
-
-    @property
-    def backward_drain(self) -> tuple[int, ...]:
-        return self.hidden[1]
-
-
 def _rounded_sets(chain: PagedChain, most: int) -> Iterator[PagedSet]:
     """Sets that the program finds in slots, and GREEDY's, with what they really take.
 
@@ -177,7 +162,8 @@ def _raised(chain: PagedChain, slots: int, sizes: list[int]) -> list[int] | None
     return [slots + (k == nearest) for k, slots in enumerate(sizes)]
 
 
-def _slotted(chain: PagedChain, slots: int, sizes: list[int]) -> _SlottedChain:
+def _slotted(chain: PagedChain, slots: int, sizes: list[int]) -> PagedChain:
+    """Sizes in whole slots; a stage hides the slots that the sum of times so far completes."""
     unit, figures = _slot_bytes(chain, slots), chain.chain
 
     def up(row: tuple[int, ...]) -> tuple[int, ...]:
@@ -195,7 +181,7 @@ def _slotted(chain: PagedChain, slots: int, sizes: list[int]) -> _SlottedChain:
         _hidden(chain.forward_ticks, unit * chain.link.write_ticks),
         _hidden(chain.backward_ticks, unit * chain.link.read_ticks),
     )
-    return _SlottedChain(rounded, chain.budget_bytes // unit * unit, chain.link, hidden)
+    return PagedChain(rounded, chain.budget_bytes // unit * unit, chain.link, hidden)
 
 
 def _hidden(ticks: tuple[int, ...], unit: int) -> tuple[int, ...]:

@@ -11,42 +11,55 @@ from typing import Any
 
 from ortools.sat.python import cp_model
 
-from remat_cli.core.paging import PagedProblem, PagedSchedule, Transfer
+from remat_cli.core.paging import DIRECTIONS, Direction, PagedProblem, PagedSchedule, PageTransfer
 from remat_cli.solvers._milp.cp_sat import WORK_PER_DETERMINISTIC_SECOND, Effort, Outcome, Watch, search
 from remat_cli.solvers._paging.hot import hot_gaps
 from remat_cli.solvers.base import Limits
 
-MOST_UNITS = 200_000  # of time in a model: what starts later than that propagates slowly
+MOST_UNITS = 50_000  # of time in an exact model: what starts later than that propagates slowly
 _ENERGY_LIMIT = 2**60
 
 
 @dataclass(frozen=True)
 class Grain:
-    """How many ticks and bytes make a unit of the model; what is no multiple is rounded up."""
+    """How many ticks and bytes make a unit of the model, and whether all that it counts is a multiple of them.
+
+    What is none is rounded up, so that schedules of the model are schedules, or down (`is_down`), so that every
+    schedule is one of the model and its bound holds: what runs at once in units runs at once at the end of each unit.
+    """
 
     ticks: int
     bytes_: int
     is_exact: bool
+    is_down: bool = False
 
     def time(self, ticks: int) -> int:
         """Units that so many ticks take."""
-        return -(-ticks // self.ticks)
+        return ticks // self.ticks if self.is_down else -(-ticks // self.ticks)
 
     def size(self, bytes_: int) -> int:
         """Units that so many bytes take."""
-        return -(-bytes_ // self.bytes_)
+        return bytes_ // self.bytes_ if self.is_down else -(-bytes_ // self.bytes_)
+
+    def room(self, bytes_: int) -> int:
+        """Units that a budget gives."""
+        return -(-bytes_ // self.bytes_) if self.is_down else bytes_ // self.bytes_
 
 
 def grain_of(problem: PagedProblem, horizon: int) -> Grain:
-    """The greatest common divisors, or more where the model would have too many units."""
-    moved = [(tensor, gap) for tensor, gap in hot_gaps(problem)]
-    lengths = [problem.transfer_ticks(tensor, direction) for tensor, _ in moved for direction in ("write", "read")]
-    common = math.gcd(*problem.durations, *lengths) or 1
-    ticks = common * max(1, -(-horizon // (common * MOST_UNITS)))
+    """The greatest common divisors, or bytes in larger units where the model could not add them up."""
+    moved = [tensor for tensor, _ in hot_gaps(problem)]
+    lengths = [problem.transfer_ticks(tensor, direction) for tensor in moved for direction in DIRECTIONS]
+    ticks = math.gcd(*problem.durations, *lengths) or 1
     sizes = [tensor.size_bytes for tensor in problem.tensors] + list(problem.workspace_bytes)
     unit = math.gcd(*sizes) or 1
     coarse = -(-sum(sizes) * -(-horizon // ticks) // (unit * _ENERGY_LIMIT)) or 1
-    return Grain(ticks, unit * coarse, ticks == common and coarse == 1)
+    return Grain(ticks, unit * coarse, coarse == 1)
+
+
+def coarser(grain: Grain, horizon: int, units: int, is_down: bool) -> Grain:
+    """About so many units up to the horizon."""
+    return Grain(max(grain.ticks, -(-horizon // units)), grain.bytes_, False, is_down)
 
 
 @dataclass(frozen=True)
@@ -89,7 +102,7 @@ class PagingModel:
         else:
             self.cp.add_no_overlap([interval for lane in self.lanes.values() for interval in lane])
         intervals, demands = zip(*self.held, strict=True) if self.held else ((), ())
-        self.cp.add_cumulative(intervals, demands, self.problem.budget_bytes // self.grain.bytes_)
+        self.cp.add_cumulative(intervals, demands, self.grain.room(self.problem.budget_bytes))
         self.cp.add(self._end(len(self.starts) - 1) >= least)
         self.cp.minimize(self._end(len(self.starts) - 1))
         return self
@@ -169,7 +182,7 @@ class PagingModel:
             self.writes[tensor] = start, is_written
         return self.writes[tensor]
 
-    def _ticks(self, tensor: int, direction: Any) -> int:
+    def _ticks(self, tensor: int, direction: Direction) -> int:
         return self.grain.time(self.problem.transfer_ticks(tensor, direction))
 
     def hint(self, schedule: PagedSchedule) -> None:
@@ -199,17 +212,17 @@ class PagingModel:
         transfers = dict.fromkeys(self._transfers(row[steps:]))
         return PagedSchedule(tuple(start * unit for start in row[:steps]), tuple(transfers))
 
-    def _transfers(self, rest: list[int]) -> Iterator[Transfer]:
+    def _transfers(self, rest: list[int]) -> Iterator[PageTransfer]:
         for number, each in enumerate(self.gaps):
             is_paged, read, write = rest[3 * number : 3 * number + 3]
             if is_paged:
                 if write >= 0:
-                    yield Transfer(each.tensor, "write", write * self.grain.ticks)
-                yield Transfer(each.tensor, "read", read * self.grain.ticks, each.gap)
+                    yield PageTransfer(each.tensor, "write", write * self.grain.ticks)
+                yield PageTransfer(each.tensor, "read", read * self.grain.ticks, each.gap)
 
 
-def search_exact(model: PagingModel, limits: Limits, found: Callable[[PagedSchedule], None]) -> Outcome:
-    """Solve within the limits; `found` takes every better schedule, in the model's own units of time."""
+def search_exact(model: PagingModel, seconds: float, limits: Limits, found: Callable[[PagedSchedule], None]) -> Outcome:
+    """Solve for so long, within the limits; `found` takes every better schedule, in the model's own units of time."""
     work = None if limits.work is None else limits.work / WORK_PER_DETERMINISTIC_SECOND
-    effort = Effort(limits.seconds_left, work, 0.0)
+    effort = Effort(min(seconds, limits.seconds_left), work, 0.0)
     return search(model.cp, model.read, effort, limits, Watch(found=lambda row: found(model.schedule(list(row)))))

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import NamedTuple
 
-from remat_cli.core.paging import PagedProblem, PagedSchedule, Transfer
+from remat_cli.core.paging import PagedProblem, PagedSchedule, PageTransfer
 from remat_cli.solvers._paging.hot import hot_gaps
 from remat_cli.solvers._paging.two_phases import first_room, two_phases
 
@@ -130,14 +130,14 @@ class _Clock:
     free: dict[str, int] = field(default_factory=dict)
     leaving: list[tuple[int, int]] = field(default_factory=list)
     gone: dict[int, int] = field(default_factory=dict)
-    transfers: list[Transfer] = field(default_factory=list)
+    transfers: list[PageTransfer] = field(default_factory=list)
 
-    def move(self, transfer: Transfer) -> int:
+    def move(self, transfer: PageTransfer) -> int:
         """Start a transfer at its time or when the link is free, and say when it is over."""
         lane = transfer.direction if self.problem.link.is_duplex else "both"
         start = max(transfer.start, self.free.get(lane, 0))
         self.free[lane] = start + self.problem.transfer_ticks(transfer.tensor, transfer.direction)
-        self.transfers.append(Transfer(transfer.tensor, transfer.direction, start, transfer.gap))
+        self.transfers.append(PageTransfer(transfer.tensor, transfer.direction, start, transfer.gap))
         return self.free[lane]
 
     def room(self, held: int, now: int) -> int:
@@ -156,7 +156,7 @@ def timed(problem: PagedProblem, placed: Placed) -> PagedSchedule:
         for tensor in sorted(chosen):
             spec = problem.tensors[tensor]
             if max(spec.uses[0], -1) == step - 1 and not spec.is_hosted:
-                clock.gone[tensor] = clock.move(Transfer(tensor, "write", now))
+                clock.gone[tensor] = clock.move(PageTransfer(tensor, "write", now))
         for _, choice in placed.reads:
             if choice.since == step - 1 and choice.tensor in clock.gone:
                 clock.leaving.append((max(now, clock.gone[choice.tensor]), problem.tensors[choice.tensor].size_bytes))
@@ -164,7 +164,7 @@ def timed(problem: PagedProblem, placed: Placed) -> PagedSchedule:
         for _, choice in sorted(item for item in placed.reads if item[0] == step):
             away = max(now, clock.gone.get(choice.tensor, 0))
             ready[choice.until] = max(
-                ready[choice.until], clock.move(Transfer(choice.tensor, "read", away, choice.gap))
+                ready[choice.until], clock.move(PageTransfer(choice.tensor, "read", away, choice.gap))
             )
         starts.append(max(now, ready[step]))
         now = starts[-1] + duration

@@ -29,11 +29,16 @@ class PagedState(NamedTuple):
 
 @dataclass(frozen=True)
 class PagedChain:
-    """A chain of stages 1..n, the loss among them, a budget for all that it holds, its input included, and a link."""
+    """A chain of stages 1..n, the loss among them, a budget for all that it holds, its input included, and a link.
+
+    `hidden` are the ticks of writes that each forward hides, and of reads that each backward hides, by stage, where
+    these are rounded (none: as long as they last).
+    """
 
     chain: Chain
     budget_bytes: int
     link: Link
+    hidden: tuple[tuple[int, ...], tuple[int, ...]] | None = None
 
     @property
     def stages(self) -> int:
@@ -95,13 +100,13 @@ class PagedChain:
 
     @property
     def forward_drain(self) -> tuple[int, ...]:
-        """Ticks of writes that each forward hides; fewer than it lasts in a rounded chain."""
-        return self.forward_ticks
+        """Ticks of writes that each forward hides."""
+        return self.forward_ticks if self.hidden is None else self.hidden[0]
 
     @property
     def backward_drain(self) -> tuple[int, ...]:
         """Ticks of reads that each backward hides."""
-        return self.backward_ticks
+        return self.backward_ticks if self.hidden is None else self.hidden[1]
 
     def step(self, stage: int, state: PagedState, off: int) -> tuple[PagedState, int] | None:
         """The step rule: pass a stage when `off` bytes of its input are paged; None where it cannot be.

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from remat_cli.base.errors import BrokenSolver, InvalidSchedule
@@ -10,7 +11,7 @@ from remat_cli.core.paging_judge import follow_paging
 from remat_cli.core.solver_run import Status
 from remat_cli.solvers._paging.chain_steps import ChainSteps, chain_steps, keep_all_actions
 from remat_cli.solvers._paging.comm import comm_sets
-from remat_cli.solvers._paging.exact import Grain, PagingModel, grain_of, search_exact
+from remat_cli.solvers._paging.exact import MOST_UNITS, Grain, PagingModel, coarser, grain_of, search_exact
 from remat_cli.solvers._paging.fluid import fluid_bounds
 from remat_cli.solvers._paging.hot import cut_bound, hot_gaps, is_possible
 from remat_cli.solvers._paging.lists import list_schedules
@@ -20,6 +21,8 @@ from remat_cli.solvers._paging.two_phases import two_phases
 from remat_cli.solvers.base import Limits
 
 MOST_GAPS = 4_000  # more optional intervals than this CP-SAT does not get to search
+# Units of time, share of what is left, and whether to round down: coarse models find schedules that fine ones do not.
+PASSES = ((2_000, 0.4, False), (20_000, 0.4, False), (20_000, 1.0, True))
 
 
 @dataclass(frozen=True)
@@ -73,6 +76,10 @@ def _unpaged(problem: PagedProblem) -> PagedSchedule:
     return PagedSchedule(tuple(starts))
 
 
+def _ignore(schedule: PagedSchedule) -> None:
+    """Schedules of a model whose times are rounded down are none."""
+
+
 @dataclass
 class _Search:
     """One call: the best so far, where it came from, and the best bound."""
@@ -103,22 +110,38 @@ class _Search:
             self.best, self.run, self.facts["best_from"] = schedule, run, source
 
     def exactly(self) -> None:
-        """CP-SAT with the best as hint; its bound counts where its units are exact."""
+        """CP-SAT with the best as hint; where it cannot count exactly, coarsely for schedules, then for a bound."""
         gaps = sum(1 for _ in hot_gaps(self.problem))
         if gaps > MOST_GAPS:
             self.facts["refused"] = f"{gaps} gaps are too many for CP-SAT"
             return
-        assert self.best is not None
         assert self.run is not None
-        grain = grain_of(self.problem, self.run.makespan)
-        model = PagingModel(self.problem, grain, self._horizon(grain)).build(
-            grain.time(self.bound) if grain.is_exact else 0
-        )
-        model.hint(self.best)
-        outcome = search_exact(model, self.limits, lambda schedule: self._found(schedule, grain))
-        self.facts |= outcome.facts | {"is_exact": grain.is_exact}
-        if grain.is_exact:
+        horizon = self.run.makespan
+        exact = grain_of(self.problem, horizon)
+        self.facts["is_exact"] = exact.is_exact and horizon <= MOST_UNITS * exact.ticks
+        if self.facts["is_exact"]:
+            self._run(exact, self.limits.seconds_left)
+            return
+        for units, share, is_down in PASSES:
+            if not self.is_over:
+                self._run(coarser(exact, self.run.makespan, units, is_down), share * self.limits.seconds_left)
+
+    def _run(self, grain: Grain, seconds: float) -> None:
+        """One model; its schedules count unless times were rounded down, its bound unless they were rounded up."""
+        assert self.best is not None
+        may_tell = not grain.is_down
+        may_bound = grain.is_exact or grain.is_down
+        model = PagingModel(self.problem, grain, self._horizon(grain)).build(self._least(grain))
+        if may_tell:
+            model.hint(self.best)
+        outcome = search_exact(model, seconds, self.limits, partial(self._found, grain) if may_tell else _ignore)
+        self.facts |= outcome.facts
+        if may_bound and not outcome.is_infeasible:
             self.bound = max(self.bound, outcome.bound * grain.ticks)
+
+    def _least(self, grain: Grain) -> int:
+        """The bound so far; a makespan in exact units is a whole number of them."""
+        return grain.time(self.bound) if grain.is_exact else self.bound // grain.ticks
 
     def _horizon(self, grain: Grain) -> int:
         """No later than the best so far, and where times are rounded up, as much later as that can make it."""
@@ -127,7 +150,7 @@ class _Search:
         events = 0 if grain.is_exact else len(self.best.starts) + len(self.best.transfers)
         return grain.time(self.run.makespan) + events
 
-    def _found(self, schedule: PagedSchedule, grain: Grain) -> None:
+    def _found(self, grain: Grain, schedule: PagedSchedule) -> None:
         self.offer("CP-SAT", retimed(self.problem, schedule, grain.ticks))
 
     def answer(self) -> PagingAnswer:

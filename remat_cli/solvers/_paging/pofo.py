@@ -6,7 +6,7 @@ the thesis: `C` is the least duration of a block's backwards, `OC` that of every
 kept, `D`, `DF` and `DB` backlogs in ticks of link time.
 
 Corrected: a run of the forward sweep may end at the stage before the loss, no gradient waits in the forward sweep, and
-in `C` only the stages that run are asked for room. Backlogs and bytes are rounded up to a quantum where one is given.
+in `C` only the stages that run are asked for room.
 """
 
 from collections.abc import Iterator
@@ -16,15 +16,14 @@ from typing import Literal, NamedTuple, TypeAlias
 
 from remat_cli.solvers._chains.actions import Action
 from remat_cli.solvers._paging.paged_chain import PagedChain
+from remat_cli.solvers._paging.pofo_kernels import NEVER
+from remat_cli.solvers._paging.pofo_tables import PofoFigures, PofoTables, fill_tables
 
 Variant: TypeAlias = Literal["corrected", "printed"]
 Forward: TypeAlias = tuple[bool, int, int, int, int]
 """Whether the stage before is stored whole, the stage, bytes kept, backlogs of writes and reads."""
 Block: TypeAlias = tuple[int, int, int, int]
 """First and last stage, bytes kept, backlog of reads."""
-
-NEVER = 2**62
-"""No plan; three of it still fit what Python adds fast."""
 
 
 class ForwardChoice(NamedTuple):
@@ -55,19 +54,37 @@ class PofoPlan:
 def pofo(chain: PagedChain, variant: Variant = "corrected", quantum_bytes: int = 0) -> PofoPlan | None:
     """The best plan, None where there is none; `printed` has no run of the forward sweep that ends before the loss.
 
-    With a quantum, bytes are rounded up to multiples of it, backlogs to what it takes on the link: far fewer states,
-    and a plan that still fits. The promise is then an upper bound of the optimum.
+    Without a quantum every state that comes up is one: exact, for a dozen stages or so. With one, bytes are rounded to
+    multiples of it, backlogs to what it takes on the link, and all states are gone through in compiled loops. What is
+    promised is then near, and whether the plan fits is to be seen.
+
+    Raises:
+        ModelError: the tables that the quantum makes are too large.
     """
-    return _Pofo(chain, variant, (False, True), quantum_bytes).plan()
+    return PofoRecurrences(chain, variant, (False, True), quantum_bytes).plan()
+
+
+def pofo_plans(chain: PagedChain, quantum_bytes: int) -> Iterator[PofoPlan]:
+    """Plans for the chain's budget and each that is some quanta less, the largest first, from the same tables.
+
+    Raises:
+        ModelError: the tables are too large.
+    """
+    search = PofoRecurrences(chain, "corrected", (False, True), quantum_bytes)
+    for spare in range(0, search.budget - search.a[0] + 1, quantum_bytes):
+        plan = search.plan(spare)
+        if plan is None:
+            return
+        yield plan
 
 
 def remat_only(chain: PagedChain, quantum_bytes: int = 0) -> PofoPlan | None:
     """The same without paging: the best plan of recomputation in which what is stored stays until it is used."""
-    return _Pofo(chain, "corrected", (False,), quantum_bytes).plan()
+    return PofoRecurrences(chain, "corrected", (False,), quantum_bytes).plan()
 
 
 @dataclass
-class _Pofo:
+class PofoRecurrences:
     """The tables of one chain, filled as far as they are asked for."""
 
     chain: PagedChain
@@ -76,34 +93,72 @@ class _Pofo:
     quantum_bytes: int
     blocks: dict[Block, BlockChoice] = field(default_factory=dict)
     forwards: dict[Forward, ForwardChoice] = field(default_factory=dict)
+    tables: PofoTables | None = None
 
     def __post_init__(self) -> None:
-        """The chain's figures under short names, bytes rounded up."""
+        """The chain's figures under short names, bytes rounded."""
         chain, figures = self.chain, self.chain.chain
         self.n = chain.stages
-        self.budget = chain.budget_bytes
+        unit = max(1, self.quantum_bytes)
+        self.budget = chain.budget_bytes // unit * unit
         self.write, self.read = chain.link.write_ticks, chain.link.read_ticks
         self.uF, self.uB = chain.forward_ticks, chain.backward_ticks
-        self.a, self.A = self._up(figures.value_bytes), self._up(chain.kept_bytes)
-        self.d = self._up(figures.gradient_bytes)
-        self.all_extra = self._up(figures.saving_extra_bytes)
-        self.bare_extra = self._up(figures.forward_extra_bytes)
-        self.back_extra = self._up(figures.backward_extra_bytes)
+        self.a, self.A = self._near(figures.value_bytes), self._near(chain.kept_bytes)
+        self.d = self._near(figures.gradient_bytes)
+        self.all_extra = self._near(figures.saving_extra_bytes)
+        self.bare_extra = self._near(figures.forward_extra_bytes)
+        self.back_extra = self._near(figures.backward_extra_bytes)
 
-    def _up(self, row: tuple[int, ...]) -> tuple[int, ...]:
+    def _near(self, row: tuple[int, ...]) -> tuple[int, ...]:
         unit = self.quantum_bytes
-        return tuple(-(-size // unit) * unit for size in row) if unit else tuple(row)
+        return tuple((2 * size + unit) // (2 * unit) * unit for size in row) if unit else tuple(row)
 
     def _ticks(self, backlog: int, per_byte: int) -> int:
-        """A backlog that is left, rounded up."""
+        """A backlog that is left, rounded."""
         unit = self.quantum_bytes * per_byte
-        return (-(-backlog // unit) * unit if unit else backlog) if backlog > 0 else 0
+        return ((2 * backlog + unit) // (2 * unit) * unit if unit else backlog) if backlog > 0 else 0
 
-    def plan(self) -> PofoPlan | None:
-        """Fill the tables from the question, and unwind what was chosen."""
-        start = (False, 1, 0, 0, 0)
-        ticks = self.forward(start).ticks
+    def plan(self, spare: int = 0) -> PofoPlan | None:
+        """Fill the tables from the question, and unwind what was chosen; `spare` bytes are left free all through."""
+        if self.budget < self.a[0]:
+            return None
+        if self.quantum_bytes and self.tables is None:
+            self.tables = fill_tables(self._figures())
+        start = (False, 1, spare, 0, 0)
+        ticks = self.forward_ticks(start)
         return None if ticks >= NEVER else self._unwound(ticks, start)
+
+    def _figures(self) -> PofoFigures:
+        stages = range(1, self.n + 1)
+        return PofoFigures(
+            budget=self.budget,
+            quantum=self.quantum_bytes,
+            write=self.write,
+            read=self.read,
+            last=self.last,
+            may_page=True in self.may_page,
+            forward_ticks=self.uF,
+            backward_ticks=self.uB,
+            whole_bytes=self.A,
+            value_bytes=self.a,
+            gradient_bytes=self.d,
+            bare_extra=self.bare_extra,
+            save_need=(0, *map(self.saving_need, stages)),
+            back_need=(0, *map(self.backward_need, stages)),
+        )
+
+    @property
+    def last(self) -> int:
+        """Where a run of the forward sweep may end at the latest."""
+        return self.n - 1 if self.variant == "corrected" else self.n - 2
+
+    def block_ticks(self, key: Block) -> int:
+        """C."""
+        return self.block(key).ticks if self.tables is None else self.tables.block(*key)
+
+    def forward_ticks(self, key: Forward) -> int:
+        """OC."""
+        return self.forward(key).ticks if self.tables is None else self.tables.forward(*key[:3], key[3:])
 
     def backward_need(self, s: int) -> int:
         """W: what the backward of s holds besides its input."""
@@ -151,7 +206,7 @@ class _Pofo:
         stay = max(0, (self.backward_need(s) - room) * self.read + backlog)
         after = self._ticks(backlog - self.uB[s] - stay, self.read)
         inner = (s + 1, t, kept + self.A[s], after) if s < t else None
-        ticks = self.block(inner).ticks if inner else 0
+        ticks = self.block_ticks(inner) if inner else 0
         if ticks >= NEVER:
             return NEVER, None
         left = max(0, after - ticks)
@@ -162,10 +217,10 @@ class _Pofo:
         """Duration of a block that is split after `end`, and its parts, the one that runs last first."""
         s, t, kept, backlog = key
         first = (s, end, kept, backlog)
-        ticks = self.block(first).ticks
+        ticks = self.block_ticks(first)
         left = self._ticks(backlog - ticks, self.read)
         second = (end + 1, t, kept + self.a[end], left)
-        if ticks >= NEVER or (more := self.block(second).ticks) >= NEVER:
+        if ticks >= NEVER or (more := self.block_ticks(second)) >= NEVER:
             return NEVER, first, second
         left = max(0, left - more)
         late = self.rows[s, end][1] + self.d[t] * self.read
@@ -185,9 +240,8 @@ class _Pofo:
         if max(self.saving_need(s), self.backward_need(s)) <= room:
             for is_paged in self.may_page if s < self.n and size else (False,):
                 yield ForwardChoice(self._all_forward(key, is_paged)[0], 0, is_paged)
-        last = self.n - 1 if self.variant == "corrected" else self.n - 2
         for is_paged in self.may_page if size else (False,):
-            for end in range(s, last + 1):
+            for end in range(s, self.last + 1):
                 need = self.a[end] + self.bare_extra[end] + (0 if end == s else self.a[end - 1])
                 if need > room + (size if is_paged and end > s else 0):
                     break
@@ -205,14 +259,14 @@ class _Pofo:
         if s == self.n:
             return total + max(0, out) + back, None
         rest = self._onward((True, s + 1), key, (is_paged, size), (out, back))
-        return min(NEVER, total + self.forward(rest).ticks), rest
+        return min(NEVER, total + self.forward_ticks(rest)), rest
 
     def _run_forward(self, key: Forward, end: int, is_paged: bool) -> tuple[int, Forward | None, Block | None]:
         """Duration when a run of stages keeps its input alone, what is left, and the block that comes back later."""
         is_whole, s, kept, unwritten, unread = key
         size = (self.A if is_whole else self.a)[s - 1]
         block = (s, end, kept + size, unread)
-        ticks = self.block(block).ticks
+        ticks = self.block_ticks(block)
         if ticks >= NEVER:
             return NEVER, None, None
         early, passed = 0, 0
@@ -223,7 +277,7 @@ class _Pofo:
         wait = max(0, early - (self.budget - kept - size) * self.write + unwritten)
         out, back = unwritten - passed - wait, self._ticks(unread - ticks, self.read)
         rest = self._onward((False, end + 1), key, (is_paged, size), (out, back))
-        return min(NEVER, passed + wait + ticks + self.forward(rest).ticks), rest, block
+        return min(NEVER, passed + wait + ticks + self.forward_ticks(rest)), rest, block
 
     def _onward(
         self, where: tuple[bool, int], key: Forward, copy: tuple[bool, int], backlogs: tuple[int, int]

@@ -3,7 +3,7 @@
 import heapq
 from collections.abc import Sequence
 
-from remat_cli.core.paging import PagedProblem, PagedSchedule, Transfer
+from remat_cli.core.paging import PagedProblem, PagedSchedule, PageTransfer
 
 
 def retimed(problem: PagedProblem, schedule: PagedSchedule, unit: int = 1) -> PagedSchedule:
@@ -28,7 +28,7 @@ def retimed(problem: PagedProblem, schedule: PagedSchedule, unit: int = 1) -> Pa
         begun = new[number] = max(begun, latest)
         heapq.heappush(running, (old[number] + -(-lengths[number] // unit) * unit, number))
     moved = zip(schedule.transfers, new[steps:], strict=True)
-    transfers = tuple(Transfer(each.tensor, each.direction, start, each.gap) for each, start in moved)
+    transfers = tuple(PageTransfer(each.tensor, each.direction, start, each.gap) for each, start in moved)
     return PagedSchedule(tuple(new[:steps]), transfers)
 
 

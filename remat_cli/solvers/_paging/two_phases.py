@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from remat_cli.core.paging import PagedProblem, PagedSchedule, Transfer
+from remat_cli.core.paging import PagedProblem, PagedSchedule, PageTransfer
 
 
 class _Away(NamedTuple):
@@ -86,9 +86,9 @@ def two_phases(problem: PagedProblem, turn: int, gaps: Mapping[int, int]) -> Pag
         return None
     total = _join(problem, forward, backward, needs)
     starts = [*forward.starts, *(total - end for end in reversed(backward.ends))]
-    writes = [Transfer(tensor, "write", start) for tensor, start in forward.transfers.items()]
+    writes = [PageTransfer(tensor, "write", start) for tensor, start in forward.transfers.items()]
     reads = [
-        Transfer(tensor, "read", total - start - problem.transfer_ticks(tensor, "read"), gaps[tensor])
+        PageTransfer(tensor, "read", total - start - problem.transfer_ticks(tensor, "read"), gaps[tensor])
         for tensor, start in backward.transfers.items()
     ]
     return PagedSchedule(tuple(starts), (*writes, *reversed(reads)))
