@@ -6,6 +6,7 @@ the start and reads until the end at one time, so that it forbids what a schedul
 that starts while one step runs. On chains both have the value of FRAC.
 """
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -15,7 +16,7 @@ from remat_cli.solvers._milp.process import Reply, ask_highs_in_turn, proved_val
 from remat_cli.solvers._paging.hot import cut_bound, hot_gaps, is_possible
 from remat_cli.solvers.base import Limits
 
-MOST_VARIABLES = 400_000  # what HiGHS takes minutes for
+MOST_VARIABLES = 200_000  # more than this HiGHS takes minutes for
 _MOST = 1_000.0  # what sizes and times are scaled to: floating point needs numbers of moderate size
 
 Term: TypeAlias = tuple[float, int]
@@ -42,12 +43,12 @@ def fluid_bounds(problems: Sequence[PagedProblem], limits: Limits) -> list[int]:
 
 @dataclass(frozen=True)
 class _Share:
-    """The part of a tensor that is away in a gap, its reads by slot, and its bytes held when steps start and end."""
+    """The part of a tensor that is away in a gap, and what of it was read before each slot, from the gap's first on."""
 
     tensor: int
     gap: int
     away: int
-    reads: dict[int, int]
+    read: dict[int, int]
 
 
 @dataclass
@@ -58,7 +59,7 @@ class _Fluid:
     upper: list[float] = field(default_factory=list)
     cost: list[int] = field(default_factory=list)
     rows: list[tuple[list[Term], float | None, float | None]] = field(default_factory=list)
-    writes: dict[int, dict[int, int]] = field(default_factory=dict)
+    written: dict[int, dict[int, int]] = field(default_factory=dict)
     shares: list[_Share] = field(default_factory=list)
     stalls: list[int] = field(default_factory=list)
 
@@ -108,38 +109,33 @@ class _Fluid:
     def _share(self, tensor: int, gap: int) -> None:
         """Reads bring back what is away, and never more than was written."""
         spec, size = self.problem.tensors[tensor], self._size(tensor)
-        first, last = 2 * spec.uses[gap] + 2, 2 * spec.uses[gap + 1]
-        reads = {slot: self._variable(size) for slot in range(first, last + 1)}
-        away = self._variable(size)
-        self.shares.append(_Share(tensor, gap, away, reads))
-        self.rows.append(([(1.0, away), *((-1.0, read) for read in reads.values())], 0.0, 0.0))
-        if spec.is_hosted:
-            return
-        written = self.writes.setdefault(tensor, {})
-        for slot in range(2 * spec.uses[0] + 2, last + 1):
-            if slot not in written:
-                written[slot] = self._variable(size)
-        for slot in range(first, last + 1):
-            self.rows.append((self._balance(tensor, reads, slot + 1), 0.0, None))
+        first, last = 2 * spec.uses[gap] + 2, 2 * spec.uses[gap + 1] + 1
+        share = _Share(tensor, gap, self._variable(size), {})
+        self._sums(share.read, first, last, size)
+        self.shares.append(share)
+        self.rows.append(([(1.0, share.away), (-1.0, share.read[last])], 0.0, 0.0))
+        if not spec.is_hosted:
+            written = self.written.setdefault(tensor, {})
+            self._sums(written, 2 * spec.uses[0] + 2, last, size)
+            for slot in range(first + 1, last + 1):
+                self.rows.append(([(1.0, written[slot]), (-1.0, share.read[slot])], 0.0, None))
 
-    def _balance(self, tensor: int, reads: dict[int, int], before: int) -> list[Term]:
-        """What was written before a slot, less what was read."""
-        out = [(1.0, write) for slot, write in self.writes[tensor].items() if slot < before]
-        return out + [(-1.0, read) for slot, read in reads.items() if slot < before]
+    def _sums(self, sums: dict[int, int], first: int, last: int, size: float) -> None:
+        """A variable for what was moved before each slot, up to the last; nothing before the first, then never less."""
+        for slot in range(max(first, *sums) + 1 if sums else first, last + 1):
+            sums[slot] = self._variable(size if slot > first else 0.0)
+            if slot > first:
+                self.rows.append(([(1.0, sums[slot]), (-1.0, sums[slot - 1])], 0.0, None))
 
     def _link_rows(self) -> None:
-        """What moves in a slot, in time; and no tensor is written more than once."""
+        """What moves in a slot, in time."""
         link = self.problem.link
         scale = self.byte_unit / self.tick_unit
-        moved: dict[tuple[int, str], list[Term]] = {}
-        for tensor, slots in self.writes.items():
-            self.rows.append(([(1.0, write) for write in slots.values()], None, self._size(tensor)))
-            for slot, write in slots.items():
-                moved.setdefault((slot, "write"), []).append((scale * link.write_ticks, write))
+        moved: dict[tuple[int, str], list[Term]] = defaultdict(list)
+        for sums in self.written.values():
+            _add_moves(moved, sums, scale * link.write_ticks, "write")
         for share in self.shares:
-            for slot, read in share.reads.items():
-                lane = "read" if link.is_duplex else "write"
-                moved.setdefault((slot, lane), []).append((scale * link.read_ticks, read))
+            _add_moves(moved, share.read, scale * link.read_ticks, "read" if link.is_duplex else "write")
         for (slot, _), terms in moved.items():
             step, is_step = divmod(slot, 2)
             if is_step:
@@ -164,8 +160,15 @@ class _Fluid:
     def _gone(self, share: _Share, before: int) -> int:
         """A variable for what is away when a slot starts: no more than is to be away, and no more than was written."""
         gone = self._variable(self._size(share.tensor))
-        back = [(-1.0, read) for slot, read in share.reads.items() if slot < before]
-        self.rows.append(([(1.0, share.away), *back, (-1.0, gone)], 0.0, None))
+        back = [(-1.0, share.read[before]), (-1.0, gone)]
+        self.rows.append(([(1.0, share.away), *back], 0.0, None))
         if not self.problem.tensors[share.tensor].is_hosted:
-            self.rows.append(([*self._balance(share.tensor, share.reads, before), (-1.0, gone)], 0.0, None))
+            self.rows.append(([(1.0, self.written[share.tensor][before]), *back], 0.0, None))
         return gone
+
+
+def _add_moves(moved: dict[tuple[int, str], list[Term]], sums: dict[int, int], ticks: float, lane: str) -> None:
+    """What each slot adds to a sum, in time, on a lane of the link."""
+    for slot, after in sums.items():
+        if slot - 1 in sums:
+            moved[slot - 1, lane] += [(ticks, after), (-ticks, sums[slot - 1])]

@@ -1,7 +1,8 @@
 """Paging of any graph's steps in a given order: simple schedules, a fluid bound, CP-SAT in between until they meet."""
 
+import time
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -21,6 +22,7 @@ from remat_cli.solvers._paging.two_phases import two_phases
 from remat_cli.solvers.base import Limits
 
 MOST_GAPS = 4_000  # more optional intervals than this CP-SAT does not get to search
+FLUID_SHARE = 0.4  # of the time that is left
 # Units of time, share of what is left, and whether to round down: coarse models find schedules that fine ones do not.
 PASSES = ((2_000, 0.4, False), (20_000, 0.4, False), (20_000, 1.0, True))
 
@@ -54,7 +56,7 @@ def page(problem: PagedProblem, limits: Limits, starts: Iterable[PagedSchedule] 
     for schedule in list_schedules(problem):
         search.offer("lists", schedule)
     if not search.is_over:
-        search.bound = max(bound, *fluid_bounds([problem], limits))
+        search.bound = max(bound, *fluid_bounds([problem], _part(limits, FLUID_SHARE)))
     if not search.is_over:
         search.exactly()
     return search.answer()
@@ -66,6 +68,11 @@ def page_chain(chain: PagedChain, limits: Limits) -> tuple[ChainSteps, PagingAns
     sets = [chain.greedy_set(), *(found.stages for found in comm_sets(chain))]
     made = (two_phases(steps.problem, steps.turn, steps.gaps(stages)) for stages in dict.fromkeys(sets))
     return steps, page(steps.problem, limits, (schedule for schedule in made if schedule is not None))
+
+
+def _part(limits: Limits, share: float) -> Limits:
+    """Limits that end after a share of what is left."""
+    return replace(limits, seconds=share * limits.seconds_left, started=time.monotonic())
 
 
 def _unpaged(problem: PagedProblem) -> PagedSchedule:
