@@ -3,7 +3,7 @@
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 from remat_cli.base.errors import BrokenSolver, InvalidSchedule
@@ -22,6 +22,7 @@ from remat_cli.solvers._paging.two_phases import two_phases
 from remat_cli.solvers.base import Limits
 
 MOST_GAPS = 4_000  # more optional intervals than this CP-SAT does not get to search
+FEW_GAPS, MOMENT = 40, 1.0  # with so few, CP-SAT is often done in so many seconds, before the fluid is even asked
 FLUID_SHARE = 0.4  # of the time that is left
 # Units of time, share of what is left, and whether to round down: coarse models find schedules that fine ones do not.
 PASSES = ((2_000, 0.4, False), (20_000, 0.4, False), (20_000, 1.0, True))
@@ -48,17 +49,19 @@ def page(problem: PagedProblem, limits: Limits, starts: Iterable[PagedSchedule] 
     if not is_possible(problem):
         return PagingAnswer(Status.INFEASIBLE, bound)
     search = _Search(problem, limits, bound)
-    if next(hot_gaps(problem), None) is None:
+    if not search.gaps:
         search.offer("nothing paged", _unpaged(problem))
         return search.answer()
     for start in starts:
         search.offer("given", start)
     for schedule in list_schedules(problem):
         search.offer("lists", schedule)
+    if not search.is_over and search.gaps <= FEW_GAPS:
+        search.exactly(MOMENT)
     if not search.is_over:
-        search.bound = max(bound, *fluid_bounds([problem], _part(limits, FLUID_SHARE)))
+        search.bound = max(search.bound, *fluid_bounds([problem], _part(limits, FLUID_SHARE)))
     if not search.is_over:
-        search.exactly()
+        search.exactly(limits.seconds_left)
     return search.answer()
 
 
@@ -116,22 +119,27 @@ class _Search:
         if self.run is None or run.makespan < self.run.makespan:
             self.best, self.run, self.facts["best_from"] = schedule, run, source
 
-    def exactly(self) -> None:
+    @cached_property
+    def gaps(self) -> int:
+        """How many may be worth paging."""
+        return sum(1 for _ in hot_gaps(self.problem))
+
+    def exactly(self, seconds: float) -> None:
         """CP-SAT with the best as hint; where it cannot count exactly, coarsely for schedules, then for a bound."""
-        gaps = sum(1 for _ in hot_gaps(self.problem))
-        if gaps > MOST_GAPS:
-            self.facts["refused"] = f"{gaps} gaps are too many for CP-SAT"
+        if self.gaps > MOST_GAPS:
+            self.facts["refused"] = f"{self.gaps} gaps are too many for CP-SAT"
             return
+        until = time.monotonic() + seconds
         assert self.run is not None
         horizon = self.run.makespan
         exact = grain_of(self.problem, horizon)
         self.facts["is_exact"] = exact.is_exact and horizon <= MOST_UNITS * exact.ticks
         if self.facts["is_exact"]:
-            self._run(exact, self.limits.seconds_left)
+            self._run(exact, seconds)
             return
         for units, share, is_down in PASSES:
             if not self.is_over:
-                self._run(coarser(exact, self.run.makespan, units, is_down), share * self.limits.seconds_left)
+                self._run(coarser(exact, self.run.makespan, units, is_down), share * (until - time.monotonic()))
 
     def _run(self, grain: Grain, seconds: float) -> None:
         """One model; its schedules count unless times were rounded down, its bound unless they were rounded up."""
