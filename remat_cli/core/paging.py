@@ -61,7 +61,8 @@ class PagedTensor(msgspec.Struct, frozen=True, omit_defaults=True):
 
     Gap g of a tensor lies between uses g and g + 1; the bytes may be away meanwhile if g is among `gaps` (none: any
     gap). A hosted tensor lies in the larger memory too, so that it needs no write, and may be absent at the start. A
-    kept one stays to the end and is never paged; any other is gone after its last use.
+    kept one stays to the end and is never paged; any other is gone after its last use. Use `final` is the last that
+    changes the bytes, in place: they are not written before it is over, and no gap before it may be paged.
     """
 
     size_bytes: int
@@ -69,13 +70,14 @@ class PagedTensor(msgspec.Struct, frozen=True, omit_defaults=True):
     is_hosted: bool = False
     is_kept: bool = False
     gaps: tuple[int, ...] | None = None
+    final: int = 0
 
     @property
     def open_gaps(self) -> tuple[int, ...]:
         """The gaps in which it may be away."""
         if self.is_kept or not self.size_bytes:
             return ()
-        return tuple(range(len(self.uses) - 1)) if self.gaps is None else self.gaps
+        return tuple(range(self.final, len(self.uses) - 1)) if self.gaps is None else self.gaps
 
 
 class PagedProblem(msgspec.Struct, frozen=True):
@@ -111,8 +113,10 @@ class PagedProblem(msgspec.Struct, frozen=True):
                 raise ModelError(
                     f"paging: tensor {number} is hosted but made by step {uses[0]}; only given ones can be"
                 )
-            if any(not 0 <= gap < len(uses) - 1 for gap in tensor.gaps or ()):
+            if any(not tensor.final <= gap < len(uses) - 1 for gap in tensor.gaps or ()):
                 raise ModelError(f"paging: tensor {number} has gaps {tensor.gaps} but {len(uses)} uses")
+            if not 0 <= tensor.final < len(uses) or (tensor.final and tensor.is_hosted):
+                raise ModelError(f"paging: tensor {number} cannot be final at use {tensor.final}")
 
     @property
     def durations(self) -> tuple[int, ...]:

@@ -76,7 +76,8 @@ def _held_of(
     number, transfers, last = what
     tensor = problem.tensors[number]
     size, uses = tensor.size_bytes, tensor.uses
-    made = ends[uses[0]] if uses[0] >= 0 else 0
+    final = uses[tensor.final]
+    made = ends[final] if final >= 0 else 0
     written = _written(problem, number, made, [each for each in transfers if each.direction == "write"])
     reads = _reads_by_gap(problem, number, [each for each in transfers if each.direction == "read"])
     begin = starts[uses[0]] if uses[0] >= 0 else 0

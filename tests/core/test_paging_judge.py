@@ -144,6 +144,14 @@ def test_a_kept_tensor_is_never_away():
         follow_paging(problem, PAGED)
 
 
+def test_bytes_that_are_changed_in_place_are_written_afterwards():
+    problem = replace(PROBLEM, tensors=(PagedTensor(4, (0, 1, 3), final=1), PROBLEM.tensors[1]))
+    with pytest.raises(InvalidSchedule, match="tensor 0 is written at 2, before it is made at 5"):
+        follow_paging(problem, PAGED)
+    late = PagedSchedule((0, 2, 9, 17), (PageTransfer(X, "write", 5), PageTransfer(X, "read", 13, 1)))
+    assert follow_paging(problem, late).curve == ((0, 4), (2, 6), (9, 7), (13, 4), (18, 0))
+
+
 def test_gaps_may_be_closed():
     problem = replace(PROBLEM, tensors=(PagedTensor(4, (0, 1, 3), gaps=(0,)), PROBLEM.tensors[1]))
     with pytest.raises(InvalidSchedule, match="tensor 0 may not be away in gap 1"):
@@ -160,6 +168,9 @@ WRONG = [
     ({"tensors": (PagedTensor(4, ()),)}, r"tensor 0 has uses \(\)"),
     ({"tensors": (PagedTensor(4, (0, 1), is_hosted=True),)}, "tensor 0 is hosted but made by step 0"),
     ({"tensors": (PagedTensor(4, (0, 1), gaps=(1,)),)}, "tensor 0 has gaps"),
+    ({"tensors": (PagedTensor(4, (0, 1, 3), gaps=(0,), final=1),)}, "tensor 0 has gaps"),
+    ({"tensors": (PagedTensor(4, (0, 1), final=2),)}, "tensor 0 cannot be final at use 2"),
+    ({"tensors": (PagedTensor(4, (-1, 1), is_hosted=True, final=1),)}, "tensor 0 cannot be final at use 1"),
 ]
 
 

@@ -78,11 +78,18 @@ def _inputs(problem: PagedProblem, step: int) -> frozenset[int]:
 def _lanes(problem: PagedProblem, moment: Moment, here: frozenset[int], busy: set[int]) -> Iterator[list]:
     """What each lane may carry now: what it carries, nothing, or something that begins."""
     made = frozenset(t for t in here if not (moment.left and problem.tensors[t].uses[0] == moment.step))
-    writes = [(t, False, problem.transfer_ticks(t, "write")) for t in made - moment.there if t not in busy]
+    ready = {t for t in made - moment.there if _is_final(problem, t, moment.step)}
+    writes = [(t, False, problem.transfer_ticks(t, "write")) for t in ready if t not in busy]
     reads = [(t, True, problem.transfer_ticks(t, "read")) for t in moment.there - here if t not in busy]
     fresh = [writes, reads] if problem.link.is_duplex else [writes + reads]
     for lane, new in zip(moment.lanes, fresh, strict=True):
         yield [lane] if lane else [None, *(item for item in new if problem.tensors[item[0]].size_bytes)]
+
+
+def _is_final(problem: PagedProblem, tensor: int, step: int) -> bool:
+    """Whether no step from this one on changes its bytes."""
+    spec = problem.tensors[tensor]
+    return spec.uses[spec.final] < step
 
 
 def _bytes(problem: PagedProblem, moment: Moment) -> int:

@@ -68,4 +68,5 @@ def _tensor(rng: random.Random, producer: int, steps: int) -> PagedTensor:
     later = range(producer + 1, steps)
     uses = (producer, *sorted(rng.sample(later, min(len(later), rng.choice([1, 1, 2, 3])))))
     is_hosted = producer < 0 and rng.random() < 0.5
-    return PagedTensor(rng.randint(1, 3), uses, is_hosted, not is_hosted and rng.random() < 0.1)
+    final = rng.randrange(len(uses)) if not is_hosted and rng.random() < 0.2 else 0
+    return PagedTensor(rng.randint(1, 3), uses, is_hosted, not is_hosted and rng.random() < 0.1, final=final)

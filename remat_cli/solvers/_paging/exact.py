@@ -177,7 +177,8 @@ class PagingModel:
         if tensor not in self.writes:
             start, is_written = self.cp.new_int_var(0, self.horizon, ""), self.cp.new_bool_var("")
             length = self._ticks(tensor, "write")
-            self.cp.add(start >= self._end(self.problem.tensors[tensor].uses[0]))
+            spec = self.problem.tensors[tensor]
+            self.cp.add(start >= self._end(spec.uses[spec.final]))
             self.lanes["write"].append(self.cp.new_optional_fixed_size_interval_var(start, length, is_written, ""))
             self.writes[tensor] = start, is_written
         return self.writes[tensor]

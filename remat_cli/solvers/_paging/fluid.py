@@ -116,7 +116,7 @@ class _Fluid:
         self.rows.append(([(1.0, share.away), (-1.0, share.read[last])], 0.0, 0.0))
         if not spec.is_hosted:
             written = self.written.setdefault(tensor, {})
-            self._sums(written, 2 * spec.uses[0] + 2, last, size)
+            self._sums(written, 2 * spec.uses[spec.final] + 2, last, size)
             for slot in range(first + 1, last + 1):
                 self.rows.append(([(1.0, written[slot]), (-1.0, share.read[slot])], 0.0, None))
 

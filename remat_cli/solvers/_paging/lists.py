@@ -155,7 +155,7 @@ def timed(problem: PagedProblem, placed: Placed) -> PagedSchedule:
     for step, duration in enumerate(problem.durations):
         for tensor in sorted(chosen):
             spec = problem.tensors[tensor]
-            if max(spec.uses[0], -1) == step - 1 and not spec.is_hosted:
+            if spec.uses[spec.final] == step - 1 and not spec.is_hosted:
                 clock.gone[tensor] = clock.move(PageTransfer(tensor, "write", now))
         for _, choice in placed.reads:
             if choice.since == step - 1 and choice.tensor in clock.gone:

@@ -75,8 +75,8 @@ def two_phases(problem: PagedProblem, turn: int, gaps: Mapping[int, int]) -> Pag
     held, last = _held_bytes(problem, gaps), len(problem.durations) - 1
     out, back = [], []
     for tensor, gap in gaps.items():
-        uses = problem.tensors[tensor].uses
-        out.append(_Away(uses[0], uses[gap], problem.transfer_ticks(tensor, "write"), tensor))
+        uses, final = problem.tensors[tensor].uses, problem.tensors[tensor].final
+        out.append(_Away(uses[final], uses[gap], problem.transfer_ticks(tensor, "write"), tensor))
         needed = last - uses[gap + 1]
         back.append(_Away(needed, needed, problem.transfer_ticks(tensor, "read"), tensor))
     forward, backward = _Half(problem, sorted(out)), _Half(problem, sorted(back))
