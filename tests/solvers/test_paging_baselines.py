@@ -36,6 +36,9 @@ def test_greedy_paging_is_the_greedy_of_the_vectors():
         for case in entry["cases"]:
             chain = paged_chain(entry, case["M"])
             plan = greedy_paging(chain)
+            if case["greedy_int"] is None:
+                assert plan is None
+                continue
             assert plan is not None
             assert time_of(plan.run.makespan, chain.link) == figure(case["greedy_int"])
             assert plan.paged == tuple(k for k in case["greedy_set"] if chain.kept_bytes[k])
