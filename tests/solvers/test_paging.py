@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from remat_cli.base.errors import BrokenSolver
 from remat_cli.core.paging import Link, PagedProblem, PagedSchedule, PagedTensor, PageTransfer
 from remat_cli.core.paging_judge import follow_paging
+from remat_cli.core.paging_rules import rules_of, run_rules
 from remat_cli.core.solver_run import Status
 from remat_cli.solvers._paging import comm as comm_module
 from remat_cli.solvers._paging.chain_steps import chain_steps, keep_all_actions
@@ -21,7 +22,6 @@ from remat_cli.solvers._paging.hot import cut_bound, hot_gaps, is_possible
 from remat_cli.solvers._paging.lists import list_schedules
 from remat_cli.solvers._paging.paged_chain import PagedChain
 from remat_cli.solvers._paging.paging import page, page_chain
-from remat_cli.solvers._paging.retimed import retimed
 from remat_cli.solvers._paging.two_phases import two_phases
 from remat_cli.solvers.base import Limits
 from tests.solvers.paging_oracle import least_makespan
@@ -209,7 +209,7 @@ def test_simple_schedules_are_legal_and_fit(problem):
         run = follow_paging(problem, schedule)
         assert run.peak_bytes <= problem.budget_bytes
         assert run.makespan >= bound
-        again = follow_paging(problem, retimed(problem, schedule))
+        again = follow_paging(problem, run_rules(problem, rules_of(problem, schedule)))
         assert again.peak_bytes <= problem.budget_bytes
         assert again.makespan <= run.makespan
 
@@ -225,9 +225,27 @@ def test_times_that_are_rounded_up_give_schedules_that_fit(problem, unit):
     slow = replace(slow, tensors=sizes, budget_bytes=problem.budget_bytes * unit)
     quick = replace(slow, durations_ns=problem.durations_ns)
     for schedule in list_schedules(slow) if list(hot_gaps(slow)) else ():
-        run, again = follow_paging(slow, schedule), follow_paging(quick, retimed(quick, schedule, unit))
+        rules = rules_of(quick, schedule, unit)
+        run, again = follow_paging(slow, schedule), follow_paging(quick, run_rules(quick, rules))
         assert again.peak_bytes <= run.peak_bytes
         assert again.makespan <= run.makespan
+
+
+@SETTINGS
+@given(graphs(most_steps=8), st.randoms(use_true_random=False))
+def test_rules_keep_the_bytes_however_long_things_take(problem, rng):
+    """A run by the rules of a schedule, with other durations and another link, is legal and holds no more."""
+    if not is_possible(problem) or not list(hot_gaps(problem)):
+        return
+    durations = tuple(rng.randint(1, 9) for _ in problem.durations)
+    link = replace(problem.link, write_bytes=rng.randint(1, 4), read_bytes=rng.randint(1, 4), per_ns=rng.randint(1, 4))
+    other = replace(problem, durations_ns=durations, link=link)
+    for schedule in list_schedules(problem):
+        rules = rules_of(problem, schedule)
+        run = follow_paging(other, run_rules(other, rules))
+        assert run.peak_bytes <= problem.budget_bytes
+        waits = [sum(wait) for wait in rules.waits]
+        assert waits == sorted(waits)
 
 
 def test_rounding_finds_sets_too(monkeypatch):
@@ -278,6 +296,21 @@ def test_a_write_may_end_and_a_read_start_while_one_step_runs():
     assert answer.run is not None
     assert fluid_bounds([problem], limits()) == [9]
     assert answer.run.makespan == least_makespan(problem) == answer.bound == 9
+
+
+def test_a_read_waits_for_a_write_on_the_other_lane():
+    """While step 1 runs x goes, then y comes into its room; a run in which writes are slow keeps to that."""
+    tensors = (PagedTensor(2, (0, 4)), PagedTensor(2, (-1, 2), is_hosted=True))
+    problem = PagedProblem((1, 4, 1, 2, 1), (0, 0, 0, 0, 0), tensors, 2, Link(1, 1, is_duplex=True))
+    moves = (PageTransfer(0, "write", 1), PageTransfer(1, "read", 3, 0), PageTransfer(0, "read", 6, 0))
+    schedule = PagedSchedule((0, 1, 5, 6, 8), moves)
+    assert follow_paging(problem, schedule).peak_bytes == 2
+    rules = rules_of(problem, schedule)
+    assert [(rule.after_step, rule.after_others) for rule in rules.lanes[1]] == [(0, 1), (2, 1)]
+    slow = replace(problem, link=Link(1, 2, 2, is_duplex=True))
+    run = follow_paging(slow, run_rules(slow, rules))
+    assert run.peak_bytes == 2
+    assert run_rules(problem, rules) == replace(schedule, transfers=moves)
 
 
 def test_illegal_starts_are_a_bug_of_whoever_gives_them():

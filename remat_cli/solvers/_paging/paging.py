@@ -9,6 +9,7 @@ from typing import Any
 from remat_cli.base.errors import BrokenSolver, InvalidSchedule
 from remat_cli.core.paging import PagedProblem, PagedRun, PagedSchedule
 from remat_cli.core.paging_judge import follow_paging
+from remat_cli.core.paging_rules import rules_of, run_rules
 from remat_cli.core.solver_run import Status
 from remat_cli.solvers._paging.chain_steps import ChainSteps, chain_steps, keep_all_actions
 from remat_cli.solvers._paging.comm import comm_sets
@@ -17,7 +18,6 @@ from remat_cli.solvers._paging.fluid import fluid_bounds
 from remat_cli.solvers._paging.hot import cut_bound, hot_gaps, is_possible
 from remat_cli.solvers._paging.lists import list_schedules
 from remat_cli.solvers._paging.paged_chain import PagedChain
-from remat_cli.solvers._paging.retimed import retimed
 from remat_cli.solvers._paging.two_phases import two_phases
 from remat_cli.solvers.base import Limits
 
@@ -166,7 +166,7 @@ class _Search:
         return grain.time(self.run.makespan) + events
 
     def _found(self, grain: Grain, schedule: PagedSchedule) -> None:
-        self.offer("CP-SAT", retimed(self.problem, schedule, grain.ticks))
+        self.offer("CP-SAT", run_rules(self.problem, rules_of(self.problem, schedule, grain.ticks)))
 
     def answer(self) -> PagingAnswer:
         """What is known in the end."""
