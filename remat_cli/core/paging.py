@@ -22,7 +22,7 @@ class Link(msgspec.Struct, frozen=True):
     One transfer at a time; with `is_duplex` one in each direction.
 
     Raises:
-        ModelError: a figure is not positive.
+        ModelError: a figure is not positive; a measured one is not, or is not finite.
     """
 
     write_bytes: int
@@ -39,6 +39,16 @@ class Link(msgspec.Struct, frozen=True):
     def of(cls, bandwidth: Fraction, is_duplex: bool = False) -> "Link":
         """The same bandwidth (bytes per nanosecond) both ways: the beta of Shilova 2021, ch. 3."""
         return cls(bandwidth.numerator, bandwidth.numerator, bandwidth.denominator, is_duplex)
+
+    @classmethod
+    def measured(cls, write_bytes_per_second: float, read_bytes_per_second: float, is_duplex: bool = False) -> "Link":
+        """Measured bandwidths, rounded down to three digits of the slower: more would only make ticks small."""
+        write, read, per_ns = write_bytes_per_second / 1e9, read_bytes_per_second / 1e9, 1
+        if not (0 < write < math.inf and 0 < read < math.inf):
+            raise ModelError(f"a link of {write_bytes_per_second} and {read_bytes_per_second} bytes/s moves nothing")
+        while min(write, read) * per_ns < 100:
+            per_ns *= 10
+        return cls(int(write * per_ns), int(read * per_ns), per_ns, is_duplex)
 
     @property
     def ticks(self) -> int:

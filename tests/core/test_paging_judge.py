@@ -73,6 +73,18 @@ def test_a_bandwidth_that_is_no_whole_number():
     assert Link.of(Fraction(1, 2), is_duplex=True) == Link(1, 1, 2, True)
 
 
+def test_measured_bandwidths():
+    assert Link.measured(12.2e9, 11.73e9) == Link(122, 117, 10)
+    assert Link.measured(4.4e6, 4.6e6, is_duplex=True) == Link(440, 460, 100_000, True)
+    assert Link.measured(5e8, 1.2e12) == Link(500, 1_200_000, 1000)
+    assert Link.measured(3e11, 3e11) == Link(300, 300, 1)
+    for rate in (0.0, -1.0, float("nan"), float("inf")):
+        with pytest.raises(ModelError, match="moves nothing"):
+            Link.measured(1e9, rate)
+        with pytest.raises(ModelError, match="moves nothing"):
+            Link.measured(rate, 1e9)
+
+
 def test_a_hosted_tensor_needs_no_write_and_may_come_late():
     problem = replace(PROBLEM, tensors=(PagedTensor(4, (-1, 3), is_hosted=True), PROBLEM.tensors[1]))
     there = follow_paging(problem, PagedSchedule((0, 2, 5, 9)))
