@@ -1,0 +1,96 @@
+"""MadPipe: values and bounds of the vectors, its second phase, and its driver beside the best contiguous plan."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from remat_cli.solvers._pipeline.contiguous import best_contiguous
+from remat_cli.solvers._pipeline.integer_program import ProgramEffort, least_period
+from remat_cli.solvers._pipeline.madpipe_phase1 import Grid, MadPipeQuestion, madpipe_dp, madpipe_phase1
+from remat_cli.solvers._pipeline.stages import merge
+from tests.solvers.pipeline.vectors import chain_of, chains, of_kind
+
+EFFORT = ProgramEffort(seconds=60.0)
+ROWS = [
+    pytest.param(entry, row, id=f"{entry['id']}-{row['M']}") for entry in of_kind("madpipe") for row in entry["rows"]
+]
+
+
+def bound_of(found):
+    return found[0].bound if found else None
+
+
+@pytest.mark.parametrize(("entry", "row"), ROWS)
+def test_madpipe_vectors(entry, row):
+    chain, devices, memory = chain_of(entry), entry["instance"]["P"], row["M"]
+    for name, is_tight in (("printed", False), ("tight", True)):
+        question = MadPipeQuestion(chain, devices, memory, is_tight)
+        for period, values in row["dp_at_That"].items():
+            found = madpipe_dp(question, int(period))
+            assert (found[0].bottleneck if found else None) == values[name]
+        listed = row[f"phase1_{name}"]
+        assert bound_of(madpipe_phase1(question)) == (listed and listed["bound"])
+    contiguous = best_contiguous(chain, devices, memory)
+    assert (contiguous and contiguous.period) == row["best_contiguous"]
+    optimum = least_period(chain, devices, memory, "buf", effort=EFFORT)
+    assert optimum.value == row["optimum_layer_granular"]
+    assert optimum.is_optimal or optimum.is_infeasible
+
+
+@pytest.mark.parametrize(("entry", "row"), ROWS)
+def test_second_phase_of_the_listed_stages(entry, row):
+    chain, devices, memory = chain_of(entry), entry["instance"]["P"], row["M"]
+    for name in ("printed", "tight"):
+        listed = row[f"phase1_{name}"]
+        if listed is None:
+            continue
+        stages = stages_from(listed["stages"], devices)
+        found = least_period(
+            merge(chain, stages), devices, memory, "buf", allocation=[s.device for s in stages], effort=EFFORT
+        )
+        assert found.value == row[f"phase2_of_{name}_allocation"]
+        assert found.is_optimal or found.is_infeasible
+
+
+def stages_from(listed, devices):
+    from remat_cli.core.pipeline import PipelineStage
+
+    stages, ordinary = [], 0
+    for first, last, kind in listed:
+        stages.append(PipelineStage(first, last, devices - 1 if kind == "S" else ordinary))
+        ordinary += kind == "N"
+    return stages
+
+
+def scanned(question):
+    """The least max(D, H) by trying every target period."""
+    chain = question.chain
+    load = sum(chain.forward) + sum(chain.backward)
+    periods = range(max(1, -(-load // question.devices)), load + 2 * sum(chain.transfers) + 1)
+    return min((found[0].bound for period in periods if (found := madpipe_dp(question, period))), default=None)
+
+
+@given(chains(5), st.integers(1, 3), st.integers(4, 70), st.booleans())
+def test_bisection_finds_what_a_scan_of_all_periods_finds(chain, devices, memory, is_tight):
+    question = MadPipeQuestion(chain, devices, memory, is_tight)
+    assert bound_of(madpipe_phase1(question)) == scanned(question)
+
+
+@given(chains(6), st.integers(1, 4), st.integers(4, 70))
+def test_bounds_of_the_first_phase(chain, devices, memory):
+    tight = madpipe_phase1(MadPipeQuestion(chain, devices, memory))
+    printed = madpipe_phase1(MadPipeQuestion(chain, devices, memory, is_tight=False))
+    contiguous = best_contiguous(chain, devices, memory)
+    if contiguous:
+        assert tight[0].bound <= contiguous.period
+        below = madpipe_phase1(MadPipeQuestion(chain, devices, memory, below=contiguous.period))
+        assert bound_of(below) == (tight[0].bound if tight[0].bound < contiguous.period else None)
+    down = madpipe_phase1(MadPipeQuestion(chain, devices, memory, grid=Grid(6, 4, 4, 6, is_up=False)))
+    if tight:
+        assert printed[0].bound <= tight[0].bound
+        assert down[0].bound <= tight[0].bound
+    up = madpipe_phase1(MadPipeQuestion(chain, devices, memory, grid=Grid(6, 4, 4, 6)))
+    if up:
+        assert tight[0].bound <= up[0].bound
