@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from remat_cli.core.pipeline import PipelineChain, PipelineStage
+from remat_cli.core.simulate_pipeline import simulate_pipeline
 from remat_cli.solvers._pipeline.contiguous import best_contiguous
 from remat_cli.solvers._pipeline.integer_program import ProgramEffort, least_period
+from remat_cli.solvers._pipeline.madpipe import madpipe
 from remat_cli.solvers._pipeline.madpipe_phase1 import Grid, MadPipeQuestion, madpipe_dp, madpipe_phase1
 from remat_cli.solvers._pipeline.stages import merge
 from tests.solvers.pipeline.vectors import chain_of, chains, of_kind
@@ -55,8 +58,6 @@ def test_second_phase_of_the_listed_stages(entry, row):
 
 
 def stages_from(listed, devices):
-    from remat_cli.core.pipeline import PipelineStage
-
     stages, ordinary = [], 0
     for first, last, kind in listed:
         stages.append(PipelineStage(first, last, devices - 1 if kind == "S" else ordinary))
@@ -94,3 +95,54 @@ def test_bounds_of_the_first_phase(chain, devices, memory):
     up = madpipe_phase1(MadPipeQuestion(chain, devices, memory, grid=Grid(6, 4, 4, 6)))
     if up:
         assert tight[0].bound <= up[0].bound
+
+
+@pytest.mark.parametrize(("entry", "row"), ROWS)
+def test_the_driver_is_between_the_optimum_and_the_best_contiguous(entry, row):
+    plan = madpipe(chain_of(entry), entry["instance"]["P"], row["M"], EFFORT)
+    tight = row["phase1_tight"]
+    assert plan.is_exact
+    if plan.schedule is None:
+        assert row["best_contiguous"] is None
+        assert row["phase2_of_tight_allocation"] is None
+        return
+    known = [row["best_contiguous"], row["phase2_of_tight_allocation"]]
+    assert row["optimum_layer_granular"] <= plan.schedule.period <= min(each for each in known if each)
+    assert plan.bound == min(each for each in (tight and tight["bound"], row["best_contiguous"]) if each)
+
+
+@settings(max_examples=40)
+@given(chains(6), st.integers(1, 4), st.integers(4, 70))
+def test_the_driver_keeps_its_word(chain, devices, memory):
+    plan = madpipe(chain, devices, memory, EFFORT)
+    contiguous = best_contiguous(chain, devices, memory)
+    assert plan.contiguous_period == (contiguous and contiguous.period)
+    if contiguous:
+        assert plan.schedule.period <= contiguous.period
+        assert plan.bound <= contiguous.period
+    if plan.schedule:
+        run = simulate_pipeline(chain, plan.schedule, "buf")
+        assert run.normalized_period == plan.schedule.period
+        assert max(run.peak_bytes.values()) <= memory
+        assert len(run.peak_bytes) <= devices
+
+
+def test_the_driver_finds_what_no_contiguous_plan_can():
+    chain = PipelineChain((1,) * 3, (1,) * 3, (1, 2, 1), (0,) * 4, (0,) * 2, copies=1)
+    plan = madpipe(chain, 2, 2, EFFORT)
+    assert (plan.contiguous_period, plan.bound, plan.schedule.period, plan.gap) == (None, 4, 4, 0.0)
+    assert plan.schedule.devices == (1, 0, 1)
+
+
+def test_long_chains_go_on_a_grid():
+    layers = 40
+    chain = PipelineChain(
+        tuple(1000 + 37 * (layer % 7) for layer in range(layers)),
+        tuple(2000 + 91 * (layer % 5) for layer in range(layers)),
+        tuple(10 * layer for layer in range(layers)),
+        (*(900 - 20 * layer for layer in range(layers)), 0),
+        (50,) * (layers - 1),
+    )
+    plan = madpipe(chain, 4, 30_000, ProgramEffort(seconds=10.0))
+    assert not plan.is_exact
+    assert plan.bound <= plan.schedule.period <= plan.contiguous_period
