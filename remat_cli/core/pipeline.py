@@ -19,6 +19,8 @@ MEMORY_MODELS: tuple[MemoryModel, ...] = ("nca", "buf", "full")
 class PipelineChain(msgspec.Struct, frozen=True):
     """A chain of n layers; the loss is part of layer n.
 
+    A model that only infers has no gradients: its backwards take no time and save nothing (see `inference_chain`).
+
     Attributes:
         forward: time of F_l, per layer (uF).
         backward: time of B_l, per layer (uB).
@@ -29,6 +31,7 @@ class PipelineChain(msgspec.Struct, frozen=True):
         saved: bytes kept from F_l to B_l of a mini-batch (sav); none: the input of the layer.
         forward_work: bytes that live only while F_l runs; none: its output.
         backward_work: bytes that live only while B_l runs; none: the gradients that go in and come out.
+        has_gradients: whether gradients come back over the links, and have buffers there.
     """
 
     forward: tuple[int, ...] = msgspec.field(name="uF")
@@ -40,6 +43,7 @@ class PipelineChain(msgspec.Struct, frozen=True):
     saved: tuple[int, ...] | None = msgspec.field(name="sav", default=None)
     forward_work: tuple[int, ...] | None = None
     backward_work: tuple[int, ...] | None = None
+    has_gradients: bool = True
 
     def __post_init__(self) -> None:
         """Raises InputError where rows do not fit together or a figure is negative."""
@@ -65,6 +69,16 @@ class PipelineChain(msgspec.Struct, frozen=True):
         return len(self.forward)
 
     @property
+    def ways(self) -> int:
+        """How often the tensor of a cut crosses it, as itself and as its gradient."""
+        return 2 if self.has_gradients else 1
+
+    @property
+    def longest_period(self) -> int:
+        """All tasks and all transfers one after another."""
+        return sum(self.forward) + sum(self.backward) + self.ways * sum(self.transfers)
+
+    @property
     def saved_bytes(self) -> tuple[int, ...]:
         """What each layer keeps of a mini-batch from its forward to its backward."""
         return self.sizes[:-1] if self.saved is None else self.saved
@@ -80,6 +94,16 @@ class PipelineChain(msgspec.Struct, frozen=True):
         if self.backward_work is not None:
             return self.backward_work
         return tuple(before + after for before, after in zip(self.sizes, self.sizes[1:], strict=False))
+
+
+def inference_chain(
+    forward: tuple[int, ...], weights: tuple[int, ...], sizes: tuple[int, ...], transfers: tuple[int, ...]
+) -> PipelineChain:
+    """A chain of layers that only infer: one copy of the weights, nothing saved, nothing comes back."""
+    none = (0,) * len(forward)
+    return PipelineChain(
+        forward, none, weights, sizes, transfers, 1, saved=none, backward_work=none, has_gradients=False
+    )
 
 
 def _check(name: str, row: tuple[int, ...], length: int) -> None:

@@ -114,7 +114,8 @@ def _moves_of(chain: PipelineChain, schedule: PeriodicSchedule, batch: int) -> d
     for task, start in enumerate(schedule.transfers[place], 1):
         if start is not None:
             lower = min(_layer(chain, task), _layer(chain, task + 1))
-            found[task] = _Task(batch, task, start + later, start + later + chain.transfers[lower - 1])
+            takes = chain.transfers[lower - 1] if task < chain.layers or chain.has_gradients else 0
+            found[task] = _Task(batch, task, start + later, start + later + takes)
     return found
 
 
@@ -186,7 +187,7 @@ def _always(device: int, chain: PipelineChain, schedule: PeriodicSchedule, model
         return held
     for layer, (here, there) in enumerate(pairwise(schedule.devices), 1):
         if here != there and device in {here, there}:
-            held += 2 * chain.sizes[layer]
+            held += (2 if chain.has_gradients else 1) * chain.sizes[layer]
     return held
 
 

@@ -28,7 +28,7 @@ def best_contiguous(chain: PipelineChain, devices: int, memory: int) -> Contiguo
     """
     figures = StageFigures(chain)
     low = max(1, -(-figures.load(1, chain.layers) // devices))
-    high = max(low, figures.load(1, chain.layers) + sum(2 * each for each in chain.transfers))
+    high = max(low, chain.longest_period)
     found = contiguous_within(chain, devices, memory, high)
     if found is None:
         return None

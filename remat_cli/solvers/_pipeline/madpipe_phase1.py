@@ -87,7 +87,7 @@ def madpipe_phase1(question: MadPipeQuestion, rounds: int = 64) -> list[MadPipeA
     chain = question.chain
     load = sum(chain.forward) + sum(chain.backward)
     low = max(1, -(-load // question.devices))
-    high = max(low, load + 2 * sum(chain.transfers))
+    high = max(low, chain.longest_period)
     if question.below is not None:
         high = min(high, question.below - 1)
     best: list[MadPipeAllocation] = []
@@ -128,8 +128,8 @@ def _figures(chain: PipelineChain) -> Table:
     table[rows.LOADS, 1:] = list(accumulate(map(sum, zip(chain.forward, chain.backward, strict=True))))
     table[rows.SAVED_SUMS, 1:] = list(accumulate(chain.saved_bytes))
     table[rows.WEIGHT_SUMS, 1:] = list(accumulate(chain.copies * weight for weight in chain.weights))
-    table[rows.BUFFERS, 1:n] = [2 * size for size in chain.sizes[1:n]]
-    table[rows.LINKS, 1:n] = [2 * time for time in chain.transfers]
+    table[rows.BUFFERS, 1:n] = [chain.ways * size for size in chain.sizes[1:n]]
+    table[rows.LINKS, 1:n] = [chain.ways * time for time in chain.transfers]
     return table
 
 
@@ -138,9 +138,8 @@ def _settings(question: MadPipeQuestion, period: int) -> Table:
     load = sum(chain.forward) + sum(chain.backward)
     steps = [1, 1, 1, 1]
     if grid is not None:
-        longest = load + 2 * sum(chain.transfers)
         ranges = (load, grid.times), (question.memory, grid.memories), (question.memory, grid.saved)
-        steps = [max(1, most // (count - 1)) for most, count in (*ranges, (longest, grid.delays))]
+        steps = [max(1, most // (count - 1)) for most, count in (*ranges, (chain.longest_period, grid.delays))]
     ceiling = NEVER if question.below is None else question.below
     is_up = grid is None or grid.is_up
     return np.array([question.memory, period, ceiling, *steps, is_up, question.is_tight], np.int64)

@@ -30,8 +30,8 @@ class StageFigures:
         return self._loads[j] - self._loads[i - 1]
 
     def link_load(self, j: int) -> int:
-        """Time a link needs per mini-batch for the cut after layer j, both ways; none at the ends of the chain."""
-        return 2 * self.chain.transfers[j - 1] if 0 < j < self.chain.layers else 0
+        """Time a link needs per mini-batch for the cut after layer j, all ways; none at the ends of the chain."""
+        return self.chain.ways * self.chain.transfers[j - 1] if 0 < j < self.chain.layers else 0
 
     def saved_bytes(self, i: int, j: int) -> int:
         """Of one mini-batch."""
@@ -43,8 +43,8 @@ class StageFigures:
 
     def buffer_bytes(self, i: int, j: int) -> int:
         """For the activation and the gradient at both ends."""
-        sizes = self.chain.sizes
-        return (2 * sizes[i - 1] if i > 1 else 0) + (2 * sizes[j] if j < self.chain.layers else 0)
+        sizes, ways = self.chain.sizes, self.chain.ways
+        return (ways * sizes[i - 1] if i > 1 else 0) + (ways * sizes[j] if j < self.chain.layers else 0)
 
     def bytes(self, i: int, j: int, alive: int, model: MemoryModel = "buf") -> int:
         """mem(i,j,g): what stage i..j takes with `alive` mini-batches in it."""

@@ -84,7 +84,8 @@ def items_of(chain: PipelineChain, cuts: Sequence[int]) -> list[tuple[int, int]]
     items: list[tuple[int, int]] = []
     for before, last in pairwise(bounds):
         if before:
-            items.append((chain.transfers[before - 1],) * 2)
+            takes = chain.transfers[before - 1]
+            items.append((takes, takes if chain.has_gradients else 0))
         items.append((sum(chain.forward[before:last]), sum(chain.backward[before:last])))
     return items
 

@@ -32,8 +32,7 @@ class PipelineProgram:
         self.model: Any = cp_model.CpModel()
         self._always = self.model.new_constant(1)
         self._never = self.model.new_constant(0)
-        total = sum(chain.forward) + sum(chain.backward) + 2 * sum(chain.transfers)
-        self._longest = max(1, total)
+        self._longest = max(1, chain.longest_period)
         self.period = self.model.new_int_var(max(1, -(-_load(chain) // devices)), self._longest, "T")
         self._together = self._devices(devices, allocation)
         self._start = {k: self._begin(f"t{k}", self._duration(k)) for k in self._tasks}
@@ -59,7 +58,8 @@ class PipelineProgram:
 
     def _nominal(self, task: int) -> int:
         """Of the transfer after a task; none after the last forward."""
-        return 0 if task == self._n else self._chain.transfers[min(task, 2 * self._n - task) - 1]
+        is_still = task == self._n or (task > self._n and not self._chain.has_gradients)
+        return 0 if is_still else self._chain.transfers[min(task, 2 * self._n - task) - 1]
 
     def _bool(self, name: str) -> Literal:
         return self.model.new_bool_var(name)
@@ -198,7 +198,7 @@ class PipelineProgram:
                 alive = self._saved[layer, other] + self._before[other, k] - self._before[2 * self._n + 1 - other, k]
                 held += chain.saved_bytes[other - 1] * alive
         if self._kind != "nca":
-            held += sum(2 * chain.sizes[cut] * self._cut[layer, cut] for cut in range(1, self._n))
+            held += sum(chain.ways * chain.sizes[cut] * self._cut[layer, cut] for cut in range(1, self._n))
         if self._kind == "full":
             work = chain.forward_work_bytes if k <= self._n else chain.backward_work_bytes
             held += work[layer - 1] + self._waiting(k)

@@ -42,6 +42,7 @@ def merge(chain: PipelineChain, stages: Sequence[PipelineStage]) -> PipelineChai
         saved=tuple(figures.saved_bytes(stage.first, stage.last) for stage in stages),
         forward_work=tuple(forward for forward, _ in work),
         backward_work=tuple(backward for _, backward in work),
+        has_gradients=chain.has_gradients,
     )
 
 

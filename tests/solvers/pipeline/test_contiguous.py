@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from itertools import combinations
+from itertools import combinations, pairwise
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from remat_cli.base.errors import InputError
-from remat_cli.core.pipeline import MEMORY_MODELS, PipelineChain
+from remat_cli.core.pipeline import MEMORY_MODELS, PipelineChain, inference_chain
 from remat_cli.core.simulate_pipeline import simulate_pipeline
 from remat_cli.solvers._pipeline.contiguous import best_contiguous
 from remat_cli.solvers._pipeline.onef1b_star import (
@@ -107,6 +107,29 @@ def test_more_memory_or_devices_or_faster_links_never_slow_down(chain, devices, 
     )
     found = best_contiguous(slower, devices, memory)
     assert found is None or found.period >= plan.period
+
+
+@given(chains(), st.integers(1, 3), st.integers(0, 40), st.sampled_from(MEMORY_MODELS))
+def test_inference_is_a_question_of_the_largest_load(training, devices, memory, model):
+    chain = inference_chain(training.forward, training.weights, training.sizes, training.transfers)
+    fitting = []
+    for cuts in all_cuts(chain, devices):
+        bounds = [0, *cuts]
+        stages = list(pairwise(bounds))
+        held = [
+            sum(chain.weights[i:j]) + (chain.sizes[i] if i else 0) + (chain.sizes[j] if j < chain.layers else 0)
+            for i, j in stages
+        ]
+        if max(held) <= memory:
+            links = [chain.transfers[cut - 1] for cut in cuts[:-1]]
+            fitting.append(max([sum(chain.forward[i:j]) for i, j in stages] + links))
+    found = best_contiguous(chain, devices, memory)
+    assert (found and found.period) == min(fitting, default=None)
+    if found:
+        run = simulate_pipeline(chain, contiguous_schedule(chain, found.cuts, found.period), model)
+        assert run.normalized_period == found.period
+        if model != "full":
+            assert max(run.peak_bytes.values()) <= memory
 
 
 def test_bad_input_is_named():

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from remat_cli.base.errors import InputError
-from remat_cli.core.pipeline import PipelineChain
+from remat_cli.core.pipeline import MEMORY_MODELS, PipelineChain
 from remat_cli.core.simulate_pipeline import simulate_pipeline
+from remat_cli.solvers._pipeline.contiguous import best_contiguous
 from remat_cli.solvers._pipeline.integer_program import ProgramEffort, least_memory, least_period
 from remat_cli.solvers._pipeline.onef1b_star import best_period
 from remat_cli.solvers._pipeline.stages import merge, spell_out, stages_of
-from tests.solvers.pipeline.vectors import chain_of, of_kind
+from tests.solvers.pipeline.vectors import chain_of, chains, of_kind
 
 EFFORT = ProgramEffort(seconds=60.0)
 CURVES = [(entry, model) for entry in of_kind("general_1periodic") for model in entry["curves"]]
@@ -70,6 +74,39 @@ def test_only_several_stages_on_a_device_fit():
     chain = PipelineChain((1,) * 3, (1,) * 3, (1, 2, 1), (0,) * 4, (0,) * 2, copies=1)
     found = least_period(chain, 2, 2, "nca", effort=EFFORT)
     assert (found.value, found.schedule.devices) == (4, (0, 1, 0))
+
+
+@settings(max_examples=60)
+@given(chains(4), st.integers(1, 3), st.integers(4, 60), st.sampled_from(MEMORY_MODELS))
+def test_invariants_of_random_chains(chain, devices, memory, model):
+    """A finer view, more memory, more devices or no transfers never make the optimum slower."""
+    best = least_period(chain, devices, memory, model, effort=EFFORT)
+    assert best.is_optimal or best.is_infeasible
+    if best.schedule:
+        period, peak = judged(chain, best.schedule, model)
+        assert period == best.value
+        assert peak <= memory
+        assert least_period(chain, devices + 1, memory, model, effort=EFFORT).value <= best.value
+        assert least_period(chain, devices, memory + 5, model, effort=EFFORT).value <= best.value
+        near = msgspec.structs.replace(chain, transfers=(0,) * (chain.layers - 1))
+        assert least_period(near, devices, memory, model, effort=EFFORT).value <= best.value
+    if model == "buf":
+        blocks = best_contiguous(chain, devices, memory)
+        assert blocks is None or best.value <= blocks.period
+
+
+@settings(max_examples=60)
+@given(chains(5), st.data(), st.sampled_from(MEMORY_MODELS))
+def test_blocks_of_a_contiguous_allocation_are_solved_by_1f1b_star(chain, data, model):
+    owners = sorted(data.draw(st.lists(st.integers(0, 2), min_size=chain.layers, max_size=chain.layers)))
+    stages = stages_of(owners)
+    cuts = [stage.last for stage in stages]
+    memory = data.draw(st.integers(4, 60))
+    plan = best_period(chain, cuts, memory, model)
+    blocks = list(range(len(stages)))
+    found = least_period(merge(chain, stages), 3, memory, model, allocation=blocks, effort=EFFORT)
+    assert found.value == (plan and plan.period)
+    assert found.is_optimal or found.is_infeasible
 
 
 def test_an_allocation_that_does_not_fit_is_named():

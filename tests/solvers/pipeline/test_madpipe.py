@@ -120,6 +120,11 @@ def test_the_driver_keeps_its_word(chain, devices, memory):
     if contiguous:
         assert plan.schedule.period <= contiguous.period
         assert plan.bound <= contiguous.period
+    for allocation in madpipe_phase1(MadPipeQuestion(chain, devices, memory))[:2]:
+        blocks = merge(chain, allocation.stages)
+        owners = [stage.device for stage in allocation.stages]
+        second = least_period(blocks, devices, memory, "buf", allocation=owners, effort=EFFORT)
+        assert second.is_infeasible or allocation.bound <= second.value
     if plan.schedule:
         run = simulate_pipeline(chain, plan.schedule, "buf")
         assert run.normalized_period == plan.schedule.period
