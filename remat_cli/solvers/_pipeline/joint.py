@@ -64,7 +64,7 @@ def best_joint(chain: PipelineChain, devices: int, memory: int, curve: StageCurv
     """
     options = _all_options(chain, curve)
     low = max(1, -(-(sum(chain.forward) + sum(chain.backward)) // devices))
-    extra = max(option.extra_time for (i, _), each in options.items() for option in each if i == 1)
+    extra = max(option.extra_time for each in options.values() for option in each)
     high = max(low, chain.longest_period + chain.layers * extra)
     found = _within(chain, options, devices, memory, high)
     if found is None:

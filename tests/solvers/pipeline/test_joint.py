@@ -71,6 +71,14 @@ def test_never_worse_than_the_partition_alone(chain, devices, memory):
         check(chain, joint, memory)
 
 
+def test_slow_options_of_inner_stages_are_not_missed():
+    # Two devices of 14. The last layer alone saves 20 and can only run with 50 more time; the first has no choice.
+    chain = PipelineChain((1, 1), (1, 1), (0, 0), (1, 1, 0), (0,), saved=(1, 20))
+    curve = {(2, 2): [StageOption(50, 1, 10)]}
+    plan = best_joint(chain, 2, 14, lambda i, j: curve.get((i, j), []))
+    assert (plan.period, plan.cuts) == (52, (1, 2))
+
+
 def test_recomputation_makes_fit_what_did_not():
     # Six layers that save 10 each. Alone, one stage holds 60, and the larger of two holds 30 or more beside 20 of
     # buffers. Run again, three layers keep 10 of a mini-batch and work on 20: with buffers 50; six as one stage, in
