@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+from math import ceil, inf
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -63,6 +66,44 @@ def stages_from(listed, devices):
         stages.append(PipelineStage(first, last, devices - 1 if kind == "S" else ordinary))
         ordinary += kind == "N"
     return stages
+
+
+def recursed(chain, devices, memory, period, is_tight):
+    """D(n, P-1, 0, 0, 0, 0), written as the recurrence is: no labels, no dominance."""
+
+    def add(x, y):
+        return (
+            x + y
+            if ceil(Fraction(x, period)) == ceil(Fraction(x + y, period))
+            else period * ceil(Fraction(x, period)) + y
+        )
+
+    def d(j, p, time, held, most, delay):
+        if not j:
+            return time
+        best = inf
+        for i in range(1, j + 1):
+            load = sum(chain.forward[i - 1 : j]) + sum(chain.backward[i - 1 : j])
+            link = 2 * chain.transfers[i - 2] if i > 1 else 0
+            saved = sum(chain.saved_bytes[i - 1 : j])
+            g = ceil(Fraction(delay + load, period))
+            fixed = chain.copies * sum(chain.weights[i - 1 : j])
+            fixed += (2 * chain.sizes[i - 1] if i > 1 else 0) + (2 * chain.sizes[j] if j < chain.layers else 0)
+            after = add(add(delay, load), link)
+            if p and fixed + g * saved <= memory:
+                best = min(best, max(load, link, d(i - 1, p - 1, time, held, most, after)))
+            own, largest = held + fixed + (g - 1) * saved, max(most, saved) if is_tight else 0
+            if own + largest <= memory and (is_tight or p or i == 1):
+                best = min(best, max(time + load, link, d(i - 1, p, time + load, own, largest, after)))
+        return best
+
+    return d(chain.layers, devices - 1, 0, 0, 0, 0)
+
+
+@given(chains(5), st.integers(1, 3), st.integers(4, 70), st.integers(1, 40), st.booleans())
+def test_labels_equal_the_plain_recurrence(chain, devices, memory, period, is_tight):
+    found = madpipe_dp(MadPipeQuestion(chain, devices, memory, is_tight), period)
+    assert (found[0].bottleneck if found else inf) == recursed(chain, devices, memory, period, is_tight)
 
 
 def scanned(question):
