@@ -32,22 +32,19 @@ class Grid:
 
 
 class MadPipeAllocation(msgspec.Struct, frozen=True):
-    """Stages by device: the special one has the highest number; `bottleneck` is D at the period they were found at."""
+    """Stages by device: the special one has the highest number; `bottleneck` is D at the period they were found at.
+
+    Neighbours on the special device stay apart: as one block they may need more memory than D counts.
+    """
 
     bottleneck: int
     period: int
     stages: tuple[PipelineStage, ...]
-    special: int
 
     @property
     def bound(self) -> int:
         """The period that these stages cannot beat at that target."""
         return max(self.bottleneck, self.period)
-
-    @property
-    def is_contiguous(self) -> bool:
-        """Whether the special device has one stage at most, too."""
-        return sum(stage.device == self.special for stage in self.stages) <= 1
 
 
 @dataclass(frozen=True)
@@ -73,7 +70,7 @@ def madpipe_dp(question: MadPipeQuestion, period: int) -> list[MadPipeAllocation
     ends = [label for p in range(question.devices) for label in _chained(labels, int(heads[0, p]))]
     values = {label: int(max(labels[label, rows.BOTTLENECK], labels[label, rows.TIME])) for label in ends}
     return [
-        MadPipeAllocation(values[label], period, *_stages(labels, label, question.devices))
+        MadPipeAllocation(values[label], period, _stages(labels, label, question.devices))
         for label in sorted(ends, key=lambda label: (values[label], label))
     ]
 
@@ -153,17 +150,14 @@ def _chained(labels: Table, label: int) -> list[int]:
     return found
 
 
-def _stages(labels: Table, label: int, devices: int) -> tuple[tuple[PipelineStage, ...], int]:
-    """From the first layer on; neighbours on the special device are one stage."""
+def _stages(labels: Table, label: int, devices: int) -> tuple[PipelineStage, ...]:
+    """From the first layer on."""
     found: list[PipelineStage] = []
     first, ordinary = 1, 0
     while int(labels[label, rows.PARENT]) != rows.NONE:
         last, is_special = int(labels[label, rows.LAST]), bool(labels[label, rows.SPECIAL])
         device = devices - 1 if is_special else ordinary
         ordinary += not is_special
-        if is_special and found and found[-1].device == device:
-            found[-1] = PipelineStage(found[-1].first, last, device)
-        else:
-            found.append(PipelineStage(first, last, device))
+        found.append(PipelineStage(first, last, device))
         first, label = last + 1, int(labels[label, rows.PARENT])
-    return tuple(found), devices - 1
+    return tuple(found)
