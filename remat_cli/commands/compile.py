@@ -38,7 +38,7 @@ def compile_model(model: Path, settings: Settings, progress: Progress) -> Compil
     request = request_of(settings, settings.compile_scope)
     _refuse_what_sessions_lack(request)
     targets = output_paths(model, settings)
-    with work_folder(settings.work_dir, settings.memory_limit_bytes) as work:
+    with work_folder(model, settings.work_dir, settings.memory_limit_bytes) as work:
         prepared = prepare(model, request.conditions, work, progress)
         _keep_data_of(prepared.source, targets.model)
         platform = profile_model(prepared, request.conditions, progress)

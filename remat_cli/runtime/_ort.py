@@ -142,9 +142,17 @@ EXTENDED_NAMES: Mapping[str, tuple[str, int]] = MappingProxyType(
         "float8e4m3fnuz": ("float8_e4m3fnuz", 18),
         "float8e5m2": ("float8_e5m2", 19),
         "float8e5m2fnuz": ("float8_e5m2fnuz", 20),
+        "uint4": ("uint4", 21),
+        "int4": ("int4", 22),
+        "uint2": ("uint2", 25),
+        "int2": ("int2", 26),
     }
 )
 """Element types that numpy lacks: the runtime's name -> name in ml_dtypes and number in ONNX's TensorProto."""
+
+
+SMALL_BITS: Mapping[str, int] = MappingProxyType({"uint4": 4, "int4": 4, "uint2": 2, "int2": 2})
+"""Element types of which the runtime has several in a byte, the first one lowest; arrays have one in a byte."""
 
 
 class PackedArray(msgspec.Struct, frozen=True):
@@ -222,7 +230,12 @@ def host_value(array: Array) -> Any:
     dtype = runtime_dtype(array)
     if dtype not in EXTENDED_NAMES:
         return ort_value.ortvalue_from_numpy(array)
-    bits = np.ascontiguousarray(array).view(np.uint16 if array.itemsize == 2 else np.uint8)
+    if dtype in SMALL_BITS:
+        small = ort_value.ortvalue_from_shape_and_type(array.shape, EXTENDED_NAMES[dtype][1])
+        data = _squeezed(array, SMALL_BITS[dtype])
+        ctypes.memmove(small.data_ptr(), data, len(data))
+        return small
+    bits = np.ascontiguousarray(array).reshape(array.shape).view(np.uint16 if array.itemsize == 2 else np.uint8)
     return ort_value.ortvalue_from_numpy_with_onnx_type(bits, EXTENDED_NAMES[dtype][1])
 
 
@@ -235,8 +248,26 @@ def array_of(value: Any) -> Array:
     shape = tuple(value.shape())
     element = numpy_dtype(dtype)
     count = int(np.prod(shape, dtype=np.int64))
-    data = ctypes.string_at(value.data_ptr(), count * element.itemsize) if count else b""
+    bits = SMALL_BITS.get(dtype, 8 * element.itemsize)
+    data = ctypes.string_at(value.data_ptr(), (count * bits + 7) // 8) if count else b""
+    if dtype in SMALL_BITS:
+        return _spread(data, bits)[:count].view(element).reshape(shape)
     return np.frombuffer(data, element).reshape(shape)
+
+
+def _squeezed(array: Array, bits: int) -> bytes:
+    """Elements of so few bits, several to a byte."""
+    codes = np.ascontiguousarray(array).view(np.uint8).ravel()
+    in_byte = 8 // bits
+    whole = np.append(codes, np.zeros(-codes.size % in_byte, np.uint8)).reshape(-1, in_byte)
+    joined: Array = ((whole & (2**bits - 1)) << np.arange(0, 8, bits)).sum(axis=1).astype(np.uint8)
+    return joined.tobytes()
+
+
+def _spread(data: bytes, bits: int) -> npt.NDArray[np.uint8]:
+    """The reverse: one element to a byte."""
+    found: Array = (np.frombuffer(data, np.uint8)[:, None] >> np.arange(0, 8, bits)) & (2**bits - 1)
+    return found.astype(np.uint8).ravel()
 
 
 Job = TypeVar("Job")

@@ -19,7 +19,6 @@ from remat_cli.runtime._ort import (
     Array,
     import_ort,
     new_options,
-    one_line,
     run_session,
     runtime_errors,
 )
@@ -92,20 +91,6 @@ class FirstSight:
     types: dict[str, tuple[TensorType, ...]]
     baseline_bytes: int | None
     outputs: dict[str, Array]
-
-
-@contextlib.contextmanager
-def blamed_on(path: Path, doing: str, next_step: str = "") -> Iterator[None]:
-    """Let what the runtime refuses inside the block name the user's file, and what was being done, not a file of ours.
-
-    Raises:
-        RuntimeFailure: with what was being done, the file, the runtime's reason, and what to do next.
-    """
-    try:
-        yield
-    except RuntimeFailure as error:
-        reason = str(error) if error.__cause__ is None else one_line(error.__cause__)
-        raise RuntimeFailure(f"{doing} {path}: {reason}{next_step}") from error
 
 
 def runtime_version() -> str:
