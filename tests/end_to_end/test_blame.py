@@ -29,18 +29,16 @@ def model_file(folder, node, *inputs):
 
 
 def test_inputs_that_were_made_up(tmp_path):
-    image, size = [helper.make_tensor_value_info(n, TensorProto.INT64, [2]) for n in ("image", "block")]
-    data = helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 5, 5])
-    path = model_file(tmp_path, helper.make_node("Col2Im", ["x", "image", "block"], ["y"]), data, image, size)
+    data = helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 3])
+    shape = helper.make_tensor_value_info("sizes", TensorProto.INT64, [3])
+    path = model_file(tmp_path, helper.make_node("Abs", ["sizes"], ["shape"]), data, shape)
+    model = onnx.load(path)
+    model.graph.node.append(helper.make_node("Reshape", ["x", "shape"], ["y"]))
+    onnx.save(model, path)
     with pytest.raises(ModelError, match=r"fails to run .*mine\.onnx: .*made up: .*--inputs") as caught:
         remat_cli.inspect(path)
     assert "reference.onnx" not in str(caught.value)
-    np.savez(
-        tmp_path / "in.npz",
-        x=np.ones((1, 5, 5), np.float32),
-        image=np.array([5, 5]),
-        block=np.array([1, 5]),
-    )
+    np.savez(tmp_path / "in.npz", x=np.ones((2, 3), np.float32), sizes=np.array([3, 2, 1]))
     assert remat_cli.inspect(path, inputs=tmp_path / "in.npz").exit_code == 0
 
 
