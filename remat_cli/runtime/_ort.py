@@ -5,6 +5,7 @@ import ctypes
 import importlib
 import os
 import re
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType, ModuleType
 from typing import Any, Final, TypeAlias, TypeVar
@@ -33,7 +34,8 @@ def import_ort() -> ModuleType:
     """
     os.putenv(NO_TELEMETRY, "1")  # only the native library reads it; what the import begins, no call undoes
     try:
-        ort = importlib.import_module("onnxruntime")
+        with contextlib.nullcontext() if "onnxruntime" in sys.modules else processes.signals_later():
+            ort = importlib.import_module("onnxruntime")
     except ImportError as error:
         if getattr(error, "name", None) == "onnxruntime":
             raise MissingDependency('ONNX Runtime is not installed: pip install "remat_cli[cpu]"') from None
