@@ -28,17 +28,9 @@ FEW_KILLS = ("KILL", "INT")
 MANY = {"node": 60, "model": 60, "plan": 48, "kill": 12}
 
 
-@pytest.fixture(autouse=True)
-def _no_telemetry(monkeypatch):
-    # Whether remat switches it off by itself is a test of its own; `make fuzz` counts what it leaves here too.
-    monkeypatch.setenv("ORT_DISABLE_TELEMETRY", "1")
-
-
 @pytest.fixture(scope="module")
 def materials(tmp_path_factory):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("ORT_DISABLE_TELEMETRY", "1")
-        return make_materials(tmp_path_factory.mktemp("materials"))
+    return make_materials(tmp_path_factory.mktemp("materials"))
 
 
 def check(kind: str, cases: list[Case], materials: Path) -> None:
