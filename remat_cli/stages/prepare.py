@@ -203,7 +203,14 @@ def optimise(model: Any, conditions: Conditions, work: Path) -> Path:
     save(model, current)
     known = sha256(current)
     for _ in range(MOST_PASSES):
-        optimize(current, raw, conditions.optimization, conditions.intra_op_threads, conditions.custom_ops)
+        optimize(
+            current,
+            raw,
+            conditions.optimization,
+            conditions.intra_op_threads,
+            conditions.custom_ops,
+            conditions.run_seconds,
+        )
         save(prepare_optimized(raw, model), reference)
         current, before, known = reference, known, sha256(reference)
         if known == before or known_facts_of(known, conditions) is not None:  # kept of a model that was settled
