@@ -44,9 +44,6 @@ def check_plan(plan: PlanFile) -> None:
     if plan.placement is None:
         _check_order(plan, judged)
         _check_promise(plan, problem)
-    else:
-        for memory, peak in plan.placement.peak_bytes.items():
-            _check_budget(peak, plan.placement.budgets.get(memory, 0), f" of '{memory}'")
 
 
 def _check_signs(name: str, found: Any) -> None:
@@ -126,7 +123,10 @@ def _check_promise(plan: PlanFile, problem: Problem) -> None:
     for what, told, known in _told_and_known(plan, problem):
         if told != known:
             raise ModelError(f"{what} is {_brief(told)}, and the judge says {_brief(known)}")
-    _check_budget(promise.peak_bytes, plan.request.budget_bytes)
+    if promise.peak_bytes > plan.request.budget_bytes:
+        raise ModelError(
+            f"it promises {promise.peak_bytes} bytes, which is more than its budget of {plan.request.budget_bytes}"
+        )
     if promise.memory_bytes and max(promise.memory_bytes) > promise.peak_bytes:
         raise ModelError(f"it promises {promise.peak_bytes} bytes, and {max(promise.memory_bytes)} during an op")
     most = min((*promise.memory_bytes, promise.peak_bytes - promise.live_peak_bytes))
@@ -140,11 +140,6 @@ def _check_promise(plan: PlanFile, problem: Problem) -> None:
             f"the baseline's peak is {promise.baseline_peak_bytes} bytes, and {max(promise.baseline_memory_bytes)} "
             "during an op"
         )
-
-
-def _check_budget(peak_bytes: int, budget_bytes: int, memory: str = "") -> None:
-    if peak_bytes > budget_bytes:
-        raise ModelError(f"it promises {peak_bytes} bytes{memory}, which is more than its budget of {budget_bytes}")
 
 
 def _told_and_known(plan: PlanFile, problem: Problem) -> Iterator[tuple[str, Any, Any]]:

@@ -189,6 +189,13 @@ def runtime_dtype(array: Array) -> str:
     return names.get(array.dtype.name, array.dtype.name)
 
 
+def storable(array: Array) -> Array:
+    """Text as numpy's own, and types that numpy lacks as unsigned integers of their size."""
+    if array.dtype == np.dtype(object):
+        return array.astype(str)
+    return array if array.dtype.isbuiltin else array.view(f"u{array.itemsize}")
+
+
 def pack(name: str, array: Array) -> PackedArray:
     """An array as bytes; strings are stored as a list, since their bytes are pointers."""
     dtype = runtime_dtype(array)

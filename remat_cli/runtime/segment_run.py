@@ -31,6 +31,7 @@ from remat_cli.runtime._ort import (
     pack_all,
     run_fresh,
     runtime_errors,
+    storable,
     unpack,
 )
 from remat_cli.runtime._segment_sessions import (
@@ -270,14 +271,7 @@ class TimedRuns(msgspec.Struct, frozen=True):
     @property
     def storable(self) -> dict[str, Array]:
         """The outputs as .npz files hold them."""
-        return {name: _storable(array) for name, array in self.arrays.items()}
-
-
-def _storable(array: Array) -> Array:
-    """Text as numpy's own, and types that numpy lacks as unsigned integers of their size."""
-    if array.dtype == np.dtype(object):
-        return array.astype(str)
-    return array if array.dtype.isbuiltin else array.view(f"u{array.itemsize}")
+        return {name: storable(array) for name, array in self.arrays.items()}
 
 
 def see_memory(program: Program, feeds: Mapping[str, Any], seconds: float = LONGEST_RUN_SECONDS) -> SeenMemory:
