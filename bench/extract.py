@@ -35,7 +35,7 @@ def extract(name: str, model: Path) -> Draft:
 def _problem(model: Path, config: Settings) -> tuple[Problem, list[str], int]:
     """The problem, the names of its ops, and the bytes of weights and inputs."""
     progress = silent()
-    with work_folder(config.work_dir) as work:
+    with work_folder(model, config.work_dir) as work:
         prepared = prepare(model, config.conditions, work, progress)
         profile = profile_model(prepared, config.conditions, progress).profile
     return make_problem(prepared.graph, profile), [op.name for op in prepared.graph.ops], profile.fixed_bytes

@@ -3,9 +3,9 @@
 RematError
 ├── InputError            the user gave something remat cannot use (exit code 2)
 │   ├── ConfigError       a flag, a YAML file or an option
-│   └── ModelError        an ONNX model, a plan, an instance or an inputs file
+│   └── ModelError        an ONNX model, also one that ONNX Runtime refuses, a plan, an instance or an inputs file
 ├── MissingDependency     a package, provider or device is not there (exit code 1)
-├── RuntimeFailure        ONNX Runtime refused or failed to run something (exit code 1)
+├── RuntimeFailure        ONNX Runtime failed for want of memory, disk or time, or on what remat made (exit code 1)
 ├── InvalidSchedule       the judge found a schedule illegal
 └── BrokenSolver          a solver returned an illegal or over-budget schedule: a bug in remat
 

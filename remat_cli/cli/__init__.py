@@ -45,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
     open_streams()
     try:
-        with orderly_end(), rare_collection():
+        with orderly_end(is_last=arguments is None), rare_collection():
             return int(make_group().main(words, prog_name="remat", standalone_mode=False) or 0)
     except Terminated:
         complain("terminated")

@@ -68,7 +68,7 @@ def stdout_style(printing: Printing) -> Style:
 
     is_terminal = sys.stdout.isatty()
     width = shutil.get_terminal_size().columns if is_terminal else 100
-    return Style(max(40, min(width, 160)), is_terminal and printing.color, _can_encode("█▲╌┤░"))
+    return Style(max(40, min(width, 160)), is_terminal and printing.color, _can_encode("█▲╌┤░"), is_terminal)
 
 
 def _can_encode(text: str) -> bool:

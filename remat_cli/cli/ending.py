@@ -25,10 +25,11 @@ class Terminated(BaseException):
 
 
 @contextlib.contextmanager
-def orderly_end() -> Iterator[None]:
+def orderly_end(*, is_last: bool = False) -> Iterator[None]:
     """Give the block a folder of its own for temporary files, which is gone afterwards, also after SIGTERM.
 
-    Only the main thread may handle signals; a block in another one gets just its folder.
+    Only the main thread may handle signals; a block in another one gets just its folder. After a block that is the
+    last thing that the process does, signals stay ignored: how it ends is settled.
 
     Raises:
         Terminated: SIGTERM arrived.
@@ -41,7 +42,7 @@ def orderly_end() -> Iterator[None]:
     try:
         yield
     finally:
-        restore()
+        restore(is_last)
         tempfile.tempdir = before
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -59,10 +60,10 @@ def _held_back() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _handle(folder: str) -> Callable[[], None]:
+def _handle(folder: str) -> Callable[[bool], None]:
     """Handle SIGTERM from now on; returns what ends that, after which no signal disturbs the clean-up."""
     if threading.current_thread() is not threading.main_thread() or os.name == "nt":
-        return lambda: None
+        return lambda is_last: None
     over = threading.Event()
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
@@ -70,15 +71,16 @@ def _handle(folder: str) -> Callable[[], None]:
     wakeup = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
     threading.Thread(target=_insist, args=(reader, folder, over), daemon=True).start()
 
-    def restore() -> None:
+    def restore(is_last: bool) -> None:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         interrupt = signal.signal(signal.SIGINT, signal.SIG_IGN)
         over.set()
         signal.set_wakeup_fd(wakeup)
         os.close(writer)  # which ends the thread
         shutil.rmtree(folder, ignore_errors=True)
-        signal.signal(signal.SIGTERM, before)
-        signal.signal(signal.SIGINT, interrupt)
+        if not is_last:
+            signal.signal(signal.SIGTERM, before)
+            signal.signal(signal.SIGINT, interrupt)
 
     return restore
 

@@ -57,6 +57,9 @@ writing_options = _group(
     _option("--plain/--no-plain", help="Leave out the form in which later runs take no more than the first. [no]"),
 )
 
+run_limit_option = _option(
+    "--run-limit", metavar="T", help="End a run of the model that shows no progress for so long. [1h]"
+)
 model_options = _group(
     _option(
         "--dim",
@@ -95,7 +98,7 @@ model_options = _group(
         metavar="N",
         help="Threads of the runtime; 0 is its own default. [0]",
     ),
-    _option("--run-limit", metavar="T", help="End a run of the model that shows no progress for so long. [1h]"),
+    run_limit_option,
     _option("--memory-limit", metavar="B", help="Most private memory of each process that runs it. [what there is]"),
     _option("--work-dir", type=FILE, metavar="DIR", help="Keep intermediate files here."),
 )

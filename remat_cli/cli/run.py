@@ -25,6 +25,7 @@ from remat_cli.cli.session import run, settings
     "--enforce-budget", "is_capped", is_flag=True, help="Let the runtime take no more than each budget while timed."
 )
 @click.option("--work-dir", type=options.FILE, metavar="DIR", help="Keep intermediate files here while it runs.")
+@options.run_limit_option
 @options.force_option
 @options.common_options
 def run_command(plan_path: Path, repeat: int, trace: Path | None, is_capped: bool, **flags: Any) -> int:

@@ -78,7 +78,7 @@ def _subject(request: CompareRequest, settings: Settings, progress: Progress) ->
         instance = load_instance(request.path)
         return Subject(instance_problem(instance), instance.names)
     only_device(settings.devices)
-    with work_folder(settings.work_dir, settings.memory_limit_bytes) as work:
+    with work_folder(request.path, settings.work_dir, settings.memory_limit_bytes) as work:
         prepared = prepare(request.path, settings.conditions, work, progress)
         problem = profile_model(prepared, settings.conditions, progress).problem()
     return Subject(problem, tuple(op.name for op in prepared.graph.ops))

@@ -40,7 +40,7 @@ def compile_model(model: Path, settings: Settings, progress: Progress) -> Compil
     if is_cut_into_sessions(request.conditions.devices):
         refuse_ranges(settings, "plans for several devices are")
     targets = output_paths(model, settings)
-    with work_folder(settings.work_dir, settings.memory_limit_bytes) as work:
+    with work_folder(model, settings.work_dir, settings.memory_limit_bytes) as work:
         prepared = prepare(model, request.conditions, work, progress)
         _keep_data_of(prepared.source, targets.model)
         platform = profile_model(prepared, request.conditions, progress)

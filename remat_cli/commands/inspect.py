@@ -36,7 +36,7 @@ def _inspected(path: Path, settings: Settings, progress: Progress) -> InspectRep
         read = read_plan(path)
         return inspect_plan(path, read, elsewhere(read))
     only_device(settings.devices)
-    with work_folder(settings.work_dir, settings.memory_limit_bytes) as work:
+    with work_folder(path, settings.work_dir, settings.memory_limit_bytes) as work:
         prepared = prepare(path, settings.conditions, work, progress)
         platform = profile_model(prepared, settings.conditions, progress)
         process, runs = model_forecast(prepared, platform.profile)

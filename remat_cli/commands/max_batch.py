@@ -44,7 +44,7 @@ def find_max_batch(model: Path, settings: Settings, progress: Progress) -> MaxBa
     if settings.split == "auto":
         settings = msgspec.structs.replace(settings, split="off")
     request = request_of(compile_settings(settings))
-    with work_folder(settings.work_dir, settings.memory_limit_bytes) as work:
+    with work_folder(model, settings.work_dir, settings.memory_limit_bytes) as work:
         search = _Search(model, settings, request, work, progress)
         keeping = search.largest(search.keeps_all, 1)
         planned = search.largest(search.has_plan, max(keeping, 1))

@@ -39,7 +39,7 @@ def _kept(report: ProfileReport, output: Path | None) -> ProfileReport:
 
 
 def _measured(model: Path, settings: Settings, progress: Progress) -> ProfileReport:
-    with work_folder(settings.work_dir, settings.memory_limit_bytes) as work:
+    with work_folder(model, settings.work_dir, settings.memory_limit_bytes) as work:
         prepared = prepare(model, settings.conditions, work, progress)
         platform = profile_model(prepared, settings.conditions, progress)
     return ProfileReport(model=str(model), profiles=platform.profiles, links=platform.links)

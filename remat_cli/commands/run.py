@@ -103,8 +103,8 @@ def run_plan(path: Path, options: RunOptions, settings: Settings, progress: Prog
         feeds = feeds_of(input_specs(read), state, settings.inputs, settings.seed, told_inputs(written))
         progress.stage(stages.RUNNING)
         caps = dict(zip(program.memories, program.budgets, strict=True)) if options.is_capped else {}
-        seen = see_memory(program, feeds)
-        timed = time_runs(program, feeds, options.repeat, caps, progress.advance)
+        seen = see_memory(program, feeds, settings.run_limit_seconds)
+        timed = time_runs(program, feeds, options.repeat, caps, progress.advance, settings.run_limit_seconds)
     if settings.output is not None:
         _save(settings.output, timed.storable)
     if options.trace is not None:

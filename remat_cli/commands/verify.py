@@ -53,7 +53,7 @@ def _verified(plan: Path, settings: Settings, progress: Progress) -> VerifyRepor
     source = find_file(read.source, plan, "source")
     if sha256(rewritten) != read.output.sha256:
         raise ModelError(f"{rewritten} is not the model that the plan was written with: compile again")
-    with work_folder(settings.work_dir, settings.memory_limit_bytes) as work:
+    with work_folder(source, settings.work_dir, settings.memory_limit_bytes) as work:
         whole = prepare(source, _as_requested(read, settings.conditions), work, progress)
         check_belongs(read, whole.source.sha256)
         if whole.reference_sha256 != whole_sha256(read):

@@ -1,6 +1,8 @@
 """What a model computes: ops and tensors with integer ids, in execution order."""
 
-from collections.abc import Collection
+import math
+from collections.abc import Collection, Mapping
+from types import MappingProxyType
 from typing import Literal
 
 import msgspec
@@ -18,6 +20,44 @@ class TensorType(msgspec.Struct, frozen=True):
 
     dtype: str
     shape: tuple[int, ...]
+
+
+ELEMENT_BITS: Mapping[str, int] = MappingProxyType(
+    {
+        "float": 32,
+        "double": 64,
+        "float16": 16,
+        "bfloat16": 16,
+        **{f"{sign}int{bits}": bits for sign in ("", "u") for bits in (2, 4, 8, 16, 32, 64)},
+        "bool": 8,
+        "float4e2m1": 4,
+        "string": 256,  # a std::string object; the text of long strings is on the heap and not counted
+        "complex64": 64,
+        "complex128": 128,
+        **dict.fromkeys(("float8e4m3fn", "float8e4m3fnuz", "float8e5m2", "float8e5m2fnuz"), 8),
+    }
+)
+"""ONNX Runtime's name of an element type -> bits that an element takes in memory; small ones are packed in bytes."""
+
+
+def element_bits(dtype: str) -> int:
+    """Bits that one element takes in memory.
+
+    Raises:
+        ModelError: the type is unknown.
+    """
+    if dtype not in ELEMENT_BITS:
+        raise ModelError(f"element type '{dtype}' is not supported")
+    return ELEMENT_BITS[dtype]
+
+
+def size_bytes(value: TensorType) -> int:
+    """Exact bytes of a tensor; 0 when a dimension is 0.
+
+    Raises:
+        ModelError: its element type is unknown.
+    """
+    return (math.prod(value.shape) * element_bits(value.dtype) + 7) // 8
 
 
 class Tensor(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -4,6 +4,7 @@ A file may be edited, cut and joined, or made to deceive. What passes here can b
 about ids, lengths and signs; whether it fits the model is for `verify`, which has the model.
 """
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 import msgspec
 
 from remat_cli.base.errors import ModelError
-from remat_cli.core.graph import Graph
+from remat_cli.core.graph import Graph, Tensor, TensorType, size_bytes
 from remat_cli.core.plan import Plan
 from remat_cli.core.plan_file import PlanFile
 from remat_cli.core.problem import Problem
@@ -20,6 +21,10 @@ from remat_cli.core.simulate import baseline
 
 NEVER_NEGATIVE = ("_bytes", "_ns", "_seconds")
 """Ends of the names of figures that cannot be below zero."""
+
+
+CLONE = re.compile(r"/remat_[0-9]+(_[0-9]+)?")
+"""What the name of an op that runs again has behind the op's own; the last number where that was taken."""
 
 
 def check_plan(plan: PlanFile) -> None:
@@ -68,6 +73,18 @@ def _check_graph(graph: Graph) -> None:
         reads = () if tensor.producer is None else graph.ops[tensor.producer].inputs
         if tensor.view_of is not None and tensor.view_of not in reads:
             raise ModelError(f"tensor '{tensor.name}' is a view of what its op does not read")
+        size = size_bytes(TensorType(tensor.dtype, tensor.shape))
+        if tensor.size_bytes != size and not (tensor.size_bytes == 0 and _may_share_weight(graph, tensor)):
+            raise ModelError(
+                f"tensor '{tensor.name}' is {tensor.size_bytes} bytes, and {tensor.dtype}{list(tensor.shape)} "
+                f"takes {size}"
+            )
+
+
+def _may_share_weight(graph: Graph, tensor: Tensor) -> bool:
+    """Whether a tensor may be in the storage of a weight, where its bytes are counted."""
+    is_made = tensor.producer is not None and not tensor.kept and tensor.view_of is None
+    return is_made and bool(graph.ops[tensor.producer or 0].weights)
 
 
 def _refuse_twins(what: str, names: Iterable[str]) -> None:
@@ -96,7 +113,7 @@ def _check_order(plan: PlanFile, judged: Plan) -> None:
     if len(order) != len(wanted):
         raise ModelError(f"it promises to run {len(order)} ops, and its schedule has {len(wanted)}")
     for name, op in zip(order, wanted, strict=True):
-        if name != op and not name.startswith(f"{op}/remat_"):
+        if name != op and not CLONE.fullmatch(name.removeprefix(op)):
             raise ModelError(f"it promises to run '{name}' where its schedule has '{op}'")
 
 
@@ -106,8 +123,18 @@ def _check_promise(plan: PlanFile, problem: Problem) -> None:
     for what, told, known in _told_and_known(plan, problem):
         if told != known:
             raise ModelError(f"{what} is {_brief(told)}, and the judge says {_brief(known)}")
+    if promise.peak_bytes > plan.request.budget_bytes:
+        raise ModelError(
+            f"it promises {promise.peak_bytes} bytes, which is more than its budget of {plan.request.budget_bytes}"
+        )
     if promise.memory_bytes and max(promise.memory_bytes) > promise.peak_bytes:
         raise ModelError(f"it promises {promise.peak_bytes} bytes, and {max(promise.memory_bytes)} during an op")
+    most = min((*promise.memory_bytes, promise.peak_bytes - promise.live_peak_bytes))
+    if not plan.profile.fixed_bytes <= promise.fixed_bytes <= most:
+        raise ModelError(
+            f"promise.fixed_bytes is {promise.fixed_bytes}, and its profile and the bytes during each op leave it from "
+            f"{plan.profile.fixed_bytes} to {most}"
+        )
     if promise.baseline_memory_bytes and max(promise.baseline_memory_bytes) != promise.baseline_peak_bytes:
         raise ModelError(
             f"the baseline's peak is {promise.baseline_peak_bytes} bytes, and {max(promise.baseline_memory_bytes)} "
@@ -141,6 +168,6 @@ def check_graph_of(plan: PlanFile, graph: Graph) -> None:
     ours = [(op.name, op.op_type, op.domain, op.inputs, op.outputs) for op in plan.graph.ops]
     if ours != [(op.name, op.op_type, op.domain, op.inputs, op.outputs) for op in graph.ops]:
         raise ModelError("the plan's ops are not those of the model: compile again")
-    values = [(tensor.name, tensor.dtype, tensor.shape, tensor.kept) for tensor in plan.graph.tensors]
-    if values != [(tensor.name, tensor.dtype, tensor.shape, tensor.kept) for tensor in graph.tensors]:
+    values = [(each.name, each.dtype, each.shape, each.kept, each.size_bytes) for each in plan.graph.tensors]
+    if values != [(each.name, each.dtype, each.shape, each.kept, each.size_bytes) for each in graph.tensors]:
         raise ModelError("the plan's tensors are not those of the model: compile again")

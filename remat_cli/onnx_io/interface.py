@@ -1,6 +1,5 @@
 """What a session takes and gives, with element types as ONNX Runtime has them, and which op reads which weight."""
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -34,9 +33,11 @@ RUNTIME_NAMES: Mapping[ir.DataType, str] = {
     ir.DataType.FLOAT8E5M2FNUZ: "float8e5m2fnuz",
     ir.DataType.INT4: "int4",
     ir.DataType.UINT4: "uint4",
+    ir.DataType.INT2: "int2",
+    ir.DataType.UINT2: "uint2",
+    ir.DataType.FLOAT4E2M1: "float4e2m1",
 }
 DATA_TYPES: Mapping[str, ir.DataType] = {name: data_type for data_type, name in RUNTIME_NAMES.items()}
-STRING_OBJECT_BITS = 256  # a std::string object; the text of long strings is on the heap and not counted
 
 
 def runtime_name(data_type: ir.DataType | None) -> str:
@@ -48,17 +49,6 @@ def runtime_name(data_type: ir.DataType | None) -> str:
     if data_type is None or data_type not in RUNTIME_NAMES:
         raise ModelError(f"element type {data_type} is not supported")
     return RUNTIME_NAMES[data_type]
-
-
-def element_bits(dtype: str) -> int:
-    """Bits that one element takes in memory; 4-bit types are packed two to a byte.
-
-    Raises:
-        ModelError: the type is unknown.
-    """
-    if dtype not in DATA_TYPES:
-        raise ModelError(f"element type '{dtype}' is not supported")
-    return STRING_OBJECT_BITS if dtype == "string" else DATA_TYPES[dtype].bitwidth
 
 
 def type_of(tensor: ir.TensorProtocol) -> TensorType:
@@ -73,11 +63,6 @@ def type_of(tensor: ir.TensorProtocol) -> TensorType:
 def dims_of(tensor: ir.TensorProtocol) -> tuple[int, ...]:
     """Shape of a constant."""
     return tuple(int(dim) for dim in tensor.shape.numpy())
-
-
-def size_bytes(value: TensorType) -> int:
-    """Exact bytes of a tensor; 0 when a dimension is 0."""
-    return (math.prod(value.shape) * element_bits(value.dtype) + 7) // 8
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from remat_cli.base.errors import RematError
-from remat_cli.core.graph import Graph, Tensor, TensorType
+from remat_cli.core.graph import Graph, Tensor, TensorType, size_bytes
 from remat_cli.core.plan import Compute, Plan
 from remat_cli.core.problem import make_problem, tensor_ids
 from remat_cli.core.profile import OpCost, Profile, Provenance
@@ -17,7 +17,7 @@ from remat_cli.onnx_io.assemble import Draft, Parts, assemble, check_rewritten, 
 from remat_cli.onnx_io.default_order import captured_values
 from remat_cli.onnx_io.free_shapes import Canvas, Dims, Infer, free_shapes, known_shapes
 from remat_cli.onnx_io.gates import Scene, Woven, add_gates, newly_lone_reads
-from remat_cli.onnx_io.interface import Interface, Port, fed_inputs, size_bytes, type_of
+from remat_cli.onnx_io.interface import Interface, Port, fed_inputs, type_of
 from remat_cli.onnx_io.normalise import fresh_name, names_in
 from remat_cli.onnx_io.to_graph import INPUTS, to_graph
 

@@ -11,7 +11,7 @@ from typing import BinaryIO
 import onnx_ir as ir
 
 from remat_cli.base.errors import ModelError, RematError
-from remat_cli.core.graph import Graph, Tensor, TensorType
+from remat_cli.core.graph import Graph, Tensor, TensorType, size_bytes
 from remat_cli.core.plan import Compute, Plan
 from remat_cli.core.problem import Problem, device_tensor_ids, input_ops
 from remat_cli.core.program import SegmentFile, StoredWeight, Value, WeightUse
@@ -24,7 +24,6 @@ from remat_cli.onnx_io.interface import (
     dims_of,
     fed_inputs,
     runtime_name,
-    size_bytes,
     weight_uses,
 )
 from remat_cli.onnx_io.normalise import names_in
@@ -32,7 +31,7 @@ from remat_cli.onnx_io.rewrite import drafts_of, instance_names
 from remat_cli.onnx_io.save import ALIGNMENT, SMALL_BYTES
 
 WEIGHTS_FILE = "weights.data"
-UNSHARED = frozenset({"string", "complex64", "complex128", "int4", "uint4"})
+UNSHARED = frozenset({"string", "complex64", "complex128", "int4", "uint4", "int2", "uint2", "float4e2m1"})
 """Element types whose weights stay in the model files."""
 
 

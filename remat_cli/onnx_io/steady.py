@@ -184,13 +184,13 @@ class _Writer:
             name = value.name or ""
             if name not in self._graph.initializers or not {use.node for use in value.uses()} <= set(inner):
                 continue
+            del self._graph.initializers[name]
             if is_zero(name):
                 made: list[ir.Node] = []
                 count = self.op(made, f"loop/{node.name}", "SequenceLength", [sequence])
                 body.insert_before(inner[0], made[0])
                 value.replace_all_uses_with(count)
             else:
-                del self._graph.initializers[name]
                 body.register_initializer(value)
 
     def filled(self, outputs: list[ir.Value]) -> ir.Graph:

@@ -4,7 +4,8 @@ Random numbers are no shapes. What such an input must be follows from the op tha
 model declares; where a value follows from neither, the input is left to chance, and the runtime says what is wrong.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from itertools import product
 from math import prod
 
 import numpy as np
@@ -19,6 +20,7 @@ Ints = tuple[int, ...]
 Value = list[int] | list[float] | None
 PASSING = frozenset({"Identity", "Cast", "Unsqueeze", "Squeeze"})  # what they give is as good as what they read
 STANDARD = ("", "ai.onnx")
+MOST_ELEMENTS, MOST_AXES = 4096, 4  # of a block of Col2Im: others are left to chance
 DIVISIONS = frozenset({"Div", "Mod"})  # only integers cannot be divided by 0
 
 
@@ -155,6 +157,56 @@ def _share(node: ir.Node, shapes: Mapping[str, Ints], size: int) -> Value:
     return [0.5] * size
 
 
+def _no_share(node: ir.Node, shapes: Mapping[str, Ints], size: int) -> Value:
+    return [0.0] * size
+
+
+def _image(node: ir.Node, shapes: Mapping[str, Ints], size: int) -> Value:
+    """The declared image; else a line of all columns, which blocks of one element make."""
+    read, made = _shape_of(node.inputs[0], shapes), _shape_of(node.outputs[0], shapes)
+    if made is not None and len(made) == size + 2:
+        return list(made[2:])
+    return None if read is None or len(read) != 3 else [1] * (size - 1) + [read[2]]
+
+
+def _block(node: ir.Node, shapes: Mapping[str, Ints], size: int) -> Value:
+    """A block of as many elements as there are rows for each channel, which fits into the image as often as told."""
+    read, made = _shape_of(node.inputs[0], shapes), _shape_of(node.outputs[0], shapes)
+    image = _image(node, shapes, size)
+    if read is None or len(read) != 3 or image is None:
+        return None
+    if made is None or len(made) != size + 2:
+        return [1] * size
+    elements = read[1] // max(made[1], 1)
+    if elements > MOST_ELEMENTS or size > MOST_AXES:
+        return None
+    blocks = (block for block in product(*[_divisors(elements)] * size) if prod(block) == elements)
+    return next((list(block) for block in blocks if _columns(node, image, block) == read[2]), None)
+
+
+def _divisors(number: int) -> list[int]:
+    return [each for each in range(1, number + 1) if number % each == 0]
+
+
+def _columns(node: ir.Node, image: Sequence[float], block: Ints) -> int:
+    """How often a block fits into an image."""
+    size = len(block)
+    pads, strides, dilations = (_ints(node, *each) for each in (("pads", 0), ("strides", 1), ("dilations", 1)))
+    pads = pads if len(pads) > 1 else pads * 2 * size
+    found = 1
+    for axis in range(size):
+        stride, dilation = (each[axis] if len(each) > 1 else each[0] for each in (strides, dilations))
+        room = int(image[axis]) + pads[axis] + pads[axis + size] - dilation * (block[axis] - 1) - 1
+        found *= max(0, room // max(stride, 1) + 1)
+    return found
+
+
+def _ints(node: ir.Node, name: str, otherwise: int) -> list[int]:
+    """An attribute, or one number for all axes where it is not there."""
+    found = node.attributes.get(name)
+    return [otherwise] if found is None else list(found.as_ints())
+
+
 Rule = Callable[[ir.Node, Mapping[str, Ints], int], Value]
 REDUCTIONS = ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "Sum", "SumSquare")
 RULES: Mapping[tuple[str, int], Rule] = {
@@ -175,6 +227,9 @@ RULES: Mapping[tuple[str, int], Rule] = {
     ("Slice", 1): _starts,
     ("Slice", 3): _first_axes,
     ("Slice", 4): _ones,
+    ("Col2Im", 1): _image,
+    ("Col2Im", 2): _block,
+    ("Dropout", 1): _no_share,
     ("CumSum", 1): _starts,
     ("CumProd", 1): _starts,
     ("NonMaxSuppression", 3): _share,

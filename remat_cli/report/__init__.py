@@ -24,7 +24,12 @@ class Report(Protocol):
 
 def render_text(report: Report, style: Style) -> str:
     """The report for people, with a newline at the end."""
-    return "\n".join(report.lines(style)) + "\n"
+    lines = report.lines(style)
+    if style.is_folded:
+        from remat_cli.report.style import folded
+
+        lines = folded("\n".join(lines).split("\n"), style.width)
+    return "\n".join(lines) + "\n"
 
 
 def render_json(report: Report) -> str:

@@ -1,7 +1,8 @@
 """How text looks: width, colour and character set of whatever shows it, and columns that line up."""
 
 import importlib
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 from typing import Literal
 
@@ -13,11 +14,12 @@ CODES: dict[Role, str] = {"good": "32", "bad": "31", "warn": "33", "accent": "36
 
 
 class Style(msgspec.Struct, frozen=True):
-    """What the reader's screen can do; the default suits a file."""
+    """What the reader's screen can do; the default suits a file. `is_folded`: longer lines go on in the next one."""
 
     width: int = 100
     has_color: bool = False
     has_unicode: bool = True
+    is_folded: bool = False
 
     def paint(self, text: str, role: Role) -> str:
         """The text in a role's colour, or as it is."""
@@ -49,6 +51,48 @@ def shorten(text: str, width: int) -> str:
         return text
     half = (width - 3) // 2
     return f"{text[: width - 3 - half]}...{text[-half:]}" if half else text[:width]
+
+
+COLOR = re.compile(r"\x1b\[[0-9;]*m")
+GAP = re.compile(r" +")
+CODE_INDENT, HANGING = "    ", 4  # what code is indented by, and what the rest of a line is more than its beginning
+
+
+def folded(lines: Sequence[str], width: int) -> list[str]:
+    """Lines of at most so many columns, the rest of a longer one below it, further in; broken between columns or words.
+
+    Code stays as it is: what is indented after a heading that ends with a colon, and an empty line.
+    """
+    found: list[str] = []
+    is_code = False
+    for number, line in enumerate(lines):
+        after_heading = number > 1 and not lines[number - 1] and lines[number - 2].endswith(":")
+        is_code = (line.startswith(CODE_INDENT) and (is_code or after_heading)) or (is_code and not line)
+        found += [line] if is_code or len(COLOR.sub("", line)) <= width else _pieces(line, width)
+    return found
+
+
+def _pieces(line: str, width: int) -> Iterator[str]:
+    """One line as several."""
+    indent = len(line) - len(line.lstrip())
+    more = min(indent, width // 4) + HANGING
+    rest, before = line.lstrip(), " " * indent if indent < width // 2 else " " * more
+    while rest:
+        end = _end(rest, width - len(before))
+        yield before + rest[:end].rstrip()
+        rest, before = rest[end:].lstrip(), " " * more
+
+
+def _end(text: str, room: int) -> int:
+    """Where to break: after the last column that fits, if it fills half of the room, else after the last word."""
+    gaps = [(len(COLOR.sub("", text[: gap.start()])), gap) for gap in GAP.finditer(text)]
+    if len(COLOR.sub("", text)) <= room:
+        return len(text)
+    fitting = [(shown, gap) for shown, gap in gaps if shown <= room]
+    columns_ = [gap for shown, gap in fitting if len(gap[0]) > 1 and shown >= room // 2]
+    if columns_ or fitting:
+        return (columns_ or [gap for _, gap in fitting])[-1].end()
+    return gaps[0][1].end() if gaps else len(text)
 
 
 def percent(value: float | None) -> str:

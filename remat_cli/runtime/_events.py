@@ -1,5 +1,6 @@
 """What one profiled run of a session says: which ops ran, in which order, for how long, and with what in memory."""
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from remat_cli.core.graph import TensorType
 from remat_cli.core.steady import PREFIX
 
 SUFFIX = "_kernel_time"
+PACKED = re.compile(r"^(u?int[24])x[24]$")
 COUNTER = "mem_bytes_requested_in_use"
 """Where this is missing, the others are too."""
 
@@ -109,9 +111,9 @@ def _event(raw: _RawEvent) -> ProfileEvent:
 
 
 def _tensor_type(entry: dict[str, Sequence[int]]) -> TensorType:
-    """From `{"float": [1, 3]}`."""
+    """From `{"float": [1, 3]}`; here, and nowhere else, small types have capitals, and say how many are in a byte."""
     ((dtype, shape),) = entry.items()
-    return TensorType(dtype, tuple(int(size) for size in shape))
+    return TensorType(PACKED.sub(r"\1", dtype.lower()), tuple(int(size) for size in shape))
 
 
 def _without_nested(events: Sequence[ProfileEvent]) -> tuple[ProfileEvent, ...]:

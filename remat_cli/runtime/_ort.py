@@ -5,6 +5,7 @@ import ctypes
 import importlib
 import os
 import re
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType, ModuleType
 from typing import Any, Final, TypeAlias, TypeVar
@@ -33,7 +34,8 @@ def import_ort() -> ModuleType:
     """
     os.putenv(NO_TELEMETRY, "1")  # only the native library reads it; what the import begins, no call undoes
     try:
-        ort = importlib.import_module("onnxruntime")
+        with contextlib.nullcontext() if "onnxruntime" in sys.modules else processes.signals_later():
+            ort = importlib.import_module("onnxruntime")
     except ImportError as error:
         if getattr(error, "name", None) == "onnxruntime":
             raise MissingDependency('ONNX Runtime is not installed: pip install "remat_cli[cpu]"') from None
@@ -142,9 +144,17 @@ EXTENDED_NAMES: Mapping[str, tuple[str, int]] = MappingProxyType(
         "float8e4m3fnuz": ("float8_e4m3fnuz", 18),
         "float8e5m2": ("float8_e5m2", 19),
         "float8e5m2fnuz": ("float8_e5m2fnuz", 20),
+        "uint4": ("uint4", 21),
+        "int4": ("int4", 22),
+        "uint2": ("uint2", 25),
+        "int2": ("int2", 26),
     }
 )
 """Element types that numpy lacks: the runtime's name -> name in ml_dtypes and number in ONNX's TensorProto."""
+
+
+SMALL_BITS: Mapping[str, int] = MappingProxyType({"uint4": 4, "int4": 4, "uint2": 2, "int2": 2})
+"""Element types of which the runtime has several in a byte, the first one lowest; arrays have one in a byte."""
 
 
 class PackedArray(msgspec.Struct, frozen=True):
@@ -177,6 +187,13 @@ def runtime_dtype(array: Array) -> str:
     names = {numpy: runtime for runtime, numpy in NUMPY_NAMES.items()}
     names |= {extended: runtime for runtime, (extended, _) in EXTENDED_NAMES.items()}
     return names.get(array.dtype.name, array.dtype.name)
+
+
+def storable(array: Array) -> Array:
+    """Text as numpy's own, and types that numpy lacks as unsigned integers of their size."""
+    if array.dtype == np.dtype(object):
+        return array.astype(str)
+    return array if array.dtype.isbuiltin else array.view(f"u{array.itemsize}")
 
 
 def pack(name: str, array: Array) -> PackedArray:
@@ -222,7 +239,12 @@ def host_value(array: Array) -> Any:
     dtype = runtime_dtype(array)
     if dtype not in EXTENDED_NAMES:
         return ort_value.ortvalue_from_numpy(array)
-    bits = np.ascontiguousarray(array).view(np.uint16 if array.itemsize == 2 else np.uint8)
+    if dtype in SMALL_BITS:
+        small = ort_value.ortvalue_from_shape_and_type(array.shape, EXTENDED_NAMES[dtype][1])
+        data = _squeezed(array, SMALL_BITS[dtype])
+        ctypes.memmove(small.data_ptr(), data, len(data))
+        return small
+    bits = np.ascontiguousarray(array).reshape(array.shape).view(np.uint16 if array.itemsize == 2 else np.uint8)
     return ort_value.ortvalue_from_numpy_with_onnx_type(bits, EXTENDED_NAMES[dtype][1])
 
 
@@ -235,8 +257,26 @@ def array_of(value: Any) -> Array:
     shape = tuple(value.shape())
     element = numpy_dtype(dtype)
     count = int(np.prod(shape, dtype=np.int64))
-    data = ctypes.string_at(value.data_ptr(), count * element.itemsize) if count else b""
+    bits = SMALL_BITS.get(dtype, 8 * element.itemsize)
+    data = ctypes.string_at(value.data_ptr(), (count * bits + 7) // 8) if count else b""
+    if dtype in SMALL_BITS:
+        return _spread(data, bits)[:count].view(element).reshape(shape)
     return np.frombuffer(data, element).reshape(shape)
+
+
+def _squeezed(array: Array, bits: int) -> bytes:
+    """Elements of so few bits, several to a byte."""
+    codes = np.ascontiguousarray(array).view(np.uint8).ravel()
+    in_byte = 8 // bits
+    whole = np.append(codes, np.zeros(-codes.size % in_byte, np.uint8)).reshape(-1, in_byte)
+    joined: Array = ((whole & (2**bits - 1)) << np.arange(0, 8, bits)).sum(axis=1).astype(np.uint8)
+    return joined.tobytes()
+
+
+def _spread(data: bytes, bits: int) -> npt.NDArray[np.uint8]:
+    """The reverse: one element to a byte."""
+    found: Array = (np.frombuffer(data, np.uint8)[:, None] >> np.arange(0, 8, bits)) & (2**bits - 1)
+    return found.astype(np.uint8).ravel()
 
 
 Job = TypeVar("Job")

@@ -16,6 +16,7 @@ from remat_cli.core.program import CopyAction, InputSpec, Program, SessionAction
 from remat_cli.devices.provider_table import PROVIDERS
 from remat_cli.runtime._ort import (
     EXTENDED_NAMES,
+    SMALL_BITS,
     Array,
     array_of,
     import_ort,
@@ -267,7 +268,7 @@ def _host_view(value: Any) -> Array:
     dtype = value.data_type().removeprefix("tensor(").removesuffix(")")
     if not _is_on_host(value) or dtype == "string":
         return np.asarray(value.numpy())
-    if dtype in EXTENDED_NAMES and not value.shape():
+    if dtype in SMALL_BITS or (dtype in EXTENDED_NAMES and not value.shape()):
         return array_of(value)
     element, shape = numpy_dtype(dtype), tuple(value.shape())
     size = int(np.prod(shape, dtype=np.int64)) * element.itemsize

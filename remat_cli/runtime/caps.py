@@ -241,7 +241,7 @@ def runs_under(trial: Trial) -> bool:
     """
     import_ort()
     try:
-        with started(try_cap, trial, forked) as worker:
+        with started(try_cap, trial, forked, trial.settings.run_seconds) as worker:
             return worker.answer()
     except RematError as error:
         raise RuntimeFailure(f"a capped run of {Path(trial.model).name} crashed: {error}") from None

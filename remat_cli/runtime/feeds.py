@@ -14,6 +14,7 @@ from remat_cli.base.processes import total_memory_bytes
 from remat_cli.core.program import InputSpec
 from remat_cli.runtime._ort import (
     EXTENDED_NAMES,
+    SMALL_BITS,
     Advance,
     Array,
     PackedArray,
@@ -73,7 +74,7 @@ def _refuse_too_large(inputs: Sequence[InputSpec]) -> None:
 
 def _random(spec: InputSpec, generator: np.random.Generator) -> Array:
     dtype = numpy_dtype(spec.dtype)
-    if dtype.kind == "f" or spec.dtype in EXTENDED_NAMES:
+    if dtype.kind == "f" or (spec.dtype in EXTENDED_NAMES and spec.dtype not in SMALL_BITS):
         return np.asarray(generator.standard_normal(spec.shape)).astype(dtype)
     bits = generator.integers(0, 2, spec.shape)
     if spec.dtype not in {"bool", "string"} and bits.size == 1:

@@ -23,9 +23,9 @@ from typing import Final, Literal
 import msgspec
 
 from remat_cli.base.errors import ConfigError, MissingDependency, RuntimeFailure
-from remat_cli.base.processes import ProcessDied, started
+from remat_cli.base.processes import ProcessDied, Silent, started
 from remat_cli.core.resident import LimitKind
-from remat_cli.runtime._ort import Advance, PackedArray, one_line, runtime_errors
+from remat_cli.runtime._ort import Advance, PackedArray, one_line, runtime_errors, too_long
 from remat_cli.runtime.caps import OUT_OF_MEMORY
 from remat_cli.runtime.resident import held_runs, ready, status_bytes
 from remat_cli.runtime.session import SessionSettings, open_session
@@ -107,7 +107,7 @@ def runs_under_limit(job: HardLimitJob) -> HardLimitAnswer:
     each further thread of the session.
 
     Raises:
-        RuntimeFailure: it failed for another reason than memory.
+        RuntimeFailure: it failed for another reason than memory, or showed no end for `run_seconds`.
         MissingDependency: this system limits no process.
         ConfigError: the job names a folder that is no memory cgroup, or one that cannot be divided.
     """
@@ -133,8 +133,11 @@ def _answer(job: _LimitedJob) -> HardLimitAnswer:
         runs_done = done
 
     try:
-        with started(run_limited, job) as worker:
+        with started(run_limited, job, silence_seconds=job.job.settings.run_seconds) as worker:
             return worker.answer(count)
+    except Silent:
+        name, seconds = Path(job.job.model).name, job.job.settings.run_seconds
+        raise RuntimeFailure(too_long(f"a limited run of {name} was ended", seconds)) from None
     except ProcessDied as died:
         by_system = died.code == -signal.SIGKILL
         if died.code >= 0 or (by_system and not (job.cgroup and _kills(job.cgroup))):

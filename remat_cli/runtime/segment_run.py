@@ -22,6 +22,7 @@ from remat_cli.base.errors import RuntimeFailure
 from remat_cli.core.program import ActionRecord, CopyAction, Program, RunRecord, SeenMemory, SessionAction, WeightUse
 from remat_cli.runtime._events import ProfiledRun, read_runs
 from remat_cli.runtime._ort import (
+    LONGEST_RUN_SECONDS,
     Advance,
     Array,
     PackedArray,
@@ -30,6 +31,7 @@ from remat_cli.runtime._ort import (
     pack_all,
     run_fresh,
     runtime_errors,
+    storable,
     unpack,
 )
 from remat_cli.runtime._segment_sessions import (
@@ -269,36 +271,34 @@ class TimedRuns(msgspec.Struct, frozen=True):
     @property
     def storable(self) -> dict[str, Array]:
         """The outputs as .npz files hold them."""
-        return {name: _storable(array) for name, array in self.arrays.items()}
+        return {name: storable(array) for name, array in self.arrays.items()}
 
 
-def _storable(array: Array) -> Array:
-    """Text as numpy's own, and types that numpy lacks as unsigned integers of their size."""
-    if array.dtype == np.dtype(object):
-        return array.astype(str)
-    return array if array.dtype.isbuiltin else array.view(f"u{array.itemsize}")
-
-
-def see_memory(program: Program, feeds: Mapping[str, Any]) -> SeenMemory:
+def see_memory(program: Program, feeds: Mapping[str, Any], seconds: float = LONGEST_RUN_SECONDS) -> SeenMemory:
     """Run a program once in a fresh process and say what each memory held.
 
     Raises:
         MissingDependency: a device is not here.
-        RuntimeFailure: the runtime fails.
+        RuntimeFailure: the runtime fails, or tells nothing for `seconds`.
     """
-    return run_fresh(see_memory_here, ProgramJob(program, pack_all(feeds)))
+    return run_fresh(see_memory_here, ProgramJob(program, pack_all(feeds)), seconds=seconds)
 
 
 def time_runs(
-    program: Program, feeds: Mapping[str, Any], repeat: int, caps: Mapping[str, int], advance: Advance = ignore_progress
+    program: Program,
+    feeds: Mapping[str, Any],
+    repeat: int,
+    caps: Mapping[str, int],
+    advance: Advance = ignore_progress,
+    seconds: float = LONGEST_RUN_SECONDS,
 ) -> TimedRuns:
     """Run a program so many times, after once to warm up, in a fresh process that holds memories to their caps.
 
     Raises:
         MissingDependency: a device is not here.
-        RuntimeFailure: the runtime fails, or a cap does not suffice.
+        RuntimeFailure: the runtime fails, a cap does not suffice, or no run ends for `seconds`.
     """
-    return run_fresh(time_runs_here, ProgramJob(program, pack_all(feeds), repeat, dict(caps)), advance)
+    return run_fresh(time_runs_here, ProgramJob(program, pack_all(feeds), repeat, dict(caps)), advance, seconds)
 
 
 def time_runs_here(job: ProgramJob, advance: Advance) -> TimedRuns:

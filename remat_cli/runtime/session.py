@@ -19,7 +19,6 @@ from remat_cli.runtime._ort import (
     Array,
     import_ort,
     new_options,
-    one_line,
     run_session,
     runtime_errors,
 )
@@ -92,20 +91,6 @@ class FirstSight:
     types: dict[str, tuple[TensorType, ...]]
     baseline_bytes: int | None
     outputs: dict[str, Array]
-
-
-@contextlib.contextmanager
-def blamed_on(path: Path, doing: str, next_step: str = "") -> Iterator[None]:
-    """Let what the runtime refuses inside the block name the user's file, and what was being done, not a file of ours.
-
-    Raises:
-        RuntimeFailure: with what was being done, the file, the runtime's reason, and what to do next.
-    """
-    try:
-        yield
-    except RuntimeFailure as error:
-        reason = str(error) if error.__cause__ is None else one_line(error.__cause__)
-        raise RuntimeFailure(f"{doing} {path}: {reason}{next_step}") from error
 
 
 def runtime_version() -> str:
@@ -271,17 +256,23 @@ SMALLEST_EXTERNAL_BYTES = 1024
 
 
 def optimize(
-    source: Path, target: Path, level: Level, intra_op_threads: int = 0, custom_ops: tuple[str, ...] = ()
+    source: Path,
+    target: Path,
+    level: Level,
+    intra_op_threads: int = 0,
+    custom_ops: tuple[str, ...] = (),
+    seconds: float = LONGEST_RUN_SECONDS,
 ) -> None:
     """Write to `target` the graph that a session at this optimisation level would run.
 
     `all` includes the CPU's own memory layout (fastest, tied to this kind of CPU), `extended` runs on every CPU,
     `basic` has standard ops only, which other execution providers can run too.
     Models whose weights lie outside the file, or are too large for one, get `TARGET.data` beside the target. The
-    weights of both models are in memory for the time of the call.
+    weights of both models are in memory for the time of the call, which may take so many `seconds`: the runtime
+    computes what is constant.
 
     Raises:
-        RuntimeFailure: the runtime refuses the model or cannot write the file.
+        RuntimeFailure: the runtime refuses the model, takes too long, or cannot write the file.
     """
     ort = import_ort()
     options = new_options(ort)
@@ -298,8 +289,11 @@ def optimize(
             options.register_custom_ops_library(library)
     if needs_data_file(source):
         _put_weights_beside(options, target)
-    with runtime_errors(f"ONNX Runtime cannot optimise {source.name}"):
-        ort.InferenceSession(str(source), options, providers=["CPUExecutionProvider"])
+    doing = f"ONNX Runtime cannot optimise {source.name}"
+    with runtime_errors(doing):
+        guarded(
+            lambda _: ort.InferenceSession(str(source), options, providers=["CPUExecutionProvider"]), seconds, doing
+        )
     if not target.exists():
         raise RuntimeFailure(f"ONNX Runtime did not write the optimised {source.name} to {target}")
 

@@ -19,6 +19,7 @@ from remat_cli.splitting.view import ModelView
 SplitForm = Literal["regions", "bands"]
 REGIONS_SHARE = 0.5  # of the time for a search: what they find, they mostly find soon
 BANDS_SHARE, LEAST_SECONDS = 3.0, 0.5  # of the time for one search, for all together; for one of them in any case
+BANDED_PER_SECOND = 5000  # ops; where less time is left than the first banding alone takes, none is begun
 DOUBT = 2.0  # as many times as estimated may bands cost beside regions: they have more nodes, and estimates err more
 CHEAP_SHARE = 0.02  # of the time of a run: regions that add no more need no rival
 
@@ -65,6 +66,8 @@ class SplitProposer:
             return tuple(found)
         began = time.monotonic()
         left = max(LEAST_SECONDS, BANDS_SHARE * self.limits.seconds - self.banding_seconds)
+        if len(self.timeline.order) > BANDED_PER_SECOND * left:
+            return tuple(found)
         banded = self._bands.propose(free_bytes, began + min(left, self.limits.seconds))
         self.banding_seconds += time.monotonic() - began
         if banded is not None:

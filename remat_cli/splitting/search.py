@@ -6,9 +6,10 @@ the sum of its regions' added time.
 """
 
 import time
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import product
+from itertools import groupby, product
 
 from remat_cli.core.profile import OpCost
 from remat_cli.core.splits import SplitAxis
@@ -130,18 +131,15 @@ class SplitSearch:
         """
         widths, memory = self.timeline.width_bytes, self.timeline.memory_bytes
         narrow = [cut for cut in self._narrow_cuts() if widths[cut] <= free_bytes]
+        critical = _next_where([held > free_bytes for held in memory])
+        fitting = _next_where([held <= free_bytes for held in memory])
         found: dict[int, tuple[int, ...]] = {}
-        for start in narrow:
-            critical = next((p for p in range(start, len(memory)) if memory[p] > free_bytes), None)
-            if critical is None:
-                break
-            before = [cut for cut in reversed(narrow) if cut <= critical]
-            if start not in _nearest_and_lowest(before, widths):
-                continue
-            after = [cut for cut in narrow if critical < cut <= start + LONGEST_REGION]
-            fits_again = next((p for p in range(critical, len(memory)) if memory[p] <= free_bytes), len(memory))
-            beyond = [cut for cut in after if cut >= fits_again][:2]
-            found[start] = tuple(sorted({*_nearest_and_lowest(after, widths), *beyond}))
+        for first, group in groupby((cut for cut in narrow if critical[cut] < len(memory)), key=critical.__getitem__):
+            beyond = bisect_left(narrow, fitting[first])
+            for start in sorted(_nearest_and_lowest(tuple(group)[::-1], widths)):
+                end = bisect_right(narrow, start + LONGEST_REGION)
+                after = narrow[bisect_right(narrow, first) : end]
+                found[start] = tuple(sorted({*_nearest_and_lowest(after, widths), *narrow[beyond:end][:2]}))
         return found
 
     def _narrow_cuts(self) -> Iterator[int]:
@@ -303,6 +301,14 @@ class SplitSearch:
         inside = {position for region in regions for position in range(region.start, region.stop)}
         outside = (m for position, m in enumerate(self.timeline.memory_bytes) if position not in inside)
         return max([*outside, *(region.peak_bytes for region in regions)], default=0)
+
+
+def _next_where(is_it: Sequence[bool]) -> list[int]:
+    """By position, and one past the last, the first position from there on at which it is so; their number if none."""
+    found = [len(is_it)] * (len(is_it) + 1)
+    for position in range(len(is_it) - 1, -1, -1):
+        found[position] = position if is_it[position] else found[position + 1]
+    return found
 
 
 def _nearest_and_lowest(cuts: Sequence[int], widths: Sequence[int]) -> set[int]:

@@ -48,16 +48,18 @@ class CompileRequest:
 def ask(platform: Platform, request: CompileRequest) -> BudgetQuestion:
     """The problem under the user's budgets; `min` starts at the baseline's peak.
 
-    A percentage of a memory refers to what the best device on it needs when that runs the whole model by itself.
+    A percentage of a memory refers to what the best device on it needs when that runs the whole model by itself; that
+    number of bytes is 100 %.
     """
     roomy = platform.problem(overlap=request.overlap)
     bytes_, least, is_share = {}, False, False
     for number, memory in enumerate(roomy.memories):
         budget, plan = request.budgets[memory.name], _reference_plan(roomy, number)
         least = least or budget.kind == "min"
-        is_share = is_share or budget.kind == "fraction"
         fixed_bytes = fixed_bytes_of(roomy, plan.schedule)[number]
         bytes_[memory.name] = _bytes_of(budget, fixed_bytes, plan.peak_bytes[number], request.scope)
+        is_whole = bytes_[memory.name] == plan.peak_bytes[number] and request.scope != "process"
+        is_share = is_share or budget.kind == "fraction" or is_whole
     problem = platform.problem(bytes_, request.overlap)
     names = tuple(op.name for op in platform.graph.ops) if len(problem.ops) == len(platform.graph.ops) else ()
     return BudgetQuestion(problem, baseline(problem), request.budget, least, names, is_share)

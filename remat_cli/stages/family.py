@@ -24,13 +24,13 @@ from remat_cli.onnx_io.phases import carry_phases
 from remat_cli.onnx_io.to_graph import INPUTS, op_signatures, to_graph
 from remat_cli.runtime.feeds import make_feeds
 from remat_cli.runtime.likeness import have_same_bits
-from remat_cli.runtime.session import blamed_on
 from remat_cli.splitting.loop_bits import Tiling, refused_size
 from remat_cli.splitting.loop_estimate import LoopEstimate
 from remat_cli.splitting.loop_regions import LoopRegion, SizedView, find_loops
 from remat_cli.splitting.loops import looped
 from remat_cli.splitting.view import view_model
 from remat_cli.stages.ask import CompileRequest
+from remat_cli.stages.blame import blamed_on, refusals_of
 from remat_cli.stages.corrections import known_corrections, with_corrections
 from remat_cli.stages.planned import PlannedModel
 from remat_cli.stages.prepare import (
@@ -236,7 +236,7 @@ def graph_at(prepared: Prepared, path: Path, sizes: Mapping[str, int]) -> Graph:
         RuntimeFailure: it does not run.
     """
     inputs = prepared.source.inputs_at({**prepared.conditions.dims, **sizes})
-    with blamed_on(prepared.source.path, f"ONNX Runtime fails to run at {_told(sizes)}"):
+    with refusals_of(prepared.source.path, f"ONNX Runtime fails to run at {_told(sizes)}"):
         seen = observe(path, make_feeds(inputs, prepared.conditions.seed), prepared.conditions)
     return to_graph(prepared.reference, seen.types | {INPUTS: types_of(inputs)})
 

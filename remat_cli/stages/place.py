@@ -6,13 +6,12 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from remat_cli.base.progress import Progress, aside
-from remat_cli.core.graph import TensorType
+from remat_cli.core.graph import TensorType, size_bytes
 from remat_cli.core.plan import Plan, Schedule
 from remat_cli.core.problem import OpSpec, Problem, device_tensor_ids, input_ops
 from remat_cli.core.profile import Reference
 from remat_cli.core.segments import Cut, cut_plan
 from remat_cli.core.simulate import simulate
-from remat_cli.onnx_io.interface import size_bytes
 from remat_cli.solvers import make_solver
 from remat_cli.stages.ask import CompileRequest, ask
 from remat_cli.stages.fit import excess_bytes, fit

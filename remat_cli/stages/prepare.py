@@ -30,8 +30,9 @@ from remat_cli.onnx_io.told_inputs import told_inputs
 from remat_cli.runtime.feeds import feeds_of
 from remat_cli.runtime.profile_cache import CacheScope, ProfileCache, provenance
 from remat_cli.runtime.profilers import Measured
-from remat_cli.runtime.session import Observation, SessionSettings, blamed_on, first_sight, optimize, run_profiled
+from remat_cli.runtime.session import Observation, SessionSettings, first_sight, optimize, run_profiled
 from remat_cli.splitting.propose import SplitForm
+from remat_cli.stages.blame import files_named_after, refusals_of
 from remat_cli.stages.corrections import known_corrections, with_corrections
 
 RUNS, WARMUPS = 4, 1
@@ -108,12 +109,13 @@ class Prepared:
 
 
 @contextlib.contextmanager
-def work_folder(kept: Path | None, memory_bytes: int | None = None) -> Iterator[Path]:
-    """A folder for intermediate files: the user's, which stays, or a temporary one.
+def work_folder(model: Path, kept: Path | None, memory_bytes: int | None = None) -> Iterator[Path]:
+    """A folder for what is made of a model: the user's, which stays, or a temporary one; errors name the model.
 
     While it is there, this process and those that it starts may have so much memory each (None: all that there is).
     """
     with contextlib.ExitStack() as stack:
+        stack.enter_context(files_named_after(model))
         stack.enter_context(memory_limited(memory_bytes))
         if kept is None:
             yield Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="remat_")))
@@ -126,8 +128,8 @@ def prepare(path: Path, conditions: Conditions, work: Path, progress: Progress) 
     """Load a model, let ONNX Runtime optimise it, and see which tensors exist in one run.
 
     Raises:
-        ModelError: the model or the inputs file cannot be used.
-        RuntimeFailure: ONNX Runtime refuses the model.
+        ModelError: the model or the inputs file cannot be used, or ONNX Runtime refuses them.
+        RuntimeFailure: the machine has too little memory, time or disk for them.
     """
     progress.stage(stages.READING)
     bindings = DimBindings(conditions.dims, conditions.input_shapes)
@@ -137,13 +139,13 @@ def prepare(path: Path, conditions: Conditions, work: Path, progress: Progress) 
     feeds = feeds_of(*fed, conditions.seed, told)
     more_feeds = () if conditions.inputs else (feeds_of(*fed, conditions.seed + 1, told),)
     progress.stage(stages.OPTIMISING)
-    with blamed_on(path, "ONNX Runtime cannot optimise"):
+    with refusals_of(path, "ONNX Runtime cannot optimise"):
         reference_path = optimise(with_free_sizes(source, conditions), conditions, work)
     reference = carry_phases(source.ir, prepare_optimized(reference_path))
     digest = digest_of(reference_path, conditions)
     facts, outputs = known_facts_of(digest, conditions), None
     if facts is None:
-        with blamed_on(path, "ONNX Runtime fails to run", "" if conditions.inputs else RANDOM_INPUTS):
+        with refusals_of(path, "ONNX Runtime fails to run", "" if conditions.inputs else RANDOM_INPUTS):
             seen = first_sight(reference_path, feeds, exact_settings(conditions))
         types = seen.types | {INPUTS: types_of(inputs_of(source.ir))}
         facts, outputs = ModelFacts(types, seen.baseline_bytes), seen.outputs
@@ -241,7 +243,14 @@ def optimise(model: Any, conditions: Conditions, work: Path) -> Path:
     save(model, current)
     known = sha256(current)
     for _ in range(MOST_PASSES):
-        optimize(current, raw, conditions.optimization, conditions.intra_op_threads, conditions.custom_ops)
+        optimize(
+            current,
+            raw,
+            conditions.optimization,
+            conditions.intra_op_threads,
+            conditions.custom_ops,
+            conditions.run_seconds,
+        )
         save(prepare_optimized(raw, model), reference)
         current, before, known = reference, known, sha256(reference)
         if known == before or known_facts_of(known, conditions) is not None:  # kept of a model that was settled

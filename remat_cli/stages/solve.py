@@ -50,7 +50,7 @@ class BudgetQuestion:
     """A problem under the budget in force, and the baseline's plan, which `min` and percentages refer to.
 
     Of a split model the baseline is that of the whole one. `names` are those of the ops, where they have any.
-    `is_share`: the budget is a share of what planning can change, on top of whatever is fixed.
+    `is_share`: the budget is a share of what planning can change, on top of whatever is fixed; 100 % in bytes is one.
     """
 
     problem: Problem

@@ -18,7 +18,7 @@ from remat_cli.onnx_io.phases import carry_phases
 from remat_cli.onnx_io.to_graph import op_signatures, to_graph
 from remat_cli.runtime.likeness import are_close, are_same_bits, have_same_bits, likeness
 from remat_cli.runtime.profile_cache import ProfileCache
-from remat_cli.runtime.session import blamed_on, optimize
+from remat_cli.runtime.session import optimize
 from remat_cli.runtime.turns import time_in_turn
 from remat_cli.splitting.build import (
     FILL_SINCE,
@@ -28,6 +28,7 @@ from remat_cli.splitting.build import (
 from remat_cli.splitting.differences import compared_pieces, first_difference, with_outputs
 from remat_cli.splitting.steps import TiledRegion
 from remat_cli.splitting.view import ModelView
+from remat_cli.stages.blame import blamed_on
 from remat_cli.stages.corrections import known_corrections, with_corrections
 from remat_cli.stages.planned import PlannedModel
 from remat_cli.stages.prepare import (

@@ -3,6 +3,7 @@
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from remat_cli.core.program import Program, SeenMemory
 from remat_cli.core.resident import ProcessSeen
 from remat_cli.core.simulate import simulate
 from remat_cli.core.verification import Checks, Verification
+from remat_cli.runtime._ort import LONGEST_RUN_SECONDS
 from remat_cli.runtime.family import resident_after, see_sizes
 from remat_cli.runtime.feeds import make_feeds
 from remat_cli.runtime.likeness import Likeness, have_same_bits, likeness
@@ -70,7 +72,9 @@ def verify_plan_closely(
     _tell_how_long(run.plan, checks, progress)
     if run.plan.placement is not None:
         feeds = (whole.feeds, *(() if checks.mode == "fast" else whole.more_feeds))
-        return verify_sessions(run, feeds, work, progress, is_thorough=checks.mode == "thorough"), ()
+        return verify_sessions(
+            run, feeds, work, progress, is_thorough=checks.mode == "thorough", seconds=whole.conditions.run_seconds
+        ), ()
     request = replace(
         request_of(run.plan, whole, run.model), mode=checks.mode, capped=checks.capped_run, judged=run.judged
     )
@@ -144,21 +148,26 @@ def verify_sessions(
     progress: Progress,
     *,
     is_thorough: bool = False,
+    seconds: float = LONGEST_RUN_SECONDS,
 ) -> Verification:
-    """Run a plan on several devices and the best single one in turns, beside the plain model."""
+    """Run a plan on several devices and the best single one in turns, beside the plain model.
+
+    A run may take so many `seconds`.
+    """
+    timed_runs = partial(time_runs, seconds=seconds)
     folder = Path(tempfile.mkdtemp(prefix="verify_", dir=work))
     program = _program(run.plan, run.model, folder / "planned")
     reference = _program(_plain(run.plan), run.model, folder / "plain")
-    planned = time_runs(program, feeds[0], FIRST_RUNS, {})
-    originals = [time_runs(reference, fed, 0, {}) for fed in feeds]
-    others = [planned, *(time_runs(program, fed, 0, {}) for fed in feeds[1:])]
+    planned = timed_runs(program, feeds[0], FIRST_RUNS, {})
+    originals = [timed_runs(reference, fed, 0, {}) for fed in feeds]
+    others = [planned, *(timed_runs(program, fed, 0, {}) for fed in feeds[1:])]
     alike = [_compared(*pair) for pair in zip(originals, others, strict=True)]
     progress.advance(1, 3)
-    seen = see_memory(program, feeds[0])
+    seen = see_memory(program, feeds[0], seconds)
     progress.advance(2, 3)
     programs = {"": program, **_single(run, folder)}
-    first = {name: planned if not name else time_runs(one, feeds[0], FIRST_RUNS, {}) for name, one in programs.items()}
-    timed = _in_turns(programs, feeds[0], first, is_thorough)
+    first = {name: planned if not name else timed_runs(one, feeds[0], FIRST_RUNS, {}) for name, one in programs.items()}
+    timed = _in_turns(programs, feeds[0], first, is_thorough, seconds)
     progress.advance(3, 3)
     taken = 2 * len(feeds) + sum(found.runs + found.warmups for found in timed.values())
     return _verification(run, program, alike, seen, timed, taken)
@@ -227,15 +236,19 @@ def _compared(original: TimedRuns, other: TimedRuns) -> Likeness | None:
 
 
 def _in_turns(
-    programs: Mapping[str, Program], feeds: Mapping[str, Any], first: Mapping[str, TimedRuns], is_thorough: bool
+    programs: Mapping[str, Program],
+    feeds: Mapping[str, Any],
+    first: Mapping[str, TimedRuns],
+    is_thorough: bool,
+    seconds: float,
 ) -> dict[str, _Times]:
     """The least time of each program over its first runs and, unless that takes long, more of them in turns."""
     times = {name: [run.total_ns for run in found.runs] for name, found in first.items()}
-    seconds = ROUNDS * (RUNS + 1) * sum(map(min, times.values())) / 1e9
-    rounds = ROUNDS if is_thorough or seconds <= MORE_SECONDS else 0
+    all_seconds = ROUNDS * (RUNS + 1) * sum(map(min, times.values())) / 1e9
+    rounds = ROUNDS if is_thorough or all_seconds <= MORE_SECONDS else 0
     for _ in range(rounds):
         for name, program in programs.items():
-            times[name] += [run.total_ns for run in time_runs(program, feeds, RUNS, {}).runs]
+            times[name] += [run.total_ns for run in time_runs(program, feeds, RUNS, {}, seconds=seconds).runs]
     return {name: _Times(min(found), len(found), 1 + rounds) for name, found in times.items()}
 
 

@@ -16,6 +16,7 @@ import msgspec
 import pytest
 
 from remat_cli.base.errors import RematError
+from remat_cli.base.processes import signals_later
 from remat_cli.cli import ending, rare_collection
 from remat_cli.core.plan_file import write_with_plan
 from remat_cli.core.plan_reader import read_plan
@@ -100,6 +101,50 @@ def test_a_second_signal_does_not_disturb_the_clean_up(place):
     assert left(place) == []
 
 
+DEAF = """
+import sys, time
+print("importing", file=sys.stderr, flush=True)
+try:
+    time.sleep(1)
+except BaseException:
+    pass
+"""
+
+
+@pytest.mark.parametrize("often", [1, 2])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_signal_while_the_runtime_is_imported_is_not_lost(place, number, code, often):
+    (place / "onnxruntime").mkdir()
+    (place / "onnxruntime" / "__init__.py").write_text(DEAF)
+    with started(place, "inspect", "net.onnx") as process:  # -m looks into the folder that it is run in
+        assert "importing\n" in iter(process.stderr.readline, "")
+        for _ in range(often):
+            process.send_signal(number)
+            time.sleep(0.1)
+        process.communicate(timeout=60)
+    assert process.returncode == code
+    assert left(place) == []
+
+
+def struck(done, error=None):
+    with signals_later():
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
+        done.append("the block")
+        if error:
+            raise error
+    done.append("what follows")
+
+
+def test_signals_wait_for_the_end_of_a_block_and_only_the_first_one_counts():
+    done = []
+    with pytest.raises(KeyboardInterrupt):
+        struck(done)
+    with pytest.raises(ValueError, match="its own"):
+        struck(done, ValueError("its own"))
+    assert done == ["the block", "the block"]
+
+
 def test_handlers_and_the_folder_are_put_back():
     before = (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT), tempfile.gettempdir())
     with ending.orderly_end():
@@ -110,6 +155,12 @@ def test_handlers_and_the_folder_are_put_back():
             signal.raise_signal(signal.SIGTERM)
     assert not inside.exists()
     assert (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT), tempfile.gettempdir()) == before
+    with ending.orderly_end(is_last=True):
+        pass
+    after = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
+    signal.signal(signal.SIGTERM, before[0])
+    signal.signal(signal.SIGINT, before[1])
+    assert after == (signal.SIG_IGN, signal.SIG_IGN)
 
 
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", ">&- 2>&-", "<&- >&- 2>&-"])

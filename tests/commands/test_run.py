@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -101,6 +102,14 @@ def test_a_plan_that_must_be_cut_for_its_budget_keeps_its_bytes(prepared, tmp_pa
 
 
 ONE_MORE = replace(ONE, name="cpu:1thread-again")
+
+
+@pytest.mark.parametrize(
+    "run", [partial(see_memory, seconds=0.01), lambda *words: time_runs(*words, 1, {}, seconds=0.01)]
+)
+def test_runs_that_tell_nothing_are_ended(chain, run):
+    with load(chain.path) as plan, pytest.raises(RuntimeFailure, match=r"no progress for 0\.01 s"):
+        run(plan.program, chain.prepared.feeds)
 
 
 def test_timed_runs_repeat_bit_by_bit(chain):

@@ -66,7 +66,12 @@ def test_plans_as_they_are_written_pass(tmp_path, plan):
         ("graph.tensors.0.producer", -1, "tensor 'x' is made by op -1, which does not exist"),
         ("graph.tensors.1.shape", [-1, 4], "graph.tensors.shape is -1, which cannot be negative"),
         ("graph.tensors.0.size_bytes", -1, "graph.tensors.size_bytes is -1"),
-        ("graph.tensors.1.size_bytes", 1, "promise.baseline_memory_bytes"),
+        ("graph.tensors.1.size_bytes", 1, "tensor 's' is 1 bytes, and float[1, 2097152] takes 8388608"),
+        ("graph.tensors.0.size_bytes", 0, "tensor 'x' is 0 bytes"),
+        ("graph.tensors.3.size_bytes", 0, "tensor 'h' is 0 bytes"),
+        ("graph.tensors.4.size_bytes", 0, "tensor 'y' is 0 bytes"),
+        ("graph.tensors.1.size_bytes", 0, "lives do not follow|promise.baseline_memory_bytes|leave it from"),
+        ("graph.tensors.2.dtype", "floaty", "element type 'floaty' is not supported"),
         ("graph.tensors.1.producer", 2, "output tensor 1 names producer 2"),
         ("profile.ops.0.time_ns", -5, "profile.ops.time_ns is -5"),
         ("profile.ops.0.time_ns", 5, "solved.time_ns is"),
@@ -82,6 +87,16 @@ def test_plans_as_they_are_written_pass(tmp_path, plan):
         ("promise.gates", ["nobody"], "a gate is not among the ops"),
         ("promise.memory_bytes", [1], "the number of promise.memory_bytes is 1"),
         ("promise.peak_bytes", 1, "it promises 1 bytes"),
+        ("promise.peak_bytes", 2**50, f"it promises {2**50} bytes, which is more than its budget of {26 * MIB}"),
+        ("promise.live_peak_bytes", 2**40, "promise.fixed_bytes is"),
+        ("promise.fixed_bytes", 0, "promise.fixed_bytes is 0"),
+        ("promise.fixed_bytes", 2**50, f"promise.fixed_bytes is {2**50}"),
+        (
+            "promise.order.3",
+            "make_skip/remat_1x",
+            "'make_skip/remat_1x' where its schedule has",
+        ),
+        ("request.budget_bytes", 1, "more than its budget of 1"),
         ("promise.baseline_peak_bytes", 1, "the baseline's peak is 1 bytes"),
         ("promise.baseline_memory_bytes", [1], "promise.baseline_memory_bytes is a list of 1"),
         ("solved.time_ns", 1, "solved.time_ns is 1, and the judge says"),
@@ -90,7 +105,7 @@ def test_plans_as_they_are_written_pass(tmp_path, plan):
     ],
 )
 def test_what_contradicts_itself_is_named(tmp_path, where, value, reason):
-    assert reason in refusal(tmp_path, changed(where, value))
+    assert any(one in refusal(tmp_path, changed(where, value)) for one in reason.split("|"))
 
 
 def test_steps_of_the_written_model_are_those_of_the_schedule(tmp_path):

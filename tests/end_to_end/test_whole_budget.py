@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import onnx
 import pytest
 from onnx import TensorProto, helper
@@ -35,6 +36,14 @@ MODELS: dict[str, tuple[str, dict, list[Port], Port]] = {
     ),
     "no bytes": ("Neg", {}, [("a", TensorProto.FLOAT, [0])], ("y", TensorProto.FLOAT, [0])),
     "scalar": ("ReduceMean", {"keepdims": 0}, [("a", TensorProto.FLOAT, [12])], ("y", TensorProto.FLOAT, [])),
+    "float8 inside": (
+        "Cast",
+        {"to": TensorProto.FLOAT8E4M3FNUZ},
+        [("a", TensorProto.FLOAT, [5])],
+        ("y", TensorProto.FLOAT8E4M3FNUZ, [5]),
+    ),
+    "int4": ("Cast", {"to": TensorProto.FLOAT}, [("a", TensorProto.INT4, [5])], ("y", TensorProto.FLOAT, [5])),
+    "uint2": ("Cast", {"to": TensorProto.UINT2}, [("a", TensorProto.UINT4, [5])], ("y", TensorProto.UINT2, [5])),
     "float8": ("Cast", {"to": TensorProto.FLOAT}, [("a", TensorProto.FLOAT8E5M2, [5])], ("y", TensorProto.FLOAT, [5])),
 }
 
@@ -48,7 +57,10 @@ def model_file(folder: Path, name: str) -> Path:
         [helper.make_tensor_value_info(*output)],
     )
     path = folder / "model.onnx"
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 19)], ir_version=9), path)
+    onnx.save(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 25 if "int" in name else 19)], ir_version=11),
+        path,
+    )
     return path
 
 
@@ -60,3 +72,21 @@ def test_the_model_itself_is_a_plan(tmp_path, name):
     assert found.verification is not None
     assert found.verification.passed
     assert found.solution.recomputed_ops == 0
+
+
+def test_as_many_bytes_as_it_needs_are_as_good_as_100_percent(tmp_path):
+    path = tmp_path / "model.onnx"
+    nodes = [helper.make_node("Exp", ["x"], ["t"]), helper.make_node("Tanh", ["t"], ["u"])]
+    nodes += [helper.make_node("Add", ["t", "u"], ["v"]), helper.make_node("Mul", ["u", "v"], ["y"])]
+    ports = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [3]) for name in ("x", "y")]
+    graph = helper.make_graph(nodes, "small", ports[:1], ports[1:])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 19)], ir_version=9), path)
+    peak = remat_cli.inspect(path).peak_bytes
+    rest = {"budget_scope": "live", "intra_op_threads": 1, "force": True}
+    found = [remat_cli.compile(path, budget=text, output=tmp_path / "out.onnx", **rest) for text in ("100%", f"{peak}")]
+    assert [each.exit_code for each in found] == [0, 0]
+    assert found[0].solution == msgspec.structs.replace(
+        found[1].solution, seconds=found[0].solution.seconds, seconds_to_best=found[0].solution.seconds_to_best
+    )
+    with_less = remat_cli.compile(path, budget=f"{peak - 1}", output=tmp_path / "out.onnx", **rest)
+    assert with_less.exit_code in (3, 4)

@@ -120,7 +120,7 @@ def test_a_mutant_is_decided_by_its_seed():
 
 @pytest.mark.parametrize(("prepare", "outcome"), [(dying, CRASH), (sleeping, HANG)])
 def test_a_case_that_ends_or_stops_its_process_has_a_row_and_the_rest_goes_on(prepare, outcome, tmp_path):
-    rows = list(rows_of(CASES[:3], prepare, as_is, tmp_path, limit=8))
+    rows = list(rows_of(CASES[:3], prepare, as_is, tmp_path, limit=5))
     assert [row.outcome for row in rows] == [REFUSED, outcome, REFUSED]
 
 

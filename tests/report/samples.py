@@ -297,6 +297,7 @@ def split_plan_file() -> PlanFile:
         order=(*names[:4], "gate_1", *names[4:]),
         gates=("gate_1",),
         peak_bytes=judged.peak,
+        live_peak_bytes=judged.live_peak - file.promise.fixed_bytes,
         baseline_peak_bytes=first.peak,
         memory_bytes=(*curve[:4], curve[4], *curve[4:]),
     )

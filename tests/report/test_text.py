@@ -11,7 +11,7 @@ import pytest
 from remat_cli.report import render_text
 from remat_cli.report.profile import CacheReport
 from remat_cli.report.solve import OptionEntry, SolverEntry, SolversReport
-from remat_cli.report.style import Style, columns, duration, percent, shorten
+from remat_cli.report.style import Style, columns, duration, folded, percent, shorten
 from tests.report import compare_samples, device_samples, samples
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -71,6 +71,37 @@ REPORTS = {
 @pytest.mark.parametrize("name", REPORTS)
 def test_text_is_golden(name):
     assert render_text(REPORTS[name](), Style(90)) == (GOLDEN / f"{name}.txt").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("color", [False, True])
+@pytest.mark.parametrize("name", REPORTS)
+def test_narrow_screens_get_the_same_words_in_shorter_lines(name, color):
+    """Charts and tables are drawn for the width that is there; what is longer goes on below, and code does not."""
+    whole = render_text(REPORTS[name](), Style(40, has_color=color))
+    text = render_text(REPORTS[name](), Style(40, has_color=color, is_folded=True))
+    assert text.split() == whole.split()
+    shown = [re.sub(r"\x1b\[[0-9;]*m", "", line) for line in text.splitlines()]
+    code = {line.strip() for report in (REPORTS[name](),) for line in code_of(report)}
+    long = [line for line in shown if len(line) > 40 and line.strip() not in code]
+    assert [line for line in long if len(line.split()) > 1] == []
+
+
+def code_of(report):
+    snippet = getattr(report, "snippet", "")
+    compiled = getattr(report, "compiled", None)
+    return [*snippet.splitlines(), *(code_of(compiled) if compiled else [])]
+
+
+def test_folding_breaks_between_columns_and_leaves_code():
+    lines = ["  live tensors, measured  25.60 MiB  16.85 MiB", "", "Run it:", "", "    a = 1  # as long as it is", ""]
+    assert folded([*lines, "and words that go on and on"], 24) == [
+        "  live tensors, measured",
+        "      25.60 MiB",
+        "      16.85 MiB",
+        *lines[1:],
+        "and words that go on and",
+        "    on",
+    ]
 
 
 @pytest.mark.parametrize("name", REPORTS)

@@ -5,7 +5,7 @@ import pytest
 
 from remat_cli.base.errors import ModelError
 from remat_cli.core.program import InputSpec
-from remat_cli.runtime._ort import EXTENDED_NAMES, NUMPY_NAMES, runtime_dtype
+from remat_cli.runtime._ort import EXTENDED_NAMES, NUMPY_NAMES, array_of, host_value, numpy_dtype, runtime_dtype
 from remat_cli.runtime.feeds import load_feeds, make_feeds
 
 IMAGE = InputSpec("image", "float", (2, 3))
@@ -18,6 +18,16 @@ def test_values_have_the_type_and_shape(dtype, shape):
     array = make_feeds([InputSpec("x", dtype, shape)], 0)["x"]
     assert runtime_dtype(array) == dtype
     assert array.shape == shape
+
+
+@pytest.mark.parametrize("dtype", EXTENDED_NAMES)
+@pytest.mark.parametrize("shape", [(3, 5), (4,), (), (0, 2)])
+def test_types_that_numpy_lacks_come_back_from_the_runtime(dtype, shape):
+    count = int(np.prod(shape))
+    array = np.arange(1, count + 1).reshape(shape).astype(numpy_dtype(dtype))
+    value = host_value(array)
+    assert tuple(value.shape()) == shape
+    assert np.array_equal(array_of(value), array)
 
 
 def test_values_depend_on_the_seed_alone():

@@ -19,10 +19,12 @@ from remat_cli.base.errors import ConfigError, RuntimeFailure
 from remat_cli.base.processes import Silent, memory_limited
 from remat_cli.cli import main
 from remat_cli.runtime import guard
-from remat_cli.runtime._ort import run_fresh
+from remat_cli.runtime._ort import pack_all, run_fresh
+from remat_cli.runtime.caps import Trial, runs_under
 from remat_cli.runtime.guard import guarded
+from remat_cli.runtime.hard_limit import HardLimitJob, limit_kind, runs_under_limit
 from remat_cli.runtime.profilers import ProfileRequest, measure, time_whole
-from remat_cli.runtime.session import SessionSettings, first_sight, run_profiled
+from remat_cli.runtime.session import SessionSettings, first_sight, optimize, run_profiled
 from remat_cli.settings.settings import load_settings
 from tests.cli.test_ending import environment, left
 
@@ -81,6 +83,27 @@ def test_an_endless_run_in_this_process_is_ended(endless, run):
     with pytest.raises(RuntimeFailure, match=r"no progress for .* s; if the model needs longer, add --run-limit"):
         run(endless, X, BRIEF)
     assert time.monotonic() - begin < 20
+
+
+def test_an_endless_run_under_a_hard_limit_is_ended(endless):
+    if limit_kind() != "RLIMIT_DATA":
+        pytest.skip("this system has another limit")
+    job = HardLimitJob(str(endless), pack_all(X), 2**30, SessionSettings(exact=False, run_seconds=3))
+    with pytest.raises(RuntimeFailure, match=r"a limited run of .* was ended: no progress for 3 s"):
+        runs_under_limit(job)
+
+
+def test_an_endless_run_under_a_cap_is_ended(endless):
+    settings = SessionSettings(exact=False, run_seconds=3)
+    with pytest.raises(RuntimeFailure, match="no progress for 3 s"):
+        runs_under(Trial(str(endless), pack_all(X), settings, 2**26))
+
+
+def test_an_endless_optimisation_is_ended(endless, tmp_path, monkeypatch):
+    monkeypatch.setattr("onnxruntime.InferenceSession", lambda *_, **__: time.sleep(5))
+    monkeypatch.setattr("remat_cli.runtime.guard.STOP_SECONDS", 0.1)
+    with pytest.raises(RuntimeFailure, match=r"cannot optimise endless\.onnx: no progress for 0\.2 s"):
+        optimize(endless, tmp_path / "out.onnx", "all", seconds=0.2)
 
 
 def test_an_endless_run_in_another_process_is_ended(endless):

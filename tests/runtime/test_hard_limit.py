@@ -60,7 +60,7 @@ def under(mebibytes: float, name: str = "unet", **how) -> HardLimitAnswer:
 
 
 def die(monkeypatch, died):
-    def start(*_):
+    def start(*_, **__):
         raise died
 
     monkeypatch.setattr(hard_limit, "started", start)

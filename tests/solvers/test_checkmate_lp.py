@@ -14,11 +14,11 @@ from remat_cli.core.problem import Device, Memory, OpSpec, Problem, TensorSpec
 from remat_cli.core.simulate import baseline, simulate
 from remat_cli.core.solver_run import SolverRun
 from remat_cli.solvers import solve
-from remat_cli.solvers._milp.process import Reply, ask_highs_in_turn
+from remat_cli.solvers._milp.process import Reply, ask_highs_in_turn, proved_value
 from remat_cli.solvers._stages import relaxed as relaxation
 from remat_cli.solvers._stages.candidates import guesses
 from remat_cli.solvers._stages.program import build_stage_model
-from remat_cli.solvers._stages.relaxed import is_impossible, program_of, proved_value, relax
+from remat_cli.solvers._stages.relaxed import is_impossible, program_of, relax
 from remat_cli.solvers.base import Limits, Status
 from tests.solvers.brute_force import optimum
 from tests.solvers.random_graphs import at_fraction, one_device, random_problem

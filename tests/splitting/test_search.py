@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from itertools import pairwise
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,7 +12,7 @@ import pytest
 from remat_cli.core.profile import OpCost
 from remat_cli.core.splits import SplitAxis, parse_split_axis
 from remat_cli.splitting.build import FILL_SINCE
-from remat_cli.splitting.search import SplitLimits, SplitSearch
+from remat_cli.splitting.search import LONGEST_REGION, SplitLimits, SplitSearch
 from remat_cli.splitting.timeline import TensorTimeline
 from tests.splitting.random_models import Sketch
 from tests.splitting.split_case import Case, check_same, judged_peak_bytes, make_case
@@ -182,3 +184,48 @@ def test_another_order_is_searched_in_that_order(images):
     proposal = looking.propose(peak(images))
     assert proposal is not None
     assert proposal.regions  # workspace of 1,000 bytes more than before
+
+
+def ends(widths, memory, free_bytes):
+    sketch = SimpleNamespace(width_bytes=widths, memory_bytes=memory)
+    return SplitSearch(sketch, (), SplitLimits(axis=SplitAxis()))._ends(free_bytes)
+
+
+def ends_by_definition(widths, memory, free_bytes):
+    """Around the first step that does not fit: the nearest narrow cuts, and ever narrower ones."""
+    cuts = range(len(widths))
+    narrow = [c for c in cuts if widths[c] <= max(widths[max(c - 1, 0)], widths[min(c + 1, len(widths) - 1)])]
+    narrow = [c for c in narrow if widths[c] <= free_bytes]
+
+    def tried(from_near_to_far):
+        return {
+            cut
+            for number, cut in enumerate(from_near_to_far)
+            if number < 4 or widths[cut] < min(widths[nearer] for nearer in from_near_to_far[:number])
+        }
+
+    found = {}
+    for start in narrow:
+        large = [p for p in range(start, len(memory)) if memory[p] > free_bytes]
+        if large and start in tried([cut for cut in reversed(narrow) if cut <= large[0]]):
+            after = [cut for cut in narrow if large[0] < cut <= start + LONGEST_REGION]
+            fits = [p for p in range(large[0], len(memory)) if memory[p] <= free_bytes]
+            beyond = [cut for cut in after if (fits and cut >= fits[0]) or cut >= len(memory)]
+            found[start] = tuple(sorted(tried(after) | set(beyond[:2])))
+    return found
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_ends_are_those_of_the_definition(seed):
+    random = np.random.default_rng(seed)
+    count = int(random.integers(1, 12 if seed % 2 else 200))
+    widths, memory = random.integers(0, 9, count + 1).tolist(), random.integers(0, 9, count).tolist()
+    free_bytes = int(random.integers(0, 10))
+    assert ends(widths, memory, free_bytes) == ends_by_definition(widths, memory, free_bytes)
+
+
+@pytest.mark.parametrize("memory", [(1, 1), (9, 9), (1, 9)])
+def test_ends_of_many_steps_are_found_in_linear_time(memory):
+    begin = time.process_time()
+    ends([1] * 40_001, [memory[0]] * 39_999 + [memory[1]], 5)
+    assert time.process_time() - begin < 5

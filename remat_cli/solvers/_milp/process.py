@@ -160,6 +160,22 @@ def _is_overdue(limits: Limits) -> bool:
     return limits.seconds_left <= 0.0 and Limits(limits.seconds + late, started=limits.started).seconds_left <= 0.0
 
 
+def proved_value(program: dict[str, Any], prices: list[float]) -> float:
+    """The least cost that these prices of the rows prove, whatever they are: a floating-point optimum need not be one.
+
+    With y >= 0 for rows a x >= b (and y <= 0 for a x <= b) every solution costs c x >= y b + (c - y a) x, of which the
+    last part is least with each x at one of its limits. At the prices of an optimum this is its value.
+    """
+    reduced, total = [float(cost) for cost in program["cost"]], 0.0
+    for (terms, least, most), price in zip(program["rows"], prices, strict=True):
+        side = least if price > 0.0 else most
+        if price and side is not None:
+            total += price * side
+            for factor, variable in terms:
+                reduced[variable] -= price * factor
+    return total + math.fsum(min(0.0, cost) * most for cost, most in zip(reduced, program["upper"], strict=True))
+
+
 def safe_units(bound: float | None) -> int:
     """The least integer a bound leaves open, after a margin of 1e-6 of it for the solver's tolerances."""
     if bound is None or not math.isfinite(bound):

@@ -1,13 +1,12 @@
 """Checkmate's program without integers: its value is a lower bound, its S tells what to hold."""
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 
-from remat_cli.solvers._milp.process import Reply, ask_highs_in_turn, safe_units
+from remat_cli.solvers._milp.process import Reply, ask_highs_in_turn, proved_value, safe_units
 from remat_cli.solvers._milp.program import MOST_FOR_CP_SAT, scaled_rows, solve_milp
 from remat_cli.solvers._stages.candidates import Shares, number_tensors
 from remat_cli.solvers._stages.program import StageModel
@@ -39,22 +38,6 @@ def _relaxed(model: StageModel, program: dict[str, Any], reply: Reply) -> Relaxe
     if reply.status == "optimal" and reply.values is not None and reply.duals is not None:
         return Relaxed("optimal", safe_units(proved_value(program, reply.duals)), shares_of(model, reply.values))
     return Relaxed("infeasible" if reply.status == "infeasible" else "unknown")
-
-
-def proved_value(program: dict[str, Any], prices: list[float]) -> float:
-    """The least cost that these prices of the rows prove, whatever they are: a floating-point optimum need not be one.
-
-    With y >= 0 for rows a x >= b (and y <= 0 for a x <= b) every solution costs c x >= y b + (c - y a) x, of which the
-    last part is least with each x at one of its limits. At the prices of an optimum this is its value.
-    """
-    reduced, total = [float(cost) for cost in program["cost"]], 0.0
-    for (terms, least, most), price in zip(program["rows"], prices, strict=True):
-        side = least if price > 0.0 else most
-        if price and side is not None:
-            total += price * side
-            for factor, variable in terms:
-                reduced[variable] -= price * factor
-    return total + math.fsum(min(0.0, cost) * most for cost, most in zip(reduced, program["upper"], strict=True))
 
 
 def is_impossible(model: StageModel, limits: Limits) -> bool:

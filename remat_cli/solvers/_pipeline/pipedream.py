@@ -1,0 +1,66 @@
+"""PipeDream-style partitioning (after Narayanan et al. 2019): balance loads, guess that stage k from the end holds k.
+
+Its value is no promise: `onef1b_star.best_period` of its cuts is. No stage is replicated.
+"""
+
+from dataclasses import dataclass
+
+from remat_cli.core.pipeline import PipelineChain
+from remat_cli.solvers._pipeline.memory import StageFigures
+from remat_cli.solvers._pipeline.onef1b_star import ContiguousPlan, best_period
+
+
+@dataclass(frozen=True)
+class PipeDreamCuts:
+    """The largest load of a stage or link, and the last layer of each stage."""
+
+    bottleneck: int
+    cuts: tuple[int, ...]
+
+
+def pipedream(chain: PipelineChain, devices: int, memory: int) -> PipeDreamCuts | None:
+    """The cuts with the least bottleneck under the guess of 1F1B, memory with buffers; none: it finds none.
+
+    O(devices * layers^2).
+    """
+    figures = StageFigures(chain)
+    rows = _first_row(figures, memory)
+    best = rows[1]
+    for position in range(2, min(devices, chain.layers) + 1):
+        rows = _next_row(figures, memory, position, rows)
+        if rows[1] is not None and (best is None or rows[1].bottleneck < best.bottleneck):
+            best = rows[1]
+    return best
+
+
+def pipedream_1f1b_star(chain: PipelineChain, devices: int, memory: int) -> ContiguousPlan | None:
+    """The baseline of the literature: PipeDream's cuts, scheduled with 1F1B*."""
+    found = pipedream(chain, devices, memory)
+    return None if found is None else best_period(chain, found.cuts, memory)
+
+
+def _first_row(figures: StageFigures, memory: int) -> list[PipeDreamCuts | None]:
+    """By first layer: one stage to the end."""
+    n = figures.chain.layers
+    rows: list[PipeDreamCuts | None] = [None] * (n + 2)
+    for i in range(1, n + 1):
+        if figures.bytes(i, n, 1) <= memory:
+            rows[i] = PipeDreamCuts(figures.load(i, n), (n,))
+    return rows
+
+
+def _next_row(
+    figures: StageFigures, memory: int, position: int, after: list[PipeDreamCuts | None]
+) -> list[PipeDreamCuts | None]:
+    n = figures.chain.layers
+    rows: list[PipeDreamCuts | None] = [None] * (n + 2)
+    for i in range(1, n):
+        for j in range(i, n):
+            rest = after[j + 1]
+            if rest is None or figures.bytes(i, j, position) > memory:
+                continue
+            value = max(figures.load(i, j), figures.link_load(j), rest.bottleneck)
+            best = rows[i]
+            if best is None or value < best.bottleneck:
+                rows[i] = PipeDreamCuts(value, (j, *rest.cuts))
+    return rows

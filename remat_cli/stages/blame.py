@@ -1,0 +1,76 @@
+"""Who is told of what the runtime refuses: the user, of their own file, whichever of remat's files it was."""
+
+import contextlib
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from remat_cli.base.errors import ModelError, RuntimeFailure
+from remat_cli.runtime._ort import one_line
+from remat_cli.runtime.caps import OUT_OF_MEMORY
+
+SAME = ("normalised", "optimised", "reference", "converted", "observed")
+FORMS = {
+    **dict.fromkeys(SAME, "the optimised form of"),
+    "raised": "a newer opset's form of",
+    **dict.fromkeys(("rewritten", "written", "loaded"), "the rewritten form of"),
+    **dict.fromkeys(("whole_exposed", "split_exposed", "probe"), "the tiles of"),
+    "in_order": "the model in order,",
+    "op": "one op of",
+}
+"""What remat calls its files -> what is said of them."""
+OURS = re.compile(rf"(?<![\w/.-])({'|'.join(FORMS)})(_\d+)?\.onnx(?![\w-])")
+OF_THE_MACHINE = (*OUT_OF_MEMORY, "no progress for", "out of memory", "No space left", "system error", "killed by")
+"""Parts of what is said where the model is not to blame."""
+
+
+@contextlib.contextmanager
+def refusals_of(path: Path, doing: str, next_step: str = "") -> Iterator[None]:
+    """Let what the runtime refuses inside the block be said of the user's file, which is then bad input.
+
+    Raises:
+        ModelError: with what was being done, the file, the runtime's reason, and what to do next.
+        RuntimeFailure: the same, where the machine is to blame: no memory, no disk, no time.
+    """
+    try:
+        yield
+    except RuntimeFailure as error:
+        reason = str(error) if error.__cause__ is None else one_line(error.__cause__)
+        raise _kind(reason)(f"{doing} {path}: {reason}{next_step}") from error
+
+
+@contextlib.contextmanager
+def blamed_on(path: Path, doing: str) -> Iterator[None]:
+    """Let what the runtime refuses inside the block name the user's file, although it is a file of ours that failed.
+
+    Raises:
+        RuntimeFailure: with what was being done, the file and the runtime's reason.
+    """
+    try:
+        yield
+    except RuntimeFailure as error:
+        reason = str(error) if error.__cause__ is None else one_line(error.__cause__)
+        raise RuntimeFailure(f"{doing} {path}: {reason}") from error
+
+
+@contextlib.contextmanager
+def files_named_after(model: Path) -> Iterator[None]:
+    """Let failures inside the block name the user's model where they name a file that remat made of it.
+
+    Raises:
+        ModelError: the runtime refuses the model in a form in which it says the same.
+        RuntimeFailure: it refuses another form, or the machine is to blame.
+    """
+    try:
+        yield
+    except RuntimeFailure as error:
+        text = str(error)
+        found = OURS.search(text)
+        if found is None:
+            raise
+        kind = _kind(text) if found[1] in SAME else RuntimeFailure
+        raise kind(OURS.sub(lambda ours: f"{FORMS[ours[1]]} {model}", text)) from error
+
+
+def _kind(reason: str) -> type[ModelError | RuntimeFailure]:
+    return RuntimeFailure if any(sign in reason for sign in OF_THE_MACHINE) else ModelError
