@@ -109,6 +109,11 @@ class Settings(
     cache_dir: Path = Path()
 
     @property
+    def asked_budget(self) -> Budget | None:
+        """The budget; where only tensors are to be small, what the model needs."""
+        return parse_budget("100%") if self.budget is None and self.max_tensor_bytes is not None else self.budget
+
+    @property
     def solver_options(self) -> dict[str, Any]:
         """Options of the chosen solver: the file's under the command line's."""
         return {**self.solvers.get(self.solver, {}), **self.options}
@@ -204,7 +209,7 @@ class Settings(
         Raises:
             ConfigError: a memory without budget or with two, or a budget that cannot hold for each of several.
         """
-        return memory_budgets(self.budget, self.devices)
+        return memory_budgets(self.asked_budget, self.devices)
 
 
 class Outputs(msgspec.Struct, frozen=True):
@@ -267,11 +272,9 @@ def require_budget(settings: Settings) -> Budget:
     Raises:
         ConfigError: none was given.
     """
-    if settings.budget is None and settings.max_tensor_bytes is not None:
-        return parse_budget("100%")
-    if settings.budget is None:
+    if settings.asked_budget is None:
         raise ConfigError("no budget: add --budget 512MiB, --budget 80% or --budget min")
-    return settings.budget
+    return settings.asked_budget
 
 
 def output_paths(model: Path, settings: Settings) -> Outputs:

@@ -24,6 +24,7 @@ from remat_cli.core.plan_file import (
 )
 from remat_cli.core.problem import input_ops
 from remat_cli.core.profile import Placement, Profile
+from remat_cli.core.splits import large_tensors
 from remat_cli.core.verification import Verification
 from remat_cli.devices.provider_table import PROVIDERS, named_spec
 from remat_cli.onnx_io.packed import packed_weights
@@ -366,13 +367,24 @@ def _options(plan: PlanFile) -> str:
 
 def warnings(plan: PlanFile, seen: Verification | None) -> tuple[str, ...]:
     """What the user should know besides the figures."""
+    whole = _above_cap(plan)
     if seen is not None:
-        return (*seen.notes, NO_GAIN) if seen.is_worse_under_cap else seen.notes
+        return (*seen.notes, NO_GAIN, *whole) if seen.is_worse_under_cap else (*seen.notes, *whole)
     profiles = plan.placement.profiles if plan.placement is not None else ()
     absent = [profile.device for profile in profiles if not profile.provenance.measured]
     if absent:
         return (f"not verified: {', '.join(absent)} is not here, its costs are estimated from a description",)
     return (UNVERIFIED,)
+
+
+def _above_cap(plan: PlanFile) -> tuple[str, ...]:
+    """What is larger than the cap on tensors: inputs, outputs and weights, which no split makes smaller."""
+    most = plan.request.max_tensor_bytes
+    found = () if most is None else large_tensors(plan.graph, most)
+    return tuple(
+        f"--max-tensor: {each.kind} '{each.name}' of {format_bytes(each.size_bytes)} stays whole, for op '{each.op}'"
+        for each in found
+    )
 
 
 def relative(path: Path, plan: Path) -> str:

@@ -153,8 +153,8 @@ class Splitter:
             None
             if largest is None
             else (
-                f"tensor '{largest.name}' of {largest.size_bytes:,} bytes stays whole, more than --max-tensor "
-                f"{most_bytes:,}: op '{largest.op}' makes it, and no part of it alone"
+                f"tensor '{largest.name}' of {largest.size_bytes:,} bytes, which op '{largest.op}' makes, is above "
+                f"--max-tensor {most_bytes:,} in every split that was tried"
             )
         )
         return replace(self.whole, answer=replace(self.whole.answer, run=run), written=None, obstacle=text)

@@ -1,0 +1,65 @@
+"""A cap on tensors: nothing inside the written model is larger, bits are the same, and what stays whole is named."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from remat_cli.cli import main
+from remat_cli.core.plan_reader import read_plan
+
+SAMPLES = Path(__file__).resolve().parents[2] / "sample_models"
+FIXED = ("--format", "json", "--quiet", "--force", "--no-capped-run", "--time-limit", "6s")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def cache(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("REMAT_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+def compiled(capsys, folder, model, *words):
+    out = folder / "out.onnx"
+    code = main(["compile", str(SAMPLES / f"{model}.onnx"), "-o", str(out), *FIXED, *words])
+    return code, json.loads(capsys.readouterr().out), out.with_suffix(".plan.json")
+
+
+def inside(plan: Path) -> list[int]:
+    tensors = read_plan(plan).graph.tensors
+    return [t.size_bytes for t in tensors if t.producer is not None and t.view_of is None and not t.kept]
+
+
+@pytest.mark.parametrize(("model", "parts"), [("unet", 2), ("transformer", 4)])
+def test_no_tensor_inside_is_larger(capsys, tmp_path, model, parts):
+    _, _, plan = compiled(capsys, tmp_path, model, "--budget", "100%", "--split", "off")
+    most = math.ceil(max(inside(plan)) / parts)
+    code, report, plan = compiled(capsys, tmp_path, model, "--max-tensor", f"{most}B")
+    assert code == 0
+    assert report["verification"]["outputs_identical"]
+    assert max(inside(plan)) <= most
+    assert read_plan(plan).request.max_tensor_bytes == most
+
+
+def test_inputs_above_it_are_named(capsys, tmp_path):
+    code, report, _ = compiled(capsys, tmp_path, "detector", "--max-tensor", "1MiB")
+    assert code == 0
+    assert any(line.startswith("--max-tensor: input '") for line in report["warnings"])
+
+
+def test_where_nothing_helps_the_tensor_and_its_op_are_named(capsys, tmp_path):
+    code, report, plan = compiled(capsys, tmp_path, "chain", "--max-tensor", "16KiB")
+    assert code == 4
+    assert "is above --max-tensor 16,384 in every split that was tried" in report["split_obstacle"]
+    assert "op '" in report["split_obstacle"]
+    assert not plan.exists()
+
+
+@pytest.mark.parametrize("given", ["12B", "much", "-4MiB"])
+def test_caps_that_make_no_sense(capsys, tmp_path, given):
+    words = ["compile", str(SAMPLES / "chain.onnx"), "-o", str(tmp_path / "o.onnx"), f"--max-tensor={given}", "-q"]
+    assert main(words) == 2
+    assert capsys.readouterr().err.count("\n") == 1
