@@ -14,7 +14,7 @@ from remat_cli.report.svg_chart import require_matplotlib
 from remat_cli.settings.keywords import as_flags
 from remat_cli.settings.settings import Settings, load_settings, require_budget
 from remat_cli.settings.yaml_file import suggest
-from remat_cli.solvers import SOLVERS, make_solver, solver_class
+from remat_cli.solvers import SOLVERS, make_pager, make_solver, solver_class
 from remat_cli.solvers.base import Limits
 from remat_cli.stages.ask import CompileRequest
 from remat_cli.stages.solve import Search
@@ -54,6 +54,9 @@ def search_of(settings: Settings) -> Search:
         gap=float(settings.gap_share),
         order=settings.order,
     )
+    if settings.spill is not None:
+        pager = make_pager(settings.solver, settings.solver_options)
+        return Search(make_solver("auto"), limits, settings.max_overhead_share, pager)
     solver = make_solver(settings.solver, settings.solver_options)
     return Search(solver, limits, settings.max_overhead_share)
 

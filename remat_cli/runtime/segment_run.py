@@ -47,11 +47,12 @@ from remat_cli.runtime._segment_sessions import (
     place_of_device,
 )
 from remat_cli.runtime.caps import OUT_OF_MEMORY
+from remat_cli.runtime.paged_run import PagedRunner
 from remat_cli.runtime.providers import placed_value
 from remat_cli.runtime.session import baseline_bytes
 from remat_cli.runtime.weights import kept_weight_bytes
 
-__all__ = ["PlanRunner", "check_devices"]
+__all__ = ["PlanRunner", "check_devices", "open_runner"]
 
 
 class PlanRunner:
@@ -120,6 +121,11 @@ class PlanRunner:
         if key not in self._links:
             self._links[key] = ThreadPoolExecutor(1, f"remat-link-{key[0]}-{key[1]}")
         return self._links[key]
+
+
+def open_runner(program: Program, opening: Opening | None = None) -> PlanRunner | PagedRunner:
+    """What runs a program: one that pages has a runner of its own."""
+    return PlanRunner(program, opening) if program.spill is None else PagedRunner(program, opening)
 
 
 @dataclass
@@ -305,7 +311,7 @@ def time_runs_here(job: ProgramJob, advance: Advance) -> TimedRuns:
     """Run in this process, which must not have a capped arena yet."""
     feeds = {packed.name: unpack(packed) for packed in job.feeds}
     records: list[RunRecord] = []
-    with PlanRunner(job.program, Opening(job.caps)) as runner:
+    with open_runner(job.program, Opening(job.caps)) as runner:
         first = pack_all(runner.run(feeds))
         is_repeatable = True
         for number in range(job.repeat):
@@ -321,7 +327,7 @@ def see_memory_here(job: ProgramJob, advance: Advance) -> SeenMemory:
     feeds = {packed.name: unpack(packed) for packed in job.feeds}
     program = job.program
     with tempfile.TemporaryDirectory(prefix="remat_") as folder:
-        with PlanRunner(program, Opening({}, Path(folder))) as runner:
+        with open_runner(program, Opening({}, Path(folder))) as runner:
             _, record = runner.run_recorded(feeds)
             files = runner.end_profiling()
         profiles = {n: read_runs(Path(f))[0] for n, f in enumerate(files) if f and Path(f).exists()}

@@ -46,6 +46,7 @@ from remat_cli.stages.prepare import (
     cache_scope,
     known_facts,
 )
+from remat_cli.stages.spill import spill_links, spill_memory
 
 MOST_VALUE_BYTES = 2**30  # of recorded floats; larger ones are random
 FLOATS = ("float", "double", "float16", "bfloat16")
@@ -67,6 +68,10 @@ def profile_model(prepared: Prepared, conditions: Conditions, progress: Progress
         ConfigError: the description of a device that is not here lacks figures.
     """
     specs = conditions.devices
+    if conditions.spill is not None:
+        profile = _profile_on_cpu(prepared, conditions, specs[0], progress)
+        ways = spill_links(conditions.spill, conditions, progress)
+        return Platform(prepared.graph, specs, (profile,), ways, spill=spill_memory(conditions.spill, ways))
     if not is_cut_into_sessions(specs):
         return Platform(prepared.graph, specs, (profile_inside(prepared, conditions, specs[0], progress),))
     absent = {spec.name for spec in specs if must_estimate(spec, conditions.estimate)}

@@ -26,7 +26,7 @@ def compile_report(model: Path, settled: Settled) -> CompileReport:
         verification=settled.seen,
         uncounted_bytes=settled.uncounted_bytes,
     )
-    if is_cut_into_sessions(planned.platform.specs):
+    if is_cut_into_sessions(planned.platform.specs) or planned.platform.spill is not None:
         problem, placement = planned.answer.question.problem, placement_of(planned)
         return on_devices(report, PlacedPlan(planned.platform.graph, problem, placement, planned.answer.plan))
     return _in_one_session(report, planned)

@@ -243,7 +243,7 @@ def _any_costs(plan: PlanFile, profiles: Sequence[Profile]) -> tuple[Any, ...]:
 
 def _rescheduled(plan: PlanFile, schedule: Schedule) -> PlanFile:
     """The same problem under another schedule."""
-    bare = msgspec.structs.replace(plan, schedule=schedule)
+    bare = msgspec.structs.replace(plan, schedule=schedule, paging=None)
     problem = bare.problem()
     return msgspec.structs.replace(bare, instances=graph_instances(plan.graph, problem, simulate(problem, schedule)))
 
