@@ -67,12 +67,10 @@ def paged_sessions(
     groups = [tuple(range(a, b)) for a, b in zip(firsts, (*firsts[1:], len(steps)), strict=True)]
     cut, inner = cut_at(problem, plan, groups, costs.sizes)
     uses: dict[int, list[int]] = defaultdict(list)
-    made = [0] * len(groups)
     for number, session in enumerate(cut.actions):
         assert isinstance(session, Segment)
         for instance in (*session.imports, *session.exports):
             uses[instance].append(number)
-        made[number] = sum(costs.sizes[plan.instances[each].tensor] for each in session.exports)
     kept = {number for number in uses if problem.tensors[plan.instances[number].tensor].kept}
     newest = {instance.tensor: number for number, instance in enumerate(plan.instances)}
     tensors = tuple(
@@ -85,7 +83,7 @@ def paged_sessions(
     )
     judged = PagedProblem(
         durations_ns=tuple(max(1, sum(step_ns(problem, steps[s]) for s in group) + costs.call_ns) for group in groups),
-        workspace_bytes=tuple(peak - exported for peak, exported in zip(inner, made, strict=True)),
+        workspace_bytes=inner,
         tensors=tensors,
         budget_bytes=problem.memories[0].free_bytes,
         link=link,

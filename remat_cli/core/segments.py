@@ -92,13 +92,13 @@ def _cutter(
 def cut_at(
     problem: Problem, plan: Plan, groups: Sequence[Sequence[int]], sizes: Sequence[int] | None = None
 ) -> tuple[Cut, tuple[int, ...]]:
-    """A plan of one device cut into these groups of steps, as if nothing were paged, and what each session holds.
+    """A plan of one device cut into these groups of steps, as if nothing were paged, and what each session needs inside.
 
-    That is the most of what it makes and needs inside, in bytes; what it is given comes on top.
+    That is the most, in bytes, beside what it is given and the buffers for what it gives, which are there all through.
     """
     cutter = _cutter(problem, plan, (), 0, sizes)
     steps = [list(group) for group in groups]
-    return cutter.cut(steps), tuple(cutter.inner_peak(group) for group in steps)
+    return cutter.cut(steps), tuple(cutter.inner_peak(group, exports=False) for group in steps)
 
 
 def held_bytes_of(problem: Problem, schedule: Schedule, given_ops: int = 0) -> tuple[int, ...]:
@@ -228,9 +228,12 @@ class _Cutter:
             held[self.problem.devices[step.device].memory] += self.inner_peak(group)
         return held
 
-    def inner_peak(self, group: list[int]) -> int:
-        """The most that a session holds of what it makes, workspace included."""
+    def inner_peak(self, group: list[int], *, exports: bool = True) -> int:
+        """The most that a session holds of what it makes, workspace included; without its exports if not asked for."""
         inner = self._inner_problem(group)
+        if not exports:
+            own = (msgspec.structs.replace(t, size_bytes=0) if t.kept else t for t in inner.tensors)
+            inner = msgspec.structs.replace(inner, tensors=tuple(own))
         return simulate(inner, Schedule.of_ops(range(len(inner.ops)))).peak  # type: ignore[arg-type]
 
     def _inner_problem(self, group: list[int]) -> Problem:

@@ -7,14 +7,23 @@ more than the plan has room for, since what is kept for later counts like what i
 import mmap
 import threading
 from collections import deque
+from dataclasses import dataclass
 
 from remat_cli.core.paged_plan import PAGE_BYTES
 
 HUGE_BYTES = 4 * 2**20  # from here on large pages are asked for, where there are some
 
 
+@dataclass(frozen=True)
+class PageBuffer:
+    """Whole pages, and how many bytes of them are asked for."""
+
+    pages: mmap.mmap
+    size_bytes: int
+
+
 class PageBuffers:
-    """Takes and gives buffers; `held_bytes` are in use, `kept_bytes` wait to be used again. Threads may share it."""
+    """Takes and gives buffers; `held_bytes` are asked for, `kept_bytes` wait to be used again. Threads may share it."""
 
     def __init__(self) -> None:
         """Nothing is held yet."""
@@ -23,7 +32,7 @@ class PageBuffers:
         self._most = 0
         self.held_bytes = self.kept_bytes = self.most_held_bytes = 0
 
-    def take(self, size_bytes: int) -> mmap.mmap:
+    def take(self, size_bytes: int) -> PageBuffer:
         """A buffer of at least so many bytes, in whole pages; what is in it is anybody's guess."""
         size = -(-max(1, size_bytes) // PAGE_BYTES) * PAGE_BYTES
         with self._lock:
@@ -31,23 +40,23 @@ class PageBuffers:
             if found is not None:
                 self._free.remove(found)
                 self.kept_bytes -= size
-            self.held_bytes += size
+            self.held_bytes += size_bytes
             self.most_held_bytes = max(self.most_held_bytes, self.held_bytes)
             self._shrink()
-        return _pages(size) if found is None else found
+        return PageBuffer(_pages(size) if found is None else found, size_bytes)
 
-    def give(self, buffer: mmap.mmap) -> None:
+    def give(self, buffer: PageBuffer) -> None:
         """Let go of a buffer that nothing reads any more."""
         with self._lock:
-            self.held_bytes -= len(buffer)
-            self._free.append(buffer)
-            self.kept_bytes += len(buffer)
+            self.held_bytes -= buffer.size_bytes
+            self._free.append(buffer.pages)
+            self.kept_bytes += len(buffer.pages)
             self._shrink()
 
-    def forget(self, buffer: mmap.mmap) -> None:
+    def forget(self, buffer: PageBuffer) -> None:
         """A buffer is somebody else's from now on."""
         with self._lock:
-            self.held_bytes -= len(buffer)
+            self.held_bytes -= buffer.size_bytes
 
     def limit(self, most_bytes: int) -> None:
         """From now on no more than so many bytes together, as far as those in use allow; the most is counted anew."""

@@ -9,7 +9,6 @@ taken from the start of its read.
 from __future__ import annotations
 
 import ctypes
-import mmap
 import threading
 import time
 from collections.abc import Mapping
@@ -22,11 +21,10 @@ from typing import Any
 import numpy as np
 
 from remat_cli.base.errors import RematError, RuntimeFailure
-from remat_cli.core.paged_plan import PAGE_BYTES
 from remat_cli.core.program import ActionRecord, PageMove, Program, RunRecord, SessionAction, Span, Spill
 from remat_cli.runtime._ort import Array, host_value, numpy_dtype, one_line
 from remat_cli.runtime._segment_sessions import Opened, Opening, as_array, check_feeds, mapped_weight, open_all, owned
-from remat_cli.runtime.page_buffers import PageBuffers
+from remat_cli.runtime.page_buffers import PageBuffer, PageBuffers
 from remat_cli.runtime.spill_file import SpillFile
 
 MAP_FROM_BYTES = 65_536
@@ -116,7 +114,7 @@ class _Held:
 
     value: Any
     array: Array | None = None
-    buffer: mmap.mmap | None = None
+    buffer: PageBuffer | None = None
 
 
 @dataclass
@@ -237,7 +235,7 @@ class _PagedRun:
             return None
         buffer = self.buffers.take(spec.size_bytes)
         element = numpy_dtype(spec.dtype)
-        array = np.frombuffer(buffer, element, spec.size_bytes // element.itemsize).reshape(spec.shape)
+        array = np.frombuffer(buffer.pages, element, spec.size_bytes // element.itemsize).reshape(spec.shape)
         return _Held(host_value(array), array, buffer)
 
     def _release(self, name: str) -> None:
@@ -308,15 +306,14 @@ class _PagedRun:
             made = self._room(move.value)
             assert made is not None
             assert made.buffer is not None
-            self.file.read(move.offset, made.buffer, lambda: self.is_ended)
+            self.file.read(move.offset, made.buffer.pages, lambda: self.is_ended)
             with self.state:
                 self.held[move.value] = made
             return
         with self.state:
             each = self.held[move.value]
         assert each.buffer is not None
-        assert len(each.buffer) == -(-move.size_bytes // PAGE_BYTES) * PAGE_BYTES
-        self.file.write(move.offset, each.buffer, lambda: self.is_ended)
+        self.file.write(move.offset, each.buffer.pages, lambda: self.is_ended)
 
 
 def _failure(program: Program, action: SessionAction, error: Exception) -> RematError:

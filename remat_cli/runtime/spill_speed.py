@@ -52,7 +52,7 @@ def _cost(source: str, target: str, seconds: tuple[float, ...]) -> LinkCost:
 
 def time_spill(job: SpillJob, advance: Advance) -> SpillTimes:
     """Write and read in turns, in this process."""
-    buffer = PageBuffers().take(SIZE_BYTES)
+    buffer = PageBuffers().take(SIZE_BYTES).pages
     buffer[:] = np.random.default_rng(0).bytes(SIZE_BYTES)
     found: dict[str, list[float]] = {"write": [], "read": []}
     end = time.monotonic() + SECONDS

@@ -10,8 +10,9 @@ from remat_cli.core.paged_sessions import PagedSessions, grouped, paged_sessions
 from remat_cli.core.paging import PagedProblem, PagedSchedule
 from remat_cli.core.paging_judge import follow_paging
 from remat_cli.core.plan import Plan, Schedule
+from remat_cli.core.segments import Segment
 from remat_cli.core.simulate import simulate
-from remat_cli.solvers._paging.hot import hot_gaps, is_possible
+from remat_cli.solvers._paging.hot import hot_gaps
 from remat_cli.solvers._paging.lists import list_schedules
 from remat_cli.solvers._paging.paging import page, unpaged
 from remat_cli.solvers._paging.question import PagingFound, PagingQuestion
@@ -70,20 +71,35 @@ def page_best(question: PagingQuestion, proposals: Iterator[Proposal], limits: L
 
 
 def _candidates(question: PagingQuestion, proposal: Proposal) -> Iterator[_Candidate]:
-    """A proposal in sessions of several lengths; those of one op each where no longer ones fit."""
+    """A proposal in sessions of several lengths, shorter where that is needed to fit."""
     problem = question.problem
     plan = simulate(problem, proposal.schedule)
     lengths = [plan.time_ns // count for count in COUNTS]
-    fitting = 0
-    for firsts in dict.fromkeys(grouped(problem, plan, length) for length in (*lengths, 0)):
-        if fitting and len(firsts) > 2 * COUNTS[-1]:
-            break
-        sessions = paged_sessions(problem, plan, firsts, question.memory.link, question.costs)
-        if not is_possible(sessions.problem):
-            continue
-        fitting += 1
-        schedule, makespan = _by_rules(sessions.problem)
-        yield _Candidate(proposal.source, plan, firsts, sessions, schedule, makespan)
+    for firsts in dict.fromkeys(grouped(problem, plan, length) for length in lengths):
+        found = _fitted(question, plan, firsts)
+        if found is None:
+            return
+        schedule, makespan = _by_rules(found.problem)
+        yield _Candidate(proposal.source, plan, _firsts(found), found, schedule, makespan)
+
+
+def _fitted(question: PagingQuestion, plan: Plan, firsts: tuple[int, ...]) -> PagedSessions | None:
+    """Sessions that begin there, those halved that hold too much with all else away; None where one op alone does."""
+    while True:
+        sessions = paged_sessions(question.problem, plan, firsts, question.memory.link, question.costs)
+        budget = sessions.problem.budget_bytes
+        steps = zip(sessions.cut.actions, sessions.problem.working_bytes(), strict=True)
+        large = [session.steps for session, held in steps if isinstance(session, Segment) and held > budget]
+        if not large:
+            return sessions
+        if any(len(each) == 1 for each in large):
+            return None
+        firsts = tuple(sorted({*firsts, *(each[len(each) // 2] for each in large)}))
+
+
+def _firsts(sessions: PagedSessions) -> tuple[int, ...]:
+    """The first step of each session."""
+    return tuple(action.steps[0] for action in sessions.cut.actions if isinstance(action, Segment))
 
 
 def _by_rules(problem: PagedProblem) -> tuple[PagedSchedule, int]:
