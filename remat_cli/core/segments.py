@@ -92,9 +92,10 @@ def _cutter(
 def cut_at(
     problem: Problem, plan: Plan, groups: Sequence[Sequence[int]], sizes: Sequence[int] | None = None
 ) -> tuple[Cut, tuple[int, ...]]:
-    """A plan of one device cut into these groups of steps, as if nothing were paged, and what each session needs inside.
+    """A plan of one device cut into these groups of steps, as if nothing were paged, and what sessions need inside.
 
-    That is the most, in bytes, beside what it is given and the buffers for what it gives, which are there all through.
+    That is the most of each, in bytes, beside what it is given and buffers for what it gives, which are there all
+    through.
     """
     cutter = _cutter(problem, plan, (), 0, sizes)
     steps = [list(group) for group in groups]

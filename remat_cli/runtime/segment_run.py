@@ -123,9 +123,13 @@ class PlanRunner:
         return self._links[key]
 
 
-def open_runner(program: Program, opening: Opening | None = None) -> PlanRunner | PagedRunner:
+def open_runner(
+    program: Program, opening: Opening | None = None, *, is_overlapped: bool = True
+) -> PlanRunner | PagedRunner:
     """What runs a program: one that pages has a runner of its own."""
-    return PlanRunner(program, opening) if program.spill is None else PagedRunner(program, opening)
+    if program.spill is None:
+        return PlanRunner(program, opening)
+    return PagedRunner(program, opening, is_overlapped=is_overlapped)
 
 
 @dataclass
@@ -247,12 +251,16 @@ def _asked(text: str) -> str:
 
 
 class ProgramJob(msgspec.Struct, frozen=True):
-    """A program to be run with these feeds; `caps` are bytes by name of memory."""
+    """A program to be run with these feeds; `caps` are bytes by name of memory.
+
+    One that pages waits for each transfer where it is issued if not `is_overlapped`.
+    """
 
     program: Program
     feeds: tuple[PackedArray, ...]
     repeat: int = 1
     caps: dict[str, int] = {}
+    is_overlapped: bool = True
 
 
 class TimedRuns(msgspec.Struct, frozen=True):
@@ -311,7 +319,7 @@ def time_runs_here(job: ProgramJob, advance: Advance) -> TimedRuns:
     """Run in this process, which must not have a capped arena yet."""
     feeds = {packed.name: unpack(packed) for packed in job.feeds}
     records: list[RunRecord] = []
-    with open_runner(job.program, Opening(job.caps)) as runner:
+    with open_runner(job.program, Opening(job.caps), is_overlapped=job.is_overlapped) as runner:
         first = pack_all(runner.run(feeds))
         is_repeatable = True
         for number in range(job.repeat):

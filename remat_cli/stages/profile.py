@@ -46,7 +46,7 @@ from remat_cli.stages.prepare import (
     cache_scope,
     known_facts,
 )
-from remat_cli.stages.spill import spill_links, spill_memory
+from remat_cli.stages.spill import with_spill
 
 MOST_VALUE_BYTES = 2**30  # of recorded floats; larger ones are random
 FLOATS = ("float", "double", "float16", "bfloat16")
@@ -69,9 +69,8 @@ def profile_model(prepared: Prepared, conditions: Conditions, progress: Progress
     """
     specs = conditions.devices
     if conditions.spill is not None:
-        profile = _profile_on_cpu(prepared, conditions, specs[0], progress)
-        ways = spill_links(conditions.spill, conditions, progress)
-        return Platform(prepared.graph, specs, (profile,), ways, spill=spill_memory(conditions.spill, ways))
+        own = Platform(prepared.graph, specs, (_profile_on_cpu(prepared, conditions, specs[0], progress),))
+        return with_spill(own, conditions, progress)
     if not is_cut_into_sessions(specs):
         return Platform(prepared.graph, specs, (profile_inside(prepared, conditions, specs[0], progress),))
     absent = {spec.name for spec in specs if must_estimate(spec, conditions.estimate)}

@@ -1,6 +1,7 @@
 """The memory that values may wait in: what it takes to write and read it, measured once for each disk."""
 
 import os
+from dataclasses import replace
 
 from remat_cli.base import progress as stages
 from remat_cli.base.errors import ConfigError
@@ -11,15 +12,25 @@ from remat_cli.core.profile import HOST_MEMORY, LinkCost
 from remat_cli.core.spill import SpillMemory, SpillSpec
 from remat_cli.runtime.profile_cache import ProfileCache, cpu_name
 from remat_cli.runtime.spill_speed import measure_spill
+from remat_cli.stages.platform import Platform
 
 
-def spill_links(spec: SpillSpec, conditions: Conditions, progress: Progress) -> tuple[LinkCost, LinkCost]:
-    """The way out and the way back, as described, from the cache, or measured.
+def with_spill(platform: Platform, conditions: Conditions, progress: Progress) -> Platform:
+    """The platform with the memory that values may wait in.
 
     Raises:
-        ConfigError: the folder cannot be written to.
+        ConfigError: its folder cannot be written to.
         RematError: its disk is too full, or failed.
     """
+    spec = conditions.spill
+    if spec is None:
+        return platform
+    links = _links(spec, conditions, progress)
+    return replace(platform, links=links, spill=_memory(spec, links))
+
+
+def _links(spec: SpillSpec, conditions: Conditions, progress: Progress) -> tuple[LinkCost, LinkCost]:
+    """The way out and the way back, as described, from the cache, or measured."""
     out, back = (HOST_MEMORY, spec.name), (spec.name, HOST_MEMORY)
     if spec.write_bytes_per_second is not None and spec.read_bytes_per_second is not None:
         described = (spec.write_bytes_per_second, spec.read_bytes_per_second)
@@ -37,18 +48,14 @@ def spill_links(spec: SpillSpec, conditions: Conditions, progress: Progress) -> 
 
 
 def _disk_of(spec: SpillSpec) -> str:
-    """What tells one disk from another: the number of its file system.
-
-    Raises:
-        ConfigError: the folder has gone.
-    """
+    """What tells one disk from another: the number of its file system."""
     try:
         return str(os.stat(spec.folder).st_dev)
     except OSError as error:
         raise ConfigError(f"spill {spec.name}: {error.strerror}") from None
 
 
-def spill_memory(spec: SpillSpec, links: tuple[LinkCost, LinkCost]) -> SpillMemory:
+def _memory(spec: SpillSpec, links: tuple[LinkCost, LinkCost]) -> SpillMemory:
     """The same as plans keep it."""
     return SpillMemory(
         folder=spec.folder,
