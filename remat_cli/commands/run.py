@@ -24,7 +24,8 @@ from remat_cli.onnx_io.told_inputs import told_inputs
 from remat_cli.report.run_report import RunReport, run_report
 from remat_cli.runtime.feeds import feeds_of
 from remat_cli.runtime.paged_run import PagedRunner
-from remat_cli.runtime.segment_run import PlanRunner, check_devices, open_runner, see_memory, time_runs
+from remat_cli.runtime.segment_memory import see_memory
+from remat_cli.runtime.segment_run import PlanRunner, check_devices, open_runner, time_runs
 from remat_cli.runtime.trace import chrome_trace
 from remat_cli.settings.settings import Settings
 from remat_cli.stages.program import input_specs, make_program

@@ -14,7 +14,7 @@ from remat_cli.core.simulate import baseline
 from remat_cli.solvers import make_solver, run_solver
 from remat_cli.solvers._paging.autocapper import autocapper
 from remat_cli.solvers._paging.chain_proposals import baseline_order, chain_proposals, no_chain
-from remat_cli.solvers._paging.pager import CLOSER, Proposal, page_best
+from remat_cli.solvers._paging.pager import CLOSER, PagingProposal, page_best
 from remat_cli.solvers._paging.pofo_schedule import pofo_schedule
 from remat_cli.solvers._paging.question import PagingFound, PagingQuestion
 from remat_cli.solvers.base import Limits
@@ -40,9 +40,9 @@ class BestPager(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return page_best(question, _proposals(question, limits), limits, CLOSER)
 
 
-def _proposals(question: PagingQuestion, limits: Limits) -> Iterator[Proposal]:
+def _proposals(question: PagingQuestion, limits: Limits) -> Iterator[PagingProposal]:
     problem = question.problem
-    yield Proposal("paging", baseline_order(problem))
+    yield PagingProposal("paging", baseline_order(problem))
     if no_chain(problem) is None:
         early = replace(limits, seconds=limits.seconds_left / 4, started=time.monotonic())
         over = partial(_is_over, early)
@@ -55,7 +55,7 @@ def _is_over(limits: Limits) -> bool:
     return limits.is_over
 
 
-def _recomputed(question: PagingQuestion, limits: Limits) -> Iterator[Proposal]:
+def _recomputed(question: PagingQuestion, limits: Limits) -> Iterator[PagingProposal]:
     """Plans of `auto` for budgets from the given one up to what keeping everything takes."""
     problem, solver = question.problem, make_solver("auto")
     low, high = problem.memories[0].budget_bytes, baseline(problem).peak
@@ -75,4 +75,4 @@ def _recomputed(question: PagingQuestion, limits: Limits) -> Iterator[Proposal]:
         )
         run = run_solver(problem.with_budget(budget), solver, mine)
         if run.plan is not None:
-            yield Proposal(f"recompute to {100 * budget // high} %", run.plan.schedule)
+            yield PagingProposal(f"recompute to {100 * budget // high} %", run.plan.schedule)

@@ -6,7 +6,7 @@ import msgspec
 
 from remat_cli.core.problem import Problem
 from remat_cli.solvers._paging.chain_proposals import baseline_order
-from remat_cli.solvers._paging.pager import CLOSER, Proposal, page_best
+from remat_cli.solvers._paging.pager import CLOSER, PagingProposal, page_best
 from remat_cli.solvers._paging.question import PagingFound, PagingQuestion
 from remat_cli.solvers.base import Limits
 
@@ -28,7 +28,7 @@ class FixedOrderPager(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def page(self, question: PagingQuestion, limits: Limits) -> PagingFound:
         """Page the baseline order."""
-        proposal = Proposal(self.name, baseline_order(question.problem))
+        proposal = PagingProposal(self.name, baseline_order(question.problem))
         return page_best(question, iter([proposal]), limits, CLOSER)
 
 
@@ -46,5 +46,5 @@ class GreedyPager(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def page(self, question: PagingQuestion, limits: Limits) -> PagingFound:
         """Page the baseline order by rules."""
-        proposal = Proposal(self.name, baseline_order(question.problem))
+        proposal = PagingProposal(self.name, baseline_order(question.problem))
         return page_best(question, iter([proposal]), limits, 0)

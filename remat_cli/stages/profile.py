@@ -393,8 +393,7 @@ def _link(source: DeviceSpec, target: DeviceSpec, conditions: Conditions, cache:
     names = (source.memory, target.memory)
     scopes = [_scope_apart(spec, conditions) for spec in (source, target)]
     key = " -> ".join((names[0], scopes[0].key, names[1], scopes[1].key))
-    known = cache.link(key, names)
-    if known is not None:
+    if (known := cache.link(key, names)) is not None:
         return known
     settings = (device_settings(source, SessionSettings()), device_settings(target, SessionSettings()))
     cache.store_link(key, found := measure_link(names, settings))

@@ -20,7 +20,8 @@ from remat_cli.core.simulate import simulate
 from remat_cli.core.verification import Checks, PagingSeen, Verification
 from remat_cli.runtime.likeness import Likeness, have_same_bits, likeness
 from remat_cli.runtime.paged_resident import see_resident
-from remat_cli.runtime.segment_run import TimedRuns, see_memory, time_runs
+from remat_cli.runtime.segment_memory import see_memory
+from remat_cli.runtime.segment_run import TimedRuns, time_runs
 from remat_cli.runtime.session import runtime_version
 from remat_cli.runtime.verify import MOST_RUNS, THOROUGH_RUNS, verify_closely
 from remat_cli.stages.prepare import Prepared, default_settings

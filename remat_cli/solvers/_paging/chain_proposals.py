@@ -9,7 +9,7 @@ from remat_cli.solvers._chains.candidates import cleaned
 from remat_cli.solvers._paging.chain_plan import ChainPlan
 from remat_cli.solvers._paging.paged_blocks import paged_blocks
 from remat_cli.solvers._paging.paged_chain import PagedChain
-from remat_cli.solvers._paging.pager import Proposal
+from remat_cli.solvers._paging.pager import PagingProposal
 from remat_cli.solvers._paging.question import PagingQuestion
 from remat_cli.solvers._sharing import condense
 from remat_cli.solvers.base import Limits
@@ -26,7 +26,9 @@ def no_chain(problem: Problem) -> str | None:
     return condensed.in_original_terms(found) if isinstance(found, str) else None
 
 
-def chain_proposals(source: str, question: PagingQuestion, limits: Limits, plan_chain: PlanChain) -> Iterator[Proposal]:
+def chain_proposals(
+    source: str, question: PagingQuestion, limits: Limits, plan_chain: PlanChain
+) -> Iterator[PagingProposal]:
     """The plan on the chain, spelled out; nothing where there is none."""
     condensed = condense(question.problem)
     blocks = find_blocks(condensed.problem, limits.order)
@@ -37,7 +39,7 @@ def chain_proposals(source: str, question: PagingQuestion, limits: Limits, plan_
         return
     ops = spell_out(blocks, (*plan.forward, *plan.backward))
     spelled = cleaned(condensed.problem, ops, limits.order)
-    yield Proposal(source, condensed.expand(spelled, judge=limits.judge))
+    yield PagingProposal(source, condensed.expand(spelled, judge=limits.judge))
 
 
 def baseline_order(problem: Problem) -> Schedule:

@@ -22,7 +22,7 @@ COUNTS = (16, 32, 64, 128)  # of sessions of about equal time; more hold less, a
 CLOSER = 2  # of the best by simple rules are searched closely
 
 
-class Proposal(NamedTuple):
+class PagingProposal(NamedTuple):
     """A schedule whose values are to be paged where it holds too much, and what it is called."""
 
     source: str
@@ -41,7 +41,9 @@ class _Candidate:
     makespan: int
 
 
-def page_best(question: PagingQuestion, proposals: Iterator[Proposal], limits: Limits, closer: int) -> PagingFound:
+def page_best(
+    question: PagingQuestion, proposals: Iterator[PagingProposal], limits: Limits, closer: int
+) -> PagingFound:
     """Of all proposals, in sessions of several lengths, the fastest by simple rules; `closer` of them searched on."""
     candidates: list[_Candidate] = []
     seen: set[Schedule] = set()
@@ -70,7 +72,7 @@ def page_best(question: PagingQuestion, proposals: Iterator[Proposal], limits: L
     return PagingFound(best.plan, paged, found_at - limits.started, facts)
 
 
-def _candidates(question: PagingQuestion, proposal: Proposal) -> Iterator[_Candidate]:
+def _candidates(question: PagingQuestion, proposal: PagingProposal) -> Iterator[_Candidate]:
     """A proposal in sessions of several lengths, shorter where that is needed to fit."""
     problem = question.problem
     plan = simulate(problem, proposal.schedule)
