@@ -196,7 +196,7 @@ def _table(rows: list[Row]) -> str:
         "included, *resident* how far a process rises above an idle runtime that opens the plan and runs it three",
         "times: what is held, the runtime's own part for each session, and code that is read in. *planned* and",
         "*measured* are against the unplanned step in one session, planned and measured; *without overlap* is the same",
-        "plan when every transfer is waited for where it is issued. `auto` takes a plan that only recomputes where that",
+        "plan when every transfer is waited for where it is issued. `auto` takes one that only recomputes where that",
         "is planned to be fastest.",
         "",
     ]

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from remat_cli.core.paged_plan import PAGE_BYTES
 
-HUGE_BYTES = 4 * 2**20  # from here on large pages are asked for, where there are some
+HUGE_BYTES = 2 * 2**20  # from here on large pages are asked for, where there are some
 
 
 @dataclass(frozen=True)

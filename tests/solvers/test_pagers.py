@@ -1,4 +1,4 @@
-"""Pagers: every plan is legal and within budget, in sessions as they are run, and `auto` is no slower than the others."""
+"""Pagers: every plan is legal and within budget, in sessions as they are run; `auto` is no slower than the others."""
 
 from __future__ import annotations
 
@@ -8,11 +8,14 @@ import pytest
 from remat_cli.base.errors import ConfigError
 from remat_cli.core.paged_plan import read_paging
 from remat_cli.core.paged_sessions import SessionCosts
+from remat_cli.core.paging import PagedSchedule
+from remat_cli.core.paging_judge import follow_paging
 from remat_cli.core.problem import Problem
 from remat_cli.core.simulate import baseline, simulate
 from remat_cli.core.spill import SpillMemory
 from remat_cli.solvers import PAGERS, make_pager, make_solver
 from remat_cli.solvers._paging.question import PagingFound, PagingQuestion
+from remat_cli.solvers._paging.spare import without_idle_moves
 from remat_cli.solvers.base import Limits
 from tests.solvers.random_training import chain_training, random_training
 
@@ -90,6 +93,20 @@ def test_a_faster_disk_is_never_worse():
     times = [page("paging", question(chain, 50, rate)).paged.paging.time_ns for rate in (0.05, 0.2, 1.0, 5.0)]
     assert times == sorted(times, reverse=True)
     assert times[0] > times[-1]
+
+
+def test_what_has_room_is_not_paged():
+    """Without any one of its transfers to and fro a plan would hold too much."""
+    asked = question(chain_training(10, size=6, forward_ns=7), 60)
+    paged = page("paging", asked).paged
+    problem, schedule = paged.sessions.problem, paged.schedule
+    reads = [move for move in schedule.transfers if move.direction == "read"]
+    assert reads
+    slow = PagedSchedule(schedule.starts, (*schedule.transfers,))
+    assert without_idle_moves(problem, slow) == slow
+    for read in reads:
+        rest = tuple(move for move in schedule.transfers if move.tensor != read.tensor)
+        assert follow_paging(problem, PagedSchedule(schedule.starts, rest)).peak_bytes > problem.budget_bytes
 
 
 def test_chains_are_asked_for_by_name():

@@ -16,6 +16,7 @@ from remat_cli.solvers._paging.hot import hot_gaps
 from remat_cli.solvers._paging.lists import list_schedules
 from remat_cli.solvers._paging.paging import page, unpaged
 from remat_cli.solvers._paging.question import PagingFound, PagingQuestion
+from remat_cli.solvers._paging.spare import without_idle_moves
 from remat_cli.solvers.base import Limits
 
 COUNTS = (16, 32, 64, 128)  # of sessions of about equal time; more hold less, and cost more calls
@@ -66,7 +67,8 @@ def page_best(
         if answer.schedule is not None and answer.run is not None and answer.run.makespan < best.makespan:
             best = replace(each, schedule=answer.schedule, makespan=answer.run.makespan)
             found_at, bound = time.monotonic(), answer.bound
-    paged = paged_plan(best.sessions, best.firsts, question.costs.call_ns, question.memory, best.schedule)
+    fewest = without_idle_moves(best.sessions.problem, best.schedule)
+    paged = paged_plan(best.sessions, best.firsts, question.costs.call_ns, question.memory, fewest)
     ticks = question.memory.link.ticks
     facts: dict[str, object] = {"best_from": best.source, "sessions": len(best.firsts), "bound_ns": bound // ticks}
     return PagingFound(best.plan, paged, found_at - limits.started, facts)
