@@ -47,6 +47,7 @@ def check(asked: PagingQuestion, found: PagingFound) -> None:
     assert again.run.peak_bytes <= asked.problem.memories[0].free_bytes
     assert again.paging.time_ns == plan.time_ns + asked.costs.call_ns * len(again.paging.firsts) + again.paging.stall_ns
     assert max(again.held_bytes) == again.run.peak_bytes
+    assert found.paged.paging.bound_ns <= found.paged.paging.time_ns
 
 
 @pytest.mark.parametrize("name", PAGERS)

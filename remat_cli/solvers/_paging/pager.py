@@ -5,6 +5,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+import msgspec
+
 from remat_cli.core.paged_plan import paged_plan
 from remat_cli.core.paged_sessions import PagedSessions, grouped, paged_sessions
 from remat_cli.core.paging import PagedProblem, PagedSchedule
@@ -69,9 +71,9 @@ def page_best(
             found_at, bound = time.monotonic(), answer.bound
     fewest = without_idle_moves(best.sessions.problem, best.schedule)
     paged = paged_plan(best.sessions, best.firsts, question.costs.call_ns, question.memory, fewest)
-    ticks = question.memory.link.ticks
-    facts: dict[str, object] = {"best_from": best.source, "sessions": len(best.firsts), "bound_ns": bound // ticks}
-    return PagingFound(best.plan, paged, found_at - limits.started, facts)
+    facts: dict[str, object] = {"best_from": best.source, "sessions": len(best.firsts)}
+    told = msgspec.structs.replace(paged.paging, best_from=best.source, bound_ns=bound // question.memory.link.ticks)
+    return PagingFound(best.plan, replace(paged, paging=told), found_at - limits.started, facts)
 
 
 def _candidates(question: PagingQuestion, proposal: PagingProposal) -> Iterator[_Candidate]:
