@@ -27,7 +27,7 @@ class PagedPlan:
 
     @property
     def held_bytes(self) -> tuple[int, ...]:
-        """The most that is held while each session runs, fixed part not included."""
+        """The most that is held while each session runs, the last one up to the end; the fixed part is not included."""
         problem, curve, found = self.sessions.problem, self.run.curve, []
         at = 0
         for start, duration in zip(self.schedule.starts, problem.durations, strict=True):
@@ -37,7 +37,7 @@ class PagedPlan:
             while last + 1 < len(curve) and curve[last + 1][0] < start + duration:
                 last += 1
             found.append(max((held for _, held in curve[at : last + 1]), default=0))
-        return tuple(found)
+        return (*found[:-2], max(found[-2:]))
 
 
 def paged_plan(

@@ -16,9 +16,14 @@ from remat_cli.core.problem import Problem, device_tensor_ids
 from remat_cli.core.segments import Cut, Segment, cut_at
 from remat_cli.core.timeline import step_ns
 
+END_NS = 1
+
 
 class PagedSessions(msgspec.Struct, frozen=True):
-    """Sessions, and how they are paged: step s of the problem is session s, tensor t the plan's `instances[t]`."""
+    """Sessions, and how they are paged: step s of the problem is session s, tensor t the plan's `instances[t]`.
+
+    One more step of a nanosecond is the end, when all outputs are handed over: until then they may be away too.
+    """
 
     cut: Cut
     problem: PagedProblem
@@ -71,19 +76,17 @@ def paged_sessions(
         assert isinstance(session, Segment)
         for instance in (*session.imports, *session.exports):
             uses[instance].append(number)
-    kept = {number for number in uses if problem.tensors[plan.instances[number].tensor].kept}
     newest = {instance.tensor: number for number, instance in enumerate(plan.instances)}
-    tensors = tuple(
-        PagedTensor(
-            costs.sizes[plan.instances[each].tensor],
-            tuple(used),
-            is_kept=each in kept and newest[plan.instances[each].tensor] == each,
-        )
-        for each, used in uses.items()
-    )
+    for tensor, instance in newest.items():
+        if problem.tensors[tensor].kept:
+            uses[instance].append(len(groups))
+    tensors = tuple(PagedTensor(costs.sizes[plan.instances[each].tensor], tuple(used)) for each, used in uses.items())
     judged = PagedProblem(
-        durations_ns=tuple(max(1, sum(step_ns(problem, steps[s]) for s in group) + costs.call_ns) for group in groups),
-        workspace_bytes=inner,
+        durations_ns=(
+            *(max(1, sum(step_ns(problem, steps[s]) for s in group) + costs.call_ns) for group in groups),
+            END_NS,
+        ),
+        workspace_bytes=(*inner, 0),
         tensors=tensors,
         budget_bytes=problem.memories[0].free_bytes,
         link=link,

@@ -123,7 +123,8 @@ class PageMove(msgspec.Struct, frozen=True):
 class Spill(msgspec.Struct, frozen=True):
     """What a run pages, to a file of so many bytes in a folder; `waits[a]` as in the rules of a plan.
 
-    `room_bytes[a]` is what values outside of sessions may take while action a runs, kept buffers included.
+    `room_bytes[a]` is what values outside of sessions may take while action a runs, kept buffers included. Both have
+    one entry more, for the end.
     """
 
     folder: str

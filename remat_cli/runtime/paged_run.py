@@ -154,6 +154,7 @@ class _PagedRun:
             for number, session in enumerate(opened):
                 self._wait(self.spill.waits[number])
                 self._act(number, session)
+            self.buffers.limit(self.spill.room_bytes[-1])
             self._wait(tuple(map(len, lanes)))
             self.ended_ns = self._now()
             return {name: self._output(name, arrays) for name in self.program.outputs}

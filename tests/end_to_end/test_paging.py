@@ -273,6 +273,13 @@ def test_what_cannot_be_asked_for_is_one_line(step, tmp_path, words, reason):
         remat_cli.compile(step, output=tmp_path / "x.onnx", verify=False, **{"budget": "50%", **words})
 
 
+def test_a_budget_that_holds_everything_pages_nothing(step):
+    report = paged(step, "all", solver="auto", budget="100%", time_limit="1s")
+    assert report.exit_code == 0
+    assert any("nothing pages" in warning for warning in report.warnings)
+    assert read_plan(Path(report.plan)).paging is None
+
+
 def test_a_file_that_may_not_hold_the_pages_is_no_plan(step, tmp_path):
     folder = tmp_path / "pages"
     folder.mkdir()

@@ -7,7 +7,7 @@ import pytest
 
 from remat_cli.base.errors import ConfigError
 from remat_cli.core.paged_plan import read_paging
-from remat_cli.core.paged_sessions import SessionCosts
+from remat_cli.core.paged_sessions import END_NS, SessionCosts
 from remat_cli.core.paging import PagedSchedule
 from remat_cli.core.paging_judge import follow_paging
 from remat_cli.core.problem import Problem
@@ -45,7 +45,8 @@ def check(asked: PagingQuestion, found: PagingFound) -> None:
     plan = simulate(asked.problem, found.plan.schedule)
     again = read_paging(asked.problem, plan, found.paged.paging, asked.costs.sizes)
     assert again.run.peak_bytes <= asked.problem.memories[0].free_bytes
-    assert again.paging.time_ns == plan.time_ns + asked.costs.call_ns * len(again.paging.firsts) + again.paging.stall_ns
+    calls_ns = asked.costs.call_ns * len(again.paging.firsts)
+    assert again.paging.time_ns == plan.time_ns + calls_ns + again.paging.stall_ns + END_NS
     assert max(again.held_bytes) == again.run.peak_bytes
     assert found.paged.paging.bound_ns <= found.paged.paging.time_ns
 

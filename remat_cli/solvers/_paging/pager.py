@@ -90,11 +90,14 @@ def _candidates(question: PagingQuestion, proposal: PagingProposal) -> Iterator[
 
 
 def _fitted(question: PagingQuestion, plan: Plan, firsts: tuple[int, ...]) -> PagedSessions | None:
-    """Sessions that begin there, those halved that hold too much with all else away; None where one op alone does."""
+    """Sessions that begin there, those halved that hold too much with all else away; None: one op or all outputs do."""
     while True:
         sessions = paged_sessions(question.problem, plan, firsts, question.memory.link, question.costs)
         budget = sessions.problem.budget_bytes
-        steps = zip(sessions.cut.actions, sessions.problem.working_bytes(), strict=True)
+        *working, end = sessions.problem.working_bytes()
+        if end > budget:
+            return None
+        steps = zip(sessions.cut.actions, working, strict=True)
         large = [session.steps for session, held in steps if isinstance(session, Segment) and held > budget]
         if not large:
             return sessions
