@@ -181,7 +181,7 @@ def test_a_slow_disk_is_waited_for(plan_path, feeds, monkeypatch):
         found, record = plan._runner.run_recorded(feeds)
         assert all(expected[name].tobytes() == found[name].tobytes() for name in expected)
         most = plan.program.spill.room_bytes
-        assert all(a.before_bytes[0] <= room for a, room in zip(record.actions, most, strict=True))
+        assert all(a.before_bytes[0] <= room for a, room in zip(record.actions, most[:-1], strict=True))
 
 
 def test_a_folder_that_has_gone_is_one_line(plan_path, tmp_path):
