@@ -97,6 +97,8 @@ def run_plan(path: Path, options: RunOptions, settings: Settings, progress: Prog
     progress.stage(stages.READING)
     read = read_plan(path)
     _check_targets(_sources(read, path, settings), options, settings)
+    if options.is_capped and read.paging is not None:
+        raise ConfigError(f"--enforce-budget: {path} pages, and its sessions have no arena to cap: leave it out")
     with tempfile.TemporaryDirectory(prefix="remat_", dir=settings.work_dir) as folder:
         program = make_program(read, path, Path(folder))
         check_devices(program)

@@ -120,6 +120,11 @@ def test_a_run_is_told_with_its_transfers(plan_path, tmp_path):
     assert len(moved) == 2 * report.pages.moves
 
 
+def test_a_budget_is_not_enforced_where_there_is_no_arena(plan_path):
+    with pytest.raises(ConfigError, match="no arena to cap"):
+        remat_cli.run(plan_path, enforce_budget=True)
+
+
 def test_inspect_says_what_pages_and_when(plan_path):
     report = remat_cli.inspect(plan_path)
     assert report.paging.written_bytes == read_plan(plan_path).paging.written_bytes
