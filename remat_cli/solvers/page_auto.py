@@ -36,19 +36,29 @@ class BestPager(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return "it plans for one device" if len(problem.devices) > 1 else None
 
     def page(self, question: PagingQuestion, limits: Limits) -> PagingFound:
-        """The best of all proposals."""
-        return page_best(question, _proposals(question, limits), limits, CLOSER)
+        """The best of what each kind of proposal comes to in its part of the time."""
+        found = []
+        for number, kind in enumerate(KINDS):
+            part = replace(limits, seconds=limits.seconds_left / (len(KINDS) - number), started=time.monotonic())
+            best = page_best(question, kind(question, part), part, CLOSER)
+            if best.paged is not None and best.seconds_to_best is not None:
+                late = part.started - limits.started
+                found.append(replace(best, seconds_to_best=late + best.seconds_to_best))
+        return min(found, key=lambda each: each.paged.paging.time_ns if each.paged else 0, default=PagingFound())
 
 
-def _proposals(question: PagingQuestion, limits: Limits) -> Iterator[PagingProposal]:
-    problem = question.problem
-    yield PagingProposal("paging", baseline_order(problem))
-    if no_chain(problem) is None:
-        early = replace(limits, seconds=limits.seconds_left / 4, started=time.monotonic())
+def _as_it_is(question: PagingQuestion, limits: Limits) -> Iterator[PagingProposal]:
+    """Paging alone."""
+    yield PagingProposal("paging", baseline_order(question.problem))
+
+
+def _on_chains(question: PagingQuestion, limits: Limits) -> Iterator[PagingProposal]:
+    """POFO and autocapper, where the model is a chain."""
+    if no_chain(question.problem) is None:
+        early = replace(limits, seconds=limits.seconds_left / 2, started=time.monotonic())
         over = partial(_is_over, early)
         yield from chain_proposals("pofo", question, early, partial(pofo_schedule, is_over=over))
         yield from chain_proposals("autocapper", question, early, partial(autocapper, is_over=over))
-    yield from _recomputed(question, limits)
 
 
 def _is_over(limits: Limits) -> bool:
@@ -76,3 +86,7 @@ def _recomputed(question: PagingQuestion, limits: Limits) -> Iterator[PagingProp
         run = run_solver(problem.with_budget(budget), solver, mine)
         if run.plan is not None:
             yield PagingProposal(f"recompute to {100 * budget // high} %", run.plan.schedule)
+
+
+KINDS = (_as_it_is, _on_chains, _recomputed)
+"""Each has a part of the time, so that none is worse than by itself in that time."""
