@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 .DEFAULT_GOAL := help
-.PHONY: help setup demo picture test test-slow check fmt lint types models schema docs wheel bench-models bench-split bench-train bench-train-curves bench-devices bench-placement bench-classics bench-gpu test-gpu bench-eager bench-real bench-real-models bench-process bench-callers fuzz fuzz-quick bench-instances bench-quick bench-solvers bench-scale lock clean
+.PHONY: help setup demo picture test test-slow check fmt lint types models schema docs wheel bench-models bench-split bench-train bench-train-curves bench-devices bench-placement bench-classics bench-gpu test-gpu bench-eager bench-paging bench-real bench-real-models bench-process bench-callers fuzz fuzz-quick bench-instances bench-quick bench-solvers bench-scale lock clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "%-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -85,6 +85,9 @@ bench-split: $(STAMP)  ## split every sample and zoo model, and two more, to min
 
 bench-train: $(STAMP)  ## training steps at 70, 50, 35 % and min, an hour
 	$(BIN)/python -m bench.training --write
+
+bench-paging: $(STAMP)  ## training steps that page to disk, run beside plans that recompute, half an hour
+	$(BIN)/python -m bench.paging --write
 
 bench-eager: $(STAMP)  ## peak of plain training steps beside that of eager execution, a minute
 	$(BIN)/python -m bench.eager_memory > $(RESULTS)/eager_memory.md

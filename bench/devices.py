@@ -39,7 +39,7 @@ from remat_cli.core.simulate import simulate
 from remat_cli.core.solver_run import Status
 from remat_cli.onnx_io.load import save
 from remat_cli.runtime.providers import device_of, require_device
-from remat_cli.runtime.segment_run import see_memory
+from remat_cli.runtime.segment_memory import see_memory
 from remat_cli.settings.settings import Settings, load_settings
 from remat_cli.stages.ask import CompileRequest
 from remat_cli.stages.place import plan_again, plan_on_devices

@@ -18,8 +18,13 @@ NAMED_FOR_ALL = {"close_gaps"}
 
 def table() -> str:
     """The registry as Markdown."""
+    found = list_solvers()
+    return f"{rows(found.solvers)}\nWith `--spill` ([paging](paging.md)):\n\n{rows(found.pagers)}"
+
+
+def rows(entries) -> str:
     lines = ["| solver | what it is | takes | proves |", "| --- | --- | --- | --- |"]
-    for entry in list_solvers().solvers:
+    for entry in entries:
         cells = [f"`{entry.name}`", entry.summary, entry.supports.rstrip("."), entry.proves]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"

@@ -111,6 +111,9 @@ estimate_option = _option(
     is_flag=True,
     help="Estimate the costs of a device that is not here, from its FILE.yaml.",
 )
+spill_option = _option(
+    "--spill", metavar="disk:DIR", help="Let values wait in a file in this folder while they are not needed. [no]"
+)
 devices_options = _group(
     _option(
         "--device",
@@ -120,6 +123,7 @@ devices_options = _group(
         help="Device to measure: cpu, cpu:2threads, cuda:0, openvino or FILE.yaml; may be repeated. [cpu]",
     ),
     estimate_option,
+    spill_option,
 )
 placement_options = _group(
     _option(
@@ -132,6 +136,7 @@ placement_options = _group(
     ),
     estimate_option,
     _option("--overlap/--no-overlap", help="Copies between memories run beside ops. [no]"),
+    spill_option,
 )
 
 order_option = _option(

@@ -14,7 +14,7 @@ from remat_cli.report.svg_chart import require_matplotlib
 from remat_cli.settings.keywords import as_flags
 from remat_cli.settings.settings import Settings, load_settings, require_budget
 from remat_cli.settings.yaml_file import suggest
-from remat_cli.solvers import SOLVERS, make_solver, solver_class
+from remat_cli.solvers import SOLVERS, make_pager, make_solver, pager_class, solver_class
 from remat_cli.solvers.base import Limits
 from remat_cli.stages.ask import CompileRequest
 from remat_cli.stages.solve import Search
@@ -33,7 +33,8 @@ def settings_of(words: Mapping[str, Any], defaults: Mapping[str, Any] | None = N
     config = words.get("config")
     flags, options = as_flags(given)
     settings = load_settings({**flags, "options": options}, None if config is None else Path(config), defaults)
-    own = [field.encode_name for field in msgspec.structs.fields(solver_class(settings.solver))]
+    kind = solver_class(settings.solver) if settings.spill is None else pager_class(settings.solver)
+    own = [field.encode_name for field in msgspec.structs.fields(kind)]
     understood = [*own, *(word for word in given if word not in options)]
     for key in options:
         if key.partition(".")[0] not in (*own, *(name.replace("-", "_") for name in SOLVERS)):
@@ -54,6 +55,9 @@ def search_of(settings: Settings) -> Search:
         gap=float(settings.gap_share),
         order=settings.order,
     )
+    if settings.spill is not None:
+        pager = make_pager(settings.solver, settings.solver_options)
+        return Search(make_solver("auto"), limits, settings.max_overhead_share, pager)
     solver = make_solver(settings.solver, settings.solver_options)
     return Search(solver, limits, settings.max_overhead_share)
 

@@ -16,12 +16,15 @@ from remat_cli.settings.settings import Outputs, Settings, output_paths
 from remat_cli.stages.ask import CompileRequest
 from remat_cli.stages.files import save_written
 from remat_cli.stages.plan import plan_model
+from remat_cli.stages.planned import PlannedModel
 from remat_cli.stages.prepare import prepare, work_folder
 from remat_cli.stages.process import ProcessPlanning
 from remat_cli.stages.profile import is_cut_into_sessions, profile_model
 from remat_cli.stages.record import plan_file, written_at
 from remat_cli.stages.settle import Settled, Settling
 from remat_cli.stages.tell import compile_report
+
+NOTHING_PAGES = "nothing pages: within this budget no plan that does is faster than recomputing, so this is one model"
 
 
 def compile_model(model: Path, settings: Settings, progress: Progress) -> CompileReport:
@@ -96,5 +99,11 @@ def _written(report: CompileReport, settled: Settled, request: CompileRequest, t
         output=str(targets.model),
         plan=str(targets.plan),
         snippet=plan.snippet,
-        warnings=plan.warnings,
+        warnings=(*_paging_notes(settled.planned, request), *plan.warnings),
     )
+
+
+def _paging_notes(planned: PlannedModel, request: CompileRequest) -> tuple[str, ...]:
+    """What a user is told who asked for a memory to page to and got a model that needs none."""
+    is_asked = request.conditions.spill is not None
+    return (NOTHING_PAGES,) if is_asked and planned.written is not None else ()

@@ -23,7 +23,9 @@ from remat_cli.onnx_io.load import prepare_optimized, state_beside
 from remat_cli.onnx_io.told_inputs import told_inputs
 from remat_cli.report.run_report import RunReport, run_report
 from remat_cli.runtime.feeds import feeds_of
-from remat_cli.runtime.segment_run import PlanRunner, check_devices, see_memory, time_runs
+from remat_cli.runtime.paged_run import PagedRunner
+from remat_cli.runtime.segment_memory import see_memory
+from remat_cli.runtime.segment_run import PlanRunner, check_devices, open_runner, time_runs
 from remat_cli.runtime.trace import chrome_trace
 from remat_cli.settings.settings import Settings
 from remat_cli.stages.program import input_specs, make_program
@@ -41,7 +43,8 @@ class LoadedPlan:
         with contextlib.ExitStack() as stack:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="remat_", ignore_cleanup_errors=True)))
             plan = read_plan(path)
-            self._runner = stack.enter_context(PlanRunner(make_program(plan, path, folder)))
+            self._runner: PlanRunner | PagedRunner = open_runner(make_program(plan, path, folder))
+            stack.callback(self._runner.close)
             self._stack = stack.pop_all()
 
     def __enter__(self) -> LoadedPlan:
@@ -94,6 +97,8 @@ def run_plan(path: Path, options: RunOptions, settings: Settings, progress: Prog
     progress.stage(stages.READING)
     read = read_plan(path)
     _check_targets(_sources(read, path, settings), options, settings)
+    if options.is_capped and read.paging is not None:
+        raise ConfigError(f"--enforce-budget: {path} pages, and its sessions have no arena to cap: leave it out")
     with tempfile.TemporaryDirectory(prefix="remat_", dir=settings.work_dir) as folder:
         program = make_program(read, path, Path(folder))
         check_devices(program)

@@ -9,8 +9,11 @@ from remat_cli.report.solve import OptionEntry, SolverEntry, SolversReport
 
 
 def list_solvers() -> SolversReport:
-    """Every solver of the registry, described by its class."""
-    return SolversReport(tuple(_describe(solvers.solver_class(name)) for name in solvers.SOLVERS))
+    """Every solver of the registries, described by its class."""
+    return SolversReport(
+        tuple(_describe(solvers.solver_class(name)) for name in solvers.SOLVERS),
+        tuple(_describe(solvers.pager_class(name)) for name in solvers.PAGERS),
+    )
 
 
 def _describe(solver: Any) -> SolverEntry:

@@ -7,6 +7,7 @@ import msgspec
 
 from remat_cli.core.profile import DeviceSpec
 from remat_cli.core.sizes import SizeFamily
+from remat_cli.core.spill import SpillSpec
 
 CPU = "cpu"
 Optimization = Literal["all", "extended", "basic"]
@@ -19,6 +20,7 @@ class Conditions(msgspec.Struct, frozen=True, kw_only=True):
     are real ones (.npz), else they are drawn from `seed`. `estimate` admits devices that are not here, at estimated
     costs. `intra_op_threads` 0 is the runtime's own default. `custom_ops` are shared libraries with operators of the
     user's own. `cache_dir` holds measured costs. A run of the model that shows no progress for `run_seconds` is ended.
+    Values may wait in `spill` meanwhile.
     """
 
     devices: tuple[DeviceSpec, ...]
@@ -34,6 +36,7 @@ class Conditions(msgspec.Struct, frozen=True, kw_only=True):
     custom_ops: tuple[str, ...] = ()
     cache_dir: Path
     run_seconds: float = 3600.0
+    spill: SpillSpec | None = None
 
     @property
     def device(self) -> DeviceSpec:

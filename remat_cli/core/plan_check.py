@@ -33,17 +33,27 @@ def check_plan(plan: PlanFile) -> None:
     Raises:
         ModelError: two parts of it contradict each other, or a figure cannot be; the text names them.
     """
-    for part in ("request", "graph", "profile", "solved", "promise", "splitting", "placement"):
+    for part in ("request", "graph", "profile", "solved", "promise", "splitting", "placement", "paging"):
         _check_signs(part, msgspec.to_builtins(getattr(plan, part)))
     _check_graph(plan.graph)
     if plan.placement is None:
         _check_costs(plan.graph, plan.profile)
     problem, judged = plan.problem(), plan.plan()
-    if judged.time_ns != plan.solved.time_ns:
+    if plan.paging is not None:
+        _check_paging(plan, judged)
+    elif judged.time_ns != plan.solved.time_ns:
         raise ModelError(f"solved.time_ns is {plan.solved.time_ns}, and the judge says {judged.time_ns}")
     if plan.placement is None:
         _check_order(plan, judged)
         _check_promise(plan, problem)
+
+
+def _check_paging(plan: PlanFile, judged: Plan) -> None:
+    """A plan that pages is one of a single device, and takes what its rules say."""
+    if plan.placement is None or len(plan.placement.devices) != 1:
+        raise ModelError("it pages, and has not exactly one device")
+    if (known := plan.paged(judged).paging.time_ns) != plan.solved.time_ns:
+        raise ModelError(f"solved.time_ns is {plan.solved.time_ns}, and the judge of paging says {known}")
 
 
 def _check_signs(name: str, found: Any) -> None:

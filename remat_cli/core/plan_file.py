@@ -10,12 +10,15 @@ import msgspec
 from remat_cli.base.errors import InvalidSchedule, ModelError
 from remat_cli.base.files import atomic_path, atomic_write
 from remat_cli.core.graph import Graph
+from remat_cli.core.paged_plan import PagedPlan, read_paging
+from remat_cli.core.paged_sessions import own_sizes
 from remat_cli.core.plan import Instance, Plan, Schedule
 from remat_cli.core.problem import Problem, device_tensor_ids, make_device_problem, make_problem
 from remat_cli.core.profile import Placement, Profile
 from remat_cli.core.resident import ProcessMemory, RunsForecast
 from remat_cli.core.simulate import simulate
 from remat_cli.core.sizes import SizeFamily
+from remat_cli.core.spill import Paging
 from remat_cli.core.splits import SplitMode, Splitting
 from remat_cli.core.verification import Verification
 
@@ -131,7 +134,8 @@ class PlanFile(msgspec.Struct, frozen=True, kw_only=True):
     is Python that runs the result. With `splitting`, `graph`, `schedule`, `profile` and `optimized_sha256` are those of
     the split model, and the whole one is told of there. With `placement` the plan spans devices: `device` names them,
     `profile` is the first one's, `output` is the optimised model, which `schedule` indexes (its ops after those that
-    stand for model inputs, where there are several memories), figures of bytes are the first memory's.
+    stand for model inputs, where there are several memories), figures of bytes are the first memory's. With `paging`
+    there is a placement on one device, and `solved.time_ns` is the makespan with stalls.
     """
 
     format: Literal["remat-plan"] = FORMAT
@@ -153,6 +157,7 @@ class PlanFile(msgspec.Struct, frozen=True, kw_only=True):
     verification: Verification | None = None
     splitting: Splitting | None = None
     placement: Placement | None = None
+    paging: Paging | None = None
 
     def problem(self) -> Problem:
         """The problem that was solved.
@@ -182,6 +187,17 @@ class PlanFile(msgspec.Struct, frozen=True, kw_only=True):
         if graph_instances(self.graph, problem, plan) != self.instances:
             raise ModelError("the plan's tensor lives do not follow from its schedule: compile again")
         return plan
+
+    def paged(self, plan: Plan) -> PagedPlan:
+        """How the plan is paged, judged again.
+
+        Raises:
+            ModelError: its figures do not follow from its rules, or it is not paged; the file was changed.
+        """
+        if self.paging is None:
+            raise ModelError("the plan is not paged")
+        problem = self.problem()
+        return read_paging(problem, plan, self.paging, own_sizes(self.graph, problem))
 
 
 def graph_instances(graph: Graph, problem: Problem, plan: Plan) -> tuple[Instance, ...]:

@@ -2,6 +2,8 @@
 
 import msgspec
 
+from remat_cli.core.spill import SpillSpec
+
 
 class Provenance(msgspec.Struct, frozen=True):
     """Where a profile's figures come from; a plan made elsewhere gets a warning that names what differs.
@@ -117,7 +119,8 @@ class DeviceSpec(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown
     it holds tensors in: devices that name the same one share it and its budget. `flops_per_second`,
     `memory_bytes_per_second` and `launch_ns` are for estimates where the device is not at hand; `is_measured` says
     whether these and the links were measured rather than read from a data sheet, `note` where they come from.
-    `is_elsewhere`: it is another machine's, and never measured here even where its provider is.
+    `is_elsewhere`: it is another machine's, and never measured here even where its provider is. `spill` is a folder for
+    what its memory has no room for.
     """
 
     name: str
@@ -135,6 +138,7 @@ class DeviceSpec(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown
     is_measured: bool = False
     is_elsewhere: bool = False
     note: str = ""
+    spill: SpillSpec | None = None
 
     @property
     def session_device(self) -> str:

@@ -2,6 +2,7 @@
 
 import msgspec
 
+from remat_cli.core.paging import Direction
 from remat_cli.core.profile import HOST_MEMORY, DeviceSpec
 
 
@@ -102,6 +103,43 @@ class CopyAction(msgspec.Struct, frozen=True, tag="copy"):
 ProgramAction = SessionAction | CopyAction
 
 
+class PageMove(msgspec.Struct, frozen=True):
+    """A transfer of a value between memory and its place in the file, and what is over before it.
+
+    That is action `after_action` (-1: none), those before it on its lane, and so many of the other lane. A read ends a
+    gap that begins with the end of action `away_after`; a write has none (-1).
+    """
+
+    value: str
+    direction: Direction
+    offset: int
+    size_bytes: int
+    after_action: int
+    after_others: int = 0
+    away_after: int = -1
+    planned_ns: Span = (0, 0)
+
+
+class Spill(msgspec.Struct, frozen=True):
+    """What a run pages, to a file of so many bytes in a folder; `waits[a]` as in the rules of a plan.
+
+    `room_bytes[a]` is what values outside of sessions may take while action a runs, kept buffers included. Both have
+    one entry more, for the end.
+    """
+
+    folder: str
+    file_bytes: int
+    lanes: tuple[tuple[PageMove, ...], ...]
+    waits: tuple[tuple[int, ...], ...]
+    room_bytes: tuple[int, ...]
+    stall_ns: int = 0
+
+    @property
+    def moves(self) -> tuple[PageMove, ...]:
+        """All transfers, lane by lane."""
+        return tuple(move for lane in self.lanes for move in lane)
+
+
 class Program(msgspec.Struct, frozen=True, kw_only=True):
     """Actions in order, and what they work on.
 
@@ -109,6 +147,7 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
     `values` are all instances by name; `inputs` are fed by the caller and go by their own names. `outputs` are names of
     values, inputs or weights. `weights` are those that lie in files. With `overlap` copies run beside sessions.
     `planned_fixed_bytes` is what the plan counts for each memory whatever runs: weights, and what the caller feeds.
+    With a `spill` values are away meanwhile.
     """
 
     folder: str
@@ -125,6 +164,7 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
     custom_ops: tuple[str, ...] = ()
     planned_ns: int = 0
     planned_fixed_bytes: tuple[int, ...] = ()
+    spill: Spill | None = None
 
     @property
     def host(self) -> int:
@@ -157,10 +197,16 @@ class ActionRecord(msgspec.Struct, frozen=True):
 
 
 class RunRecord(msgspec.Struct, frozen=True):
-    """What one run took: a record per action of the program, and the time of all."""
+    """What one run took: a record per action of the program, a span per transfer of its spill, and the time of all."""
 
     actions: tuple[ActionRecord, ...]
     total_ns: int
+    moves: tuple[Span, ...] = ()
+
+    @property
+    def stall_ns(self) -> int:
+        """Time in which no action ran."""
+        return self.total_ns - sum(action.end_ns - action.start_ns for action in self.actions)
 
 
 class SeenMemory(msgspec.Struct, frozen=True):

@@ -72,6 +72,13 @@ def cut_plan(
     The first `given_ops` ops make the model's inputs: the caller holds what they make, and they are not run. `sizes`
     are the bytes of each tensor in a buffer of its own, where a problem says less (views of inputs).
     """
+    cutter = _cutter(problem, plan, opaque, given_ops, sizes)
+    return cutter.cut([piece for group in cutter.first_groups() for piece in cutter.fitted(group)])
+
+
+def _cutter(
+    problem: Problem, plan: Plan, opaque: Collection[int], given_ops: int, sizes: Sequence[int] | None
+) -> "_Cutter":
     newest = {instance.tensor: number for number, instance in enumerate(plan.instances)}
     kept = frozenset(number for tensor, number in newest.items() if problem.tensors[tensor].kept)
     own = tuple(sizes or (t.size_bytes for t in problem.tensors))
@@ -79,8 +86,20 @@ def cut_plan(
     given = {n for n, step in enumerate(steps) if isinstance(step, Compute) and step.op < given_ops}
     born = tuple(number for number, instance in enumerate(plan.instances) if instance.birth not in given)
     fixed = held_bytes_of(problem, plan.schedule, given_ops)
-    cutter = _Cutter(problem, plan, frozenset(opaque), given_ops, own, kept, born, fixed)
-    return cutter.cut([piece for group in cutter.first_groups() for piece in cutter.fitted(group)])
+    return _Cutter(problem, plan, frozenset(opaque), given_ops, own, kept, born, fixed)
+
+
+def cut_at(
+    problem: Problem, plan: Plan, groups: Sequence[Sequence[int]], sizes: Sequence[int] | None = None
+) -> tuple[Cut, tuple[int, ...]]:
+    """A plan of one device cut into these groups of steps, as if nothing were paged, and what sessions need inside.
+
+    That is the most of each, in bytes, beside what it is given and buffers for what it gives, which are there all
+    through.
+    """
+    cutter = _cutter(problem, plan, (), 0, sizes)
+    steps = [list(group) for group in groups]
+    return cutter.cut(steps), tuple(cutter.inner_peak(group, exports=False) for group in steps)
 
 
 def held_bytes_of(problem: Problem, schedule: Schedule, given_ops: int = 0) -> tuple[int, ...]:
@@ -207,10 +226,16 @@ class _Cutter:
             target = self.plan.instances[self.plan.makes[group[0]][0]]
             held[target.memory] += self.sizes[target.tensor]
         else:
-            inner = self._inner_problem(group)
-            memory = self.problem.devices[step.device].memory
-            held[memory] += simulate(inner, Schedule.of_ops(range(len(inner.ops)))).peak  # type: ignore[arg-type]
+            held[self.problem.devices[step.device].memory] += self.inner_peak(group)
         return held
+
+    def inner_peak(self, group: list[int], *, exports: bool = True) -> int:
+        """The most that a session holds of what it makes, workspace included; without its exports if not asked for."""
+        inner = self._inner_problem(group)
+        if not exports:
+            own = (msgspec.structs.replace(t, size_bytes=0) if t.kept else t for t in inner.tensors)
+            inner = msgspec.structs.replace(inner, tensors=tuple(own))
+        return simulate(inner, Schedule.of_ops(range(len(inner.ops)))).peak  # type: ignore[arg-type]
 
     def _inner_problem(self, group: list[int]) -> Problem:
         """A segment as a problem of one device: what it imports is the caller's, what it exports is kept."""

@@ -9,6 +9,7 @@ from typing import Literal
 import msgspec
 
 from remat_cli.base.errors import ConfigError, ModelError
+from remat_cli.base.units import format_bytes
 from remat_cli.core.graph import Graph
 from remat_cli.core.profile import Profile
 
@@ -91,6 +92,15 @@ def large_tensors(graph: Graph, most_bytes: int) -> tuple[LargeTensor, ...]:
         if weight.size_bytes > most_bytes:
             found.append(LargeTensor(weight.name, weight.size_bytes, users.get(number, ""), "weight"))
     return tuple(found)
+
+
+def large_tensor_lines(graph: Graph, most_bytes: int | None) -> tuple[str, ...]:
+    """A line for each tensor above a cap (None: there is none): inputs, outputs and weights, which no split cuts."""
+    found = () if most_bytes is None else large_tensors(graph, most_bytes)
+    return tuple(
+        f"--max-tensor: {each.kind} '{each.name}' of {format_bytes(each.size_bytes)} stays whole, for op '{each.op}'"
+        for each in found
+    )
 
 
 def parse_split_axis(text: str) -> SplitAxis:

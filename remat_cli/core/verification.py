@@ -22,6 +22,28 @@ class Checks(msgspec.Struct, frozen=True):
     traced: bool = False
 
 
+class PagedResident(msgspec.Struct, frozen=True):
+    """Resident bytes of a process above an idle runtime: once its sessions are open, and the most in any run."""
+
+    opened_bytes: int
+    peak_bytes: int
+
+
+class PagingSeen(msgspec.Struct, frozen=True, kw_only=True):
+    """What a paged plan's runs showed: time in which nothing was computed in the fastest run, beside the planned one.
+
+    `planned_run_bytes` is what the plan holds beyond weights and inputs, `resident` what a process was measured to hold
+    (None: not measured).
+    """
+
+    planned_stall_ns: int
+    measured_stall_ns: int
+    written_bytes: int
+    read_bytes: int
+    planned_run_bytes: int
+    resident: PagedResident | None
+
+
 LEFT_OUT: Final[Any] = msgspec.UNSET
 """Default of a field that may not apply: JSON leaves it out, and only code that knows that it applies reads it."""
 
@@ -56,6 +78,7 @@ class Verification(msgspec.Struct, frozen=True, kw_only=True):
     inputs; a provider that hides what it holds has None. Times are the least over `runs` turns of the plan and of the
     best plan on one device (`measured_single_time_ns`, by device), taken in turns. `rejected_time_ns` is what a plan on
     several devices took that was given up for this one, on one device, because it was not measured to be faster.
+    `paging` is about plans that page.
 
     `inferences` is how many runs of either model verification took, failed ones included.
     `within_budget` is about a default session's first run, or every memory. `notes` are lines for people: what was not
@@ -103,6 +126,7 @@ class Verification(msgspec.Struct, frozen=True, kw_only=True):
     measured_single_time_ns: dict[str, int] = LEFT_OUT
     rejected_time_ns: int | None = LEFT_OUT
     runs: int = LEFT_OUT
+    paging: PagingSeen = LEFT_OUT
 
     @property
     def runs_in_one_session(self) -> bool:

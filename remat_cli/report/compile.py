@@ -6,6 +6,7 @@ from remat_cli.core.placing import best_device
 from remat_cli.core.profile import Reference
 from remat_cli.core.verification import LEFT_OUT, Verification, applies
 from remat_cli.report.explain import DeviceReport, LinkReport, LiveTensor, Recompute
+from remat_cli.report.paged import PagingReport
 from remat_cli.report.placed import Obstacle, PlacedPlan, device_reports, find_obstacle, link_reports, placed_recomputes
 from remat_cli.report.regions import RegionReport
 from remat_cli.report.solution import SolutionReport, compile_exit_code, verified_exit_code
@@ -59,6 +60,7 @@ class CompileReport(msgspec.Struct, frozen=True, kw_only=True):
     blockers: tuple[LiveTensor, ...] = ()
     blocking_workspace_bytes: int = 0
     obstacle: Obstacle | None = LEFT_OUT
+    paging: PagingReport = LEFT_OUT
     regions: tuple[RegionReport, ...] = ()
     split_obstacle: str | None = None
     gates: int = 0

@@ -5,9 +5,10 @@ from collections.abc import Callable, Mapping, Sequence
 from remat_cli.base.units import format_bytes
 from remat_cli.core.budget import describe_bytes
 from remat_cli.core.profile import Reference
-from remat_cli.core.verification import Verification
+from remat_cli.core.verification import Verification, applies
 from remat_cli.report.compile import CompileReport, delivery_lines, recomputed, solver_line, verdict_lines
 from remat_cli.report.explain import DeviceReport, LinkReport
+from remat_cli.report.paged import paging_lines, paging_seen_lines
 from remat_cli.report.placed import Obstacle
 from remat_cli.report.style import Style, columns, duration, percent, plural, shorten
 
@@ -35,8 +36,9 @@ def _plan_lines(report: CompileReport, style: Style) -> list[str]:
     """The gain, then the tables."""
     lines = [*_gain_lines(report, style), ""]
     lines += [*device_table(report.devices, is_run=report.verification is not None), ""]
+    is_paged = applies(report.paging)
     lines += [
-        *link_lines(report.links),
+        *(paging_lines(report.paging) if is_paged else link_lines(report.links)),
         "",
         *_time_table(report),
         "",
@@ -279,7 +281,9 @@ def device_verification_lines(seen: Verification, style: Style) -> list[str]:
     """One line of verdict, broken promises if any, what was compared, then the notes."""
     outputs = f"outputs {_outputs(seen)}"
     lines = verdict_lines(seen, style, f": {outputs}")
-    return lines + ([] if seen.passed else [f"  {outputs}"]) + [f"  note: {note}" for note in seen.notes]
+    lines += [] if seen.passed else [f"  {outputs}"]
+    lines += paging_seen_lines(seen.paging) if applies(seen.paging) else []
+    return lines + [f"  note: {note}" for note in seen.notes]
 
 
 def _outputs(seen: Verification) -> str:

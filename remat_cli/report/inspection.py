@@ -34,6 +34,7 @@ from remat_cli.report.explain import (
     step_name,
 )
 from remat_cli.report.learnt import learnt_lines
+from remat_cli.report.paged import PagingReport, all_paging_lines, paging_report
 from remat_cli.report.placed import (
     PlacedPlan,
     device_reports,
@@ -61,8 +62,8 @@ class InspectReport(msgspec.Struct, frozen=True, kw_only=True):
     be compared by number). `learnt` is what runs of a plan showed otherwise than predicted, before it was made again so
     many times (`rounds_of_learning`) and left room in its budget.
     `process` is what a process holds that loads and runs it with default options, by simulation, `runs` its runs' part.
-    Plans that span devices have `devices`, `links`, `memories` and `placement`; other bytes are then those of the
-    first memory, and the baseline is the best single device, `baseline_device`.
+    Plans that span devices, or page (`paging`), have `devices`, `links`, `memories` and `placement`; other bytes are
+    then those of the first memory, and the baseline is the best single device, `baseline_device`.
     """
 
     exit_code: ClassVar[int] = EXIT_DONE
@@ -101,6 +102,7 @@ class InspectReport(msgspec.Struct, frozen=True, kw_only=True):
     placement: PlacementMatrix | None = None
     single: tuple[Reference, ...] = ()
     segments: int = 0
+    paging: PagingReport | None = None
     baseline_device: str | None = None
     learnt: tuple[Learnt, ...] = ()
     rounds_of_learning: int = 0
@@ -215,14 +217,10 @@ def _workspace_bytes(plan: Plan, step: int | None) -> int:
 
 
 def _inspect_placed(path: Path, file: PlanFile, warnings: tuple[str, ...]) -> InspectReport:
-    """Where each op runs and what every memory holds; figures outside `memories` are those of the first memory.
-
-    Raises:
-        ModelError: the plan contradicts itself.
-    """
+    """Where each op runs and what every memory holds; figures outside `memories` are those of the first memory."""
     assert file.placement is not None
-    problem = file.problem()
-    placed = PlacedPlan(file.graph, problem, file.placement, file.plan())
+    problem, plan = file.problem(), file.plan()
+    placed = PlacedPlan(file.graph, problem, file.placement, plan)
     memories, first = memory_reports(placed), baseline(problem)
     host, solved = memories[0], file.solved
     return InspectReport(
@@ -254,6 +252,7 @@ def _inspect_placed(path: Path, file: PlanFile, warnings: tuple[str, ...]) -> In
         placement=placement_matrix(placed),
         single=file.placement.single,
         segments=file.placement.segments,
+        paging=None if file.paging is None else paging_report(file.graph, problem, plan, file.paged(plan)),
         baseline_device=problem.devices[best_device(problem)].name,
         warnings=warnings,
     )
@@ -349,10 +348,9 @@ def device_inspect_lines(report: InspectReport, style: Style) -> list[str]:
     where = f"{plural(report.ops, 'op')} on {report.device}, {plural(report.segments, 'session')}"
     verdict = style.paint("fits", "good") if report.fits else style.paint("does not fit", "bad")
     lines = [style.paint(report.path, "strong") + f"  ({where}): {verdict}", *_device_figures(report), ""]
-    lines += [*device_table(report.devices, is_run=False), "", *link_lines(report.links)]
-    lines += estimate_lines(report.devices, report.links)
-    if report.placement is not None:
-        lines += ["", *placement_lines(report.placement, style)]
+    ways = link_lines(report.links) if report.paging is None else all_paging_lines(report.paging)
+    lines += [*device_table(report.devices, is_run=False), "", *ways, *estimate_lines(report.devices, report.links)]
+    lines += [] if report.placement is None else ["", *placement_lines(report.placement, style)]
     for memory in report.memories:
         lines += ["", *_memory_lines(memory, style)]
     return lines + _closing(report, style)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from remat_cli.base.units import format_bytes
-from remat_cli.core.program import CopyAction, Program, RunRecord, SeenMemory, SessionAction, Span
+from remat_cli.core.program import CopyAction, Program, RunRecord, SeenMemory, SessionAction, Span, Spill
 from remat_cli.report.solution import EXIT_DONE, EXIT_UNVERIFIED
 from remat_cli.report.style import Style, columns, duration, percent, plural
 
@@ -57,6 +57,18 @@ class RanMemory(msgspec.Struct, frozen=True, kw_only=True):
         return self.measured_peak_bytes <= self.budget_bytes
 
 
+class RanPages(msgspec.Struct, frozen=True, kw_only=True):
+    """Transfers to and from a file, in the fastest run: their times are sums, stalls those in which no session ran."""
+
+    folder: str
+    moves: int
+    size_bytes: int
+    planned_ns: int
+    measured_ns: int
+    planned_stall_ns: int
+    measured_stall_ns: int
+
+
 class RunReport(msgspec.Struct, frozen=True, kw_only=True):
     """A plan that was run. Times are in nanoseconds.
 
@@ -74,6 +86,7 @@ class RunReport(msgspec.Struct, frozen=True, kw_only=True):
     measured_median_ns: int
     is_overlapped: bool
     is_repeatable: bool
+    pages: RanPages | None = None
     is_capped: bool = False
     output: str | None = None
     trace: str | None = None
@@ -117,6 +130,19 @@ def run_report(
         measured_median_ns=round(statistics.median(totals)),
         is_overlapped=program.overlap,
         is_repeatable=is_repeatable,
+        pages=None if program.spill is None else _pages(program.spill, fastest),
+    )
+
+
+def _pages(spill: Spill, run: RunRecord) -> RanPages:
+    return RanPages(
+        folder=spill.folder,
+        moves=len(spill.moves),
+        size_bytes=sum(move.size_bytes for move in spill.moves),
+        planned_ns=_total(move.planned_ns for move in spill.moves),
+        measured_ns=_total(run.moves),
+        planned_stall_ns=spill.stall_ns,
+        measured_stall_ns=run.stall_ns,
     )
 
 
@@ -182,6 +208,10 @@ def _total(spans: Iterable[Span]) -> int:
 
 def _time_table(report: RunReport) -> list[str]:
     rows = [TIMES, *(_device_row(d) for d in report.devices if d.sessions), *map(_link_row, report.links)]
+    if (pages := report.pages) is not None:
+        moved = f"{plural(pages.moves, 'transfer')}, {format_bytes(pages.size_bytes)}, beside sessions"
+        rows.append(_row("pages", pages.planned_ns, pages.measured_ns, moved))
+        rows.append(_row("stalls", pages.planned_stall_ns, pages.measured_stall_ns, ""))
     rows.append(_row("whole run", report.planned_ns, report.measured_min_ns, _spread(report)))
     return columns(rows, "<>>><")
 

@@ -81,17 +81,23 @@ class SolverEntry(msgspec.Struct, frozen=True):
 
 
 class SolversReport(msgspec.Struct, frozen=True):
-    """The registry of solvers."""
+    """The registries of solvers; `pagers` plan with a memory to page to (`--spill`)."""
 
     exit_code: ClassVar[int] = EXIT_DONE
     solvers: tuple[SolverEntry, ...]
+    pagers: tuple[SolverEntry, ...] = ()
 
     def lines(self, style: Style) -> list[str]:
         """Each solver with what it takes, what it proves and its options."""
-        lines: list[str] = []
-        for entry in self.solvers:
-            lines += [style.paint(entry.name, "strong") + f"  {entry.summary}"]
-            lines += [f"  supports: {entry.supports}", f"  proves: {entry.proves}"]
-            rows = [[f"--option {option.name}={option.default}", option.type] for option in entry.options]
-            lines += [*columns(rows, "<<"), ""]
+        lines = [line for entry in self.solvers for line in _entry_lines(entry, style)]
+        if self.pagers:
+            lines += [style.paint("with --spill disk:DIR:", "strong"), ""]
+            lines += [line for entry in self.pagers for line in _entry_lines(entry, style)]
         return lines[:-1]
+
+
+def _entry_lines(entry: SolverEntry, style: Style) -> list[str]:
+    lines = [style.paint(entry.name, "strong") + f"  {entry.summary}"]
+    lines += [f"  supports: {entry.supports}", f"  proves: {entry.proves}"]
+    rows = [[f"--option {option.name}={option.default}", option.type] for option in entry.options]
+    return [*lines, *columns(rows, "<<"), ""]

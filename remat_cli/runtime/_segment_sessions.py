@@ -54,10 +54,12 @@ class Opening:
     """How sessions are opened: `caps` in bytes by name of memory.
 
     With a `profile_folder` they write profiles there, and each has an arena of its own, so that its counters are too.
+    Without `has_arena` what a session frees goes back to the system.
     """
 
     caps: Mapping[str, int]
     profile_folder: Path | None = None
+    has_arena: bool = True
 
 
 def check_devices(program: Program) -> None:
@@ -86,7 +88,8 @@ def open_all(program: Program, opening: Opening) -> tuple[Opened, ...]:
         RuntimeFailure: the runtime refuses a segment.
     """
     check_devices(program)
-    _share_arenas(program, opening.caps)
+    if opening.has_arena:
+        _share_arenas(program, opening.caps)
     shared = _shared_weights(program)
     return tuple(_open(program, number, shared, opening) for number in range(len(program.sessions)))
 
@@ -104,7 +107,9 @@ def _open(program: Program, number: int, shared: Mapping[tuple[int, str], Any], 
     options.add_session_config_entry("session.force_spinning_stop", "1")  # else threads spin beside the next session
     place = place_of_device(spec)
     is_shared = place[0] == HOST_MEMORY or (place[0] == NVIDIA and program.memories[memory] in opening.caps)
-    if is_shared and opening.profile_folder is None:
+    if not opening.has_arena:
+        options.enable_cpu_mem_arena = opening.profile_folder is not None  # its counters are the arena's
+    elif is_shared and opening.profile_folder is None:
         options.add_session_config_entry("session.use_env_allocators", "1")
     is_opaque = PROVIDERS[spec.provider].is_opaque
     weights = () if is_opaque else action.segment.weights  # a provider that compiles reads the file

@@ -126,13 +126,12 @@ def measure_resident(job: ResidentJob, advance: Advance) -> ResidentFigures:
     """
     path, total = Path(job.model), job.runs + 1
     feeds, _tiny = ready(job.feeds, job.settings)
-    peak_by = _peak_by()
-    watch = _high_water if peak_by == "hwm" else _sampled
+    peak_by, watch = watch_here()
     baseline, data = resident_bytes(), [status_bytes().get("VmData", 0)]
     tracer = _Tracer(baseline.total_bytes)
     if job.is_traced:
         tracer.start()
-    session, load_peak, load_seconds = _watched(lambda: open_session(path, job.settings), watch)
+    session, load_peak, load_seconds = watched(lambda: open_session(path, job.settings), watch)
     tracer.mark()
     loaded = resident_bytes()
     load_peak = max(load_peak, loaded, key=lambda found: found.total_bytes)  # the mark may be some pages behind
@@ -142,7 +141,7 @@ def measure_resident(job: ResidentJob, advance: Advance) -> ResidentFigures:
     peaks, seconds = [], []
     with runtime_errors(f"ONNX Runtime fails to run {path.name}"):
         for done in range(1, total):
-            _, peak, took = _watched(lambda: next(runs), watch)
+            _, peak, took = watched(lambda: next(runs), watch)
             peaks.append(peak)
             seconds.append(took)
             tracer.mark()
@@ -250,7 +249,7 @@ def resident_bytes() -> ResidentBytes:
     return ResidentBytes(status["RssAnon"], status["RssFile"] + status.get("RssShmem", 0))
 
 
-def _watched(do: Callable[[], Done], watch: Watch) -> tuple[Done, ResidentBytes, float]:
+def watched(do: Callable[[], Done], watch: Watch) -> tuple[Done, ResidentBytes, float]:
     """What a function returns, the peak while it ran, and how many seconds that took."""
     with watch() as peak:
         begin = time.perf_counter()
@@ -258,6 +257,12 @@ def _watched(do: Callable[[], Done], watch: Watch) -> tuple[Done, ResidentBytes,
         seconds = time.perf_counter() - begin
     peak_bytes, mapped_bytes = peak(), resident_bytes().mapped_bytes
     return done, ResidentBytes(peak_bytes - mapped_bytes, mapped_bytes), seconds
+
+
+def watch_here() -> tuple[PeakBy, Watch]:
+    """How peaks are found on this system, and what finds them."""
+    peak_by = _peak_by()
+    return peak_by, _high_water if peak_by == "hwm" else _sampled
 
 
 def _peak_by() -> PeakBy:

@@ -7,9 +7,8 @@ alone, from the action that makes it to the action after which nobody needs it. 
 from __future__ import annotations
 
 import re
-import tempfile
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,8 +18,7 @@ import msgspec
 import numpy as np
 
 from remat_cli.base.errors import RuntimeFailure
-from remat_cli.core.program import ActionRecord, CopyAction, Program, RunRecord, SeenMemory, SessionAction, WeightUse
-from remat_cli.runtime._events import ProfiledRun, read_runs
+from remat_cli.core.program import ActionRecord, CopyAction, Program, RunRecord
 from remat_cli.runtime._ort import (
     LONGEST_RUN_SECONDS,
     Advance,
@@ -42,18 +40,16 @@ from remat_cli.runtime._segment_sessions import (
     check_devices,
     check_feeds,
     copied,
-    has_counters,
     mapped_weight,
     open_all,
     owned,
     place_of_device,
 )
 from remat_cli.runtime.caps import OUT_OF_MEMORY
+from remat_cli.runtime.paged_run import PagedRunner
 from remat_cli.runtime.providers import placed_value
-from remat_cli.runtime.session import baseline_bytes
-from remat_cli.runtime.weights import kept_weight_bytes
 
-__all__ = ["PlanRunner", "check_devices"]
+__all__ = ["PlanRunner", "check_devices", "open_runner"]
 
 
 class PlanRunner:
@@ -122,6 +118,15 @@ class PlanRunner:
         if key not in self._links:
             self._links[key] = ThreadPoolExecutor(1, f"remat-link-{key[0]}-{key[1]}")
         return self._links[key]
+
+
+def open_runner(
+    program: Program, opening: Opening | None = None, *, is_overlapped: bool = True
+) -> PlanRunner | PagedRunner:
+    """What runs a program: one that pages has a runner of its own."""
+    if program.spill is None:
+        return PlanRunner(program, opening)
+    return PagedRunner(program, opening, is_overlapped=is_overlapped)
 
 
 @dataclass
@@ -243,12 +248,16 @@ def _asked(text: str) -> str:
 
 
 class ProgramJob(msgspec.Struct, frozen=True):
-    """A program to be run with these feeds; `caps` are bytes by name of memory."""
+    """A program to be run with these feeds; `caps` are bytes by name of memory.
+
+    One that pages waits for each transfer where it is issued if not `is_overlapped`.
+    """
 
     program: Program
     feeds: tuple[PackedArray, ...]
     repeat: int = 1
     caps: dict[str, int] = {}
+    is_overlapped: bool = True
 
 
 class TimedRuns(msgspec.Struct, frozen=True):
@@ -274,16 +283,6 @@ class TimedRuns(msgspec.Struct, frozen=True):
         return {name: storable(array) for name, array in self.arrays.items()}
 
 
-def see_memory(program: Program, feeds: Mapping[str, Any], seconds: float = LONGEST_RUN_SECONDS) -> SeenMemory:
-    """Run a program once in a fresh process and say what each memory held.
-
-    Raises:
-        MissingDependency: a device is not here.
-        RuntimeFailure: the runtime fails, or tells nothing for `seconds`.
-    """
-    return run_fresh(see_memory_here, ProgramJob(program, pack_all(feeds)), seconds=seconds)
-
-
 def time_runs(
     program: Program,
     feeds: Mapping[str, Any],
@@ -305,7 +304,7 @@ def time_runs_here(job: ProgramJob, advance: Advance) -> TimedRuns:
     """Run in this process, which must not have a capped arena yet."""
     feeds = {packed.name: unpack(packed) for packed in job.feeds}
     records: list[RunRecord] = []
-    with PlanRunner(job.program, Opening(job.caps)) as runner:
+    with open_runner(job.program, Opening(job.caps), is_overlapped=job.is_overlapped) as runner:
         first = pack_all(runner.run(feeds))
         is_repeatable = True
         for number in range(job.repeat):
@@ -314,86 +313,3 @@ def time_runs_here(job: ProgramJob, advance: Advance) -> TimedRuns:
             is_repeatable = is_repeatable and pack_all(outputs) == first
             advance(number + 1, job.repeat)
     return TimedRuns(tuple(records), first, is_repeatable)
-
-
-def see_memory_here(job: ProgramJob, advance: Advance) -> SeenMemory:
-    """Look in this process."""
-    feeds = {packed.name: unpack(packed) for packed in job.feeds}
-    program = job.program
-    with tempfile.TemporaryDirectory(prefix="remat_") as folder:
-        with PlanRunner(program, Opening({}, Path(folder))) as runner:
-            _, record = runner.run_recorded(feeds)
-            files = runner.end_profiling()
-        profiles = {n: read_runs(Path(f))[0] for n, f in enumerate(files) if f and Path(f).exists()}
-    fed = sum(array.nbytes for array in feeds.values())
-    packed = _packed(program, profiles)
-    silent = _silent(program, profiles)
-    kept = _kept(program, packed, silent)
-    return SeenMemory(
-        fixed_bytes=tuple(bytes_ + (fed if m == program.host else 0) for m, bytes_ in enumerate(kept)),
-        packed_bytes=packed,
-        action_bytes=_action_bytes(program, record, profiles),
-        is_hidden=_hidden(program, silent),
-    )
-
-
-def _silent(program: Program, profiles: Mapping[int, ProfiledRun]) -> frozenset[int]:
-    """Devices whose sessions do not tell what they hold: all of them where the runtime has no counters (1.24)."""
-    is_counted = any(event.requested_bytes for run in profiles.values() for event in run.events)
-    used = {action.device for action in program.sessions}
-    return frozenset(device for device in used if not is_counted or not has_counters(program.devices[device]))
-
-
-def _hidden(program: Program, silent: Collection[int]) -> tuple[bool, ...]:
-    """Which memories some session uses without telling how much."""
-    memories = {program.memory_of[device] for device in silent}
-    return tuple(memory in memories for memory in range(len(program.memories)))
-
-
-def _packed(program: Program, profiles: Mapping[int, ProfiledRun]) -> tuple[int, ...]:
-    """What sessions hold before their first op, by memory."""
-    total = [0] * len(program.memories)
-    for number, run in profiles.items():
-        total[program.memory_of[program.sessions[number].device]] += baseline_bytes(run.events)
-    return tuple(total)
-
-
-def _kept(program: Program, packed: tuple[int, ...], silent: Collection[int]) -> list[int]:
-    """Bytes of weights by memory: packed ones, and once each those whose original some session reads."""
-    outside: list[dict[str, WeightUse]] = [{} for _ in program.memories]
-    for action in program.sessions:
-        memory = program.memory_of[action.device]
-        for name, use in action.segment.weights.items():
-            if action.device in silent or kept_weight_bytes([use], 0) > 0:
-                outside[memory][name] = use
-    return [bytes_ + sum(use.size_bytes for use in uses.values()) for bytes_, uses in zip(packed, outside, strict=True)]
-
-
-def _action_bytes(
-    program: Program, record: RunRecord, profiles: Mapping[int, ProfiledRun]
-) -> tuple[tuple[int, ...], ...]:
-    sessions = 0
-    found = []
-    for action, seen in zip(program.actions, record.actions, strict=True):
-        held = list(seen.after_bytes)
-        if isinstance(action, SessionAction):
-            memory = program.memory_of[action.device]
-            if sessions in profiles:
-                held[memory] = seen.before_bytes[memory] + _inside(action, profiles[sessions])
-            sessions += 1
-        found.append(tuple(held))
-    return tuple(found)
-
-
-def _inside(action: SessionAction, run: ProfiledRun) -> int:
-    """The most that a session held beyond what it was given: live tensors and workspace.
-
-    Raises:
-        RuntimeFailure: it did not run the ops of its segment in their order.
-    """
-    ran = tuple(event.name for event in run.events)
-    if ran != action.segment.ops:
-        raise RuntimeFailure(f"segment {action.segment.file} did not run in the plan's order: report this")
-    base = baseline_bytes(run.events)
-    held = (e.requested_bytes - base + action.workspace_bytes.get(e.name, 0) for e in run.events)
-    return max(held, default=0)

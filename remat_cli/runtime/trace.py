@@ -8,7 +8,8 @@ from typing import Any, Final
 
 import msgspec
 
-from remat_cli.core.program import CopyAction, Program, ProgramAction, RunRecord, SeenMemory, SessionAction, Span
+from remat_cli.core.paging import DIRECTIONS
+from remat_cli.core.program import CopyAction, Program, ProgramAction, RunRecord, SeenMemory, SessionAction, Span, Spill
 
 PLANNED: Final = 1
 MEASURED: Final = 2
@@ -27,7 +28,22 @@ def chrome_trace(program: Program, run: RunRecord, seen: SeenMemory) -> bytes:
         if isinstance(action, SessionAction):
             track = action.device
             events += [_event(op, PLANNED, track, span, {}) for op, span in action.planned_ops_ns.items()]
+    if program.spill is not None:
+        events += _moves(program, program.spill, run)
     return msgspec.json.encode({"traceEvents": events, "displayTimeUnit": "ms"})
+
+
+def _moves(program: Program, spill: Spill, run: RunRecord) -> list[Event]:
+    """Transfers to and from a file, each direction on a track of its own, and how much lies there."""
+    events, first = [], len(program.devices)
+    for process, spans in ((PLANNED, [move.planned_ns for move in spill.moves]), (MEASURED, run.moves)):
+        for track, direction in enumerate(DIRECTIONS, first):
+            events.append(_meta("thread_name", process, track, f"{direction}s disk:{spill.folder}"))
+        for move, span in zip(spill.moves, spans, strict=True):
+            track = first + DIRECTIONS.index(move.direction)
+            about = {"bytes": move.size_bytes, "offset": move.offset}
+            events.append(_event(f"{move.direction} {move.value}", process, track, span, about))
+    return events
 
 
 def _action(program: Program, action: ProgramAction, process: int, span: Span, held: tuple[int, ...]) -> list[Event]:

@@ -10,6 +10,7 @@ from remat_cli.base.errors import ConfigError
 from remat_cli.core.budget import Budget, parse_budget
 from remat_cli.core.profile import DeviceSpec, LinkSpec
 from remat_cli.devices.provider_table import PROVIDERS, is_device_file, named_spec
+from remat_cli.settings.spill import parse_spill
 from remat_cli.settings.train import as_sequence
 from remat_cli.settings.yaml_file import read_yaml, suggest
 
@@ -82,6 +83,8 @@ def read_device(file: Path) -> DeviceSpec:
     values = {"name": file.stem, **values, "links": _links(values.get("links"), file)}
     values["options"] = {str(key): _option_text(value) for key, value in _mapping(values.get("options"), file).items()}
     try:
+        if values.get("spill") is not None:
+            values["spill"] = msgspec.to_builtins(parse_spill(values["spill"]))
         if values.get("budget") is not None:
             values["budget"] = parse_budget(str(values["budget"])).text
         spec = msgspec.convert(values, DeviceSpec, strict=False)

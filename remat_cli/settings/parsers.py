@@ -13,6 +13,7 @@ from remat_cli.core.sizes import SizeLimit, SizeRange
 from remat_cli.core.splits import SplitAxis, SplitMode, parse_split_axis
 from remat_cli.core.verification import VerifyMode
 from remat_cli.settings.devices import parse_devices
+from remat_cli.settings.spill import parse_spill
 from remat_cli.settings.train import parse_pairs, parse_train
 
 LEAST_PROCESS_BYTES = 2**29
@@ -182,6 +183,7 @@ PARSERS: Mapping[str, Callable[[object], object]] = {
     "run_limit": parse_seconds,
     "memory_limit": _parse_memory_limit,
     "devices": parse_devices,
+    "spill": parse_spill,
     "solvers": _parse_solvers,
     "options": parse_options,
     "dims": parse_dims,

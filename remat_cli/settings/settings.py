@@ -12,9 +12,10 @@ from remat_cli.base.errors import ConfigError
 from remat_cli.base.files import check_target
 from remat_cli.base.processes import available_cores
 from remat_cli.core.budget import Budget, Scope, parse_budget
-from remat_cli.core.conditions import Conditions
+from remat_cli.core.conditions import CPU, Conditions
 from remat_cli.core.profile import DeviceSpec
 from remat_cli.core.sizes import SizeFamily, SizeLimit, SizeRange
+from remat_cli.core.spill import SpillSpec
 from remat_cli.core.splits import DEFAULT_RACE_SHARE, SplitAxis, SplitMode, SplitOptions
 from remat_cli.core.training import TrainOptions
 from remat_cli.core.verification import Checks, VerifyMode
@@ -45,7 +46,7 @@ class Settings(
     """All settings of a run. Keys of a YAML file are these names, without units (`time_limit`, `gap`, `max_overhead`).
 
     `devices` may be given as names or description files; `estimate` admits devices that are not here, at estimated
-    costs; `overlap` lets copies between memories run beside ops.
+    costs; `overlap` lets copies between memories run beside ops. `spill` is where values may wait (None: nowhere).
     `budget_scope` None is the command's own choice. `external_data` puts weights into a file beside the model (None:
     where they are large); a process maps it, and `count_mapped` counts that against a budget on the process. `plain`
     leaves out the form in which later runs take what the first one took.
@@ -65,6 +66,7 @@ class Settings(
     devices: tuple[DeviceSpec, ...] = (named_spec("cpu"),)
     estimate: bool = False
     overlap: bool = False
+    spill: SpillSpec | None = None
     portable: bool = False
     plain: bool = False
     intra_op_threads: int = 0
@@ -138,9 +140,11 @@ class Settings(
         budget, conditions = self.budget, self.conditions
         is_bytes = budget is not None and budget.kind == "bytes"
         can_be = is_bytes and conditions.may_be_alone and is_plain(self.devices[0]) and not self.portable
+        can_be = can_be and self.spill is None
         if self.budget_scope == "process" and not can_be:
             text = "" if budget is None else f" '{budget.text}'"
             reason = "--portable" if self.portable else "several devices or another one than the CPU"
+            reason = reason if self.spill is None else "--spill"
             why = f"budget{text} is not bytes" if not is_bytes else f"it does not go with {reason}"
             raise ConfigError(f"--budget-scope process: {why}: write one such as 512MiB, or --budget-scope live")
         return "process" if self.budget_scope is None and can_be else self.scope
@@ -183,6 +187,7 @@ class Settings(
             custom_ops=tuple(str(library.resolve()) for library in self.custom_ops),
             cache_dir=self.cache_dir,
             run_seconds=self.run_limit_seconds,
+            spill=self.spill,
         )
 
     @property
@@ -263,7 +268,11 @@ def _settled(settings: Settings) -> Settings:
     """
     devices, threads = with_threads(settings.devices, settings.intra_op_threads)
     budget = settings.budget or described_budget(devices)
-    return msgspec.structs.replace(settings, devices=devices, intra_op_threads=threads, budget=budget)
+    spill = settings.spill or next((spec.spill for spec in devices if spec.spill is not None), None)
+    if spill is not None and (len(devices) > 1 or devices[0].provider != CPU):
+        names = ", ".join(spec.name for spec in devices)
+        raise ConfigError(f"--spill {spill.name}: values are paged from the CPU's memory only, not from {names}")
+    return msgspec.structs.replace(settings, devices=devices, intra_op_threads=threads, budget=budget, spill=spill)
 
 
 def require_budget(settings: Settings) -> Budget:

@@ -13,6 +13,7 @@ from remat_cli.core.floor import working_set_floor
 from remat_cli.core.plan import Plan, Schedule
 from remat_cli.core.problem import Problem
 from remat_cli.core.simulate import baseline, simulate
+from remat_cli.solvers._paging.question import Pager
 from remat_cli.solvers.base import Improvement, Limits, ProvedFloor, Solution, Solver, SolverRun, Status
 
 PROOF_SECONDS = 1.0  # to prove that there is no plan, after a solver has found none
@@ -33,6 +34,41 @@ SOLVERS: Mapping[str, str] = {
     "placement": "remat_cli.solvers.placement:PlacementSearch",
     "xengine": "remat_cli.solvers.xengine:XEngine",
 }
+
+PAGERS: Mapping[str, str] = {
+    "auto": "remat_cli.solvers.page_auto:BestPager",
+    "paging": "remat_cli.solvers.page_fixed:FixedOrderPager",
+    "greedy-paging": "remat_cli.solvers.page_fixed:GreedyPager",
+    "pofo": "remat_cli.solvers.page_chain:PofoPager",
+    "autocapper": "remat_cli.solvers.page_chain:AutocapperPager",
+    "opportunist": "remat_cli.solvers.page_chain:OpportunistPager",
+}
+"""Solvers of plans that page, for `--spill`: such plans are more than schedules, so these have their own interface."""
+
+
+def make_pager(name: str, options: Mapping[str, Any] | None = None) -> Pager:
+    """The pager of that name with these options.
+
+    Raises:
+        ConfigError: no such pager, no such option, or a value of the wrong type.
+    """
+    try:
+        pager: Pager = msgspec.convert(dict(options or {}), pager_class(name), strict=False)
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"solver {name}: {error}; `remat solvers` lists its options") from None
+    return pager
+
+
+def pager_class(name: str) -> Any:
+    """The class of a pager, imported on demand.
+
+    Raises:
+        ConfigError: no such pager.
+    """
+    if name not in PAGERS:
+        raise ConfigError(f"no solver named '{name}' plans with --spill; there are: {', '.join(PAGERS)}")
+    module, _, attribute = PAGERS[name].partition(":")
+    return getattr(importlib.import_module(module), attribute)
 
 
 def make_solver(name: str, options: Mapping[str, Any] | None = None) -> Solver:
@@ -55,6 +91,8 @@ def solver_class(name: str) -> Any:
     Raises:
         ConfigError: no such solver.
     """
+    if name not in SOLVERS and name in PAGERS:
+        raise ConfigError(f"solver '{name}' plans with a memory to page to: add --spill disk:DIR")
     if name not in SOLVERS:
         raise ConfigError(f"no solver named '{name}'; there are: {', '.join(SOLVERS)}")
     module, _, attribute = SOLVERS[name].partition(":")

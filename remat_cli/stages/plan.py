@@ -7,6 +7,7 @@ from remat_cli.base.progress import Progress, silent
 from remat_cli.core.splits import Region, RegionFacts
 from remat_cli.stages.ask import CompileRequest, ask
 from remat_cli.stages.family import FamilyPlanner
+from remat_cli.stages.page import plan_paging
 from remat_cli.stages.place import plan_on_devices
 from remat_cli.stages.planned import PlannedModel
 from remat_cli.stages.platform import Platform
@@ -30,9 +31,11 @@ def plan_model(
         ConfigError: the solver does not take the model.
         ModelError: an op runs on no device, or there is none to place.
     """
+    if platform.spill is not None:
+        _refuse_nothing(prepared)
+        return plan_paging(prepared, platform, request, progress)
     if is_cut_into_sessions(platform.specs):
-        if not prepared.graph.ops:
-            raise ModelError(f"nothing runs in {prepared.source.path}: there is no op to place; leave --device out")
+        _refuse_nothing(prepared)
         return plan_on_devices(prepared, platform, request, progress)
     mode, question = request.splits.mode, ask(platform, request)
     search = request.search if mode == "off" else request.search.share(WHOLE_SHARE)
@@ -45,6 +48,12 @@ def plan_model(
     if mode == "off" or (mode == "auto" and _is_free(whole)):
         return whole
     return Splitter(whole, question, request, work, progress).best()
+
+
+def _refuse_nothing(prepared: Prepared) -> None:
+    if not prepared.graph.ops:
+        path = prepared.source.path
+        raise ModelError(f"nothing runs in {path}: there is no op to place or page; leave --device and --spill out")
 
 
 def propose_regions(

@@ -8,6 +8,7 @@ from operator import add
 
 from remat_cli.core.graph import Graph
 from remat_cli.core.learning import Judged
+from remat_cli.core.paged_plan import PagedPlan
 from remat_cli.core.plan import Plan
 from remat_cli.core.profile import Profile, Reference
 from remat_cli.core.segments import Cut
@@ -86,7 +87,8 @@ class PlannedModel:
 
     `written` is the plan as one model, `cut` as sessions with copies between them. `whole` is the model before
     splitting. `obstacle` says in one line why splitting cannot help; `tighter` plans again for what holds less.
-    `single` are the best plans on each device alone, best first, and `best_single` the best of them.
+    `single` are the best plans on each device alone, best first, and `best_single` the best of them. `paged` says how a
+    cut plan is paged, and `without_paging_ns` what the best plan takes that pages nothing, where one was looked for.
     """
 
     prepared: Prepared
@@ -100,6 +102,8 @@ class PlannedModel:
     tighter: Callable[[], PlannedModel | None] | None = None
     single: tuple[Reference, ...] = ()
     best_single: Plan | None = None
+    paged: PagedPlan | None = None
+    without_paging_ns: int | None = None
 
     @property
     def plan(self) -> Plan:

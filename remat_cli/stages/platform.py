@@ -8,17 +8,19 @@ from dataclasses import dataclass, field, replace
 from remat_cli.core.graph import Graph
 from remat_cli.core.problem import NO_BUDGET, Problem, make_device_problem
 from remat_cli.core.profile import DeviceSpec, LinkCost, Profile
+from remat_cli.core.spill import SpillMemory
 
 
 @dataclass(frozen=True)
 class Platform:
-    """Devices with what a model costs on them; `session_bytes` as in a placement."""
+    """Devices with what a model costs on them; `session_bytes` as in a placement, `spill` a memory to page to."""
 
     graph: Graph
     specs: tuple[DeviceSpec, ...]
     profiles: tuple[Profile, ...]
     links: tuple[LinkCost, ...] = ()
     session_bytes: Mapping[str, int] = field(default_factory=dict)
+    spill: SpillMemory | None = None
 
     @property
     def profile(self) -> Profile:

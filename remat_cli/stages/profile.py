@@ -46,6 +46,7 @@ from remat_cli.stages.prepare import (
     cache_scope,
     known_facts,
 )
+from remat_cli.stages.spill import with_spill
 
 MOST_VALUE_BYTES = 2**30  # of recorded floats; larger ones are random
 FLOATS = ("float", "double", "float16", "bfloat16")
@@ -67,6 +68,9 @@ def profile_model(prepared: Prepared, conditions: Conditions, progress: Progress
         ConfigError: the description of a device that is not here lacks figures.
     """
     specs = conditions.devices
+    if conditions.spill is not None:
+        own = Platform(prepared.graph, specs, (_profile_on_cpu(prepared, conditions, specs[0], progress),))
+        return with_spill(own, conditions, progress)
     if not is_cut_into_sessions(specs):
         return Platform(prepared.graph, specs, (profile_inside(prepared, conditions, specs[0], progress),))
     absent = {spec.name for spec in specs if must_estimate(spec, conditions.estimate)}
@@ -138,9 +142,8 @@ def profile_beside(
         is_known = len(known) == len(set(prepared.signatures))
         expected_ns = believe.expected_ns_of(prepared, known) if is_known else 0
         is_trusted = is_known and relative is not None  # how fast the machine is this minute says nothing of a multiple
-        if not is_trusted and not (
-            is_known and believe.is_right_now(prepared, expected_ns, _whole_settings(conditions, spec))
-        ):
+        settings = _profile_request(conditions, spec, RUNS).default_settings
+        if not is_trusted and not (is_known and believe.is_right_now(prepared, expected_ns, settings)):
             request = _profile_request(conditions, spec, RUNS - is_known)
             measured = _measure_inside(prepared, beside, request, progress)
             if measured.beside_ns is not None:
@@ -177,10 +180,6 @@ def _provenance(scope: CacheScope, measured: Measured | None) -> Provenance:
     if measured is None or not measured.runs:
         return scope.provenance
     return msgspec.structs.replace(scope.provenance, runs=measured.runs - WARMUPS)
-
-
-def _whole_settings(conditions: Conditions, spec: DeviceSpec) -> SessionSettings:
-    return _profile_request(conditions, spec, RUNS).default_settings
 
 
 def _measure_inside(prepared: Prepared, beside: Path | None, request: ProfileRequest, progress: Progress) -> Measured:
@@ -391,8 +390,7 @@ def _link(source: DeviceSpec, target: DeviceSpec, conditions: Conditions, cache:
     names = (source.memory, target.memory)
     scopes = [_scope_apart(spec, conditions) for spec in (source, target)]
     key = " -> ".join((names[0], scopes[0].key, names[1], scopes[1].key))
-    known = cache.link(key, names)
-    if known is not None:
+    if (known := cache.link(key, names)) is not None:
         return known
     settings = (device_settings(source, SessionSettings()), device_settings(target, SessionSettings()))
     cache.store_link(key, found := measure_link(names, settings))

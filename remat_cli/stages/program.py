@@ -7,16 +7,19 @@ import msgspec
 from remat_cli.base.errors import ModelError
 from remat_cli.base.files import sha256
 from remat_cli.core.graph import Tensor
+from remat_cli.core.paged_plan import PagedPlan, file_offsets
 from remat_cli.core.plan import Compute, Copy, Plan
 from remat_cli.core.plan_file import PlanFile
 from remat_cli.core.problem import Problem, input_ops
 from remat_cli.core.program import (
     CopyAction,
     InputSpec,
+    PageMove,
     Program,
     ProgramAction,
     SegmentFile,
     SessionAction,
+    Spill,
     Value,
     WeightUse,
 )
@@ -106,7 +109,8 @@ def placed_program(read: PlanFile, path: Path, folder: Path) -> Program:
     assert place is not None
     problem, plan = read.problem(), read.plan()
     platform = Platform(read.graph, place.devices, place.profiles, place.links, place.session_bytes)
-    cut = cut_of(platform, problem, plan)
+    paged = None if read.paging is None else read.paged(plan)
+    cut = cut_of(platform, problem, plan) if paged is None else paged.sessions.cut
     model = prepare_optimized(path)
     missing = {op.name for op in read.graph.ops} - {node.name for node in model.graph}
     if missing:
@@ -119,14 +123,17 @@ def placed_program(read: PlanFile, path: Path, folder: Path) -> Program:
         memories=tuple(memory.name for memory in problem.memories),
         memory_of=tuple(device.memory for device in problem.devices),
         budgets=tuple(memory.budget_bytes for memory in problem.memories),
-        actions=_actions(problem, plan, cut, written),
+        actions=_actions(problem, plan, cut, written)
+        if paged is None
+        else _paged_actions(problem, plan, paged, written),
         inputs=input_specs(read),
         outputs=outputs_of(model),
         values=written.values,
         weights=written.weights,
         overlap=problem.overlap,
         custom_ops=read.request.custom_ops,
-        planned_ns=plan.time_ns,
+        planned_ns=plan.time_ns if paged is None else paged.paging.time_ns,
+        spill=None if paged is None else _spill(paged, written),
         planned_fixed_bytes=held_bytes_of(problem, plan.schedule, input_ops(read.graph, problem)),
     )
 
@@ -150,6 +157,63 @@ def _actions(problem: Problem, plan: Plan, cut: Cut, written: WrittenSegments) -
             names = (written.instances[action.source], written.instances[action.target])
             actions.append(CopyAction(step.source, step.target, *names, drops, spans[action.step], held))
     return tuple(actions)
+
+
+def _paged_actions(
+    problem: Problem, plan: Plan, paged: PagedPlan, written: WrittenSegments
+) -> tuple[ProgramAction, ...]:
+    """Sessions when they are planned, stalls included, with what is held while each runs."""
+    sessions, ticks, fixed = paged.sessions, paged.paging.memory.link.ticks, problem.memories[0].fixed_bytes
+    spans = timeline(problem, plan.schedule)
+    found: list[ProgramAction] = []
+    for number, file in enumerate(written.files):
+        segment = sessions.cut.actions[number]
+        begin = paged.schedule.starts[number] // ticks
+        end = (paged.schedule.starts[number] + sessions.problem.durations[number]) // ticks
+        shift = begin - spans[file.op_steps[0]][0]
+        ops = {
+            name: (spans[step][0] + shift, spans[step][1] + shift)
+            for name, step in zip(file.ops, file.op_steps, strict=True)
+        }
+        drops = tuple(written.instances[instance] for instance in segment.drops)
+        needs = _step_workspace(problem, plan, file)
+        found.append(SessionAction(0, file, drops, needs, (begin, end), (fixed + paged.held_bytes[number],), ops))
+    return tuple(found)
+
+
+def _spill(paged: PagedPlan, written: WrittenSegments) -> Spill:
+    """Transfers by the names of what they move."""
+    problem, rules, link = paged.sessions.problem, paged.paging.rules, paged.paging.memory.link
+    offsets = file_offsets(problem, rules)
+    starts = {(m.tensor, m.direction, m.gap): m.start for m in paged.schedule.transfers}
+    lanes = []
+    for lane in rules.lanes:
+        moves = []
+        for rule in lane:
+            move, tensor = rule.move, problem.tensors[rule.move.tensor]
+            begin = starts[move.tensor, move.direction, move.gap]
+            end = begin + problem.transfer_ticks(move.tensor, move.direction)
+            moves.append(
+                PageMove(
+                    value=written.instances[paged.sessions.instances[move.tensor]],
+                    direction=move.direction,
+                    offset=offsets[move.tensor],
+                    size_bytes=tensor.size_bytes,
+                    after_action=rule.after_step,
+                    after_others=rule.after_others,
+                    away_after=tensor.uses[move.gap] if move.direction == "read" else -1,
+                    planned_ns=(begin // link.ticks, end // link.ticks),
+                )
+            )
+        lanes.append(tuple(moves))
+    return Spill(
+        folder=paged.paging.memory.folder,
+        file_bytes=paged.paging.file_bytes,
+        lanes=tuple(lanes),
+        waits=rules.waits,
+        room_bytes=tuple(paged.paging.peak_bytes - inner for inner in problem.workspace_bytes),
+        stall_ns=paged.paging.stall_ns,
+    )
 
 
 def _step_workspace(problem: Problem, plan: Plan, file: SegmentFile) -> dict[str, int]:

@@ -12,6 +12,7 @@ from remat_cli.base.errors import ModelError
 from remat_cli.base.files import sha256
 from remat_cli.base.units import format_bytes
 from remat_cli.core.graph import Graph
+from remat_cli.core.paged_plan import PagedPlan
 from remat_cli.core.plan import Compute, Schedule
 from remat_cli.core.plan_file import (
     ExactSession,
@@ -24,12 +25,12 @@ from remat_cli.core.plan_file import (
 )
 from remat_cli.core.problem import input_ops
 from remat_cli.core.profile import Placement, Profile
-from remat_cli.core.splits import large_tensors
+from remat_cli.core.splits import large_tensor_lines
 from remat_cli.core.verification import Verification
 from remat_cli.devices.provider_table import PROVIDERS, named_spec
 from remat_cli.onnx_io.packed import packed_weights
 from remat_cli.onnx_io.phases import annotate
-from remat_cli.report.solution import SolutionReport, solution_report
+from remat_cli.report.solution import SolutionReport, overhead_percent, solution_report
 from remat_cli.runtime.profile_cache import provenance
 from remat_cli.runtime.verify import VerifyRequest
 from remat_cli.stages.ask import CompileRequest
@@ -63,7 +64,21 @@ def planned_solution(planned: PlannedModel) -> SolutionReport:
         )
     if planned.written is not None:
         return msgspec.structs.replace(solution, peak_bytes=planned.written.promised_bytes)
+    if planned.paged is not None:
+        return _paged_solution(planned, planned.paged, solution)
     return solution if planned.cut is None else msgspec.structs.replace(solution, peak_bytes=planned.cut.peak_bytes[0])
+
+
+def _paged_solution(planned: PlannedModel, paged: PagedPlan, solution: SolutionReport) -> SolutionReport:
+    """With the makespan for the time, and what is held between and in sessions for the peak."""
+    assert planned.cut is not None
+    took, base = paged.paging.time_ns, planned.answer.question.baseline.time_ns
+    least = solution.lower_bound_percent
+    spent = overhead_percent(took, base)
+    gap = None if least is None or spent is None else max(0.0, spent - least)
+    return msgspec.structs.replace(
+        solution, time=took, overhead_percent=spent, gap_percent=gap, peak_bytes=planned.cut.peak_bytes[0]
+    )
 
 
 def plan_file(planned: PlannedModel, request: CompileRequest) -> PlanFile:
@@ -86,6 +101,7 @@ def plan_file(planned: PlannedModel, request: CompileRequest) -> PlanFile:
         promise=_promise(planned.written, planned, request) if planned.written else _placed_promise(planned),
         snippet="",
         placement=placement,
+        paging=None if planned.paged is None else planned.paged.paging,
     )
 
 
@@ -367,7 +383,7 @@ def _options(plan: PlanFile) -> str:
 
 def warnings(plan: PlanFile, seen: Verification | None) -> tuple[str, ...]:
     """What the user should know besides the figures."""
-    whole = _above_cap(plan)
+    whole = large_tensor_lines(plan.graph, plan.request.max_tensor_bytes)
     if seen is not None:
         return (*seen.notes, NO_GAIN, *whole) if seen.is_worse_under_cap else (*seen.notes, *whole)
     profiles = plan.placement.profiles if plan.placement is not None else ()
@@ -375,16 +391,6 @@ def warnings(plan: PlanFile, seen: Verification | None) -> tuple[str, ...]:
     if absent:
         return (f"not verified: {', '.join(absent)} is not here, its costs are estimated from a description",)
     return (UNVERIFIED,)
-
-
-def _above_cap(plan: PlanFile) -> tuple[str, ...]:
-    """What is larger than the cap on tensors: inputs, outputs and weights, which no split makes smaller."""
-    most = plan.request.max_tensor_bytes
-    found = () if most is None else large_tensors(plan.graph, most)
-    return tuple(
-        f"--max-tensor: {each.kind} '{each.name}' of {format_bytes(each.size_bytes)} stays whole, for op '{each.op}'"
-        for each in found
-    )
 
 
 def relative(path: Path, plan: Path) -> str:

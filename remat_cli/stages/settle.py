@@ -14,6 +14,7 @@ from remat_cli.stages.ask import CompileRequest
 from remat_cli.stages.corrections import Corrections, remember_corrections
 from remat_cli.stages.files import save_written
 from remat_cli.stages.learn import corrections_of, noted, plan_corrected
+from remat_cli.stages.page import plan_paging
 from remat_cli.stages.place import AUTO, on_best_single, other_single, plan_again
 from remat_cli.stages.planned import PlannedModel
 from remat_cli.stages.platform import Platform
@@ -56,6 +57,8 @@ class Settling:
             return Settled(planned, None)
         if planned.written is not None:
             return self._in_one_session(planned)
+        if planned.paged is not None:
+            return self._paged(planned)
         return self._on_devices(self._counted(planned), planned.platform)
 
     def _verified(self, planned: PlannedModel) -> Settled:
@@ -176,6 +179,22 @@ class Settling:
                 return Settled(again, seen.with_sessions_counted(peaks))
             found = Settled(again, None)
         return found if found.planned.cut is None else self._verified(found.planned)
+
+    def _paged(self, planned: PlannedModel) -> Settled:
+        """Run the plan; where sessions hold more of weights than was thought, plan for so much less room."""
+        found = Settled(planned, None)
+        for _ in range(ATTEMPTS):
+            found = self._verified(found.planned)
+            seen = found.seen
+            assert seen is not None
+            if not seen.session_bytes:
+                return found
+            platform = found.planned.platform.with_session_bytes(seen.session_bytes)
+            again = plan_paging(found.planned.prepared, platform, self.request, self.progress)
+            if again.paged is None:
+                return found
+            found = Settled(again, None)
+        return self._verified(found.planned)
 
     def _on_devices(self, found: Settled, platform: Platform) -> Settled:
         """Where `auto`'s plan is not measured to be faster than the best one on one device, take that instead.

@@ -20,6 +20,7 @@ from remat_cli.core.tidy import tidy
 from remat_cli.core.timeline import time_of
 from remat_cli.report.solution import overhead_percent
 from remat_cli.solvers import must_search, run_solver
+from remat_cli.solvers._paging.question import Pager
 from remat_cli.solvers._warmup import load_kernels, must_compile
 from remat_cli.solvers.base import Compiled, Early, Limits, Solver
 from remat_cli.solvers.least_budget import KERNELS, find_least_budget
@@ -30,11 +31,15 @@ LOOK_SECONDS = 5.0  # for a first plan before kernels are compiled, which takes 
 
 @dataclass(frozen=True)
 class Search:
-    """How plans are searched for: the solver, its limits, and the share of time that `--budget min` may cost."""
+    """How plans are searched for: the solver, its limits, and the share of time that `--budget min` may cost.
+
+    Plans that page are the `pager`'s.
+    """
 
     solver: Solver
     limits: Limits
     max_overhead_share: Fraction = Fraction(0)
+    pager: Pager | None = None
 
     def within(self, seconds: float) -> Search:
         """The same search with so much time."""

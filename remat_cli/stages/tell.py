@@ -4,9 +4,11 @@ from pathlib import Path
 
 import msgspec
 
+from remat_cli.core.paged_plan import PagedPlan
 from remat_cli.core.problem import tensor_ids
 from remat_cli.report.compile import CompileReport, on_devices
 from remat_cli.report.explain import recomputes, working_set
+from remat_cli.report.paged import paging_report
 from remat_cli.report.placed import PlacedPlan
 from remat_cli.report.regions import region_reports
 from remat_cli.stages.planned import PlannedModel
@@ -26,10 +28,17 @@ def compile_report(model: Path, settled: Settled) -> CompileReport:
         verification=settled.seen,
         uncounted_bytes=settled.uncounted_bytes,
     )
-    if is_cut_into_sessions(planned.platform.specs):
+    if is_cut_into_sessions(planned.platform.specs) or planned.platform.spill is not None:
         problem, placement = planned.answer.question.problem, placement_of(planned)
-        return on_devices(report, PlacedPlan(planned.platform.graph, problem, placement, planned.answer.plan))
+        report = on_devices(report, PlacedPlan(planned.platform.graph, problem, placement, planned.answer.plan))
+        return report if planned.paged is None else _with_paging(report, planned, planned.paged)
     return _in_one_session(report, planned)
+
+
+def _with_paging(report: CompileReport, planned: PlannedModel, paged: PagedPlan) -> CompileReport:
+    problem, graph = planned.answer.question.problem, planned.platform.graph
+    told = paging_report(graph, problem, planned.plan, paged, planned.without_paging_ns)
+    return msgspec.structs.replace(report, paging=told, links=())
 
 
 def _in_one_session(report: CompileReport, planned: PlannedModel) -> CompileReport:

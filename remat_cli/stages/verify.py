@@ -19,12 +19,14 @@ from remat_cli.core.profile import DeviceSpec, Profile
 from remat_cli.core.program import Program, SeenMemory
 from remat_cli.core.resident import ProcessSeen
 from remat_cli.core.simulate import simulate
-from remat_cli.core.verification import Checks, Verification
+from remat_cli.core.verification import Checks, PagingSeen, Verification
 from remat_cli.runtime._ort import LONGEST_RUN_SECONDS
 from remat_cli.runtime.family import resident_after, see_sizes
 from remat_cli.runtime.feeds import make_feeds
 from remat_cli.runtime.likeness import Likeness, have_same_bits, likeness
-from remat_cli.runtime.segment_run import TimedRuns, see_memory, time_runs
+from remat_cli.runtime.paged_resident import see_resident
+from remat_cli.runtime.segment_memory import see_memory
+from remat_cli.runtime.segment_run import TimedRuns, time_runs
 from remat_cli.runtime.session import runtime_version
 from remat_cli.runtime.verify import MOST_RUNS, THOROUGH_RUNS, verify_closely
 from remat_cli.stages.family_sizes import sizes_to_check
@@ -170,7 +172,10 @@ def verify_sessions(
     timed = _in_turns(programs, feeds[0], first, is_thorough, seconds)
     progress.advance(3, 3)
     taken = 2 * len(feeds) + sum(found.runs + found.warmups for found in timed.values())
-    return _verification(run, program, alike, seen, timed, taken)
+    report = _verification(run, program, alike, seen, timed, taken)
+    if program.spill is None:
+        return report
+    return msgspec.structs.replace(report, paging=_paging(run.plan, program, timed[""], feeds[0]))
 
 
 def _single(run: PlannedRun, folder: Path) -> dict[str, Program]:
@@ -182,11 +187,28 @@ def _single(run: PlannedRun, folder: Path) -> dict[str, Program]:
 
 @dataclass(frozen=True)
 class _Times:
-    """The least time of a program, over how many runs, and how many more there were to warm up."""
+    """The least time of a program, over how many runs, and how many more there were to warm up.
+
+    `stall_ns` is the time of the fastest run in which no session ran.
+    """
 
     least_ns: int
     runs: int
     warmups: int
+    stall_ns: int
+
+
+def _paging(plan: PlanFile, program: Program, timed: _Times, feeds: Mapping[str, Any]) -> PagingSeen:
+    paging = plan.paging
+    assert paging is not None
+    return PagingSeen(
+        planned_stall_ns=paging.stall_ns,
+        measured_stall_ns=timed.stall_ns,
+        written_bytes=paging.written_bytes,
+        read_bytes=paging.read_bytes,
+        planned_run_bytes=paging.peak_bytes,
+        resident=see_resident(program, feeds),
+    )
 
 
 def _verification(
@@ -243,13 +265,14 @@ def _in_turns(
     seconds: float,
 ) -> dict[str, _Times]:
     """The least time of each program over its first runs and, unless that takes long, more of them in turns."""
-    times = {name: [run.total_ns for run in found.runs] for name, found in first.items()}
-    all_seconds = ROUNDS * (RUNS + 1) * sum(map(min, times.values())) / 1e9
+    times = {name: [(run.total_ns, run.stall_ns) for run in found.runs] for name, found in first.items()}
+    all_seconds = ROUNDS * (RUNS + 1) * sum(min(found)[0] for found in times.values()) / 1e9
     rounds = ROUNDS if is_thorough or all_seconds <= MORE_SECONDS else 0
     for _ in range(rounds):
         for name, program in programs.items():
-            times[name] += [run.total_ns for run in time_runs(program, feeds, RUNS, {}, seconds=seconds).runs]
-    return {name: _Times(min(found), len(found), 1 + rounds) for name, found in times.items()}
+            more = time_runs(program, feeds, RUNS, {}, seconds=seconds)
+            times[name] += [(run.total_ns, run.stall_ns) for run in more.runs]
+    return {name: _Times(min(found)[0], len(found), 1 + rounds, min(found)[1]) for name, found in times.items()}
 
 
 def _program(plan: PlanFile, model: Path, folder: Path) -> Program:
@@ -284,7 +307,7 @@ def _any_costs(plan: PlanFile, profiles: Sequence[Profile]) -> tuple[Any, ...]:
 
 def _rescheduled(plan: PlanFile, schedule: Schedule) -> PlanFile:
     """The same problem under another schedule."""
-    bare = msgspec.structs.replace(plan, schedule=schedule)
+    bare = msgspec.structs.replace(plan, schedule=schedule, paging=None)
     problem = bare.problem()
     return msgspec.structs.replace(bare, instances=graph_instances(plan.graph, problem, simulate(problem, schedule)))
 

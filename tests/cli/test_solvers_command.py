@@ -31,6 +31,7 @@ class Toy(msgspec.Struct, frozen=True):
 @pytest.fixture
 def toy(monkeypatch):
     monkeypatch.setattr(remat_cli.solvers, "SOLVERS", {"toy": "tests.cli.test_solvers_command:Toy"})
+    monkeypatch.setattr(remat_cli.solvers, "PAGERS", {})
 
 
 def test_lists_options_with_defaults(remat, toy):
@@ -52,3 +53,10 @@ def test_json(remat, toy):
     assert entry["name"] == "toy"
     assert entry["options"][0] == {"name": "copies", "type": "int", "default": 2}
     assert entry["options"][3]["default"] == []
+
+
+def test_those_that_page_come_after_the_others(remat, toy, monkeypatch):
+    monkeypatch.setattr(remat_cli.solvers, "PAGERS", {"toy": "tests.cli.test_solvers_command:Toy"})
+    lines = remat("solvers").out.splitlines()
+    assert lines.index("with --spill disk:DIR:") == len(lines) // 2
+    assert lines.count("toy  plays") == 2

@@ -19,9 +19,10 @@ from remat_cli.commands.run import RunOptions, run_plan
 from remat_cli.core.plan_file import write_plan
 from remat_cli.core.program import CopyAction
 from remat_cli.devices.provider_table import named_spec
-from remat_cli.runtime import segment_run
+from remat_cli.runtime import segment_memory
 from remat_cli.runtime.providers import UsableDevice
-from remat_cli.runtime.segment_run import see_memory, time_runs
+from remat_cli.runtime.segment_memory import see_memory
+from remat_cli.runtime.segment_run import time_runs
 from remat_cli.runtime.session import SessionSettings, run_profiled
 from remat_cli.settings.settings import load_settings
 from remat_cli.stages.program import make_program
@@ -242,16 +243,16 @@ def test_an_estimate_is_from_nowhere_else(chain):
 
 def test_a_runtime_without_counters_hides_what_is_held(chain, monkeypatch, tmp_path):
     program = make_program(chain.plan, chain.path, tmp_path)
-    job = segment_run.ProgramJob(program, segment_run.pack_all(chain.prepared.feeds))
-    assert not any(segment_run.see_memory_here(job, lambda done, total: None).is_hidden)
-    known = segment_run.read_runs
+    job = segment_memory.ProgramJob(program, segment_memory.pack_all(chain.prepared.feeds))
+    assert not any(segment_memory.see_memory_here(job, lambda done, total: None).is_hidden)
+    known = segment_memory.read_runs
 
     def without(path):
         (run, *_) = known(path)
         return [replace(run, events=tuple(replace(event, requested_bytes=0, growth_bytes=0) for event in run.events))]
 
-    monkeypatch.setattr(segment_run, "read_runs", without)
-    assert all(segment_run.see_memory_here(job, lambda done, total: None).is_hidden)
+    monkeypatch.setattr(segment_memory, "read_runs", without)
+    assert all(segment_memory.see_memory_here(job, lambda done, total: None).is_hidden)
 
 
 def test_a_plan_from_elsewhere_is_told(chain):

@@ -50,7 +50,7 @@ def page(problem: PagedProblem, limits: Limits, starts: Iterable[PagedSchedule] 
         return PagingAnswer(Status.INFEASIBLE, bound)
     search = _Search(problem, limits, bound)
     if not search.gaps:
-        search.offer("nothing paged", _unpaged(problem))
+        search.offer("nothing paged", unpaged(problem))
         return search.answer()
     for start in starts:
         search.offer("given", start)
@@ -78,7 +78,8 @@ def _part(limits: Limits, share: float) -> Limits:
     return replace(limits, seconds=share * limits.seconds_left, started=time.monotonic())
 
 
-def _unpaged(problem: PagedProblem) -> PagedSchedule:
+def unpaged(problem: PagedProblem) -> PagedSchedule:
+    """Steps one after the other, nothing paged."""
     starts, now = [], 0
     for duration in problem.durations:
         starts.append(now)

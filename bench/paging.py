@@ -1,0 +1,223 @@
+"""Training steps that page to disk, really run, beside plans that only recompute and beside themselves in sequence.
+
+`make bench-paging` runs all of it. `python -m bench.paging --models unet --budgets 50%` runs a part and prints it.
+All plans of a model are run in turns, so that each sees the machine fast and slow; the least of all runs counts. A plan
+is compared with the unplanned step as it was measured in the same turns, since times of ops are from another minute.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+import remat_cli
+from bench.compiling import RESULTS, Row, mib, table_lines, text, write_results
+from bench.training import CASES, make_step
+from remat_cli.base.errors import ConfigError
+from remat_cli.core.plan_reader import read_plan
+from remat_cli.core.program import Program
+from remat_cli.onnx_io.load import prepare_optimized, state_beside
+from remat_cli.onnx_io.told_inputs import told_inputs
+from remat_cli.runtime._ort import Array, pack_all, run_fresh
+from remat_cli.runtime.feeds import feeds_of
+from remat_cli.runtime.paged_resident import see_resident
+from remat_cli.runtime.segment_run import ProgramJob, TimedRuns, time_runs_here
+from remat_cli.stages.program import input_specs, make_program
+from remat_cli.stages.record import find_file
+
+MODELS = ("unet", "resnet18", "unet_paper")
+BUDGETS = ("50%", "35%")
+KINDS = ("recompute only", "paging", "pofo", "auto")
+RUNS = 3
+HEAD = (
+    "model",
+    "budget",
+    "budget MiB",
+    "plan",
+    "held MiB",
+    "resident MiB",
+    "out MiB",
+    "back MiB",
+    "planned +%",
+    "measured +%",
+    "stalls planned ms",
+    "stalls measured ms",
+    "without overlap +%",
+    "bits equal",
+)
+
+
+@dataclass(frozen=True)
+class Ready:
+    """A plan that can be run, with what `compile` said of it."""
+
+    kind: str
+    report: Any
+    program: Program
+    feeds: dict[str, Array]
+
+    @property
+    def pages(self) -> bool:
+        """Whether anything moves."""
+        return self.program.spill is not None and bool(self.program.spill.moves)
+
+
+@click.command()
+@click.option("--models", default=",".join(MODELS), show_default=True, help="Some of these.")
+@click.option("--budgets", default=",".join(BUDGETS), show_default=True, help="Some of these.")
+@click.option("--rounds", default=4, show_default=True, help="How often every plan has its turn.")
+@click.option("--time-limit", default="30s", show_default=True)
+@click.option("--spill", type=click.Path(path_type=Path, exists=True), default=None, help="Folder for pages.")
+@click.option("--write/--no-write", default=False, help="Write bench/results/paging.{jsonl,md}; other rows stay.")
+def main(models: str, budgets: str, rounds: int, time_limit: str, spill: Path | None, write: bool) -> None:
+    """Run the bench."""
+    rows: list[Row] = []
+    wanted = models.split(",")
+    with tempfile.TemporaryDirectory(dir=spill) as folder:
+        for name in wanted:
+            step, _ = make_step(name, Path(folder))
+            for budget in budgets.split(","):
+                for row in _rows(step, budget, time_limit, rounds):
+                    rows.append({"model": name, "budget": budget, **row})
+                    click.echo(json.dumps(rows[-1]), err=True)
+    if write:
+        done = {(row["model"], row["budget"]) for row in rows}
+        rows = [*(row for row in _earlier() if (row["model"], row["budget"]) not in done), *rows]
+        rows.sort(key=lambda row: (list(CASES).index(row["model"]), -int(row["budget"].rstrip("%"))))
+        write_results("paging", rows, _table(rows))
+    click.echo(_table(rows))
+
+
+def _earlier() -> list[Row]:
+    path = RESULTS / "paging.jsonl"
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.is_file() else []
+
+
+def _rows(step: Path, budget: str, time_limit: str, rounds: int) -> Iterator[Row]:
+    """A row per plan, all run in turns."""
+    with tempfile.TemporaryDirectory(dir=step.parent) as folder:
+        plain = _ready("plain", step, "100%", time_limit, Path(folder))
+        assert plain is not None
+        found = [_ready(kind, step, budget, time_limit, Path(folder)) for kind in KINDS]
+        plans = [each for each in found if each is not None]
+        overlapped: dict[str, list[TimedRuns]] = {}
+        waited: dict[str, list[TimedRuns]] = {}
+        for _ in range(rounds):
+            for each in (plain, *plans):
+                overlapped.setdefault(each.kind, []).append(_timed(each, is_overlapped=True))
+                if each.pages:
+                    waited.setdefault(each.kind, []).append(_timed(each, is_overlapped=False))
+        base = _fastest(overlapped["plain"])
+        for each in plans:
+            yield _row(each, base, overlapped, waited)
+
+
+def _row(
+    each: Ready, base: TimedRuns, overlapped: dict[str, list[TimedRuns]], waited: dict[str, list[TimedRuns]]
+) -> Row:
+    best = _fastest(overlapped[each.kind])
+    alone = _fastest(waited[each.kind]) if each.kind in waited else None
+    resident = see_resident(each.program, each.feeds)
+    solution, spill = each.report.solution, each.program.spill
+    least = base.fastest.total_ns
+    return {
+        "plan": each.kind,
+        "budget_bytes": solution.budget_bytes,
+        "peak_bytes": solution.peak_bytes,
+        "resident_bytes": None if resident is None else resident.peak_bytes,
+        "written_bytes": _moved(each.program, "write"),
+        "read_bytes": _moved(each.program, "read"),
+        "planned_percent": solution.overhead_percent,
+        "measured_percent": _percent(best.fastest.total_ns, least),
+        "planned_stall_ms": None if spill is None else spill.stall_ns / 1e6,
+        "measured_stall_ms": None if spill is None else best.fastest.stall_ns / 1e6,
+        "waited_percent": None if alone is None else _percent(alone.fastest.total_ns, least),
+        "plain_ms": least / 1e6,
+        "bits_equal": best.outputs == base.outputs,
+        "recomputed_ops": solution.recomputed_ops,
+        "best_from": solution.facts.get("best_from"),
+    }
+
+
+def _ready(kind: str, step: Path, budget: str, time_limit: str, folder: Path) -> Ready | None:
+    """A plan of a kind; None where it finds none, or does not take the model."""
+    words: dict[str, Any] = {"budget": budget, "verify": False, "split": "off", "time_limit": time_limit}
+    if kind not in ("plain", "recompute only"):
+        words |= {"solver": kind, "spill": f"disk:{step.parent}"}
+    name = f"{step.stem}.{kind.replace(' ', '_')}.onnx"
+    try:
+        report = remat_cli.compile(step, output=step.with_name(name), force=True, **words)
+    except ConfigError as error:
+        click.echo(f"{step.stem} {budget} {kind}: {error}", err=True)
+        return None
+    if report.plan is None:
+        click.echo(f"{step.stem} {budget} {kind}: no plan", err=True)
+        return None
+    path = Path(report.plan)
+    read = read_plan(path)
+    own = folder / kind.replace(" ", "_")
+    own.mkdir()
+    model = find_file(read.output, path, "model")
+    written = prepare_optimized(model)
+    feeds = feeds_of(input_specs(read), state_beside(written, model), None, 0, told_inputs(written))
+    return Ready(kind, report, make_program(read, path, own), feeds)
+
+
+def _timed(each: Ready, *, is_overlapped: bool) -> TimedRuns:
+    return run_fresh(time_runs_here, ProgramJob(each.program, pack_all(each.feeds), RUNS, is_overlapped=is_overlapped))
+
+
+def _fastest(found: list[TimedRuns]) -> TimedRuns:
+    return min(found, key=lambda each: each.fastest.total_ns)
+
+
+def _moved(program: Program, direction: str) -> int:
+    moves = () if program.spill is None else program.spill.moves
+    return sum(move.size_bytes for move in moves if move.direction == direction)
+
+
+def _percent(took: int, least: int) -> float:
+    return round(100 * (took - least) / least, 2)
+
+
+def _table(rows: list[Row]) -> str:
+    """The results as Markdown, one row per plan."""
+    lines = [
+        "# Training steps that page to disk, run",
+        "",
+        "Generated by `make bench-paging`: steps by `remat train` (SGD), plans by `remat compile --spill`, run in",
+        "turns in fresh processes, the least of all runs. *held* is what the plan holds at most, weights and inputs",
+        "included, *resident* how far a process rises above an idle runtime that opens the plan and runs it three",
+        "times: what is held, the runtime's own part for each session, and code that is read in. *planned* and",
+        "*measured* are against the unplanned step in one session, planned and measured; *without overlap* is the same",
+        "plan when every transfer is waited for where it is issued. `auto` takes one that only recomputes where that",
+        "is planned to be fastest.",
+        "",
+    ]
+    return "\n".join([*lines, *table_lines(HEAD, [_cells(row) for row in rows])]) + "\n"
+
+
+def _cells(row: Row) -> list[str]:
+    return [
+        row["model"],
+        row["budget"],
+        mib(row["budget_bytes"]),
+        row["plan"],
+        mib(row["peak_bytes"]),
+        mib(row["resident_bytes"]),
+        mib(row["written_bytes"]),
+        mib(row["read_bytes"]),
+        *(text(row[key]) for key in ("planned_percent", "measured_percent", "planned_stall_ms", "measured_stall_ms")),
+        text(row["waited_percent"]),
+        "yes" if row["bits_equal"] else "NO",
+    ]
+
+
+if __name__ == "__main__":
+    main()

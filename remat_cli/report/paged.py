@@ -1,0 +1,141 @@
+"""What pages, how much and when, as values that become JSON, and as lines for people."""
+
+import msgspec
+
+from remat_cli.base.units import format_bytes
+from remat_cli.core.graph import Graph
+from remat_cli.core.paged_plan import PagedPlan
+from remat_cli.core.plan import Plan
+from remat_cli.core.problem import Problem, device_tensor_ids
+from remat_cli.core.verification import PagingSeen
+from remat_cli.report.style import columns, duration, plural, shorten
+
+MOST_TENSORS = 5
+
+
+class PagedTensorReport(msgspec.Struct, frozen=True, kw_only=True):
+    """A value that is away meanwhile. Times are planned, in nanoseconds since a run begins.
+
+    It leaves when session `last_session` and its write (`written_ns`: start and end) are over, and is read
+    (`read_ns`) for session `next_session`. To make it again instead would take `recompute_ns` at least (None: its op
+    cannot be repeated).
+    """
+
+    tensor: str
+    size_bytes: int
+    last_session: int
+    next_session: int
+    written_ns: tuple[int, int]
+    read_ns: tuple[int, int]
+    recompute_ns: int | None
+
+
+class PagingReport(msgspec.Struct, frozen=True, kw_only=True):
+    """How a plan pages, largest tensors first; `without_paging_ns` is the best plan that pages nothing, if one fits."""
+
+    memory: str
+    write_bytes_per_second: float
+    read_bytes_per_second: float
+    file_bytes: int
+    written_bytes: int
+    read_bytes: int
+    stall_ns: int
+    without_paging_ns: int | None
+    tensors: tuple[PagedTensorReport, ...]
+
+
+def paging_report(
+    graph: Graph, problem: Problem, plan: Plan, paged: PagedPlan, without_paging_ns: int | None = None
+) -> PagingReport:
+    """All that pages in a plan."""
+    paging = paged.paging
+    found = sorted(_tensors(graph, problem, plan, paged), key=lambda each: (-each.size_bytes, each.written_ns))
+    return PagingReport(
+        memory=paging.memory.name,
+        write_bytes_per_second=paging.memory.write_bytes_per_second,
+        read_bytes_per_second=paging.memory.read_bytes_per_second,
+        file_bytes=paging.file_bytes,
+        written_bytes=paging.written_bytes,
+        read_bytes=paging.read_bytes,
+        stall_ns=paging.stall_ns,
+        without_paging_ns=without_paging_ns,
+        tensors=tuple(found),
+    )
+
+
+def _tensors(graph: Graph, problem: Problem, plan: Plan, paged: PagedPlan) -> list[PagedTensorReport]:
+    sessions, ticks = paged.sessions, paged.paging.memory.link.ticks
+    ids = device_tensor_ids(graph, problem)
+
+    def span(tensor: int, start: int, is_write: bool) -> tuple[int, int]:
+        end = start + sessions.problem.transfer_ticks(tensor, "write" if is_write else "read")
+        return start // ticks, end // ticks
+
+    writes = {m.tensor: span(m.tensor, m.start, True) for m in paged.schedule.transfers if m.direction == "write"}
+    found = []
+    for move in paged.schedule.transfers:
+        if move.direction == "read":
+            spec = sessions.problem.tensors[move.tensor]
+            made = plan.instances[sessions.instances[move.tensor]]
+            op = problem.ops[problem.tensors[made.tensor].producer]
+            found.append(
+                PagedTensorReport(
+                    tensor=graph.tensors[ids[made.tensor]].name,
+                    size_bytes=spec.size_bytes,
+                    last_session=spec.uses[move.gap],
+                    next_session=spec.uses[move.gap + 1],
+                    written_ns=writes[move.tensor],
+                    read_ns=span(move.tensor, move.start, False),
+                    recompute_ns=op.time_ns[0] if op.repeatable else None,
+                )
+            )
+    return found
+
+
+def paging_lines(report: PagingReport) -> list[str]:
+    """How much goes where, what that stalls, and the largest tensors."""
+    return [*_heading(report), *tensor_lines(report.tensors[:MOST_TENSORS], len(report.tensors))]
+
+
+def all_paging_lines(report: PagingReport) -> list[str]:
+    """The same with every tensor."""
+    return [*_heading(report), *tensor_lines(report.tensors, len(report.tensors))]
+
+
+def _heading(report: PagingReport) -> list[str]:
+    rates = f"{report.write_bytes_per_second / 1e9:.2f} GB/s out, {report.read_bytes_per_second / 1e9:.2f} GB/s back"
+    moved = f"{format_bytes(report.written_bytes)} out, {format_bytes(report.read_bytes)} back"
+    count = plural(len(report.tensors), "tensor")
+    lines = [f"pages {count} to {report.memory} ({rates}): {moved}, stalls of {duration(report.stall_ns)} planned"]
+    if report.without_paging_ns is not None:
+        lines.append(f"recomputing alone takes {duration(report.without_paging_ns)} within this budget")
+    return lines
+
+
+def tensor_lines(tensors: tuple[PagedTensorReport, ...], count: int) -> list[str]:
+    """A table of tensors, and how many more there are."""
+    if not tensors:
+        return []
+    rows = [("tensor", "bytes", "out", "back", "away in sessions", "making it again takes")]
+    for each in tensors:
+        again = "not repeatable" if each.recompute_ns is None else f"from {duration(each.recompute_ns)}"
+        away = f"{each.last_session + 2} to {each.next_session}"
+        name, size = shorten(each.tensor, 40), format_bytes(each.size_bytes)
+        rows.append((name, size, _at(each.written_ns), _at(each.read_ns), away, again))
+    more = [f"  and {count - len(tensors)} more"] if count > len(tensors) else []
+    return [*columns(rows, "<>>>>>"), *more]
+
+
+def _at(span: tuple[int, int]) -> str:
+    return f"{span[0] / 1e6:.1f} to {span[1] / 1e6:.1f} ms"
+
+
+def paging_seen_lines(seen: PagingSeen) -> list[str]:
+    """Stalls and resident memory, planned beside measured."""
+    rows = [("", "planned", "measured")]
+    rows.append(("stalls", duration(seen.planned_stall_ns), duration(seen.measured_stall_ns)))
+    if seen.resident is not None:
+        run = seen.resident.peak_bytes - seen.resident.opened_bytes
+        rows.append(("held in a run", format_bytes(seen.planned_run_bytes), f"{format_bytes(run)} resident"))
+        rows.append(("open sessions", "", f"{format_bytes(seen.resident.opened_bytes)} resident"))
+    return columns(rows, "<>>")

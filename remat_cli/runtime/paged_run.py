@@ -1,0 +1,323 @@
+"""Run a plan whose values wait in a file while they are not needed: a thread for each lane of transfers, and no clock.
+
+Whoever keeps the rules of the plan holds no more bytes than it, however long things really take. The main thread runs
+sessions, each once so many transfers of each lane are over; a lane does its transfers in order, each once the action
+that it waits for is over. A value leaves when its write and the use before its gap are both over, and room for it is
+taken from the start of its read.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from dataclasses import replace as changed
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from remat_cli.base.errors import RematError, RuntimeFailure
+from remat_cli.core.program import ActionRecord, PageMove, Program, RunRecord, SessionAction, Span, Spill
+from remat_cli.runtime._ort import Array, host_value, numpy_dtype, one_line
+from remat_cli.runtime._segment_sessions import Opened, Opening, as_array, check_feeds, mapped_weight, open_all, owned
+from remat_cli.runtime.page_buffers import PageBuffer, PageBuffers
+from remat_cli.runtime.spill_file import SpillFile
+
+MAP_FROM_BYTES = 65_536
+_M_MMAP_THRESHOLD = -3  # glibc's number
+
+
+class PagedRunner:
+    """Runs a program that pages, as often as asked; one run at a time: it may not be shared by threads.
+
+    Use it in a `with` block, or call `close`, which frees sessions, weights, buffers and the file. With glibc, blocks
+    of 64 KiB and more that this process frees go back to the system from now on: otherwise it would keep what sessions
+    free, and the plan would hold in name only. `is_overlapped` False waits for each transfer where it is issued.
+    """
+
+    def __init__(self, program: Program, opening: Opening | None = None, *, is_overlapped: bool = True) -> None:
+        """Open all sessions, and make the file.
+
+        Raises:
+            MissingDependency: a device of the plan is not here.
+            RuntimeFailure: the runtime refuses a segment.
+            ConfigError: the folder for pages cannot be written to.
+            RematError: its disk is too full, or failed.
+        """
+        assert program.spill is not None
+        self.program, self._is_overlapped = program, is_overlapped
+        self._spill: Spill = program.spill
+        self._file = SpillFile(Path(self._spill.folder), self._spill.file_bytes)
+        try:
+            _give_blocks_back()
+            self._opened = open_all(program, changed(opening or Opening({}), has_arena=False))
+        except BaseException:
+            self._file.close()
+            raise
+        self._buffers = PageBuffers()
+
+    def __enter__(self) -> PagedRunner:
+        """The runner itself."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Free everything."""
+        self.close()
+
+    def close(self) -> None:
+        """Free everything; the runner cannot run any more."""
+        self._file.close()
+        self._opened, self._buffers = (), PageBuffers()
+
+    def run(self, feeds: Mapping[str, Any]) -> dict[str, Array]:
+        """Run once; inputs and outputs are numpy arrays by name.
+
+        Raises:
+            ModelError: the feeds do not fit.
+            RuntimeFailure: the runtime fails, or memory does not suffice.
+            RematError: the disk fails.
+        """
+        return self.run_recorded(feeds)[0]
+
+    def run_recorded(self, feeds: Mapping[str, Any]) -> tuple[dict[str, Array], RunRecord]:
+        """Run once, and say how long each action and each transfer took, and what was held.
+
+        Raises:
+            ModelError: the feeds do not fit.
+            RuntimeFailure: the runtime fails, or memory does not suffice.
+            RematError: the disk fails.
+        """
+        if not self._opened:
+            raise RuntimeFailure("this plan was closed: load it again")
+        arrays = check_feeds(self.program.inputs, feeds)
+        run = _PagedRun(self.program, self._spill, self._file, self._buffers, self._is_overlapped)
+        return run.outputs(self._opened, arrays), run.record()
+
+    def end_profiling(self) -> tuple[str, ...]:
+        """Files with the profiles of sessions that were opened for it, in order."""
+        return tuple(opened.session.end_profiling() for opened in self._opened)
+
+
+def _give_blocks_back() -> None:
+    """Let the allocator map large blocks one by one, so that they go back to the system when they are freed."""
+    with suppress(OSError, AttributeError, TypeError):  # another allocator than glibc's
+        ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, MAP_FROM_BYTES)
+
+
+@dataclass(frozen=True)
+class _Held:
+    """A value that is there, and the buffer that it lies in (None: the runtime's own)."""
+
+    value: Any
+    array: Array | None = None
+    buffer: PageBuffer | None = None
+
+
+@dataclass
+class _PagedRun:
+    """One run while it goes on. What `state` guards is shared by all threads."""
+
+    program: Program
+    spill: Spill
+    file: SpillFile
+    buffers: PageBuffers
+    is_overlapped: bool
+    began_ns: int = field(default_factory=time.perf_counter_ns)
+    state: threading.Condition = field(default_factory=threading.Condition)
+    held: dict[str, _Held] = field(default_factory=dict)
+    written: set[str] = field(default_factory=set)
+    leaving: set[str] = field(default_factory=set)
+    over: int = -1
+    done: list[int] = field(default_factory=list)
+    failure: BaseException | None = None
+    is_ended: bool = False
+    spans: list[tuple[Span, int]] = field(default_factory=list)
+    moves: list[list[Span]] = field(default_factory=list)
+    ended_ns: int = 0
+
+    def outputs(self, opened: tuple[Opened, ...], arrays: Mapping[str, Array]) -> dict[str, Array]:
+        """Do every action, transfers beside them, and hand over the outputs."""
+        lanes = self.spill.lanes
+        self.done, self.moves = [0] * len(lanes), [[] for _ in lanes]
+        self.held = {name: _Held(host_value(array)) for name, array in arrays.items()}
+        threads = [
+            threading.Thread(target=self._lane, args=(number,), name=f"remat-pages-{number}", daemon=True)
+            for number in range(len(lanes))
+        ]
+        for thread in threads:
+            thread.start()
+        try:
+            for number, session in enumerate(opened):
+                self._wait(self.spill.waits[number])
+                self._act(number, session)
+            self.buffers.limit(self.spill.room_bytes[-1])
+            self._wait(tuple(map(len, lanes)))
+            self.ended_ns = self._now()
+            return {name: self._output(name, arrays) for name in self.program.outputs}
+        finally:
+            with self.state:
+                self.is_ended = True
+                self.state.notify_all()
+            for thread in threads:
+                thread.join()
+            self._let_go_of_all()
+
+    def record(self) -> RunRecord:
+        """What the run took."""
+        actions = (ActionRecord(*span, (most,), (most,)) for span, most in self.spans)
+        return RunRecord(tuple(actions), self.ended_ns, tuple(span for lane in self.moves for span in lane))
+
+    def _now(self) -> int:
+        return time.perf_counter_ns() - self.began_ns
+
+    def _wait(self, counts: tuple[int, ...]) -> None:
+        """Until so many transfers of each lane are over."""
+
+        def is_ready() -> bool:
+            return self.failure is not None or all(a >= b for a, b in zip(self.done, counts, strict=True))
+
+        with self.state:
+            while not is_ready():
+                self.state.wait()
+            if self.failure is not None:
+                raise self.failure
+
+    def _act(self, number: int, opened: Opened) -> None:
+        """Run one session, and let go of what leaves then."""
+        action = opened.action
+        self.buffers.limit(self.spill.room_bytes[number])
+        begin = self._now()
+        self._call(opened)
+        self.spans.append(((begin, self._now()), self.buffers.most_held_bytes))
+        with self.state:
+            for name in action.drops:
+                self._release(name)
+            for move in self.spill.moves:
+                if move.direction == "read" and move.away_after == number:
+                    self._leave(move.value)
+            self.over = number
+            self.state.notify_all()
+        if not self.is_overlapped:
+            self._wait(tuple(sum(move.after_action <= number for move in lane) for lane in self.spill.lanes))
+
+    def _call(self, opened: Opened) -> None:
+        binding, segment = opened.binding, opened.action.segment
+        with self.state:
+            inputs = [self.held[name] for name in segment.reads]
+        for name, each in zip(segment.reads, inputs, strict=True):
+            binding.bind_ortvalue_input(name, each.value)
+        made = {name: self._room(name) for name in segment.makes}
+        for name, room in made.items():
+            if room is None:
+                binding.bind_output(name, *opened.place)
+            else:
+                binding.bind_ortvalue_output(name, room.value)
+        try:
+            opened.session.run_with_iobinding(binding)
+            own = binding.get_outputs() if None in made.values() else ()
+            theirs = dict(zip(segment.makes, own, strict=True)) if own else {}
+            new = {name: room or _Held(owned(theirs[name])) for name, room in made.items()}
+        except Exception as error:
+            raise _failure(self.program, opened.action, error) from error
+        finally:
+            binding.clear_binding_inputs()
+            binding.clear_binding_outputs()
+        with self.state:
+            self.held |= new
+
+    def _room(self, name: str) -> _Held | None:
+        """A buffer for a value; None where the runtime must make its own."""
+        spec = self.program.values[name]
+        if spec.dtype == "string" or not spec.size_bytes:
+            return None
+        buffer = self.buffers.take(spec.size_bytes)
+        element = numpy_dtype(spec.dtype)
+        array = np.frombuffer(buffer.pages, element, spec.size_bytes // element.itemsize).reshape(spec.shape)
+        return _Held(host_value(array), array, buffer)
+
+    def _release(self, name: str) -> None:
+        """Let go of a value; its buffer may be used again at once. What the caller feeds is the caller's."""
+        each = self.held.pop(name, None)
+        if each is not None and each.buffer is not None:
+            self.buffers.give(each.buffer)
+
+    def _leave(self, name: str) -> None:
+        """The use before a gap is over: let go of the value now, or when its write is over."""
+        if name in self.written:
+            self._release(name)
+        else:
+            self.leaving.add(name)
+
+    def _let_go_of_all(self) -> None:
+        for name in list(self.held):
+            self._release(name)
+
+    def _output(self, name: str, arrays: Mapping[str, Array]) -> Array:
+        if name in arrays:
+            return arrays[name].copy()
+        each = self.held.get(name)
+        if each is None:
+            return np.array(mapped_weight(Path(self.program.folder), self.program.weights[name]))
+        if each.array is None or each.buffer is None:
+            return as_array(each.value)
+        self.buffers.forget(each.buffer)
+        del self.held[name]
+        return each.array
+
+    def _lane(self, lane: int) -> None:
+        """The transfers of one lane, in order."""
+        try:
+            for move in self.spill.lanes[lane]:
+                if not self._may_begin(lane, move):
+                    return
+                begin = self._now()
+                self._transfer(move)
+                self.moves[lane].append((begin, self._now()))
+                with self.state:
+                    if move.direction == "write":
+                        self.written.add(move.value)
+                        if move.value in self.leaving:
+                            self.leaving.discard(move.value)
+                            self._release(move.value)
+                    self.done[lane] += 1
+                    self.state.notify_all()
+        except BaseException as error:
+            with self.state:
+                self.failure = error
+                self.state.notify_all()
+
+    def _may_begin(self, lane: int, move: PageMove) -> bool:
+        """Wait for what comes before a transfer; False: the run is over, or failed."""
+
+        def is_ready() -> bool:
+            others = sum(count for number, count in enumerate(self.done) if number != lane)
+            return self.over >= move.after_action and others >= move.after_others
+
+        with self.state:
+            while not (self.is_ended or self.failure is not None or is_ready()):
+                self.state.wait()
+            return not self.is_ended and self.failure is None
+
+    def _transfer(self, move: PageMove) -> None:
+        if move.direction == "read":
+            made = self._room(move.value)
+            assert made is not None
+            assert made.buffer is not None
+            self.file.read(move.offset, made.buffer.pages, lambda: self.is_ended)
+            with self.state:
+                self.held[move.value] = made
+            return
+        with self.state:
+            each = self.held[move.value]
+        assert each.buffer is not None
+        self.file.write(move.offset, each.buffer.pages, lambda: self.is_ended)
+
+
+def _failure(program: Program, action: SessionAction, error: Exception) -> RematError:
+    """One line that names the session."""
+    number = program.actions.index(action) + 1
+    return RuntimeFailure(f"ONNX Runtime fails in session {number} of {len(program.actions)}: {one_line(error)}")

@@ -1,0 +1,90 @@
+"""How fast a folder takes pages and gives them back, while a processor is busy beside it, as in a run."""
+
+import statistics
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from remat_cli.core.profile import HOST_MEMORY, LinkCost
+from remat_cli.runtime._ort import Advance, ignore_progress, run_fresh
+from remat_cli.runtime.page_buffers import PageBuffers
+from remat_cli.runtime.spill_file import SpillFile
+
+SIZE_BYTES = 64 * 2**20
+LEAST_PASSES, MOST_PASSES, SECONDS = 3, 12, 2.0
+BUSY_ELEMENTS = 512  # of a side of the matrices that keep a processor busy
+
+
+class SpillJob(msgspec.Struct, frozen=True):
+    """A folder that is to be measured."""
+
+    folder: str
+
+
+class SpillTimes(msgspec.Struct, frozen=True):
+    """Seconds that each write and each read of `SIZE_BYTES` took."""
+
+    writes: tuple[float, ...]
+    reads: tuple[float, ...]
+
+
+def measure_spill(folder: str, name: str, advance: Advance = ignore_progress) -> tuple[LinkCost, LinkCost]:
+    """The way out and the way back, in a fresh process: the median pass, since a run meets slow ones too.
+
+    Raises:
+        ConfigError: the folder cannot be written to.
+        RematError: its disk is too full, or failed.
+    """
+    found = run_fresh(time_spill, SpillJob(folder), advance)
+    return _cost(HOST_MEMORY, name, found.writes), _cost(name, HOST_MEMORY, found.reads)
+
+
+def _cost(source: str, target: str, seconds: tuple[float, ...]) -> LinkCost:
+    middle = statistics.median(seconds)
+    noise = 100 * (sorted(seconds)[1] / min(seconds) - 1)
+    return LinkCost(source, target, 0, SIZE_BYTES / middle, noise_percent=round(noise, 2))
+
+
+def time_spill(job: SpillJob, advance: Advance) -> SpillTimes:
+    """Write and read in turns, in this process."""
+    buffer = PageBuffers().take(SIZE_BYTES).pages
+    buffer[:] = np.random.default_rng(0).bytes(SIZE_BYTES)
+    found: dict[str, list[float]] = {"write": [], "read": []}
+    end = time.monotonic() + SECONDS
+    with SpillFile(Path(job.folder), SIZE_BYTES) as file, _Busy():
+        while len(found["write"]) < LEAST_PASSES or (len(found["write"]) < MOST_PASSES and time.monotonic() < end):
+            found["write"].append(_seconds(lambda: file.write(0, buffer)))
+            found["read"].append(_seconds(lambda: file.read(0, buffer)))
+            advance(len(found["write"]), MOST_PASSES)
+    return SpillTimes(tuple(found["write"]), tuple(found["read"]))
+
+
+def _seconds(do: Callable[[], Any]) -> float:
+    begin = time.perf_counter()
+    do()
+    return time.perf_counter() - begin
+
+
+class _Busy:
+    """A thread that multiplies matrices during a block."""
+
+    def __init__(self) -> None:
+        self._is_over = threading.Event()
+        self._thread = threading.Thread(target=self._work, daemon=True)
+
+    def __enter__(self) -> None:
+        self._thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._is_over.set()
+        self._thread.join()
+
+    def _work(self) -> None:
+        matrix = np.ones((BUSY_ELEMENTS, BUSY_ELEMENTS), np.float32)
+        while not self._is_over.is_set():
+            matrix @ matrix

@@ -1,0 +1,48 @@
+"""Memories that values may wait in, as users write them."""
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from remat_cli.base.errors import ConfigError
+from remat_cli.base.units import parse_bytes
+from remat_cli.core.spill import DISK, SpillSpec
+
+
+def parse_spill(value: object) -> SpillSpec:
+    """The memory that `disk:DIR` stands for, or a mapping with its folder, its budget and bandwidths.
+
+    Raises:
+        ConfigError: it is neither, a figure cannot be, or the folder is not there.
+    """
+    if isinstance(value, SpillSpec):
+        return value
+    spec = _described(value) if isinstance(value, dict) else _named(str(value))
+    path = Path(spec.folder).expanduser()
+    if not path.is_dir():
+        raise ConfigError(f"spill {spec.name}: folder {path} does not exist: create it")
+    return msgspec.structs.replace(spec, folder=str(path.resolve()))
+
+
+def _named(text: str) -> SpillSpec:
+    kind, _, folder = text.partition(":")
+    if kind != DISK or not folder:
+        raise ConfigError(f"spill '{text}' is no memory to page to: write disk:DIR, with a folder of a fast disk")
+    return SpillSpec(folder)
+
+
+def _described(values: dict[Any, Any]) -> SpillSpec:
+    try:
+        spec = msgspec.convert(values, SpillSpec, strict=False)
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"spill: {error}") from None
+    for key in ("write_bytes_per_second", "read_bytes_per_second"):
+        rate = getattr(spec, key)
+        if rate is not None and not 0 < rate < float("inf"):
+            raise ConfigError(f"spill: {key} = {rate} must be above 0")
+    if (spec.write_bytes_per_second is None) != (spec.read_bytes_per_second is None):
+        raise ConfigError("spill: give write_bytes_per_second and read_bytes_per_second, or neither")
+    if spec.budget is not None:
+        parse_bytes(spec.budget)
+    return spec

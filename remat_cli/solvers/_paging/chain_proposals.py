@@ -1,0 +1,47 @@
+"""Plans on the chain of blocks that `rotor` sees, as schedules of ops to be paged."""
+
+from collections.abc import Callable, Iterator
+
+from remat_cli.core.plan import Schedule
+from remat_cli.core.problem import Problem
+from remat_cli.solvers._chains.blocks import Blocks, find_blocks, spell_out
+from remat_cli.solvers._chains.candidates import cleaned
+from remat_cli.solvers._paging.chain_plan import ChainPlan
+from remat_cli.solvers._paging.paged_blocks import paged_blocks
+from remat_cli.solvers._paging.paged_chain import PagedChain
+from remat_cli.solvers._paging.pager import PagingProposal
+from remat_cli.solvers._paging.question import PagingQuestion
+from remat_cli.solvers._sharing import condense
+from remat_cli.solvers.base import Limits
+
+PlanChain = Callable[[PagedChain], ChainPlan | None]
+
+
+def no_chain(problem: Problem) -> str | None:
+    """None, or why a problem of one device is no chain of blocks."""
+    if len(problem.devices) > 1:
+        return "it plans for one device"
+    condensed = condense(problem)
+    found = find_blocks(condensed.problem, "free")
+    return condensed.in_original_terms(found) if isinstance(found, str) else None
+
+
+def chain_proposals(
+    source: str, question: PagingQuestion, limits: Limits, plan_chain: PlanChain
+) -> Iterator[PagingProposal]:
+    """The plan on the chain, spelled out; nothing where there is none."""
+    condensed = condense(question.problem)
+    blocks = find_blocks(condensed.problem, limits.order)
+    if not isinstance(blocks, Blocks):
+        return
+    plan = plan_chain(paged_blocks(blocks, question.memory.link))
+    if plan is None:
+        return
+    ops = spell_out(blocks, (*plan.forward, *plan.backward))
+    spelled = cleaned(condensed.problem, ops, limits.order)
+    yield PagingProposal(source, condensed.expand(spelled, judge=limits.judge))
+
+
+def baseline_order(problem: Problem) -> Schedule:
+    """Every op once, as the model has them."""
+    return Schedule.of_ops(tuple(range(len(problem.ops))))

@@ -1,0 +1,47 @@
+"""What pagers take and give: solvers of plans that page have an interface of their own."""
+
+from dataclasses import dataclass, field
+from typing import ClassVar, Protocol
+
+from remat_cli.core.paged_plan import PagedPlan
+from remat_cli.core.paged_sessions import SessionCosts
+from remat_cli.core.plan import Plan
+from remat_cli.core.problem import Problem
+from remat_cli.core.spill import SpillMemory
+from remat_cli.solvers.base import Limits
+
+
+@dataclass(frozen=True)
+class PagingQuestion:
+    """A problem of one device, the memory that it may page to, and what sessions cost."""
+
+    problem: Problem
+    memory: SpillMemory
+    costs: SessionCosts
+
+
+class Pager(Protocol):
+    """A frozen msgspec Struct whose fields are its options, like a solver."""
+
+    name: ClassVar[str]
+    summary: ClassVar[str]
+    takes: ClassVar[str]
+    proves: ClassVar[str]
+
+    def supports(self, problem: Problem) -> str | None:
+        """None, or the reason why this pager cannot take the problem."""
+        ...
+
+    def page(self, question: PagingQuestion, limits: Limits) -> "PagingFound":
+        """The best plan that it finds within the limits."""
+        ...
+
+
+@dataclass(frozen=True)
+class PagingFound:
+    """A plan of ops and how it is paged; both None where nothing fits. `bound_ns` holds for its order and sessions."""
+
+    plan: Plan | None = None
+    paged: PagedPlan | None = None
+    seconds_to_best: float | None = None
+    facts: dict[str, object] = field(default_factory=dict)

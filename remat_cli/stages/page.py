@@ -1,0 +1,116 @@
+"""Plans that page: the fastest within the budget of those that keep, recompute and page, cut into sessions."""
+
+import time
+from dataclasses import replace
+
+import msgspec
+
+from remat_cli.base import progress as stages
+from remat_cli.base.errors import ConfigError
+from remat_cli.base.progress import Progress, aside
+from remat_cli.core.floor import working_set_floor
+from remat_cli.core.paged_plan import PagedPlan
+from remat_cli.core.paged_sessions import SessionCosts, own_sizes
+from remat_cli.core.problem import Problem
+from remat_cli.core.segments import Cut
+from remat_cli.core.solver_run import ProvedFloor, SolverRun, Status
+from remat_cli.solvers._paging.question import PagingFound, PagingQuestion
+from remat_cli.stages.ask import CompileRequest, ask
+from remat_cli.stages.planned import PlannedModel
+from remat_cli.stages.platform import Platform
+from remat_cli.stages.prepare import Prepared
+from remat_cli.stages.solve import BudgetAnswer, BudgetQuestion, Search, answer, refusal
+from remat_cli.stages.write import write_within_budget
+
+AUTO = "auto"
+WITHOUT_SHARE = 0.3  # of the time limit, for a plan that pages nothing
+
+
+def plan_paging(prepared: Prepared, platform: Platform, request: CompileRequest, progress: Progress) -> PlannedModel:
+    """The best plan that pages; under `auto` one that only recomputes, as one model, where that is no slower.
+
+    Raises:
+        ConfigError: the solver does not take the model, or the budget is one that paging cannot be asked for.
+    """
+    search, question = request.search, ask(platform, request)
+    assert search.pager is not None
+    if question.least:
+        raise ConfigError(f"budget '{question.text}' is not found with --spill: write bytes, or a share such as 50%")
+    if reason := search.pager.supports(question.problem):
+        raise ConfigError(f"solver {search.pager.name} cannot take this model: {reason}")
+    without = None
+    if search.pager.name == AUTO:
+        without = _without_paging(prepared, platform, question, search.share(WITHOUT_SHARE), progress)
+        search = search.share(1 - WITHOUT_SHARE)
+    paged = _paged(prepared, platform, question, search, progress)
+    if without is None or without.written is None:
+        return paged
+    if paged.paged is None or without.plan.time_ns <= paged.paged.paging.time_ns:
+        return without
+    return replace(paged, without_paging_ns=without.plan.time_ns)
+
+
+def _without_paging(
+    prepared: Prepared, platform: Platform, question: BudgetQuestion, search: Search, progress: Progress
+) -> PlannedModel | None:
+    """A plan that recomputes and pages nothing; None where the solver does not take the model."""
+    if refusal(question.problem, search.solver, question.names):
+        return None
+    first = PlannedModel(prepared, replace(platform, spill=None), answer(question, search, aside(progress)), prepared)
+    return write_within_budget(first, search, aside(progress))
+
+
+def _paged(
+    prepared: Prepared, platform: Platform, question: BudgetQuestion, search: Search, progress: Progress
+) -> PlannedModel:
+    progress.stage(stages.SOLVING)
+    pager, spill = search.pager, platform.spill
+    assert pager is not None
+    assert spill is not None
+    begin = time.monotonic()
+    limits = replace(search.limits, should_stop=progress.should_stop, started=begin)
+    costs = SessionCosts(own_sizes(platform.graph, question.problem), platform.profile.call_ns)
+    found = pager.page(PagingQuestion(question.problem, spill, costs), limits)
+    found = _within(found, spill.budget_bytes)
+    run = SolverRun(
+        solver=pager.name,
+        seed=limits.seed,
+        options=msgspec.to_builtins(pager),
+        status=_status(question.problem, found),
+        space="first_in_order" if pager.name != AUTO else "free",
+        floor=_floor(question.problem),
+        plan=found.plan,
+        bound_ns=question.problem.baseline_time_ns,
+        seconds=time.monotonic() - begin,
+        seconds_to_best=found.seconds_to_best,
+        facts=found.facts,
+    )
+    cut = None if found.paged is None else _cut(question.problem, found.paged)
+    return PlannedModel(prepared, platform, BudgetAnswer(question, run), prepared, cut=cut, paged=found.paged)
+
+
+def _within(found: PagingFound, most_bytes: int | None) -> PagingFound:
+    """Nothing, where the other memory has too little room for the plan."""
+    paged = found.paged
+    if paged is None or most_bytes is None or paged.paging.file_bytes <= most_bytes:
+        return found
+    return replace(found, plan=None, paged=None, facts={**found.facts, "file_bytes": paged.paging.file_bytes})
+
+
+def _status(problem: Problem, found: PagingFound) -> Status:
+    if found.paged is not None:
+        is_least = found.paged.paging.time_ns <= problem.baseline_time_ns
+        return Status.OPTIMAL if is_least else Status.FEASIBLE
+    is_impossible = working_set_floor(problem).bytes[0] > problem.memories[0].budget_bytes
+    return Status.INFEASIBLE if is_impossible else Status.NOT_FOUND
+
+
+def _floor(problem: Problem) -> ProvedFloor:
+    floor = working_set_floor(problem)
+    return ProvedFloor(floor.bytes[0], () if floor.ops[0] is None else (floor.ops[0],))
+
+
+def _cut(problem: Problem, paged: PagedPlan) -> Cut:
+    """The sessions with what is held while each runs, fixed part included."""
+    fixed = problem.memories[0].fixed_bytes
+    return msgspec.structs.replace(paged.sessions.cut, memory_bytes=(tuple(fixed + held for held in paged.held_bytes),))

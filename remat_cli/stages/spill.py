@@ -1,0 +1,66 @@
+"""The memory that values may wait in: what it takes to write and read it, measured once for each disk."""
+
+import os
+from dataclasses import replace
+
+from remat_cli.base import progress as stages
+from remat_cli.base.errors import ConfigError
+from remat_cli.base.progress import Progress
+from remat_cli.base.units import parse_bytes
+from remat_cli.core.conditions import Conditions
+from remat_cli.core.profile import HOST_MEMORY, LinkCost
+from remat_cli.core.spill import SpillMemory, SpillSpec
+from remat_cli.runtime.profile_cache import ProfileCache, cpu_name
+from remat_cli.runtime.spill_speed import measure_spill
+from remat_cli.stages.platform import Platform
+
+
+def with_spill(platform: Platform, conditions: Conditions, progress: Progress) -> Platform:
+    """The platform with the memory that values may wait in.
+
+    Raises:
+        ConfigError: its folder cannot be written to.
+        RematError: its disk is too full, or failed.
+    """
+    spec = conditions.spill
+    if spec is None:
+        return platform
+    links = _links(spec, conditions, progress)
+    return replace(platform, links=links, spill=_memory(spec, links))
+
+
+def _links(spec: SpillSpec, conditions: Conditions, progress: Progress) -> tuple[LinkCost, LinkCost]:
+    """The way out and the way back, as described, from the cache, or measured."""
+    out, back = (HOST_MEMORY, spec.name), (spec.name, HOST_MEMORY)
+    if spec.write_bytes_per_second is not None and spec.read_bytes_per_second is not None:
+        described = (spec.write_bytes_per_second, spec.read_bytes_per_second)
+        return LinkCost(*out, 0, described[0], measured=False), LinkCost(*back, 0, described[1], measured=False)
+    keys = tuple(f"pages {way} {_disk_of(spec)} {cpu_name()}" for way in ("out", "back"))
+    with ProfileCache(conditions.cache_dir) as cache:
+        known = cache.link(keys[0], out), cache.link(keys[1], back)
+        if known[0] is not None and known[1] is not None:
+            return known[0], known[1]
+        progress.stage(stages.PROFILING)
+        found = measure_spill(spec.folder, spec.name, progress.advance)
+        for key, link in zip(keys, found, strict=True):
+            cache.store_link(key, link)
+    return found
+
+
+def _disk_of(spec: SpillSpec) -> str:
+    """What tells one disk from another: the number of its file system."""
+    try:
+        return str(os.stat(spec.folder).st_dev)
+    except OSError as error:
+        raise ConfigError(f"spill {spec.name}: {error.strerror}") from None
+
+
+def _memory(spec: SpillSpec, links: tuple[LinkCost, LinkCost]) -> SpillMemory:
+    """The same as plans keep it."""
+    return SpillMemory(
+        folder=spec.folder,
+        write_bytes_per_second=links[0].bytes_per_second,
+        read_bytes_per_second=links[1].bytes_per_second,
+        budget_bytes=None if spec.budget is None else parse_bytes(spec.budget),
+        is_duplex=spec.is_duplex,
+    )

@@ -1,0 +1,296 @@
+"""Training steps that page to a folder: planned, run, verified; and what happens when they are stopped."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from msgspec.structs import replace
+
+import remat_cli
+from remat_cli.base.errors import ConfigError, ModelError, RematError
+from remat_cli.core.plan_file import write_plan
+from remat_cli.core.plan_reader import read_plan
+from remat_cli.core.program import Program
+from remat_cli.runtime.feeds import feeds_of
+from remat_cli.runtime.paged_run import PagedRunner
+from remat_cli.runtime.segment_memory import see_memory
+from remat_cli.runtime.segment_run import ProgramJob, time_runs_here
+from remat_cli.runtime.spill_file import SpillFile
+from tests.stages.paged_steps import paged, training_step
+
+REPEATED = """
+import sys, numpy as np, remat_cli
+with remat_cli.load(sys.argv[1]) as plan:
+    feeds = dict(np.load(sys.argv[2]))
+    print("ready", flush=True)
+    for _ in range(10000):
+        plan.run(feeds)
+"""
+
+
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(remat_cli.__file__).parents[1])}
+
+
+@pytest.fixture(scope="module")
+def step(tmp_path_factory) -> Path:
+    return training_step(tmp_path_factory.mktemp("step"))
+
+
+@pytest.fixture(scope="module")
+def verified(step):
+    """A plan that pages, verified."""
+    return paged(step, verify="fast")
+
+
+@pytest.fixture(scope="module")
+def plan_path(verified) -> Path:
+    return Path(verified.plan)
+
+
+@pytest.fixture(scope="module")
+def feeds(plan_path):
+    with remat_cli.load(plan_path) as plan:
+        return feeds_of(plan.program.inputs, None, None, 0, {})
+
+
+def pages_folder(plan: Path) -> Path:
+    return plan.parent / "pages"
+
+
+def test_a_verified_plan_keeps_bits_and_bytes(verified):
+    seen, paging = verified.verification, verified.paging
+    assert verified.exit_code == 0
+    assert seen.outputs_identical
+    assert seen.measured_peak_bytes == seen.predicted_peak_bytes
+    assert seen.measured_peak_bytes["cpu"] <= verified.solution.budget_bytes < verified.solution.baseline_peak_bytes
+    assert paging.written_bytes > 0
+    assert seen.paging.planned_stall_ns == paging.stall_ns
+    assert seen.paging.resident is not None
+    assert any("pages" in line and "disk:" in line for line in verified.lines(remat_cli_style()))
+
+
+def remat_cli_style():
+    from remat_cli.report.style import Style
+
+    return Style()
+
+
+def test_every_session_holds_what_was_planned(plan_path, feeds):
+    with remat_cli.load(plan_path) as plan:
+        program = plan.program
+        seen = see_memory(program, feeds)
+        (fixed,) = program.planned_fixed_bytes
+        planned = [action.planned_bytes[0] - fixed for action in program.actions]
+        assert [held for (held,) in seen.action_bytes] <= planned
+        assert max(held for (held,) in seen.action_bytes) <= max(planned)
+        first, second = plan.run(feeds), plan.run(feeds)
+        assert all(first[name].tobytes() == second[name].tobytes() for name in first)
+        assert not list(pages_folder(plan_path).iterdir())
+
+
+def test_waiting_for_each_transfer_gives_the_same_bits(plan_path, feeds):
+    with remat_cli.load(plan_path) as plan:
+        with PagedRunner(plan.program, is_overlapped=False) as alone:
+            waited = alone.run(feeds)
+        beside = plan.run(feeds)
+    assert all(beside[name].tobytes() == waited[name].tobytes() for name in beside)
+
+
+def test_a_run_is_told_with_its_transfers(plan_path, tmp_path):
+    trace = tmp_path / "trace.json"
+    report = remat_cli.run(plan_path, repeat=1, trace=trace)
+    assert report.exit_code == 0
+    assert report.pages.moves == len(read_plan(plan_path).paging.rules.lanes[0])
+    events = json.loads(trace.read_text())["traceEvents"]
+    tracks = {event["args"]["name"] for event in events if event["name"] == "thread_name"}
+    assert any(name.startswith("writes disk:") for name in tracks)
+    assert any(name.startswith("reads disk:") for name in tracks)
+    moved = [event for event in events if event["ph"] == "X" and event["name"].startswith(("write ", "read "))]
+    assert len(moved) == 2 * report.pages.moves
+
+
+def test_a_budget_is_not_enforced_where_there_is_no_arena(plan_path):
+    with pytest.raises(ConfigError, match="no arena to cap"):
+        remat_cli.run(plan_path, enforce_budget=True)
+
+
+def test_inspect_says_what_pages_and_when(plan_path):
+    report = remat_cli.inspect(plan_path)
+    assert report.paging.written_bytes == read_plan(plan_path).paging.written_bytes
+    assert all(each.read_ns[0] >= each.written_ns[1] for each in report.paging.tensors)
+    assert report.fits
+
+
+@pytest.mark.slow
+def test_verify_runs_it_again(plan_path):
+    report = remat_cli.verify(plan_path, verify="fast")
+    assert report.exit_code == 0
+    assert report.verification.paging.read_bytes == read_plan(plan_path).paging.read_bytes
+
+
+@pytest.mark.slow
+def test_auto_is_no_slower_than_what_it_chooses_from(step, verified, tmp_path):
+    best = paged(step, "auto", solver="auto", time_limit="6s")
+    without = remat_cli.compile(
+        step, budget="50%", verify=False, split="off", time_limit="3s", output=tmp_path / "w.onnx"
+    )
+    times = [report.solution.time for report in (verified, without) if report.solution.time is not None]
+    # plans are made from the same cached profile; what is left is that each solver's search ends somewhere
+    assert best.solution.time <= 1.02 * min(times)
+
+
+def test_a_plan_that_was_changed_is_refused(plan_path, tmp_path):
+    plan = read_plan(plan_path)
+    changed = replace(plan, paging=replace(plan.paging, stall_ns=plan.paging.stall_ns + 1))
+    write_plan(tmp_path / "changed.json", changed)
+    with pytest.raises(ModelError, match=r"paging.stall_ns"):
+        read_plan(tmp_path / "changed.json")
+    other = replace(plan, solved=replace(plan.solved, time_ns=plan.solved.time_ns + 1))
+    write_plan(tmp_path / "other.json", other)
+    with pytest.raises(ModelError, match="judge of paging"):
+        read_plan(tmp_path / "other.json")
+
+
+def test_a_disk_that_fails_ends_the_run_in_one_line(plan_path, feeds, monkeypatch):
+    with remat_cli.load(plan_path) as plan:
+        expected = plan.run(feeds)
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "pwrite", lambda *_: (_ for _ in ()).throw(OSError(5, "Input/output error")))
+            with pytest.raises(RematError, match=r"spill disk:.*writing failed: Input/output error"):
+                plan.run(feeds)
+        again = plan.run(feeds)
+        assert all(expected[name].tobytes() == again[name].tobytes() for name in expected)
+
+
+def test_a_slow_disk_is_waited_for(plan_path, feeds, monkeypatch):
+    write = SpillFile.write
+
+    def slow(self, offset, buffer, is_over=lambda: False):
+        time.sleep(0.01)
+        write(self, offset, buffer, is_over)
+
+    with remat_cli.load(plan_path) as plan:
+        expected = plan.run(feeds)
+        monkeypatch.setattr(SpillFile, "write", slow)
+        found, record = plan._runner.run_recorded(feeds)
+        assert all(expected[name].tobytes() == found[name].tobytes() for name in expected)
+        most = plan.program.spill.room_bytes
+        assert all(a.before_bytes[0] <= room for a, room in zip(record.actions, most[:-1], strict=True))
+
+
+def test_a_folder_that_has_gone_is_one_line(plan_path, tmp_path):
+    plan = read_plan(plan_path)
+    memory = replace(plan.paging.memory, folder=str(tmp_path / "gone"))
+    moved = tmp_path / "moved.json"
+    model = plan_path.parent / plan.output.path
+    output = replace(plan.output, path=str(model))
+    write_plan(moved, replace(plan, output=output, paging=replace(plan.paging, memory=memory)))
+    with pytest.raises(ConfigError, match=r"spill disk:.*gone: a file of .* cannot be made: No such file"):
+        remat_cli.load(moved)
+
+
+@contextlib.contextmanager
+def started(plan_path: Path, feeds, tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that runs the plan over and over, killed at the end."""
+    file = tmp_path / "feeds.npz"
+    np.savez(file, **feeds)
+    command = [sys.executable, "-c", REPEATED, str(plan_path), str(file)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=ENVIRONMENT) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+@pytest.mark.parametrize(
+    "moment", [0.13, *(pytest.param(at, marks=pytest.mark.slow) for at in (0.0, 0.05, 0.21, 0.34))]
+)
+def test_a_run_that_is_killed_leaves_no_pages(plan_path, feeds, tmp_path, moment):
+    with started(plan_path, feeds, tmp_path) as process:
+        time.sleep(moment)
+        process.send_signal(signal.SIGKILL)
+        assert process.wait() == -signal.SIGKILL
+    assert not list(pages_folder(plan_path).iterdir())
+
+
+def test_two_runs_at_once_do_not_meet(plan_path, feeds, tmp_path):
+    with remat_cli.load(plan_path) as plan:
+        expected = plan.run(feeds)
+        with started(plan_path, feeds, tmp_path):
+            for _ in range(3):
+                found = plan.run(feeds)
+                assert all(expected[name].tobytes() == found[name].tobytes() for name in expected)
+
+
+def test_a_disk_without_room_is_one_line_and_leaves_nothing(plan_path, feeds):
+    script = (
+        "import resource, sys, remat_cli\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (2**20, 2**20))\n"
+        "from remat_cli.runtime.spill_file import SpillFile\n"
+        "from pathlib import Path\n"
+        "from remat_cli.core.plan_reader import read_plan\n"
+        "paging = read_plan(Path(sys.argv[1])).paging\n"
+        "SpillFile(Path(paging.memory.folder), paging.file_bytes)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(plan_path)], capture_output=True, text=True, env=ENVIRONMENT, check=False
+    )
+    assert "there is no room for" in done.stderr.splitlines()[-1]
+    assert not list(pages_folder(plan_path).iterdir())
+
+
+def test_one_process_may_time_a_plan(plan_path, feeds):
+    with remat_cli.load(plan_path) as plan:
+        program: Program = plan.program
+        from remat_cli.runtime._ort import pack_all
+
+        found = time_runs_here(ProgramJob(program, pack_all(feeds), 2, is_overlapped=False), lambda *_: None)
+    assert found.is_repeatable
+    assert all(len(run.moves) == len(program.spill.moves) for run in found.runs)
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        ({"spill": "floppy:/x"}, "write disk:DIR"),
+        ({"spill": "disk:/no/such/folder"}, "does not exist: create it"),
+        ({"spill": "disk:/tmp", "budget": "min"}, "is not found with --spill"),
+        ({"spill": "disk:/tmp", "solver": "revolve"}, "no solver named 'revolve' plans with --spill"),
+        ({"solver": "pofo"}, "add --spill disk:DIR"),
+        ({"spill": "disk:/tmp", "budget": "1GiB", "budget_scope": "process"}, "does not go with --spill"),
+    ],
+)
+def test_what_cannot_be_asked_for_is_one_line(step, tmp_path, words, reason):
+    with pytest.raises(ConfigError, match=re.escape(reason)):
+        remat_cli.compile(step, output=tmp_path / "x.onnx", verify=False, **{"budget": "50%", **words})
+
+
+def test_a_budget_that_holds_everything_pages_nothing(step):
+    report = paged(step, "all", solver="auto", budget="100%", time_limit="1s")
+    assert report.exit_code == 0
+    assert any("nothing pages" in warning for warning in report.warnings)
+    assert read_plan(Path(report.plan)).paging is None
+
+
+def test_a_file_that_may_not_hold_the_pages_is_no_plan(step, tmp_path):
+    folder = tmp_path / "pages"
+    folder.mkdir()
+    spill = {"folder": str(folder), "budget": "64KiB", "write_bytes_per_second": 1e9, "read_bytes_per_second": 1e9}
+    report = remat_cli.compile(
+        step, budget="50%", solver="greedy-paging", verify=False, spill=spill, output=tmp_path / "x.onnx"
+    )
+    assert report.exit_code == 4
+    assert report.output is None

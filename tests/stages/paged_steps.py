@@ -1,0 +1,27 @@
+"""A small training step, compiled to page to a folder whose bandwidths are given, so that nothing is measured of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import remat_cli
+
+SAMPLES = Path(__file__).resolve().parents[2] / "sample_models"
+RATE = 2e9
+
+
+def training_step(folder: Path) -> Path:
+    """The training step of the chain of the sample models."""
+    step = folder / "chain.train.onnx"
+    remat_cli.train(SAMPLES / "chain.onnx", loss="mse", output=step)
+    return step
+
+
+def paged(step: Path, name: str = "paged", **words: Any) -> Any:
+    """The report of a compile with `--spill` to a folder beside the step; unverified unless asked for."""
+    asked = {"budget": "50%", "solver": "paging", "time_limit": "2s", "verify": False, **words}
+    folder = step.parent / "pages"
+    folder.mkdir(exist_ok=True)
+    spill = {"folder": str(folder), "write_bytes_per_second": RATE, "read_bytes_per_second": RATE}
+    return remat_cli.compile(step, spill=spill, output=step.with_name(f"{name}.onnx"), **asked)
