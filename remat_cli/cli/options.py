@@ -130,6 +130,10 @@ solver_options = _group(
     gap_option,
 )
 
+partition_options = _group(
+    _option("--time-limit", metavar="T", help="Stop planning after 30s, 2m or 500ms. [30s]"),
+)
+
 split_options = _group(
     _option(
         "--split",

@@ -12,6 +12,9 @@ from remat_cli.core.program import InputSpec
 from remat_cli.core.simulate_pipeline import PipelineRun, simulate_pipeline
 
 FORMAT, VERSION = "remat-pipeline", 1
+SCHEDULE_FILE = "schedule.json"
+METHODS = ("auto", "1f1b-star", "madpipe", "pipeline-ilp", "pipedream")
+"""Ways to plan a pipeline; the planners are in `solvers/_pipeline`."""
 
 
 class SessionFile(msgspec.Struct, frozen=True):

@@ -1,7 +1,7 @@
 """From a model to stages on several devices: profiled, laid along a line, planned, judged, written."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -14,6 +14,9 @@ from remat_cli.core.conditions import Conditions
 from remat_cli.core.line import Line, StepLinks, lay_out, merge_places
 from remat_cli.core.pipeline import PeriodicSchedule, PipelineChain
 from remat_cli.core.pipeline_file import (
+    SCHEDULE_FILE,
+    DeviceLoad,
+    LinkLoad,
     PipelineBounds,
     PipelineFile,
     PipelineRequest,
@@ -45,8 +48,7 @@ from remat_cli.stages.profile import profile_model
 MOST_BLOCKS = 48
 FINE_BLOCKS = 192
 MOST_TRIES = 6
-FINEST_PLACES = 2000
-SCHEDULE_FILE = "schedule.json"
+FINEST_PLACES = 300
 
 
 @dataclass(frozen=True)
@@ -79,6 +81,7 @@ class Shortage:
     first_op: str
     last_op: str
     alone_bytes: int
+    is_impossible: bool
 
 
 @dataclass(frozen=True)
@@ -90,8 +93,14 @@ class PlannedPipeline:
     chain: PipelineChain
     schedule: PeriodicSchedule
     run: PipelineRun
+    loads: tuple[DeviceLoad, ...]
     bounds: PipelineBounds
-    parts: tuple[StageParts, ...] = field(default=())
+    parts: tuple[StageParts, ...]
+
+    @property
+    def links(self) -> tuple[LinkLoad, ...]:
+        """What crosses between devices."""
+        return link_loads(self.chain, self.schedule)
 
 
 def lay(path: Path, conditions: Conditions, bytes_per_second: float, work: Path, progress: Progress) -> LaidModel:
@@ -151,38 +160,66 @@ def plan_pipeline(
     loads = place_times(line, laid.costs.times_ns)
     for most in (MOST_BLOCKS, FINE_BLOCKS):
         ends = merge_places(line, loads, blocks_of(request.method, most))
-        chain, memory = laid.chain(ends), request.memory_bytes
-        for _ in range(MOST_TRIES):
-            question = PipelineQuestion(chain, request.devices, memory, effort)
-            plan = plan_stages(question, request.method)
-            if plan.schedule is None:
-                break
-            last = tuple(ends[stage.last - 1] for stage in plan.stages)
-            whole = laid.chain(last)
-            run, _ = device_loads(whole, plan.schedule)
-            excess = max(run.peak_bytes.values()) - request.memory_bytes
-            if excess <= 0:
-                least_ns, least = lower_bounds(chain, request.devices)
-                proved = plan.bound if memory == request.memory_bytes else None
-                bounds = PipelineBounds(least_ns, least, proved)
-                return PlannedPipeline(laid, last, whole, plan.schedule, run, bounds, stages_between(line, last))
-            memory -= excess
-        if blocks_of(request.method, FINE_BLOCKS) == len(ends) or len(ends) < most:
+        found = _planned(laid, ends, request, effort)
+        if found is not None:
+            return found
+        if len(ends) < most:
             break
-    return _shortage(laid, ends, request)
+    return _shortage(laid, request)
 
 
-def _shortage(laid: LaidModel, ends: tuple[int, ...], request: PipelineRequest) -> Shortage:
+def _planned(
+    laid: LaidModel, ends: tuple[int, ...], request: PipelineRequest, effort: ProgramEffort
+) -> PlannedPipeline | None:
+    """A plan whose stages are made of these blocks."""
+    chain, memory = laid.chain(ends), request.memory_bytes
+    for _ in range(MOST_TRIES):
+        plan = plan_stages(PipelineQuestion(chain, request.devices, memory, effort), request.method)
+        if plan.schedule is None:
+            break
+        last = tuple(ends[stage.last - 1] for stage in plan.stages)
+        whole = laid.chain(last)
+        run, loads = device_loads(whole, plan.schedule)
+        excess = max(run.peak_bytes.values()) - request.memory_bytes
+        if excess <= 0:
+            bounds = _bounds(laid, request, plan.bound if memory == request.memory_bytes else None)
+            return PlannedPipeline(
+                laid, last, whole, plan.schedule, run, loads, bounds, stages_between(laid.line, last)
+            )
+        memory -= excess
+    return None
+
+
+def _finest(laid: LaidModel) -> tuple[tuple[int, ...], bool]:
+    """Ends of the shortest stages that can be looked at, and whether there are none shorter."""
+    places = len(laid.line.forward)
+    if places <= FINEST_PLACES:
+        return tuple(cut for cut in range(1, places + 1) if cut not in laid.line.glued), True
+    return merge_places(laid.line, place_times(laid.line, laid.costs.times_ns), FINEST_PLACES), False
+
+
+def _bounds(laid: LaidModel, request: PipelineRequest, method_ns: int | None) -> PipelineBounds:
+    """What no schedule of any stages can beat."""
+    loads = place_times(laid.line, laid.costs.times_ns)
+    least_ns = max(*loads, -(-sum(loads) // request.devices))
+    ends, is_whole = _finest(laid)
+    chain = laid.chain(ends)
+    shared = -(-sum(map(sum, zip(chain.weights, chain.saved_bytes, strict=True))) // request.devices)
+    return PipelineBounds(least_ns, lower_bounds(chain, request.devices)[1] if is_whole else shared, method_ns)
+
+
+def _shortage(laid: LaidModel, request: PipelineRequest) -> Shortage:
     """Why nothing fits, by the finest chain that can be looked at."""
-    if len(laid.line.forward) <= FINEST_PLACES:
-        ends = tuple(cut for cut in range(1, len(laid.line.forward) + 1) if cut not in laid.line.glued)
+    ends, is_whole = _finest(laid)
     chain = laid.chain(ends)
     layer, alone = neediest_layer(chain)
-    _, bound = lower_bounds(chain, request.devices)
-    first = ends[layer - 1] if layer else 0
+    bound = _bounds(laid, request, None).memory_bytes
+    contiguous = least_bytes(chain, request.devices)
     is_proved = bound > request.memory_bytes
-    needed = bound if is_proved else max(bound, least_bytes(chain, request.devices))
-    return Shortage(needed, is_proved, laid.op_at(first), laid.op_at(ends[layer] - 1), alone)
+    is_impossible = is_proved or (request.method == "1f1b-star" and is_whole and contiguous > request.memory_bytes)
+    first = ends[layer - 1] if layer else 0
+    ends_of = laid.op_at(first), laid.op_at(ends[layer] - 1)
+    return Shortage(bound if is_proved else contiguous, is_proved, *ends_of, alone, is_impossible)
 
 
 def write_pipeline(planned: PlannedPipeline, request: PipelineRequest, model: Path, folder: Path) -> PipelineFile:
@@ -200,7 +237,6 @@ def write_pipeline(planned: PlannedPipeline, request: PipelineRequest, model: Pa
             record = _with_update(record, part, laid, pieces, (number, folder))
             record = _with_first(record, first, number, folder)
         records.append(record)
-    _, loads = device_loads(planned.chain, planned.schedule)
     told = told_inputs(prepared.source.ir)
     if told:
         write_arrays(folder / "told.npz", told)
@@ -221,8 +257,8 @@ def write_pipeline(planned: PlannedPipeline, request: PipelineRequest, model: Pa
         optimization=prepared.conditions.optimization,
         custom_ops=prepared.conditions.custom_ops,
         stages=tuple(records),
-        devices=loads,
-        links=link_loads(planned.chain, planned.schedule),
+        devices=planned.loads,
+        links=planned.links,
         chain=planned.chain,
         schedule=planned.schedule,
     )
