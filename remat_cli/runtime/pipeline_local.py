@@ -1,36 +1,18 @@
 """Stages of a pipeline one after another in this process: the reference for what a cluster computes, bit by bit."""
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import msgspec
-
 from remat_cli.core.pipeline_file import PipelineFile
-from remat_cli.core.pipeline_orders import Turn
+from remat_cli.core.pipeline_orders import Turn, TurnSpan
 from remat_cli.runtime._ort import Array
 from remat_cli.runtime.session import SessionSettings
 from remat_cli.runtime.stage_runner import Arrays, StageRunner
 
 Feed = Callable[[int], Mapping[str, Array]]
 """Inputs of the model by number of the micro-batch."""
-
-
-class TurnSpan(msgspec.Struct, frozen=True):
-    """When a turn was run, in nanoseconds since the first, and what was held then.
-
-    `alive` is how many micro-batches its stage kept, `resident_bytes` the resident memory of its process.
-    """
-
-    device: int
-    stage: int
-    kind: str
-    batch: int
-    start_ns: int
-    end_ns: int
-    alive: int
-    resident_bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -62,7 +44,9 @@ def session_settings(plan: PipelineFile, threads: int) -> SessionSettings:
     return SessionSettings(intra_op_threads=threads, custom_ops=plan.custom_ops)
 
 
-def run_locally(plan: PipelineFile, folder: Path, request: PipelineRunRequest, threads: int = 0) -> Iterator[BlockRun]:
+def run_locally(
+    plan: PipelineFile, folder: Path, request: PipelineRunRequest, threads: int = 0
+) -> Generator[BlockRun, None, None]:
     """Run every micro-batch through all stages before the next one; an update is of use when the plan says.
 
     Raises:
