@@ -7,6 +7,7 @@ decide anything. What passes between stages goes from actor to actor, not throug
 import contextlib
 import importlib
 import logging
+import math
 import os
 import socket
 import time
@@ -62,7 +63,11 @@ def import_ray() -> ModuleType:
         os.putenv(name, value)
     os.environ.update(SILENT)  # noqa: TID251 - Ray reads both before it starts anything
     try:
-        return importlib.import_module("ray")
+        ray = importlib.import_module("ray")
+        vars(importlib.import_module("ray._private.worker"))["_worker_logs_enabled"] = (
+            False  # else they go to our stdout
+        )
+        return ray
     except ImportError as error:
         raise MissingDependency(
             f'Ray is not installed ({error}): pip install "remat_cli[cluster]", or add --local'
@@ -134,17 +139,19 @@ def cluster(options: ClusterOptions, devices: int) -> Iterator[ModuleType]:
     """Join a cluster, or start one on this machine, for the time of the block; no dashboard, no usage statistics.
 
     Raises:
+        ConfigError: a cluster on this machine lacks a resource that is asked for.
         MissingDependency: Ray is not installed.
         RuntimeFailure: there is no cluster at the address, or Ray does not start.
     """
     ray = import_ray()
+    processors = devices if options.address is not None else _processors(options, devices)
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.CRITICAL, "configure_logging": True}
     try:
         if options.address is not None:
             _knock(options.address)
             ray.init(address=options.address, **quiet)
         else:
-            ray.init(num_cpus=devices, include_dashboard=False, resources=_local(options), **quiet)
+            ray.init(num_cpus=processors, include_dashboard=False, **quiet)
     except Exception as error:
         where = "a local cluster" if options.address is None else f"the cluster at {options.address}"
         line = next(iter(str(error).strip().splitlines()), type(error).__name__)
@@ -166,11 +173,15 @@ def _knock(address: str) -> None:
         socket.create_connection((host, int(port)), CONNECT_SECONDS).close()
 
 
-def _local(options: ClusterOptions) -> dict[str, float]:
-    """What a cluster of this machine alone is said to have: nothing beyond its processors."""
+def _processors(options: ClusterOptions, devices: int) -> int:
+    """How many a cluster of this machine alone is said to have: as many as the actors take.
+
+    Raises:
+        ConfigError: a resource that such a cluster has not.
+    """
     if custom := [name for name in options.resources if name not in ("cpu", "gpu")]:
-        raise ConfigError(f"--resource {custom[0]}: a cluster started here has no such resource; give --address")
-    return {}
+        raise ConfigError(f"--resource {custom[0]}: a cluster of this machine has no such resource; give --address")
+    return math.ceil(devices * options.resources.get("cpu", 1))
 
 
 def run_on_cluster(
