@@ -15,6 +15,7 @@ ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text()
 DEVICES = (ROOT / "docs" / "devices.md").read_text()
 SOLVERS = (ROOT / "docs" / "solvers.md").read_text()
+PIPELINES = (ROOT / "docs" / "pipelines.md").read_text()
 PLANNING = {"compile", "train", "max-batch"}
 
 
@@ -48,8 +49,13 @@ def quick(words: list[str]) -> list[str]:
 
 @pytest.mark.parametrize(
     ("text", "made"),
-    [(README, "memory.svg"), (DEVICES, "placed.svg"), (SOLVERS, "bench/instances/gpt_3_layers_train.json")],
-    ids=["README", "docs/devices", "docs/solvers"],
+    [
+        (README, "memory.svg"),
+        (DEVICES, "placed.svg"),
+        (SOLVERS, "bench/instances/gpt_3_layers_train.json"),
+        (PIPELINES, "trained.npz"),
+    ],
+    ids=["README", "docs/devices", "docs/solvers", "docs/pipelines"],
 )
 def test_the_remat_commands_run_in_the_order_of_the_text(tmp_path, monkeypatch, capsys, text, made):
     for folder in ("sample_models", "examples", "configs/bench", "configs/devices", "bench/instances"):

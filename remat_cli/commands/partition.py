@@ -19,7 +19,7 @@ from remat_cli.settings.settings import Settings
 from remat_cli.solvers._pipeline.integer_program import ProgramEffort
 from remat_cli.stages.pipeline import (
     PlannedPipeline,
-    Shortage,
+    PipelineShortage,
     differing_output,
     lay,
     plan_pipeline,
@@ -49,7 +49,7 @@ def partition_model(path: Path, request: PipelineRequest, settings: Settings, pr
         report = PartitionReport(
             model=str(path), status="planned", is_training=laid.pieces is not None, request=request
         )
-        if isinstance(found, Shortage):
+        if isinstance(found, PipelineShortage):
             report = _lacking(report, found)
         else:
             differs = _written(found, request, path, folder, progress)
@@ -66,7 +66,7 @@ def partition_model(path: Path, request: PipelineRequest, settings: Settings, pr
     return msgspec.structs.replace(report, seconds=time.monotonic() - started)
 
 
-def _lacking(report: PartitionReport, found: Shortage) -> PartitionReport:
+def _lacking(report: PartitionReport, found: PipelineShortage) -> PartitionReport:
     lack = Lack(found.needed_bytes, found.is_proved, found.first_op, found.last_op, found.alone_bytes)
     return msgspec.structs.replace(report, lack=lack, status="impossible" if found.is_impossible else "not_found")
 

@@ -80,7 +80,8 @@ class StageRunner:
             ends_block: whether this is the last forward before an update of which it is part.
         """
         block, batch = turn
-        weights = self._versions[block - self._updates if self._is_late else 1]
+        is_older = self._is_late and self.stage.update is not None and block == self._updates
+        weights = self._versions[0 if is_older else 1]
         here = {**weights, **self._moving, **arrived, **fed}
         made = self._run(self.stage.forward, here)
         here |= made

@@ -70,7 +70,7 @@ class LaidModel:
 
 
 @dataclass(frozen=True)
-class Shortage:
+class PipelineShortage:
     """No plan fits; `needed_bytes` is a lower bound of any plan where `is_proved`, else of plans that were looked at.
 
     `first_op` and `last_op` are the ends of the part of the model that needs most by itself.
@@ -149,7 +149,7 @@ def _remembered(pieces: StepPieces) -> int:
 
 def plan_pipeline(
     laid: LaidModel, request: PipelineRequest, effort: ProgramEffort, progress: Progress
-) -> PlannedPipeline | Shortage:
+) -> PlannedPipeline | PipelineShortage:
     """Plan the stages: what a plan of blocks needs beyond the memory once its stages are whole is kept free next time.
 
     Raises:
@@ -208,7 +208,7 @@ def _bounds(laid: LaidModel, request: PipelineRequest, method_ns: int | None) ->
     return PipelineBounds(least_ns, lower_bounds(chain, request.devices)[1] if is_whole else shared, method_ns)
 
 
-def _shortage(laid: LaidModel, request: PipelineRequest) -> Shortage:
+def _shortage(laid: LaidModel, request: PipelineRequest) -> PipelineShortage:
     """Why nothing fits, by the finest chain that can be looked at."""
     ends, is_whole = _finest(laid)
     chain = laid.chain(ends)
@@ -219,7 +219,7 @@ def _shortage(laid: LaidModel, request: PipelineRequest) -> Shortage:
     is_impossible = is_proved or (request.method == "1f1b-star" and is_whole and contiguous > request.memory_bytes)
     first = ends[layer - 1] if layer else 0
     ends_of = laid.op_at(first), laid.op_at(ends[layer] - 1)
-    return Shortage(bound if is_proved else contiguous, is_proved, *ends_of, alone, is_impossible)
+    return PipelineShortage(bound if is_proved else contiguous, is_proved, *ends_of, alone, is_impossible)
 
 
 def write_pipeline(planned: PlannedPipeline, request: PipelineRequest, model: Path, folder: Path) -> PipelineFile:
