@@ -24,7 +24,7 @@ from remat_cli.cli.session import run, settings
 @click.option("--link", default="12GB/s", metavar="R", help="What a link moves: 12GB/s, 10Gbit/s. [12GB/s]")
 @click.option(
     "--method",
-    type=click.Choice(["auto", "1f1b-star", "madpipe", "pipeline-ilp", "pipedream"]),
+    type=click.Choice(["auto", "1f1b-star", "madpipe", "pipeline-ilp", "pipedream", "joint"]),
     default="auto",
     help="How to plan. [auto]",
 )

@@ -18,8 +18,8 @@ from remat_cli.settings.partition import stages_folder
 from remat_cli.settings.settings import Settings
 from remat_cli.solvers._pipeline.integer_program import ProgramEffort
 from remat_cli.stages.pipeline import (
-    PlannedPipeline,
     PipelineShortage,
+    PlannedPipeline,
     differing_output,
     lay,
     plan_pipeline,
@@ -100,6 +100,7 @@ def planned_stages(found: PlannedPipeline) -> PlannedStages:
             first_op=laid.op_at(part.first),
             last_op=laid.op_at(part.last - 1),
             ops=len(part.forward) + len(part.backward),
+            again=sum(op not in laid.line.backward_ops for op in part.backward),
             forward_ns=chain.forward[at],
             backward_ns=chain.backward[at],
             weight_bytes=chain.weights[at],

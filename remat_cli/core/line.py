@@ -60,6 +60,19 @@ class Line:
         return bool(self.backward)
 
     @cached_property
+    def backward_ops(self) -> frozenset[int]:
+        """The ops of the way back."""
+        return frozenset(self.backward)
+
+    @cached_property
+    def roots(self) -> tuple[int, ...]:
+        """By tensor, the one whose storage it shares."""
+        roots: list[int] = []
+        for number, tensor in enumerate(self.graph.tensors):
+            roots.append(number if tensor.view_of is None else roots[tensor.view_of])
+        return tuple(roots)
+
+    @cached_property
     def made(self) -> dict[int, tuple[bool, int]]:
         """By tensor: whether the backward pass makes it, and where; inputs are there at home, others nowhere."""
         found = {tensor: (False, home) for tensor, home in self.homes.items()}

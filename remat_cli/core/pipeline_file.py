@@ -13,7 +13,7 @@ from remat_cli.core.simulate_pipeline import PipelineRun, simulate_pipeline
 
 FORMAT, VERSION = "remat-pipeline", 1
 SCHEDULE_FILE = "schedule.json"
-METHODS = ("auto", "1f1b-star", "madpipe", "pipeline-ilp", "pipedream")
+METHODS = ("auto", "1f1b-star", "madpipe", "pipeline-ilp", "pipedream", "joint")
 """Ways to plan a pipeline; the planners are in `solvers/_pipeline`."""
 
 
@@ -29,7 +29,8 @@ class StageFile(msgspec.Struct, frozen=True, kw_only=True):
     """One stage: the models that it runs, and what goes in and out of it; all by name.
 
     `arrives` comes from the stage before, `leaves` goes on to the next one, `returns` comes back from it, and
-    `goes_back` goes to the stage before. `kept` stays from the forward of a micro-batch to its backward. `fed` are
+    `goes_back` goes to the stage before. `again` of its `ops` are of the forward, and run again in the backward. `kept`
+    stays from the forward of a micro-batch to its backward. `fed` are
     inputs of the model. `weights` are states that sessions read and updates move, `states` all that stays from step to
     step; their first values are in the file `first`. `forward_states` maps outputs of the forward to the states they
     become, `next_of` states to outputs of the update.
@@ -39,6 +40,7 @@ class StageFile(msgspec.Struct, frozen=True, kw_only=True):
     first_op: str
     last_op: str
     ops: int
+    again: int = 0
     forward: SessionFile
     backward: SessionFile | None = None
     update: SessionFile | None = None

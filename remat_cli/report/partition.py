@@ -20,6 +20,7 @@ class StageRow(msgspec.Struct, frozen=True):
     first_op: str
     last_op: str
     ops: int
+    again: int
     forward_ns: int
     backward_ns: int
     weight_bytes: int
@@ -142,14 +143,14 @@ def _lack_lines(lack: Lack, status: Status, style: Style) -> list[str]:
 
 
 def _stage_lines(plan: PlannedStages, style: Style) -> list[str]:
-    rows = [["stage", "device", "ops", "from", "to", "forward", "backward", "weights", "per micro-batch"]]
+    rows = [["stage", "device", "ops", "again", "from", "to", "forward", "backward", "weights", "per micro-batch"]]
     width = max(12, (style.width - 70) // 2)
     for number, stage in enumerate(plan.stages, 1):
         ends = [shorten(stage.first_op, width), shorten(stage.last_op, width)]
         times = [duration(stage.forward_ns), duration(stage.backward_ns) if stage.backward_ns else "-"]
         sizes = [format_bytes(stage.weight_bytes), format_bytes(stage.kept_bytes) if stage.kept_bytes else "-"]
-        rows.append([str(number), str(stage.device), str(stage.ops), *ends, *times, *sizes])
-    return columns(rows, ">>><<>>>>")
+        rows.append([str(number), str(stage.device), str(stage.ops), str(stage.again or "-"), *ends, *times, *sizes])
+    return columns(rows, ">>>><<>>>>")
 
 
 def _cut_lines(plan: PlannedStages, style: Style) -> list[str]:

@@ -3,13 +3,14 @@
 import time
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from remat_cli.core.pipeline_file import PipelineFile
 from remat_cli.core.pipeline_orders import Turn, TurnSpan
 from remat_cli.runtime._ort import Array
 from remat_cli.runtime.session import SessionSettings
-from remat_cli.runtime.stage_runner import Arrays, StageRunner
+from remat_cli.runtime.stage_runner import Arrays, StageRunner, stage_options
 
 Feed = Callable[[int], Mapping[str, Array]]
 """Inputs of the model by number of the micro-batch."""
@@ -53,7 +54,8 @@ def run_locally(
         RuntimeFailure: ONNX Runtime refuses or fails to run a stage.
     """
     settings = session_settings(plan, threads)
-    runners = [StageRunner(stage, folder, settings, is_late=request.is_late) for stage in plan.stages]
+    options = partial(stage_options, settings)
+    runners = [StageRunner(stage, folder, options, settings, is_late=request.is_late) for stage in plan.stages]
     for runner, state in zip(runners, request.states, strict=False):
         runner.load(state)
     began = time.monotonic_ns()

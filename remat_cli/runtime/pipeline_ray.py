@@ -13,6 +13,7 @@ import socket
 import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -22,10 +23,11 @@ import psutil
 from remat_cli.base.errors import ConfigError, MissingDependency, RuntimeFailure
 from remat_cli.core.pipeline_file import PipelineFile
 from remat_cli.core.pipeline_orders import Turn, TurnSpan, flushed_turns, late_turns
-from remat_cli.runtime._ort import import_ort
+from remat_cli.runtime._ort import share_arena, use_shared_arena
 from remat_cli.runtime.pipeline_local import BlockRun, PipelineRunRequest, session_settings
 from remat_cli.runtime.resident import status_bytes
-from remat_cli.runtime.stage_runner import Arrays, StageRunner
+from remat_cli.runtime.session import SessionSettings, session_options
+from remat_cli.runtime.stage_runner import Arrays, StageRunner, stage_options
 
 WINDOW_BLOCKS = 2
 """Blocks that are under way at most, so that inputs of later ones do not fill the object store."""
@@ -81,11 +83,14 @@ class DeviceActor:
         """Open the sessions of some stages, counted from 1; folder, whether updates come late, threads."""
         folder, is_late, threads = request
         settings = session_settings(plan, threads)
-        import_ort()
+        share_arena(session_options(settings))
         self._empty_bytes = own_bytes()
         self._outputs = frozenset(plan.outputs)
         self._runners = {
-            number: StageRunner(plan.stages[number - 1], Path(folder), settings, is_late=is_late) for number in numbers
+            number: StageRunner(
+                plan.stages[number - 1], Path(folder), partial(_shared_options, settings), settings, is_late=is_late
+            )
+            for number in numbers
         }
 
     def load(self, stage: int, state: Arrays) -> None:
@@ -127,6 +132,13 @@ class DeviceActor:
         return TurnSpan(
             turn.device, turn.stage, turn.kind, turn.batch, began, ended, runner.alive, own_bytes() - self._empty_bytes
         )
+
+
+def _shared_options(settings: SessionSettings) -> Any:
+    """Options of a session that uses the process's arena, so that what one session frees the next can take."""
+    options = stage_options(settings)
+    use_shared_arena(options)
+    return options
 
 
 def own_bytes() -> int:

@@ -4,7 +4,7 @@ Arrays go in and out by name; what a stage knows of others is which names come a
 versions of the weights: blocks of micro-batches take turns with them, and each is made anew from the other one.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +23,10 @@ class StageRunner:
     `is_late`: an update is of use to the next block but one only, so that the pipeline need not run empty.
     """
 
-    def __init__(self, stage: StageFile, folder: Path, settings: SessionSettings, *, is_late: bool) -> None:
-        """Open the sessions, with the first values of the state.
+    def __init__(
+        self, stage: StageFile, folder: Path, options: Callable[[], Any], settings: SessionSettings, *, is_late: bool
+    ) -> None:
+        """Open the sessions, each with options of its own, with the first values of the state.
 
         Raises:
             RuntimeFailure: the runtime refuses a model.
@@ -32,7 +34,7 @@ class StageRunner:
         self.stage = stage
         self._is_late = is_late
         self._sessions = {
-            session.file: _open(folder / session.file, settings)
+            session.file: open_session(folder / session.file, settings, options())
             for session in (stage.forward, stage.backward, stage.update)
             if session is not None
         }
@@ -105,11 +107,13 @@ class StageRunner:
         """Update the weights with the mean of the gradients of a block, at the caller's chosen settings."""
         if self.stage.update is None:
             return
-        means = {name: (total / total.dtype.type(batches)).astype(total.dtype) for name, total in self._sums.items()}
+        means: Arrays = {}
+        for name in self.stage.gradients:  # one by one, so that sums and means are never both there as a whole
+            total = self._sums.pop(name)
+            means[name] = (total / total.dtype.type(batches)).astype(total.dtype, copy=False)
         newest = self._versions[1]
         made = self._run(self.stage.update, {**self._moving, **newest, **means, **chosen})
         fresh = {state: made[output] for state, output in self.stage.next_of.items()}
-        self._sums = {}
         self._updates += 1
         self._moving |= {name: array for name, array in fresh.items() if name not in self.stage.weights}
         self._versions = [newest, {name: fresh.get(name, newest[name]) for name in self.stage.weights}]
@@ -131,10 +135,11 @@ OLDER = "#older"
 """Behind the name of a weight: its version before the newest."""
 
 
-def _open(path: Path, settings: SessionSettings) -> Any:
+def stage_options(settings: SessionSettings) -> Any:
+    """Options of a session that runs in turn with others: its threads sleep as soon as a run ends."""
     options = session_options(settings)
-    options.add_session_config_entry("session.force_spinning_stop", "1")  # else threads spin beside the next session
-    return open_session(path, settings, options)
+    options.add_session_config_entry("session.force_spinning_stop", "1")
+    return options
 
 
 def _chosen(arrays: Mapping[str, Array], names: Iterable[str]) -> Arrays:

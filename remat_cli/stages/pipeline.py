@@ -26,7 +26,15 @@ from remat_cli.core.pipeline_file import (
     link_loads,
 )
 from remat_cli.core.simulate_pipeline import PipelineRun
-from remat_cli.core.stage_parts import LineCosts, StageParts, chain_of, place_times, stages_between
+from remat_cli.core.stage_parts import (
+    LineCosts,
+    Parts,
+    StageParts,
+    chain_of,
+    least_place_bytes,
+    place_times,
+    stages_between,
+)
 from remat_cli.onnx_io.load import STATE_FILE_KEY, DimBindings, inputs_of, load, outputs_of
 from remat_cli.onnx_io.stage_models import write_stages
 from remat_cli.onnx_io.step_pieces import StepPieces, is_step, split_step, update_model
@@ -35,6 +43,7 @@ from remat_cli.runtime.array_file import read_arrays, write_arrays
 from remat_cli.runtime.pipeline_local import PipelineRunRequest, run_locally
 from remat_cli.solvers._pipeline.integer_program import ProgramEffort
 from remat_cli.solvers._pipeline.planner import (
+    RECOMPUTING,
     PipelineQuestion,
     blocks_of,
     least_bytes,
@@ -47,7 +56,8 @@ from remat_cli.stages.profile import profile_model
 
 MOST_BLOCKS = 48
 FINE_BLOCKS = 192
-MOST_TRIES = 6
+MOST_TRIES = 10
+SHARES = 20
 FINEST_PLACES = 300
 
 
@@ -60,9 +70,9 @@ class LaidModel:
     line: Line
     costs: LineCosts
 
-    def chain(self, ends: Sequence[int]) -> PipelineChain:
-        """The chain of the stages that end there."""
-        return chain_of(self.line, ends, self.costs)
+    def chain(self, ends: Sequence[int], again: Parts = ()) -> PipelineChain:
+        """The chain of the stages that end there, of which parts may run again."""
+        return chain_of(self.line, ends, self.costs, again)
 
     def op_at(self, place: int) -> str:
         """Name of the op at a place."""
@@ -178,16 +188,22 @@ def _planned(
         if plan.schedule is None:
             break
         last = tuple(ends[stage.last - 1] for stage in plan.stages)
-        whole = laid.chain(last)
+        again = _places(plan.again, ends)
+        whole = laid.chain(last, again)
         run, loads = device_loads(whole, plan.schedule)
         excess = max(run.peak_bytes.values()) - request.memory_bytes
         if excess <= 0:
             bounds = _bounds(laid, request, plan.bound if memory == request.memory_bytes else None)
-            return PlannedPipeline(
-                laid, last, whole, plan.schedule, run, loads, bounds, stages_between(laid.line, last)
-            )
-        memory -= excess
+            parts = stages_between(laid.line, last, again)
+            return PlannedPipeline(laid, last, whole, plan.schedule, run, loads, bounds, parts)
+        memory -= min(excess, request.memory_bytes // SHARES)  # another plan may miss by less
     return None
+
+
+def _places(again: Parts, ends: tuple[int, ...]) -> Parts:
+    """Layers that run again, counted from 1, as ranges of places."""
+    bounds = (0, *ends)
+    return tuple(tuple((bounds[first - 1], bounds[last]) for first, last in parts) for parts in again)
 
 
 def _finest(laid: LaidModel) -> tuple[tuple[int, ...], bool]:
@@ -199,11 +215,14 @@ def _finest(laid: LaidModel) -> tuple[tuple[int, ...], bool]:
 
 
 def _bounds(laid: LaidModel, request: PipelineRequest, method_ns: int | None) -> PipelineBounds:
-    """What no schedule of any stages can beat."""
+    """What no schedule of any stages can beat; where stages may recompute, they may keep nothing."""
     loads = place_times(laid.line, laid.costs.times_ns)
     least_ns = max(*loads, -(-sum(loads) // request.devices))
     ends, is_whole = _finest(laid)
     chain = laid.chain(ends)
+    if laid.line.has_gradients and request.method in RECOMPUTING:
+        least = max(*least_place_bytes(laid.line, laid.costs), -(-sum(chain.weights) // request.devices))
+        return PipelineBounds(least_ns, least, method_ns)
     shared = -(-sum(map(sum, zip(chain.weights, chain.saved_bytes, strict=True))) // request.devices)
     return PipelineBounds(least_ns, lower_bounds(chain, request.devices)[1] if is_whole else shared, method_ns)
 
@@ -281,6 +300,7 @@ def _record(laid: LaidModel, part: StageParts, files: tuple[SessionFile, Session
         first_op=laid.op_at(part.first),
         last_op=laid.op_at(part.last - 1),
         ops=len(part.forward) + len(part.backward),
+        again=sum(op not in laid.line.backward_ops for op in part.backward),
         forward=forward,
         backward=backward,
         arrives=names(part.arrives),

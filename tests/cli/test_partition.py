@@ -232,7 +232,7 @@ def test_the_picture_is_drawn(remat, tmp_path):
     assert b"</svg>" in (tmp_path / "p.svg").read_bytes()
 
 
-@pytest.mark.parametrize("method", ["auto", "madpipe", "pipeline-ilp", "pipedream"])
+@pytest.mark.parametrize("method", ["auto", "madpipe", "pipeline-ilp", "pipedream", "joint"])
 def test_every_method_plans_within_the_memory(remat, steps, tmp_path, method):
     words = ("--devices", 2, "--memory", "4MiB", "--method", method, "-o", tmp_path / "out", "--time-limit", "5s")
     code, out, _ = remat("partition", steps / "digits.onnx", *words, "--format", "json")
@@ -241,6 +241,26 @@ def test_every_method_plans_within_the_memory(remat, steps, tmp_path, method):
     plan = report["plan"]
     assert max(device["peak_bytes"] for device in plan["devices"]) <= 4 * 2**20
     assert plan["bounds"]["period_ns"] <= plan["period_ns"] <= plan["sequential_ns"] * 1.01
+
+
+def test_recomputing_in_stages_buys_time_where_memory_is_tight(remat, steps, tmp_path):
+    """In 400 KiB stages that keep everything must wait for each other; those that run parts again need not."""
+    words = ("--devices", 3, "--memory", "400KiB", "--micro-batches", 4, *ONE_THREAD, "--format", "json")
+    plans = {}
+    for method in ("1f1b-star", "joint"):
+        asked = ("partition", steps / "norm.onnx", *words, "--method", method, "-o", tmp_path / method)
+        code, out, _ = remat(*asked)
+        assert code == 0
+        plans[method] = json.loads(out)["plan"]
+    assert sum(stage["again"] for stage in plans["1f1b-star"]["stages"]) == 0
+    assert sum(stage["again"] for stage in plans["joint"]["stages"]) > 0
+    assert plans["joint"]["period_ns"] < plans["1f1b-star"]["period_ns"]
+    assert max(device["peak_bytes"] for device in plans["joint"]["devices"]) <= 400 * 2**10
+    updates = ("--steps", 3, "--micro-batches", 4)
+    one, whole = trained(remat, cut(steps, "norm", 1), tmp_path / "one.npz", *updates)
+    again, parts = trained(remat, tmp_path / "joint" / "schedule.json", tmp_path / "again.npz", *updates)
+    assert again["given"] == one["given"]
+    assert_same(parts, whole)
 
 
 def test_what_fits_nowhere_is_proved_with_the_layer(remat, steps, tmp_path):

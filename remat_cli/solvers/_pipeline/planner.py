@@ -12,6 +12,7 @@ from remat_cli.core.simulate_pipeline import simulate_pipeline
 from remat_cli.solvers._pipeline.bounds import memory_bound, period_bound
 from remat_cli.solvers._pipeline.contiguous import best_contiguous, least_contiguous_bytes
 from remat_cli.solvers._pipeline.integer_program import ProgramEffort, least_period
+from remat_cli.solvers._pipeline.joint import best_joint, segment_curve
 from remat_cli.solvers._pipeline.madpipe import madpipe
 from remat_cli.solvers._pipeline.onef1b_star import contiguous_schedule
 from remat_cli.solvers._pipeline.pipedream import pipedream_1f1b_star
@@ -20,6 +21,12 @@ SLOTS = 20_000
 """Ticks of all work together, where a method needs small numbers; times are rounded up to a tick."""
 PROGRAM_BLOCKS = 8
 """The most blocks that the integer program takes."""
+FEW_BLOCKS = 48
+"""The most blocks for methods that look at many allocations, or at all stages and what each may recompute."""
+SEGMENTS = 4
+"""The most parts of a stage of which some run again."""
+RECOMPUTING = frozenset({"auto", "joint"})
+"""Methods whose stages may run parts of their forward again."""
 NEAR = 1.01
 """Of the lower bound: a plan that close is not improved upon."""
 
@@ -38,12 +45,14 @@ class PipelineQuestion:
 class StagePlan:
     """Stages (layers of the chain, owners) and a schedule whose layers they are; what the method proves of periods.
 
+    `again` are the layers that run forward again in each stage's backward, first and last of each part.
     `is_impossible`: it has proved that there is none of the kind that it looks at.
     """
 
     stages: tuple[PipelineStage, ...]
     schedule: PeriodicSchedule | None
     bound: int | None = None
+    again: tuple[tuple[tuple[int, int], ...], ...] = ()
     is_impossible: bool = False
 
 
@@ -63,7 +72,7 @@ def plan_stages(question: PipelineQuestion, method: str) -> StagePlan:
 
 def blocks_of(method: str, most: int) -> int:
     """How many blocks a chain may have for a method."""
-    return min(most, PROGRAM_BLOCKS) if method == "pipeline-ilp" else most
+    return min(most, {"pipeline-ilp": PROGRAM_BLOCKS, "joint": FEW_BLOCKS, "madpipe": FEW_BLOCKS}.get(method, most))
 
 
 def least_bytes(chain: PipelineChain, devices: int) -> int:
@@ -128,23 +137,40 @@ def _program(question: PipelineQuestion) -> StagePlan:
     return _slowed(_as_stages(coarse, answer.schedule, bound), tick)
 
 
+def _joint(question: PipelineQuestion) -> StagePlan:
+    """The best contiguous partition whose stages may run parts of their forward again; exact on these blocks."""
+    chain = question.chain
+    if not chain.has_gradients:
+        return _onef1b_star(question)
+    curve = segment_curve(chain, SEGMENTS)
+    plan = best_joint(chain, question.devices, question.memory, curve, "full")
+    if plan is None:
+        return NOTHING
+    firsts = (1, *(cut + 1 for cut in plan.cuts[:-1]))
+    stages = tuple(PipelineStage(i, j, at) for at, (i, j) in enumerate(zip(firsts, plan.cuts, strict=True)))
+    return StagePlan(stages, plan.schedule, again=tuple(option.again for option in plan.options))
+
+
 def _auto(question: PipelineQuestion) -> StagePlan:
-    """The best contiguous partition first; MadPipe where that leaves room above the bound."""
+    """The best contiguous partition first; where that leaves room above the bound also MadPipe, and recomputation.
+
+    Of long chains only contiguous partitions are looked at.
+    """
     first = _onef1b_star(question)
     least, _ = lower_bounds(question.chain, question.devices)
     if first.schedule is not None and first.schedule.period <= NEAR * least:
         return _without_proof(first)
-    other = _madpipe(question)
-    if other.schedule is None:
-        return _without_proof(first)
-    if first.schedule is None or other.schedule.period < first.schedule.period:
-        return other
-    return _without_proof(first)
+    plans = [first]
+    if question.chain.layers <= FEW_BLOCKS:
+        plans += [_madpipe(question), _joint(question)]
+    found = [plan for plan in plans if plan.schedule is not None]
+    best = min(found, key=lambda plan: plan.schedule.period if plan.schedule else 0, default=NOTHING)
+    return _without_proof(best)
 
 
 def _without_proof(plan: StagePlan) -> StagePlan:
     """The plan without the proof of a narrower space than `auto` looks at."""
-    return StagePlan(plan.stages, plan.schedule, None, is_impossible=False)
+    return StagePlan(plan.stages, plan.schedule, again=plan.again)
 
 
 METHODS: Mapping[str, Callable[[PipelineQuestion], StagePlan]] = {
@@ -153,6 +179,7 @@ METHODS: Mapping[str, Callable[[PipelineQuestion], StagePlan]] = {
     "madpipe": _madpipe,
     "pipeline-ilp": _program,
     "pipedream": _pipedream,
+    "joint": _joint,
 }
 
 
