@@ -15,6 +15,7 @@ import msgspec
 
 from bench.pipeline_networks import NETWORKS
 from bench.pipelines_report import page
+from bench.pipelines_run import rows as run_rows
 from remat_cli.core.pipeline import PipelineChain
 from remat_cli.solvers._pipeline.bounds import period_bound
 from remat_cli.solvers._pipeline.contiguous import best_contiguous
@@ -100,7 +101,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--budget", type=float, default=math.inf, help="stop after so many seconds")
     asked = parser.parse_args(arguments)
     if asked.write:
-        PAGE.write_text(page([msgspec.structs.asdict(row) for row in read_rows()]), encoding="utf-8")
+        PAGE.write_text(page([msgspec.structs.asdict(row) for row in read_rows()], run_rows()), encoding="utf-8")
         return
     known = {(row.network, row.link, row.devices, row.memory) for row in read_rows()}
     begin = time.monotonic()

@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from statistics import geometric_mean, median
 from typing import Any
 
+from bench.pipelines_run_report import run_lines
+
 Row = Mapping[str, Any]
 METHODS = ("pipedream", "1f1b-star", "madpipe", "joint")
 INTRODUCTION = """# Pipelines under a memory limit
@@ -24,9 +26,9 @@ A period is written as a multiple of the bound; `-` is where nothing was found.
 """
 
 
-def page(rows: Sequence[Row]) -> str:
-    """The whole page."""
-    lines = [INTRODUCTION, *_ratio_lines(rows), *_joint_lines(rows), *_seconds_lines(rows)]
+def page(rows: Sequence[Row], runs: Sequence[Row]) -> str:
+    """The whole page: cases that were planned, and those that were run."""
+    lines = [INTRODUCTION, *_ratio_lines(rows), *_joint_lines(rows), *_seconds_lines(rows), *run_lines(runs)]
     for network in dict.fromkeys(row["network"] for row in rows):
         lines += ["", f"## {network}", "", *_table([row for row in rows if row["network"] == network])]
     return "\n".join(lines) + "\n"
@@ -63,8 +65,9 @@ def _joint_lines(rows: Sequence[Row]) -> Iterator[str]:
     none = sum(1 for row in rows if not any(row["periods"].values()))
     better = sum(1 for ratio in _pairs(rows, "joint", "madpipe") if ratio > 1)
     worse = sum(1 for ratio in _pairs(rows, "joint", "madpipe") if ratio < 1)
+    yield "Joint is contiguous, so that a device with several stages can still beat it."
     yield f"Beside madpipe, joint has a smaller period in {better} cases and a larger one in {worse}; where both have"
-    yield f"one, madpipe takes longer by {_percent(_pairs(rows, 'joint', 'madpipe'))} (geometric mean). It alone has a"
+    yield f"one, madpipe's is {_percent(_pairs(rows, 'joint', 'madpipe'))} longer (geometric mean). It alone has a"
     yield f"plan in {alone} cases. In {none} of {len(rows)} cases no method has one."
 
 
