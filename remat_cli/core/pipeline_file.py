@@ -260,9 +260,15 @@ def _check(path: Path, found: PipelineFile) -> None:
         raise ModelError("what devices and links do is not what the schedule says")
     if Fraction(found.period_ns) != Fraction(float(run.normalized_period)):
         raise ModelError(f"its period is {float(run.normalized_period):.0f} ns, not {found.period_ns:.0f}")
-    for stage in found.stages:
-        for session in (stage.forward, stage.backward, stage.update):
-            if session is not None and (Path(session.file).name != session.file):
-                raise ModelError(f"stage file '{session.file}' is not beside it")
-            if session is not None and not (path.parent / session.file).is_file():
-                raise ModelError(f"stage file '{session.file}' is gone")
+    for name in _files(found):
+        if Path(name).name != name:
+            raise ModelError(f"file '{name}' is not beside it")
+        if not (path.parent / name).is_file():
+            raise ModelError(f"file '{name}' is gone")
+
+
+def _files(found: PipelineFile) -> list[str]:
+    """All files that a schedule names."""
+    sessions = [each for stage in found.stages for each in (stage.forward, stage.backward, stage.update)]
+    names = [found.told, *(stage.first for stage in found.stages), *(each.file for each in sessions if each)]
+    return [name for name in names if name is not None]

@@ -324,7 +324,7 @@ def test_options_that_make_no_sense_are_one_line(remat, steps, words, line):
     assert err.count("\n") == 1
 
 
-@pytest.mark.parametrize("damage", ["period", "cut off", "file gone", "newer"])
+@pytest.mark.parametrize("damage", ["period", "cut off", "file gone", "file elsewhere", "newer"])
 def test_a_damaged_schedule_is_one_line(remat, steps, tmp_path, damage):
     folder = tmp_path / "stages"
     shutil.copytree(cut(steps, "digits", 3).parent, folder)
@@ -334,6 +334,8 @@ def test_a_damaged_schedule_is_one_line(remat, steps, tmp_path, damage):
         content["period_ns"] /= 2
     elif damage == "newer":
         content["version"] = 99
+    elif damage == "file elsewhere":
+        content["stages"][0]["first"] = "../secret.npz"
     elif damage == "file gone":
         (folder / "stage_2.forward.onnx").unlink()
     schedule.write_text(json.dumps(content)[: 500 if damage == "cut off" else None])
