@@ -91,6 +91,7 @@ def test_stages_of_a_forward_model_give_the_models_bits(remat, tmp_path, name):
     code, out, err = remat("partition", model, "--devices", 3, "--memory", "128MiB", *ONE_THREAD)
     assert (code, err) == (0, "")
     assert "equal those of the model to the last bit" in out
+    assert re.search(r"cut 1 after \S+: [0-9.]+ [KM]iB: \d+ tensor", out)
     schedule = tmp_path / "model.stages" / "schedule.json"
     plan = read_pipeline(schedule)
     assert len(plan.devices) == 3
@@ -270,6 +271,21 @@ def test_what_fits_nowhere_is_proved_with_the_layer(remat, steps, tmp_path):
     assert "impossible: some device needs at least" in out
     assert re.search(r"what needs most by itself: \S+, [0-9.]+ KiB", out)
     assert not (tmp_path / "out").exists()
+
+
+def test_a_model_that_is_no_chain_says_what_crosses_each_cut(remat, tmp_path):
+    """The arms of a U-Net reach over the cuts between them."""
+    words = ("--devices", 3, "--memory", "128MiB", "--method", "1f1b-star", "-o", tmp_path / "out", *ONE_THREAD)
+    code, out, _ = remat("partition", SAMPLES / "unet.onnx", *words, "--format", "json")
+    assert code == 0
+    stages = json.loads(out)["plan"]["stages"]
+    assert max(len(stage["leaves"]) for stage in stages) > 1
+    for stage, record in zip(stages, read_pipeline(tmp_path / "out" / "schedule.json").stages, strict=True):
+        assert tuple(stage["leaves"]) == record.leaves
+        sizes = onnx.load(tmp_path / "out" / record.forward.file).graph.output
+        shapes = [[dim.dim_value for dim in value.type.tensor_type.shape.dim] for value in sizes]
+        made = {value.name: 4 * int(np.prod(shape)) for value, shape in zip(sizes, shapes, strict=True)}
+        assert sum(made[name] for name in record.leaves if name in made) <= stage["cut_bytes"]
 
 
 @pytest.mark.parametrize(
