@@ -41,10 +41,15 @@ def _memory_lines(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     yield ""
     yield "| model | devices | mode | planned | held |"
     yield "| --- | ---: | --- | --- | --- |"
+    actors = [actor for row in rows for actor in row["report"]["actors"]]
+    shares = [100 * actor["held_bytes"] / actor["planned_bytes"] - 100 for actor in actors]
     for row in rows:
         actors = row["report"]["actors"]
         sizes = [", ".join(format_bytes(actor[name]) for actor in actors) for name in ("planned_bytes", "held_bytes")]
         yield f"| {row['model']} | {row['devices']} | {row['mode']} | {sizes[0]} | {sizes[1]} |"
+    yield ""
+    yield f"Held is {min(shares):.0f} to {max(shares):.0f} % above planned: the plan counts tensors that are live, and"
+    yield "neither what allocators keep of what was freed nor copies that an update and a transfer make for a moment."
 
 
 def _milliseconds(time_ns: float | None) -> str:
