@@ -10,6 +10,7 @@ import logging
 import math
 import os
 import socket
+import sys
 import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -31,7 +32,11 @@ from remat_cli.runtime.stage_runner import Arrays, StageRunner, stage_options
 
 WINDOW_BLOCKS = 2
 """Blocks that are under way at most, so that inputs of later ones do not fill the object store."""
-SILENT = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_DEDUP_LOGS": "1", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
+SILENT = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_DEDUP_LOGS": "1",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+}
 CONNECT_SECONDS = 5.0
 PLACE_SECONDS = 60.0
 
@@ -161,17 +166,36 @@ def cluster(options: ClusterOptions, devices: int) -> Iterator[ModuleType]:
     try:
         if options.address is not None:
             _knock(options.address)
-            ray.init(address=options.address, **quiet)
-        else:
-            ray.init(num_cpus=processors, include_dashboard=False, **quiet)
+        with _without_native_lines():
+            if options.address is not None:
+                ray.init(address=options.address, **quiet)
+            else:
+                ray.init(address="local", num_cpus=processors, include_dashboard=False, **quiet)
     except Exception as error:
         where = "a local cluster" if options.address is None else f"the cluster at {options.address}"
         line = next(iter(str(error).strip().splitlines()), type(error).__name__)
-        raise RuntimeFailure(f"{where} does not answer: {line}; check --address") from None
+        raise RuntimeFailure(
+            f"{where} does not answer: {line}; check --address, and that "
+            "Ray's own settings here, such as its token, are those of the cluster"
+        ) from None
     try:
         yield ray
     finally:
         ray.shutdown()
+
+
+@contextlib.contextmanager
+def _without_native_lines() -> Iterator[None]:
+    """Nothing reaches our stderr during the block: Ray's library writes a line there for each try to join."""
+    sys.stderr.flush()
+    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nowhere)
 
 
 def _knock(address: str) -> None:
