@@ -3,15 +3,17 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+# `make setup EXTRAS=cpu,svg,dev,cluster` adds Ray, whose tests are skipped without it.
+EXTRAS ?= cpu,svg,dev
 .DEFAULT_GOAL := help
-.PHONY: help setup demo picture test test-slow check fmt lint types models schema docs wheel bench-models bench-split bench-train bench-train-curves bench-devices bench-placement bench-classics bench-gpu test-gpu bench-eager bench-paging bench-real bench-real-models bench-process bench-callers fuzz fuzz-quick bench-instances bench-quick bench-solvers bench-scale lock clean
+.PHONY: help setup demo picture test test-slow check fmt lint types models schema docs wheel bench-models bench-split bench-train bench-train-curves bench-devices bench-placement bench-classics bench-gpu test-gpu bench-eager bench-paging bench-real bench-real-models bench-process bench-callers fuzz fuzz-quick bench-instances bench-quick bench-solvers bench-scale lock clean bench-pipelines
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "%-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[cpu,svg,dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[$(EXTRAS)]'
 	touch $(STAMP)
 
 setup: $(STAMP)  ## create .venv with everything installed
@@ -70,7 +72,7 @@ wheel: $(STAMP)  ## build the wheel, install it elsewhere, run it
 models: $(STAMP)  ## rebuild the sample models (seeded, no download)
 	$(BIN)/python sample_models/make_models.py
 
-schema: $(STAMP)  ## rebuild the JSON Schema of plan files from the types
+schema: $(STAMP)  ## rebuild the JSON Schemas of plans and schedules from the types
 	$(BIN)/python -m remat_cli.core.plan_schema
 
 docs: $(STAMP)  ## rewrite docs/python.md from the docstrings, and the table of docs/solvers.md from the registry
@@ -153,6 +155,10 @@ bench-placement: $(STAMP)  ## placement of large networks on two devices against
 bench-classics: $(STAMP)  ## classic systems on the graphs of their papers, rows that are missing, three quarters of an hour
 	$(BIN)/python -m bench.rotor
 	$(BIN)/python -m bench.classics --jobs 2
+
+bench-pipelines: $(STAMP)  ## pipelines of four networks under memory limits, rows that are missing, a quarter of an hour
+	$(BIN)/python -m bench.pipelines
+	$(BIN)/python -m bench.pipelines --write
 
 # What `remat bench` is told: --force begins anew, --resume goes on; --only SUITE runs a part and leaves the rest.
 BENCH ?= --force

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from remat_cli.report.compare_report import CompareReport
     from remat_cli.report.compile import CompileReport, VerifyReport
     from remat_cli.report.inspection import InspectReport
+    from remat_cli.report.partition import PartitionReport
+    from remat_cli.report.pipeline_run import PipelineRunReport
     from remat_cli.report.profile import ProfileReport
     from remat_cli.report.run_report import RunReport
     from remat_cli.report.solve import SolveReport, SolversReport
@@ -45,6 +47,7 @@ __all__ = [
     "list_solvers",
     "load",
     "max_batch",
+    "partition",
     "profile",
     "read_plan",
     "run",
@@ -246,23 +249,79 @@ def run(
     *,
     input: str | Path | None = None,
     output: str | Path | None = None,
-    repeat: int = 5,
+    repeat: int | None = None,
     trace: str | Path | None = None,
     enforce_budget: bool = False,
+    local: bool = False,
+    address: str | None = None,
+    resource: Sequence[str] = (),
+    steps: int | None = None,
+    micro_batches: int | None = None,
+    flush: bool | None = None,
+    learning_rate: float | None = None,
+    state: str | Path | None = None,
+    resume: bool = False,
+    intra_op_threads: int | None = None,
     force: bool | None = None,
     seed: int | None = None,
     on_progress: Callable[[Event], None] | None = None,
-) -> RunReport:
+) -> RunReport | PipelineRunReport:
     """Run a plan in fresh processes: time and peak memory of every device, planned beside measured.
 
+    Of a schedule of `partition` run the stages, `steps` times with `micro_batches` each: on a Ray cluster, or with
+    `local` one after another in this process.
+
     Raises:
-        RematError: the plan, its model, the inputs or an output path cannot be used, or a device is not here.
+        RematError: the file, its models, the inputs or an output path cannot be used, a device or Ray is not here, or
+            a stage is lost.
     """
-    from remat_cli.commands.run import RunOptions, run_plan
+    from remat_cli.commands.run import run_file
+    from remat_cli.settings.run import run_request
 
     settings = _settings({"inputs": input, "output": output, "force": force, "seed": seed})
-    asked = RunOptions(repeat, None if trace is None else Path(trace), enforce_budget)
-    return run_plan(Path(plan), asked, settings, _listening(on_progress))
+    words = {
+        "repeat": repeat,
+        "trace": trace,
+        "is_capped": enforce_budget,
+        "local": local,
+        "address": address,
+        "resource": resource,
+        "steps": steps,
+        "micro_batches": micro_batches,
+        "flush": flush,
+        "learning_rate": learning_rate,
+        "state": state,
+        "resume": resume,
+        "intra_op_threads": intra_op_threads,
+    }
+    return run_file(Path(plan), run_request(Path(plan), words), settings, _listening(on_progress))
+
+
+def partition(
+    model: str | Path,
+    *,
+    devices: int | str,
+    memory: str | int,
+    micro_batches: int = 8,
+    link: str | float = "12GB/s",
+    method: str = "auto",
+    output: str | Path | None = None,
+    on_progress: Callable[[Event], None] | None = None,
+    **options: Any,
+) -> PartitionReport:
+    """Cut a model or a training step into stages for several devices, each within its memory, and write them.
+
+    Other keywords are those of `compile` that say how the model is read: `dim`, `inputs`, `force`, `svg`, ...
+
+    Raises:
+        RematError: the model, a value or the output folder cannot be used.
+    """
+    from remat_cli.commands.partition import partition_model
+    from remat_cli.settings.partition import partition_request
+
+    request = partition_request(devices, memory, link, micro_batches, method)
+    settings = _settings({"output": output, **options})
+    return partition_model(Path(model), request, settings, _listening(on_progress))
 
 
 def solve(

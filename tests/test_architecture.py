@@ -32,6 +32,7 @@ ONLY_IN = {
     "onnxruntime": {"runtime"},
     "ortools": {"solvers"},
     "numba": {"solvers"},
+    "ray": {"runtime"},
     "click": {"cli"},
     "rich": {"cli", "report"},
 }
@@ -61,7 +62,7 @@ def below(room: str) -> set[str]:
     return BELOW[room].union(*(below(other) for other in BELOW[room]))
 
 
-ROOT_FILES = {"__init__.py", "__main__.py", "py.typed", "plan.schema.json"}
+ROOT_FILES = {"__init__.py", "__main__.py", "py.typed", "plan.schema.json", "pipeline.schema.json"}
 FILES = sorted(path for path in PACKAGE.rglob("*.py") if path.parent != PACKAGE)
 
 

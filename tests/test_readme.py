@@ -16,6 +16,7 @@ README = (ROOT / "README.md").read_text()
 DEVICES = (ROOT / "docs" / "devices.md").read_text()
 PAGING = (ROOT / "docs" / "paging.md").read_text()
 SOLVERS = (ROOT / "docs" / "solvers.md").read_text()
+PIPELINES = (ROOT / "docs" / "pipelines.md").read_text()
 PLANNING = {"compile", "train", "max-batch"}
 
 
@@ -54,8 +55,9 @@ def quick(words: list[str]) -> list[str]:
         (DEVICES, "placed.svg"),
         (SOLVERS, "bench/instances/gpt_3_layers_train.json"),
         (PAGING, "trace.json"),
+        (PIPELINES, "trained.npz"),
     ],
-    ids=["README", "docs/devices", "docs/solvers", "docs/paging"],
+    ids=["README", "docs/devices", "docs/solvers", "docs/paging", "docs/pipelines"],
 )
 def test_the_remat_commands_run_in_the_order_of_the_text(tmp_path, monkeypatch, capsys, text, made):
     for folder in ("sample_models", "examples", "configs/bench", "configs/devices", "bench/instances"):

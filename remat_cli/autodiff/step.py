@@ -22,6 +22,7 @@ from remat_cli.base.errors import ModelError
 from remat_cli.core.training import StepFacts, TrainOptions
 from remat_cli.onnx_io.normalise import lifted_constants
 from remat_cli.onnx_io.phases import PHASE_KEY
+from remat_cli.onnx_io.step_pieces import STATE_KEY
 
 LOSS = "loss"
 TARGET = "target"
@@ -106,9 +107,6 @@ def memory_type(weight: ir.Value) -> ir.DataType:
     """In which an update is computed: 16 bits are too few for averages of small squares."""
     kind = element_type(weight)
     return ir.DataType.FLOAT if kind.itemsize < 4 else kind
-
-
-STATE_KEY = "remat.state"  # model metadata: JSON object, output -> the input it becomes
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ COMMANDS: Mapping[str, str] = {
     "profile": "remat_cli.cli.profile:profile_command",
     "inspect": "remat_cli.cli.inspect:inspect_command",
     "verify": "remat_cli.cli.verify:verify_command",
+    "partition": "remat_cli.cli.partition:partition_command",
     "run": "remat_cli.cli.run:run_command",
     "solve": "remat_cli.cli.solve:solve_command",
     "solvers": "remat_cli.cli.solvers:solvers_command",

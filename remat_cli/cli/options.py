@@ -151,6 +151,10 @@ solver_options = _group(
     gap_option,
 )
 
+partition_options = _group(
+    _option("--time-limit", metavar="T", help="Stop planning after 30s, 2m or 500ms. [30s]"),
+)
+
 split_options = _group(
     _option(
         "--max-tensor",
@@ -253,6 +257,30 @@ train_options = _group(
     ),
     _option("--gradients-only", is_flag=True, help="Give gradients instead of new weights."),
     _option("--keep-outputs", is_flag=True, help="Give the model's outputs too."),
+)
+
+RUN_WORDS = (
+    *("repeat", "trace", "is_capped", "local", "address", "resource", "steps", "flush", "micro_batches"),
+    *("learning_rate", "state", "resume", "intra_op_threads"),
+)
+"""Words of `run` that are no settings; None or empty where they are not given."""
+
+pipeline_options = _group(
+    click.option("--local", is_flag=True, help="Run a schedule's stages one after another in this process."),
+    _option("--address", metavar="HOST:PORT", help="The Ray cluster to run a schedule on. [one of this machine]"),
+    _option("--resource", multiple=True, metavar="NAME=N", help="What each actor takes of the cluster: gpu=1."),
+    _option("--steps", type=int, metavar="N", help="Updates of a training step, or rounds of micro-batches. [1]"),
+    _option("--micro-batches", type=int, metavar="N", help="Micro-batches per update. [as planned]"),
+    _option(
+        "--flush/--no-flush",
+        help="Let a pipeline run empty before each update; without it updates come one late. [yes]",
+    ),
+    _option("--learning-rate", type=float, metavar="X", help="How far updates go. [0.001]"),
+    _option("--state", type=FILE, metavar="DIR", help="Save a pipeline's state here. [only if a stage is lost]"),
+    click.option("--resume", is_flag=True, help="Go on from the state that was saved."),
+    _option(
+        "--intra-op-threads", type=int, metavar="N", help="Threads of each stage's sessions; 0: the runtime's. [0]"
+    ),
 )
 
 force_option = _option("--force", is_flag=True, help="Overwrite existing outputs.")

@@ -1,4 +1,4 @@
-"""`remat run`: run a plan, on one device or several."""
+"""`remat run`: run a plan on one device or several, or the stages of a pipeline."""
 
 from pathlib import Path
 from typing import Any
@@ -11,30 +11,37 @@ from remat_cli.cli.session import run, settings
 
 @click.command(
     "run",
-    short_help="Run a plan and compare it with what was planned.",
+    short_help="Run a plan or a pipeline and compare it with what was planned.",
     epilog=options.examples(
-        "remat run unet.plan.json", "remat run unet.plan.json --input x.npz --output y.npz --trace run.json"
+        "remat run unet.plan.json",
+        "remat run unet.plan.json --input x.npz --output y.npz --trace run.json",
+        "remat run gpt.train.stages/schedule.json --local --steps 20 --learning-rate 0.01",
     ),
 )
-@click.argument("plan_path", type=options.INPUT_FILE, metavar="PLAN.json")
+@click.argument("plan_path", type=options.INPUT_FILE, metavar="FILE.json")
 @click.option("--input", "inputs", type=options.FILE, metavar="FILE.npz", help="Inputs by name. [seeded random ones]")
 @click.option("--output", "output", type=options.FILE, metavar="FILE.npz", help="Write the outputs here.")
-@click.option("--repeat", type=int, default=5, metavar="N", help="Runs to time, after one to warm up. [5]")
+@click.option("--repeat", type=int, metavar="N", help="Runs of a plan to time, after one to warm up. [5]")
 @click.option("--trace", type=options.FILE, metavar="FILE.json", help="Write a trace for ui.perfetto.dev here.")
 @click.option(
     "--enforce-budget", "is_capped", is_flag=True, help="Let the runtime take no more than each budget while timed."
 )
+@options.pipeline_options
 @click.option("--work-dir", type=options.FILE, metavar="DIR", help="Keep intermediate files here while it runs.")
 @options.run_limit_option
 @options.force_option
 @options.common_options
-def run_command(plan_path: Path, repeat: int, trace: Path | None, is_capped: bool, **flags: Any) -> int:
-    """Run PLAN.json: time and peak memory of every device, planned beside measured.
+def run_command(plan_path: Path, **flags: Any) -> int:
+    """Run FILE.json: a plan of `remat compile`, or the schedule.json of `remat partition`.
 
-    The plan runs on the devices that it names, and on no others. Memory is seen in one run of its own.
+    A plan runs on the devices that it names, and on no others: time and peak memory of each, planned beside measured.
+    A schedule runs on a Ray cluster, an actor per device, or with --local one stage after another in this process.
     """
+    from remat_cli.settings.run import run_request
+
+    asked = {name: flags.pop(name) for name in options.RUN_WORDS}
     config, printing = settings(flags)
     from remat_cli.commands import run as story
 
-    asked = story.RunOptions(repeat, trace, is_capped)
-    return run(printing, lambda progress: story.run_plan(plan_path, asked, config, progress))
+    request = run_request(plan_path, asked)
+    return run(printing, lambda progress: story.run_file(plan_path, request, config, progress))

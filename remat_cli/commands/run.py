@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,17 +15,20 @@ from remat_cli.base import progress as stages
 from remat_cli.base.errors import ConfigError
 from remat_cli.base.files import atomic_path, atomic_write, check_target
 from remat_cli.base.progress import Progress
+from remat_cli.commands.run_pipeline import run_pipeline
 from remat_cli.core.plan_file import PlanFile
 from remat_cli.core.plan_reader import read_plan
 from remat_cli.core.program import Program
 from remat_cli.onnx_io.load import prepare_optimized, state_beside
 from remat_cli.onnx_io.told_inputs import told_inputs
+from remat_cli.report.pipeline_run import PipelineRunReport
 from remat_cli.report.run_report import RunReport, run_report
 from remat_cli.runtime.feeds import feeds_of
 from remat_cli.runtime.paged_run import PagedRunner
 from remat_cli.runtime.segment_memory import see_memory
 from remat_cli.runtime.segment_run import PlanRunner, check_devices, open_runner, time_runs
 from remat_cli.runtime.trace import chrome_trace
+from remat_cli.settings.run import PipelineOptions, RunOptions
 from remat_cli.settings.settings import Settings
 from remat_cli.stages.program import input_specs, make_program
 from remat_cli.stages.record import elsewhere, find_file
@@ -74,16 +76,19 @@ class LoadedPlan:
         self._stack.close()
 
 
-@dataclass(frozen=True)
-class RunOptions:
-    """What `remat run` is asked for besides settings.
+def run_file(
+    path: Path, request: RunOptions | PipelineOptions, settings: Settings, progress: Progress
+) -> RunReport | PipelineRunReport:
+    """Run a plan, or the stages of a schedule.
 
-    `is_capped`: the runtime may not take more of any memory than its budget, however it rounds and splits.
+    Raises:
+        InputError: the file, inputs or an output path cannot be used.
+        MissingDependency: a device of the plan, or Ray, is not here.
+        RuntimeFailure: ONNX Runtime fails, memory does not suffice, or a stage is lost.
     """
-
-    repeat: int = 5
-    trace: Path | None = None
-    is_capped: bool = False
+    if isinstance(request, PipelineOptions):
+        return run_pipeline(path, request, settings, progress)
+    return run_plan(path, request, settings, progress)
 
 
 def run_plan(path: Path, options: RunOptions, settings: Settings, progress: Progress) -> RunReport:

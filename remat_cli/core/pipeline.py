@@ -32,6 +32,8 @@ class PipelineChain(msgspec.Struct, frozen=True):
         forward_work: bytes that live only while F_l runs; none: its output.
         backward_work: bytes that live only while B_l runs; none: the gradients that go in and come out.
         has_gradients: whether gradients come back over the links, and have buffers there.
+        drops_at_end: whether a stage of several layers drops what it saved at the end of its backward, all at once,
+            as where it is one session; else layer by layer.
     """
 
     forward: tuple[int, ...] = msgspec.field(name="uF")
@@ -44,6 +46,7 @@ class PipelineChain(msgspec.Struct, frozen=True):
     forward_work: tuple[int, ...] | None = None
     backward_work: tuple[int, ...] | None = None
     has_gradients: bool = True
+    drops_at_end: bool = False
 
     def __post_init__(self) -> None:
         """Raises InputError where rows do not fit together or a figure is negative."""

@@ -229,6 +229,12 @@ def run_session(session: Any, feeds: Mapping[str, Array], run_options: Any = Non
     return {name: array_of(value) for name, value in zip(names, values, strict=True)}
 
 
+def typed_array(array: Array, type_text: str) -> Array:
+    """An array as the runtime's input of that type takes it: files hold types that numpy lacks as integers."""
+    element = _element(type_text)
+    return array.view(numpy_dtype(element)) if element in EXTENDED_NAMES and array.dtype.kind in "uV" else array
+
+
 def _element(type_text: str) -> str:
     return type_text.removeprefix("tensor(").removesuffix(")")
 

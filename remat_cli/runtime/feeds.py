@@ -1,7 +1,6 @@
 """What is fed to a model, seeded or the user's own, and the values that tensors inside it take in one run."""
 
 import math
-import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -27,6 +26,7 @@ from remat_cli.runtime._ort import (
     runtime_errors,
     unpack,
 )
+from remat_cli.runtime.array_file import read_arrays
 from remat_cli.runtime.session import SessionSettings, open_session
 
 
@@ -90,8 +90,8 @@ def load_state(path: Path | None, inputs: Sequence[InputSpec]) -> dict[str, Arra
     """
     if path is None:
         return {}
-    arrays = _read_npz(path)
-    return {spec.name: _checked(path, spec, arrays[spec.name]) for spec in inputs if spec.name in arrays}
+    arrays = read_arrays(path)
+    return {spec.name: checked(path, spec, arrays[spec.name]) for spec in inputs if spec.name in arrays}
 
 
 def load_feeds(path: Path, inputs: Sequence[InputSpec]) -> dict[str, Array]:
@@ -103,7 +103,7 @@ def load_feeds(path: Path, inputs: Sequence[InputSpec]) -> dict[str, Array]:
     Raises:
         ModelError: the file is missing or no .npz, or a name, element type or shape does not fit; one line.
     """
-    arrays = _read_npz(path)
+    arrays = read_arrays(path)
     wanted = {spec.name: spec for spec in inputs}
     for name in wanted:
         if name not in arrays:
@@ -113,25 +113,15 @@ def load_feeds(path: Path, inputs: Sequence[InputSpec]) -> dict[str, Array]:
             raise ModelError(
                 f"inputs file {path} holds '{name}', which is no input; the model's are: {_listed(wanted)}"
             )
-    return {name: _checked(path, spec, arrays[name]) for name, spec in wanted.items()}
+    return {name: checked(path, spec, arrays[name]) for name, spec in wanted.items()}
 
 
-def _read_npz(path: Path) -> dict[str, Array]:
-    try:
-        with path.open("rb") as stream:
-            loaded: Any = np.load(stream, allow_pickle=False)
-            if not isinstance(loaded, np.lib.npyio.NpzFile):
-                raise ModelError(f"inputs file {path} holds one array; save all inputs by name with numpy.savez")
-            with loaded:
-                return {name: loaded[name] for name in loaded.files}
-    except FileNotFoundError:
-        raise ModelError(f"inputs file {path} does not exist") from None
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
-        line = next(iter(str(error).splitlines()), "it is empty")
-        raise ModelError(f"inputs file {path} is not an .npz of plain arrays: {line}") from None
+def checked(path: Path, spec: InputSpec, array: Array) -> Array:
+    """An array of a file as an input takes it.
 
-
-def _checked(path: Path, spec: InputSpec, array: Array) -> Array:
+    Raises:
+        ModelError: element type or shape does not fit.
+    """
     dtype = numpy_dtype(spec.dtype)
     if tuple(array.shape) != spec.shape:
         raise ModelError(

@@ -1,22 +1,18 @@
 """From a forward model to a training step and its first state, as files."""
 
-import zipfile
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from remat_cli import __version__
 from remat_cli.autodiff.forward import Rebatch
 from remat_cli.autodiff.step import RATE, TrainingStep, build_step
-from remat_cli.autodiff.tape import Array
 from remat_cli.base import progress as stages
-from remat_cli.base.files import atomic_path
 from remat_cli.base.progress import Progress
 from remat_cli.core.conditions import Conditions
 from remat_cli.core.training import StepPaths, TrainOptions
 from remat_cli.onnx_io.load import STATE_FILE_KEY, DimBindings, SourceModel, load, save
 from remat_cli.onnx_io.rewrite import set_model_metadata
+from remat_cli.runtime.array_file import write_arrays
 
 
 def make_step(model: Path, options: TrainOptions, conditions: Conditions, progress: Progress) -> TrainingStep:
@@ -38,17 +34,9 @@ def make_step(model: Path, options: TrainOptions, conditions: Conditions, progre
 
 def write_step(step: TrainingStep, paths: StepPaths) -> None:
     """Write the step and its first state, each whole or not at all, the state first."""
-    with atomic_path(paths.state) as temporary, zipfile.ZipFile(temporary, "w") as archive:
-        for name, array in step.state.items():
-            _add_array(archive, name, array)
+    write_arrays(paths.state, step.state)
     set_model_metadata(step.model, STATE_FILE_KEY, paths.state.name)
     save(step.model, paths.step)
-
-
-def _add_array(archive: zipfile.ZipFile, name: str, array: Array) -> None:
-    """An entry as np.savez writes it; that one takes names as arguments, and so cannot hold every name."""
-    with archive.open(f"{name}.npy", "w", force_zip64=True) as entry:
-        np.lib.format.write_array(entry, _plain(array), allow_pickle=False)
 
 
 def _rebatch(source: SourceModel, batch: int | None) -> Rebatch | None:
@@ -58,11 +46,6 @@ def _rebatch(source: SourceModel, batch: int | None) -> Rebatch | None:
     firsts = {port.shape[0] for port in source.interface.inputs if port.shape is not None and len(port.shape)}
     numbers = {first for first in firsts if isinstance(first, int)}
     return Rebatch(numbers.pop(), batch) if len(numbers) == 1 and numbers != {batch} else None
-
-
-def _plain(array: Array) -> Array:
-    """Types that .npz files do not know are held as unsigned integers of the same size."""
-    return array if array.dtype.kind in "fiub" else array.view(f"u{array.dtype.itemsize}")
 
 
 def step_snippet(step: TrainingStep, paths: StepPaths, compiled: str | None) -> str:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TypeAlias
 
-from remat_cli.core.pipeline import PeriodicSchedule, PipelineChain, PipelineStage
+from remat_cli.core.pipeline import MemoryModel, PeriodicSchedule, PipelineChain, PipelineStage
 from remat_cli.solvers._pipeline.contiguous import add_delay
 from remat_cli.solvers._pipeline.memory import StageFigures
 from remat_cli.solvers._pipeline.onef1b_star import best_period, contiguous_schedule
@@ -19,11 +19,15 @@ from remat_cli.solvers._pipeline.stages import merge
 
 @dataclass(frozen=True, order=True)
 class StageOption:
-    """A way to run a stage: time added to its backward, bytes kept per mini-batch, bytes worked on, once."""
+    """A way to run a stage: time added to its backward, bytes kept per mini-batch, bytes worked on, once.
+
+    `again` are the layers that run forward again, first and last of each segment.
+    """
 
     extra_time: int
     saved_bytes: int
     work_bytes: int
+    again: tuple[tuple[int, int], ...] = ()
 
 
 StageCurve: TypeAlias = Callable[[int, int], Sequence[StageOption]]
@@ -56,8 +60,10 @@ class _Tail:
     options: tuple[StageOption, ...]
 
 
-def best_joint(chain: PipelineChain, devices: int, memory: int, curve: StageCurve) -> JointPlan | None:
-    """The least period of all contiguous allocations and all choices on the curves, memory with buffers.
+def best_joint(
+    chain: PipelineChain, devices: int, memory: int, curve: StageCurve, model: MemoryModel = "buf"
+) -> JointPlan | None:
+    """The least period of all contiguous allocations and all choices on the curves; memory has buffers at least.
 
     Exact among stages that run as blocks: for a first layer and a number of stages the least delay is best, and of
     the options that fit, the one with least time. None: nothing fits.
@@ -66,17 +72,18 @@ def best_joint(chain: PipelineChain, devices: int, memory: int, curve: StageCurv
     low = max(1, -(-(sum(chain.forward) + sum(chain.backward)) // devices))
     extra = max(option.extra_time for each in options.values() for option in each)
     high = max(low, chain.longest_period + chain.layers * extra)
-    found = _within(chain, options, devices, memory, high)
+    question = _Question(StageFigures(chain), options, devices, memory, model)
+    found = _within(question, high)
     if found is None:
         return None
     while low < high:
         middle = (low + high) // 2
-        tail = _within(chain, options, devices, memory, middle)
+        tail = _within(question, middle)
         if tail is None:
             low = middle + 1
         else:
             high, found = middle, tail
-    return _plan(chain, found, memory)
+    return _plan(chain, found, memory, model)
 
 
 def _all_options(chain: PipelineChain, curve: StageCurve) -> dict[tuple[int, int], list[StageOption]]:
@@ -98,18 +105,32 @@ def pareto(options: Sequence[StageOption]) -> list[StageOption]:
     return kept
 
 
-def _within(
-    chain: PipelineChain, options: dict[tuple[int, int], list[StageOption]], devices: int, memory: int, period: int
-) -> _Tail | None:
-    figures = StageFigures(chain)
-    tails: list[_Tail | None] = [*[None] * chain.layers, _Tail(0, (), ())]
-    for _ in range(min(devices, chain.layers)):
+@dataclass(frozen=True)
+class _Question:
+    """What does not change while a period is looked for."""
+
+    figures: StageFigures
+    options: dict[tuple[int, int], list[StageOption]]
+    devices: int
+    memory: int
+    model: MemoryModel
+
+    def fixed_bytes(self, i: int, j: int) -> int:
+        """What a stage takes however many mini-batches are alive."""
+        held = self.figures.weight_bytes(i, j) + self.figures.buffer_bytes(i, j)
+        return held + (max(self.figures.work_bytes(i, j)) if self.model == "full" else 0)
+
+
+def _within(question: _Question, period: int) -> _Tail | None:
+    layers = question.figures.chain.layers
+    tails: list[_Tail | None] = [*[None] * layers, _Tail(0, (), ())]
+    for _ in range(min(question.devices, layers)):
         found: list[_Tail | None] = [None] * len(tails)
         for j, tail in enumerate(tails):
             for i in range(j if tail else 0, 0, -1):
-                if figures.load(i, j) > period:
+                if question.figures.load(i, j) > period:
                     break
-                longer = tail and _prepend(figures, (i, j), options[i, j], tail, (memory, period))
+                longer = tail and _prepend(question, (i, j), tail, period)
                 best = found[i - 1]
                 if longer and (best is None or longer.delay < best.delay):
                     found[i - 1] = longer
@@ -119,40 +140,42 @@ def _within(
     return None
 
 
-def _prepend(
-    figures: StageFigures, stage: tuple[int, int], options: list[StageOption], tail: _Tail, limits: tuple[int, int]
-) -> _Tail | None:
+def _prepend(question: _Question, stage: tuple[int, int], tail: _Tail, period: int) -> _Tail | None:
     """The stage before the tail, run in the fastest way that fits."""
-    (i, j), (memory, period) = stage, limits
+    (i, j), figures = stage, question.figures
     link = figures.link_load(i - 1)
-    fixed = figures.weight_bytes(i, j) + figures.buffer_bytes(i, j)
-    for option in options:
+    fixed = question.fixed_bytes(i, j)
+    for option in question.options[stage]:
         load = figures.load(i, j) + option.extra_time
         if max(load, link) > period:
             return None
         alive = max(1, -(-(tail.delay + load) // period))
-        if fixed + alive * option.saved_bytes + option.work_bytes <= memory:
+        if fixed + alive * option.saved_bytes + option.work_bytes <= question.memory:
             delay = add_delay(add_delay(tail.delay, load, period), link, period)
             return _Tail(delay, (j, *tail.cuts), (option, *tail.options))
     return None
 
 
-def _plan(chain: PipelineChain, tail: _Tail, memory: int) -> JointPlan | None:
-    stages = as_they_run(chain, tail.cuts, tail.options)
+def _plan(chain: PipelineChain, tail: _Tail, memory: int, model: MemoryModel) -> JointPlan | None:
+    stages = as_they_run(chain, tail.cuts, tail.options, model)
     plan = best_period(stages, range(1, len(tail.cuts) + 1), memory)
     return JointPlan(plan.period, tail.cuts, tail.options, plan.alive, stages) if plan else None
 
 
-def as_they_run(chain: PipelineChain, cuts: Sequence[int], options: Sequence[StageOption]) -> PipelineChain:
+def as_they_run(
+    chain: PipelineChain, cuts: Sequence[int], options: Sequence[StageOption], model: MemoryModel = "buf"
+) -> PipelineChain:
     """The chain of stages with their options; what a stage works on stays, beside all copies of its weights."""
     firsts = [1, *(cut + 1 for cut in cuts[:-1])]
     blocks = merge(chain, [PipelineStage(i, j, at) for at, (i, j) in enumerate(zip(firsts, cuts, strict=True))])
+    works = [0] * blocks.layers
+    if model == "full":
+        works = list(map(max, zip(blocks.forward_work_bytes, blocks.backward_work_bytes, strict=True)))
+    rows = zip(blocks.weights, options, works, strict=True)
     return PipelineChain(
         forward=blocks.forward,
         backward=tuple(time + option.extra_time for time, option in zip(blocks.backward, options, strict=True)),
-        weights=tuple(
-            chain.copies * weight + option.work_bytes for weight, option in zip(blocks.weights, options, strict=True)
-        ),
+        weights=tuple(chain.copies * weight + option.work_bytes + work for weight, option, work in rows),
         sizes=blocks.sizes,
         transfers=blocks.transfers,
         copies=1,
@@ -177,12 +200,14 @@ def segment_curve(chain: PipelineChain, most: int = 8) -> StageCurve:
         for count in range(1, min(most, j - i + 1) + 1):
             ends = _balanced(i, j, count, rerun)
             extra = kept = work = 0
+            again: tuple[tuple[int, int], ...] = ()
             first = i
             for end in ends:
                 extra += sum(chain.forward[first - 1 : end])
                 kept += min(chain.sizes[first - 1], chain.saved_bytes[first - 1])
                 work = max(work, rerun(first, end))
-                found.append(StageOption(extra, kept + figures.saved_bytes(end + 1, j), work))
+                again = (*again, (first, end))
+                found.append(StageOption(extra, kept + figures.saved_bytes(end + 1, j), work, again))
                 first = end + 1
         return pareto(found)
 

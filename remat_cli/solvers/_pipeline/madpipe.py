@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from remat_cli.base.errors import BrokenSolver
 from remat_cli.core.pipeline import PeriodicSchedule, PipelineChain, PipelineStage
 from remat_cli.core.simulate_pipeline import simulate_pipeline
+from remat_cli.solvers._pipeline.bounds import period_bound
 from remat_cli.solvers._pipeline.contiguous import best_contiguous
 from remat_cli.solvers._pipeline.integer_program import ProgramEffort, least_period
 from remat_cli.solvers._pipeline.madpipe_phase1 import Grid, MadPipeAllocation, MadPipeQuestion, madpipe_phase1
@@ -60,7 +61,8 @@ def madpipe(
         chain: layers.
         devices: how many there are.
         memory: bytes of each.
-        effort: seconds for everything together; half of what is left goes to each program.
+        effort: seconds for everything together: a third each for a lower bound and for allocations, and half of what
+            is left then for each program.
         clock: seconds.
     """
     effort = effort or ProgramEffort()
@@ -69,7 +71,8 @@ def madpipe(
     best = contiguous_schedule(chain, contiguous.cuts, contiguous.period) if contiguous else None
     below = contiguous.period if contiguous else None
     is_exact = chain.layers <= EXACT_LAYERS
-    bound, allocations = _first_phase(MadPipeQuestion(chain, devices, memory, below=below), is_exact)
+    question = MadPipeQuestion(chain, devices, memory, below=below)
+    bound, allocations = _first_phase(question, is_exact, _Turns(clock, end, effort.seconds / 3))
     for stages in _views(chain, allocations[: 1 + _RUNNERS_UP]):
         seconds = (end - clock()) / 2
         if bound is None or seconds < _LEAST_SECONDS or (best and best.period <= bound):
@@ -81,13 +84,39 @@ def madpipe(
     return MadPipePlan(best, bound, below, is_exact)
 
 
-def _first_phase(question: MadPipeQuestion, is_exact: bool) -> tuple[int | None, list[MadPipeAllocation]]:
+@dataclass
+class _Turns:
+    """Time of the searches of the first phase, one after another; `was_cut` says whether the last had too little."""
+
+    clock: Callable[[], float]
+    end: float
+    seconds: float
+    was_cut: bool = False
+
+    def next(self) -> Callable[[], bool]:
+        """Whether the search that begins now may go on."""
+        until = min(self.end, self.clock() + self.seconds)
+        self.was_cut = False
+
+        def may_go_on() -> bool:
+            self.was_cut = self.clock() > until
+            return not self.was_cut
+
+        return may_go_on
+
+
+def _first_phase(
+    question: MadPipeQuestion, is_exact: bool, turns: _Turns
+) -> tuple[int | None, list[MadPipeAllocation]]:
     """A lower bound, and allocations that may come below the contiguous plan, best first."""
-    lower = madpipe_phase1(question if is_exact else replace(question, grid=replace(FINE, is_up=False)))
+    coarse = question if is_exact else replace(question, grid=replace(FINE, is_up=False))
+    lower = madpipe_phase1(coarse, may_go_on=turns.next())
     if not lower:
         return question.below, []
-    allocations = lower if is_exact else madpipe_phase1(replace(question, grid=FINE))
-    return lower[0].bound, allocations
+    bound = -int(-period_bound(question.chain, question.devices) // 1) if turns.was_cut else lower[0].bound
+    if is_exact:
+        return bound, lower
+    return bound, madpipe_phase1(replace(question, grid=FINE), may_go_on=turns.next())
 
 
 def _views(chain: PipelineChain, allocations: list[MadPipeAllocation]) -> Iterator[tuple[PipelineStage, ...]]:

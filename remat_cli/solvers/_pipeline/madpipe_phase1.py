@@ -4,6 +4,7 @@ The value is a lower bound on every 1-periodic schedule of such an allocation wh
 buffers; it need not be attained. On a grid it is one only where figures are rounded down.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -75,11 +76,13 @@ def madpipe_dp(question: MadPipeQuestion, period: int) -> list[MadPipeAllocation
     ]
 
 
-def madpipe_phase1(question: MadPipeQuestion, rounds: int = 64) -> list[MadPipeAllocation]:
+def madpipe_phase1(
+    question: MadPipeQuestion, rounds: int = 64, may_go_on: Callable[[], bool] = lambda: True
+) -> list[MadPipeAllocation]:
     """The allocations of the target period that minimises max(D, period), best first; none: nothing fits.
 
     D falls as the period grows, so the best is where they cross: at the least period that is not below its D, or one
-    before. Exact for whole numbers, unless `rounds` ends the bisection early.
+    before. Exact for whole numbers, unless `rounds` or `may_go_on`, asked before each, ends the bisection early.
     """
     chain = question.chain
     load = sum(chain.forward) + sum(chain.backward)
@@ -92,7 +95,7 @@ def madpipe_phase1(question: MadPipeQuestion, rounds: int = 64) -> list[MadPipeA
         return best
     best = madpipe_dp(question, high)
     for _ in range(rounds):
-        if low >= high or not best:
+        if low >= high or not best or not may_go_on():
             break
         middle = (low + high) // 2
         found = madpipe_dp(question, middle)

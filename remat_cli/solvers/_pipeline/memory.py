@@ -9,7 +9,7 @@ from remat_cli.core.pipeline import MemoryModel, PipelineChain
 
 @dataclass(frozen=True)
 class StageFigures:
-    """Sums over layers i..j of a chain, both counted from 1; constant time each, but for `work_bytes`."""
+    """Sums over layers i..j of a chain, both counted from 1; constant time each."""
 
     chain: PipelineChain
 
@@ -60,7 +60,16 @@ class StageFigures:
         Exact where each layer saves its input; else an upper bound. While F_l of the newest mini-batch runs, the
         layers after l have not yet saved of it; while B_l of the oldest runs, they have dropped theirs.
         """
-        layers = range(i, j + 1)
-        forward = max(self.chain.forward_work_bytes[layer - 1] - self.saved_bytes(layer + 1, j) for layer in layers)
-        backward = max(self.chain.backward_work_bytes[layer - 1] - self.saved_bytes(layer + 1, j) for layer in layers)
-        return forward, backward
+        forward, backward = self._work_peaks[i - 1][j - i]
+        after = self._saved[j]
+        return forward - after, backward - (0 if self.chain.drops_at_end else after)
+
+    @cached_property
+    def _work_peaks(self) -> list[list[tuple[int, int]]]:
+        """By first layer and number of layers, the most work, each with all that is saved up to its layer."""
+        chain, sums = self.chain, self._saved[1:]
+        forward = [work + saved for work, saved in zip(chain.forward_work_bytes, sums, strict=True)]
+        kept = [0] * chain.layers if chain.drops_at_end else sums
+        backward = [work + saved for work, saved in zip(chain.backward_work_bytes, kept, strict=True)]
+        starts = range(chain.layers)
+        return [list(zip(accumulate(forward[i:], max), accumulate(backward[i:], max), strict=True)) for i in starts]

@@ -43,6 +43,7 @@ def merge(chain: PipelineChain, stages: Sequence[PipelineStage]) -> PipelineChai
         forward_work=tuple(forward for forward, _ in work),
         backward_work=tuple(backward for _, backward in work),
         has_gradients=chain.has_gradients,
+        drops_at_end=chain.drops_at_end,
     )
 
 

@@ -101,7 +101,7 @@ def test_segments_by_hand(chain):
     for i in range(1, chain.layers + 1):
         for j in range(i, chain.layers + 1):
             saved = chain.saved_bytes[i - 1 : j]
-            all_again = StageOption(sum(chain.forward[i - 1 : j]), saved[0], sum(saved[1:]))
+            all_again = StageOption(sum(chain.forward[i - 1 : j]), saved[0], sum(saved[1:]), ((i, j),))
             assert pareto([*curve(i, j), all_again]) == curve(i, j)
             for option in curve(i, j):
                 assert option.saved_bytes + option.work_bytes <= 2 * sum(saved)

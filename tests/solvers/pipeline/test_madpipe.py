@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import random
 from fractions import Fraction
 from math import ceil, inf
 
@@ -11,6 +13,7 @@ from hypothesis import strategies as st
 
 from remat_cli.core.pipeline import PipelineChain, PipelineStage
 from remat_cli.core.simulate_pipeline import simulate_pipeline
+from remat_cli.solvers._pipeline.bounds import period_bound
 from remat_cli.solvers._pipeline.contiguous import best_contiguous
 from remat_cli.solvers._pipeline.integer_program import ProgramEffort, least_period
 from remat_cli.solvers._pipeline.madpipe import madpipe
@@ -192,3 +195,16 @@ def test_long_chains_go_on_a_grid():
     plan = madpipe(chain, 4, 30_000, ProgramEffort(seconds=10.0))
     assert not plan.is_exact
     assert plan.bound <= plan.schedule.period <= plan.contiguous_period
+
+
+def test_the_first_phase_ends_in_time_too():
+    """With a clock on which every look costs a second, nothing but the contiguous plan and a plain bound are left."""
+    rng = random.Random(1)
+    times = [tuple(rng.randrange(1, 50) for _ in range(30)) for _ in range(2)]
+    chain = PipelineChain(*times, (5,) * 30, (*(10,) * 30, 0), (3,) * 29)
+    seconds = itertools.count()
+    plan = madpipe(chain, 4, 600, ProgramEffort(seconds=2), clock=lambda: float(next(seconds)))
+    assert plan.schedule is not None
+    assert plan.schedule.period == plan.contiguous_period
+    assert plan.bound == ceil(period_bound(chain, 4))
+    assert next(seconds) < 20
