@@ -105,8 +105,9 @@ def _open(program: Program, number: int, shared: Mapping[tuple[int, str], Any], 
     is_shared = place[0] == HOST_MEMORY or (place[0] == NVIDIA and program.memories[memory] in opening.caps)
     if is_shared and opening.profile_folder is None:
         options.add_session_config_entry("session.use_env_allocators", "1")
-    is_opaque = PROVIDERS[spec.provider].is_opaque
-    weights = () if is_opaque else action.segment.weights  # a provider that compiles reads the file
+    provider = PROVIDERS[spec.provider]
+    reads_file = provider.is_opaque or not provider.shares_weights  # one that compiles does, too
+    weights = () if reads_file else action.segment.weights
     mine = {name: shared[memory, name] for name in weights if (memory, name) in shared}
     for name, value in mine.items():
         options.add_initializer(name, value)
@@ -177,7 +178,8 @@ def _placed_weights(program: Program) -> list[tuple[int, str]]:
         spec, memory = program.devices[action.device], program.memory_of[action.device]
         if place_of_device(spec)[0] == HOST_MEMORY:
             hosts.add(memory)
-        if not PROVIDERS[spec.provider].is_opaque:
+        provider = PROVIDERS[spec.provider]
+        if provider.shares_weights and not provider.is_opaque:
             readers.update((memory, name) for name in action.segment.weights if name in program.weights)
     return [
         (memory, name)
