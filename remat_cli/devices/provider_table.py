@@ -38,8 +38,10 @@ class Provider(msgspec.Struct, frozen=True, kw_only=True):
     SESSION_THREADS to the session, any other name to the provider; empty: not at all. `options` are those it is
     always given, `known_options` all that it reads where it ignores others without a word (empty: it refuses them).
     `session_config` are entries that its sessions need. `is_asynchronous`: a run returns before its ops are done, and
-    only fetching a value waits for them. `shares_weights`: sessions can share a weight in its memory. `libraries` are
-    file names of its provider library per operating system, `drivers` those of the driver that must be installed first.
+    only fetching a value waits for them. `shares_weights`: sessions can share a weight in its memory.
+    `gives_outputs`: what a session makes there may outlive the call; else it is put into buffers of ours. `libraries`
+    are file names of its provider library per operating system, `drivers` those of the driver that must be installed
+    first.
     """
 
     name: str
@@ -57,6 +59,7 @@ class Provider(msgspec.Struct, frozen=True, kw_only=True):
     known_options: tuple[str, ...] = ()
     is_asynchronous: bool = False
     shares_weights: bool = True
+    gives_outputs: bool = True
     session_config: tuple[tuple[str, str], ...] = ()
     plugin: Plugin | None = None
     libraries: tuple[tuple[str, str], ...] = ()
@@ -172,6 +175,7 @@ PROVIDERS: Mapping[str, Provider] = MappingProxyType(
             known_options=WEBGPU_KNOWN_OPTIONS,
             is_asynchronous=True,
             shares_weights=False,
+            gives_outputs=False,
             plugin=Plugin(
                 package="onnxruntime-ep-webgpu",
                 module="onnxruntime_ep_webgpu",

@@ -239,6 +239,23 @@ def copied(value: Any, target: Place) -> Any:
     return placed_value(_host_view(value), target)
 
 
+def bound_outputs(opened: Opened, program: Program) -> list[Any]:
+    """Bind what a segment makes; the buffers of its outputs where the provider gives none away, else nothing."""
+    binding, makes = opened.binding, opened.action.segment.makes
+    if PROVIDERS[program.devices[opened.action.device].provider].gives_outputs:
+        for name in makes:
+            binding.bind_output(name, *opened.place)
+        return []
+    made = []
+    for name in makes:
+        spec = program.values[name]
+        made.append(
+            import_ort().OrtValue.ortvalue_from_shape_and_type(spec.shape, numpy_dtype(spec.dtype), *opened.place)
+        )
+        binding.bind_ortvalue_output(name, made[-1])
+    return made
+
+
 def owned(value: Any) -> Any:
     """A bound output in a container of its own: what a binding gives points into the binding, and ends with it."""
     ort = import_ort()
