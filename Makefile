@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 # `make setup EXTRAS=cpu,svg,dev,cluster` adds Ray, whose tests are skipped without it.
 EXTRAS ?= cpu,svg,dev
 .DEFAULT_GOAL := help
-.PHONY: help setup demo picture test test-slow check fmt lint types models schema docs wheel bench-models bench-split bench-train bench-train-curves bench-devices bench-placement bench-classics bench-gpu test-gpu bench-eager bench-paging bench-real bench-real-models bench-process bench-callers fuzz fuzz-quick bench-instances bench-quick bench-solvers bench-scale lock clean bench-pipelines
+.PHONY: help setup demo picture test test-slow check fmt lint types models schema docs wheel bench-models bench-split bench-train bench-train-curves bench-devices bench-placement bench-classics bench-gpu test-gpu bench-eager bench-paging bench-real bench-real-models bench-process bench-callers fuzz fuzz-quick bench-instances bench-quick bench-solvers bench-scale lock clean bench-pipelines setup-webgpu test-webgpu bench-any-size
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "%-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -115,6 +115,34 @@ $(GPU_STAMP): pyproject.toml constraints.txt
 test-gpu: $(GPU_STAMP)  ## tests on a GPU; skipped with one line where there is none
 	$(GPU_VENV)/bin/python -m pytest tests/gpu || test $$? -eq 5
 
+# WebGPU on a Vulkan driver in software: Debian's loader, and SwiftShader from its package of Chromium, not installed.
+WEBGPU_VENV := .venv-webgpu
+WEBGPU_STAMP := $(WEBGPU_VENV)/.installed
+VULKAN := build/vulkan
+VULKAN_DRIVER := $(VULKAN)/swiftshader.json
+SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
+
+$(WEBGPU_STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(WEBGPU_VENV)
+	$(WEBGPU_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[webgpu]' pytest hypothesis
+	touch $(WEBGPU_STAMP)
+
+# The loader reads a driver's file with an absolute path only.
+$(VULKAN_DRIVER):
+	mkdir -p $(VULKAN)/package
+	$(SUDO) apt-get update -qq
+	$(SUDO) apt-get install -qq -y --no-install-recommends libvulkan1
+	cd $(VULKAN)/package && rm -f chromium-common*.deb && apt-get download -qq chromium-common
+	dpkg --fsys-tarfile $(VULKAN)/package/chromium-common*.deb | tar -x -C $(VULKAN) --wildcards '*vk_swiftshader*'
+	rm -r $(VULKAN)/package
+	sed 's|"\./|"$(CURDIR)/$(VULKAN)/usr/lib/chromium/|' $(VULKAN)/usr/lib/chromium/vk_swiftshader_icd.json >$@
+
+setup-webgpu: $(WEBGPU_STAMP) $(VULKAN_DRIVER)  ## WebGPU without a GPU (Debian): its plug-in, and a Vulkan driver in software
+	@echo "export ORT_WEBGPU_EP_ALLOW_SOFTWARE_ADAPTER=1 VK_DRIVER_FILES=$(CURDIR)/$(VULKAN_DRIVER)"
+
+test-webgpu: setup-webgpu  ## tests on WebGPU, a minute
+	ORT_WEBGPU_EP_ALLOW_SOFTWARE_ADAPTER=1 VK_DRIVER_FILES=$(CURDIR)/$(VULKAN_DRIVER) $(WEBGPU_VENV)/bin/python -m pytest -m webgpu tests/webgpu
+
 bench-gpu: $(GPU_STAMP)  ## U-Net and ResNet50 on a GPU and the CPU at budgets of 100, 65 and 25 %
 	$(GPU_VENV)/bin/python -m bench.gpu --write
 
@@ -186,4 +214,4 @@ lock: $(STAMP)  ## pin what is installed now
 	$(BIN)/python -m pip freeze --exclude-editable >constraints.txt
 
 clean:  ## remove everything that was built
-	rm -rf $(VENV) $(GPU_VENV) $(REAL_VENV) build dist demo .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) $(GPU_VENV) $(REAL_VENV) $(WEBGPU_VENV) build dist demo .mypy_cache .ruff_cache .pytest_cache

@@ -120,7 +120,7 @@ devices_options = _group(
         "devices",
         multiple=True,
         metavar="NAME",
-        help="Device to measure: cpu, cpu:2threads, cuda:0, openvino or FILE.yaml; may be repeated. [cpu]",
+        help="Device to measure: cpu, cpu:2threads, cuda:0, webgpu, openvino or FILE.yaml; may be repeated. [cpu]",
     ),
     estimate_option,
     spill_option,
@@ -131,8 +131,8 @@ placement_options = _group(
         "devices",
         multiple=True,
         metavar="NAME",
-        help="Where the model will run: cpu, cpu:2threads, cuda:0, openvino or FILE.yaml; repeat it to choose a device "
-        "for each op. [cpu]",
+        help="Where the model will run: cpu, cpu:2threads, cuda:0, webgpu, openvino or FILE.yaml; repeat it to choose "
+        "a device for each op. [cpu]",
     ),
     estimate_option,
     _option("--overlap/--no-overlap", help="Copies between memories run beside ops. [no]"),

@@ -16,13 +16,15 @@ class Plugin(msgspec.Struct, frozen=True):
     """A package that adds a provider to stock onnxruntime as a library.
 
     `module` is imported for `get_library_path()`. `takes` says on which hardware it offers devices; `otherwise` is
-    what to do on other hardware.
+    what to do on other hardware. `is_probed`: it offers devices that may turn out to be unusable, and then ends the
+    process, so that they are tried in another one first.
     """
 
     package: str
     module: str
     takes: str
     otherwise: str
+    is_probed: bool = False
 
 
 class Provider(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,9 +35,13 @@ class Provider(msgspec.Struct, frozen=True, kw_only=True):
     that neither order nor memory can be enforced inside. `is_measured`: it was run by
     the authors. `has_index` says whether device names carry a number (`cuda:1`); `kinds` are the values of the option
     `device_type` that names may carry (`openvino:gpu`). `thread_option` is how a number of threads is passed:
-    SESSION_THREADS to the session, any other name to the provider; empty: not at all. `session_config` are entries
-    that its sessions need. `libraries` are file names of its provider library per operating system, `drivers` those
-    of the driver that must be installed first.
+    SESSION_THREADS to the session, any other name to the provider; empty: not at all. `options` are those it is
+    always given, `known_options` all that it reads where it ignores others without a word (empty: it refuses them).
+    `session_config` are entries that its sessions need. `is_asynchronous`: a run returns before its ops are done, and
+    only fetching a value waits for them. `shares_weights`: sessions can share a weight in its memory.
+    `gives_outputs`: what a session makes there may outlive the call; else it is put into buffers of ours. `libraries`
+    are file names of its provider library per operating system, `drivers` those of the driver that must be installed
+    first.
     """
 
     name: str
@@ -50,6 +56,10 @@ class Provider(msgspec.Struct, frozen=True, kw_only=True):
     kinds: tuple[str, ...] = ()
     thread_option: str = ""
     options: tuple[tuple[str, str], ...] = ()
+    known_options: tuple[str, ...] = ()
+    is_asynchronous: bool = False
+    shares_weights: bool = True
+    gives_outputs: bool = True
     session_config: tuple[tuple[str, str], ...] = ()
     plugin: Plugin | None = None
     libraries: tuple[tuple[str, str], ...] = ()
@@ -66,6 +76,31 @@ REPEATABLE_CUDA = (
     ("cudnn_conv_use_max_workspace", "0"),
 )
 """float32 as on the CPU, the same algorithm in every session (the default benchmarks them), and little workspace."""
+WEBGPU_OPTIONS = (("preferredLayout", "NCHW"), ("storageBufferCacheMode", "bucket"))
+"""The layout of ONNX, as the provider's own (NHWC) adds Transposes to the graph; and the cache mode that frees buffers
+during a run, by rounding their sizes."""
+WEBGPU_KNOWN_OPTIONS = (
+    "dawnBackendType",
+    "defaultBufferCacheMode",
+    "enableGraphCapture",
+    "enableInt64",
+    "enablePIXCapture",
+    "enableRobustness",
+    "forceCpuNodeNames",
+    "kvCacheQuantizationBits",
+    "maxNumPendingDispatches",
+    "maxStorageBufferBindingSize",
+    "multiRotaryCacheConcatOffset",
+    "powerPreference",
+    "preferredLayout",
+    "preserveDevice",
+    "queryResolveBufferCacheMode",
+    "sessionBufferPoolGenerations",
+    "storageBufferCacheMode",
+    "uniformBufferCacheMode",
+    "validationMode",
+)
+"""Read from the strings of version 0.4.0's library; those that take addresses inside a process are left out."""
 NVIDIA_DRIVERS = (("Linux", "libcuda.so.1"), ("Windows", "nvcuda.dll"))
 
 PROVIDERS: Mapping[str, Provider] = MappingProxyType(
@@ -125,6 +160,29 @@ PROVIDERS: Mapping[str, Provider] = MappingProxyType(
                 module="onnxruntime_ep_openvino",
                 takes="Intel processors only",
                 otherwise="`pip uninstall onnxruntime` and `pip install onnxruntime-openvino` works on others",
+            ),
+        ),
+        "webgpu": Provider(
+            name="webgpu",
+            runtime_name="WebGpuExecutionProvider",
+            package="onnxruntime-ep-webgpu",
+            install='pip install "remat_cli[webgpu]"',
+            needs="a GPU with a Vulkan, Direct3D 12 or Metal driver",
+            memory="webgpu",
+            is_measured=True,
+            has_index=True,
+            options=WEBGPU_OPTIONS,
+            known_options=WEBGPU_KNOWN_OPTIONS,
+            is_asynchronous=True,
+            shares_weights=False,
+            gives_outputs=False,
+            plugin=Plugin(
+                package="onnxruntime-ep-webgpu",
+                module="onnxruntime_ep_webgpu",
+                takes="GPUs with a Vulkan, Direct3D 12 or Metal driver",
+                otherwise="install the GPU's driver (Debian: apt-get install libvulkan1 mesa-vulkan-drivers); where "
+                "there is no GPU, `make setup-webgpu` gets a driver in software (see docs/devices.md)",
+                is_probed=True,
             ),
         ),
         "dml": Provider(

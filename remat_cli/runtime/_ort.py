@@ -71,7 +71,9 @@ def runtime_errors(doing: str) -> Iterator[None]:
 def one_line(error: BaseException) -> str:
     """First line of an error's text without the runtime's prefix and source paths, cut to a readable length."""
     text = next(iter(str(error).strip().splitlines()), type(error).__name__)
+    text = re.sub(r"^.* Error creating execution provider: ", "", text)
     text = re.sub(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ", "", text)
+    text = re.sub(r"^/\S+\.cc:\d+ \S.*?\)(::<lambda\(\)>)? ", "", text)  # where in the provider, and in which function
     text = re.sub(r"/\S*/(onnxruntime/)", r"\1", text)
     text = re.sub(r"^Load model from .*? failed:\s*", "", text)  # who calls names the user's file
     return text if len(text) <= LONGEST_MESSAGE else text[: LONGEST_MESSAGE - 3] + "..."

@@ -111,8 +111,9 @@ def _open(program: Program, number: int, shared: Mapping[tuple[int, str], Any], 
         options.enable_cpu_mem_arena = opening.profile_folder is not None  # its counters are the arena's
     elif is_shared and opening.profile_folder is None:
         options.add_session_config_entry("session.use_env_allocators", "1")
-    is_opaque = PROVIDERS[spec.provider].is_opaque
-    weights = () if is_opaque else action.segment.weights  # a provider that compiles reads the file
+    provider = PROVIDERS[spec.provider]
+    reads_file = provider.is_opaque or not provider.shares_weights  # one that compiles does, too
+    weights = () if reads_file else action.segment.weights
     mine = {name: shared[memory, name] for name in weights if (memory, name) in shared}
     for name, value in mine.items():
         options.add_initializer(name, value)
@@ -183,7 +184,8 @@ def _placed_weights(program: Program) -> list[tuple[int, str]]:
         spec, memory = program.devices[action.device], program.memory_of[action.device]
         if place_of_device(spec)[0] == HOST_MEMORY:
             hosts.add(memory)
-        if not PROVIDERS[spec.provider].is_opaque:
+        provider = PROVIDERS[spec.provider]
+        if provider.shares_weights and not provider.is_opaque:
             readers.update((memory, name) for name in action.segment.weights if name in program.weights)
     return [
         (memory, name)
@@ -241,6 +243,23 @@ def copied(value: Any, target: Place) -> Any:
     if _is_on_host(value) and target[0] == HOST_MEMORY:
         return placed_value(_host_copy(value), target)
     return placed_value(_host_view(value), target)
+
+
+def bound_outputs(opened: Opened, program: Program) -> list[Any]:
+    """Bind what a segment makes; the buffers of its outputs where the provider gives none away, else nothing."""
+    binding, makes = opened.binding, opened.action.segment.makes
+    if PROVIDERS[program.devices[opened.action.device].provider].gives_outputs:
+        for name in makes:
+            binding.bind_output(name, *opened.place)
+        return []
+    made = []
+    for name in makes:
+        spec = program.values[name]
+        made.append(
+            import_ort().OrtValue.ortvalue_from_shape_and_type(spec.shape, numpy_dtype(spec.dtype), *opened.place)
+        )
+        binding.bind_ortvalue_output(name, made[-1])
+    return made
 
 
 def owned(value: Any) -> Any:

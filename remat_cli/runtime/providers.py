@@ -6,7 +6,7 @@ Sources of the facts: ONNX Runtime's Python layer retries with the CPU when a pr
 
 import contextlib
 import ctypes
-import importlib
+import functools
 import io
 import platform
 from pathlib import Path
@@ -14,11 +14,23 @@ from types import ModuleType
 from typing import Any
 
 import msgspec
+import numpy as np
 
-from remat_cli.base.errors import MissingDependency
+from remat_cli.base.errors import MissingDependency, RuntimeFailure
 from remat_cli.core.profile import HOST_MEMORY, DeviceSpec
-from remat_cli.devices.provider_table import PROVIDERS, SESSION_THREADS, Plugin, Provider, named_spec
-from remat_cli.runtime._ort import EXTENDED_NAMES, Array, host_value, import_ort, one_line, runtime_dtype
+from remat_cli.devices.provider_table import PROVIDERS, SESSION_THREADS, Provider, named_spec
+from remat_cli.runtime._ort import (
+    EXTENDED_NAMES,
+    Advance,
+    Array,
+    host_value,
+    import_ort,
+    one_line,
+    run_fresh,
+    runtime_dtype,
+    runtime_errors,
+)
+from remat_cli.runtime._plugins import is_builtin, plugin_devices, require_module, require_plugin
 
 __all__ = [
     "PROVIDERS",
@@ -34,6 +46,9 @@ __all__ = [
     "require",
     "require_device",
 ]
+
+
+LONGEST_PROBE_SECONDS = 60.0
 
 
 class UsableDevice(msgspec.Struct, frozen=True):
@@ -107,10 +122,10 @@ def require(provider: Provider) -> None:
             plugin offers no device here.
     """
     ort = import_ort()
-    if provider.runtime_name in ort.get_available_providers():
+    if is_builtin(ort, provider):
         _require_libraries(ort, provider)
     elif provider.plugin is not None:
-        _require_plugin(ort, provider, provider.plugin)
+        require_plugin(ort, provider, provider.plugin)
     else:
         more = f"; it also needs {provider.needs}" if provider.needs else ""
         raise MissingDependency(
@@ -122,12 +137,19 @@ def require(provider: Provider) -> None:
 def require_device(device: UsableDevice) -> None:
     """Check that sessions can be opened on a device, its number or kind included where these can be known.
 
+    Where a device that is offered may end the process that uses it, another process uses it first, once.
+
     Raises:
         MissingDependency: what `require` raises, or there is no device of that number or kind.
     """
+    ort, plugin = import_ort(), device.provider.plugin
+    is_plugin = not is_builtin(ort, device.provider)
+    if plugin is not None and plugin.is_probed and is_plugin:
+        require_module(device.provider, plugin)
+        if problem := _probe_problem(device.spec.session_device):
+            raise MissingDependency(problem)
     require(device.provider)
-    ort = import_ort()
-    if device.provider.runtime_name not in ort.get_available_providers():
+    if is_plugin and plugin is not None:
         _plugin_device(ort, device)
     elif device.provider.kinds:
         _require_kind(ort, device)
@@ -189,7 +211,7 @@ def configure(options: Any, device: UsableDevice, is_alone: bool) -> list[Any] |
     options.use_deterministic_compute = True
     if is_alone:
         options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
-    if provider.runtime_name in ort.get_available_providers():
+    if is_builtin(ort, provider):
         return [*device.session_providers, *([] if is_alone else ["CPUExecutionProvider"])]
     chosen = {key: value for key, value in device.provider_options.items() if key not in ("device_type", "device_id")}
     options.add_provider_for_devices([_plugin_device(ort, device)], chosen)
@@ -223,43 +245,42 @@ def _require_libraries(ort: ModuleType, provider: Provider) -> None:
         )
 
 
-def _require_plugin(ort: ModuleType, provider: Provider, plugin: Plugin) -> None:
-    """Register a plugin's library, if that has not been done, and check that it offers a device here."""
+@functools.cache
+def _probe_problem(name: str) -> str:
+    """Why a value cannot be put on a plugin's device and fetched from it; empty where it can. Tried once by process."""
+    device = parse_device(name)
     try:
-        module = importlib.import_module(plugin.module)
-    except ImportError:
-        raise MissingDependency(
-            f"device '{provider.name}' needs the package {plugin.package} (it takes {plugin.takes}) or, in place of "
-            f"onnxruntime, {provider.package}: {provider.install}"
-        ) from None
-    if problem := _register_problem(ort, provider, str(module.get_library_path())):
-        raise MissingDependency(
-            f"device '{provider.name}': {plugin.package} does not load into onnxruntime {ort.__version__}: {problem}"
-        )
-    if not _plugin_devices(ort, provider):
-        raise MissingDependency(
-            f"device '{provider.name}': {plugin.package} is installed but offers no device on this machine: it takes "
-            f"{plugin.takes}; {plugin.otherwise}"
-        )
-
-
-def _register_problem(ort: ModuleType, provider: Provider, library: str) -> str:
-    """Why a plugin's library cannot be registered; empty when it is, also from before."""
-    try:
-        ort.register_execution_provider_library(provider.runtime_name, library)
-    except Exception as error:  # the runtime's error classes share no base
-        return "" if "already registered" in str(error) else one_line(error)
+        run_fresh(probe_here, name, seconds=LONGEST_PROBE_SECONDS)
+    except MissingDependency as error:
+        return str(error)
+    except RuntimeFailure as error:
+        plugin = device.provider.plugin
+        otherwise = f"; {plugin.otherwise}" if plugin is not None else ""
+        return f"device '{device.name}' needs {device.provider.needs}, which does not work here ({error}){otherwise}"
     return ""
 
 
-def _plugin_devices(ort: ModuleType, provider: Provider) -> list[Any]:
-    """What a plugin offers."""
-    return [device for device in ort.get_ep_devices() if device.ep_name == provider.runtime_name]
+def probe_here(name: str, advance: Advance) -> None:
+    """Put a value on the device of that name and fetch it, in a process that may end by that."""
+    device = parse_device(name)
+    require(device.provider)
+    _plugin_device(import_ort(), device)
+    given = np.arange(4, dtype=np.float32)
+    with runtime_errors("no value can be put there"):
+        found = placed_value(given, place_of(device)).numpy()
+    if found.tobytes() != given.tobytes():
+        raise RuntimeFailure("a value that was put there came back changed")
 
 
 def _plugin_device(ort: ModuleType, device: UsableDevice) -> Any:
-    """The plugin's device of that kind."""
-    found = {str(entry.device.type).rpartition(".")[2]: entry for entry in _plugin_devices(ort, device.provider)}
+    """The plugin's device of that kind or number."""
+    if device.provider.has_index:
+        offered = plugin_devices(ort, device.provider)
+        if device.index >= len(offered):
+            count = f"{len(offered)} device{'s' * (len(offered) != 1)}"
+            raise MissingDependency(f"device '{device.name}' is not there: {count} found, from 0 on")
+        return offered[device.index]
+    found = {str(entry.device.type).rpartition(".")[2]: entry for entry in plugin_devices(ort, device.provider)}
     if device.kind not in found:
         raise MissingDependency(f"device '{device.name}' is not there: OpenVINO finds {', '.join(found)} here")
     return found[device.kind]

@@ -37,6 +37,7 @@ from remat_cli.runtime._segment_sessions import (
     Opened,
     Opening,
     as_array,
+    bound_outputs,
     check_devices,
     check_feeds,
     copied,
@@ -188,11 +189,10 @@ class _Run:
         inputs = [self.held.get(name) for name in segment.reads]
         for name, value in zip(segment.reads, inputs, strict=True):
             binding.bind_ortvalue_input(name, value)
-        for name in segment.makes:
-            binding.bind_output(name, *opened.place)
+        buffers = bound_outputs(opened, self.program)
         try:
             opened.session.run_with_iobinding(binding)
-            values = [owned(value) for value in binding.get_outputs()]
+            values = buffers or [owned(value) for value in binding.get_outputs()]
         except Exception as error:
             raise self._failure(opened, error) from error
         finally:

@@ -220,3 +220,9 @@ def _check_values(spec: DeviceSpec, file: Path) -> None:
         raise ConfigError(f"device file {file}: provider {spec.provider} takes no number of threads")
     if spec.index and not PROVIDERS[spec.provider].has_index:
         raise ConfigError(f"device file {file}: provider {spec.provider} takes no index")
+    known = PROVIDERS[spec.provider].known_options
+    for key in spec.options if known else ():
+        if key not in known:
+            raise ConfigError(
+                f"device file {file}: options: provider {spec.provider} knows no '{key}'{suggest(key, known)}"
+            )

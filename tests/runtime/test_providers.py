@@ -44,6 +44,8 @@ NO_CUDA = "CUDAExecutionProvider" not in import_ort().get_available_providers()
         ("dml", "dml:0", "dml:0"),
         ("migraphx:0", "migraphx:0", "migraphx:0"),
         ("coreml", "coreml", "cpu"),
+        ("webgpu", "webgpu:0", "webgpu:0"),
+        ("webgpu:1", "webgpu:1", "webgpu:1"),
     ],
 )
 def test_device_names(text, name, memory):
@@ -72,7 +74,7 @@ def test_every_record_knows_its_provider():
         assert provider.name == name
         assert provider.runtime_name in known
         assert provider.install
-        assert provider.is_measured == (name in {"cpu", "openvino"})
+        assert provider.is_measured == (name in {"cpu", "openvino", "webgpu"})
 
 
 @pytest.mark.parametrize(
@@ -179,7 +181,8 @@ def test_a_gpu_of_a_number_that_is_not_there(tmp_path, monkeypatch):
 
 
 def hardware(kind):
-    return SimpleNamespace(ep_name="OpenVINOExecutionProvider", device=SimpleNamespace(type=f"HardwareType.{kind}"))
+    device = SimpleNamespace(type=f"HardwareType.{kind}")
+    return SimpleNamespace(ep_name="OpenVINOExecutionProvider", device=device, ep_metadata={})
 
 
 def plugin_runtime(monkeypatch, offered, problem=""):

@@ -177,3 +177,11 @@ def test_budgets_of_descriptions_hold_where_no_flag_speaks(tmp_path):
     other = device_file(tmp_path, "{provider: tensorrt, budget: 2GiB}", "other.yaml")
     with pytest.raises(ConfigError, match="board and other share memory 'cuda:0'"):
         load_settings({"devices": (gpu, other)})
+
+
+def test_an_option_that_the_provider_would_ignore_is_refused(tmp_path):
+    good = device_file(tmp_path, "{provider: webgpu, options: {storageBufferCacheMode: simple}}")
+    assert read_device(Path(good)).options == {"storageBufferCacheMode": "simple"}
+    bad = device_file(tmp_path, "{provider: webgpu, options: {preferedLayout: NHWC}}")
+    with pytest.raises(ConfigError, match="webgpu knows no 'preferedLayout'; did you mean 'preferredLayout'"):
+        read_device(Path(bad))
