@@ -53,7 +53,7 @@ def plan_model(
 def _refuse_nothing(prepared: Prepared) -> None:
     if not prepared.graph.ops:
         path = prepared.source.path
-        raise ModelError(f"nothing runs in {path}: there is no op to place or page; leave --device and --spill out")
+        raise ModelError(f"nothing runs in {path}: there is no op to place; leave --device out")
 
 
 def propose_regions(
