@@ -44,7 +44,8 @@ WAIT_FOR_STOP = """
 
 HANG = """
     progress.stage({stage})
-    time.sleep(30)
+    for _ in range(300):  # a signal just before a long sleep would be seen after it
+        time.sleep(0.1)
 """
 
 
@@ -94,7 +95,8 @@ def test_second_ctrl_c_aborts(tmp_path):
     while not progress.should_stop():
         time.sleep(0.01)
     progress.note("asked to stop")
-    time.sleep(30)
+    for _ in range(300):
+        time.sleep(0.1)
     """
     with start(tmp_path, body) as process:
         interrupt_after(process, "solving")
