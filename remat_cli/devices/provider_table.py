@@ -65,6 +65,11 @@ class Provider(msgspec.Struct, frozen=True, kw_only=True):
     libraries: tuple[tuple[str, str], ...] = ()
     drivers: tuple[tuple[str, str], ...] = ()
 
+    @property
+    def needs_sessions(self) -> bool:
+        """Whether order or costs do not show inside one session."""
+        return self.is_opaque or self.is_asynchronous
+
     def memory_of(self, index: int) -> str:
         """The name of the memory in which a device's tensors are."""
         return self.memory if self.memory == HOST_MEMORY else f"{self.memory}:{index}"

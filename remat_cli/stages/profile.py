@@ -95,7 +95,7 @@ def profile_model(prepared: Prepared, conditions: Conditions, progress: Progress
 
 def is_cut_into_sessions(specs: Sequence[DeviceSpec]) -> bool:
     """Whether plans for these devices say where ops run, or cannot be written as one model: remat then runs them."""
-    return len(specs) > 1 or any(not is_plain(spec) or PROVIDERS[spec.provider].is_opaque for spec in specs)
+    return len(specs) > 1 or any(not is_plain(spec) or PROVIDERS[spec.provider].needs_sessions for spec in specs)
 
 
 def link_costs(specs: Sequence[DeviceSpec], conditions: Conditions) -> tuple[LinkCost, ...]:
