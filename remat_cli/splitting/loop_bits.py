@@ -160,11 +160,13 @@ def _refused(op: _SizedOp, tiling: Tiling, family: SizeFamily) -> Mapping[str, i
 def _is_same_by_ends(op: _SizedOp, tiling: Tiling, family: SizeFamily) -> bool:
     """Whether rows of a product have the bits of the whole for all sizes, as its least and largest sizes tell.
 
-    Dimensions rise with sizes, so that the ends of each are those of the family's.
+    Where dimensions rise with sizes, the ends of each are those of the family's.
     """
     left, right, made = op.inputs[0], op.inputs[1], op.outputs[0]
     is_rows = made is not None and op.axis == len(made) - 2
     if left is None or right is None or made is None or not is_rows or op.op.integer("transA", 0):
+        return False
+    if any(term.factor < 0 for dim in (op.length, made[-1], left[-1]) for term in dim.terms):
         return False
     low = _with_tiles(op, tiling, {each.name: each.low for each in family.ranges} | family.fixed)
     high = {each.name: each.high for each in family.ranges} | family.fixed

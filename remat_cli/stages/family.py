@@ -21,7 +21,7 @@ from remat_cli.core.solver_run import Status
 from remat_cli.core.splits import Region, RegionFacts, Splitting
 from remat_cli.onnx_io.load import prepare_optimized
 from remat_cli.onnx_io.phases import carry_phases
-from remat_cli.onnx_io.to_graph import INPUTS, op_signatures, to_graph
+from remat_cli.onnx_io.to_graph import INPUTS, to_graph
 from remat_cli.runtime.feeds import make_feeds
 from remat_cli.runtime.likeness import have_same_bits
 from remat_cli.splitting.loop_bits import Tiling, refused_size
@@ -31,7 +31,6 @@ from remat_cli.splitting.loops import looped
 from remat_cli.splitting.view import view_model
 from remat_cli.stages.ask import CompileRequest
 from remat_cli.stages.blame import blamed_on, refusals_of
-from remat_cli.stages.corrections import known_corrections, with_corrections
 from remat_cli.stages.planned import PlannedModel
 from remat_cli.stages.prepare import (
     ModelFacts,
@@ -43,7 +42,7 @@ from remat_cli.stages.prepare import (
     types_of,
 )
 from remat_cli.stages.solve import BudgetQuestion, answer
-from remat_cli.stages.split_model import profile_split
+from remat_cli.stages.split_model import in_place_of, profile_split
 from remat_cli.stages.write import write_within_budget
 
 SMALL = (6, 9, 11, 16, 12, 13)  # above the least sizes, with all rests of division by two, three and four
@@ -139,7 +138,7 @@ class FamilyPlanner:
         length = self._length(region)
         rows = -(-length // tiles)
         rows = -(-rows // ROW_STEP) * ROW_STEP if rows >= ROW_STEP else rows
-        key = (self.sized.makers[next(iter(region.axes))], region.length, rows)
+        key = (frozenset(region.ops), region.length, rows)
         if key not in self._proofs:
             is_refused = rows >= length or refused_size(self.sized, region, Tiling(rows), self._family) is not None
             self._proofs[key] = not is_refused
@@ -260,20 +259,8 @@ def _prepare_loops(whole: Prepared, sized: SizedView, rung: _Rung, work: Path) -
         if not have_same_bits(whole.outputs, seen.outputs):
             return None
         facts = ModelFacts(seen.types | {INPUTS: whole.facts.types[INPUTS]}, seen.baseline_bytes)
-    graph = to_graph(reference, facts.types)
-    signatures = op_signatures(reference, graph)
-    corrections = known_corrections(signatures, conditions)
-    return replace(
-        whole,
-        reference=reference,
-        reference_path=path,
-        reference_sha256=digest,
-        graph=with_corrections(graph, signatures, corrections),
-        signatures=signatures,
-        facts=facts,
-        corrections=corrections,
-        first_outputs=None,
-    )
+    looped_whole = replace(whole, reference=reference, reference_path=path, reference_sha256=digest)
+    return in_place_of(looped_whole, to_graph(reference, facts.types), facts)
 
 
 def _region(sized: SizedView, region: LoopRegion, tiling: Tiling, length: int) -> Region:

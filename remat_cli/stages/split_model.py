@@ -10,6 +10,7 @@ from remat_cli.base.errors import RuntimeFailure
 from remat_cli.base.files import sha256
 from remat_cli.base.progress import Progress
 from remat_cli.core.conditions import Conditions
+from remat_cli.core.graph import Graph
 from remat_cli.core.profile import Profile
 from remat_cli.onnx_io.layout import block_of_probe, layout_probe, uses_blocks
 from remat_cli.onnx_io.load import prepare_optimized, save
@@ -76,13 +77,15 @@ def prepare_split(
         return None
     graph = to_graph(reference, facts.types)
     graph = reordered(graph, tile_order(model, graph))
-    signatures = op_signatures(reference, graph)
-    corrections = known_corrections(signatures, conditions)
+    return in_place_of(replace(whole, reference=reference, reference_path=path, reference_sha256=digest), graph, facts)
+
+
+def in_place_of(whole: Prepared, graph: Graph, facts: ModelFacts) -> Prepared:
+    """A model with another reference, once its graph and what a run of it showed are known."""
+    signatures = op_signatures(whole.reference, graph)
+    corrections = known_corrections(signatures, whole.conditions)
     return replace(
         whole,
-        reference=reference,
-        reference_path=path,
-        reference_sha256=digest,
         graph=with_corrections(graph, signatures, corrections),
         signatures=signatures,
         facts=facts,
@@ -169,9 +172,6 @@ def profile_split(split: Prepared, whole: PlannedModel, progress: Progress) -> P
 def _relative_time(split: Prepared, beside: Path, progress: Progress) -> float:
     """How long a run of the split model takes, as a multiple of the whole model's; kept in the cache."""
     conditions = split.conditions
-    known = known_facts_of(split.reference_sha256, conditions)
-    if known is not None and known.relative_time is not None:
-        return known.relative_time
     models = (beside, split.reference_path)
     whole_ns, split_ns = time_in_turn(models, split.feeds, default_settings(conditions), progress.advance)
     relative = split_ns / max(1, whole_ns)
