@@ -110,6 +110,8 @@ def calm(problem: Problem, plan: Plan, order: Literal["free", "keep"]) -> Plan:
         return plan
     ties = _ties(plan, order)
     steps = list(range(len(plan.reads)))
+    if not ties.breaks(steps):
+        return plan
     for limit_bytes in _limits(plan, problem.memories[0].budget_bytes):
         found = _Calming(problem, plan, ties, limit_bytes).settled(steps)
         if ties.breaks(found) < ties.breaks(steps):

@@ -112,6 +112,11 @@ def inside(rewritten: Rewritten, graph: Graph, conditions: Conditions) -> Inside
     return Inside(model, known, early, len(waiting.shape))
 
 
+def may_gain(without: RunsForecast) -> bool:
+    """Whether a process holds enough without the form for it to save anything worth while."""
+    return without.most_bytes >= LEAST_GAIN_BYTES
+
+
 @dataclass(frozen=True)
 class Formed:
     """A form, and what it takes; no form: the file is as it was written. `fixed_bytes` are held for it all the time."""

@@ -34,7 +34,7 @@ from remat_cli.stages.fit import excess_bytes, fit
 from remat_cli.stages.planned import PlannedModel, WrittenModel
 from remat_cli.stages.prepare import Prepared, free_names, written_interface
 from remat_cli.stages.solve import BudgetAnswer, BudgetQuestion, Search, answer_again, tidied
-from remat_cli.stages.steady import Formed, Inside, best_form, forecast, inside, kept_by_default
+from remat_cli.stages.steady import Formed, Inside, best_form, forecast, inside, kept_by_default, may_gain
 
 FORM_TIME_SHARE = 1.001  # of the time of a plan: what room for the form's few bytes may cost
 MOST_PASSES = 6  # of the optimiser, each answered by gates
@@ -149,9 +149,11 @@ def _write(prepared: Prepared, profile: Profile, answer: BudgetAnswer) -> Writte
     assert answer.plan is not None
     rewritten = _left_alone(prepared, answer.plan, answer.question.budget_bytes)
     plain = judge_again(prepared, profile, answer.plan, rewritten)
-    found = inside(rewritten, plain.graph, prepared.conditions)
+    without = forecast(run_requests(plain.graph, plain.plan, plain.kept))
+    is_wanted = prepared.conditions.family is not None or may_gain(without)
+    found = inside(rewritten, plain.graph, prepared.conditions) if is_wanted else None
     if found is None:
-        formed, judged = Formed(None, forecast(run_requests(plain.graph, plain.plan, plain.kept))), plain
+        formed, judged = Formed(None, without), plain
     else:
         within = judge_again(prepared, profile, answer.plan, rewritten, found)
         most_bytes = max(answer.question.budget_bytes, within.plan.peak) - within.fixed_bytes
