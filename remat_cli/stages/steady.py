@@ -1,7 +1,7 @@
 """Which form a written model takes: the one in which a process holds least, by simulation of arena and pattern."""
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -130,13 +130,15 @@ def best_form(plain: Judged, within: Judged, branch: SteadyBranch, most_bytes: i
     """The form in which a process holds least; none where that saves little, or takes more than a little time.
 
     `plain` and `within` are what the judge says of the model without the form and in it; `most_bytes` are there for
-    activations. A model for many sizes `must` have it: the runtime uses the pattern of one size for others.
+    activations. A model for many sizes `must` have it, since the runtime uses the pattern of one size for others, and
+    with a region for all: where regions just fit the tensors of one size, each other size takes more of them.
     """
     without = forecast(run_requests(plain.graph, plain.plan, plain.kept))
-    found = _leanest(within, branch, most_bytes)
-    gain = max(LEAST_GAIN_BYTES, LEAST_GAIN_SHARE * without.most_bytes)
+    most = BALLAST_SHARE * most_bytes
     if must:
-        return found or _bare(within, branch)
+        return _leanest(within, branch, _roomy_forms(most)) or _bare(within, branch)
+    found = _leanest(within, branch, itertools.chain([NO_BALLAST], _forms(most)))
+    gain = max(LEAST_GAIN_BYTES, LEAST_GAIN_SHARE * without.most_bytes)
     if found is None or without.most_bytes - found.runs.most_bytes < gain:
         return Formed(None, without)
     return found
@@ -148,20 +150,19 @@ def _bare(within: Judged, branch: SteadyBranch) -> Formed:
     return Formed(NO_BALLAST, forecast(asked, NO_BALLAST))
 
 
-def _leanest(within: Judged, branch: SteadyBranch, most_bytes: int) -> Formed | None:
-    """The form with those ballasts under which the arena comes to hold least; None where its own ops take too long.
+def _leanest(within: Judged, branch: SteadyBranch, forms: Iterable[SteadyForm]) -> Formed | None:
+    """The form under which the arena comes to hold least; None where its own ops take too long.
 
     Small tensors go into small regions where there are some, and then do not lie in the way of large ones.
     """
     if MOST_TIME_SHARE * within.plan.time_ns < PROLOGUE_NS:
         return None
     requests = run_requests(within.graph, within.plan, within.kept)
-    best = Formed(NO_BALLAST, forecast(steady_requests(requests, branch, NO_BALLAST), NO_BALLAST))
-    forms = _forms(BALLAST_SHARE * most_bytes)
-    for form in itertools.islice(forms, max(LEAST_FORMS, MOST_REQUESTS // len(requests))):
-        asked = steady_requests(requests, branch, form)
-        runs = forecast_below(asked, form, int(best.runs.most_bytes * (1 - LEAST_STEP_SHARE)))
-        if runs is not None and _price(runs) < _price(best.runs):
+    best: Formed | None = None
+    for form in itertools.islice(forms, 1 + max(LEAST_FORMS, MOST_REQUESTS // len(requests))):
+        most_bytes = None if best is None else int(best.runs.most_bytes * (1 - LEAST_STEP_SHARE))
+        runs = forecast_below(steady_requests(requests, branch, form), form, most_bytes)
+        if runs is not None and (best is None or _price(runs) < _price(best.runs)):
             best = Formed(form, runs)
     return best
 
@@ -173,7 +174,18 @@ def _price(runs: RunsForecast) -> float:
 
 def _forms(most_bytes: float) -> Iterator[SteadyForm]:
     """Forms with ballasts for regions of every size, in order, the ones with fewer first."""
-    doublings = (FIRST_REGION_BYTES << number for number in itertools.count())
-    sizes = list(itertools.takewhile(lambda size: size <= most_bytes, (each // 2 + UNIT_BYTES for each in doublings)))
     for count in range(1, 1 + MOST_BALLASTS):
-        yield from map(SteadyForm, itertools.combinations(sizes, count))
+        yield from map(SteadyForm, itertools.combinations(_ballasts(most_bytes), count))
+
+
+def _roomy_forms(most_bytes: float) -> Iterator[SteadyForm]:
+    """Forms with a region that has room for all tensors at once, alone or with one for small tensors before it."""
+    *smaller, largest = _ballasts(most_bytes) or [FIRST_REGION_BYTES // 2 + UNIT_BYTES]
+    yield SteadyForm((largest,))
+    yield from (SteadyForm((small, largest)) for small in smaller)
+
+
+def _ballasts(most_bytes: float) -> list[int]:
+    """What makes the arena take a region of each of its sizes."""
+    doublings = (FIRST_REGION_BYTES << number for number in itertools.count())
+    return list(itertools.takewhile(lambda size: size <= most_bytes, (each // 2 + UNIT_BYTES for each in doublings)))
