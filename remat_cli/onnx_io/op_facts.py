@@ -89,6 +89,8 @@ FACTS: Mapping[tuple[str, str], OpFacts] = by_op(_SPECIAL)
 # so that in each run all copies draw the same, and in the next run something else. (Bernoulli would do so as well, but
 # the runtime takes it for an op that is not random, and merges equal copies.)
 SEEDED = frozenset({"Dropout", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial"})
+DRAWING = SEEDED - {"Dropout"} | {"Bernoulli"}  # always
+OURS, MOST = 2**40, 2**22  # so many seeds of Dropout from here on, and other seeds that are not whole, are remat's
 
 
 def facts_of(node: ir.Node) -> OpFacts:
@@ -111,13 +113,23 @@ def facts_of(node: ir.Node) -> OpFacts:
 
 def _from_its_attributes(node: ir.Node) -> OpFacts | None:
     """Nature of an ONNX op where its attributes and inputs overrule its row."""
-    if node.op_type in SEEDED and "seed" in node.attributes:
+    if node.op_type in SEEDED and "seed" in node.attributes and not is_ours(node):
         return PLAIN
-    if node.op_type == "Dropout" and _may_train(node):
+    if may_train(node):
         return TRAINING_DROPOUT
     if node.op_type == "BatchNormalization" and _is_training_norm(node):
         return TRAINING_NORM
     return None
+
+
+def is_ours(node: ir.Node) -> bool:
+    """Whether the seed of an op that draws random numbers is one that remat gave, which no file has that it writes."""
+    seed = node.attributes.get("seed")
+    if seed is None or node.op_type not in DRAWING | SEEDED:
+        return False
+    if seed.type == ir.AttributeType.FLOAT:
+        return not seed.as_float().is_integer()
+    return OURS <= seed.as_int() < OURS + MOST
 
 
 def has_body(node: ir.Node) -> bool:
@@ -129,8 +141,10 @@ def _is_not_tensor(value: ir.Value | None) -> bool:
     return value is not None and isinstance(value.type, (ir.SequenceType, ir.OptionalType))
 
 
-def _may_train(node: ir.Node) -> bool:
-    """Whether Dropout may drop: its third input is there and not a constant False."""
+def may_train(node: ir.Node) -> bool:
+    """Whether an op is a Dropout that may drop: its third input is there and not a constant False."""
+    if node.op_type != "Dropout":
+        return False
     mode = node.inputs[2] if len(node.inputs) > 2 else None
     if mode is None:
         return False

@@ -7,6 +7,7 @@ from typing import Any
 from remat_cli.core.resident import WeightFiles
 from remat_cli.onnx_io.packed import PackedWeights, packed_weights, packing_signature
 from remat_cli.onnx_io.save import SMALL_BYTES, has_data_file, save
+from remat_cli.onnx_io.seeds import without_seeds
 from remat_cli.runtime.packing import PackingJob, save_packed
 from remat_cli.runtime.session import SessionSettings
 from remat_cli.stages.planned import PlannedModel
@@ -24,7 +25,7 @@ def save_written(planned: PlannedModel, path: Path, files: WeightFiles) -> None:
         ConfigError: the path cannot be written.
         RematError: the disk is full or failed.
     """
-    model = model_to_write(planned)
+    model = without_seeds(model_to_write(planned))
     if planned.written is None or not saves_packed(planned.written, planned.prepared, files):
         save(model, path, external=has_data_file(model, files.external))
     else:

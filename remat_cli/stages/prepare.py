@@ -25,6 +25,7 @@ from remat_cli.core.verification import Verification
 from remat_cli.onnx_io.interface import Interface, fed_inputs
 from remat_cli.onnx_io.load import DimBindings, SourceModel, inputs_of, load, prepare_optimized, save, state_file
 from remat_cli.onnx_io.phases import carry_phases
+from remat_cli.onnx_io.seeds import give_seeds
 from remat_cli.onnx_io.to_graph import INPUTS, op_signatures, to_graph
 from remat_cli.onnx_io.told_inputs import told_inputs
 from remat_cli.runtime.feeds import feeds_of
@@ -80,6 +81,7 @@ class Prepared:
     `more_feeds` are other inputs, on which outputs are compared too; `conditions` are those that it was prepared under.
     `corrections` are what runs taught of ops, by signature; `first_outputs` are those of a run, if there was one.
     `original_path` is the model that its outputs are compared with: the user's file, if the runtime runs it.
+    `has_seeds` says that ops of it draw random numbers without a seed, and have one as long as models are compared.
     """
 
     conditions: Conditions
@@ -95,6 +97,7 @@ class Prepared:
     corrections: Mapping[str, Correction]
     original_path: Path
     first_outputs: Mapping[str, Any] | None = None
+    has_seeds: bool = False
 
     def without_form(self) -> "Prepared":
         """The same model, not to be written in the steady form."""
@@ -134,6 +137,7 @@ def prepare(path: Path, conditions: Conditions, work: Path, progress: Progress) 
     progress.stage(stages.READING)
     bindings = DimBindings(conditions.dims, conditions.input_shapes)
     source = load(path, bindings, has_custom_ops=bool(conditions.custom_ops))
+    has_seeds = give_seeds(source.ir)
     fed = (inputs_of(source.ir), state_file(source), conditions.inputs)
     told = told_inputs(source.ir)
     feeds = feeds_of(*fed, conditions.seed, told)
@@ -165,6 +169,7 @@ def prepare(path: Path, conditions: Conditions, work: Path, progress: Progress) 
         facts=facts,
         corrections=corrections,
         original_path=_original(source, feeds, work, (conditions, progress)),
+        has_seeds=has_seeds,
         first_outputs=outputs,
     )
 

@@ -20,6 +20,8 @@ from remat_cli.core.program import Program, SeenMemory
 from remat_cli.core.resident import ProcessSeen
 from remat_cli.core.simulate import simulate
 from remat_cli.core.verification import Checks, PagingSeen, Verification
+from remat_cli.onnx_io.save import save
+from remat_cli.onnx_io.seeds import seeded_copy
 from remat_cli.runtime._ort import LONGEST_RUN_SECONDS
 from remat_cli.runtime.family import resident_after, see_sizes
 from remat_cli.runtime.feeds import make_feeds
@@ -30,7 +32,7 @@ from remat_cli.runtime.segment_run import TimedRuns, time_runs
 from remat_cli.runtime.session import runtime_version
 from remat_cli.runtime.verify import MOST_RUNS, THOROUGH_RUNS, verify_closely
 from remat_cli.stages.family_sizes import sizes_to_check
-from remat_cli.stages.prepare import Prepared, default_settings
+from remat_cli.stages.prepare import Prepared, default_settings, with_free_sizes
 from remat_cli.stages.program import placed_program
 from remat_cli.stages.record import request_of
 from remat_cli.stages.resident import ResidentRequest, see_processes
@@ -39,6 +41,7 @@ FIRST_RUNS = 2  # on the clock, of every plan
 ROUNDS, RUNS = 3, 4  # more of them, in turns, where that takes no longer than MORE_SECONDS or is to be thorough
 MORE_SECONDS = 1.0
 HOST = DeviceSpec("cpu", "cpu")
+SEEDS_NOTE = "random ops without a seed were given equal ones in both models, to compare the outputs"
 
 
 @dataclass(frozen=True)
@@ -72,6 +75,8 @@ def verify_plan_closely(
     """Like `verify_plan`; also where runs of a plan that is one model left what the judge says of it."""
     progress.stage(stages.VERIFYING)
     _tell_how_long(run.plan, checks, progress)
+    given = run, whole
+    run, whole = _with_seeds(run, whole, work)
     if run.plan.placement is not None:
         feeds = (whole.feeds, *(() if checks.mode == "fast" else whole.more_feeds))
         return verify_sessions(
@@ -84,8 +89,20 @@ def verify_plan_closely(
     if report.passed and run.plan.request.family is not None:
         report = msgspec.structs.replace(report, family=_family(run, whole, report, checks, progress))
     if report.passed and _has_process(run.plan, checks):
-        report = msgspec.structs.replace(report, process=_process(run, whole, checks, progress))
+        report = msgspec.structs.replace(report, process=_process(*given, checks, progress))
+    if whole.has_seeds:
+        report = msgspec.structs.replace(report, notes=(*report.notes, SEEDS_NOTE))
     return report, lessons
+
+
+def _with_seeds(run: PlannedRun, whole: Prepared, work: Path) -> tuple[PlannedRun, Prepared]:
+    """Both models such that they draw the same random numbers."""
+    if not whole.has_seeds:
+        return run, whole
+    original = work / "original_with_seeds.onnx"
+    save(with_free_sizes(whole.source, whole.conditions), original)
+    model = seeded_copy(run.model, work / "with_seeds.onnx")
+    return replace(run, model=model), replace(whole, original_path=original)
 
 
 def _family(run: PlannedRun, whole: Prepared, report: Verification, checks: Checks, progress: Progress) -> FamilySeen:
