@@ -13,7 +13,7 @@ from remat_cli.core.problem import make_problem
 from remat_cli.core.profile import OpCost, Profile
 from remat_cli.core.simulate import baseline
 from remat_cli.splitting.loop_bits import Tiling
-from remat_cli.splitting.loop_regions import LoopRegion, SizedView
+from remat_cli.splitting.loop_regions import LoopRegion, SizedView, unread
 
 
 @dataclass(frozen=True)
@@ -29,11 +29,14 @@ class LoopEstimate:
     def peak_bytes(self) -> int:
         """The most that is held at once, in the order of the ops."""
         graph = self.sized.view.graph
-        owner = {op: number for number, region in enumerate(self.regions) for op in region.ops}
-        last = {number: max(region.ops) for number, region in enumerate(self.regions)}
+        owner = {op: number for number, region in enumerate(self.regions) for op in region.own}
+        last = {number: max(region.own) for number, region in enumerate(self.regions)}
+        dropped = unread(self.sized.view, self.regions)
         ops: list[tuple[Op, OpCost]] = []
         for number, op in enumerate(graph.ops):
             region = owner.get(number)
+            if number in dropped:
+                continue
             if region is None:
                 ops.append((op, self.profile.ops[number]))
             elif last[region] == number:
@@ -44,17 +47,17 @@ class LoopEstimate:
         graph, region = self.sized.view.graph, self.regions[number]
         inside = [graph.ops[op] for op in sorted(region.ops)]
         made = {tensor for op in inside for tensor in op.outputs}
-        outer = {tensor for at, op in enumerate(graph.ops) if at not in region.ops for tensor in op.inputs}
-        exits = tuple(tensor for tensor in sorted(made) if tensor in outer or graph.tensors[tensor].kept)
+        own = {tensor for op in region.own for tensor in graph.ops[op].outputs}
+        outer = {tensor for at, op in enumerate(graph.ops) if at not in region.own for tensor in op.inputs}
+        exits = tuple(tensor for tensor in sorted(own) if tensor in outer or graph.tensors[tensor].kept)
         reads = dict.fromkeys(tensor for op in inside for tensor in op.inputs if tensor not in made)
         weights = dict.fromkeys(weight for op in inside for weight in op.weights)
         name = inside[-1].name
         workspace = self._body_bytes(number) + sum(graph.tensors[tensor].size_bytes for tensor in exits)
         time_ns = sum(self.profile.ops[op].time_ns for op in region.ops)
         op = Op(name, "Loop", tuple(reads), exits, weights=tuple(weights))
-        return op, msgspec.structs.replace(
-            self.profile.ops[max(region.ops)], time_ns=time_ns, workspace_bytes=workspace
-        )
+        cost = self.profile.ops[max(region.own)]
+        return op, msgspec.structs.replace(cost, time_ns=time_ns, workspace_bytes=workspace)
 
     def _body_bytes(self, number: int) -> int:
         """The most that one tile holds, in the order of the ops; what shares a buffer counts once."""

@@ -6,15 +6,20 @@ the same length for every size, at the same places, so that the ops of the body 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import itertools
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
 from remat_cli.core.sizes import Dim
+from remat_cli.splitting import rules_indexed, rules_pointwise, rules_shape
 from remat_cli.splitting.op_view import Slab, Sliced
+from remat_cli.splitting.rules import RULES
 from remat_cli.splitting.view import ModelView
 
 PROBE = 2  # parts: the second of them is what rules are asked for, so that a wrong start shows
+CHEAP = {rules.__name__ for rules in (rules_pointwise, rules_shape, rules_indexed)}
+"""Rules of ops that may be made again in a loop."""
 
 
 @dataclass(frozen=True)
@@ -50,14 +55,35 @@ class SizedView:
 class LoopRegion:
     """Ops that run tile by tile along axes of one length.
 
-    `axes` says along which axis each tensor made inside is cut, `reads` the axis of what an op reads in part, by op and
+    `copies` are those of `ops` that make what others outside read too: they run again in the loop, tile by tile. `axes`
+    says along which axis each tensor made inside is cut, `reads` the axis of what an op reads in part, by op and
     position; what is not there is read whole.
     """
 
     length: Dim
     ops: set[int] = field(default_factory=set)
+    copies: set[int] = field(default_factory=set)
     axes: dict[str, int] = field(default_factory=dict)
     reads: dict[tuple[int, int], int] = field(default_factory=dict)
+
+    @property
+    def own(self) -> set[int]:
+        """Ops that run in the loop only."""
+        return self.ops - self.copies
+
+
+def unread(view: ModelView, regions: Sequence[LoopRegion]) -> set[int]:
+    """Ops whose results nothing reads any more when the regions have copies of their own."""
+    kept = {value.name or "" for value in view.model.graph.outputs}
+    inside = set[int]().union(*(region.own for region in regions))
+    found: set[int] = set()
+    for op in sorted(set[int]().union(*(region.copies for region in regions)), reverse=True):
+        readers = {reader for name in view.makes[op] for reader in view.readers[name]}
+        users = {reader for reader in readers if reader not in found and reader not in inside}
+        loops = [region for region in regions if readers & region.ops and op not in region.copies]
+        if not users and not loops and kept.isdisjoint(view.makes[op]):
+            found.add(op)
+    return found
 
 
 def find_loops(sized: SizedView, least_bytes: int) -> list[LoopRegion]:
@@ -68,24 +94,33 @@ def find_loops(sized: SizedView, least_bytes: int) -> list[LoopRegion]:
     for name in sorted(large, key=lambda each: (-sized.sizes[each], sized.makers[each])):
         if sized.makers[name] in taken:
             continue
-        for length, axis in sized.axes_of(name):
-            region = _grown(sized, large, name, (length, axis))
-            if region is not None and not region.ops & taken and _is_closed(sized, region):
+        for cut, copies in itertools.product(sized.axes_of(name), (False, True)):
+            region = _grown(sized, large, name, cut, copies=copies)
+            if region is not None and not region.own & taken and _is_closed(sized, region):
                 found.append(region)
-                taken |= region.ops
+                taken |= region.own
                 break
     return sorted(found, key=lambda region: min(region.ops))
 
 
-def _grown(sized: SizedView, large: set[str], name: str, cut: tuple[Dim, int]) -> LoopRegion | None:
-    """The region around a tensor, so large that no large tensor is at its edge; None where a rule stands in the way."""
+def _grown(sized: SizedView, large: set[str], name: str, cut: tuple[Dim, int], *, copies: bool) -> LoopRegion | None:
+    """The region around a tensor, so large that no large tensor is at its edge; None where a rule stands in the way.
+
+    With `copies` what ops outside read too is made again inside, if that is cheap.
+    """
     region = LoopRegion(cut[0], axes={name: cut[1]})
     open_names = [name]
     while open_names:
         current = open_names.pop()
-        if current in sized.kept or not _add(sized, region, sized.makers[current], region.axes[current]):
+        maker = sized.makers[current]
+        is_copied = copies and current != name and maker not in region.ops and _is_read_outside(sized, region, current)
+        if (current in sized.kept and not is_copied) or not _add(sized, region, maker, region.axes[current]):
             return None
-        for reader in sized.view.readers[current]:
+        if is_copied:
+            if not _is_cheap(sized, maker):
+                return None
+            region.copies.add(maker)
+        for reader in () if is_copied else sized.view.readers[current]:
             if reader not in region.ops and not _add_reader(sized, region, reader, current):
                 return None
         seen = {*region.axes}
@@ -94,7 +129,18 @@ def _grown(sized: SizedView, large: set[str], name: str, cut: tuple[Dim, int]) -
 
 
 def _is_inside(sized: SizedView, region: LoopRegion, name: str) -> bool:
-    return sized.makers[name] in region.ops and all(reader in region.ops for reader in sized.view.readers[name])
+    maker = sized.makers[name]
+    return maker in region.copies or (maker in region.ops and not _is_read_outside(sized, region, name))
+
+
+def _is_read_outside(sized: SizedView, region: LoopRegion, name: str) -> bool:
+    """Whether an op reads a tensor that does not run in the loop only; what copies read is made again as well."""
+    return any(reader not in region.own for reader in sized.view.readers[name])
+
+
+def _is_cheap(sized: SizedView, op: int) -> bool:
+    """Whether an op takes little longer than it takes to read its result."""
+    return RULES[sized.view.ops[op].key].__module__ in CHEAP
 
 
 def _add(sized: SizedView, region: LoopRegion, op: int, axis: int) -> bool:
@@ -174,12 +220,11 @@ def is_op_on_parts(sliced: Sliced | None, slab: Slab) -> bool:
 
 def _is_closed(sized: SizedView, region: LoopRegion) -> bool:
     """Whether nothing outside both reads from the region and is read by it, so that it can be one op."""
-    view, tainted = sized.view, set[str]()
+    view, tainted, own = sized.view, set[str](), region.own
     for op in range(min(region.ops), max(region.ops) + 1):
         reads = {*view.reads[op], *(view.graph.tensors[each].name for each in view.graph.ops[op].inputs)}
-        if op in region.ops:
-            if reads & tainted:
-                return False
-        elif reads & tainted or any(sized.makers.get(name) in region.ops for name in reads):
+        if op in region.ops and reads & tainted:
+            return False
+        if op not in own and (reads & tainted or any(sized.makers.get(name) in own for name in reads)):
             tainted |= {name for name in view.makes[op] if name}
     return True

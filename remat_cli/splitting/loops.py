@@ -8,7 +8,7 @@ different names, else the runtime would keep dead buffers for later ones.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,7 +19,7 @@ from remat_cli.core.sizes import Dim, number
 from remat_cli.onnx_io.interface import dims_of, fed_inputs
 from remat_cli.onnx_io.normalise import fresh_name, names_in
 from remat_cli.splitting.loop_bits import Tiling
-from remat_cli.splitting.loop_regions import LoopRegion, SizedView
+from remat_cli.splitting.loop_regions import LoopRegion, SizedView, unread
 
 PREFIX = "remat/loop/"
 """Of the names of all that a loop adds to the model."""
@@ -31,18 +31,26 @@ def looped(sized: SizedView, regions: Sequence[LoopRegion], tilings: Sequence[Ti
     writer = _Writer(new, sized)
     for at, (region, tiling) in enumerate(zip(regions, tilings, strict=True)):
         writer.add(at, region, tiling)
+    writer.drop(unread(sized.view, regions))
     new.graph.sort()
     return new
 
 
 @dataclass
 class _Loop:
-    """One region while it is written: where its names begin, its length and how many tiles there are."""
+    """One region while it is written.
+
+    Where its names begin, its own name, its length and how many tiles there are; its nodes by op, and the values that
+    they make, by the names that these have in the model.
+    """
 
     prefix: str
+    name: str
     region: LoopRegion
     length: ir.Value
     tiles: ir.Value
+    nodes: dict[int, ir.Node]
+    made: dict[str, ir.Value]
 
 
 class _Writer:
@@ -67,54 +75,88 @@ class _Writer:
         more = self._op(self._graph, f"{prefix}more", "Add", [length, self._constant([tiling.rows - 1])])
         tiles = self._op(self._graph, f"{prefix}tiles", "Div", [more, self._constant([tiling.rows])])
         count = self._op(self._graph, f"{prefix}count", "Reshape", [tiles, self._constant([])])
-        nodes = [self._nodes[view.graph.ops[op].name] for op in sorted(region.ops)]
+        own = [self._nodes[view.graph.ops[op].name] for op in sorted(region.own)]
         starts = [self._start(region, name) for name in exits]
         old = [self._values[name] for name in exits]
         outer = [
             ir.Value(name=f"{prefix}whole/{name}", type=value.type) for name, value in zip(exits, old, strict=True)
         ]
-        new_of, inside = dict(zip(old, outer, strict=True)), set(nodes)
+        new_of, inside = dict(zip(old, outer, strict=True)), set(own)
         for value, whole in new_of.items():
             for node, at in [use for use in value.uses() if use[0] not in inside]:
                 node.replace_input_with(at, whole)
         self._graph.outputs[:] = [new_of.get(value, value) for value in self._graph.outputs]
-        self._graph.remove(nodes)
-        body = self._body(_Loop(prefix, region, length, tiles), nodes, exits)
+        self._graph.remove(own)
+        loop = _Loop(prefix, loop_name(own[0].name or ""), region, length, tiles, *self._inside(prefix, region))
+        body = self._body(loop, exits)
         for value, whole in new_of.items():
             whole.name, value.name = value.name, f"{prefix}tile/{value.name}"
             whole.shape = value.shape
         go = self._constant_bool()
-        loop = ir.Node(
-            "",
-            "Loop",
-            [count, go, *starts],
-            [ir.AttrGraph("body", body)],
-            outputs=outer,
-            name=loop_name(nodes[0].name or ""),
+        bodies = [ir.AttrGraph("body", body)]
+        self._graph.append(ir.Node("", "Loop", [count, go, *starts], bodies, outputs=outer, name=loop.name))
+
+    def drop(self, ops: Iterable[int]) -> None:
+        """Take ops out that loops make again for themselves, and nothing else needs."""
+        self._graph.remove([self._nodes[self._sized.view.graph.ops[op].name] for op in ops], safe=True)
+
+    def _inside(self, prefix: str, region: LoopRegion) -> tuple[dict[int, ir.Node], dict[str, ir.Value]]:
+        """Nodes of a loop by op, copies among them, and what they make, by the names that this has in the model."""
+        view = self._sized.view
+        made = {name: self._values[name] for op in region.own for name in view.makes[op] if name}
+        nodes: dict[int, ir.Node] = {}
+        for op in sorted(region.ops):
+            node = self._nodes[view.graph.ops[op].name]
+            if op in region.copies:
+                twin = self._copy(f"{prefix}again/", node)
+                made |= {old.name: new for old, new in zip(node.outputs, twin.outputs, strict=True) if old.name}
+                node = twin
+            for at, value in enumerate(node.inputs):
+                if value is not None and made.get(value.name or "", value) is not value:
+                    node.replace_input_with(at, made[value.name or ""])
+            nodes[op] = node
+        return nodes, made
+
+    def _copy(self, prefix: str, node: ir.Node) -> ir.Node:
+        """An op that reads what another reads, and makes the same again."""
+        copied = ir.Node(
+            node.domain,
+            node.op_type,
+            node.inputs,
+            node.attributes.values(),
+            overload=node.overload,
+            num_outputs=len(node.outputs),
+            version=node.version,
+            name=fresh_name(f"{prefix}{node.name}", self._taken),
         )
-        self._graph.append(loop)
+        for old, new in zip(node.outputs, copied.outputs, strict=True):
+            new.type = old.type
+            new.name = fresh_name(f"{prefix}{old.name}", self._taken) if old.name else ""
+        return copied
 
     def _made(self, region: LoopRegion) -> list[str]:
-        return [name for op in sorted(region.ops) for name in self._sized.view.makes[op] if name]
+        return [name for op in sorted(region.own) for name in self._sized.view.makes[op] if name]
 
     def _is_exit(self, region: LoopRegion, name: str) -> bool:
+        """Whether what an op of the region makes is read outside; a copy of a reader elsewhere reads it whole."""
         readers = self._sized.view.readers[name]
-        return name in self._sized.kept or any(reader not in region.ops for reader in readers)
+        return name in self._sized.kept or any(reader not in region.own for reader in readers)
 
-    def _body(self, loop: _Loop, nodes: list[ir.Node], exits: list[str]) -> ir.Graph:
-        view, region, prefix = self._sized.view, loop.region, loop.prefix
+    def _body(self, loop: _Loop, exits: list[str]) -> ir.Graph:
+        region, prefix = loop.region, loop.prefix
         number = ir.Value(name=f"{prefix}i", type=ir.TensorType(ir.DataType.INT64), shape=ir.Shape([]))
         going = ir.Value(name=f"{prefix}going", type=ir.TensorType(ir.DataType.BOOL), shape=ir.Shape([]))
         before: list[ir.Node] = []
-        zero = self._weight(zero_of(loop_name(nodes[0].name or "")), np.array(0, np.int64))
+        zero = self._weight(zero_of(loop.name), np.array(0, np.int64))
         tile = self._op(before, f"{prefix}number", "Add", [number, zero])
         after = self._op(before, f"{prefix}next", "Add", [tile, self._constant([1])])
         bounds = [self._bound(before, loop, name, at) for name, at in (("start", tile), ("stop", after))]
         cuts: dict[tuple[str, int], ir.Value] = {}
-        for op, node in zip(sorted(region.ops), nodes, strict=True):
+        inside = set(loop.made.values())
+        for op, node in loop.nodes.items():
             for at, value in enumerate(node.inputs):
                 axis = region.reads.get((op, at))
-                if value is None or axis is None or self._sized.makers.get(value.name or "") in region.ops:
+                if value is None or axis is None or value in inside:
                     continue
                 key = (value.name or "", axis)
                 if key not in cuts:
@@ -136,8 +178,8 @@ class _Writer:
             )
         ]
         chains = self._chains(region)
-        for name in self._made(region):
-            self._declare(self._values[name], name, chains[name])
+        for name, value in loop.made.items():
+            self._declare(value, name, chains[name])
         for name in exits:
             value = self._values[name]
             axis = region.axes[name]
@@ -148,10 +190,8 @@ class _Writer:
             joined.type, joined.shape = value.type, self._open(value, f"{prefix}j{len(held)}")
             held.append(sofar)
             results.append(joined)
-        assert view is not None
-        return ir.Graph(
-            [number, going, *held], [end[0].outputs[0], *results], nodes=[*before, *nodes, *end], name=f"{prefix}body"
-        )
+        nodes = [*before, *loop.nodes.values(), *end]
+        return ir.Graph([number, going, *held], [end[0].outputs[0], *results], nodes=nodes, name=f"{prefix}body")
 
     def _bound(self, nodes: list[ir.Node], loop: _Loop, name: str, tile: ir.Value) -> ir.Value:
         product = self._op(nodes, f"{loop.prefix}{name}_of_all", "Mul", [tile, loop.length])

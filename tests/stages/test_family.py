@@ -87,6 +87,44 @@ def test_a_larger_most_takes_no_more_ops(encoder, folder, compiled):
     assert ops[0] == pytest.approx(ops[1], abs=12)
 
 
+def test_a_region_holds_all_and_none_just_one_tensor(compiled):
+    """Regions that fit the tensors of one size are too small for another, and what is held then grows with each."""
+    model = onnx.load(compiled)
+    promise = json.loads(compiled.with_suffix(".plan.json").read_text())["promise"]
+    ballasts = next(entry.value for entry in model.metadata_props if entry.key == "remat.steady").split(",")
+    assert 2 * int(ballasts[-1]) >= promise["peak_bytes"] - promise["fixed_bytes"]
+
+
+def test_what_all_layers_read_is_made_again_tile_by_tile(folder):
+    """A bias of positions, as T5 has it: whole it would be as large as the scores of a layer."""
+    path, written = save_encoder(folder / "biased.onnx", is_biased=True), folder / "biased_any.onnx"
+    assert (
+        main(
+            [
+                "compile",
+                str(path),
+                "--budget",
+                "45%",
+                "--dim",
+                "batch=1",
+                "--dim",
+                "seq=1..600",
+                *FIXED,
+                "-o",
+                str(written),
+            ]
+        )
+        == 0
+    )
+    inside = (node for holder in onnx.load(written).graph.node for a in holder.attribute for node in a.g.node)
+    bodies = [node.attribute[0].g for node in inside if node.op_type == "Loop"]
+    assert sum(any("again/" in node.name for node in body.node) for body in bodies) == 2
+    session, ours = (ort.InferenceSession(str(each)) for each in (path, written))
+    for seq in (1, 2, 77, 301, 600):
+        feeds = {"x": np.random.default_rng(seq).standard_normal((1, seq, WIDTH)).astype(np.float32)}
+        assert np.array_equal(session.run(None, feeds)[0], ours.run(None, feeds)[0]), seq
+
+
 def test_limits_are_kept(encoder, folder, capsys):
     limited = folder / "limited.onnx"
     words = [*DIMS, "--limit", "batch*seq<=600", "--budget", "50%", *FIXED, "-o", str(limited)]
