@@ -10,12 +10,15 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
+import msgspec
+
 from remat_cli.base import progress as stages
 from remat_cli.base.errors import ModelError
 from remat_cli.base.processes import available_cores
 from remat_cli.base.progress import Progress
 from remat_cli.core.graph import Graph
 from remat_cli.core.problem import make_problem
+from remat_cli.core.profile import Profile
 from remat_cli.core.sizes import Dim, SizeFamily, SizeRange, fit_dim
 from remat_cli.core.solver_run import Status
 from remat_cli.core.splits import Region, RegionFacts, Splitting
@@ -24,6 +27,7 @@ from remat_cli.onnx_io.phases import carry_phases
 from remat_cli.onnx_io.to_graph import INPUTS, to_graph
 from remat_cli.runtime.feeds import make_feeds
 from remat_cli.runtime.likeness import have_same_bits
+from remat_cli.splitting.expands import without_expands
 from remat_cli.splitting.loop_bits import Tiling, refused_size
 from remat_cli.splitting.loop_estimate import LoopEstimate
 from remat_cli.splitting.loop_regions import LoopRegion, SizedView, find_loops
@@ -49,17 +53,22 @@ SMALL = (6, 9, 11, 16, 12, 13)  # above the least sizes, with all rests of divis
 MOST_TILES = 512
 LEAST_SHARE = 1 / 64  # of the peak: smaller tensors are not worth a loop
 MOST_TRIALS = 3
+LEAST_STEP_SHARE = 0.03  # less than the last trial is worth another
 ROW_STEP = 64
 THREADS = 8  # bits hold on up to so many, or on as many as there are
 
 
 @dataclass(frozen=True)
 class _Rung:
-    """Regions in loops, their tiles, and what is held at the largest sizes by estimate."""
+    """Regions in loops, their tiles, and what is held at the largest sizes by estimate.
+
+    `launches` is how many ops the loops run in all, which is what tiles cost.
+    """
 
     regions: tuple[LoopRegion, ...]
     tilings: tuple[Tiling, ...]
     peak_bytes: int
+    launches: int
 
 
 @dataclass(frozen=True)
@@ -73,19 +82,23 @@ class FamilyPlanner:
     progress: Progress
 
     def best(self) -> PlannedModel:
-        """The plan with the fewest loops and tiles that fits; for `min` the one that holds least."""
+        """The plan with the fewest tiles that fits; for `min` the one that holds least."""
         least = self.question.least
         if self.whole.written is not None and not least:
             return self.whole
         self.progress.stage(stages.SPLITTING)
         rungs = list(self._rungs())
-        if least:
-            rungs = sorted(rungs, key=lambda rung: rung.peak_bytes)[:1]
-        fitting = [rung for rung in rungs if least or rung.peak_bytes <= self.question.budget_bytes]
-        for rung in (fitting or rungs[-1:])[:MOST_TRIALS]:
+        lowest = min((rung.peak_bytes for rung in rungs), default=0)
+        most_bytes = lowest if least else max(lowest, self.question.budget_bytes)
+        for _ in range(MOST_TRIALS):
+            fitting = [rung for rung in rungs if rung.peak_bytes <= most_bytes]
+            if not fitting:
+                break
+            rung = min(fitting, key=lambda each: (each.launches, each.peak_bytes))
             found = self._plan(rung)
             if found is not None and found.written is not None:
                 return found
+            most_bytes = int(rung.peak_bytes * (1 - LEAST_STEP_SHARE))
         return self._not_found()
 
     def _not_found(self) -> PlannedModel:
@@ -103,24 +116,31 @@ class FamilyPlanner:
 
     @cached_property
     def sized(self) -> SizedView:
-        """The model at its largest sizes, with dimensions for all sizes."""
+        """The model at its largest sizes, with dimensions for all sizes, without what its ops can do without."""
         prepared = self.whole.prepared
         threads = max(THREADS, self.request.conditions.intra_op_threads or available_cores())
-        view = view_model(prepared.reference, prepared.graph, 1, threads)
-        return SizedView(view, dims_of_all(prepared, prepared.reference_path, self._family))
+        dims = dims_of_all(prepared, prepared.reference_path, self._family)
+        lean = without_expands(prepared.reference, dims)
+        graph = prepared.graph if lean is prepared.reference else to_graph(lean, prepared.facts.types)
+        return SizedView(view_model(lean, graph, 1, threads), dims)
+
+    @cached_property
+    def _profile(self) -> Profile:
+        """What its ops cost as they are."""
+        costs = {op.name: cost for op, cost in zip(self.whole.prepared.graph.ops, self.whole.profile.ops, strict=True)}
+        ops = tuple(costs[op.name] for op in self.sized.view.graph.ops)
+        return msgspec.structs.replace(self.whole.profile, ops=ops)
 
     def _rungs(self) -> Iterator[_Rung]:
-        """From few loops with few tiles to many; each holds less than the last by estimate."""
+        """Loops around ever smaller tensors, in ever more tiles, that hold less than the whole by estimate."""
         peak = self.question.baseline.peak
         sizes = sorted({size for size in self.sized.sizes.values() if size >= LEAST_SHARE * peak}, reverse=True)
-        best = peak
         for least_bytes in sizes:
             regions = find_loops(self.sized, least_bytes)
             tiles = 2
             while regions and tiles <= MOST_TILES:
                 rung = self._rung(regions, tiles)
-                if rung is not None and rung.peak_bytes < best:
-                    best = rung.peak_bytes
+                if rung is not None and rung.peak_bytes < peak:
                     yield rung
                 tiles *= 2
 
@@ -130,8 +150,10 @@ class FamilyPlanner:
         if not proved:
             return None
         regions, tilings = zip(*proved, strict=True)
-        estimate = LoopEstimate(self.sized, tuple(regions), tuple(tilings), self.whole.profile)
-        return _Rung(tuple(regions), tuple(tilings), estimate.peak_bytes)
+        estimate = LoopEstimate(self.sized, tuple(regions), tuple(tilings), self._profile)
+        pairs = zip(regions, tilings, strict=True)
+        launches = sum(-(-self._length(region) // tiling.rows) * len(region.ops) for region, tiling in pairs)
+        return _Rung(tuple(regions), tuple(tilings), estimate.peak_bytes, launches)
 
     def _tiling(self, region: LoopRegion, tiles: int) -> Tiling | None:
         """Tiles of as many rows as so many of the largest size have, in whole steps; None where bits may differ."""

@@ -1,0 +1,66 @@
+"""Expands that readers can do without: gone with the same bits, kept where a shape comes from nowhere else."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+import onnxruntime as ort
+import pytest
+from onnx import TensorProto, helper
+
+from remat_cli.core.sizes import Dim, Term
+from remat_cli.splitting.expands import BROADCASTERS, without_expands
+
+SEQ, ONE, HEADS = Dim((Term(("seq",)),)), Dim((), 1), Dim((), 3)
+WHOLE, MASK = (HEADS, SEQ, SEQ), (ONE, ONE, SEQ)
+OF_LOGIC = {"And", "Or", "Xor"}
+
+
+def expanding(op_type: str, swap: bool = False) -> ir.Model:
+    """An op that reads a tensor and a mask expanded to its shape."""
+    kind = TensorProto.BOOL if op_type in OF_LOGIC else TensorProto.FLOAT
+    reads = ["repeated", "x"] if swap else ["x", "repeated"]
+    reads = ["flag", *reads] if op_type == "Where" else reads
+    made = "y" if op_type != "Alone" else "repeated"
+    nodes = [helper.make_node("Shape", ["x"], ["shape"]), helper.make_node("Expand", ["mask", "shape"], ["repeated"])]
+    nodes += [helper.make_node(op_type, reads, ["y"])] if made == "y" else []
+    port = helper.make_tensor_value_info
+    inputs = [port("x", kind, [3, "seq", "seq"]), port("mask", kind, [1, 1, "seq"])]
+    inputs += [port("flag", TensorProto.BOOL, [1, "seq", "seq"])] if op_type == "Where" else []
+    compares = {"Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"}
+    result = port(made, TensorProto.BOOL if op_type in compares else kind, [3, "seq", "seq"])
+    graph = helper.make_graph(nodes, "g", inputs, [result])
+    return ir.from_proto(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8))
+
+
+DIMS = {"x": WHOLE, "mask": MASK, "flag": (ONE, SEQ, SEQ), "repeated": WHOLE, "y": WHOLE}
+
+
+@pytest.mark.parametrize("op_type", sorted(BROADCASTERS))
+@pytest.mark.parametrize("swap", [False, True])
+def test_bits_stay(op_type, swap):
+    model = expanding(op_type, swap)
+    lean = without_expands(model, DIMS)
+    assert "Expand" not in [node.op_type for node in lean.graph]
+    sessions = [ort.InferenceSession(ir.to_proto(each).SerializeToString()) for each in (model, lean)]
+    rng = np.random.default_rng(0)
+    for seq in (1, 2, 7, 64, 129):
+        feeds = {"x": rng.standard_normal((3, seq, seq)), "mask": rng.standard_normal((1, 1, seq))}
+        feeds = {name: array > 0 if op_type in OF_LOGIC else array.astype(np.float32) for name, array in feeds.items()}
+        feeds |= {"flag": rng.random((1, seq, seq)) > 0.5} if op_type == "Where" else {}
+        whole, same = (session.run(None, feeds)[0] for session in sessions)
+        assert whole.tobytes() == same.tobytes(), seq
+
+
+@pytest.mark.parametrize(
+    ("op_type", "dims"),
+    [
+        ("Pow", DIMS),  # has other bits for one exponent than for many
+        ("Alone", DIMS),
+        ("Add", DIMS | {"x": (HEADS, ONE, SEQ)}),  # the shape comes from the Expand alone
+        ("Add", {}),
+    ],
+)
+def test_what_is_needed_stays(op_type, dims):
+    model = expanding(op_type)
+    assert without_expands(model, dims) is model
