@@ -8,8 +8,10 @@ from remat_cli.base.progress import Progress
 from remat_cli.commands.asked import request_of, with_picture
 from remat_cli.core.plan_file import is_plan
 from remat_cli.core.plan_reader import read_plan
+from remat_cli.core.sized_plan import plan_at
 from remat_cli.report.inspection import InspectReport, inspect_model, inspect_plan
 from remat_cli.report.regions import estimated_regions
+from remat_cli.report.sized import inspect_at
 from remat_cli.report.svg_chart import inspect_picture
 from remat_cli.settings.devices import only_device
 from remat_cli.settings.settings import Settings
@@ -34,6 +36,8 @@ def inspect_file(path: Path, settings: Settings, progress: Progress) -> InspectR
 def _inspected(path: Path, settings: Settings, progress: Progress) -> InspectReport:
     if is_plan(path):
         read = read_plan(path)
+        if settings.conditions.dims:
+            return inspect_at(path, plan_at(read, settings.conditions.dims), elsewhere(read))
         return inspect_plan(path, read, elsewhere(read))
     only_device(settings.devices)
     with work_folder(path, settings.work_dir, settings.memory_limit_bytes) as work:

@@ -6,7 +6,7 @@ about ids, lengths and signs; whether it fits the model is for `verify`, which h
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -18,6 +18,7 @@ from remat_cli.core.plan_file import PlanFile
 from remat_cli.core.problem import Problem
 from remat_cli.core.profile import Profile
 from remat_cli.core.simulate import baseline
+from remat_cli.core.sizes import Dim
 
 NEVER_NEGATIVE = ("_bytes", "_ns", "_seconds")
 """Ends of the names of figures that cannot be below zero."""
@@ -43,9 +44,23 @@ def check_plan(plan: PlanFile) -> None:
         _check_paging(plan, judged)
     elif judged.time_ns != plan.solved.time_ns:
         raise ModelError(f"solved.time_ns is {plan.solved.time_ns}, and the judge says {judged.time_ns}")
+    if plan.promise.family is not None:
+        _check_family(plan, plan.promise.family.dims)
     if plan.placement is None:
         _check_order(plan, judged)
         _check_promise(plan, problem)
+
+
+def _check_family(plan: PlanFile, dims: Mapping[str, tuple[Dim, ...]]) -> None:
+    """Dimensions for all sizes are those of the graph at the sizes that the plan was made for."""
+    shapes = {tensor.name: tensor.shape for tensor in plan.graph.tensors}
+    asked = plan.request.family
+    missing = {name for found in dims.values() for dim in found for name in dim.names} - plan.request.dims.keys()
+    if asked is None or missing:
+        raise ModelError(f"its dimensions depend on {', '.join(sorted(missing)) or 'sizes'}, which it was not made for")
+    for name, found in dims.items():
+        if shapes.get(name) != tuple(dim.at(plan.request.dims) for dim in found):
+            raise ModelError(f"the dimensions of tensor '{name}' for all sizes are not those in its graph")
 
 
 def _check_paging(plan: PlanFile, judged: Plan) -> None:

@@ -17,7 +17,7 @@ from remat_cli.core.problem import Problem, device_tensor_ids, make_device_probl
 from remat_cli.core.profile import Placement, Profile
 from remat_cli.core.resident import ProcessMemory, RunsForecast
 from remat_cli.core.simulate import simulate
-from remat_cli.core.sizes import SizeFamily
+from remat_cli.core.sizes import Dim, SizeFamily
 from remat_cli.core.spill import Paging
 from remat_cli.core.splits import SplitMode, Splitting
 from remat_cli.core.verification import Verification
@@ -100,6 +100,18 @@ class Solved(msgspec.Struct, frozen=True):
     floor_with_splitting_bytes: int | None = None
 
 
+class FamilyPromise(msgspec.Struct, frozen=True):
+    """What a plan holds for every size of a family.
+
+    `dims` are the dimensions, as expressions, of tensors of the plan's graph that depend on the sizes, by name.
+    `peak_bytes` is the most for any size, which is held at `peak_sizes`.
+    """
+
+    dims: dict[str, tuple[Dim, ...]]
+    peak_bytes: int
+    peak_sizes: dict[str, int]
+
+
 class Promise(msgspec.Struct, frozen=True):
     """What the written model does, gates included.
 
@@ -109,7 +121,7 @@ class Promise(msgspec.Struct, frozen=True):
     the total during each op of `order`: exact under `exact_session`. A session with default options stays within the
     budget in its first run when `holds_by_default`. The baseline is that of the whole optimised model, one entry of
     `baseline_memory_bytes` per op of it. `process` is what a process holds that loads and runs the model with default
-    options, `runs` the part of it that is for runs.
+    options, `runs` the part of it that is for runs. `family` is about all sizes that a plan was made for.
     """
 
     order: tuple[str, ...]
@@ -124,6 +136,7 @@ class Promise(msgspec.Struct, frozen=True):
     holds_by_default: bool
     process: ProcessMemory | None = None
     runs: RunsForecast | None = None
+    family: FamilyPromise | None = None
 
 
 class PlanFile(msgspec.Struct, frozen=True, kw_only=True):

@@ -35,7 +35,7 @@ class SizeLimit(msgspec.Struct, frozen=True):
         return math.prod(sizes[name] for name in self.names) <= self.most
 
 
-class Term(msgspec.Struct, frozen=True):
+class Term(msgspec.Struct, frozen=True, omit_defaults=True):
     """A factor times a product of named dimensions; a name may be there several times: that is its power."""
 
     names: tuple[str, ...]
@@ -50,7 +50,7 @@ class Term(msgspec.Struct, frozen=True):
         return " * ".join((*([str(self.factor)] if self.factor != 1 else []), *self.names))
 
 
-class Dim(msgspec.Struct, frozen=True):
+class Dim(msgspec.Struct, frozen=True, omit_defaults=True):
     """One dimension of a tensor for all sizes: (sum of terms + offset) // divisor; a number has no terms."""
 
     terms: tuple[Term, ...] = ()

@@ -7,6 +7,7 @@ import msgspec
 
 from remat_cli.base.units import format_bytes
 from remat_cli.core.budget import describe_bytes
+from remat_cli.core.family import told
 from remat_cli.core.floor import working_set_floor
 from remat_cli.core.graph import Graph
 from remat_cli.core.learning import Learnt
@@ -62,8 +63,9 @@ class InspectReport(msgspec.Struct, frozen=True, kw_only=True):
     be compared by number). `learnt` is what runs of a plan showed otherwise than predicted, before it was made again so
     many times (`rounds_of_learning`) and left room in its budget.
     `process` is what a process holds that loads and runs it with default options, by simulation, `runs` its runs' part.
-    Plans that span devices, or page (`paging`), have `devices`, `links`, `memories` and `placement`; other bytes are
-    then those of the first memory, and the baseline is the best single device, `baseline_device`.
+    Plans for many sizes may be looked at for some `sizes`. Plans that span devices, or page (`paging`), have `devices`,
+    `links`, `memories` and `placement`; other bytes are then those of the first memory, and the baseline is the best
+    single device, `baseline_device`.
     """
 
     exit_code: ClassVar[int] = EXIT_DONE
@@ -109,6 +111,7 @@ class InspectReport(msgspec.Struct, frozen=True, kw_only=True):
     room_bytes: int = 0
     process: ProcessMemory | None = None
     runs: RunsForecast | None = None
+    sizes: dict[str, int] | None = None
     warnings: tuple[str, ...] = ()
 
     @property
@@ -267,7 +270,7 @@ def _learnt(seen: Verification | None) -> dict[str, Any]:
 
 def inspect_lines(report: InspectReport, style: Style) -> list[str]:
     """Everything about one model or plan, the verdict first."""
-    where = f"{plural(report.ops, 'op')} on {report.device}"
+    where = f"{plural(report.ops, 'op')} on {report.device}{'' if report.sizes is None else f', {told(report.sizes)}'}"
     lines = [style.paint(report.path, "strong") + f"  ({report.kind}, {where})", *_figures(report, style), ""]
     lines += memory_chart(
         report.memory_bytes, fixed_bytes=report.fixed_bytes, rules=_rules(report), bands=_bands(report), style=style

@@ -83,6 +83,12 @@ class FamilyPlanner:
 
     def best(self) -> PlannedModel:
         """The plan with the fewest tiles that fits; for `min` the one that holds least."""
+        found = self._best()
+        if found.written is None:
+            return found
+        return replace(found, dims=dims_of_all(found.prepared, found.prepared.reference_path, self._family))
+
+    def _best(self) -> PlannedModel:
         least = self.question.least
         if self.whole.written is not None and not least:
             return self.whole

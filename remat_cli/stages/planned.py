@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from operator import add
 
@@ -12,6 +12,7 @@ from remat_cli.core.paged_plan import PagedPlan
 from remat_cli.core.plan import Plan
 from remat_cli.core.profile import Profile, Reference
 from remat_cli.core.segments import Cut
+from remat_cli.core.sizes import Dim
 from remat_cli.core.splits import Splitting
 from remat_cli.onnx_io.rewrite import Rewritten
 from remat_cli.stages.platform import Platform
@@ -89,6 +90,7 @@ class PlannedModel:
     splitting. `obstacle` says in one line why splitting cannot help; `tighter` plans again for what holds less.
     `single` are the best plans on each device alone, best first, and `best_single` the best of them. `paged` says how a
     cut plan is paged, and `without_paging_ns` what the best plan takes that pages nothing, where one was looked for.
+    `dims` are the dimensions of tensors for all sizes, of a model that is planned for many.
     """
 
     prepared: Prepared
@@ -104,6 +106,7 @@ class PlannedModel:
     best_single: Plan | None = None
     paged: PagedPlan | None = None
     without_paging_ns: int | None = None
+    dims: Mapping[str, tuple[Dim, ...]] | None = None
 
     @property
     def plan(self) -> Plan:

@@ -25,6 +25,7 @@ from remat_cli.core.plan_file import (
 )
 from remat_cli.core.problem import input_ops
 from remat_cli.core.profile import Placement, Profile
+from remat_cli.core.sized_plan import with_promise
 from remat_cli.core.splits import large_tensor_lines
 from remat_cli.core.verification import Verification
 from remat_cli.devices.provider_table import PROVIDERS, named_spec
@@ -85,7 +86,7 @@ def plan_file(planned: PlannedModel, request: CompileRequest) -> PlanFile:
     """Everything needed to rebuild, draw, run and verify a plan; `written_at` adds the files it speaks of."""
     prepared, plan, question = planned.prepared, planned.plan, planned.answer.question
     placement = None if planned.written is not None else placement_of(planned)
-    return PlanFile(
+    found = PlanFile(
         remat_version=__version__,
         source=FileRef(str(prepared.source.path), prepared.source.sha256),
         optimized_sha256=prepared.reference_sha256,
@@ -103,6 +104,7 @@ def plan_file(planned: PlannedModel, request: CompileRequest) -> PlanFile:
         placement=placement,
         paging=None if planned.paged is None else planned.paged.paging,
     )
+    return found if planned.dims is None else with_promise(found, planned.dims)
 
 
 def written_at(plan: PlanFile, output: Path, path: Path, seen: Verification | None) -> PlanFile:

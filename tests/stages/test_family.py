@@ -87,6 +87,41 @@ def test_a_larger_most_takes_no_more_ops(encoder, folder, compiled):
     assert ops[0] == pytest.approx(ops[1], abs=12)
 
 
+def inspected(path: Path, capsys, *words: str) -> dict:
+    capsys.readouterr()
+    assert main(["inspect", str(path), *words, "--format", "json", "-q"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_the_plan_says_what_it_holds_at_any_size(compiled, capsys):
+    """At the largest size what it promises; at others never less than a run held, and no more than at the largest."""
+    path = compiled.with_suffix(".plan.json")
+    plan = json.loads(path.read_text())
+    promise = plan["promise"]
+    assert promise["family"]["peak_bytes"] == promise["peak_bytes"]
+    assert promise["family"]["peak_sizes"] == {"batch": 3, "seq": 600}
+    whole = inspected(path, capsys, "--dim", "seq=600")
+    assert whole["sizes"] == {"batch": 3, "seq": 600}
+    assert whole["peak_bytes"] == promise["peak_bytes"]
+    for run in plan["verification"]["family"]["runs"]:
+        words = [word for name, size in run["sizes"].items() for word in ("--dim", f"{name}={size}")]
+        report = inspected(path, capsys, *words)
+        assert run["peak_bytes"] <= report["peak_bytes"] - report["fixed_bytes"] + 4096, run
+        assert report["peak_bytes"] <= promise["peak_bytes"]
+
+
+@pytest.mark.parametrize(
+    ("word", "said"),
+    [
+        ("seq=601", "seq=601 is not among the sizes that the plan is for: batch=1..3, seq=1..600"),
+        ("rows=3", "--dim rows=3: the plan is for all sizes of batch, seq only"),
+    ],
+)
+def test_other_sizes_are_not_inspected(compiled, capsys, word, said):
+    assert main(["inspect", str(compiled.with_suffix(".plan.json")), "--dim", word, "-q"]) == 2
+    assert said in capsys.readouterr().err
+
+
 def test_a_region_holds_all_and_none_just_one_tensor(compiled):
     """Regions that fit the tensors of one size are too small for another, and what is held then grows with each."""
     model = onnx.load(compiled)
