@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -206,3 +208,29 @@ def test_several_devices_are_for_one_size(encoder, folder, capsys):
     words = ["--device", "cpu", "--device", "cpu:1threads", *DIMS, "--budget", "50%", "-o", str(folder / "d.onnx")]
     assert main(["compile", str(encoder), *words, "-q"]) == 2
     assert "of one size" in capsys.readouterr().err
+
+
+def save_convolutions(path: Path) -> Path:
+    """Convolutions of pictures, one after the other, for any batch; the runtime gives them a blocked layout."""
+    rng = np.random.default_rng(0)
+    channels, nodes, weights = [3, 32, 32, 16, 8], [], []
+    for at, (before, after) in enumerate(itertools.pairwise(channels)):
+        array = (rng.standard_normal((after, before, 3, 3)) / np.sqrt(9 * before)).astype(np.float32)
+        weights.append(onnx.numpy_helper.from_array(array, f"w{at}"))
+        read, made = "x" if at == 0 else f"r{at - 1}", "y" if at == len(channels) - 2 else f"r{at}"
+        nodes.append(onnx.helper.make_node("Conv", [read, f"w{at}"], [f"c{at}"], pads=[1, 1, 1, 1]))
+        nodes.append(onnx.helper.make_node("Relu", [f"c{at}"], [made]))
+    port = partial(onnx.helper.make_tensor_value_info, elem_type=onnx.TensorProto.FLOAT)
+    ports = [port("x", shape=["batch", 3, 32, 32]), port("y", shape=["batch", 8, 32, 32])]
+    graph = onnx.helper.make_graph(nodes, "pictures", ports[:1], ports[1:], weights)
+    onnx.save(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8), path)
+    return path
+
+
+def test_pictures_run_a_few_at_a_time(folder):
+    path, written = save_convolutions(folder / "pictures.onnx"), folder / "pictures_any.onnx"
+    assert main(["compile", str(path), "--budget", "60%", "--dim", "batch=1..16", *FIXED, "-o", str(written)]) == 0
+    session, ours = (ort.InferenceSession(str(each)) for each in (path, written))
+    for batch in (16, 1, 7, 3, 12):
+        feeds = {"x": np.random.default_rng(batch).standard_normal((batch, 3, 32, 32)).astype(np.float32)}
+        assert np.array_equal(session.run(None, feeds)[0], ours.run(None, feeds)[0]), batch
