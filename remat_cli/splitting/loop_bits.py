@@ -38,7 +38,7 @@ FREE: frozenset[Rule] = frozenset(
 """Rules that say the same for every size, once they say it for one."""
 BY_ROWS: frozenset[Rule] = frozenset({pointwise.choice, pointwise.power})
 """Rules that say the same for all tiles of two rows and more."""
-BY_EXTENT: frozenset[Rule] = BY_ROWS | {matrix.matmul, matrix.gemm}
+BY_EXTENT: frozenset[Rule] = BY_ROWS | {matrix.matmul, matrix.gemm, shape.reshape}
 """Rules that depend on how long a tile is, not on where it begins."""
 MOST_ASKED = 200_000  # tiles that rules are asked for; a family of more sizes is not proved
 
@@ -152,7 +152,7 @@ def _refused(op: _SizedOp, tiling: Tiling, family: SizeFamily) -> Mapping[str, i
         for start, stop in bounds:
             asked += 1
             slab = Slab(op.axis, start, stop)
-            if asked > MOST_ASKED or not is_op_on_parts(slice_op(whole, slab), slab):
+            if asked > MOST_ASKED or not is_op_on_parts(whole, slice_op(whole, slab), slab):
                 return sizes
     return None
 

@@ -66,18 +66,22 @@ class LoopEstimate:
         share = min(1.0, self.tilings[number].rows / length)
         order = sorted(region.ops)
         last = {name: at for at, op in enumerate(order) for name in view.reads[op]}
+        tensors = view.graph.tensors
+        views = {each.name: tensors[each.view_of].name for each in tensors if each.view_of is not None}
         held: dict[str, float] = {}
         most = 0.0
         for at, op in enumerate(order):
             for position, name in enumerate(view.reads[op]):
                 if (op, position) in region.reads and name not in held:
                     held[name] = self.sized.sizes.get(name, 0) * share
-            merged = [a for a, b in view.in_place if b in view.makes[op] and a in held and last.get(a) == at]
+            shared = [(a, b) for a, b in view.in_place if b in view.makes[op]]
+            shared += [(views[b], b) for b in view.makes[op] if b in views]
+            merged = [a for a, _ in shared if a in held and last.get(a) == at]
             for name in merged[:1]:
                 held.pop(name)
             for name in view.makes[op]:
                 if name:
-                    held[name] = self.sized.sizes[name] * share
+                    held[name] = self.sized.sizes[name] * share if name not in views or merged else 0.0
             most = max(most, sum(held.values()) + self.profile.ops[op].workspace_bytes * share)
             for name in [name for name in held if last.get(name, len(order)) <= at]:
                 del held[name]

@@ -7,13 +7,14 @@ the same length for every size, at the same places, so that the ops of the body 
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
 from remat_cli.core.sizes import Dim
 from remat_cli.splitting import rules_indexed, rules_pointwise, rules_shape
-from remat_cli.splitting.op_view import Slab, Sliced
+from remat_cli.splitting.op_view import OpView, Slab, Sliced
 from remat_cli.splitting.rules import RULES
 from remat_cli.splitting.view import ModelView
 
@@ -197,7 +198,7 @@ def _needs(sized: SizedView, op: int, axis: int, length: Dim) -> dict[int, int] 
         return None
     slab = Slab(axis, shape[axis] // PROBE, shape[axis])
     sliced = view.slice(op, slab)
-    if sliced is None or not is_op_on_parts(sliced, slab):
+    if sliced is None or not is_op_on_parts(view.ops[op], sliced, slab):
         return None
     others = [name for name in view.makes[op] if name]
     if any(axis >= len(sized.dims[name]) or sized.dims[name][axis] != length for name in others):
@@ -213,9 +214,24 @@ def _needs(sized: SizedView, op: int, axis: int, length: Dim) -> dict[int, int] 
     return found
 
 
-def is_op_on_parts(sliced: Sliced | None, slab: Slab) -> bool:
+def is_op_on_parts(op: OpView, sliced: Sliced | None, slab: Slab) -> bool:
     """Whether an op makes a slab as the same op on parts of what it reads."""
-    return sliced is not None and sliced.makes == slab and not sliced.attributes and not sliced.constants
+    if sliced is None or sliced.makes != slab or sliced.attributes:
+        return False
+    return not sliced.constants or _is_reshape_on_parts(op, sliced)
+
+
+def _is_reshape_on_parts(op: OpView, sliced: Sliced) -> bool:
+    """Whether a Reshape to a constant shape that copies or leaves open a length makes a slab of a part as it is."""
+    wanted, need = op.constant(1), sliced.needs[0]
+    if op.key != ("", "Reshape") or op.integer("allowzero", 0) or wanted is None or need is None:
+        return False
+    source = list(op.input_shape(0))
+    source[need.axis] = need.extent
+    shape = [source[at] if size == 0 and at < len(source) else int(size) for at, size in enumerate(wanted)]
+    if -1 in shape:
+        shape[shape.index(-1)] = math.prod(source) // max(1, -math.prod(shape))
+    return bool(shape == sliced.constants[1].tolist())
 
 
 def _is_closed(sized: SizedView, region: LoopRegion) -> bool:

@@ -7,7 +7,7 @@ Loop; how many, in how many tiles, is decided by estimate, then measured.
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 
 import msgspec
@@ -28,6 +28,7 @@ from remat_cli.onnx_io.to_graph import INPUTS, to_graph
 from remat_cli.runtime.feeds import make_feeds
 from remat_cli.runtime.likeness import have_same_bits
 from remat_cli.splitting.expands import without_expands
+from remat_cli.splitting.known_shapes import with_known_shapes
 from remat_cli.splitting.loop_bits import Tiling, refused_size
 from remat_cli.splitting.loop_estimate import LoopEstimate
 from remat_cli.splitting.loop_regions import LoopRegion, SizedView, find_loops
@@ -84,8 +85,10 @@ class FamilyPlanner:
     def best(self) -> PlannedModel:
         """The plan with the fewest tiles that fits; for `min` the one that holds least."""
         found = self._best()
-        if found.written is None:
-            return found
+        return found if found.written is None or found.dims is not None else self._with_dims(found)
+
+    def _with_dims(self, found: PlannedModel) -> PlannedModel:
+        """A plan that knows its tensors' dimensions for all sizes."""
         return replace(found, dims=dims_of_all(found.prepared, found.prepared.reference_path, self._family))
 
     def _best(self) -> PlannedModel:
@@ -93,19 +96,22 @@ class FamilyPlanner:
         if self.whole.written is not None and not least:
             return self.whole
         self.progress.stage(stages.SPLITTING)
-        rungs = list(self._rungs())
-        lowest = min((rung.peak_bytes for rung in rungs), default=0)
-        most_bytes = lowest if least else max(lowest, self.question.budget_bytes)
+        lowest = min((rung.peak_bytes for rung in self._rungs), default=0)
+        found = self._within(lowest if least else max(lowest, self.question.budget_bytes))
+        return found or self._not_found()
+
+    def _within(self, most_bytes: int) -> PlannedModel | None:
+        """The plan with the fewest tiles that fits, of those that hold at most so many bytes by estimate."""
         for _ in range(MOST_TRIALS):
-            fitting = [rung for rung in rungs if rung.peak_bytes <= most_bytes]
+            fitting = [rung for rung in self._rungs if rung.peak_bytes <= most_bytes]
             if not fitting:
-                break
+                return None
             rung = min(fitting, key=lambda each: (each.launches, each.peak_bytes))
+            most_bytes = int(rung.peak_bytes * (1 - LEAST_STEP_SHARE))
             found = self._plan(rung)
             if found is not None and found.written is not None:
-                return found
-            most_bytes = int(rung.peak_bytes * (1 - LEAST_STEP_SHARE))
-        return self._not_found()
+                return replace(self._with_dims(found), tighter=partial(self._within, most_bytes))
+        return None
 
     def _not_found(self) -> PlannedModel:
         """The plan without loops; that none of these fits proves nothing of loops that were not tried."""
@@ -126,7 +132,7 @@ class FamilyPlanner:
         prepared = self.whole.prepared
         threads = max(THREADS, self.request.conditions.intra_op_threads or available_cores())
         dims = dims_of_all(prepared, prepared.reference_path, self._family)
-        lean = without_expands(prepared.reference, dims)
+        lean = with_known_shapes(without_expands(prepared.reference, dims), dims)
         graph = prepared.graph if lean is prepared.reference else to_graph(lean, prepared.facts.types)
         return SizedView(view_model(lean, graph, 1, threads), dims)
 
@@ -137,7 +143,11 @@ class FamilyPlanner:
         ops = tuple(costs[op.name] for op in self.sized.view.graph.ops)
         return msgspec.structs.replace(self.whole.profile, ops=ops)
 
-    def _rungs(self) -> Iterator[_Rung]:
+    @cached_property
+    def _rungs(self) -> tuple[_Rung, ...]:
+        return tuple(self._all_rungs())
+
+    def _all_rungs(self) -> Iterator[_Rung]:
         """Loops around ever smaller tensors, in ever more tiles, that hold less than the whole by estimate."""
         peak = self.question.baseline.peak
         sizes = sorted({size for size in self.sized.sizes.values() if size >= LEAST_SHARE * peak}, reverse=True)

@@ -124,7 +124,10 @@ class Settling:
     ) -> tuple[PlannedModel | None, int]:
         """The plan made again after a run, and the room that it leaves in the budget; None: nothing helps."""
         if corrections:
-            return plan_corrected(planned, corrections, self.request, self.progress), room_bytes
+            corrected = plan_corrected(planned, corrections, self.request, self.progress)
+            if corrected.written is None and planned.tighter is not None:
+                return planned.tighter(), room_bytes
+            return corrected, room_bytes
         least = planned.answer.question.least
         if seen.within_budget or least:
             again = _as_measured(planned, seen)
