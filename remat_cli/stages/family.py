@@ -13,13 +13,12 @@ from pathlib import Path
 import msgspec
 
 from remat_cli.base import progress as stages
-from remat_cli.base.errors import ModelError
 from remat_cli.base.processes import available_cores
 from remat_cli.base.progress import Progress
 from remat_cli.core.graph import Graph
 from remat_cli.core.problem import make_problem
 from remat_cli.core.profile import Profile
-from remat_cli.core.sizes import Dim, SizeFamily, SizeRange, fit_dim
+from remat_cli.core.sizes import Dim, SizeFamily, SizeRange
 from remat_cli.core.solver_run import Status
 from remat_cli.core.splits import Region, RegionFacts, Splitting
 from remat_cli.onnx_io.load import prepare_optimized
@@ -29,6 +28,7 @@ from remat_cli.runtime.feeds import make_feeds
 from remat_cli.runtime.likeness import have_same_bits
 from remat_cli.splitting.expands import without_expands
 from remat_cli.splitting.known_shapes import with_known_shapes
+from remat_cli.splitting.learn_dims import learn_dims
 from remat_cli.splitting.loop_bits import Tiling, refused_size
 from remat_cli.splitting.loop_estimate import LoopEstimate
 from remat_cli.splitting.loop_regions import LoopRegion, SizedView, find_loops
@@ -161,7 +161,7 @@ class FamilyPlanner:
                 tiles *= 2
 
     def _rung(self, regions: Sequence[LoopRegion], tiles: int) -> _Rung | None:
-        chosen = [(region, self._tiling(region, tiles)) for region in regions]
+        chosen = [(region, self._finest(region, tiles)) for region in regions]
         proved = [(region, tiling) for region, tiling in chosen if tiling is not None]
         if not proved:
             return None
@@ -170,6 +170,11 @@ class FamilyPlanner:
         pairs = zip(regions, tilings, strict=True)
         launches = sum(-(-self._length(region) // tiling.rows) * len(region.ops) for region, tiling in pairs)
         return _Rung(tuple(regions), tuple(tilings), estimate.peak_bytes, launches)
+
+    def _finest(self, region: LoopRegion, tiles: int) -> Tiling | None:
+        """So many tiles, or the most below that whose bits are proved."""
+        counts = (tiles >> halved for halved in range(tiles.bit_length() - 1))
+        return next((found for count in counts if (found := self._tiling(region, count)) is not None), None)
 
     def _tiling(self, region: LoopRegion, tiles: int) -> Tiling | None:
         """Tiles of as many rows as so many of the largest size have, in whole steps; None where bits may differ."""
@@ -235,19 +240,7 @@ def dims_of_all(prepared: Prepared, path: Path, family: SizeFamily) -> dict[str,
     for sizes in small_sizes(family):
         seen.append(({**prepared.conditions.dims, **sizes}, graph_at(prepared, path, sizes)))
     shapes = [(sizes, {tensor.name: tensor.shape for tensor in graph.tensors}) for sizes, graph in seen]
-    return {tensor.name: _fit(tensor.name, shapes) for tensor in prepared.graph.tensors}
-
-
-def _fit(name: str, shapes: Sequence[tuple[Mapping[str, int], Mapping[str, tuple[int, ...]]]]) -> tuple[Dim, ...]:
-    ranks = {len(known.get(name, ())) for _, known in shapes}
-    found = [
-        fit_dim([(sizes, known[name][axis]) for sizes, known in shapes]) if len(ranks) == 1 else None
-        for axis in range(max(ranks))
-    ]
-    if None in found:
-        seen = "; ".join(f"{list(known.get(name, ()))} at {dict(sizes)}" for sizes, known in shapes)
-        raise ModelError(f"tensor '{name}' has no dimensions that follow from the sizes ({seen}): compile for one size")
-    return tuple(dim for dim in found if dim is not None)
+    return learn_dims(prepared.reference, prepared.graph, shapes)
 
 
 def small_sizes(family: SizeFamily) -> list[dict[str, int]]:

@@ -1,0 +1,89 @@
+"""Dimensions of tensors for all sizes: by rule along windows, else learnt from runs at some sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import onnx_ir as ir
+
+from remat_cli.base.errors import ModelError
+from remat_cli.core.graph import Graph
+from remat_cli.core.sizes import Dim, Sample, fit_dim
+
+Seen = Sequence[tuple[Mapping[str, int], Mapping[str, tuple[int, ...]]]]
+"""Sizes, and the shapes of tensors by name in a run of them."""
+WINDOWED = frozenset({"Conv", "FusedConv", "MaxPool", "AveragePool", "LpPool"})
+SPATIAL = 2  # axes before those that windows move along
+
+
+def learn_dims(model: ir.Model, graph: Graph, seen: Seen) -> dict[str, tuple[Dim, ...]]:
+    """The dimensions of every tensor of a graph for all sizes, as these runs showed them.
+
+    Where windows move a few positions at a time, a few runs do not tell at which sizes there is one more of them: the
+    attributes do.
+
+    Raises:
+        ModelError: a dimension follows no rule that remat knows.
+    """
+    makers = {value.name: node for node in model.graph for value in node.outputs}
+    known: dict[str, tuple[Dim, ...]] = {}
+    for tensor in graph.tensors:
+        node = makers.get(tensor.name)
+        known[tensor.name] = tuple(_dims(tensor.name, node, known, seen))
+    return known
+
+
+def _dims(name: str, node: ir.Node | None, known: Mapping[str, tuple[Dim, ...]], seen: Seen) -> Iterator[Dim]:
+    ranks = {len(shapes.get(name, ())) for _, shapes in seen}
+    before = [] if node is None else [known.get(value.name or "", ()) for value in node.inputs if value is not None]
+    for axis in range(max(ranks)):
+        samples = [(sizes, shapes.get(name, ())[axis]) for sizes, shapes in seen] if len(ranks) == 1 else []
+        by_rule = None if node is None or not samples else _along_windows(node, axis, known)
+        read = [_moved(dim, samples) for dims in before for dim in dims if dim.terms and samples]
+        choices = [*([] if by_rule is None else [by_rule]), *read]
+        exact = [dim for dim in choices if all(dim.at(sizes) == size for sizes, size in samples)]
+        dim = exact[0] if exact else (fit_dim(samples) if samples else None)
+        if dim is None:
+            told = "; ".join(f"{list(shapes.get(name, ()))} at {dict(sizes)}" for sizes, shapes in seen)
+            raise ModelError(
+                f"tensor '{name}' has no dimensions that follow from the sizes ({told}): compile for one size"
+            )
+        yield dim
+
+
+def _moved(dim: Dim, samples: Sequence[Sample]) -> Dim:
+    """A length that is so much more, or less, than another one as in the first sample."""
+    sizes, size = samples[0]
+    return Dim(dim.terms, dim.offset + (size - dim.at(sizes)) * dim.divisor, dim.divisor)
+
+
+def _along_windows(node: ir.Node, axis: int, known: Mapping[str, tuple[Dim, ...]]) -> Dim | None:
+    """How many windows there are along an axis; None where the op has none, or pads as it sees fit."""
+    if node.op_type not in WINDOWED or axis < SPATIAL or node.inputs[0] is None:
+        return None
+    before, kernel = known.get(node.inputs[0].name or ""), _kernel(node)
+    at, spatial = axis - SPATIAL, len(kernel)
+    auto, ceil = node.attributes.get("auto_pad"), node.attributes.get("ceil_mode")
+    is_told = auto is None or auto.as_string() in ("NOTSET", "VALID")
+    if before is None or at >= spatial or axis >= len(before) or not is_told or (ceil is not None and ceil.as_int()):
+        return None
+    strides, pads = _integers(node, "strides", [1] * spatial), _integers(node, "pads", [0] * 2 * spatial)
+    window = _integers(node, "dilations", [1] * spatial)[at] * (kernel[at] - 1) + 1
+    more, dim = pads[at] + pads[at + spatial] - window, before[axis]
+    if not dim.terms:
+        return Dim(offset=(dim.offset + more) // strides[at] + 1)
+    # ((terms + offset) // divisor + more) // stride + 1, as one division of whole numbers
+    rest = dim.offset + dim.divisor * (more + strides[at])
+    return Dim(dim.terms, rest, dim.divisor * strides[at])
+
+
+def _kernel(node: ir.Node) -> list[int]:
+    given = _integers(node, "kernel_shape", [])
+    if given or len(node.inputs) < 2 or node.inputs[1] is None or node.inputs[1].shape is None:
+        return given
+    return [size for size in list(node.inputs[1].shape)[SPATIAL:] if isinstance(size, int)]
+
+
+def _integers(node: ir.Node, name: str, default: list[int]) -> list[int]:
+    attribute = node.attributes.get(name)
+    return default if attribute is None else list(attribute.as_ints())

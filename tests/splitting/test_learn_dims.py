@@ -1,0 +1,72 @@
+"""Dimensions for all sizes: windows by their attributes, exact where a few runs would not tell; others as seen."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import onnxruntime as ort
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from onnx import TensorProto, helper, numpy_helper
+
+from remat_cli.base.errors import ModelError
+from remat_cli.core.graph import Graph, Tensor
+from remat_cli.splitting.learn_dims import learn_dims
+
+LEAST, MOST = 140, 150  # three layers of the widest windows have one at the least
+
+
+@st.composite
+def windows(draw):
+    """Three layers of windows: kernels, strides, dilations, pads, and whether each is a convolution."""
+    layer = st.tuples(st.integers(1, 4), st.integers(1, 4), st.integers(1, 2), st.integers(0, 1), st.booleans())
+    return draw(st.lists(layer, min_size=1, max_size=3))
+
+
+def chain(layers) -> bytes:
+    nodes, weights, name = [], [], "x"
+    for at, (kernel, stride, dilation, pad, is_conv) in enumerate(layers):
+        weights.append(numpy_helper.from_array(np.ones((2, 2, kernel), np.float32), f"w{at}"))
+        # windows of pools lie nowhere in the padding alone
+        common = {"strides": [stride], "dilations": [dilation], "pads": [pad if is_conv or kernel > 1 else 0] * 2}
+        node = helper.make_node("Conv", [name, f"w{at}"], [f"v{at}"], **common)
+        if not is_conv:
+            node = helper.make_node("MaxPool", [name], [f"v{at}"], kernel_shape=[kernel], **common)
+        nodes.append(node)
+        name = f"v{at}"
+    ports = [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 2, "n"])]
+    outs = [helper.make_tensor_value_info(f"v{at}", TensorProto.FLOAT, [1, 2, None]) for at in range(len(layers))]
+    graph = helper.make_graph(nodes, "g", ports, outs, weights)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    return model.SerializeToString()
+
+
+def seen_at(session: ort.InferenceSession, size: int) -> dict[str, tuple[int, ...]]:
+    outputs = session.run(None, {"x": np.zeros((1, 2, size), np.float32)})
+    names = [port.name for port in session.get_outputs()]
+    return {"x": (1, 2, size), **{name: array.shape for name, array in zip(names, outputs, strict=True)}}
+
+
+def graph_of(shapes: dict[str, tuple[int, ...]]) -> Graph:
+    return Graph((), tuple(Tensor(name, "float", shape, 0) for name, shape in shapes.items()), ())
+
+
+@settings(max_examples=20, deadline=None)
+@given(windows())
+def test_windows_are_exact_at_every_size(layers):
+    model = chain(layers)
+    session = ort.InferenceSession(model)
+    low = LEAST
+    seen = [({"n": size}, seen_at(session, size)) for size in (low + MOST, low + 6, low + 9)]
+    dims = learn_dims(ir.from_proto(onnx.load_from_string(model)), graph_of(seen[0][1]), seen)
+    for size in range(low, low + MOST):
+        shapes = seen_at(session, size)
+        assert {name: tuple(dim.at({"n": size}) for dim in dims[name]) for name in shapes} == shapes
+
+
+def test_what_follows_no_rule_is_told():
+    seen = [({"n": size}, {"x": (shape,)}) for size, shape in ((8, 3), (9, 7), (10, 1), (11, 9))]
+    with pytest.raises(ModelError, match="tensor 'x' has no dimensions that follow from the sizes"):
+        learn_dims(ir.from_proto(helper.make_model(helper.make_graph([], "g", [], []))), graph_of(seen[0][1]), seen)
