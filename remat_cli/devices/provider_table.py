@@ -27,6 +27,17 @@ class Plugin(msgspec.Struct, frozen=True):
     is_probed: bool = False
 
 
+class Fault(msgspec.Struct, frozen=True):
+    """What a provider says when its device fails (`sign` is in it), and the same in plain words.
+
+    `is_lost`: nothing runs on the device any more in that process.
+    """
+
+    sign: str
+    words: str
+    is_lost: bool = False
+
+
 class Provider(msgspec.Struct, frozen=True, kw_only=True):
     """One execution provider of ONNX Runtime.
 
@@ -39,7 +50,8 @@ class Provider(msgspec.Struct, frozen=True, kw_only=True):
     always given, `known_options` all that it reads where it ignores others without a word (empty: it refuses them).
     `session_config` are entries that its sessions need. `is_asynchronous`: a run returns before its ops are done, and
     only fetching a value waits for them. `shares_weights`: sessions can share a weight in its memory.
-    `gives_outputs`: what a session makes there may outlive the call; else it is put into buffers of ours. `libraries`
+    `gives_outputs`: what a session makes there may outlive the call; else it is put into buffers of ours. `faults` are
+    told in plain words. `libraries`
     are file names of its provider library per operating system, `drivers` those of the driver that must be installed
     first.
     """
@@ -61,6 +73,7 @@ class Provider(msgspec.Struct, frozen=True, kw_only=True):
     shares_weights: bool = True
     gives_outputs: bool = True
     session_config: tuple[tuple[str, str], ...] = ()
+    faults: tuple[Fault, ...] = ()
     plugin: Plugin | None = None
     libraries: tuple[tuple[str, str], ...] = ()
     drivers: tuple[tuple[str, str], ...] = ()
@@ -106,6 +119,13 @@ WEBGPU_KNOWN_OPTIONS = (
     "validationMode",
 )
 """Read from the strings of version 0.4.0's library; those that take addresses inside a process are left out."""
+WEBGPU_FAULTS = (
+    Fault("evice] is lost", "the device was lost: its driver was reset or has ended; run it again", is_lost=True),
+    Fault(
+        "[Invalid Buffer",
+        "out of memory on the device, or a tensor is larger than its largest buffer; take a smaller budget for it",
+    ),
+)
 NVIDIA_DRIVERS = (("Linux", "libcuda.so.1"), ("Windows", "nvcuda.dll"))
 
 PROVIDERS: Mapping[str, Provider] = MappingProxyType(
@@ -181,6 +201,7 @@ PROVIDERS: Mapping[str, Provider] = MappingProxyType(
             is_asynchronous=True,
             shares_weights=False,
             gives_outputs=False,
+            faults=WEBGPU_FAULTS,
             plugin=Plugin(
                 package="onnxruntime-ep-webgpu",
                 module="onnxruntime_ep_webgpu",
@@ -226,6 +247,11 @@ PROVIDERS: Mapping[str, Provider] = MappingProxyType(
 GONE: Mapping[str, str] = MappingProxyType(
     {"rocm": "ONNX Runtime has no ROCm provider any more, MIGraphX took its place: write migraphx"}
 )
+
+
+def fault_in(text: str) -> Fault | None:
+    """The fault of a device that a provider's message speaks of, if it does."""
+    return next((fault for each in PROVIDERS.values() for fault in each.faults if fault.sign in text), None)
 
 
 def named_spec(text: str) -> DeviceSpec:

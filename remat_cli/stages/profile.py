@@ -20,11 +20,11 @@ from remat_cli.onnx_io.interface import weight_uses
 from remat_cli.onnx_io.load import save
 from remat_cli.onnx_io.one_op import call_model, model_with_outputs, one_op_model
 from remat_cli.runtime.feeds import record_values
+from remat_cli.runtime.findings import OpFinding
 from remat_cli.runtime.links import measure_link
 from remat_cli.runtime.op_profiler import (
     HANDOVER_ELEMENTS,
     HANDOVERS,
-    OpFinding,
     OpJob,
     OpRequest,
     measure_call,
