@@ -6,14 +6,14 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from remat_cli.base.progress import Progress, aside
-from remat_cli.core.graph import TensorType, size_bytes
 from remat_cli.core.plan import Plan, Schedule
-from remat_cli.core.problem import OpSpec, Problem, device_tensor_ids, input_ops
+from remat_cli.core.problem import OpSpec, Problem, input_ops
 from remat_cli.core.profile import Reference
-from remat_cli.core.segments import Cut, cut_plan
+from remat_cli.core.segments import Cut
 from remat_cli.core.simulate import simulate
 from remat_cli.solvers import make_solver
 from remat_cli.stages.ask import CompileRequest, ask
+from remat_cli.stages.cut import cut_of
 from remat_cli.stages.fit import excess_bytes, fit
 from remat_cli.stages.planned import PlannedModel
 from remat_cli.stages.platform import Platform
@@ -56,13 +56,6 @@ def other_single(planned: PlannedModel) -> Schedule | None:
     """The best plan on one device, where the plan is another one."""
     best, plan = planned.best_single, planned.answer.plan
     return None if best is None or plan is None or best.schedule == plan.schedule else best.schedule
-
-
-def cut_of(platform: Platform, problem: Problem, plan: Plan) -> Cut:
-    """The plan as sessions and copies, each memory's budget kept where that is possible."""
-    tensors = [platform.graph.tensors[tensor] for tensor in device_tensor_ids(platform.graph, problem)]
-    sizes = [size_bytes(TensorType(tensor.dtype, tensor.shape)) for tensor in tensors]
-    return cut_plan(problem, plan, platform.opaque, input_ops(platform.graph, problem), sizes)
 
 
 @dataclass(frozen=True)

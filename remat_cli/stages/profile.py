@@ -37,6 +37,7 @@ from remat_cli.runtime.providers import device_of, must_estimate, require_device
 from remat_cli.runtime.session import SessionSettings, device_settings
 from remat_cli.runtime.weights import loaded_weight_bytes
 from remat_cli.stages import believe
+from remat_cli.stages.cut import own_bytes
 from remat_cli.stages.platform import Platform
 from remat_cli.stages.prepare import (
     RUNS,
@@ -90,7 +91,8 @@ def profile_model(prepared: Prepared, conditions: Conditions, progress: Progress
     links = link_costs(here, conditions)
     known = {(link.source, link.target) for link in links}
     described = tuple(link for link in estimated_links(specs) if (link.source, link.target) not in known)
-    return Platform(prepared.graph, specs, tuple(found[spec.name] for spec in specs), (*links, *described))
+    profiles = tuple(found[spec.name] for spec in specs)
+    return Platform(prepared.graph, specs, profiles, (*links, *described), own_bytes(prepared.graph, specs))
 
 
 def is_cut_into_sessions(specs: Sequence[DeviceSpec]) -> bool:

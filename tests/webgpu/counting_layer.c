@@ -45,6 +45,16 @@ EXPORT uint64_t layer_live_bytes(int kind) { return live[kind]; }
 EXPORT uint64_t layer_peak_bytes(int kind) { return peak[kind]; }
 EXPORT uint64_t layer_made(int kind) { return made[kind]; }
 EXPORT uint64_t layer_submits(void) { return submits; }
+/* Sizes of what is live now of a kind, at most so many; how many there are. */
+EXPORT int layer_sizes(int kind, uint64_t *sizes, int most) {
+    int found = 0;
+    pthread_mutex_lock(&lock);
+    for (int i = 0; i < tracked_count; i++)
+        if (tracked[i].kind == kind && found++ < most) sizes[found - 1] = tracked[i].size;
+    pthread_mutex_unlock(&lock);
+    return found;
+}
+
 EXPORT void layer_begin(void) {
     pthread_mutex_lock(&lock);
     memcpy(peak, live, sizeof peak);

@@ -46,6 +46,11 @@ def layer_environment(library: Path) -> dict[str, str]:
     return {"VK_LAYER_PATH": str(library.parent), "VK_INSTANCE_LAYERS": NAME, LIBRARY: str(library)}
 
 
+def counted_environment(library: Path) -> dict[str, str]:
+    """The environment of this process with the layer in it, for another process that imports this package too."""
+    return {**os.environ, **layer_environment(library), "PYTHONPATH": str(Path(__file__).resolve().parents[2])}
+
+
 @dataclass(frozen=True)
 class Counters:
     """What this process holds on its Vulkan device, as the layer counts it; bytes by kind of `KINDS`."""
@@ -73,6 +78,18 @@ class Counters:
     def peak(self) -> Mapping[str, int]:
         """The most bytes that were held since it began."""
         return {kind: int(self.library.layer_peak_bytes(n)) for n, kind in enumerate(KINDS)}
+
+    @property
+    def made(self) -> Mapping[str, int]:
+        """How many buffers and allocations were made since it began."""
+        return {kind: int(self.library.layer_made(n)) for n, kind in enumerate(KINDS)}
+
+    def sizes(self, kind: str) -> list[int]:
+        """Bytes of each buffer of a kind that is there now, sorted."""
+        most = 65536
+        found = (ctypes.c_uint64 * most)()
+        count = self.library.layer_sizes(KINDS.index(kind), found, most)
+        return sorted(found[:count])
 
     @property
     def submits(self) -> int:
