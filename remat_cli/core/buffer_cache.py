@@ -13,7 +13,8 @@ class BufferCache(msgspec.Struct, frozen=True):
     """How a provider takes buffers: those of weights in steps of `granule_bytes`, others of the sizes of buckets.
 
     Above the largest bucket they go by `granule_bytes` too. A buffer that is free is kept for the next of its size.
-    Weights of `packed_ops` get another form; of one of them, the last, each session keeps the original as well.
+    Weights of `packed_ops` get another form; of one of them, the last, each session keeps the original as well. Where
+    the second input of such an op is no weight, it gets that form in a buffer of its own whenever the op runs.
     """
 
     bucket_bytes: tuple[int, ...]

@@ -311,6 +311,7 @@ class _Cutter:
         given = [self.sizes[self.plan.instances[number].tensor] for number in here if number not in born]
         holds = [Hold(size, 0, length - 1) for size in given]
         holds += self._holds(groups, [number for number in here if number in born])
+        holds += self._workspaces(groups, memory)
         return self.fixed[memory] - sum(given) + steady_bytes(cache, holds, length)
 
     def _holds(self, groups: list[list[int]], instances: Sequence[int]) -> list[Hold]:
@@ -335,6 +336,16 @@ class _Cutter:
             if root in roots:
                 instance = self.plan.instances[root]
                 holds.append(Hold(self.sizes[instance.tensor], at[instance.birth], end))
+        return holds
+
+    def _workspaces(self, groups: list[list[int]], memory: int) -> list[Hold]:
+        """A buffer for each op that needs more than what it reads and makes."""
+        holds = []
+        for position, number in enumerate(number for group in groups for number in group):
+            step = self.plan.schedule.steps[number]
+            if isinstance(step, Compute) and self.problem.devices[step.device].memory == memory:
+                needed = self.problem.ops[step.op].workspace_bytes[step.device]
+                holds += [Hold(needed, position, position)] if needed else []
         return holds
 
     def _viewed(self, number: int, roots: Mapping[int, int]) -> int:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from remat_cli.core.buffer_cache import BufferCache
-from remat_cli.core.graph import Graph, TensorType, size_bytes
+from remat_cli.core.graph import Graph, Op, TensorType, size_bytes
 from remat_cli.core.plan import Plan
 from remat_cli.core.problem import Problem, device_tensor_ids, input_ops
 from remat_cli.core.profile import HOST_MEMORY, DeviceSpec
@@ -20,6 +20,14 @@ def own_bytes(graph: Graph, specs: Sequence[DeviceSpec]) -> dict[str, int]:
     """
     is_fed = all(spec.memory != HOST_MEMORY for spec in specs)
     return {memory: _own_bytes(graph, cache, is_fed) for memory, cache in _caches(specs).items()}
+
+
+def workspace_bytes(graph: Graph, op: Op, spec: DeviceSpec) -> int:
+    """What an op takes beside what it reads and makes, as far as the provider's record says it."""
+    cache = cache_of(spec)
+    if cache is None or op.op_type not in cache.packed_ops or len(op.inputs) < 2:
+        return 0
+    return graph.tensors[op.inputs[1]].size_bytes
 
 
 def has_cache(specs: Sequence[DeviceSpec], memory: str) -> bool:
