@@ -35,7 +35,10 @@ def see_memory_here(job: ProgramJob, advance: Advance) -> SeenMemory:
         with open_runner(program, Opening({}, Path(folder))) as runner:
             _, record = runner.run_recorded(feeds)
             files = runner.end_profiling()
-        profiles = {n: read_runs(Path(f))[0] for n, f in enumerate(files) if f and Path(f).exists()}
+        runs = {n: read_runs(Path(f))[0] for n, f in enumerate(files) if f and Path(f).exists()}
+    for number, run in runs.items():
+        _check_order(program.sessions[number], run)
+    profiles = {n: run for n, run in runs.items() if has_counters(program.devices[program.sessions[n].device])}
     fed = _fed_bytes(program, feeds)
     packed = _packed(program, profiles)
     silent = _silent(program, profiles)
@@ -119,15 +122,19 @@ def _action_bytes(
     return tuple(found)
 
 
-def _inside(action: SessionAction, run: ProfiledRun) -> int:
-    """The most that a session held beyond what it was given: live tensors and workspace.
+def _check_order(action: SessionAction, run: ProfiledRun) -> None:
+    """Check that a session ran the ops of its segment and no others, copies of its own included, in their order.
 
     Raises:
-        RuntimeFailure: it did not run the ops of its segment in their order.
+        RuntimeFailure: it did not.
     """
     ran = tuple(event.name for event in run.events)
     if ran != action.segment.ops:
         raise RuntimeFailure(f"segment {action.segment.file} did not run in the plan's order: report this")
+
+
+def _inside(action: SessionAction, run: ProfiledRun) -> int:
+    """The most that a session held beyond what it was given: live tensors and workspace."""
     base = baseline_bytes(run.events)
     held = (e.requested_bytes - base + action.workspace_bytes.get(e.name, 0) for e in run.events)
     return max(held, default=0)
