@@ -21,7 +21,7 @@ import click
 import msgspec
 import onnxruntime
 
-from bench.compiling import ROOT, Row, write_results
+from bench.compiling import RESULTS, ROOT, Row, write_results
 from bench.devices import FEEDS, Subject
 from bench.devices_measure import MODEL, PLAN
 from bench.webgpu_networks import NETWORKS, write_network
@@ -53,25 +53,45 @@ LEAST_SHARE = 1 / 3  # of the ops on the device, in a row that is measured
 
 @click.command()
 @click.option("--networks", default=",".join(NETWORKS), show_default=True)
-@click.option("--budgets", default=",".join(BUDGETS), show_default=True)
+@click.option("--budgets", default=",".join(BUDGETS), show_default=True, help="Some of these.")
 @click.option("--time-limit", default="15s", show_default=True, help="For one plan.")
-@click.option("--write/--no-write", default=False, help="Write bench/results/gpu.{jsonl,md}.")
-def main(networks: str, budgets: str, time_limit: str, write: bool) -> None:
+@click.option("--write/--no-write", default=False, help="Write bench/results/gpu.{jsonl,md}, row by row.")
+@click.option("--force", is_flag=True, help="Make rows again that are there.")
+def main(networks: str, budgets: str, time_limit: str, write: bool, force: bool) -> None:
     """Run the bench."""
     if reason := absence(parse_device(GPU)):
         raise click.ClickException(reason)
-    rows: list[Row] = []
+    rows = read_rows() if write else []
     with tempfile.TemporaryDirectory() as folder:
         for name in networks.split(","):
-            for row in network_rows(name, budgets.split(","), time_limit, Path(folder)):
+            made = {row["budget"] for row in rows if row["network"] == name and not force}
+            left = [budget for budget in budgets.split(",") if budget not in made]
+            for row in network_rows(name, left, time_limit, Path(folder)) if left else ():
                 click.echo(f"{name} {row['budget']}: {row['outcome']} {row.get('counted', '')}", err=True)
-                rows.append(row)
-    text = markdown(rows)
+                rows = merged(rows, json.loads(json.dumps(row)))
+                if write:
+                    write_results(NAME, rows, markdown(rows))
     if write:
-        write_results(NAME, rows, text)
-    click.echo(text)
+        write_results(NAME, rows, markdown(rows))  # also where no row was left to make
+    click.echo(markdown(rows))
     if any("FAILED" in row["outcome"] for row in rows):
         sys.exit(1)
+
+
+def read_rows() -> list[Row]:
+    """Rows of before."""
+    path = RESULTS / f"{NAME}.jsonl"
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.is_file() else []
+
+
+def merged(rows: list[Row], row: Row) -> list[Row]:
+    """The rows with a fresh one in its place, in the order of networks and budgets."""
+
+    def place(one: Row) -> tuple[int, int]:
+        return list(NETWORKS).index(one["network"]), BUDGETS.index(one["budget"])
+
+    same = row["network"], row["budget"]
+    return sorted([*(one for one in rows if (one["network"], one["budget"]) != same), row], key=place)
 
 
 def settings_for(budget: str, time_limit: str) -> Settings:
