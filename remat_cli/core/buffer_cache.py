@@ -15,11 +15,13 @@ class BufferCache(msgspec.Struct, frozen=True):
     Above the largest bucket they go by `granule_bytes` too. A buffer that is free is kept for the next of its size.
     Weights of `packed_ops` get another form; of one of them, the last, each session keeps the original as well. Where
     the second input of such an op is no weight, it gets that form in a buffer of its own whenever the op runs.
+    `turning_ops` transpose their first input into a buffer of its own.
     """
 
     bucket_bytes: tuple[int, ...]
     granule_bytes: int
     packed_ops: tuple[str, ...] = ()
+    turning_ops: tuple[str, ...] = ()
 
     def rounded(self, size_bytes: int) -> int:
         """Bytes of the buffer of a tensor."""

@@ -25,9 +25,11 @@ def own_bytes(graph: Graph, specs: Sequence[DeviceSpec]) -> dict[str, int]:
 def workspace_bytes(graph: Graph, op: Op, spec: DeviceSpec) -> int:
     """What an op takes beside what it reads and makes, as far as the provider's record says it."""
     cache = cache_of(spec)
-    if cache is None or op.op_type not in cache.packed_ops or len(op.inputs) < 2:
+    if cache is None:
         return 0
-    return graph.tensors[op.inputs[1]].size_bytes
+    if op.op_type in cache.turning_ops:
+        return graph.tensors[op.inputs[0]].size_bytes if op.inputs else 0
+    return graph.tensors[op.inputs[1]].size_bytes if op.op_type in cache.packed_ops and len(op.inputs) > 1 else 0
 
 
 def has_cache(specs: Sequence[DeviceSpec], memory: str) -> bool:

@@ -8,7 +8,7 @@ from remat_cli.core.buffer_cache import BufferCache, Hold, steady_bytes
 from remat_cli.core.graph import Graph, Op, Tensor, Weight
 from remat_cli.core.profile import DeviceSpec
 from remat_cli.devices.provider_table import cache_of, named_spec
-from remat_cli.stages.cut import own_bytes
+from remat_cli.stages.cut import own_bytes, workspace_bytes
 
 CACHE = BufferCache(bucket_bytes=(64, 128, 512), granule_bytes=16, packed_ops=("Conv",))
 
@@ -59,3 +59,15 @@ def test_what_a_session_holds_beside_sizes(devices, inputs):
     )
     specs = tuple(map(named_spec, devices))
     assert own_bytes(graph, specs) == {"webgpu:0": (16 - 8) + (112 - 100) + 112 + inputs}
+
+
+@pytest.mark.parametrize(
+    ("op_type", "device", "taken"),
+    [("Conv", "webgpu", 200), ("ReduceSum", "webgpu", 300), ("Add", "webgpu", 0), ("Conv", "cpu", 0)],
+)
+def test_what_an_op_takes_beside_its_tensors(op_type, device, taken):
+    """A filter that is no weight, 200 bytes, gets another form; what is reduced, 300 bytes, is transposed."""
+    sizes = (("x", 300, None), ("w", 200, None), ("y", 100, 0))
+    tensors = tuple(Tensor(name, "float", (size // 4,), size, producer) for name, size, producer in sizes)
+    op = Op("op", op_type, (0, 1), (2,))
+    assert workspace_bytes(Graph((op,), tensors, ()), op, named_spec(device)) == taken
