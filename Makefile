@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 # `make setup EXTRAS=cpu,svg,dev,cluster` adds Ray, whose tests are skipped without it.
 EXTRAS ?= cpu,svg,dev
 .DEFAULT_GOAL := help
-.PHONY: help setup demo picture test test-slow check fmt lint types models schema docs wheel bench-models bench-split bench-train bench-train-curves bench-devices bench-placement bench-classics bench-gpu test-gpu bench-eager bench-paging bench-real bench-real-models bench-process bench-callers fuzz fuzz-quick bench-instances bench-quick bench-solvers bench-scale lock clean bench-pipelines setup-webgpu test-webgpu bench-any-size
+.PHONY: help setup demo picture test test-slow check fmt lint types models schema docs wheel bench-models bench-split bench-train bench-train-curves bench-devices bench-placement bench-classics bench-gpu test-gpu bench-webgpu bench-eager bench-paging bench-real bench-real-models bench-process bench-callers fuzz fuzz-quick bench-instances bench-quick bench-solvers bench-scale lock clean bench-pipelines setup-webgpu test-webgpu bench-any-size
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "%-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -142,6 +142,9 @@ setup-webgpu: $(WEBGPU_STAMP) $(VULKAN_DRIVER)  ## WebGPU without a GPU (Debian)
 
 test-webgpu: setup-webgpu  ## tests on WebGPU, a minute
 	ORT_WEBGPU_EP_ALLOW_SOFTWARE_ADAPTER=1 VK_DRIVER_FILES=$(CURDIR)/$(VULKAN_DRIVER) $(WEBGPU_VENV)/bin/python -m pytest -m webgpu tests/webgpu
+
+bench-webgpu: setup-webgpu  ## plans on the CPU and WebGPU, run and counted below the provider, a quarter of an hour
+	ORT_WEBGPU_EP_ALLOW_SOFTWARE_ADAPTER=1 VK_DRIVER_FILES=$(CURDIR)/$(VULKAN_DRIVER) $(WEBGPU_VENV)/bin/python -m bench.webgpu --write
 
 bench-gpu: $(GPU_STAMP)  ## U-Net and ResNet50 on a GPU and the CPU at budgets of 100, 65 and 25 %
 	$(GPU_VENV)/bin/python -m bench.gpu --write

@@ -266,7 +266,7 @@ class Subject:
         config = case.config(text, seconds)
         with tempfile.TemporaryDirectory() as work:
             request = request_of(config)
-            planned = self._counted(request, Path(work))
+            planned = self.counted(request, Path(work))
         folder = case.at(budget)
         folder.mkdir(parents=True, exist_ok=True)
         if planned.cut is not None:
@@ -275,7 +275,7 @@ class Subject:
         row |= {"sizes": NETWORKS[case.network], "limit": seconds, "outcome": _outcome(planned)}
         (folder / ROW).write_text(json.dumps(row))
 
-    def _counted(self, request: CompileRequest, work: Path) -> PlannedModel:
+    def counted(self, request: CompileRequest, work: Path) -> PlannedModel:
         """A plan that knows what its sessions hold of weights, as the product makes it: run, count, plan again."""
         planned = plan_on_devices(self.prepared, self.platform, request, silent())
         for attempt in range(ATTEMPTS):

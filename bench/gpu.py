@@ -27,7 +27,7 @@ from remat_cli.runtime.segment_run import time_runs
 from remat_cli.stages.program import input_specs, make_program
 from sample_models.papers import paper_model
 
-NAME, GPU = "gpu", "cuda:0"
+NAME, GPU = "cuda", "cuda:0"
 NETWORKS: Mapping[str, dict[str, Any]] = {
     "unet": {"batch": 1, "resolution": (416, 608)},
     "resnet50": {"batch": 8, "resolution": 224},
@@ -64,7 +64,7 @@ EMPTY = "Not run: no GPU was at hand, so the table is empty. `make bench-gpu` fi
 @click.option("--networks", default=",".join(NETWORKS), show_default=True)
 @click.option("--budgets", default=",".join(BUDGETS), show_default=True)
 @click.option("--time-limit", default="60s", show_default=True)
-@click.option("--write/--no-write", default=False, help="Write bench/results/gpu.{jsonl,md}.")
+@click.option("--write/--no-write", default=False, help="Write bench/results/cuda.{jsonl,md}.")
 def main(networks: str, budgets: str, time_limit: str, write: bool) -> None:
     """Run the bench."""
     if reason := absence(parse_device(GPU)):

@@ -6,6 +6,7 @@ RematError
 │   └── ModelError        an ONNX model, also one that ONNX Runtime refuses, a plan, an instance or an inputs file
 ├── MissingDependency     a package, provider or device is not there (exit code 1)
 ├── RuntimeFailure        ONNX Runtime failed for want of memory, disk or time, or on what remat made (exit code 1)
+│   └── DeviceLost        a device that was there is gone
 ├── InvalidSchedule       the judge found a schedule illegal
 └── BrokenSolver          a solver returned an illegal or over-budget schedule: a bug in remat
 
@@ -35,6 +36,10 @@ class MissingDependency(RematError):
 
 class RuntimeFailure(RematError):
     """ONNX Runtime refused to load or failed to run a model that remat gave it."""
+
+
+class DeviceLost(RuntimeFailure):
+    """A device that was there is gone; nothing that runs on it in this process works any more."""
 
 
 class InvalidSchedule(RematError):

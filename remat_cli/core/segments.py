@@ -6,14 +6,18 @@ overflows, segments are cut again, since an op alone holds nothing but what it r
 device compiles neither order nor memory can be enforced, so nothing counts as freed there before the session ends.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import msgspec
 
+from remat_cli.core.buffer_cache import BufferCache, Hold, steady_bytes
 from remat_cli.core.plan import Compute, Copy, Plan, Schedule
 from remat_cli.core.problem import Device, Memory, OpSpec, Problem, TensorSpec
 from remat_cli.core.simulate import fixed_bytes_of, simulate
+
+NO_CACHES: Mapping[int, BufferCache] = MappingProxyType({})
 
 
 class Segment(msgspec.Struct, frozen=True):
@@ -58,6 +62,12 @@ class Cut(msgspec.Struct, frozen=True):
         """The same: a cut is judged in the sessions in which it runs."""
         return self.peak_bytes
 
+    def at_least(self, bytes_: Mapping[int, int]) -> "Cut":
+        """The same, where memories hold at least so many bytes all through."""
+        curves = enumerate(self.memory_bytes)
+        raised = (tuple(max(held, bytes_.get(memory, 0)) for held in curve) for memory, curve in curves)
+        return Cut(self.actions, tuple(raised))
+
     @property
     def segments(self) -> int:
         """How many sessions there are."""
@@ -65,15 +75,24 @@ class Cut(msgspec.Struct, frozen=True):
 
 
 def cut_plan(
-    problem: Problem, plan: Plan, opaque: Collection[int] = (), given_ops: int = 0, sizes: Sequence[int] | None = None
+    problem: Problem,
+    plan: Plan,
+    opaque: Collection[int] = (),
+    given_ops: int = 0,
+    sizes: Sequence[int] | None = None,
+    caches: Mapping[int, BufferCache] = NO_CACHES,
 ) -> Cut:
     """Cut a plan where the device changes, at copies, and as budgets need; `opaque` are devices that compile.
 
     The first `given_ops` ops make the model's inputs: the caller holds what they make, and they are not run. `sizes`
-    are the bytes of each tensor in a buffer of its own, where a problem says less (views of inputs).
+    are the bytes of each tensor in a buffer of its own, where a problem says less (views of inputs). A memory with one
+    of the `caches` holds all through what its provider keeps.
     """
     cutter = _cutter(problem, plan, opaque, given_ops, sizes)
-    return cutter.cut([piece for group in cutter.first_groups() for piece in cutter.fitted(group)])
+    groups = [piece for group in cutter.first_groups() for piece in cutter.fitted(group)]
+    cut = cutter.cut(groups)
+    steady = {memory: cutter.steady_bytes(groups, memory, cache) for memory, cache in caches.items()}
+    return cut.at_least(steady) if groups else cut
 
 
 def _cutter(
@@ -281,3 +300,60 @@ class _Cutter:
         if read not in local:
             return TensorSpec(size if is_export else 0, producer, None, is_export)
         return TensorSpec(size, producer, local[read], is_export)
+
+    def steady_bytes(self, groups: list[list[int]], memory: int, cache: BufferCache) -> int:
+        """What a provider with a cache holds of a memory once these groups were run: no buffer is given back.
+
+        What the caller gave has a buffer of its own, which its size is replaced by.
+        """
+        born, length = set(self.born), sum(map(len, groups))
+        here = [number for number, instance in enumerate(self.plan.instances) if instance.memory == memory]
+        given = [self.sizes[self.plan.instances[number].tensor] for number in here if number not in born]
+        holds = [Hold(size, 0, length - 1) for size in given]
+        holds += self._holds(groups, [number for number in here if number in born])
+        holds += self._workspaces(groups, memory)
+        return self.fixed[memory] - sum(given) + steady_bytes(cache, holds, length)
+
+    def _holds(self, groups: list[list[int]], instances: Sequence[int]) -> list[Hold]:
+        """From where to where each of these instances needs a buffer; views inside a session share one.
+
+        Positions are those of steps in the order of the groups.
+        """
+        at = {step: position for position, step in enumerate(number for group in groups for number in group)}
+        homes = self._homes(groups)
+        roots: dict[int, int] = {}
+        last: dict[int, int] = {}
+        holds = []
+        for number in instances:
+            instance, (home, last_home) = self.plan.instances[number], homes[number]
+            if self._outlives(number, groups[home]):
+                first, end = groups[home][0], groups[max(home, last_home)][-1]
+                holds.append(Hold(self.sizes[instance.tensor], at[first], at[end]))
+            else:
+                root = roots[number] = self._viewed(number, roots)
+                last[root] = max(last.get(root, 0), at[instance.birth], at.get(instance.death, 0))
+        for root, end in last.items():
+            if root in roots:
+                instance = self.plan.instances[root]
+                holds.append(Hold(self.sizes[instance.tensor], at[instance.birth], end))
+        return holds
+
+    def _workspaces(self, groups: list[list[int]], memory: int) -> list[Hold]:
+        """A buffer for each op that needs more than what it reads and makes."""
+        holds = []
+        for position, number in enumerate(number for group in groups for number in group):
+            step = self.plan.schedule.steps[number]
+            if isinstance(step, Compute) and self.problem.devices[step.device].memory == memory:
+                needed = self.problem.ops[step.op].workspace_bytes[step.device]
+                holds += [Hold(needed, position, position)] if needed else []
+        return holds
+
+    def _viewed(self, number: int, roots: Mapping[int, int]) -> int:
+        """The instance whose buffer one uses: its own, or that of what it is a view of."""
+        instance = self.plan.instances[number]
+        base = self.problem.tensors[instance.tensor].view_of
+        step = self.plan.schedule.steps[instance.birth]
+        if base is None or not isinstance(step, Compute):
+            return number
+        read = self.plan.reads[instance.birth][self.problem.ops[step.op].inputs.index(base)]
+        return roots.get(read, read)

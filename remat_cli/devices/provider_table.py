@@ -7,6 +7,7 @@ from types import MappingProxyType
 import msgspec
 
 from remat_cli.base.errors import ConfigError
+from remat_cli.core.buffer_cache import BufferCache
 from remat_cli.core.profile import HOST_MEMORY, DeviceSpec
 
 SESSION_THREADS = "intra_op_num_threads"
@@ -27,6 +28,17 @@ class Plugin(msgspec.Struct, frozen=True):
     is_probed: bool = False
 
 
+class Fault(msgspec.Struct, frozen=True):
+    """What a provider says when its device fails (`sign` is in it), and the same in plain words.
+
+    `is_lost`: nothing runs on the device any more in that process.
+    """
+
+    sign: str
+    words: str
+    is_lost: bool = False
+
+
 class Provider(msgspec.Struct, frozen=True, kw_only=True):
     """One execution provider of ONNX Runtime.
 
@@ -39,7 +51,8 @@ class Provider(msgspec.Struct, frozen=True, kw_only=True):
     always given, `known_options` all that it reads where it ignores others without a word (empty: it refuses them).
     `session_config` are entries that its sessions need. `is_asynchronous`: a run returns before its ops are done, and
     only fetching a value waits for them. `shares_weights`: sessions can share a weight in its memory.
-    `gives_outputs`: what a session makes there may outlive the call; else it is put into buffers of ours. `libraries`
+    `gives_outputs`: what a session makes there may outlive the call; else it is put into buffers of ours. `faults` are
+    told in plain words. `cache` is how it takes buffers in its memory, under its options as they are here. `libraries`
     are file names of its provider library per operating system, `drivers` those of the driver that must be installed
     first.
     """
@@ -61,6 +74,8 @@ class Provider(msgspec.Struct, frozen=True, kw_only=True):
     shares_weights: bool = True
     gives_outputs: bool = True
     session_config: tuple[tuple[str, str], ...] = ()
+    faults: tuple[Fault, ...] = ()
+    cache: BufferCache | None = None
     plugin: Plugin | None = None
     libraries: tuple[tuple[str, str], ...] = ()
     drivers: tuple[tuple[str, str], ...] = ()
@@ -84,6 +99,8 @@ REPEATABLE_CUDA = (
 WEBGPU_OPTIONS = (("preferredLayout", "NCHW"), ("storageBufferCacheMode", "bucket"))
 """The layout of ONNX, as the provider's own (NHWC) adds Transposes to the graph; and the cache mode that frees buffers
 during a run, by rounding their sizes."""
+CACHE_OPTIONS = ("storageBufferCacheMode",)
+"""Options that say how a provider keeps free buffers."""
 WEBGPU_KNOWN_OPTIONS = (
     "dawnBackendType",
     "defaultBufferCacheMode",
@@ -106,6 +123,25 @@ WEBGPU_KNOWN_OPTIONS = (
     "validationMode",
 )
 """Read from the strings of version 0.4.0's library; those that take addresses inside a process are left out."""
+WEBGPU_CACHE = BufferCache(
+    bucket_bytes=(
+        *(64, 128, 256, 512, 2048, 4096, 8192, 16384, 32768, 65536, 131072, 262144, 524288, 1048576, 2097152, 4194304),
+        *(8388608, 12582912, 16777216, 26214400, 33554432, 44236800, 58982400, 67108864, 134217728, 167772160),
+    ),
+    granule_bytes=16,
+    packed_ops=("Conv", "ConvTranspose"),
+    turning_ops=("ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceL2", "ReduceSumSquare"),
+)
+"""ONNX Runtime's buffer_manager.cc (BUCKET_DEFAULT_LIMIT_TABLE, NormalizeBufferSize). Below the provider (version
+0.4.0) it was seen that a buffer can be taken again at once, that the original of one packed weight stays, and that
+ReduceSum transposes what it reads unless it reduces the last axes."""
+WEBGPU_FAULTS = (
+    Fault("evice] is lost", "the device was lost: its driver was reset or has ended; run it again", is_lost=True),
+    Fault(
+        "[Invalid Buffer",
+        "out of memory on the device, or a tensor is larger than its largest buffer; take a smaller budget for it",
+    ),
+)
 NVIDIA_DRIVERS = (("Linux", "libcuda.so.1"), ("Windows", "nvcuda.dll"))
 
 PROVIDERS: Mapping[str, Provider] = MappingProxyType(
@@ -181,6 +217,8 @@ PROVIDERS: Mapping[str, Provider] = MappingProxyType(
             is_asynchronous=True,
             shares_weights=False,
             gives_outputs=False,
+            faults=WEBGPU_FAULTS,
+            cache=WEBGPU_CACHE,
             plugin=Plugin(
                 package="onnxruntime-ep-webgpu",
                 module="onnxruntime_ep_webgpu",
@@ -226,6 +264,19 @@ PROVIDERS: Mapping[str, Provider] = MappingProxyType(
 GONE: Mapping[str, str] = MappingProxyType(
     {"rocm": "ONNX Runtime has no ROCm provider any more, MIGraphX took its place: write migraphx"}
 )
+
+
+def fault_in(text: str) -> Fault | None:
+    """The fault of a device that a provider's message speaks of, if it does."""
+    return next((fault for each in PROVIDERS.values() for fault in each.faults if fault.sign in text), None)
+
+
+def cache_of(spec: DeviceSpec) -> BufferCache | None:
+    """How a device takes buffers; None where its provider has no cache, or options of the user change it."""
+    provider = PROVIDERS[spec.provider]
+    usual = dict(provider.options)
+    changed = any(usual.get(key) != value for key, value in spec.options.items() if key in CACHE_OPTIONS)
+    return None if changed else provider.cache
 
 
 def named_spec(text: str) -> DeviceSpec:

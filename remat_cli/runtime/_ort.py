@@ -15,8 +15,9 @@ import numpy as np
 import numpy.typing as npt
 
 from remat_cli.base import processes
-from remat_cli.base.errors import MissingDependency, ModelError, RuntimeFailure
+from remat_cli.base.errors import DeviceLost, MissingDependency, ModelError, RuntimeFailure
 from remat_cli.base.processes import ProcessDied, Silent, Start, Worker, fresh, ignore
+from remat_cli.devices.provider_table import fault_in
 
 SILENT = 4  # log severity "fatal only": errors reach the user as exceptions, not as lines on stderr
 LONGEST_MESSAGE = 300
@@ -65,11 +66,23 @@ def runtime_errors(doing: str) -> Iterator[None]:
     except Exception as error:
         if not _is_from_runtime(error):
             raise
-        raise RuntimeFailure(f"{doing}: {one_line(error)}") from error
+        raise failure(doing, error) from error
+
+
+def failure(doing: str, error: BaseException) -> RuntimeFailure:
+    """What the runtime raised, as our own error of one line that starts with `doing`; DeviceLost where a device is."""
+    fault = fault_in(str(error))
+    kind = DeviceLost if fault is not None and fault.is_lost else RuntimeFailure
+    return kind(f"{doing}: {one_line(error)}")
 
 
 def one_line(error: BaseException) -> str:
-    """First line of an error's text without the runtime's prefix and source paths, cut to a readable length."""
+    """First line of an error's text without the runtime's prefix and source paths, cut to a readable length.
+
+    Where a device failed, that in plain words.
+    """
+    if (fault := fault_in(str(error))) is not None:
+        return fault.words
     text = next(iter(str(error).strip().splitlines()), type(error).__name__)
     text = re.sub(r"^.* Error creating execution provider: ", "", text)
     text = re.sub(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ", "", text)

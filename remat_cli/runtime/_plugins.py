@@ -6,7 +6,9 @@ from typing import Any
 
 from remat_cli.base.errors import MissingDependency
 from remat_cli.devices.provider_table import Plugin, Provider
-from remat_cli.runtime._ort import one_line
+from remat_cli.runtime._ort import SILENT, one_line
+
+USUAL_SEVERITY = 2  # of the runtime's logger: it cannot be asked what it is
 
 
 def is_builtin(ort: ModuleType, provider: Provider) -> bool:
@@ -54,10 +56,13 @@ def _register_problem(ort: ModuleType, provider: Provider, library: str) -> str:
     """
     if _is_registered(ort, provider):
         return ""
+    ort.set_default_logger_severity(SILENT)  # WebGPU's warns of a driver in software, which the user asked for
     try:
         ort.register_execution_provider_library(provider.runtime_name, library)
     except Exception as error:  # the runtime's error classes share no base
         return "" if "already registered" in str(error) else one_line(error)
+    finally:
+        ort.set_default_logger_severity(USUAL_SEVERITY)
     return ""
 
 

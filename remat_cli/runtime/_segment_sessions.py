@@ -117,7 +117,7 @@ def _open(program: Program, number: int, shared: Mapping[tuple[int, str], Any], 
     mine = {name: shared[memory, name] for name in weights if (memory, name) in shared}
     for name, value in mine.items():
         options.add_initializer(name, value)
-    if opening.profile_folder is not None and has_counters(spec):
+    if opening.profile_folder is not None and not provider.is_opaque:
         options.enable_profiling = True
         options.profile_file_prefix = str(opening.profile_folder / f"segment_{number:04}")
     session = open_session(Path(program.folder) / action.segment.file, settings, options)
@@ -271,8 +271,11 @@ def owned(value: Any) -> Any:
 
 
 def as_array(value: Any) -> Array:
-    """A copy of a value as an array of the caller's."""
-    return array_of(value) if _is_on_host(value) else np.asarray(value.numpy())
+    """A copy of a value as an array of the caller's.
+
+    What the runtime gives on the host may be a view of an array of ours, which ends with the value.
+    """
+    return np.array(array_of(value)) if _is_on_host(value) else np.asarray(value.numpy())
 
 
 def _is_on_host(value: Any) -> bool:

@@ -13,10 +13,11 @@ from typing import Any
 
 import msgspec
 
-from remat_cli.base.errors import MissingDependency, RuntimeFailure
+from remat_cli.base.errors import DeviceLost, MissingDependency, RuntimeFailure
 from remat_cli.core.program import InputSpec
 from remat_cli.runtime._ort import Advance, Array, ignore_progress, run_fresh, run_session, runtime_errors, started
 from remat_cli.runtime.feeds import read_value
+from remat_cli.runtime.findings import Losing, OpFinding
 from remat_cli.runtime.likeness import likeness
 from remat_cli.runtime.providers import place_of, placed_value
 from remat_cli.runtime.session import (
@@ -63,15 +64,6 @@ class OpRequest(msgspec.Struct, frozen=True):
     seed: int = 0
 
 
-class OpFinding(msgspec.Struct, frozen=True):
-    """What an op costs on the device, or why it cannot be used there (`time_ns` is None then)."""
-
-    name: str
-    time_ns: int | None = None
-    noise_percent: float = 0.0
-    reason: str = ""
-
-
 class OpsJob(msgspec.Struct, frozen=True):
     """What the measuring process needs to know; it writes a line to `findings` for each op that is done."""
 
@@ -102,14 +94,17 @@ def measure_ops(
         RuntimeFailure: not even the least model runs on it.
     """
     left, total = tuple(ops), len(ops)
+    losing = Losing(keep)
     while left:
         findings = call_model.with_name(f"findings_{total - len(left)}")
         done, crash = _measure_until_crash(OpsJob(left, request, str(call_model), str(findings)), keep, advance, total)
+        losing.is_back(done)
         if crash is not None and done < len(left):
-            keep(OpFinding(left[done].name, reason=f"it crashed the provider: {crash}"))
-            done += 1
+            found = OpFinding(left[done].name, reason=f"it crashed the provider: {crash}")
+            done += losing.blames(found, crash, session_device(request.settings).name)
         left = left[done:]
         advance(total - len(left), total)
+    losing.is_back(1)
 
 
 def _measure_until_crash(
@@ -182,6 +177,8 @@ def measure_op(op: OpJob, request: OpRequest) -> OpFinding:
         session = _open(path, request.settings)
         with runtime_errors("it fails to run"):
             outputs = run_session(session, feeds)
+    except DeviceLost:
+        raise
     except (RuntimeFailure, MissingDependency) as error:
         return OpFinding(op.name, reason=_reason(error, path))
     try:
@@ -189,6 +186,8 @@ def measure_op(op: OpJob, request: OpRequest) -> OpFinding:
             return OpFinding(op.name, reason=difference)
         with runtime_errors("it fails to run on bound tensors"):
             times = _run_times_ns(session, feeds, request)
+    except DeviceLost:
+        raise
     except RuntimeFailure as error:
         return OpFinding(op.name, reason=str(error))
     least, second = sorted(times)[:2]

@@ -6,7 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from remat_cli.base.errors import RuntimeFailure
-from remat_cli.core.program import Program, RunRecord, SeenMemory, SessionAction, WeightUse
+from remat_cli.core.buffer_cache import BufferCache
+from remat_cli.core.program import Program, RunRecord, SeenMemory, SessionAction
+from remat_cli.devices.provider_table import PROVIDERS, cache_of
 from remat_cli.runtime._events import ProfiledRun, read_runs
 from remat_cli.runtime._ort import LONGEST_RUN_SECONDS, Advance, pack_all, run_fresh, unpack
 from remat_cli.runtime._segment_sessions import Opening, has_counters
@@ -33,8 +35,11 @@ def see_memory_here(job: ProgramJob, advance: Advance) -> SeenMemory:
         with open_runner(program, Opening({}, Path(folder))) as runner:
             _, record = runner.run_recorded(feeds)
             files = runner.end_profiling()
-        profiles = {n: read_runs(Path(f))[0] for n, f in enumerate(files) if f and Path(f).exists()}
-    fed = sum(array.nbytes for array in feeds.values())
+        runs = {n: read_runs(Path(f))[0] for n, f in enumerate(files) if f and Path(f).exists()}
+    for number, run in runs.items():
+        _check_order(program.sessions[number], run)
+    profiles = {n: run for n, run in runs.items() if has_counters(program.devices[program.sessions[n].device])}
+    fed = _fed_bytes(program, feeds)
     packed = _packed(program, profiles)
     silent = _silent(program, profiles)
     kept = _kept(program, packed, silent)
@@ -68,14 +73,37 @@ def _packed(program: Program, profiles: Mapping[int, ProfiledRun]) -> tuple[int,
 
 
 def _kept(program: Program, packed: tuple[int, ...], silent: Collection[int]) -> list[int]:
-    """Bytes of weights by memory: packed ones, and once each those whose original some session reads."""
-    outside: list[dict[str, WeightUse]] = [{} for _ in program.memories]
-    for action in program.sessions:
-        memory = program.memory_of[action.device]
+    """Bytes of weights by memory: packed ones, and once each those whose original some session reads.
+
+    Where sessions share none, once for each session.
+    """
+    outside: list[dict[tuple[int, str], int]] = [{} for _ in program.memories]
+    for number, action in enumerate(program.sessions):
+        spec, memory = program.devices[action.device], program.memory_of[action.device]
+        session = -1 if PROVIDERS[spec.provider].shares_weights else number
+        cache = cache_of(spec)
         for name, use in action.segment.weights.items():
             if action.device in silent or kept_weight_bytes([use], 0) > 0:
-                outside[memory][name] = use
-    return [bytes_ + sum(use.size_bytes for use in uses.values()) for bytes_, uses in zip(packed, outside, strict=True)]
+                outside[memory][session, name] = _weight_bytes(cache, use.size_bytes)
+        if cache is not None:
+            packed_ops = set(cache.packed_ops)
+            uses = action.segment.weights.values()
+            twice = [use.size_bytes for use in uses if packed_ops & {reader.op_type for reader in use.readers}]
+            outside[memory][number, ""] = cache.weight_bytes(max(twice, default=0))
+    return [bytes_ + sum(each.values()) for bytes_, each in zip(packed, outside, strict=True)]
+
+
+def _weight_bytes(cache: BufferCache | None, size_bytes: int) -> int:
+    """What a weight takes in a memory."""
+    return size_bytes if cache is None else cache.weight_bytes(size_bytes)
+
+
+def _fed_bytes(program: Program, feeds: Mapping[str, Any]) -> int:
+    """What the caller's inputs take in the memory that they are counted in."""
+    devices = zip(program.devices, program.memory_of, strict=True)
+    caches = [cache_of(spec) for spec, memory in devices if memory == program.host]
+    cache = next(iter(caches), None)
+    return sum(array.nbytes if cache is None else cache.rounded(array.nbytes) for array in feeds.values())
 
 
 def _action_bytes(
@@ -94,15 +122,19 @@ def _action_bytes(
     return tuple(found)
 
 
-def _inside(action: SessionAction, run: ProfiledRun) -> int:
-    """The most that a session held beyond what it was given: live tensors and workspace.
+def _check_order(action: SessionAction, run: ProfiledRun) -> None:
+    """Check that a session ran the ops of its segment and no others, copies of its own included, in their order.
 
     Raises:
-        RuntimeFailure: it did not run the ops of its segment in their order.
+        RuntimeFailure: it did not.
     """
     ran = tuple(event.name for event in run.events)
     if ran != action.segment.ops:
         raise RuntimeFailure(f"segment {action.segment.file} did not run in the plan's order: report this")
+
+
+def _inside(action: SessionAction, run: ProfiledRun) -> int:
+    """The most that a session held beyond what it was given: live tensors and workspace."""
     base = baseline_bytes(run.events)
     held = (e.requested_bytes - base + action.workspace_bytes.get(e.name, 0) for e in run.events)
     return max(held, default=0)

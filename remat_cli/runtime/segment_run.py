@@ -24,8 +24,8 @@ from remat_cli.runtime._ort import (
     Advance,
     Array,
     PackedArray,
+    failure,
     ignore_progress,
-    one_line,
     pack_all,
     run_fresh,
     runtime_errors,
@@ -180,7 +180,8 @@ class _Run:
         if name in arrays:
             return arrays[name].copy()
         if name in self.held.values:
-            return as_array(self.held.get(name))
+            with runtime_errors(f"fetching '{name}' from memory '{self._memory(name)}' failed"):
+                return as_array(self.held.get(name))
         return np.array(mapped_weight(Path(self.program.folder), self.program.weights[name]))
 
     def _call(self, opened: Opened) -> None:
@@ -204,11 +205,12 @@ class _Run:
     def _copy(self, number: int, action: CopyAction) -> None:
         """Copy now, or beside what follows."""
         place = place_of_device(self.program.devices[action.target_device])
+        way = f"from memory '{self._memory(action.source)}' to '{self._memory(action.target)}'"
         source = self.held.values[action.source]
 
         def work() -> Any:
             start = self._now()
-            with runtime_errors(f"copying '{action.source}' to {place[0]} failed"):
+            with runtime_errors(f"copying '{action.source}' {way} failed"):
                 made = copied(source.result() if isinstance(source, Future) else source, place)
             self.spans[number] = (start, self._now())
             return made
@@ -219,6 +221,10 @@ class _Run:
             self.held.put(action.target, under_way)
         else:
             self.held.put(action.target, work())
+
+    def _memory(self, name: str) -> str:
+        """The name of the memory that a value is in."""
+        return self.program.memories[self.program.values[name].memory]
 
     def _drop(self, name: str) -> None:
         """Let go of a value once the copies of it are over, so that its memory is really free."""
@@ -234,7 +240,7 @@ class _Run:
         where = f"device '{device}' (action {self.program.actions.index(action) + 1} of {len(self.program.actions)})"
         text = str(error)
         if not any(sign in text for sign in (*OUT_OF_MEMORY, "out of memory")):
-            return RuntimeFailure(f"ONNX Runtime fails on {where}: {one_line(error)}")
+            return failure(f"ONNX Runtime fails on {where}", error)
         cap = self.caps.get(memory)
         limit = f" under the cap of {cap:,} bytes of memory '{memory}'" if cap is not None else f" in '{memory}'"
         return RuntimeFailure(f"out of memory on {where}{_asked(text)}{limit}")

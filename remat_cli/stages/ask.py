@@ -12,6 +12,7 @@ from remat_cli.core.resident import WeightFiles
 from remat_cli.core.simulate import baseline, fixed_bytes_of, simulate
 from remat_cli.core.splits import SplitOptions
 from remat_cli.core.verification import Checks
+from remat_cli.stages.cut import cut_of, has_cache
 from remat_cli.stages.platform import Platform
 from remat_cli.stages.solve import BudgetQuestion, Search
 
@@ -48,8 +49,8 @@ class CompileRequest:
 def ask(platform: Platform, request: CompileRequest) -> BudgetQuestion:
     """The problem under the user's budgets; `min` starts at the baseline's peak.
 
-    A percentage of a memory refers to what the best device on it needs when that runs the whole model by itself; that
-    number of bytes is 100 %.
+    A percentage of a memory refers to what the best device on it needs when that runs the whole model by itself, with
+    what its provider keeps of free buffers; that number of bytes is 100 %.
     """
     roomy = platform.problem(overlap=request.overlap)
     bytes_, least, is_share = {}, False, False
@@ -57,8 +58,11 @@ def ask(platform: Platform, request: CompileRequest) -> BudgetQuestion:
         budget, plan = request.budgets[memory.name], _reference_plan(roomy, number)
         least = least or budget.kind == "min"
         fixed_bytes = fixed_bytes_of(roomy, plan.schedule)[number]
-        bytes_[memory.name] = _bytes_of(budget, fixed_bytes, plan.peak_bytes[number], request.scope)
-        is_whole = bytes_[memory.name] == plan.peak_bytes[number] and request.scope != "process"
+        peak_bytes = plan.peak_bytes[number]
+        if has_cache(platform.specs, memory.name):
+            peak_bytes = max(peak_bytes, cut_of(platform, roomy, plan).peak_bytes[number])
+        bytes_[memory.name] = _bytes_of(budget, fixed_bytes, peak_bytes, request.scope)
+        is_whole = bytes_[memory.name] == peak_bytes and request.scope != "process"
         is_share = is_share or budget.kind == "fraction" or is_whole
     problem = platform.problem(bytes_, request.overlap)
     names = tuple(op.name for op in platform.graph.ops) if len(problem.ops) == len(platform.graph.ops) else ()

@@ -20,7 +20,15 @@ FORMS = {
 }
 """What remat calls its files -> what is said of them."""
 OURS = re.compile(rf"(?<![\w/.-])({'|'.join(FORMS)})(_\d+)?\.onnx(?![\w-])")
-OF_THE_MACHINE = (*OUT_OF_MEMORY, "no progress for", "out of memory", "No space left", "system error", "killed by")
+OF_THE_MACHINE = (
+    *OUT_OF_MEMORY,
+    "no progress for",
+    "out of memory",
+    "No space left",
+    "system error",
+    "killed by",
+    "device was lost",
+)
 """Parts of what is said where the model is not to blame."""
 
 

@@ -5,9 +5,11 @@ from typing import Protocol, TypeVar
 
 from remat_cli.base.progress import Progress
 from remat_cli.core.problem import Problem
+from remat_cli.core.simulate import fixed_bytes_of
 from remat_cli.stages.solve import BudgetAnswer, Search, answer_again
 
-ATTEMPTS = 4
+ATTEMPTS = 6
+MULTIPLE = 1.25  # of its budget, from which on what a form needs is no surcharge
 
 
 class Form(Protocol):
@@ -48,9 +50,30 @@ def fit(first: BudgetAnswer, build: Build[F], search: Search, progress: Progress
         if exact_only is None and not any(excess_bytes(problem, form.peak_bytes)):
             exact_only = answer, form
         if attempt < ATTEMPTS - 1:
-            slack = tuple(less + more for less, more in zip(slack, excess, strict=True))
+            slack = _tightened(answer, slack, form.needed_bytes)
             answer = answer_again(first, slack, search, progress)
     return exact_only or (answer.without_plan(), None)
+
+
+def _tightened(answer: BudgetAnswer, slack: Sequence[int], needed_bytes: Sequence[int]) -> tuple[int, ...]:
+    """By how much budgets are to be smaller next: by what the form needs beyond its budget.
+
+    Where the same plan would do again, as it stays far below its budget while its form does not, or where the form
+    needs a multiple, it is in proportion to what plan and form need beside fixed bytes.
+    """
+    problem, plan = answer.question.problem, answer.plan
+    assert plan is not None
+    found = []
+    fixed_bytes = fixed_bytes_of(problem, plan.schedule)
+    parts = zip(problem.memories, slack, fixed_bytes, plan.peak_bytes, needed_bytes, strict=True)
+    for memory, before, fixed, peak, needed in parts:
+        budget = memory.budget_bytes
+        less = before + max(0, needed - budget)
+        if needed > budget and (budget - less >= peak or needed > MULTIPLE * budget):
+            share = max(0, budget - fixed) / max(1, needed - fixed)
+            less = budget - fixed - int(share * (peak - fixed))
+        found.append(less)
+    return tuple(found)
 
 
 def excess_bytes(problem: Problem, peak_bytes: Sequence[int]) -> tuple[int, ...]:

@@ -6,20 +6,22 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from remat_cli.base.progress import Progress, aside
-from remat_cli.core.graph import TensorType, size_bytes
+from remat_cli.core.placing import one_device_schedule
 from remat_cli.core.plan import Plan, Schedule
-from remat_cli.core.problem import OpSpec, Problem, device_tensor_ids, input_ops
+from remat_cli.core.problem import OpSpec, Problem, input_ops
 from remat_cli.core.profile import Reference
-from remat_cli.core.segments import Cut, cut_plan
+from remat_cli.core.segments import Cut
 from remat_cli.core.simulate import simulate
 from remat_cli.solvers import make_solver
 from remat_cli.stages.ask import CompileRequest, ask
+from remat_cli.stages.cut import cut_of, has_cache
 from remat_cli.stages.fit import excess_bytes, fit
 from remat_cli.stages.planned import PlannedModel
 from remat_cli.stages.platform import Platform
 from remat_cli.stages.prepare import Prepared
 from remat_cli.stages.solve import BudgetAnswer, BudgetQuestion, Search, answer, proved_status, unsolved
 
+FIRST_SHARE = 0.4  # of the search on all devices, for the first plan where another one will be needed
 SINGLE_SHARE = 0.4  # of the time limit, for plans on one device each
 AUTO = "auto"
 
@@ -58,13 +60,6 @@ def other_single(planned: PlannedModel) -> Schedule | None:
     return None if best is None or plan is None or best.schedule == plan.schedule else best.schedule
 
 
-def cut_of(platform: Platform, problem: Problem, plan: Plan) -> Cut:
-    """The plan as sessions and copies, each memory's budget kept where that is possible."""
-    tensors = [platform.graph.tensors[tensor] for tensor in device_tensor_ids(platform.graph, problem)]
-    sizes = [size_bytes(TensorType(tensor.dtype, tensor.shape)) for tensor in tensors]
-    return cut_plan(problem, plan, platform.opaque, input_ops(platform.graph, problem), sizes)
-
-
 @dataclass(frozen=True)
 class _Placing:
     """One search for a placement."""
@@ -81,7 +76,7 @@ class _Placing:
         ranked = sorted(times.items(), key=lambda item: (item[1] is None, item[1] or 0))
         plans = (found.plan for found in singles.values() if found.plan is not None)
         best = min(plans, key=lambda plan: plan.time_ns, default=None)
-        helped = best if self.search.solver.name == AUTO else None
+        helped = self._start(question, best) if self.search.solver.name == AUTO else None
         found, cut = self._fitted(question, helped)
         planned = PlannedModel(
             self.prepared,
@@ -96,6 +91,14 @@ class _Placing:
             return _judged_on(planned, helped.schedule) or planned
         return planned
 
+    def _start(self, question: BudgetQuestion, best: Plan | None) -> Plan | None:
+        """What a search goes on from: the best plan on one device, or every op once on one that can run most."""
+        problem = question.problem
+        schedules = (one_device_schedule(problem, device) for device in range(len(problem.devices)))
+        plans = [simulate(problem, schedule) for schedule in schedules]
+        fitting = [plan for plan in plans if not any(excess_bytes(problem, plan.peak_bytes))]
+        return min([*([best] if best else []), *fitting], key=lambda plan: plan.time_ns, default=None)
+
     def _fitted(self, question: BudgetQuestion, helped: Plan | None) -> tuple[BudgetAnswer, Cut | None]:
         """Solve on all devices, and where the cut plan needs more than its schedule, solve again for so much less."""
         search = self.search.share(1 - SINGLE_SHARE)
@@ -104,7 +107,10 @@ class _Placing:
             assert found.plan is not None
             return found, cut_of(self.platform, question.problem, found.plan)
 
-        first = answer(question, search, self.progress, None if helped is None else helped.schedule)
+        specs = self.platform.specs
+        surely_again = any(has_cache(specs, spec.memory) for spec in specs)  # schedules do not show what is kept
+        early = search.share(FIRST_SHARE) if surely_again else search
+        first = answer(question, early, self.progress, None if helped is None else helped.schedule)
         return fit(first, build, search, self.progress)
 
     def _singles(self, question: BudgetQuestion) -> Mapping[str, BudgetAnswer]:

@@ -20,11 +20,11 @@ from remat_cli.onnx_io.interface import weight_uses
 from remat_cli.onnx_io.load import save
 from remat_cli.onnx_io.one_op import call_model, model_with_outputs, one_op_model
 from remat_cli.runtime.feeds import record_values
+from remat_cli.runtime.findings import OpFinding
 from remat_cli.runtime.links import measure_link
 from remat_cli.runtime.op_profiler import (
     HANDOVER_ELEMENTS,
     HANDOVERS,
-    OpFinding,
     OpJob,
     OpRequest,
     measure_call,
@@ -37,6 +37,7 @@ from remat_cli.runtime.providers import device_of, must_estimate, require_device
 from remat_cli.runtime.session import SessionSettings, device_settings
 from remat_cli.runtime.weights import loaded_weight_bytes
 from remat_cli.stages import believe
+from remat_cli.stages.cut import own_bytes, workspace_bytes
 from remat_cli.stages.platform import Platform
 from remat_cli.stages.prepare import (
     RUNS,
@@ -58,9 +59,8 @@ def profile_model(prepared: Prepared, conditions: Conditions, progress: Progress
 
     On the CPU provider ops are measured inside the model, since segments run as whole sessions there. On any other
     provider each op is measured in a session of its own, on the values that its inputs take in a run, and compared
-    with the CPU; its workspace cannot be observed there and counts as 0. `run_ns` is the whole model in one session.
-    What was measured is in the cache at once, so that an interrupted run loses nothing. Devices that are not here are
-    estimated from their descriptions where the settings admit that, by what was measured on the first that is here.
+    with the CPU; its workspace is what the provider's record says. `run_ns` is the whole model in one session. Devices
+    that are not here are estimated from their descriptions if the settings admit that, by the first that is here.
 
     Raises:
         RuntimeFailure: the model fails to run on the CPU, or nothing runs on a device.
@@ -90,7 +90,8 @@ def profile_model(prepared: Prepared, conditions: Conditions, progress: Progress
     links = link_costs(here, conditions)
     known = {(link.source, link.target) for link in links}
     described = tuple(link for link in estimated_links(specs) if (link.source, link.target) not in known)
-    return Platform(prepared.graph, specs, tuple(found[spec.name] for spec in specs), (*links, *described))
+    profiles = tuple(found[spec.name] for spec in specs)
+    return Platform(prepared.graph, specs, profiles, (*links, *described), own_bytes(prepared.graph, specs))
 
 
 def is_cut_into_sessions(specs: Sequence[DeviceSpec]) -> bool:
@@ -251,12 +252,13 @@ def _profile_apart(prepared: Prepared, conditions: Conditions, spec: DeviceSpec,
         costs, refused = cache.op_costs(scope, keys), cache.unsupported(scope, keys)
     call_ns = 0 if is_opaque else _call_ns(scope, conditions, settings)
     named = [(op.name, key) for op, key in zip(prepared.graph.ops, prepared.signatures, strict=True)]
+    needs = {op.name: workspace_bytes(prepared.graph, op, spec) for op in prepared.graph.ops}
     whole = costs.get(prepared.reference_sha256)
     return Profile(
         device=spec.name,
         model_sha256=prepared.reference_sha256,
         provenance=scope.provenance,
-        ops=tuple(_without_call(costs[key], name, call_ns) for name, key in named if key in costs),
+        ops=tuple(_op_cost(costs[key], name, call_ns, needs[name]) for name, key in named if key in costs),
         weight_bytes=prepared.graph.weight_bytes,
         input_bytes=prepared.graph.input_bytes,
         run_ns=whole.time_ns if whole else None,
@@ -268,9 +270,10 @@ def _profile_apart(prepared: Prepared, conditions: Conditions, spec: DeviceSpec,
     )
 
 
-def _without_call(cost: OpCost, name: str, call_ns: int) -> OpCost:
-    """The op's part of the time of a session with it alone."""
-    return msgspec.structs.replace(cost, name=name, time_ns=max(1, cost.time_ns - call_ns))
+def _op_cost(cost: OpCost, name: str, call_ns: int, workspace_bytes: int) -> OpCost:
+    """The op's part of the time of a session with it alone, and what it takes beside its tensors."""
+    time_ns = max(1, cost.time_ns - call_ns)
+    return msgspec.structs.replace(cost, name=name, time_ns=time_ns, workspace_bytes=workspace_bytes)
 
 
 def _scope_apart(spec: DeviceSpec, conditions: Conditions) -> CacheScope:

@@ -28,7 +28,7 @@ from remat_cli.core.timeline import timeline
 from remat_cli.devices.provider_table import named_spec
 from remat_cli.onnx_io.load import outputs_of, prepare_optimized
 from remat_cli.onnx_io.segment_models import SegmentSource, WrittenSegments, whole_segment, write_segments
-from remat_cli.stages.place import cut_of
+from remat_cli.stages.cut import cut_of
 from remat_cli.stages.platform import Platform
 from remat_cli.stages.record import find_file
 

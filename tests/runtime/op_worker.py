@@ -9,7 +9,8 @@ from pathlib import Path
 import msgspec
 
 from remat_cli.runtime._ort import Advance
-from remat_cli.runtime.op_profiler import OpFinding, OpsJob
+from remat_cli.runtime.findings import OpFinding
+from remat_cli.runtime.op_profiler import OpsJob
 
 
 def crash_in_bad_ops(job: OpsJob, advance: Advance) -> int:

@@ -10,9 +10,9 @@ from remat_cli.base.errors import RuntimeFailure
 from remat_cli.core.program import InputSpec
 from remat_cli.runtime import op_profiler
 from remat_cli.runtime.feeds import read_value, record_values
+from remat_cli.runtime.findings import OpFinding
 from remat_cli.runtime.op_profiler import (
     NOT_TAKEN,
-    OpFinding,
     OpJob,
     OpRequest,
     difference_from_cpu,

@@ -1,6 +1,8 @@
-"""Which weights sessions share, and what lies outside of their arena."""
+"""Which weights sessions share, what lies outside of their arena, and what the caller gets."""
 
 from __future__ import annotations
+
+import numpy as np
 
 from remat_cli.core.program import (
     CopyAction,
@@ -13,7 +15,8 @@ from remat_cli.core.program import (
     WeightUse,
 )
 from remat_cli.devices.provider_table import named_spec
-from remat_cli.runtime._segment_sessions import _placed_weights, outside_bytes
+from remat_cli.runtime._segment_sessions import _placed_weights, as_array, outside_bytes
+from remat_cli.runtime.providers import placed_value
 
 SIZES = {"big": 4096, "twice": 8192, "small": 512, "half": 2048}
 
@@ -61,3 +64,11 @@ def test_outside_of_the_arena_are_placed_weights_and_the_most_copies_at_once(tmp
     program = gpu_program(tmp_path)
     assert outside_bytes(program, 1) == 8192 + 300 + 50
     assert outside_bytes(program, 0) == 8192 + 1000
+
+
+def test_what_the_caller_gets_of_a_value_outlives_the_array_behind_it():
+    """A copy that came from another memory is a value over an array of ours; a view of it would end with the run."""
+    array = np.arange(1000, dtype=np.float32)
+    found = as_array(placed_value(array, ("cpu", 0)))
+    assert found.tobytes() == array.tobytes()
+    assert not np.shares_memory(found, array)

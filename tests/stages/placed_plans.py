@@ -31,7 +31,7 @@ from remat_cli.devices.provider_table import named_spec
 from remat_cli.onnx_io.load import save
 from remat_cli.runtime.profile_cache import provenance
 from remat_cli.settings.settings import load_settings
-from remat_cli.stages.place import cut_of
+from remat_cli.stages.cut import cut_of
 from remat_cli.stages.platform import Platform
 from remat_cli.stages.prepare import Prepared, prepare
 

@@ -66,3 +66,22 @@ def test_where_none_fits_every_session_the_first_that_fits_exactly_is_taken():
 def test_the_least_budget_takes_what_comes(more):
     _, built, taken = fitted([more], least=True)
     assert [taken] == built
+
+
+def test_a_plan_far_below_its_budget_whose_form_is_not_is_not_made_again_as_it_is():
+    """The form needs three times what the plan does, as where free buffers are kept."""
+    problem = chain_training(8)
+    plan = baseline(problem)
+    budget_bytes = 2 * plan.peak
+    first = answer(BudgetQuestion(problem.with_budget(budget_bytes), plan, "asked"), SEARCH, silent())
+    peaks = []
+
+    def build(found):
+        peaks.append(found.plan.peak)
+        return found, Form(3 * found.plan.peak, 0)
+
+    taken = fit(first, build, SEARCH, silent())[1]
+    assert peaks[0] == plan.peak
+    assert peaks[1] <= 2 / 3 * plan.peak
+    assert taken is not None
+    assert taken.exact_bytes <= budget_bytes

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 
-import numpy as np
 import pytest
-from onnx import TensorProto, helper
 
 from remat_cli.base.progress import silent
 from remat_cli.devices.provider_table import named_spec
@@ -17,8 +15,8 @@ from remat_cli.runtime.session import SessionSettings, run_profiled
 from remat_cli.settings.settings import load_settings
 from remat_cli.stages.prepare import prepare
 from remat_cli.stages.program import make_program
-from tests.runtime.models import save_model, value, weight
 from tests.stages.placed_plans import place
+from tests.webgpu.nets import write_skips
 
 if importlib.util.find_spec("onnxruntime_ep_webgpu") is None:
     pytest.skip("the package onnxruntime-ep-webgpu is not installed", allow_module_level=True)
@@ -27,22 +25,11 @@ if reason := absence(parse_device("webgpu")):
 pytestmark = pytest.mark.webgpu
 
 CPU, GPU = named_spec("cpu"), named_spec("webgpu:0")
-SHAPE = [1, 4, 16, 16]
 
 
 @pytest.fixture
 def prepared(tmp_path):
-    """Convolutions and pointwise ops with a skip over all of them, of 4 KiB each."""
-    rng = np.random.default_rng(0)
-    nodes, weights, last = [], [], "x"
-    for number in range(4):
-        weights.append(weight(f"w{number}", rng.standard_normal((4, 4, 3, 3)).astype(np.float32) / 6))
-        nodes.append(helper.make_node("Conv", [last, f"w{number}"], [f"c{number}"], f"c{number}", pads=[1, 1, 1, 1]))
-        last = f"s{number}"
-        nodes.append(helper.make_node("Sigmoid", [f"c{number}"], [last], last))
-    nodes.append(helper.make_node("Add", [last, "s0"], ["y"], name="add"))
-    ends = [value("x", TensorProto.FLOAT, SHAPE)], [value("y", TensorProto.FLOAT, SHAPE)]
-    path = save_model(tmp_path / "m.onnx", nodes, *ends, weights)
+    path = write_skips(tmp_path / "m.onnx")
     (tmp_path / "work").mkdir()
     names = ["cpu", "webgpu:0"]
     config = load_settings({"cache_dir": str(tmp_path / "cache"), "devices": names, "quiet": True})

@@ -1,0 +1,51 @@
+"""What a provider holds of its device that takes buffers of certain sizes only, and keeps them when they are free."""
+
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Iterable
+from itertools import accumulate
+from typing import NamedTuple
+
+import msgspec
+
+
+class BufferCache(msgspec.Struct, frozen=True):
+    """How a provider takes buffers: those of weights in steps of `granule_bytes`, others of the sizes of buckets.
+
+    Above the largest bucket they go by `granule_bytes` too. A buffer that is free is kept for the next of its size.
+    Weights of `packed_ops` get another form; of one of them, the last, each session keeps the original as well. Where
+    the second input of such an op is no weight, it gets that form in a buffer of its own whenever the op runs.
+    `turning_ops` transpose their first input into a buffer of its own.
+    """
+
+    bucket_bytes: tuple[int, ...]
+    granule_bytes: int
+    packed_ops: tuple[str, ...] = ()
+    turning_ops: tuple[str, ...] = ()
+
+    def rounded(self, size_bytes: int) -> int:
+        """Bytes of the buffer of a tensor."""
+        at = bisect_left(self.bucket_bytes, size_bytes)
+        return self.bucket_bytes[at] if at < len(self.bucket_bytes) else self.weight_bytes(size_bytes)
+
+    def weight_bytes(self, size_bytes: int) -> int:
+        """Bytes of the buffer of a weight."""
+        return -(-size_bytes // self.granule_bytes) * self.granule_bytes
+
+
+class Hold(NamedTuple):
+    """A buffer for so many bytes, from one position of a run to another, both included."""
+
+    size_bytes: int
+    start: int
+    end: int
+
+
+def steady_bytes(cache: BufferCache, holds: Iterable[Hold], length: int) -> int:
+    """What is held once a run of so many positions is over: of each bucket as many as ever were at the same time."""
+    changes: defaultdict[int, list[int]] = defaultdict(lambda: [0] * (length + 1))
+    for hold in holds:
+        bucket = changes[cache.rounded(hold.size_bytes)]
+        bucket[hold.start] += 1
+        bucket[hold.end + 1] -= 1
+    return sum(size * max(accumulate(bucket)) for size, bucket in changes.items())

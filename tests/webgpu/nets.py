@@ -1,0 +1,26 @@
+"""Small networks that are run on WebGPU."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from onnx import TensorProto, helper
+
+from tests.runtime.models import save_model, value, weight
+
+SHAPE = [1, 4, 16, 16]
+
+
+def write_skips(path: Path) -> Path:
+    """Convolutions and pointwise ops with a skip over all of them, of 4 KiB each."""
+    rng = np.random.default_rng(0)
+    nodes, weights, last = [], [], "x"
+    for number in range(4):
+        weights.append(weight(f"w{number}", rng.standard_normal((4, 4, 3, 3)).astype(np.float32) / 6))
+        nodes.append(helper.make_node("Conv", [last, f"w{number}"], [f"c{number}"], f"c{number}", pads=[1, 1, 1, 1]))
+        last = f"s{number}"
+        nodes.append(helper.make_node("Sigmoid", [f"c{number}"], [last], last))
+    nodes.append(helper.make_node("Add", [last, "s0"], ["y"], name="add"))
+    ends = [value("x", TensorProto.FLOAT, SHAPE)], [value("y", TensorProto.FLOAT, SHAPE)]
+    return save_model(path, nodes, *ends, weights)
