@@ -197,6 +197,7 @@ def plugin_runtime(monkeypatch, offered, problem=""):
         get_available_providers=lambda: ["CPUExecutionProvider"],
         get_ep_devices=lambda: [SimpleNamespace(ep_name="CPUExecutionProvider"), *map(hardware, offered)],
         register_execution_provider_library=register,
+        set_default_logger_severity=lambda severity: None,
     )
     monkeypatch.setattr(providers, "import_ort", lambda: module)
     monkeypatch.setitem(
