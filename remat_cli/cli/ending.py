@@ -35,16 +35,26 @@ def orderly_end(*, is_last: bool = False) -> Iterator[None]:
         Terminated: SIGTERM arrived.
     """
     before = tempfile.tempdir
-    with _held_back():
-        folder = tempfile.mkdtemp(prefix="remat_")
-        restore = _handle(folder)
-    tempfile.tempdir = folder
+    restore: Callable[[bool], None] | None = None
     try:
-        yield
+        with _held_back():
+            folder = tempfile.mkdtemp(prefix="remat_")
+            restore = _handle(folder)
+            tempfile.tempdir = folder
+        yield  # inside the `try`, as is the end of what holds signals back: those that wait arrive there
     finally:
-        restore(is_last)
         tempfile.tempdir = before
-        shutil.rmtree(folder, ignore_errors=True)
+        while restore is not None and not _has_restored(restore, is_last):
+            pass
+
+
+def _has_restored(restore: Callable[[bool], None], is_last: bool) -> bool:
+    """Whether no signal came in between: two at once are handled one after the other, the second in the clean-up."""
+    try:
+        restore(is_last)
+    except (KeyboardInterrupt, Terminated):
+        return False
+    return True
 
 
 @contextlib.contextmanager
@@ -61,9 +71,9 @@ def _held_back() -> Iterator[None]:
 
 
 def _handle(folder: str) -> Callable[[bool], None]:
-    """Handle SIGTERM from now on; returns what ends that, after which no signal disturbs the clean-up."""
+    """Handle SIGTERM from now on; returns what ends that and removes the folder, again if a signal disturbs it."""
     if threading.current_thread() is not threading.main_thread() or os.name == "nt":
-        return lambda is_last: None
+        return lambda is_last: shutil.rmtree(folder, ignore_errors=True)
     over = threading.Event()
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
@@ -71,9 +81,11 @@ def _handle(folder: str) -> Callable[[bool], None]:
     wakeup = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
     threading.Thread(target=_insist, args=(reader, folder, over), daemon=True).start()
 
+    interrupt = signal.getsignal(signal.SIGINT)
+
     def restore(is_last: bool) -> None:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # either may raise for a signal that has arrived, none after them
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        interrupt = signal.signal(signal.SIGINT, signal.SIG_IGN)
         over.set()
         signal.set_wakeup_fd(wakeup)
         os.close(writer)  # which ends the thread

@@ -101,6 +101,32 @@ def test_a_second_signal_does_not_disturb_the_clean_up(place):
     assert left(place) == []
 
 
+IN_THE_CLEAN_UP = """
+import os, signal, tempfile
+from remat_cli.cli import ending
+
+take, sent = signal.signal, []
+def late(number, handler):
+    if not sent:
+        sent.append(number)
+        os.kill(os.getpid(), signal.SIGINT)
+    return take(number, handler)
+
+with ending.orderly_end(is_last=True):
+    tempfile.mkdtemp(prefix="remat_")
+    signal.signal = late
+    raise ending.Terminated
+"""
+
+
+def test_a_signal_that_arrives_as_the_clean_up_begins_does_not_end_it(place):
+    ended = subprocess.run(
+        [sys.executable, "-c", IN_THE_CLEAN_UP], cwd=place, env=environment(place), capture_output=True, check=False
+    )
+    assert b"Terminated" in ended.stderr
+    assert left(place) == []
+
+
 DEAF = """
 import sys, time
 print("importing", file=sys.stderr, flush=True)
