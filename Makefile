@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 # `make setup EXTRAS=cpu,svg,dev,cluster` adds Ray, whose tests are skipped without it.
 EXTRAS ?= cpu,svg,dev
 .DEFAULT_GOAL := help
-.PHONY: help setup demo picture test test-slow check fmt lint types models schema docs wheel bench-models bench-split bench-train bench-train-curves bench-devices bench-placement bench-classics bench-gpu test-gpu bench-webgpu bench-eager bench-paging bench-real bench-real-models bench-process bench-callers fuzz fuzz-quick bench-instances bench-quick bench-solvers bench-scale lock clean bench-pipelines setup-webgpu test-webgpu bench-any-size
+.PHONY: help setup demo picture test test-slow check fmt lint types models schema docs wheel bench-models bench-split bench-train bench-train-curves bench-devices bench-placement bench-classics bench-gpu test-gpu bench-webgpu bench-eager bench-paging bench-real bench-real-models bench-process bench-callers fuzz fuzz-quick mutation bench-instances bench-quick bench-solvers bench-scale lock clean bench-pipelines setup-webgpu test-webgpu bench-any-size
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "%-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -44,6 +44,12 @@ FUZZ_ROWS ?= build/fuzz
 fuzz: $(STAMP)  ## ONNX's node tests, broken models and plans, kills: cases that are missing, hours (SHARD=2/8)
 	$(BIN)/python -m tests.fuzz $(FUZZ_ROWS) --shard $(SHARD)
 	$(BIN)/python -m tests.fuzz.report $(FUZZ_ROWS) --write
+
+mutation: $(STAMP)  ## do the tests notice when the judge and the plan reader are changed? 10 minutes
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt 'mutmut>=3.8'
+	rm -rf mutants
+	$(BIN)/python -m mutmut run
+	$(BIN)/python -m tests.mutation
 
 fuzz-quick: $(STAMP)  ## a fair sample of them, 20 minutes
 	$(BIN)/python -m tests.fuzz build/fuzz-quick --minutes 20

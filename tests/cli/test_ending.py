@@ -162,6 +162,15 @@ def struck(done, error=None):
     done.append("what follows")
 
 
+@pytest.fixture
+def heard_interrupts():
+    """A shell starts what it puts in the background with interrupts ignored; not so in this test."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("heard_interrupts")
 def test_signals_wait_for_the_end_of_a_block_and_only_the_first_one_counts():
     done = []
     with pytest.raises(KeyboardInterrupt):

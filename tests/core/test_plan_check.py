@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+from itertools import accumulate
 
 import msgspec
 import pytest
@@ -11,14 +12,57 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from remat_cli.base.errors import ModelError
-from remat_cli.core.plan_check import check_graph_of
-from remat_cli.core.plan_file import write_plan
+from remat_cli.core.paged_plan import paged_plan
+from remat_cli.core.paged_sessions import SessionCosts, own_sizes, paged_sessions
+from remat_cli.core.paging import PagedSchedule
+from remat_cli.core.plan_check import _check_graph, check_graph_of
+from remat_cli.core.plan_file import FamilyPromise, PlanFile, write_plan
 from remat_cli.core.plan_reader import read_plan
+from remat_cli.core.profile import DeviceSpec, Placement
+from remat_cli.core.sizes import Dim, SizeFamily, SizeRange, Term
+from remat_cli.core.spill import SpillMemory
 from remat_cli.report.inspection import inspect_plan
 from tests.report import samples
 
 MIB = 2**20
-PLANS = {"whole": samples.plan_file(), "split": samples.split_plan_file()}
+BASELINE_PEAK = samples.plan_file().promise.baseline_peak_bytes
+
+
+def sized_plan():
+    """The plan of samples for batches of 1 to 8: the elements of tensor s are a multiple of the batch."""
+    plan = samples.plan_file()
+    dims = {"s": (Dim(offset=1), Dim((Term(("batch",), 2 * MIB // 8),)))}
+    return msgspec.structs.replace(
+        plan,
+        request=msgspec.structs.replace(plan.request, family=SizeFamily((SizeRange("batch", 1, 8),))),
+        promise=msgspec.structs.replace(
+            plan.promise, family=FamilyPromise(dims, plan.promise.peak_bytes, {"batch": 8})
+        ),
+    )
+
+
+def paged_plan_file():
+    """The plan of samples as a session per op on one device that pages, and does so with nothing."""
+    plan, costs = samples.plan_file(), samples.profile()
+    place = Placement(
+        devices=(DeviceSpec("cpu", "cpu"),), profiles=(costs,), budgets={"cpu": 40 * MIB}, peak_bytes={"cpu": 26 * MIB}
+    )
+    plan = msgspec.structs.replace(plan, placement=place)
+    problem, firsts = plan.problem(), (0, 1, 2, 3, 4)
+    memory = SpillMemory(folder="/x", write_bytes_per_second=1e9, read_bytes_per_second=1e9)
+    sessions = paged_sessions(problem, plan.plan(), firsts, memory.link, SessionCosts(own_sizes(plan.graph, problem)))
+    starts = tuple(accumulate(sessions.problem.durations, initial=0))[:-1]
+    paging = paged_plan(sessions, firsts, 0, memory, PagedSchedule(starts, ())).paging
+    solved = msgspec.structs.replace(plan.solved, time_ns=paging.time_ns)
+    return msgspec.structs.replace(plan, paging=paging, solved=solved)
+
+
+PLANS = {
+    "whole": samples.plan_file(),
+    "split": samples.split_plan_file(),
+    "sized": sized_plan(),
+    "paged": paged_plan_file(),
+}
 VALUES = {name: msgspec.json.decode(msgspec.json.encode(plan)) for name, plan in PLANS.items()}
 
 
@@ -97,8 +141,12 @@ def test_plans_as_they_are_written_pass(tmp_path, plan):
             "'make_skip/remat_1x' where its schedule has",
         ),
         ("request.budget_bytes", 1, "more than its budget of 1"),
-        ("promise.baseline_peak_bytes", 1, "the baseline's peak is 1 bytes"),
-        ("promise.baseline_memory_bytes", [1], "promise.baseline_memory_bytes is a list of 1"),
+        ("promise.baseline_peak_bytes", 1, f"the baseline's peak is 1 bytes, and {BASELINE_PEAK} during an op;"),
+        (
+            "promise.baseline_memory_bytes",
+            [1],
+            "promise.baseline_memory_bytes is a list of 1, and the judge says a list of 4;",
+        ),
         ("solved.time_ns", 1, "solved.time_ns is 1, and the judge says"),
         ("solved.baseline_time_ns", 1, "solved.baseline_time_ns is 1, and the judge says"),
         ("request.budget_bytes", -1, "request.budget_bytes is -1"),
@@ -122,7 +170,60 @@ def test_steps_of_the_written_model_are_those_of_the_schedule(tmp_path):
 def test_a_split_plan_has_a_baseline_of_whole_ops(tmp_path):
     baseline = VALUES["split"]["promise"]["baseline_memory_bytes"]
     values = changed("promise.baseline_memory_bytes", [*baseline, 1], "split")
-    assert "the number of promise.baseline_memory_bytes" in refusal(tmp_path, values)
+    assert "damaged: the number of promise.baseline_memory_bytes is" in refusal(tmp_path, values)
+
+
+def test_dimensions_for_all_sizes_are_those_of_the_graph_and_depend_on_sizes_that_were_asked_for(tmp_path):
+    where = "promise.family.dims.s.1.terms.0"
+    other = "the dimensions of tensor 's' for all sizes are not those in its graph"
+    assert other in refusal(tmp_path, changed(f"{where}.factor", 3, "sized"))
+    dims = VALUES["sized"]["promise"]["family"]["dims"]
+    assert "tensor 'nobody' for all sizes" in refusal(
+        tmp_path, changed("promise.family.dims", {"nobody": dims["s"]}, "sized")
+    )
+    strange = "its dimensions depend on seq, which it was not made for"
+    assert strange in refusal(tmp_path, changed(f"{where}.names", ["batch", "seq"], "sized"))
+    two = "its dimensions depend on heads, seq, which it was not made for"
+    assert two in refusal(tmp_path, changed(f"{where}.names", ["seq", "heads"], "sized"))
+    fixed = "its dimensions depend on sizes, which it was not made for"
+    assert fixed in refusal(tmp_path, changed("request.family", None, "sized"))
+
+
+def test_a_plan_that_pages_is_of_one_device_and_takes_what_its_rules_say(tmp_path):
+    one = "it pages, and has not exactly one device"
+    assert one in refusal(tmp_path, changed("placement", None, "paged"))
+    devices = VALUES["paged"]["placement"]["devices"]
+    twice = changed("placement.devices", devices * 2, "paged")
+    twice["placement"]["profiles"] *= 2
+    assert one in refusal(tmp_path, twice)
+    told = VALUES["paged"]["solved"]["time_ns"]
+    assert f"solved.time_ns is 1, and the judge of paging says {told}" in refusal(
+        tmp_path, changed("solved.time_ns", 1, "paged")
+    )
+    assert "paging.time_ns is 1" in refusal(tmp_path, changed("paging.time_ns", 1, "paged"))
+
+
+def test_a_budget_may_be_used_up(tmp_path):
+    most = VALUES["whole"]["promise"]["peak_bytes"]
+    write_plan(tmp_path / "net.plan.json", msgspec.convert(changed("request.budget_bytes", most), PlanFile))
+    assert read_plan(tmp_path / "net.plan.json").request.budget_bytes == most
+    assert "which is more than its budget" in refusal(tmp_path, changed("request.budget_bytes", most - 1))
+
+
+def test_a_result_may_be_a_view_of_what_its_op_reads_and_of_nothing_else(tmp_path):
+    graph = samples.graph()
+    views = tuple(
+        msgspec.structs.replace(tensor, view_of=1 if tensor.name == "g" else tensor.view_of) for tensor in graph.tensors
+    )
+    _check_graph(msgspec.structs.replace(graph, tensors=views))
+    reason = "tensor 'g' is a view of what its op does not read"
+    assert reason in refusal(tmp_path, changed("graph.tensors.2.view_of", 0))
+
+
+def test_gates_are_different_ops_that_it_promises_to_run(tmp_path):
+    assert "2 of its gates are named 'gate'" in refusal(tmp_path, changed("promise.gates", ["gate", "gate"]))
+    reason = "damaged: a gate is not among the ops that it promises to run;"
+    assert reason in refusal(tmp_path, changed("promise.gates", ["gate"]))
 
 
 @pytest.mark.parametrize("field", ["op_type", "domain", "name"])
@@ -131,14 +232,14 @@ def test_a_plan_of_another_model_is_told_by_its_ops(field):
     check_graph_of(plan, samples.graph())
     graph = samples.graph()
     ops = (msgspec.structs.replace(graph.ops[0], **{field: "Other"}), *graph.ops[1:])
-    with pytest.raises(ModelError, match="ops are not those of the model"):
+    with pytest.raises(ModelError, match=r"^the plan's ops are not those of the model: compile again$"):
         check_graph_of(plan, msgspec.structs.replace(graph, ops=ops))
 
 
 def test_a_plan_of_another_model_is_told_by_its_tensors():
     graph = samples.graph()
     tensors = (*graph.tensors[:-1], msgspec.structs.replace(graph.tensors[-1], shape=(1, 2)))
-    with pytest.raises(ModelError, match="tensors are not those of the model"):
+    with pytest.raises(ModelError, match=r"^the plan's tensors are not those of the model: compile again$"):
         check_graph_of(samples.plan_file(), msgspec.structs.replace(graph, tensors=tensors))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from remat_cli.base.errors import InvalidSchedule
 from remat_cli.core.floor import working_set_floor
@@ -128,6 +129,49 @@ def test_in_place_needs_a_buffer_when_the_op_reads_the_storage_twice():
     assert baseline(one_device(ops, tensors)).memory_bytes == ((8, 8, 16),)
 
 
+def test_in_place_needs_a_buffer_when_the_same_op_gives_out_a_view_of_the_source():
+    # 8 | the view in x, the other result of its own: 16
+    ops = [op([], [0]), op([0], [1, 2], in_place=((0, 2),))]
+    tensors = [TensorSpec(8, 0), TensorSpec(8, 1, view_of=0), TensorSpec(8, 1)]
+    assert baseline(one_device(ops, tensors)).memory_bytes == ((8, 16),)
+
+
+def test_of_two_results_that_could_be_in_place_the_first_is():
+    # 8 | x becomes the first result, the second needs 8 more, although nobody reads either
+    ops = [op([], [0]), op([0], [1, 2], in_place=((0, 1), (0, 2)))]
+    plan = baseline(one_device(ops, [TensorSpec(8, 0), TensorSpec(8, 1), TensorSpec(8, 1)]))
+    assert plan.memory_bytes == ((8, 16),)
+    assert [instance.storage for instance in plan.instances] == [0, 0, 1]
+
+
+def test_a_memory_in_which_nothing_happens_holds_its_fixed_part():
+    problem = Problem((), (), (Memory("cpu", 99, fixed_bytes=7),), (Device("cpu", 0),))
+    assert simulate(problem, Schedule(())).peak_bytes == (7,)
+
+
+def overlapping(copied):
+    """On the CPU j makes a (4 bytes), k takes long, m ends; on the way a and b go to a GPU, where g reads both."""
+    none, there = (None,) * 5, (1,) * 5
+    times = ((1, None), (10, None), (1, None), (None, 1), (1, None))
+    reads, makes = ((), (), (1,), (0, 1), (2,)), ((0,), (1,), (2,), (3,), (4,))
+    return Problem(
+        ops=tuple(OpSpec(*each, (0, 0)) for each in zip(reads, makes, times, strict=True)),
+        tensors=tuple(TensorSpec(size, producer) for producer, size in enumerate(copied)),
+        memories=(Memory("cpu", 99), Memory("gpu", 99)),
+        devices=(Device("cpu", 0), Device("gpu", 1)),
+        copy_ns=((none, there), (there, none)),
+        overlap=True,
+    )
+
+
+def test_what_is_copied_waits_for_the_first_compute_behind_it_that_begins_after_it():
+    # Compute k was planned to begin after the copy of a would be over, but stands before it: it cannot tell.
+    steps = (Compute(0, 0), Compute(1, 0), Compute(2, 0), Copy(0, 0, 1), Copy(1, 0, 1), Compute(3, 1), Compute(4, 0))
+    plan = simulate(overlapping((4, 8, 16, 1, 1)), Schedule(steps))
+    assert plan.memory_bytes[0] == (4, 12, 28, 28, 28, 16, 17)
+    assert plan == judge(overlapping((4, 8, 16, 1, 1)), Schedule(steps))
+
+
 def test_copies_hold_both_ends_and_devices_may_share_a_memory():
     ops = (
         OpSpec((), (0,), (3, 5, None), (0, 0, 0)),
@@ -146,8 +190,13 @@ def test_copies_hold_both_ends_and_devices_may_share_a_memory():
     assert (plan.peak_bytes, plan.time_ns) == ((4, 16), 12)
     with pytest.raises(InvalidSchedule, match="cannot be copied"):
         simulate(problem, Schedule((Compute(0, 0), Copy(0, 0, 2), Compute(1, 1))))
-    with pytest.raises(InvalidSchedule, match="not there"):
+    with pytest.raises(InvalidSchedule, match=r"step 1 \(op 1\) reads tensor 0, which is not there"):
         simulate(problem, Schedule((Compute(0, 0), Compute(1, 1))))
+    with pytest.raises(InvalidSchedule, match=r"step 0 \(copy of 0\) reads tensor 0, which is not there"):
+        simulate(problem, Schedule((Copy(0, 0, 1), Compute(0, 0), Compute(1, 1))))
+    near = replace(problem, copy_ns=((none, (7, 7), (7, 7)), ((7, 7), none, (7, 7)), ((7, 7), (7, 7), none)))
+    with pytest.raises(InvalidSchedule, match="tensor 0 cannot be copied 0->2"):  # they share a memory
+        simulate(near, Schedule((Compute(0, 0), Copy(0, 0, 2), Compute(1, 1))))
     with pytest.raises(InvalidSchedule, match="device 0 cannot run op 1"):
         simulate(problem, Schedule((Compute(0, 0), Compute(1, 0))))
 
@@ -158,12 +207,20 @@ def test_copies_hold_both_ends_and_devices_may_share_a_memory():
         ([0, 2, 1], "reads tensor 1, which is not there"),
         ([0, 1], "op 2 never runs"),
         ([0, 1, 2, 7], "no op 7"),
+        ([0, 1, 2, 3], "no op 3"),
+        ([0, 1, 2, -1], "no op -1"),
         ([], "op 0 never runs"),
     ],
 )
 def test_illegal_schedules_are_refused(steps, message):
     with pytest.raises(InvalidSchedule, match=message):
         simulate(chain([1, 1, 1]), Schedule.of_ops(steps))
+
+
+@pytest.mark.parametrize("device", [-1, 1, 2])
+def test_a_step_on_no_device_is_refused(device):
+    with pytest.raises(InvalidSchedule, match=f"step 1: no op 1 or no device {device}"):
+        simulate(chain([1, 1, 1]), Schedule((Compute(0, 0), Compute(1, device), Compute(2, 0))))
 
 
 def test_repeating_an_unrepeatable_op_is_refused():
