@@ -25,6 +25,7 @@ from typing import IO, Any, Generic, TypeAlias, TypeVar
 import psutil
 
 from remat_cli.base.errors import RematError
+from remat_cli.base.garbage import rare_collection
 
 
 def available_cores() -> int:
@@ -268,7 +269,8 @@ def main(name: str) -> None:
     tempfile.tempdir = name  # what a killed process leaves behind goes with the folder
     threading.Thread(target=_exit_when_orphaned, daemon=True).start()
     function, job = pickle.loads((Path(name) / JOB).read_bytes())
-    _work(function, job, Path(name), pipe)
+    with rare_collection():
+        _work(function, job, Path(name), pipe)
 
 
 def _work(function: Callable[[Any, Tell], Any], job: Any, folder: Path, pipe: int) -> None:

@@ -1,15 +1,14 @@
 """The command line: a table of commands, and the one place that turns errors into exit codes."""
 
-import contextlib
-import gc
 import importlib
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import click
 
 from remat_cli import __version__
 from remat_cli.base.errors import InputError, RematError
+from remat_cli.base.garbage import rare_collection
 from remat_cli.cli.console import complain, show_traceback
 from remat_cli.cli.ending import EXIT_TERMINATED, Terminated, open_streams, orderly_end
 
@@ -35,7 +34,6 @@ ABOUT = """Compile an ONNX model to fit a memory budget: same outputs, bit for b
   remat compile model.onnx --budget 80%
 """
 
-MANY_OBJECTS = 200_000
 EXIT_ERROR = 1
 EXIT_INPUT = 2
 EXIT_INTERRUPTED = 130
@@ -48,27 +46,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         with orderly_end(is_last=arguments is None), rare_collection():
             return int(make_group().main(words, prog_name="remat", standalone_mode=False) or 0)
-    except Terminated:
-        complain("terminated")
-        return EXIT_TERMINATED
     except click.ClickException as error:
         return _complain_usage(error)
-    except (click.Abort, KeyboardInterrupt):
-        complain("interrupted")
-        return EXIT_INTERRUPTED
+    except (click.Abort, KeyboardInterrupt, Terminated) as stop:
+        return _complain_stop(stop)
     except Exception as error:
-        return _complain_failure(error, is_debug="--debug" in words)
-
-
-@contextlib.contextmanager
-def rare_collection() -> Iterator[None]:
-    """Look for circles of garbage seldom: graphs of many ops are objects that stay, a third of the time went there."""
-    before = gc.get_threshold()
-    gc.set_threshold(MANY_OBJECTS, *before[1:])
-    try:
-        yield
-    finally:
-        gc.set_threshold(*before)
+        stop_behind = _stop_behind(error)
+        return _complain_stop(stop_behind) if stop_behind else _complain_failure(error, is_debug="--debug" in words)
 
 
 def make_group() -> click.Group:
@@ -82,6 +66,21 @@ def _load(target: str) -> click.Command:
     module, _, attribute = target.partition(":")
     command: click.Command = getattr(importlib.import_module(module), attribute)
     return command
+
+
+def _complain_stop(stop: BaseException) -> int:
+    word, code = ("terminated", EXIT_TERMINATED) if isinstance(stop, Terminated) else ("interrupted", EXIT_INTERRUPTED)
+    complain(word)
+    return code
+
+
+def _stop_behind(error: BaseException) -> BaseException | None:
+    """The signal that became this error: a compiled module that is being imported makes an ImportError of it."""
+    while error.__cause__ or error.__context__:
+        error = error.__cause__ or error.__context__ or error
+        if isinstance(error, KeyboardInterrupt | Terminated):
+            return error
+    return None
 
 
 def _complain_usage(error: click.ClickException) -> int:

@@ -12,6 +12,7 @@ import pytest
 from remat_cli.base.errors import BrokenSolver, ConfigError, MissingDependency, ModelError, RuntimeFailure
 from remat_cli.base.progress import OPTIMISING, PROFILING, SOLVING
 from remat_cli.cli import COMMANDS, make_group
+from remat_cli.cli.ending import Terminated
 from tests.report import samples
 
 COMPILE = ("compile", "net.onnx", "--budget", "80%")
@@ -104,6 +105,16 @@ def test_a_bug_is_one_line_unless_debugging(remat, pipeline):
     assert outcome.code == 1
     assert outcome.err.startswith("Traceback (most recent call last):")
     assert outcome.err.endswith("error: unexpected ZeroDivisionError: division by zero\n")
+
+
+@pytest.mark.parametrize(
+    ("stop", "code", "word"), [(KeyboardInterrupt, 130, "interrupted"), (Terminated, 143, "terminated")]
+)
+def test_a_signal_that_a_module_made_an_error_of_is_still_one(remat, pipeline, stop, code, word):
+    pipeline.error = ImportError("initialization failed")
+    pipeline.error.__cause__ = stop()
+    outcome = remat(*COMPILE)
+    assert (outcome.code, outcome.out, outcome.err) == (code, "", f"error: {word}\n")
 
 
 def test_interrupt_outside_solving_is_130(remat, pipeline):

@@ -16,8 +16,9 @@ import msgspec
 import pytest
 
 from remat_cli.base.errors import RematError
+from remat_cli.base.garbage import rare_collection
 from remat_cli.base.processes import signals_later
-from remat_cli.cli import ending, rare_collection
+from remat_cli.cli import ending
 from remat_cli.core.plan_file import write_with_plan
 from remat_cli.core.plan_reader import read_plan
 from tests.cli.test_telemetry import save_net
@@ -67,7 +68,7 @@ def test_no_folder_is_left_when_it_is_told_to_end(place, stage, number):
 
 STUCK = """
 import ctypes, sys, tempfile
-from remat_cli.cli import ending, rare_collection
+from remat_cli.cli import ending
 ending.PATIENCE_SECONDS = 0.3
 with ending.orderly_end():
     tempfile.mkdtemp(prefix="remat_")
