@@ -3,7 +3,6 @@
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -48,14 +47,26 @@ class ProfiledRun(msgspec.Struct, frozen=True):
     duration_us: int
 
 
-class _RawEvent(msgspec.Struct, frozen=True):
+class _RawArgs(msgspec.Struct, frozen=True, gc=False):
+    """What an event says of a kernel, as far as remat reads it; the runtime writes numbers as texts."""
+
+    op_name: str = ""
+    mem_bytes_requested_in_use: int | None = None
+    mem_requested_in_use_delta: int = 0
+    mem_bytes_in_use: int = 0
+    mem_in_use_peak: int = 0
+    mem_arena_held: int = 0
+    output_type_shape: tuple[dict[str, tuple[int, ...]], ...] = ()
+
+
+class _RawEvent(msgspec.Struct, frozen=True, gc=False):
     """An event of the profile, as far as remat reads it."""
 
     name: str
     cat: str = ""
     ts: int = 0
     dur: int = 0
-    args: dict[str, Any] = {}
+    args: _RawArgs = _RawArgs()
 
 
 def read_runs(path: Path) -> tuple[ProfiledRun, ...]:
@@ -65,7 +76,7 @@ def read_runs(path: Path) -> tuple[ProfiledRun, ...]:
         RuntimeFailure: the file is not such a profile.
     """
     try:
-        raw = msgspec.json.decode(path.read_bytes(), type=list[_RawEvent])
+        raw = msgspec.json.decode(path.read_bytes(), type=list[_RawEvent], strict=False)
     except (OSError, msgspec.MsgspecError) as error:
         raise RuntimeFailure(f"the runtime's profile cannot be read: {error}") from None
     runs: list[ProfiledRun] = []
@@ -95,25 +106,26 @@ def require_counters(run: ProfiledRun) -> None:
 
 def _event(raw: _RawEvent) -> ProfileEvent:
     args = raw.args
+    requested = args.mem_bytes_requested_in_use
     return ProfileEvent(
         name=raw.name.removesuffix(SUFFIX),
-        op_type=str(args.get("op_name", "")),
+        op_type=args.op_name,
         start_us=raw.ts,
         duration_us=raw.dur,
-        requested_bytes=int(args.get(COUNTER, 0)),
-        growth_bytes=int(args.get("mem_requested_in_use_delta", 0)),
-        in_use_bytes=int(args.get("mem_bytes_in_use", 0)),
-        peak_bytes=int(args.get("mem_in_use_peak", 0)),
-        held_bytes=int(args.get("mem_arena_held", 0)),
-        types=tuple(_tensor_type(entry) for entry in args.get("output_type_shape", ())),
-        has_counters=COUNTER in args,
+        requested_bytes=requested or 0,
+        growth_bytes=args.mem_requested_in_use_delta,
+        in_use_bytes=args.mem_bytes_in_use,
+        peak_bytes=args.mem_in_use_peak,
+        held_bytes=args.mem_arena_held,
+        types=tuple(_tensor_type(entry) for entry in args.output_type_shape),
+        has_counters=requested is not None,
     )
 
 
-def _tensor_type(entry: dict[str, Sequence[int]]) -> TensorType:
+def _tensor_type(entry: dict[str, tuple[int, ...]]) -> TensorType:
     """From `{"float": [1, 3]}`; here, and nowhere else, small types have capitals, and say how many are in a byte."""
     ((dtype, shape),) = entry.items()
-    return TensorType(PACKED.sub(r"\1", dtype.lower()), tuple(int(size) for size in shape))
+    return TensorType(PACKED.sub(r"\1", dtype.lower()), shape)
 
 
 def _without_nested(events: Sequence[ProfileEvent]) -> tuple[ProfileEvent, ...]:
