@@ -8,6 +8,7 @@ from functools import cached_property
 
 import msgspec
 
+from remat_cli.base.errors import ModelError
 from remat_cli.core.graph import Graph, Op, Tensor
 from remat_cli.core.problem import make_problem
 from remat_cli.core.profile import OpCost, Profile
@@ -41,7 +42,7 @@ class LoopEstimate:
                 ops.append((op, self.profile.ops[number]))
             elif last[region] == number:
                 ops.append(self._loop(region))
-        return _peak(graph, ops, self.profile)
+        return _peak(graph, _in_turn(ops), self.profile)
 
     def _loop(self, number: int) -> tuple[Op, OpCost]:
         graph, region = self.sized.view.graph, self.regions[number]
@@ -89,6 +90,25 @@ class LoopEstimate:
 
     def _length(self, name: str, axis: int) -> int:
         return self.sized.view.tensors[name].shape[axis]
+
+
+def _in_turn(ops: Sequence[tuple[Op, OpCost]]) -> list[tuple[Op, OpCost]]:
+    """The ops in their order, except that those which read what a loop makes wait until it is over."""
+    absent = {tensor for op, _ in ops for tensor in op.outputs}
+    ordered: list[tuple[Op, OpCost]] = []
+    waiting = list(ops)
+    while waiting:
+        later: list[tuple[Op, OpCost]] = []
+        for pair in waiting:
+            if absent.isdisjoint(pair[0].inputs):
+                ordered.append(pair)
+                absent.difference_update(pair[0].outputs)
+            else:
+                later.append(pair)
+        if len(later) == len(waiting):
+            raise ModelError(f"op '{later[0][0].name}' and loops wait for each other")
+        waiting = later
+    return ordered
 
 
 def _peak(graph: Graph, ops: Sequence[tuple[Op, OpCost]], profile: Profile) -> int:

@@ -91,7 +91,7 @@ class _Writer:
         body = self._body(loop, exits)
         for value, whole in new_of.items():
             whole.name, value.name = value.name, f"{prefix}tile/{value.name}"
-            whole.shape = self._named(whole.name or "")
+            whole.shape = self._opaque(whole.name or "")
         go = self._constant_bool()
         bodies = [ir.AttrGraph("body", body)]
         self._graph.append(ir.Node("", "Loop", [count, go, *starts], bodies, outputs=outer, name=loop.name))
@@ -214,9 +214,14 @@ class _Writer:
         named = [dim.offset if not dim.terms else f"{chain}/{at}" for at, dim in enumerate(dims)]
         value.shape = ir.Shape(named)
 
-    def _named(self, name: str) -> ir.Shape:
-        """Dimensions by what they are for all sizes: the runtime knows none of what comes out of a Loop by itself."""
-        return ir.Shape([str(dim) if dim.terms else dim.offset for dim in self._sized.dims[name]])
+    def _opaque(self, name: str) -> ir.Shape:
+        """The rank and the dimensions that are numbers; others have names of their own.
+
+        The runtime knows none of what comes out of a Loop. Were it told which sizes of the model they are, it would
+        fuse ops behind the loop that it leaves alone in the user's model, and bits would differ.
+        """
+        dims = enumerate(self._sized.dims[name])
+        return ir.Shape([f"{PREFIX}{name}/{axis}" if dim.terms else dim.offset for axis, dim in dims])
 
     def _open(self, value: ir.Value, name: str) -> ir.Shape:
         assert value.shape is not None

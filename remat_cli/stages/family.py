@@ -255,8 +255,9 @@ def small_sizes(family: SizeFamily) -> list[dict[str, int]]:
 
 
 def _near(each: SizeRange, at: int) -> int:
-    """A size a little above the least."""
-    return min(each.high, each.low + SMALL[at % len(SMALL)])
+    """A size a little above the least; of few sizes, one after another."""
+    above = SMALL[at % len(SMALL)]
+    return each.low + (above if each.low + max(SMALL) <= each.high else above % (each.high - each.low + 1))
 
 
 def graph_at(prepared: Prepared, path: Path, sizes: Mapping[str, int]) -> Graph:

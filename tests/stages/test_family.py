@@ -14,6 +14,8 @@ import pytest
 
 from examples.make_encoder import WIDTH, save_encoder
 from remat_cli.cli import main
+from remat_cli.core.sizes import SizeFamily, SizeRange
+from remat_cli.stages.family import small_sizes
 
 DIMS = ("--dim", "batch=1..3", "--dim", "seq=1..600")
 FIXED = ("--format", "json", "--quiet", "--force", "--no-capped-run", "--time-limit", "5s")
@@ -49,6 +51,16 @@ def dims_of(path: Path) -> list[list[object]]:
         [dim.dim_param or dim.dim_value for dim in port.type.tensor_type.shape.dim]
         for port in (*graph.input, *graph.output)
     ]
+
+
+@pytest.mark.parametrize("high", range(2, 40))
+def test_runs_at_small_sizes_tell_a_dimension_from_a_number(high):
+    family = SizeFamily((SizeRange("batch", 1, high), SizeRange("seq", 1, 600)))
+    seen = small_sizes(family)
+    assert all(family.admits(sizes) for sizes in seen)
+    for name, other in (("batch", "seq"), ("seq", "batch")):
+        alone = [{sizes[name] for sizes in seen if sizes[other] == at} for at in {sizes[other] for sizes in seen}]
+        assert max(map(len, alone)) >= 2  # it changes while the other one does not
 
 
 def test_bits_are_those_of_the_users_model_at_any_size(encoder, compiled):
