@@ -1,6 +1,6 @@
 """Repairs that make a model easy to index: names for every op, constants as weights, nothing unused. In place."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -13,13 +13,28 @@ LIFTED = "remat.lifted"  # in the `meta` of an initialiser that was a `Constant`
 
 
 def fresh_name(wanted: str, taken: set[str]) -> str:
-    """`wanted`, or with a number behind it, such that it is not in `taken`; it is added there."""
-    name, number = wanted, 0
-    while not name or name in taken:
-        number += 1
-        name = f"{wanted}_{number}"
+    """`wanted`, or with a number behind it, such that it is not in `taken`; it is added there.
+
+    Numbers are mostly given out without gaps, so the next one is found by doubling and halving: thousands of ops
+    without a name are named after their operator.
+    """
+    name = wanted if wanted and wanted not in taken else f"{wanted}_{_next_number(wanted, taken)}"
     taken.add(name)
     return name
+
+
+def _next_number(wanted: str, taken: Container[str]) -> int:
+    """A number that is free behind a name, the one below it being taken: the least where there are no gaps."""
+    below, free = 0, 1
+    while f"{wanted}_{free}" in taken:
+        below, free = free, 2 * free
+    while free - below > 1:
+        middle = (below + free) // 2
+        if f"{wanted}_{middle}" in taken:
+            below = middle
+        else:
+            free = middle
+    return free
 
 
 def name_nodes(graph: ir.Graph) -> None:

@@ -18,6 +18,7 @@ def shapes_at_load(model: bytes, custom_ops: tuple[str, ...] = ()) -> dict[str, 
     options = new_options(ort)
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.intra_op_num_threads = 1
+    options.enable_mem_reuse = False  # nothing runs
     options.add_session_config_entry("session.disable_prepacking", "1")
     with runtime_errors("ONNX Runtime refuses the rewritten model"):
         for library in custom_ops:

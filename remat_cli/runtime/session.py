@@ -282,6 +282,9 @@ def optimize(
         "basic": ort.GraphOptimizationLevel.ORT_ENABLE_BASIC,
     }
     options.graph_optimization_level = levels[level]
+    options.enable_mem_reuse = (
+        False  # nothing runs, and what looks for buffers to use again takes squares of their number
+    )
     options.optimized_model_filepath = str(target)
     options.intra_op_num_threads = intra_op_threads
     for library in custom_ops:
