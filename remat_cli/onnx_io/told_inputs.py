@@ -124,6 +124,16 @@ def _repeats(node: ir.Node, shapes: Mapping[str, Ints], size: int) -> Value:
     return [new // old for new, old in zip(made, read, strict=True)]
 
 
+def _pads(node: ir.Node, shapes: Mapping[str, Ints], size: int) -> Value:
+    """What the declared result has more on each axis, half on each side: a reflection is shorter than its axis."""
+    read, made = _shape_of(node.inputs[0], shapes), _shape_of(node.outputs[0], shapes)
+    if not read or not made or 2 * len(read) != size:
+        return [0] * size
+    more = [new - old for new, old in zip(made, read, strict=True)]
+    before = [each // 2 for each in more]
+    return [*before, *(whole - half for whole, half in zip(more, before, strict=True))]
+
+
 def _whole_region(node: ir.Node, shapes: Mapping[str, Ints], size: int) -> Value:
     return [0.0] * (size // 2) + [1.0] * (size - size // 2)
 
@@ -221,6 +231,8 @@ RULES: Mapping[tuple[str, int], Rule] = {
     ("CenterCropPad", 1): _sizes,
     ("AffineGrid", 1): _broadcast,
     ("MaxUnpool", 2): _made,
+    ("Pad", 1): _pads,
+    ("Pad", 3): _first_axes,
     ("Split", 1): _pieces,
     ("Squeeze", 1): _unit_axes,
     ("Unsqueeze", 1): _first_axes,
