@@ -16,6 +16,7 @@ import msgspec
 from remat_cli.base.errors import DeviceLost, MissingDependency, RuntimeFailure
 from remat_cli.core.program import InputSpec
 from remat_cli.runtime._ort import Advance, Array, ignore_progress, run_fresh, run_session, runtime_errors, started
+from remat_cli.runtime.assignment import ask_for_assignment, assigned, can_report
 from remat_cli.runtime.feeds import read_value
 from remat_cli.runtime.findings import Losing, OpFinding
 from remat_cli.runtime.likeness import likeness
@@ -174,7 +175,9 @@ def measure_op(op: OpJob, request: OpRequest) -> OpFinding:
     feeds = read_inputs(op.inputs, op.values, request.seed)
     path = Path(op.model)
     try:
-        session = _open(path, request.settings)
+        session, is_taken = _open_asking(path, request.settings)
+        if not is_taken:
+            return OpFinding(op.name, reason=NOT_TAKEN)
         with runtime_errors("it fails to run"):
             outputs = run_session(session, feeds)
     except DeviceLost:
@@ -196,9 +199,24 @@ def measure_op(op: OpJob, request: OpRequest) -> OpFinding:
 
 def _reason(error: Exception, path: Path) -> str:
     """Why a session with the op was refused, without the name of a file that the user does not know."""
-    if NOT_TAKEN_SIGN in str(error):
+    if NOT_TAKEN_SIGN in str(error):  # a runtime that has no report of where ops are
         return NOT_TAKEN
     return str(error).removeprefix(f"{REFUSED} {path.name}: ").replace(str(path), "its one-op model")
+
+
+def _open_asking(path: Path, settings: SessionSettings) -> tuple[Any, bool]:
+    """A session as in `_open`, and whether the device's provider took every op, as the runtime reports.
+
+    Where it has no such report, an op that is not taken is an error instead.
+    """
+    options = session_options(settings)
+    options.add_session_config_entry("session.force_spinning_stop", "1")
+    if not can_report():
+        return open_session(path, settings, options), True
+    ask_for_assignment(options)
+    session = open_session(path, msgspec.structs.replace(settings, is_alone=False), options)
+    taken_by = set(assigned(session).values())
+    return session, taken_by <= {session_device(settings).provider.runtime_name}
 
 
 def _open(path: Path, settings: SessionSettings) -> Any:

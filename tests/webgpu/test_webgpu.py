@@ -77,6 +77,20 @@ def test_an_op_that_the_provider_lacks_has_no_time(tmp_path):
         open_session(tmp_path / "m.onnx", ALONE)
 
 
+def test_an_op_with_a_branch_that_the_provider_lacks_has_no_time(tmp_path):
+    """The runtime reports where ops inside of subgraphs are, too."""
+    branches = {}
+    for branch, op in (("then_branch", "Relu"), ("else_branch", "Hardmax")):
+        out = value(branch, TensorProto.FLOAT, [4, 8])
+        branches[branch] = helper.make_graph([helper.make_node(op, ["x"], [branch], name=op)], branch, [], [out])
+    node = helper.make_node("If", ["c"], ["y"], name="op", **branches)
+    ends = [value("c", TensorProto.BOOL, []), value("x", TensorProto.FLOAT, [4, 8])], untyped("y")
+    path = save_model(tmp_path / "m.onnx", [node], *ends)
+    inputs = (InputSpec("c", "bool", ()), InputSpec("x", "float", (4, 8)))
+    found = measure_op(OpJob("op", str(path), inputs, {}), OpRequest(ALONE))
+    assert (found.time_ns, found.reason) == (None, "the provider does not take it by itself")
+
+
 def test_a_type_that_the_device_lacks_is_named_in_one_line(tmp_path):
     found = measured(one_op(tmp_path, "Relu", TensorProto.FLOAT16), "float16")
     if found.time_ns is not None:
