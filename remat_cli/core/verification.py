@@ -33,7 +33,7 @@ class PagingSeen(msgspec.Struct, frozen=True, kw_only=True):
     """What a paged plan's runs showed: time in which nothing was computed in the fastest run, beside the planned one.
 
     `planned_run_bytes` is what the plan holds beyond weights and inputs, `resident` what a process was measured to hold
-    (None: not measured).
+    (None: not measured) beside the `input_bytes` of its caller. All of it counts against `budget_bytes`.
     """
 
     planned_stall_ns: int
@@ -42,6 +42,18 @@ class PagingSeen(msgspec.Struct, frozen=True, kw_only=True):
     read_bytes: int
     planned_run_bytes: int
     resident: PagedResident | None
+    input_bytes: int = 0
+    budget_bytes: int = 0
+
+    @property
+    def process_bytes(self) -> int | None:
+        """What a process was measured to hold at most, inputs included, above an idle runtime; None: not measured."""
+        return None if self.resident is None else self.resident.peak_bytes + self.input_bytes
+
+    @property
+    def excess_bytes(self) -> int:
+        """How far that is above the budget; 0 where it is within, or was not measured."""
+        return max(0, (self.process_bytes or 0) - self.budget_bytes) if self.budget_bytes else 0
 
 
 LEFT_OUT: Final[Any] = msgspec.UNSET
@@ -225,4 +237,14 @@ class Verification(msgspec.Struct, frozen=True, kw_only=True):
             (self.are_outputs_kept, f"the outputs differ from those of {self.reference}"),
             (self.within_budget, "a measured peak is above its budget"),
             *overfull,
+            *self._paging_checks(),
+        )
+
+    def _paging_checks(self) -> tuple[tuple[bool, str], ...]:
+        """What a plan that pages promises of the process that runs it."""
+        if not applies(self.paging):
+            return ()
+        held, budget = self.paging.process_bytes or 0, self.paging.budget_bytes
+        return (
+            (not self.paging.excess_bytes, f"the process holds {held:,} bytes, more than the budget of {budget:,}"),
         )

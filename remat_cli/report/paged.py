@@ -138,4 +138,7 @@ def paging_seen_lines(seen: PagingSeen) -> list[str]:
         run = seen.resident.peak_bytes - seen.resident.opened_bytes
         rows.append(("held in a run", format_bytes(seen.planned_run_bytes), f"{format_bytes(run)} resident"))
         rows.append(("open sessions", "", f"{format_bytes(seen.resident.opened_bytes)} resident"))
+    if seen.process_bytes is not None:
+        held = f"{format_bytes(seen.process_bytes)} resident"
+        rows.append(("process, inputs included", f"at most {format_bytes(seen.budget_bytes)}", held))
     return columns(rows, "<>>")

@@ -40,7 +40,7 @@ def plan_paging(prepared: Prepared, platform: Platform, request: CompileRequest,
         raise ConfigError(f"solver {search.pager.name} cannot take this model: {reason}")
     without = None
     if search.pager.name == AUTO:
-        without = _without_paging(prepared, platform, question, search.share(WITHOUT_SHARE), progress)
+        without = _without_paging(prepared, platform, request, search.share(WITHOUT_SHARE), progress)
         search = search.share(1 - WITHOUT_SHARE)
     paged = _paged(prepared, platform, question, search, progress)
     if without is None or without.written is None:
@@ -51,12 +51,14 @@ def plan_paging(prepared: Prepared, platform: Platform, request: CompileRequest,
 
 
 def _without_paging(
-    prepared: Prepared, platform: Platform, question: BudgetQuestion, search: Search, progress: Progress
+    prepared: Prepared, platform: Platform, request: CompileRequest, search: Search, progress: Progress
 ) -> PlannedModel | None:
     """A plan that recomputes and pages nothing; None where the solver does not take the model."""
+    alone = replace(platform, spill=None, session_bytes={})  # an ordinary model in an ordinary session
+    question = ask(alone, request)
     if refusal(question.problem, search.solver, question.names):
         return None
-    first = PlannedModel(prepared, replace(platform, spill=None), answer(question, search, aside(progress)), prepared)
+    first = PlannedModel(prepared, alone, answer(question, search, aside(progress)), prepared)
     return write_within_budget(first, search, aside(progress))
 
 
@@ -76,7 +78,7 @@ def _paged(
         solver=pager.name,
         seed=limits.seed,
         options=msgspec.to_builtins(pager),
-        status=_status(question.problem, found),
+        status=_status(question.problem, found, sum(platform.session_bytes.values())),
         space="first_in_order" if pager.name != AUTO else "free",
         floor=_floor(question.problem),
         plan=found.plan,
@@ -97,11 +99,13 @@ def _within(found: PagingFound, most_bytes: int | None) -> PagingFound:
     return replace(found, plan=None, paged=None, facts={**found.facts, "file_bytes": paged.paging.file_bytes})
 
 
-def _status(problem: Problem, found: PagingFound) -> Status:
+def _status(problem: Problem, found: PagingFound, own_bytes: int) -> Status:
     if found.paged is not None:
         is_least = found.paged.paging.time_ns <= problem.baseline_time_ns
         return Status.OPTIMAL if is_least else Status.FEASIBLE
-    is_impossible = working_set_floor(problem).bytes[0] > problem.memories[0].budget_bytes
+    # what a process was measured to hold beside tensors is no proof: another machine may hold less
+    floor = working_set_floor(problem).bytes[0] - own_bytes
+    is_impossible = floor > problem.memories[0].budget_bytes
     return Status.INFEASIBLE if is_impossible else Status.NOT_FOUND
 
 

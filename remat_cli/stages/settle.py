@@ -8,6 +8,7 @@ import msgspec
 
 from remat_cli.base import progress as stages
 from remat_cli.base.progress import Progress
+from remat_cli.base.units import format_bytes
 from remat_cli.core.learning import Learnt, Lesson
 from remat_cli.core.verification import Verification, applies
 from remat_cli.stages.ask import CompileRequest
@@ -28,6 +29,7 @@ MOST_ROOM_SHARE = 0.02  # of the budget: what rules cannot explain is small
 WITHOUT_FORM = (
     "written without the steady form, in which the runtime did not run it as planned: later runs take a block for all"
 )
+RESIDENT_NOISE_BYTES = 2**18  # by which two measurements of a process may differ
 ATTEMPTS = 3  # to count what sessions hold of weights, which shows only when they are open
 
 
@@ -184,20 +186,23 @@ class Settling:
         return found if found.planned.cut is None else self._verified(found.planned)
 
     def _paged(self, planned: PlannedModel) -> Settled:
-        """Run the plan; where sessions hold more of weights than was thought, plan for so much less room."""
-        found = Settled(planned, None)
+        """Run the plan; where sessions, or the process, hold more than was thought, plan for so much less room.
+
+        What a process holds beside tensors (open sessions, the runtime's code) counts as held all through, so that a
+        share of what planning can change stays that share, and bytes are the device's.
+        """
+        found = self._verified(planned)
         for _ in range(ATTEMPTS):
-            found = self._verified(found.planned)
-            seen = found.seen
-            assert seen is not None
-            if not seen.session_bytes:
+            more = _uncounted(found)
+            if not more:
                 return found
-            platform = found.planned.platform.with_session_bytes(seen.session_bytes)
+            self.progress.stage(stages.LEARNING)
+            platform = found.planned.platform.with_session_bytes(more)
             again = plan_paging(found.planned.prepared, platform, self.request, self.progress)
             if again.paged is None:
-                return found
-            found = Settled(again, None)
-        return self._verified(found.planned)
+                return Settled(again, None) if again.written is None else self._in_one_session(again)
+            found = _told(self._verified(again))
+        return found
 
     def _on_devices(self, found: Settled, platform: Platform) -> Settled:
         """Where `auto`'s plan is not measured to be faster than the best one on one device, take that instead.
@@ -218,6 +223,26 @@ class Settling:
         notes = (*alone.seen.notes, note)
         told = msgspec.structs.replace(alone.seen, rejected_time_ns=seen.measured_time_ns, notes=notes)
         return replace(alone, seen=told)
+
+
+def _uncounted(found: Settled) -> dict[str, int]:
+    """By memory, what runs of a plan that pages were seen to hold beyond what was planned; nothing where all fits."""
+    seen = found.seen
+    assert seen is not None
+    more = seen.session_bytes
+    if not more and seen.paging.excess_bytes:
+        (memory,) = seen.peaks
+        more = {memory: seen.paging.excess_bytes + RESIDENT_NOISE_BYTES}
+    return more
+
+
+def _told(found: Settled) -> Settled:
+    """The same with a note of what is counted beside tensors."""
+    counted = sum(found.planned.platform.session_bytes.values())
+    assert found.seen is not None
+    what = "for what processes were measured to hold beside tensors: open sessions and the runtime's code"
+    note = f"{format_bytes(counted)} of the budget are {what}"
+    return replace(found, seen=msgspec.structs.replace(found.seen, notes=(*found.seen.notes, note)))
 
 
 def _as_measured(planned: PlannedModel, seen: Verification) -> PlannedModel:

@@ -218,6 +218,7 @@ class _Times:
 def _paging(plan: PlanFile, program: Program, timed: _Times, feeds: Mapping[str, Any]) -> PagingSeen:
     paging = plan.paging
     assert paging is not None
+    assert plan.placement is not None
     return PagingSeen(
         planned_stall_ns=paging.stall_ns,
         measured_stall_ns=timed.stall_ns,
@@ -225,6 +226,8 @@ def _paging(plan: PlanFile, program: Program, timed: _Times, feeds: Mapping[str,
         read_bytes=paging.read_bytes,
         planned_run_bytes=paging.peak_bytes,
         resident=see_resident(program, feeds),
+        input_bytes=sum(array.nbytes for array in feeds.values()),
+        budget_bytes=plan.placement.budgets[program.memories[0]],
     )
 
 

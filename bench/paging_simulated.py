@@ -1,0 +1,187 @@
+"""Networks of Shilova 2021 on a V100 with a link of 12 GB/s, planned and judged, not run: who is faster when.
+
+`python -m bench.paging_simulated` adds the rows that are missing to paging_simulated.jsonl; `--write` makes the page
+and pictures of them. Every method has the same time on one core.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+
+import click
+import msgspec
+
+from bench.compiling import RESULTS
+from bench.paging_networks import NETWORKS
+from bench.paging_simulated_report import page, pictures
+from remat_cli.core.floor import working_set_floor
+from remat_cli.core.paged_sessions import SessionCosts
+from remat_cli.core.problem import Problem
+from remat_cli.core.simulate import baseline
+from remat_cli.core.spill import SpillMemory
+from remat_cli.solvers import make_pager, make_solver, run_solver
+from remat_cli.solvers._paging.question import PagingQuestion
+from remat_cli.solvers._warmup import load_kernels
+from remat_cli.solvers.base import Limits
+from remat_cli.solvers.least_budget import KERNELS
+from remat_cli.stages.page import WITHOUT_SHARE
+
+ROWS, PAGE = RESULTS / "paging_simulated.jsonl", RESULTS / "paging_simulated.md"
+PICTURES = RESULTS / "paging"
+RATE = 12
+DIVISORS = (1.25, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0)
+SWEEP_RATES, SWEEP_DIVISORS, SWEEP_NETWORKS = (6, 12, 24, 48), (2.0, 4.0), ("ResNet-50", "DenseNet-121")
+METHODS = ("recompute", "paging", "pofo", "auto")
+
+
+class SimulatedRow(msgspec.Struct, frozen=True):
+    """One method on one case; times in ns, 0 bytes moved where nothing pages, no time where no plan was found.
+
+    `volume_ns` is the bound of the thesis for paging alone: all ops, or what is too much out and back.
+    """
+
+    network: str
+    divisor: float
+    rate: int
+    method: str
+    budget_bytes: int
+    peak_bytes: int
+    compute_ns: int
+    volume_ns: int
+    time_ns: int | None
+    moved_bytes: int
+    seconds: float
+    limit: float
+    best_from: str = ""
+
+
+class Found(msgspec.Struct, frozen=True):
+    """What a method came to: nothing, or a makespan, bytes that move one way, and who proposed it."""
+
+    time_ns: int | None = None
+    moved_bytes: int = 0
+    best_from: str = ""
+
+
+Case = tuple[str, float, int]
+"""A network, by what its memory is divided, and the link in GB/s."""
+
+
+def cases() -> Iterator[Case]:
+    """All budgets that hold the largest op, with the link of the thesis, then other links."""
+    for network in NETWORKS:
+        problem = _network(network)
+        most = baseline(problem).peak / working_set_floor(problem).bytes[0]
+        yield from ((network, divisor, RATE) for divisor in DIVISORS if divisor <= most)
+    for network in SWEEP_NETWORKS:
+        yield from ((network, divisor, rate) for rate in SWEEP_RATES for divisor in SWEEP_DIVISORS if rate != RATE)
+
+
+@cache
+def _network(name: str) -> Problem:
+    return NETWORKS[name]()
+
+
+def _question(case: Case) -> PagingQuestion:
+    """The case as solvers take it."""
+    problem = _network(case[0])
+    budget = int(baseline(problem).peak / case[1])
+    memory = SpillMemory(folder="/host", write_bytes_per_second=case[2] * 1e9, read_bytes_per_second=case[2] * 1e9)
+    sizes = tuple(tensor.size_bytes for tensor in problem.tensors)
+    return PagingQuestion(problem.with_budget(budget), memory, SessionCosts(sizes))
+
+
+def measured(case: Case, method: str, seconds: float) -> SimulatedRow:
+    """One method on one case."""
+    question = _question(case)
+    begin = time.monotonic()
+    found = FINDERS[method](question, seconds)
+    plain = baseline(question.problem)
+    excess = max(0, plain.peak - question.problem.memories[0].budget_bytes)
+    return SimulatedRow(
+        network=case[0],
+        divisor=case[1],
+        rate=case[2],
+        method=method,
+        budget_bytes=question.problem.memories[0].budget_bytes,
+        peak_bytes=plain.peak,
+        compute_ns=plain.time_ns,
+        volume_ns=max(plain.time_ns, 2 * excess // case[2]),
+        time_ns=found.time_ns,
+        moved_bytes=found.moved_bytes,
+        seconds=round(time.monotonic() - begin, 2),
+        limit=seconds,
+        best_from=found.best_from,
+    )
+
+
+def _recomputed(question: PagingQuestion, seconds: float) -> Found:
+    plan = run_solver(question.problem, make_solver("auto"), Limits(seconds=seconds)).plan
+    return Found() if plan is None else Found(plan.time_ns, 0, "recompute")
+
+
+def _paged(name: str) -> Callable[[PagingQuestion, float], Found]:
+    def find(question: PagingQuestion, seconds: float) -> Found:
+        found = make_pager(name).page(question, Limits(seconds=seconds)).paged
+        if found is None:
+            return Found()
+        return Found(found.paging.time_ns, found.paging.written_bytes, found.paging.best_from)
+
+    return find
+
+
+def _best(question: PagingQuestion, seconds: float) -> Found:
+    """As `remat compile --spill` has it: a plan that pages nothing first, then one that may."""
+    without = _recomputed(question, WITHOUT_SHARE * seconds)
+    paged = _paged("auto")(question, (1 - WITHOUT_SHARE) * seconds)
+    if paged.time_ns is None or (without.time_ns is not None and without.time_ns <= paged.time_ns):
+        return without
+    return paged
+
+
+FINDERS: dict[str, Callable[[PagingQuestion, float], Found]] = {
+    "recompute": _recomputed,
+    "paging": _paged("paging"),
+    "pofo": _paged("pofo"),
+    "auto": _best,
+}
+
+
+def read_rows() -> list[SimulatedRow]:
+    """What is there."""
+    if not ROWS.exists():
+        return []
+    return [msgspec.json.decode(line, type=SimulatedRow) for line in ROWS.read_bytes().splitlines()]
+
+
+@click.command()
+@click.option("--seconds", default=10.0, show_default=True, help="Limit of each method on each case.")
+@click.option("--budget", default=math.inf, help="Stop after so many seconds.")
+@click.option("--write", is_flag=True, help="Make the page and pictures of the rows that there are.")
+def main(seconds: float, budget: float, write: bool) -> None:
+    """Measure what is missing, or write the page."""
+    if write:
+        rows = [msgspec.structs.asdict(row) for row in read_rows()]
+        PAGE.write_text(page(rows), encoding="utf-8")
+        PICTURES.mkdir(exist_ok=True)
+        for name, picture in pictures(rows):
+            Path(PICTURES / name).write_bytes(picture)
+        return
+    known = {(row.network, row.divisor, row.rate, row.method) for row in read_rows()}
+    load_kernels(KERNELS, lambda: click.echo("compiling kernels", err=True))
+    end = time.monotonic() + budget
+    for case in cases():
+        for method in METHODS:
+            if (*case, method) not in known and time.monotonic() < end:
+                row = measured(case, method, seconds)
+                with ROWS.open("ab") as file:
+                    file.write(msgspec.json.encode(row) + b"\n")
+                click.echo(msgspec.json.encode(row), err=True)
+
+
+if __name__ == "__main__":
+    main()
