@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -78,7 +79,7 @@ def test_a_lost_actor_is_one_line_and_its_state_is_saved(schedule, tmp_path):
     with log.open("w") as errors:
         running = subprocess.Popen(command(schedule, *words), stdout=subprocess.PIPE, stderr=errors, text=True)
         victim = _actor(running)
-        time.sleep(3)  # some updates
+        _wait_for_work(victim, seconds=0.5)  # some updates, of some 10 ms each
         os.kill(victim, signal.SIGKILL)
         out, _ = running.communicate(timeout=PATIENCE_SECONDS)
     line = log.read_text()
@@ -94,17 +95,26 @@ def test_a_lost_actor_is_one_line_and_its_state_is_saved(schedule, tmp_path):
 
 
 def _actor(driver: subprocess.Popen[str]) -> int:
-    """Process of an actor of that driver, once it is there."""
+    """Process of an actor of that driver, once it runs a micro-batch: Ray says in its title what it does."""
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline and driver.poll() is None:
         for process in psutil.Process(driver.pid).children(recursive=True):
             try:
-                if "DeviceActor" in " ".join(process.cmdline()):
+                if re.search(r"DeviceActor\.(forward|backward)", " ".join(process.cmdline())):
                     return process.pid
             except psutil.Error:
                 continue
-        time.sleep(0.1)
+        time.sleep(0.01)
     raise AssertionError("no actor came up")
+
+
+def _wait_for_work(pid: int, seconds: float) -> None:
+    """Until a process has used so many seconds of a processor from now on, however busy the machine is."""
+    process = psutil.Process(pid)
+    begun = process.cpu_times().user
+    deadline = time.monotonic() + 120
+    while process.cpu_times().user < begun + seconds and time.monotonic() < deadline:
+        time.sleep(0.01)
 
 
 def test_an_address_where_nobody_listens_is_one_line(schedule):
