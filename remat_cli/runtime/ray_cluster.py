@@ -2,26 +2,41 @@
 
 import contextlib
 import importlib
+import importlib.util
 import logging
 import math
 import os
+import secrets
+import signal
 import socket
 import sys
+import threading
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from types import ModuleType
+from types import MappingProxyType, ModuleType
 from typing import Any
 
 from remat_cli.base.errors import ConfigError, MissingDependency, RuntimeFailure
-from remat_cli.base.processes import ProcessDied, Silent, Tell, started
+from remat_cli.base.processes import STDERR, ProcessDied, Tell, started
 
-SILENT = {
-    "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_DEDUP_LOGS": "1",
-    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
-}
-CONNECT_SECONDS = 5.0
-JOIN_SECONDS = 15.0
+SILENT: Mapping[str, str] = MappingProxyType(
+    {
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_DEDUP_LOGS": "1",
+        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    }
+)
+AUTH_MODE, AUTH_TOKEN = "RAY_AUTH_MODE", "RAY_AUTH_TOKEN"
+REFUSAL = "InvalidAuthToken"
+"""What Ray's library writes, again and again, where a cluster asks for a token that is not given."""
+QUIET: Mapping[str, Any] = MappingProxyType(
+    {"log_to_driver": False, "logging_level": logging.CRITICAL, "configure_logging": True}
+)
+INSTALL = 'pip install "remat_cli[cluster]", or add --local'
+CONNECT_SECONDS, JOIN_SECONDS, LOOK_SECONDS = 5.0, 12.0, 0.1
+START_SECONDS = 60.0
+"""For a process to begin and to load Ray."""
 
 
 @dataclass(frozen=True)
@@ -33,15 +48,23 @@ class ClusterOptions:
     threads: int = 0
 
 
-def import_ray() -> ModuleType:
-    """Ray, which reports nothing about anybody.
+def require_ray() -> None:
+    """Whether Ray is there, without loading it.
 
     Raises:
         MissingDependency: it is not installed.
     """
-    for name, value in SILENT.items():
-        os.putenv(name, value)
-    os.environ.update(SILENT)  # noqa: TID251 - Ray reads both before it starts anything
+    if importlib.util.find_spec("ray") is None:
+        raise MissingDependency(f"Ray is not installed: {INSTALL}")
+
+
+def import_ray() -> ModuleType:
+    """Ray, which reports nothing about anybody.
+
+    Raises:
+        MissingDependency: it is not installed, or does not load.
+    """
+    _tell_ray(SILENT)
     try:
         ray = importlib.import_module("ray")
         vars(importlib.import_module("ray._private.worker"))["_worker_logs_enabled"] = (
@@ -49,9 +72,18 @@ def import_ray() -> ModuleType:
         )
         return ray
     except ImportError as error:
-        raise MissingDependency(
-            f'Ray is not installed ({error}): pip install "remat_cli[cluster]", or add --local'
-        ) from None
+        raise MissingDependency(f"Ray does not load ({error}): {INSTALL}") from None
+
+
+def _tell_ray(values: Mapping[str, str]) -> None:
+    """Set what Ray reads from the environment while it is imported, and hands to all that it starts."""
+    for name, value in values.items():
+        os.putenv(name, value)
+    os.environ.update(values)  # noqa: TID251 - Ray reads both before it starts anything
+
+
+def _is_told(name: str) -> bool:
+    return name in os.environ  # noqa: TID251 - what the user says of Ray's own settings counts
 
 
 @contextlib.contextmanager
@@ -63,12 +95,16 @@ def cluster(options: ClusterOptions, devices: int) -> Iterator[ModuleType]:
         MissingDependency: Ray is not installed.
         RuntimeFailure: there is no cluster at the address, or Ray does not start.
     """
-    ray = import_ray()
+    require_ray()
     if options.address is None:
+        if not _is_told(AUTH_MODE):
+            _tell_ray({AUTH_MODE: "token", AUTH_TOKEN: secrets.token_hex(32)})  # else Ray leaves one in the home folder
+        ray = import_ray()
         _begin(ray, "a local cluster", num_cpus=_processors(options, devices), include_dashboard=False, address="local")
     else:
         where = f"the cluster at {options.address}"
         _check_address(options.address, where)
+        ray = import_ray()
         _begin(ray, where, address=options.address)
     try:
         yield ray
@@ -83,11 +119,25 @@ def _begin(ray: ModuleType, where: str, **how: Any) -> None:
         RuntimeFailure: Ray cannot.
     """
     try:
-        with _without_native_lines():
-            ray.init(log_to_driver=False, logging_level=logging.CRITICAL, configure_logging=True, **how)
+        with _without_native_lines(), _own_signals():
+            ray.init(**QUIET, **how)
     except Exception as error:
-        line = next(iter(str(error).strip().splitlines()), type(error).__name__)
-        raise RuntimeFailure(_no_answer(where, line)) from None
+        raise RuntimeFailure(_no_answer(where, _first_line(error))) from None
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)
+
+
+@contextlib.contextmanager
+def _own_signals() -> Iterator[None]:
+    """What SIGTERM does stays as it is: Ray would have its library write where it stood, many lines of it."""
+    handler = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        if handler is not None and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, handler)
 
 
 def _no_answer(where: str, why: str) -> str:
@@ -100,26 +150,56 @@ def _no_answer(where: str, why: str) -> str:
 def _check_address(address: str, where: str) -> None:
     """Join once in a process of its own: where something else listens, Ray waits for minutes, or ends the process.
 
+    A cluster that is started where Ray finds a token asks for it; who joins must say that there is one.
+
     Raises:
-        RuntimeFailure: nobody listens there, or something that is no cluster.
+        RuntimeFailure: nobody listens there, something that is no cluster, or one that refuses us.
     """
     try:
         _knock(address)
     except OSError as error:
         raise RuntimeFailure(_no_answer(where, str(error))) from None
+    asks = _asks_for_token(address, where)
+    if asks and not _is_told(AUTH_MODE):
+        _tell_ray({AUTH_MODE: "token"})
+        asks = _asks_for_token(address, where)
+    if asks:
+        raise RuntimeFailure(f"{where} refuses our token: set {AUTH_TOKEN} to that of the cluster")
+
+
+def _asks_for_token(address: str, where: str) -> bool:
+    """Whether a cluster refuses us for the lack of a token; Ray itself would go on knocking.
+
+    Raises:
+        RuntimeFailure: there is no cluster.
+    """
     try:
-        with started(_join_once, (address, where), silence_seconds=JOIN_SECONDS) as worker:
-            worker.answer()
-    except Silent:
-        raise RuntimeFailure(_no_answer(where, f"nothing that Ray knows within {JOIN_SECONDS:g} s")) from None
+        with started(_join_once, (address, where)) as worker:
+            until = time.monotonic() + START_SECONDS
+
+            def begin() -> None:
+                nonlocal until
+                until = time.monotonic() + JOIN_SECONDS
+
+            while not worker.has_ended(begin, LOOK_SECONDS):
+                if REFUSAL in (worker.folder / STDERR).read_text(errors="replace"):
+                    return True
+                if time.monotonic() > until:
+                    raise RuntimeFailure(_no_answer(where, f"nothing that Ray knows within {JOIN_SECONDS:g} s"))
+            worker.result()
+            return False
     except ProcessDied as died:
         raise RuntimeFailure(_no_answer(where, died.line or "Ray broke down")) from None
 
 
-def _join_once(job: tuple[str, str], _tell: Tell) -> None:
+def _join_once(job: tuple[str, str], tell: Tell) -> None:
     address, where = job
     ray = import_ray()
-    _begin(ray, where, address=address)
+    tell()  # only now does the time that it may take to join begin
+    try:
+        ray.init(address=address, **QUIET)  # what its library writes goes to a file of this process
+    except Exception as error:
+        raise RuntimeFailure(_no_answer(where, _first_line(error))) from None
     ray.shutdown()
 
 
