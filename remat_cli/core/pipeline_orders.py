@@ -26,8 +26,8 @@ class Turn:
 class TurnSpan(msgspec.Struct, frozen=True):
     """When a turn was run, in nanoseconds since the first, and what was held then.
 
-    `alive` is how many micro-batches its stage kept, `held_bytes` what its process held beyond an empty one, 0 where
-    nobody looked.
+    `alive` is how many micro-batches its stage kept, `held_bytes` the most that its process held of its own beyond an
+    empty one, `mapped_bytes` what it had mapped of files and of an object store beyond it; 0 where nobody looked.
     """
 
     device: int
@@ -38,6 +38,7 @@ class TurnSpan(msgspec.Struct, frozen=True):
     end_ns: int
     alive: int
     held_bytes: int = 0
+    mapped_bytes: int = 0
 
 
 def flushed_turns(plan: PipelineFile, batches: int, steps: int) -> list[Turn]:

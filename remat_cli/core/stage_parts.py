@@ -12,8 +12,8 @@ from remat_cli.core.line import Line
 from remat_cli.core.pipeline import PipelineChain
 from remat_cli.core.reruns import Reruns
 
-VERSIONS, GRADIENTS = 2, 2
-"""Of the weights, for updates that come late; and of their gradients: the sum so far, and of the mini-batch at hand."""
+VERSIONS, GRADIENTS, MEAN = 2, 2, 1
+"""Of the weights, for late updates; of gradients, the sum so far and those of the mini-batch at hand; the mean."""
 
 
 @dataclass(frozen=True)
@@ -137,8 +137,13 @@ def chain_of(line: Line, ends: Sequence[int], costs: LineCosts, again: Parts = (
 
 
 def copies_of(costs: LineCosts) -> int:
-    """How many weight-sized tensors a stage holds of what it trains."""
-    return VERSIONS + GRADIENTS + costs.states_per_weight
+    """How many weight-sized tensors a stage holds of what it trains, in a backward or while an update runs.
+
+    The latter reads the newest version, the mean gradient and what the optimizer remembers, and makes the next
+    version and all that is remembered anew; of what it takes the place of, no other version is there any more.
+    """
+    remembered = costs.states_per_weight
+    return max(VERSIONS + GRADIENTS + remembered, VERSIONS + MEAN + 2 * remembered)
 
 
 def _bytes(line: Line, tensors: Iterable[int]) -> int:

@@ -24,12 +24,17 @@ class RanStage(msgspec.Struct, frozen=True):
 
 
 class RanActor(msgspec.Struct, frozen=True):
-    """A device's own process: how long it was busy, and the most that it held beyond an empty one; 0: not seen."""
+    """A device's own process: how long it was busy, and the most that it held; 0: not seen.
+
+    `held_bytes` is resident memory of its own, beyond a process with the runtime and a tiny session open;
+    `mapped_bytes` are pages of files and of the object store that it had mapped beyond that, which others may share.
+    """
 
     device: int
     busy_ns: int
     planned_bytes: int
     held_bytes: int
+    mapped_bytes: int = 0
 
 
 class PipelineRunReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -100,11 +105,11 @@ def _stage_lines(stages: Sequence[RanStage]) -> list[str]:
 
 
 def _actor_lines(actors: Sequence[RanActor]) -> list[str]:
-    rows = [["device", "busy", "memory planned", "held beyond an empty process"]]
+    rows = [["device", "busy", "memory planned", "held beyond an empty process", "mapped"]]
     for each in actors:
-        sizes = [format_bytes(each.planned_bytes), format_bytes(each.held_bytes)]
+        sizes = [format_bytes(size) for size in (each.planned_bytes, each.held_bytes, each.mapped_bytes)]
         rows.append([str(each.device), duration(each.busy_ns), *sizes])
-    return columns(rows, ">>>>")
+    return columns(rows, ">>>>>")
 
 
 def ran_stages(plan: PipelineFile, spans: Sequence[TurnSpan]) -> tuple[RanStage, ...]:
@@ -123,7 +128,8 @@ def ran_actors(devices: Sequence[DeviceLoad], spans: Sequence[TurnSpan]) -> tupl
         mine = [span for span in spans if span.device == number]
         busy = sum(span.end_ns - span.start_ns for span in mine)
         held = max((span.held_bytes for span in mine), default=0)
-        found.append(RanActor(number, busy, device.peak_bytes, held))
+        mapped = max((span.mapped_bytes for span in mine), default=0)
+        found.append(RanActor(number, busy, device.peak_bytes, held, mapped))
     return tuple(found)
 
 

@@ -8,11 +8,9 @@ taken from the start of its read.
 
 from __future__ import annotations
 
-import ctypes
 import threading
 import time
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from dataclasses import replace as changed
 from pathlib import Path
@@ -24,11 +22,9 @@ from remat_cli.base.errors import RematError, RuntimeFailure
 from remat_cli.core.program import ActionRecord, PageMove, Program, RunRecord, SessionAction, Span, Spill
 from remat_cli.runtime._ort import Array, host_value, numpy_dtype, one_line
 from remat_cli.runtime._segment_sessions import Opened, Opening, as_array, check_feeds, mapped_weight, open_all, owned
+from remat_cli.runtime.heap import give_blocks_back
 from remat_cli.runtime.page_buffers import PageBuffer, PageBuffers
 from remat_cli.runtime.spill_file import SpillFile
-
-MAP_FROM_BYTES = 65_536
-_M_MMAP_THRESHOLD = -3  # glibc's number
 
 
 class PagedRunner:
@@ -53,7 +49,7 @@ class PagedRunner:
         self._spill: Spill = program.spill
         self._file = SpillFile(Path(self._spill.folder), self._spill.file_bytes)
         try:
-            _give_blocks_back()
+            give_blocks_back()
             self._opened = open_all(program, changed(opening or Opening({}), has_arena=False))
         except BaseException:
             self._file.close()
@@ -100,12 +96,6 @@ class PagedRunner:
     def end_profiling(self) -> tuple[str, ...]:
         """Files with the profiles of sessions that were opened for it, in order."""
         return tuple(opened.session.end_profiling() for opened in self._opened)
-
-
-def _give_blocks_back() -> None:
-    """Let the allocator map large blocks one by one, so that they go back to the system when they are freed."""
-    with suppress(OSError, AttributeError, TypeError):  # another allocator than glibc's
-        ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, MAP_FROM_BYTES)
 
 
 @dataclass(frozen=True)

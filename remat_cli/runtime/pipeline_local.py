@@ -66,8 +66,11 @@ def run_locally(
             ends = batch == (block + 1) * request.batches - 1
             given.append(_one_batch(plan, runners, (block, batch, ends), request, (spans, began)))
         if plan.is_training:
-            for runner in runners:
+            for number, runner in enumerate(runners, 1):
+                start, turn = time.monotonic_ns(), Turn(runner.stage.device, number, "U", batch, block)
                 runner.update(request.batches, request.chosen)
+                if runner.stage.update is not None:
+                    _note((spans, began), turn, start, runner)
         yield BlockRun(tuple(given), tuple(spans), tuple(runner.state() for runner in runners))
 
 

@@ -4,50 +4,22 @@ Each actor runs what it is given in the order in which it was given, and waits f
 decide anything. What passes between stages goes from actor to actor, not through the driver.
 """
 
-import contextlib
-import importlib
-import logging
-import math
-import os
-import socket
-import sys
-import time
-from collections.abc import Generator, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import partial
+from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import psutil
-
-from remat_cli.base.errors import ConfigError, MissingDependency, RuntimeFailure
+from remat_cli.base.errors import RuntimeFailure
 from remat_cli.core.pipeline_file import PipelineFile
-from remat_cli.core.pipeline_orders import Turn, TurnSpan, flushed_turns, late_turns
-from remat_cli.runtime._ort import share_arena, use_shared_arena
-from remat_cli.runtime.pipeline_local import BlockRun, PipelineRunRequest, session_settings
-from remat_cli.runtime.resident import status_bytes
-from remat_cli.runtime.session import SessionSettings, session_options
-from remat_cli.runtime.stage_runner import Arrays, StageRunner, stage_options
+from remat_cli.core.pipeline_orders import Turn, flushed_turns, late_turns
+from remat_cli.runtime.pipeline_local import BlockRun, PipelineRunRequest
+from remat_cli.runtime.ray_cluster import ClusterOptions, cluster
+from remat_cli.runtime.stage_actor import DeviceActor
+from remat_cli.runtime.stage_runner import Arrays
 
 WINDOW_BLOCKS = 2
 """Blocks that are under way at most, so that inputs of later ones do not fill the object store."""
-SILENT = {
-    "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_DEDUP_LOGS": "1",
-    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
-}
-CONNECT_SECONDS = 5.0
 PLACE_SECONDS = 60.0
-
-
-@dataclass(frozen=True)
-class ClusterOptions:
-    """Where actors go: an existing cluster, or none: one on this machine; and what each of them takes of it."""
-
-    address: str | None = None
-    resources: Mapping[str, float] = field(default_factory=dict)
-    threads: int = 0
 
 
 class LostStage(RuntimeFailure):
@@ -58,166 +30,6 @@ class LostStage(RuntimeFailure):
         super().__init__(line)
         self.finished = finished
         self.states = states
-
-
-def import_ray() -> ModuleType:
-    """Ray, which reports nothing about anybody.
-
-    Raises:
-        MissingDependency: it is not installed.
-    """
-    for name, value in SILENT.items():
-        os.putenv(name, value)
-    os.environ.update(SILENT)  # noqa: TID251 - Ray reads both before it starts anything
-    try:
-        ray = importlib.import_module("ray")
-        vars(importlib.import_module("ray._private.worker"))["_worker_logs_enabled"] = (
-            False  # else they go to our stdout
-        )
-        return ray
-    except ImportError as error:
-        raise MissingDependency(
-            f'Ray is not installed ({error}): pip install "remat_cli[cluster]", or add --local'
-        ) from None
-
-
-class DeviceActor:
-    """One device: its stages, run turn by turn."""
-
-    def __init__(self, plan: PipelineFile, numbers: Sequence[int], request: tuple[str, bool, int]) -> None:
-        """Open the sessions of some stages, counted from 1; folder, whether updates come late, threads."""
-        folder, is_late, threads = request
-        settings = session_settings(plan, threads)
-        share_arena(session_options(settings))
-        self._empty_bytes = own_bytes()
-        self._outputs = frozenset(plan.outputs)
-        self._runners = {
-            number: StageRunner(
-                plan.stages[number - 1], Path(folder), partial(_shared_options, settings), settings, is_late=is_late
-            )
-            for number in numbers
-        }
-
-    def load(self, stage: int, state: Arrays) -> None:
-        """Begin with another state than the first."""
-        self._runners[stage].load(state)
-
-    def forward(self, turn: Turn, arrived: Arrays, fed: Arrays) -> tuple[Arrays, Any]:
-        """What goes on to the next stage; and what the model gives, with when it was made."""
-        began = time.monotonic_ns()
-        runner = self._runners[turn.stage]
-        leaves, made = runner.forward((turn.block, turn.batch), arrived, fed, ends_block=turn.ends_block)
-        return leaves, (self._given(made), self._span(turn, began, runner))
-
-    def backward(self, turn: Turn, returned: Arrays) -> tuple[Arrays, Any]:
-        """What goes back to the stage before; and what the model gives, with when it was made."""
-        began = time.monotonic_ns()
-        runner = self._runners[turn.stage]
-        goes_back, made = runner.backward(turn.batch, returned)
-        return goes_back, (self._given(made), self._span(turn, began, runner))
-
-    def update(self, turn: Turn, batches: int, chosen: Arrays) -> Arrays:
-        """Update, and give the state that the next block begins with."""
-        self._runners[turn.stage].update(batches, chosen)
-        return self._runners[turn.stage].state()
-
-    def state(self, stage: int) -> Arrays:
-        """All that stays from step to step."""
-        return self._runners[stage].state()
-
-    def where(self) -> int:
-        """The process, so that somebody can look at it."""
-        return os.getpid()
-
-    def _given(self, made: Mapping[str, Any]) -> Arrays:
-        return {name: array for name, array in made.items() if name in self._outputs}
-
-    def _span(self, turn: Turn, began: int, runner: StageRunner) -> TurnSpan:
-        ended = time.monotonic_ns()
-        return TurnSpan(
-            turn.device, turn.stage, turn.kind, turn.batch, began, ended, runner.alive, own_bytes() - self._empty_bytes
-        )
-
-
-def _shared_options(settings: SessionSettings) -> Any:
-    """Options of a session that uses the process's arena, so that what one session frees the next can take."""
-    options = stage_options(settings)
-    use_shared_arena(options)
-    return options
-
-
-def own_bytes() -> int:
-    """What this process holds for itself, resident; files that it maps, the object store's among them, left out."""
-    return status_bytes().get("RssAnon") or psutil.Process().memory_info().rss
-
-
-@contextlib.contextmanager
-def cluster(options: ClusterOptions, devices: int) -> Iterator[ModuleType]:
-    """Join a cluster, or start one on this machine, for the time of the block; no dashboard, no usage statistics.
-
-    Raises:
-        ConfigError: a cluster on this machine lacks a resource that is asked for.
-        MissingDependency: Ray is not installed.
-        RuntimeFailure: there is no cluster at the address, or Ray does not start.
-    """
-    ray = import_ray()
-    processors = devices if options.address is not None else _processors(options, devices)
-    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.CRITICAL, "configure_logging": True}
-    try:
-        if options.address is not None:
-            _knock(options.address)
-        with _without_native_lines():
-            if options.address is not None:
-                ray.init(address=options.address, **quiet)
-            else:
-                ray.init(address="local", num_cpus=processors, include_dashboard=False, **quiet)
-    except Exception as error:
-        where = "a local cluster" if options.address is None else f"the cluster at {options.address}"
-        line = next(iter(str(error).strip().splitlines()), type(error).__name__)
-        raise RuntimeFailure(
-            f"{where} does not answer: {line}; check --address, and that "
-            "Ray's own settings here, such as its token, are those of the cluster"
-        ) from None
-    try:
-        yield ray
-    finally:
-        ray.shutdown()
-
-
-@contextlib.contextmanager
-def _without_native_lines() -> Iterator[None]:
-    """Nothing reaches our stderr during the block: Ray's library writes a line there for each try to join."""
-    sys.stderr.flush()
-    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, 2)
-    try:
-        yield
-    finally:
-        os.dup2(kept, 2)
-        os.close(kept)
-        os.close(nowhere)
-
-
-def _knock(address: str) -> None:
-    """Whether somebody listens at an address with a port; Ray itself would ask for a minute.
-
-    Raises:
-        OSError: nobody does.
-    """
-    host, _, port = address.removeprefix("ray://").rpartition(":")
-    if host and port.isdigit():
-        socket.create_connection((host, int(port)), CONNECT_SECONDS).close()
-
-
-def _processors(options: ClusterOptions, devices: int) -> int:
-    """How many a cluster of this machine alone is said to have: as many as the actors take.
-
-    Raises:
-        ConfigError: a resource that such a cluster has not.
-    """
-    if custom := [name for name in options.resources if name not in ("cpu", "gpu")]:
-        raise ConfigError(f"--resource {custom[0]}: a cluster of this machine has no such resource; give --address")
-    return math.ceil(devices * options.resources.get("cpu", 1))
 
 
 def run_on_cluster(
@@ -296,8 +108,10 @@ class _Driver:
         stage = self._plan.stages[turn.stage - 1]
         actor = self._actors[stage.device]
         if turn.kind == "U":
-            ref = actor.update.remote(turn, self._request.batches, dict(self._request.chosen))
-            self._states.setdefault(turn.block, {})[turn.stage] = ref
+            chosen = dict(self._request.chosen)
+            state, result = actor.update.options(num_returns=2).remote(turn, self._request.batches, chosen)
+            self._states.setdefault(turn.block, {})[turn.stage] = state
+            self._results.setdefault(turn.block, []).append((turn, result))
             return
         if turn.kind == "F":
             fed = self._request.feed(turn.batch)

@@ -5,7 +5,6 @@ of the noise is in the docstring of `measure_resident`.
 """
 
 import contextlib
-import ctypes
 import gc
 import mmap
 import tempfile
@@ -20,6 +19,7 @@ import msgspec
 
 from remat_cli.core.resident import ProcessTrace
 from remat_cli.runtime._ort import Advance, Array, PackedArray, run_session, runtime_errors, unpack
+from remat_cli.runtime.heap import return_free_memory
 from remat_cli.runtime.session import SessionSettings, open_session
 
 STATUS: Final = Path("/proc/self/status")
@@ -215,14 +215,8 @@ def ready(packed: Sequence[PackedArray], settings: SessionSettings) -> tuple[dic
     with runtime_errors("ONNX Runtime fails to run a tiny model"):
         run_session(session, {"x": np.ones(1, np.float32)})
     gc.collect()
-    _return_free_memory()
+    return_free_memory()
     return feeds, session
-
-
-def _return_free_memory() -> None:
-    """Let the allocator give free memory back to the system, where it can be asked to."""
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).malloc_trim(0)
 
 
 def held_runs(session: Any, feeds: Mapping[str, Array], held: int) -> Generator[None, None, None]:

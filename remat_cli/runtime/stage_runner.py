@@ -6,15 +6,19 @@ versions of the weights: blocks of micro-batches take turns with them, and each 
 
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
+
+import numpy as np
 
 from remat_cli.base.errors import ModelError, RuntimeFailure
 from remat_cli.core.pipeline_file import SessionFile, StageFile
-from remat_cli.runtime._ort import Array, run_session, runtime_errors, typed_array
+from remat_cli.runtime._ort import Array, run_into, runtime_errors, type_of, typed_array
 from remat_cli.runtime.array_file import read_arrays
 from remat_cli.runtime.session import SessionSettings, open_session, session_options
 
 Arrays = dict[str, Array]
+NOWHERE: Mapping[str, Array] = MappingProxyType({})
 
 
 class StageRunner:
@@ -33,15 +37,17 @@ class StageRunner:
         """
         self.stage = stage
         self._is_late = is_late
-        self._sessions = {
-            session.file: open_session(folder / session.file, settings, options())
-            for session in (stage.forward, stage.backward, stage.update)
-            if session is not None
-        }
+        ways = [each for each in (stage.forward, stage.backward) if each is not None]
+        self._sessions = {each.file: open_session(folder / each.file, settings, options()) for each in ways}
+        if stage.update is not None:
+            file = stage.update.file
+            self._sessions[file] = open_session(folder / file, settings, _lasting_options(settings))
         self._types = {i.name: i.type for session in self._sessions.values() for i in session.get_inputs()}
         self._needed = {*stage.goes_back, *(stage.backward.reads if stage.backward else ())}
         self._kept: dict[int, Arrays] = {}
         self._sums: Arrays = {}
+        self._at_hand: Arrays = {}
+        self._places = self._gradient_places()
         self.load({} if stage.first is None else read_arrays(folder / stage.first))
 
     def load(self, state: Mapping[str, Array]) -> None:
@@ -97,26 +103,52 @@ class StageRunner:
     def backward(self, batch: int, returned: Mapping[str, Array]) -> tuple[Arrays, Arrays]:
         """Run the backward of a micro-batch and add its gradients up; returns what goes back, and what comes out."""
         here = {**self._kept.pop(batch, {}), **returned}
-        made = {} if self.stage.backward is None else self._run(self.stage.backward, here)
+        into = {name: self._place(name) for name in self._places}
+        made = {} if self.stage.backward is None else self._run(self.stage.backward, here, into)
         here |= made
         for name in self.stage.gradients:
-            self._sums[name] = self._sums[name] + here[name] if name in self._sums else here[name]
+            if name in self._sums:
+                np.add(self._sums[name], here[name], out=self._sums[name])
+            else:
+                self._sums[name] = into[name] if name in into else np.array(here[name])
         return _chosen(here, self.stage.goes_back), made
 
     def update(self, batches: int, chosen: Mapping[str, Array]) -> None:
         """Update the weights with the mean of the gradients of a block, at the caller's chosen settings."""
         if self.stage.update is None:
             return
-        means: Arrays = {}
-        for name in self.stage.gradients:  # one by one, so that sums and means are never both there as a whole
-            total = self._sums.pop(name)
-            means[name] = (total / total.dtype.type(batches)).astype(total.dtype, copy=False)
+        means, self._sums, self._at_hand = self._sums, {}, {}
+        for total in means.values():
+            np.divide(total, total.dtype.type(batches), out=total)
         newest = self._versions[1]
+        self._versions = [newest, newest]  # nobody needs the older one any more: its place is for what is made now
         made = self._run(self.stage.update, {**self._moving, **newest, **means, **chosen})
         fresh = {state: made[output] for state, output in self.stage.next_of.items()}
         self._updates += 1
         self._moving |= {name: array for name, array in fresh.items() if name not in self.stage.weights}
-        self._versions = [newest, {name: fresh.get(name, newest[name]) for name in self.stage.weights}]
+        latest = {name: fresh.get(name, newest[name]) for name in self.stage.weights}
+        self._versions = [newest if self._is_late else latest, latest]
+
+    def _gradient_places(self) -> dict[str, tuple[tuple[int, ...], np.dtype[Any]]]:
+        """Shapes and types of gradients that nobody but this runner reads.
+
+        They are written where they stay: among what comes and goes in an arena, they would leave gaps.
+        """
+        stage = self.stage
+        if stage.backward is None:
+            return {}
+        mine = {*stage.gradients} - {*stage.goes_back}
+        made = self._sessions[stage.backward.file].get_outputs()
+        return {each.name: (tuple(each.shape), type_of(each)) for each in made if each.name in mine}
+
+    def _place(self, name: str) -> Array:
+        """Where the gradient goes: of the first micro-batch to the sum, of another beside it."""
+        shape, dtype = self._places[name]
+        if name not in self._sums:
+            return np.empty(shape, dtype)
+        if name not in self._at_hand:
+            self._at_hand[name] = np.empty(shape, dtype)
+        return self._at_hand[name]
 
     @property
     def alive(self) -> int:
@@ -126,9 +158,9 @@ class StageRunner:
     def _forward_states(self) -> Arrays:
         return _chosen(self._moving, self.stage.forward_states.values())
 
-    def _run(self, session: SessionFile, here: Mapping[str, Array]) -> Arrays:
+    def _run(self, session: SessionFile, here: Mapping[str, Array], into: Mapping[str, Array] = NOWHERE) -> Arrays:
         with runtime_errors(f"ONNX Runtime fails to run {session.file}"):
-            return run_session(self._sessions[session.file], _chosen(here, session.reads))
+            return run_into(self._sessions[session.file], _chosen(here, session.reads), into)
 
 
 OLDER = "#older"
@@ -139,6 +171,13 @@ def stage_options(settings: SessionSettings) -> Any:
     """Options of a session that runs in turn with others: its threads sleep as soon as a run ends."""
     options = session_options(settings)
     options.add_session_config_entry("session.force_spinning_stop", "1")
+    return options
+
+
+def _lasting_options(settings: SessionSettings) -> Any:
+    """Options of a session whose outputs stay for long: they would leave gaps among what comes and goes in an arena."""
+    options = stage_options(settings)
+    options.enable_cpu_mem_arena = False
     return options
 
 

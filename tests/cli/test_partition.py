@@ -223,7 +223,7 @@ def test_a_trace_shows_each_turn(remat, steps, tmp_path):
     words = ("run", cut(steps, "digits", 3), "--local", "--trace", tmp_path / "t.json", *ONE_THREAD)
     assert remat(*words)[0] == 0
     events = json.loads((tmp_path / "t.json").read_text())["traceEvents"]
-    assert sum(event["ph"] == "X" for event in events) == 3 * 4 * 2
+    assert sum(event["ph"] == "X" for event in events) == 3 * (4 * 2 + 1)
 
 
 def test_the_picture_is_drawn(remat, tmp_path):
