@@ -48,7 +48,7 @@ def wiring_of(node: ir.Node) -> Wiring:
 
 def captured_values(node: ir.Node) -> tuple[ir.Value, ...]:
     """Values from outside that the subgraphs of a node read, each once."""
-    bodies = _bodies(node)
+    bodies = subgraphs(node)
     if not bodies:
         return ()
     inside: set[ir.Value] = set()
@@ -58,14 +58,15 @@ def captured_values(node: ir.Node) -> tuple[ir.Value, ...]:
         for inner in ir.traversal.RecursiveGraphIterator(body):
             inside.update(inner.outputs)
             read.update(dict.fromkeys(value for value in inner.inputs if value is not None))
-            for nested in _bodies(inner):
+            for nested in subgraphs(inner):
                 inside.update((*nested.inputs, *nested.initializers.values()))
                 read.update(dict.fromkeys(nested.outputs))
         read.update(dict.fromkeys(body.outputs))
     return tuple(value for value in read if value not in inside)
 
 
-def _bodies(node: ir.Node) -> list[ir.Graph]:
+def subgraphs(node: ir.Node) -> list[ir.Graph]:
+    """The graphs that a node has as attributes."""
     bodies: list[ir.Graph] = []
     for attribute in node.attributes.values():
         if attribute.type == ir.AttributeType.GRAPH:

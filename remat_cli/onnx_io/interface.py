@@ -8,7 +8,7 @@ import onnx_ir as ir
 from remat_cli.base.errors import ModelError
 from remat_cli.core.graph import TensorType
 from remat_cli.core.program import InputSpec, Reader, WeightUse
-from remat_cli.onnx_io.default_order import captured_values
+from remat_cli.onnx_io.default_order import captured_values, subgraphs
 
 RUNTIME_NAMES: Mapping[ir.DataType, str] = {
     ir.DataType.FLOAT: "float",
@@ -139,6 +139,8 @@ CAPTURED = -1  # input number of a weight that a subgraph reads
 def weight_uses(model: ir.Model) -> tuple[WeightUse, ...]:
     """Every initialiser of the main graph with the ops that read it; model outputs count as readers that pack nothing.
 
+    Ops of a subgraph count as those around it do: the runtime packs weights for them too. It does not for ops of a
+    subgraph in a subgraph.
     Sizes are in bytes, as in the file.
     """
     readers: dict[str, list[Reader]] = {name: [] for name in model.graph.initializers}
@@ -148,11 +150,22 @@ def weight_uses(model: ir.Model) -> tuple[WeightUse, ...]:
                 readers[value.name].append(Reader(node.domain, node.op_type, index))
         for value in captured_values(node):
             if value.name in readers:
-                readers[value.name].append(Reader(node.domain, node.op_type, CAPTURED))
+                readers[value.name] += _inner_readers(node, value)
     for value in model.graph.outputs:
         if value.name in readers:
             readers[value.name].append(Reader("", "", CAPTURED))
     return tuple(_use(value, tuple(readers[name])) for name, value in model.graph.initializers.items())
+
+
+def _inner_readers(node: ir.Node, value: ir.Value) -> list[Reader]:
+    """The ops of a node's subgraphs that read a value from outside, as `weight_uses` counts them."""
+    found: list[Reader] = []
+    for body in subgraphs(node):
+        for inner in body:
+            found += [Reader(inner.domain, inner.op_type, at) for at, read in enumerate(inner.inputs) if read is value]
+            found += [Reader(inner.domain, inner.op_type, CAPTURED)] if value in captured_values(inner) else []
+        found += [Reader(node.domain, node.op_type, CAPTURED)] if value in body.outputs else []
+    return found
 
 
 def _use(value: ir.Value, readers: tuple[Reader, ...]) -> WeightUse:

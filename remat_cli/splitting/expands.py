@@ -1,20 +1,23 @@
-"""Leaving out ops that repeat a tensor for readers that would repeat it themselves, such as masks for all heads."""
+"""Leaving out ops that repeat a tensor or a number for readers that would do so themselves, such as masks."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
+import numpy as np
 import onnx_ir as ir
 
 from remat_cli.core.sizes import Dim
 
+PREFIX = "remat/repeated/"
+REPEATERS = {"Expand", "ConstantOfShape"}
 LOGIC = {"And", "Or", "Xor", "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"}
 BROADCASTERS = frozenset({"Add", "Sub", "Mul", "Div", "Min", "Max", "Where"} | LOGIC)
 """Ops that read a number again for each place, with the bits that they have for a tensor of copies."""
 
 
 def without_expands(model: ir.Model, dims: Mapping[str, tuple[Dim, ...]]) -> ir.Model:
-    """The model without the Expands that its ops do not need, for any size; itself where it has none.
+    """The model without the Expands and tensors of one number that its ops do not need, for any size; maybe itself.
 
     `dims` are the dimensions of tensors for all sizes. An op that reads such a tensor reads what was expanded, if
     another input has the shape of its result.
@@ -23,14 +26,37 @@ def without_expands(model: ir.Model, dims: Mapping[str, tuple[Dim, ...]]) -> ir.
         return model
     lean = model.clone()
     for node in [node for node in lean.graph if _is_needless(node, lean, dims)]:
+        repeated = node.inputs[0] if node.op_type == "Expand" else _filling(lean.graph, node)
         for user, at in list(node.outputs[0].uses()):
-            user.replace_input_with(at, node.inputs[0])
+            user.replace_input_with(at, repeated)
         lean.graph.remove(node, safe=True)
+    drop_unread(lean.graph)
     return lean
 
 
+def drop_unread(graph: ir.Graph) -> None:
+    """Take out ops whose results nothing reads any more."""
+    kept = set(graph.outputs)
+    for node in reversed(graph):
+        if not any(value.uses() or value in kept for value in node.outputs):
+            graph.remove(node, safe=True)
+
+
+def _filling(graph: ir.Graph, node: ir.Node) -> ir.Value:
+    """The number that a ConstantOfShape repeats."""
+    given = node.attributes.get("value")
+    array = np.zeros(1, np.float32) if given is None else given.as_tensor().numpy()
+    name = f"{PREFIX}{node.name}"
+    if name not in graph.initializers:
+        tensor = ir.tensor(array.reshape(()), name=name)
+        weight = ir.Value(name=name, type=ir.TensorType(tensor.dtype), shape=ir.Shape([]))
+        weight.const_value = tensor
+        graph.register_initializer(weight)
+    return graph.initializers[name]
+
+
 def _is_needless(node: ir.Node, model: ir.Model, dims: Mapping[str, tuple[Dim, ...]]) -> bool:
-    if (node.domain, node.op_type) != ("", "Expand") or node.outputs[0] in model.graph.outputs:
+    if node.domain or node.op_type not in REPEATERS or node.outputs[0] in model.graph.outputs:
         return False
     users = [user for user, _ in node.outputs[0].uses()]
     return all(user.graph is model.graph and _repeats(user, node.outputs[0], dims) for user in users)

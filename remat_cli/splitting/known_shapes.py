@@ -13,6 +13,7 @@ import onnx_ir as ir
 
 from remat_cli.core.sizes import Dim
 from remat_cli.onnx_io.interface import dims_of
+from remat_cli.splitting.expands import drop_unread
 
 PREFIX = "remat/shape/"
 COPIED, REST = 0, -1
@@ -30,7 +31,7 @@ def with_known_shapes(model: ir.Model, dims: Mapping[str, tuple[Dim, ...]]) -> i
         shape = _written_down(node, dims)
         if shape is not None:
             node.replace_input_with(1, _weight(plain.graph, shape))
-    _drop_unread(plain.graph)
+    drop_unread(plain.graph)
     return plain
 
 
@@ -63,10 +64,3 @@ def _weight(graph: ir.Graph, shape: Sequence[int]) -> ir.Value:
         weight.const_value = tensor
         graph.register_initializer(weight)
     return graph.initializers[name]
-
-
-def _drop_unread(graph: ir.Graph) -> None:
-    kept = set(graph.outputs)
-    for node in reversed(graph):
-        if not any(value.uses() or value in kept for value in node.outputs):
-            graph.remove(node, safe=True)

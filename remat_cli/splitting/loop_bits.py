@@ -40,6 +40,8 @@ BY_ROWS: frozenset[Rule] = frozenset({pointwise.choice, pointwise.power})
 """Rules that say the same for all tiles of two rows and more."""
 BY_EXTENT: frozenset[Rule] = BY_ROWS | {matrix.matmul, matrix.gemm, shape.reshape}
 """Rules that depend on how long a tile is, not on where it begins."""
+PRODUCTS: frozenset[Rule] = frozenset({matrix.matmul, matrix.gemm})
+MOST_NUMBERS = 64  # of constants that are told apart by value, not by name
 MOST_ASKED = 200_000  # tiles that rules are asked for; a family of more sizes is not proved
 
 
@@ -67,9 +69,10 @@ class Tiling:
 
 def refused_size(sized: SizedView, region: LoopRegion, tiling: Tiling, family: SizeFamily) -> Mapping[str, int] | None:
     """A size at which some tile may have other bits than the whole; None: for no size of the family."""
-    for op in _kinds(sized, region):
-        rule = RULES[sized.view.ops[op].key]
-        if rule in FREE or (rule in BY_ROWS and tiling.least > 1):
+    for op in kinds_of(sized, region).values():
+        view = sized.view.ops[op]
+        rule = RULES[view.key]
+        if rule in FREE or (rule in BY_ROWS and tiling.least > 1) or _is_against_weights(view):
             continue
         refused = _refused(_SizedOp.of(sized, region, op), tiling, family)
         if refused is not None:
@@ -77,14 +80,36 @@ def refused_size(sized: SizedView, region: LoopRegion, tiling: Tiling, family: S
     return None
 
 
-def _kinds(sized: SizedView, region: LoopRegion) -> list[int]:
-    """Ops of the region that rules look at alike, one of each."""
+def kinds_of(sized: SizedView, region: LoopRegion) -> dict[object, int]:
+    """Ops of the region that rules look at alike, one of each; regions of the same kinds have the same proof."""
     known: dict[object, int] = {}
     for op in sorted(region.ops):
-        view = sized.view.ops[op]
-        attributes = {name: str(value.value) for name, value in view.node.attributes.items()}
-        known.setdefault((view.key, view.inputs, view.outputs, view.weights, str(attributes)), op)
-    return list(known.values())
+        known.setdefault((_kind(sized.view.ops[op]), _SizedOp.of(sized, region, op).place), op)
+    return known
+
+
+def _kind(view: OpView) -> object:
+    """All that a rule may look at but the shapes."""
+    attributes = {name: str(value.value) for name, value in view.node.attributes.items()}
+    is_product = RULES[view.key] in PRODUCTS
+    constants = tuple(() if is_product else _constant(view, position) for position in range(len(view.inputs)))
+    return view.key, view.opset, view.weights, str(attributes), constants
+
+
+def _constant(view: OpView, position: int) -> object:
+    """A constant as far as rules may tell it from another: its numbers, or which one it is where they are many."""
+    array = view.constant(position)
+    if array is None:
+        return None
+    if array.size <= MOST_NUMBERS:
+        return str(array.dtype), array.shape, array.tobytes()
+    value = view.node.inputs[position]
+    return None if value is None or RULES[view.key] in FREE else value.name
+
+
+def _is_against_weights(view: OpView) -> bool:
+    """Whether an op is a product with one constant matrix, which is packed alike for any number of rows."""
+    return RULES[view.key] in PRODUCTS and view.weights[1] and len(view.input_shape(1)) == 2
 
 
 @dataclass(frozen=True)
@@ -96,6 +121,11 @@ class _SizedOp:
     outputs: tuple[tuple[Dim, ...] | None, ...]
     axis: int
     length: Dim
+
+    @property
+    def place(self) -> object:
+        """What the proof for it depends on beside the op."""
+        return self.inputs, self.outputs, self.axis, self.length
 
     @classmethod
     def of(cls, sized: SizedView, region: LoopRegion, op: int) -> _SizedOp:

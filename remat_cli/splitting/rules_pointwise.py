@@ -85,10 +85,18 @@ def first_input(op: OpView, slab: Slab) -> Sliced | None:
     return of_first(op, slab, slab)
 
 
+CONVERTED_ALIKE = frozenset({ir.DataType.INT32, ir.DataType.INT64})
+
+
 def conversion(op: OpView, slab: Slab) -> Sliced | None:
-    """Cast, but not from floats to integers: numbers out of range are converted one way in blocks, another alone."""
+    """Cast; from floats to integers only where processors convert one number as they convert many.
+
+    That is so for signed ones of 32 and 64 bits. Numbers out of range become others in blocks than alone elsewhere.
+    """
     source, target = _element_type(op, 0), ir.DataType(op.integer("to", 0))
-    if source is None or ir.DataType.STRING in (source, target) or (source.is_floating_point() and target.is_integer()):
+    if source is None or ir.DataType.STRING in (source, target):
+        return None
+    if source.is_floating_point() and target.is_integer() and target not in CONVERTED_ALIKE:
         return None
     return first_input(op, slab)
 

@@ -29,7 +29,7 @@ from remat_cli.runtime.likeness import have_same_bits
 from remat_cli.splitting.expands import without_expands
 from remat_cli.splitting.known_shapes import with_known_shapes
 from remat_cli.splitting.learn_dims import learn_dims
-from remat_cli.splitting.loop_bits import Tiling, refused_size
+from remat_cli.splitting.loop_bits import Tiling, kinds_of, refused_size
 from remat_cli.splitting.loop_estimate import LoopEstimate
 from remat_cli.splitting.loop_regions import LoopRegion, SizedView, find_loops
 from remat_cli.splitting.loops import looped
@@ -152,12 +152,15 @@ class FamilyPlanner:
         peak = self.question.baseline.peak
         sizes = sorted({size for size in self.sized.sizes.values() if size >= LEAST_SHARE * peak}, reverse=True)
         for least_bytes in sizes:
-            regions = find_loops(self.sized, least_bytes)
+            regions, before = find_loops(self.sized, least_bytes), None
             tiles = 2
             while regions and tiles <= MOST_TILES:
                 rung = self._rung(regions, tiles)
+                if rung is not None and before is not None and rung.tilings == before.tilings:
+                    break  # more tiles are too short for their bits to be proved
                 if rung is not None and rung.peak_bytes < peak:
                     yield rung
+                before = rung
                 tiles *= 2
 
     def _rung(self, regions: Sequence[LoopRegion], tiles: int) -> _Rung | None:
@@ -181,11 +184,22 @@ class FamilyPlanner:
         length = self._length(region)
         rows = -(-length // tiles)
         rows = -(-rows // ROW_STEP) * ROW_STEP if rows >= ROW_STEP else rows
-        key = (frozenset(region.ops), region.length, rows)
+        key = (self._kind(region), rows)
         if key not in self._proofs:
             is_refused = rows >= length or refused_size(self.sized, region, Tiling(rows), self._family) is not None
             self._proofs[key] = not is_refused
         return Tiling(rows) if self._proofs[key] else None
+
+    def _kind(self, region: LoopRegion) -> object:
+        """What regions have in common whose proofs are the same, such as those of all layers."""
+        ops = frozenset(region.ops)
+        if ops not in self._kinds:
+            self._kinds[ops] = region.length, frozenset(kinds_of(self.sized, region))
+        return self._kinds[ops]
+
+    @cached_property
+    def _kinds(self) -> dict[frozenset[int], object]:
+        return {}
 
     @cached_property
     def _proofs(self) -> dict[object, bool]:

@@ -11,10 +11,12 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import onnx
+import onnx_ir as ir
 import pytest
 from onnx import TensorProto, helper
 
 from remat_cli.core.program import InputSpec, Reader, WeightUse
+from remat_cli.onnx_io.interface import weight_uses
 from remat_cli.onnx_io.packed import packed_weights
 from remat_cli.runtime._ort import runtime_dtype
 from remat_cli.runtime.feeds import make_feeds
@@ -170,11 +172,31 @@ for model in (sys.argv[3], *sys.argv[3:]):  # once to warm up
 """
 
 
+def save_in_loop(path: Path) -> tuple[Path, tuple[WeightUse, ...]]:
+    """A product in the body of a loop, with a weight from right outside, as the product sees it."""
+    port, node = helper.make_tensor_value_info, helper.make_node
+    weights = [
+        weight("w", np.random.default_rng(0).standard_normal(SQUARE).astype(np.float32)),
+        weight("n", np.array(3)),
+    ]
+    state = [[port(f"{name}{at}", kind, shape) for name, kind, shape in STATE] for at in (0, 1)]
+    body = [node("MatMul", ["x", "w"], ["y1"], name="op"), node("Identity", ["go0"], ["go1"])]
+    inner = helper.make_graph(body, "body", [port("i", TensorProto.INT64, []), *state[0]], state[1])
+    loop = node("Loop", ["n", "", "x"], ["y"], name="loop", body=inner)
+    save_model(path, [loop], [value("x", FLOAT, (8, N))], untyped("y"), weights)
+    return path, weight_uses(ir.load(path))
+
+
+STATE = (("go", TensorProto.BOOL, []), ("y", FLOAT, [8, N]))
+
+
 @pytest.mark.skipif(sys.platform != "linux" or shutil.which("gcc") is None, reason="needs gcc and LD_PRELOAD")
 def test_kept_weight_bytes_are_what_the_heap_holds(tmp_path):
     source, library = Path(__file__).with_name("memcount.c"), tmp_path / "memcount.so"
     subprocess.run(["gcc", "-O2", "-shared", "-fPIC", "-o", str(library), str(source)], check=True)
+    given = CASES | {"in a loop": CASES["MatMul"]}
     cases = [save_case(tmp_path / f"{number}.onnx", case) for number, case in enumerate(CASES.values())]
+    cases.append(save_in_loop(tmp_path / "loop.onnx"))
     root = str(Path(__file__).resolve().parents[2])
     done = subprocess.run(
         [sys.executable, "-c", LOADED, root, str(library), *(str(path) for path, _ in cases)],
@@ -184,7 +206,7 @@ def test_kept_weight_bytes_are_what_the_heap_holds(tmp_path):
         check=True,
     )
     session_bytes = 128 * 1024  # a session of one op without weights needs 60 to 100 KiB
-    for counted, (path, uses), (name, case) in zip(done.stdout.split()[1:], cases, CASES.items(), strict=True):
+    for counted, (path, uses), (name, case) in zip(done.stdout.split()[1:], cases, given.items(), strict=True):
         kept = kept_weight_bytes(uses, packed_bytes(path, case))
         assert 0 <= int(counted) - kept < session_bytes, name
 

@@ -52,6 +52,28 @@ def test_bits_stay(op_type, swap):
         assert whole.tobytes() == same.tobytes(), seq
 
 
+@pytest.mark.parametrize("op_type", ["Min", "Max", "Add", "Where"])
+def test_a_tensor_of_one_number_is_that_number(op_type):
+    """T5 takes the least of its buckets and such a tensor, of the shape of all pairs of positions."""
+    model = expanding(op_type)
+    made, at = next(node for node in model.graph if node.op_type == "Expand"), 1
+    filling = ir.AttrTensor("value", ir.tensor(np.array([0.3], np.float32)))
+    full = ir.Node("", "ConstantOfShape", [made.inputs[at]], [filling], num_outputs=1, name="full")
+    full.outputs[0].name = "full"
+    model.graph.insert_before(made, full)
+    made.outputs[0].replace_all_uses_with(full.outputs[0])
+    model.graph.remove(made, safe=True)
+    lean = without_expands(model, DIMS | {"full": WHOLE})
+    assert "ConstantOfShape" not in [node.op_type for node in lean.graph]
+    sessions = [ort.InferenceSession(ir.to_proto(each).SerializeToString()) for each in (model, lean)]
+    rng = np.random.default_rng(0)
+    for seq in (1, 2, 7, 64, 129):
+        feeds = {"x": rng.standard_normal((3, seq, seq)).astype(np.float32), "mask": np.zeros((1, 1, seq), np.float32)}
+        feeds |= {"flag": rng.random((1, seq, seq)) > 0.5} if op_type == "Where" else {}
+        whole, same = (session.run(None, feeds)[0] for session in sessions)
+        assert whole.tobytes() == same.tobytes(), seq
+
+
 @pytest.mark.parametrize(
     ("op_type", "dims"),
     [

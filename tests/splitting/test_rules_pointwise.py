@@ -198,9 +198,22 @@ def test_conversions():
     floats = values(*SIZES)
     for target in (1, 9, 10, 11):
         assert exact_axes(OneOp("Cast", (floats,), {"to": target}), 4) == [0, 1, 2, 3]
-    for target in (2, 6, 7):
+    for target in (2, 12, 13):
         assert exact_axes(OneOp("Cast", (floats,), {"to": target}), 4) == []
+    for target in (2, 6, 7):
         assert exact_axes(OneOp("Cast", (np.arange(-300, 300).reshape(20, 30),), {"to": target}), 2) == [0, 1]
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.float64, np.float16])
+@pytest.mark.parametrize("target", [6, 7])
+def test_conversions_of_what_integers_cannot_hold(kind, target):
+    """The logarithm of nought among them, of which T5 makes a position."""
+    rng = np.random.default_rng(0)
+    odd = np.array([np.nan, np.inf, -np.inf, -0.0, 3e9, -3e9, 1e30, -1e30, 2.0**31, 2.0**63, -(2.0**63), 0.9, -0.9])
+    with np.errstate(over="ignore"):
+        drawn = rng.standard_normal((37, 61)) * 10.0 ** rng.integers(-3, 20, (37, 61))
+        mixed = np.where(rng.random((37, 61)) < 0.5, rng.choice(odd, (37, 61)), drawn).astype(kind)
+    assert exact_axes(OneOp("Cast", (mixed,), {"to": target}), 2) == [0, 1]
 
 
 def test_dropout_that_passes_its_input_on():
