@@ -45,7 +45,6 @@ HEAD = (
     "bits equal",
     "tiled regions",
     "predicted +%",
-    "seconds",
     "what stays whole, or is in the way",
 )
 OUTCOMES = {0: "held", 4: "not found", 3: "impossible", 5: "FAILED"}
@@ -168,7 +167,6 @@ def _cells(row: Row) -> list[str]:
         {True: "yes", False: "NO", None: ""}[row["bits_equal"]],
         str(row["regions"]),
         text(row["overhead_percent"]),
-        text(row["seconds"]),
         (row["obstacle"] or "") if row["exit_code"] else ", ".join(whole[:2]) + more,
     ]
 
