@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 # `make setup EXTRAS=cpu,svg,dev,cluster` adds Ray, whose tests are skipped without it.
 EXTRAS ?= cpu,svg,dev
 .DEFAULT_GOAL := help
-.PHONY: help setup demo picture test test-slow check fmt lint types models schema docs wheel bench-models bench-split bench-train bench-train-curves bench-devices bench-placement bench-classics bench-gpu test-gpu bench-webgpu bench-eager bench-paging bench-real bench-real-models bench-process bench-callers fuzz fuzz-quick mutation bench-instances bench-quick bench-solvers bench-scale lock clean bench-pipelines setup-webgpu test-webgpu bench-any-size
+.PHONY: help setup demo picture test test-slow check fmt lint types models schema docs wheel bench-models bench-split bench-train bench-train-curves bench-devices bench-placement bench-classics bench-gpu test-gpu bench-webgpu bench-eager bench-paging bench-real bench-real-models bench-process bench-callers fuzz fuzz-quick mutation bench-instances bench-quick bench-solvers bench-scale lock clean bench-pipelines setup-webgpu test-webgpu bench-any-size bench-max-tensor
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "%-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -147,7 +147,7 @@ setup-webgpu: $(WEBGPU_STAMP) $(VULKAN_DRIVER)  ## WebGPU without a GPU (Debian)
 	@echo "export ORT_WEBGPU_EP_ALLOW_SOFTWARE_ADAPTER=1 VK_DRIVER_FILES=$(CURDIR)/$(VULKAN_DRIVER)"
 
 test-webgpu: setup-webgpu  ## tests on WebGPU, a minute
-	ORT_WEBGPU_EP_ALLOW_SOFTWARE_ADAPTER=1 VK_DRIVER_FILES=$(CURDIR)/$(VULKAN_DRIVER) $(WEBGPU_VENV)/bin/python -m pytest -m webgpu tests/webgpu
+	ORT_WEBGPU_EP_ALLOW_SOFTWARE_ADAPTER=1 VK_DRIVER_FILES=$(CURDIR)/$(VULKAN_DRIVER) $(WEBGPU_VENV)/bin/python -m pytest -m 'webgpu and not slow' tests/webgpu
 
 bench-webgpu: setup-webgpu  ## plans on the CPU and WebGPU, run and counted below the provider, a quarter of an hour
 	ORT_WEBGPU_EP_ALLOW_SOFTWARE_ADAPTER=1 VK_DRIVER_FILES=$(CURDIR)/$(VULKAN_DRIVER) $(WEBGPU_VENV)/bin/python -m bench.webgpu --write
@@ -174,6 +174,9 @@ bench-real-models: $(REAL_STAMP)  ## export the models of the bench of record, i
 bench-real: $(STAMP) $(if $(wildcard $(REAL_MODELS)/*.onnx),,bench-real-models)  ## models that users run out of memory with, rows that are missing, hours
 	$(BIN)/python -m bench.real.measure --models $(REAL_MODELS) $(REAL)
 	$(BIN)/python -m bench.real.report
+
+bench-max-tensor: $(STAMP)  ## a cap per tensor on samples, zoo and the networks of the papers, rows that are missing, an hour
+	$(BIN)/python -m bench.max_tensor --write
 
 bench-any-size: $(STAMP)  ## encoders compiled for any length: peaks, times, bits, what stays resident; ten minutes
 	$(BIN)/python -m bench.any_size --write

@@ -72,6 +72,12 @@ def write_results(name: str, rows: Sequence[Row], table: str) -> None:
     (RESULTS / f"{name}.md").write_text(table)
 
 
+def read_rows(name: str) -> list[Row]:
+    """Rows of before."""
+    path = RESULTS / f"{name}.jsonl"
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.is_file() else []
+
+
 def table_lines(head: Sequence[str], cells: Sequence[Sequence[str]]) -> list[str]:
     """A table in Markdown."""
     return ["| " + " | ".join(line) + " |" for line in (head, ["---"] * len(head), *cells)]

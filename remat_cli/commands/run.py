@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 
 from remat_cli.base import progress as stages
-from remat_cli.base.errors import ConfigError
+from remat_cli.base.errors import ConfigError, RuntimeFailure
 from remat_cli.base.files import atomic_path, atomic_write, check_target
 from remat_cli.base.progress import Progress
 from remat_cli.commands.run_pipeline import run_pipeline
@@ -114,6 +114,8 @@ def run_plan(path: Path, options: RunOptions, settings: Settings, progress: Prog
         progress.stage(stages.RUNNING)
         caps = dict(zip(program.memories, program.budgets, strict=True)) if options.is_capped else {}
         seen = see_memory(program, feeds, settings.run_limit_seconds)
+        if seen.misplaced_op is not None:
+            raise RuntimeFailure(f"{seen.misplaced_op}, as the plan wants it: compile again")
         timed = time_runs(program, feeds, options.repeat, caps, progress.advance, settings.run_limit_seconds)
     if settings.output is not None:
         _save(settings.output, timed.storable)

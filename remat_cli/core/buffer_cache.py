@@ -49,3 +49,12 @@ def steady_bytes(cache: BufferCache, holds: Iterable[Hold], length: int) -> int:
         bucket[hold.start] += 1
         bucket[hold.end + 1] -= 1
     return sum(size * max(accumulate(bucket)) for size, bucket in changes.items())
+
+
+def most_bytes(holds: Iterable[Hold], length: int) -> int:
+    """The most that these buffers take at the same time, in a run of so many positions, where none is kept."""
+    changes = [0] * (length + 1)
+    for hold in holds:
+        changes[hold.start] += hold.size_bytes
+        changes[hold.end + 1] -= hold.size_bytes
+    return max(accumulate(changes))

@@ -1,5 +1,7 @@
 """Devices as the user names and describes them, what ops cost on each, and what a plan that spans several holds."""
 
+from typing import Literal
+
 import msgspec
 
 from remat_cli.core.spill import SpillSpec
@@ -160,13 +162,18 @@ class Reference(msgspec.Struct, frozen=True):
     time_ns: int | None
 
 
+Way = Literal["sessions", "one_session"]
+"""How a plan on several devices is run: a session wherever the device changes, or one that holds all ops."""
+
+
 class Placement(msgspec.Struct, frozen=True, kw_only=True):
     """The several devices of a plan. Steps number devices in the order of `profiles`.
 
     `budgets` are total bytes by memory; `peak_bytes` is what the cut plan needs of each, `memory_bytes` the same at
     each action of the run. `segments` are how many sessions it is cut into. `single` are the plans on one device, best
     first, for comparison. `energy_nj` is by device, where power is known. `session_bytes` is what sessions were seen to
-    hold of weights in each memory beyond what one session on the whole model holds, since each packs its own.
+    hold of weights in each memory beyond what one session on the whole model holds, since each packs its own. `way` is
+    how it is run: in `one_session` the schedule is in the order in which the runtime runs that, copies its own.
     """
 
     devices: tuple[DeviceSpec, ...]
@@ -180,3 +187,4 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True):
     single: tuple[Reference, ...] = ()
     energy_nj: dict[str, int] = {}
     session_bytes: dict[str, int] = {}
+    way: Way = "sessions"

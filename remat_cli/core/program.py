@@ -75,8 +75,9 @@ class SegmentFile(msgspec.Struct, frozen=True):
 class SessionAction(msgspec.Struct, frozen=True, tag="session"):
     """Run a segment on a device; `drops` are the values that nobody needs once it is over.
 
-    `workspace_bytes` is by op. `planned_ns` (start and end) and `planned_bytes` (the most that each memory holds
-    meanwhile) are what the plan says, `planned_ops_ns` the same of its ops.
+    `host_ops` are those of its ops that run on the host, as device `host_device`, and read `host_weights`; the runtime
+    copies by itself then. `workspace_bytes` is by op. `planned_ns` (start and end) and `planned_bytes` (the most that
+    each memory holds meanwhile) are what the plan says, `planned_ops_ns` the same of its ops.
     """
 
     device: int
@@ -86,6 +87,9 @@ class SessionAction(msgspec.Struct, frozen=True, tag="session"):
     planned_ns: Span = (0, 0)
     planned_bytes: tuple[int, ...] = ()
     planned_ops_ns: dict[str, Span] = {}
+    host_ops: tuple[str, ...] = ()
+    host_device: int = 0
+    host_weights: dict[str, WeightUse] = {}
 
 
 class CopyAction(msgspec.Struct, frozen=True, tag="copy"):
@@ -215,13 +219,15 @@ class SeenMemory(msgspec.Struct, frozen=True):
     `fixed_bytes` are weights in the form the runtime keeps and what the caller feeds, `packed_bytes` of these what
     sessions packed, each for itself. `action_bytes` is, by action and memory, the most that was held beyond: live
     tensors and the workspace that was measured when ops were profiled. `is_hidden` marks a memory with a device that
-    does not tell what its sessions hold inside: there it is what passes between sessions.
+    does not tell what its sessions hold inside: there it is what passes between sessions. `misplaced_op` says where
+    an op ran that is elsewhere in the plan.
     """
 
     fixed_bytes: tuple[int, ...]
     packed_bytes: tuple[int, ...]
     action_bytes: tuple[tuple[int, ...], ...]
     is_hidden: tuple[bool, ...]
+    misplaced_op: str | None = None
 
     @property
     def peak_bytes(self) -> tuple[int, ...]:

@@ -98,14 +98,12 @@ def cut_plan(
 def _cutter(
     problem: Problem, plan: Plan, opaque: Collection[int], given_ops: int, sizes: Sequence[int] | None
 ) -> "_Cutter":
-    newest = {instance.tensor: number for number, instance in enumerate(plan.instances)}
-    kept = frozenset(number for tensor, number in newest.items() if problem.tensors[tensor].kept)
     own = tuple(sizes or (t.size_bytes for t in problem.tensors))
     steps = plan.schedule.steps
     given = {n for n, step in enumerate(steps) if isinstance(step, Compute) and step.op < given_ops}
     born = tuple(number for number, instance in enumerate(plan.instances) if instance.birth not in given)
     fixed = held_bytes_of(problem, plan.schedule, given_ops)
-    return _Cutter(problem, plan, frozenset(opaque), given_ops, own, kept, born, fixed)
+    return _Cutter(problem, plan, frozenset(opaque), given_ops, own, kept_instances(problem, plan), born, fixed)
 
 
 def cut_at(
@@ -119,6 +117,12 @@ def cut_at(
     cutter = _cutter(problem, plan, (), 0, sizes)
     steps = [list(group) for group in groups]
     return cutter.cut(steps), tuple(cutter.inner_peak(group, exports=False) for group in steps)
+
+
+def kept_instances(problem: Problem, plan: Plan) -> frozenset[int]:
+    """The instances that the caller gets for model outputs: the newest of each."""
+    newest = {instance.tensor: number for number, instance in enumerate(plan.instances)}
+    return frozenset(number for tensor, number in newest.items() if problem.tensors[tensor].kept)
 
 
 def held_bytes_of(problem: Problem, schedule: Schedule, given_ops: int = 0) -> tuple[int, ...]:

@@ -90,6 +90,7 @@ class Verification(msgspec.Struct, frozen=True, kw_only=True):
     inputs; a provider that hides what it holds has None. Times are the least over `runs` turns of the plan and of the
     best plan on one device (`measured_single_time_ns`, by device), taken in turns. `rejected_time_ns` is what a plan on
     several devices took that was given up for this one, on one device, because it was not measured to be faster.
+    `misplaced_op` says which op of a shared session the runtime put elsewhere than the plan, by its own report.
     `paging` is about plans that page.
 
     `inferences` is how many runs of either model verification took, failed ones included.
@@ -138,6 +139,7 @@ class Verification(msgspec.Struct, frozen=True, kw_only=True):
     measured_single_time_ns: dict[str, int] = LEFT_OUT
     rejected_time_ns: int | None = LEFT_OUT
     runs: int = LEFT_OUT
+    misplaced_op: str | None = LEFT_OUT
     paging: PagingSeen = LEFT_OUT
 
     @property
@@ -233,7 +235,9 @@ class Verification(msgspec.Struct, frozen=True, kw_only=True):
             (seen is None or seen <= bytes_, f"memory '{name}' held {seen or 0:,} bytes, not the predicted {bytes_:,}")
             for name, (bytes_, seen) in self.peaks.items()
         )
+        misplaced = self.misplaced_op if applies(self.misplaced_op) else None
         return (
+            (misplaced is None, f"{misplaced}, as the plan wants it"),
             (self.are_outputs_kept, f"the outputs differ from those of {self.reference}"),
             (self.within_budget, "a measured peak is above its budget"),
             *overfull,

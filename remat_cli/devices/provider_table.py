@@ -9,6 +9,7 @@ import msgspec
 from remat_cli.base.errors import ConfigError
 from remat_cli.core.buffer_cache import BufferCache
 from remat_cli.core.profile import HOST_MEMORY, DeviceSpec
+from remat_cli.devices.mixing import Mixing
 
 SESSION_THREADS = "intra_op_num_threads"
 
@@ -52,9 +53,9 @@ class Provider(msgspec.Struct, frozen=True, kw_only=True):
     `session_config` are entries that its sessions need. `is_asynchronous`: a run returns before its ops are done, and
     only fetching a value waits for them. `shares_weights`: sessions can share a weight in its memory.
     `gives_outputs`: what a session makes there may outlive the call; else it is put into buffers of ours. `faults` are
-    told in plain words. `cache` is how it takes buffers in its memory, under its options as they are here. `libraries`
-    are file names of its provider library per operating system, `drivers` those of the driver that must be installed
-    first.
+    told in plain words. `cache` is how it takes buffers in its memory, under its options as they are here. `mixing` is
+    how one session keeps some ops on the host beside it (None: it cannot, or that was not seen). `libraries` are file
+    names of its provider library per operating system, `drivers` those of the driver that must be installed first.
     """
 
     name: str
@@ -76,6 +77,7 @@ class Provider(msgspec.Struct, frozen=True, kw_only=True):
     session_config: tuple[tuple[str, str], ...] = ()
     faults: tuple[Fault, ...] = ()
     cache: BufferCache | None = None
+    mixing: Mixing | None = None
     plugin: Plugin | None = None
     libraries: tuple[tuple[str, str], ...] = ()
     drivers: tuple[tuple[str, str], ...] = ()
@@ -163,6 +165,7 @@ PROVIDERS: Mapping[str, Provider] = MappingProxyType(
             memory="cuda",
             has_index=True,
             options=REPEATABLE_CUDA,
+            mixing=Mixing(layers_entry="session.layer_assignment_settings"),
             libraries=(
                 ("Linux", "libonnxruntime_providers_cuda.so"),
                 ("Windows", "onnxruntime_providers_cuda.dll"),
@@ -219,6 +222,7 @@ PROVIDERS: Mapping[str, Provider] = MappingProxyType(
             gives_outputs=False,
             faults=WEBGPU_FAULTS,
             cache=WEBGPU_CACHE,
+            mixing=Mixing(names_option="forceCpuNodeNames"),
             plugin=Plugin(
                 package="onnxruntime-ep-webgpu",
                 module="onnxruntime_ep_webgpu",

@@ -1,6 +1,6 @@
 """What a session takes and gives, with element types as ONNX Runtime has them, and which op reads which weight."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 import onnx_ir as ir
@@ -136,15 +136,14 @@ def port_of(value: ir.Value) -> Port:
 CAPTURED = -1  # input number of a weight that a subgraph reads
 
 
-def weight_uses(model: ir.Model) -> tuple[WeightUse, ...]:
+def weight_uses(model: ir.Model, left_out: Collection[str] = ()) -> tuple[WeightUse, ...]:
     """Every initialiser of the main graph with the ops that read it; model outputs count as readers that pack nothing.
 
     Ops of a subgraph count as those around it do: the runtime packs weights for them too. It does not for ops of a
-    subgraph in a subgraph.
-    Sizes are in bytes, as in the file.
+    subgraph in a subgraph. Ops that are `left_out`, by name, count as no readers. Sizes are in bytes, as in the file.
     """
     readers: dict[str, list[Reader]] = {name: [] for name in model.graph.initializers}
-    for node in model.graph:
+    for node in (node for node in model.graph if node.name not in left_out):
         for index, value in enumerate(node.inputs):
             if value is not None and value.name in readers:
                 readers[value.name].append(Reader(node.domain, node.op_type, index))

@@ -4,10 +4,11 @@ import os
 import shutil
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO
 
+import msgspec
 import onnx_ir as ir
 
 from remat_cli.base.errors import ModelError, RematError
@@ -15,7 +16,8 @@ from remat_cli.core.graph import Graph, Tensor, TensorType, size_bytes
 from remat_cli.core.plan import Compute, Plan
 from remat_cli.core.problem import Problem, device_tensor_ids, input_ops
 from remat_cli.core.program import SegmentFile, StoredWeight, Value, WeightUse
-from remat_cli.core.segments import Segment
+from remat_cli.core.segments import Segment, kept_instances
+from remat_cli.core.shared_session import origins
 from remat_cli.onnx_io.assemble import Draft, Parts, assemble, declare, element_types
 from remat_cli.onnx_io.interface import (
     DATA_TYPES,
@@ -58,6 +60,14 @@ class WrittenSegments:
     weights: dict[str, StoredWeight]
 
 
+@dataclass(frozen=True)
+class HostPart:
+    """The ops of a shared session that run on the host, by name, and the weights that they read."""
+
+    ops: tuple[str, ...]
+    weights: dict[str, WeightUse]
+
+
 def write_segments(source: SegmentSource, segments: Iterable[Segment], folder: Path) -> WrittenSegments:
     """Write a model for each segment into a folder of their own.
 
@@ -76,6 +86,49 @@ def write_segments(source: SegmentSource, segments: Iterable[Segment], folder: P
     writer = _Writer(source, tuple(names), drafts, tensors, folder)
     files = tuple(writer.write(segment, number) for number, segment in enumerate(segments))
     return WrittenSegments(files, tuple(names), _values(source, names), weights)
+
+
+def write_one_session(
+    source: SegmentSource, segment: Segment, host: int, label: tuple[tuple[str, str], ...], folder: Path
+) -> tuple[WrittenSegments, HostPart]:
+    """Write one model with every op; also its part on device `host`, whose ops carry the `label`.
+
+    Copies are not written, as the runtime makes them: what is made by one goes by the name of what it is a copy of.
+
+    Raises:
+        RematError: the plan repeats an op for nobody.
+    """
+    first, plan = input_ops(source.graph, source.problem), source.plan
+    names = list(one_session_names(source))
+    taken = names_in(source.model) | set(names)
+    drafts = drafts_of(source.model, source.graph, plan, (_ids(source), names), taken, first)
+    on_host = {n for n, step in enumerate(plan.schedule.steps) if isinstance(step, Compute) and step.device == host}
+    drafts = {n: replace(draft, notes=label) if n in on_host else draft for n, draft in drafts.items()}
+    _refuse_waste(source)
+    tensors, weights = _place_weights(source.model, folder)
+    computes = msgspec.structs.replace(segment, steps=tuple(step for step in segment.steps if step in drafts))
+    file = _Writer(source, tuple(names), drafts, tensors, folder).write(computes, 0)
+    mine = tuple(drafts[step].name for step in computes.steps if step in on_host)
+    others, model = set(file.ops) - set(mine), ir.load(folder / file.file)
+    file = msgspec.structs.replace(file, weights=_read_weights(model, set(mine)))
+    written = WrittenSegments((file,), tuple(names), _values(source, names), weights)
+    return written, HostPart(mine, _read_weights(model, others))
+
+
+def one_session_names(source: SegmentSource) -> tuple[str, ...]:
+    """The name of each instance of a plan in the model of its one session."""
+    names = instance_names(source.graph, source.plan, _ids(source), names_in(source.model))
+    found = origins(source.plan)
+    for number in kept_instances(source.problem, source.plan):
+        at = found[number]
+        names[at], names[number] = names[number], names[at]
+    return tuple(names[origin] for origin in found)
+
+
+def _read_weights(model: ir.Model, left_out: set[str]) -> dict[str, WeightUse]:
+    """Weights that some op reads which is not left out."""
+    uses = zip(model.graph.initializers, weight_uses(model, left_out), strict=True)
+    return {name: use for name, use in uses if use.readers}
 
 
 def whole_segment(model: ir.Model, file: str, reads: tuple[str, ...], ops: tuple[str, ...]) -> SegmentFile:
@@ -158,8 +211,9 @@ def _values(source: SegmentSource, names: list[str]) -> dict[str, Value]:
     graph = source.graph
     values = {graph.tensors[i].name: _value(graph.tensors[i], 0) for i in graph.model_inputs}
     tensors = _tensors_of(source, _ids(source))
-    for name, tensor, instance in zip(names, tensors, source.plan.instances, strict=True):
-        values[name] = _value(graph.tensors[tensor], instance.memory)
+    for number, origin in enumerate(origins(source.plan)):
+        if number == origin or names[number] != names[origin]:
+            values[names[number]] = _value(graph.tensors[tensors[number]], source.plan.instances[number].memory)
     return values
 
 

@@ -3,7 +3,7 @@
 import msgspec
 
 from remat_cli.core.placing import best_device
-from remat_cli.core.profile import Reference
+from remat_cli.core.profile import Reference, Way
 from remat_cli.core.verification import LEFT_OUT, Verification, applies
 from remat_cli.report.explain import DeviceReport, LinkReport, LiveTensor, Recompute
 from remat_cli.report.paged import PagingReport
@@ -35,8 +35,8 @@ class CompileReport(msgspec.Struct, frozen=True, kw_only=True):
 
     Of a plan that is cut into sessions: the solution's baseline is every op once on `baseline_device`, the best single
     one, whether or not it fits; so overheads may be negative. `single` are the plans of each device alone within the
-    same budgets. `segments` is the number of sessions that a run uses. `obstacle` is an op that fits nowhere, where
-    that is why there is no plan.
+    same budgets. `segments` is the number of sessions that a run uses, and `way` whether the devices share one.
+    `obstacle` is an op that fits nowhere, where that is why there is no plan.
     """
 
     model: str
@@ -49,6 +49,7 @@ class CompileReport(msgspec.Struct, frozen=True, kw_only=True):
     baseline_device: str = LEFT_OUT
     single: tuple[Reference, ...] = LEFT_OUT
     segments: int = LEFT_OUT
+    way: Way = LEFT_OUT
     output: str | None = None
     plan: str | None = None
     failed_output: str | None = None
@@ -114,6 +115,7 @@ def on_devices(report: CompileReport, placed: PlacedPlan) -> CompileReport:
         baseline_device=placed.problem.devices[best_device(placed.problem)].name,
         single=placed.placement.single,
         segments=placed.placement.segments,
+        way=placed.placement.way,
         recomputes=placed_recomputes(placed) if placed.plan is not None else (),
         obstacle=find_obstacle(placed) if placed.plan is None else None,
         **dict.fromkeys(ONE_SESSION_ONLY, LEFT_OUT),

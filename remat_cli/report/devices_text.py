@@ -61,7 +61,8 @@ def _heading(report: CompileReport, style: Style) -> str:
         return style.paint(report.model, "strong") + f"  ({plural(report.ops, 'op')}) on {where}: no plan"
     used = [f"{device.name} ({plural(device.ops, 'op')})" for device in report.devices if device.ops]
     copies = sum(link.copies for link in report.links)
-    parts = ["placed on " + _joined(used), plural(report.segments, "session")]
+    sessions = "one session for both" if report.way == "one_session" else plural(report.segments, "session")
+    parts = ["placed on " + _joined(used), sessions]
     parts += [_plural_copies(copies)] if copies else []
     return style.paint(report.model, "strong") + " " + ", ".join(parts)
 

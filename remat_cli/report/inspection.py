@@ -15,7 +15,7 @@ from remat_cli.core.placing import best_device
 from remat_cli.core.plan import Plan
 from remat_cli.core.plan_file import PlanFile, Promise
 from remat_cli.core.problem import Problem
-from remat_cli.core.profile import Profile, Reference
+from remat_cli.core.profile import Profile, Reference, Way
 from remat_cli.core.resident import ProcessMemory, RunsForecast
 from remat_cli.core.simulate import baseline
 from remat_cli.core.verification import Verification, applies
@@ -59,13 +59,11 @@ class InspectReport(msgspec.Struct, frozen=True, kw_only=True):
     tensors held at `peak_step` (None: nothing runs), largest first; `workspace_bytes` is what the op there takes,
     `gate_bytes` what gates hold then. `floor_bytes` is the floor of whole ops. `regions` run in tiles, or would
     (`is_estimate`); `split_obstacle` says in one line why splitting cannot help. `step_times_ns` and
-    `baseline_step_times_ns` are how long each step takes (plans with splits only, where steps before and after cannot
-    be compared by number). `learnt` is what runs of a plan showed otherwise than predicted, before it was made again so
-    many times (`rounds_of_learning`) and left room in its budget.
-    `process` is what a process holds that loads and runs it with default options, by simulation, `runs` its runs' part.
-    Plans for many sizes may be looked at for some `sizes`. Plans that span devices, or page (`paging`), have `devices`,
-    `links`, `memories` and `placement`; other bytes are then those of the first memory, and the baseline is the best
-    single device, `baseline_device`.
+    `baseline_step_times_ns` are how long each step takes (plans with splits only). `learnt` is what runs of a plan
+    showed otherwise than predicted, before it was made again so many times (`rounds_of_learning`). `process` is what a
+    process holds that loads and runs it with default options, `runs` its runs' part. Plans for many sizes may be looked
+    at for some `sizes`. Plans that span devices, or page (`paging`), have `devices`, `links`, `memories`, `placement`
+    and a `way` to run; other bytes are then those of the first memory, the baseline is `baseline_device` alone.
     """
 
     exit_code: ClassVar[int] = EXIT_DONE
@@ -104,6 +102,7 @@ class InspectReport(msgspec.Struct, frozen=True, kw_only=True):
     placement: PlacementMatrix | None = None
     single: tuple[Reference, ...] = ()
     segments: int = 0
+    way: Way | None = None
     paging: PagingReport | None = None
     baseline_device: str | None = None
     learnt: tuple[Learnt, ...] = ()
@@ -255,6 +254,7 @@ def _inspect_placed(path: Path, file: PlanFile, warnings: tuple[str, ...]) -> In
         placement=placement_matrix(placed),
         single=file.placement.single,
         segments=file.placement.segments,
+        way=file.placement.way,
         paging=None if file.paging is None else paging_report(file.graph, problem, plan, file.paged(plan)),
         baseline_device=problem.devices[best_device(problem)].name,
         warnings=warnings,

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
 import numpy as np
 
 from remat_cli.base.errors import MissingDependency, ModelError
@@ -25,6 +26,7 @@ from remat_cli.runtime._ort import (
     share_arena,
     share_cuda_arena,
 )
+from remat_cli.runtime.assignment import ask_for_assignment, assigned
 from remat_cli.runtime.providers import device_of, place_of, placed_value, require_device, unowned
 from remat_cli.runtime.session import SessionSettings, device_settings, open_session, session_options
 
@@ -37,7 +39,7 @@ Place = tuple[str, int]
 
 @dataclass(frozen=True)
 class Opened:
-    """A session, ready to be bound; `place` is where its outputs go.
+    """A session, ready to be bound; `places` are where its outputs go, in order.
 
     `weights` are the shared values that it reads: the runtime does not keep them alive, so this must.
     """
@@ -45,7 +47,7 @@ class Opened:
     action: SessionAction
     session: Any
     binding: Any
-    place: Place
+    places: tuple[Place, ...]
     weights: tuple[Any, ...]
 
 
@@ -54,12 +56,14 @@ class Opening:
     """How sessions are opened: `caps` in bytes by name of memory.
 
     With a `profile_folder` they write profiles there, and each has an arena of its own, so that its counters are too.
-    Without `has_arena` what a session frees goes back to the system.
+    Without `has_arena` what a session frees goes back to the system. `may_misplace`: that the runtime puts an op
+    elsewhere than the plan is for the caller to ask.
     """
 
     caps: Mapping[str, int]
     profile_folder: Path | None = None
     has_arena: bool = True
+    may_misplace: bool = False
 
 
 def check_devices(program: Program) -> None:
@@ -112,7 +116,8 @@ def _open(program: Program, number: int, shared: Mapping[tuple[int, str], Any], 
     elif is_shared and opening.profile_folder is None:
         options.add_session_config_entry("session.use_env_allocators", "1")
     provider = PROVIDERS[spec.provider]
-    reads_file = provider.is_opaque or not provider.shares_weights  # one that compiles does, too
+    is_mixed = bool(action.host_ops)
+    reads_file = provider.is_opaque or not provider.shares_weights or is_mixed  # one that compiles does, too
     weights = () if reads_file else action.segment.weights
     mine = {name: shared[memory, name] for name in weights if (memory, name) in shared}
     for name, value in mine.items():
@@ -120,8 +125,38 @@ def _open(program: Program, number: int, shared: Mapping[tuple[int, str], Any], 
     if opening.profile_folder is not None and not provider.is_opaque:
         options.enable_profiling = True
         options.profile_file_prefix = str(opening.profile_folder / f"segment_{number:04}")
-    session = open_session(Path(program.folder) / action.segment.file, settings, options)
-    return Opened(action, session, session.io_binding(), place, tuple(mine.values()))
+    path = Path(program.folder) / action.segment.file
+    session = _open_mixed(path, action, program, options) if is_mixed else open_session(path, settings, options)
+    places = tuple(place_of_device(_device_in(program, program.values[name].memory)) for name in action.segment.makes)
+    return Opened(action, session, session.io_binding(), places, tuple(mine.values()))
+
+
+def _device_in(program: Program, memory: int) -> DeviceSpec:
+    """A device that uses a memory."""
+    return program.devices[program.memory_of.index(memory)]
+
+
+def _open_mixed(path: Path, action: SessionAction, program: Program, options: Any) -> Any:
+    """A session that a device and the host share, each op where the plan has it, as the runtime reports."""
+    device, host = program.devices[action.device], program.devices[action.host_device]
+    if host.threads:
+        options.intra_op_num_threads = host.threads
+    ask_for_assignment(options)
+    settings = device_settings(device, SessionSettings(custom_ops=program.custom_ops))
+    return open_session(path, msgspec.structs.replace(settings, is_alone=False), options, action.host_ops)
+
+
+def misplaced_op(opened: Opened, program: Program) -> str | None:
+    """The first op of a shared session that is not where the plan has it, with where that is; None: all are there."""
+    if not opened.action.host_ops:
+        return None
+    here, there = (PROVIDERS[program.devices[d].provider] for d in (opened.action.host_device, opened.action.device))
+    found, on_host = assigned(opened.session), set(opened.action.host_ops)
+    for name in opened.action.segment.ops:
+        wanted = here if name in on_host else there
+        if found.get(name) != wanted.runtime_name:
+            return f"op '{name}' is run by {found.get(name, 'nobody')}, not by {wanted.runtime_name}"
+    return None
 
 
 def has_counters(spec: DeviceSpec) -> bool:
@@ -185,7 +220,7 @@ def _placed_weights(program: Program) -> list[tuple[int, str]]:
         if place_of_device(spec)[0] == HOST_MEMORY:
             hosts.add(memory)
         provider = PROVIDERS[spec.provider]
-        if provider.shares_weights and not provider.is_opaque:
+        if provider.shares_weights and not provider.is_opaque and not action.host_ops:
             readers.update((memory, name) for name in action.segment.weights if name in program.weights)
     return [
         (memory, name)
@@ -247,17 +282,15 @@ def copied(value: Any, target: Place) -> Any:
 
 def bound_outputs(opened: Opened, program: Program) -> list[Any]:
     """Bind what a segment makes; the buffers of its outputs where the provider gives none away, else nothing."""
-    binding, makes = opened.binding, opened.action.segment.makes
+    binding, makes = opened.binding, zip(opened.action.segment.makes, opened.places, strict=True)
     if PROVIDERS[program.devices[opened.action.device].provider].gives_outputs:
-        for name in makes:
-            binding.bind_output(name, *opened.place)
+        for name, place in makes:
+            binding.bind_output(name, *place)
         return []
     made = []
-    for name in makes:
+    for name, place in makes:
         spec = program.values[name]
-        made.append(
-            import_ort().OrtValue.ortvalue_from_shape_and_type(spec.shape, numpy_dtype(spec.dtype), *opened.place)
-        )
+        made.append(import_ort().OrtValue.ortvalue_from_shape_and_type(spec.shape, numpy_dtype(spec.dtype), *place))
         binding.bind_ortvalue_output(name, made[-1])
     return made
 

@@ -201,9 +201,9 @@ class _PagedRun:
         for name, each in zip(segment.reads, inputs, strict=True):
             binding.bind_ortvalue_input(name, each.value)
         made = {name: self._room(name) for name in segment.makes}
-        for name, room in made.items():
+        for (name, room), place in zip(made.items(), opened.places, strict=True):
             if room is None:
-                binding.bind_output(name, *opened.place)
+                binding.bind_output(name, *place)
             else:
                 binding.bind_ortvalue_output(name, room.value)
         try:

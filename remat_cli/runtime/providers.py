@@ -9,6 +9,7 @@ import ctypes
 import functools
 import io
 import platform
+from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -192,10 +193,13 @@ def is_present(device: UsableDevice) -> bool:
     return not absence(device)
 
 
-def configure(options: Any, device: UsableDevice, is_alone: bool) -> list[Any] | None:
+def configure(
+    options: Any, device: UsableDevice, is_alone: bool, on_host: Sequence[str] | None = None
+) -> list[Any] | None:
     """Put a session's options on a device, and return what the session takes as `providers` (None: nothing).
 
-    With `is_alone` an op that the provider does not support is an error; else the CPU may run it.
+    With `is_alone` an op that the provider does not support is an error; else the CPU may run it, and of a provider
+    that can share a session it runs the ops named in `on_host`.
 
     Raises:
         MissingDependency: the plugin offers no such device.
@@ -208,13 +212,18 @@ def configure(options: Any, device: UsableDevice, is_alone: bool) -> list[Any] |
         options.add_session_config_entry(key, value)
     if provider.name == "cpu":
         return device.session_providers
+    mixing = provider.mixing if on_host is not None else None
+    for key, entry in (mixing.entries if mixing else {}).items():
+        options.add_session_config_entry(key, entry)
+    more = mixing.options(on_host or ()) if mixing else {}
     options.use_deterministic_compute = True
     if is_alone:
         options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
     if is_builtin(ort, provider):
-        return [*device.session_providers, *([] if is_alone else ["CPUExecutionProvider"])]
+        own = [(provider.runtime_name, device.provider_options | more)] if more else device.session_providers
+        return [*own, *([] if is_alone else ["CPUExecutionProvider"])]
     chosen = {key: value for key, value in device.provider_options.items() if key not in ("device_type", "device_id")}
-    options.add_provider_for_devices([_plugin_device(ort, device)], chosen)
+    options.add_provider_for_devices([_plugin_device(ort, device)], chosen | more)
     return None
 
 

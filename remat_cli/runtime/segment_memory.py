@@ -5,6 +5,8 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from remat_cli.base.errors import RuntimeFailure
 from remat_cli.core.buffer_cache import BufferCache
 from remat_cli.core.program import Program, RunRecord, SeenMemory, SessionAction
@@ -12,9 +14,12 @@ from remat_cli.devices.provider_table import PROVIDERS, cache_of
 from remat_cli.runtime._events import ProfiledRun, read_runs
 from remat_cli.runtime._ort import LONGEST_RUN_SECONDS, Advance, pack_all, run_fresh, unpack
 from remat_cli.runtime._segment_sessions import Opening, has_counters
-from remat_cli.runtime.segment_run import ProgramJob, open_runner
+from remat_cli.runtime.segment_run import PlanRunner, ProgramJob, open_runner
 from remat_cli.runtime.session import baseline_bytes
 from remat_cli.runtime.weights import kept_weight_bytes
+
+COPIES = ("MemcpyToHost", "MemcpyFromHost")
+"""Ops that the runtime adds to a session that a device and the host share."""
 
 
 def see_memory(program: Program, feeds: Mapping[str, Any], seconds: float = LONGEST_RUN_SECONDS) -> SeenMemory:
@@ -32,23 +37,31 @@ def see_memory_here(job: ProgramJob, advance: Advance) -> SeenMemory:
     feeds = {packed.name: unpack(packed) for packed in job.feeds}
     program = job.program
     with tempfile.TemporaryDirectory(prefix="remat_") as folder:
-        with open_runner(program, Opening({}, Path(folder))) as runner:
+        with open_runner(program, Opening({}, Path(folder), may_misplace=True)) as runner:
+            misplaced = runner.misplaced_op if isinstance(runner, PlanRunner) else None
             _, record = runner.run_recorded(feeds)
             files = runner.end_profiling()
         runs = {n: read_runs(Path(f))[0] for n, f in enumerate(files) if f and Path(f).exists()}
     for number, run in runs.items():
-        _check_order(program.sessions[number], run)
+        _check_order(program.sessions[number], run, is_kept=misplaced is None)
     profiles = {n: run for n, run in runs.items() if has_counters(program.devices[program.sessions[n].device])}
+    shared = {n: _on_host(run) for n, run in runs.items() if program.sessions[n].host_ops}
     fed = _fed_bytes(program, feeds)
-    packed = _packed(program, profiles)
+    packed = _packed(program, profiles, shared)
     silent = _silent(program, profiles)
     kept = _kept(program, packed, silent)
     return SeenMemory(
         fixed_bytes=tuple(bytes_ + (fed if m == program.host else 0) for m, bytes_ in enumerate(kept)),
         packed_bytes=packed,
-        action_bytes=_action_bytes(program, record, profiles),
+        action_bytes=_action_bytes(program, record, profiles, shared),
         is_hidden=_hidden(program, silent),
+        misplaced_op=misplaced,
     )
+
+
+def _on_host(run: ProfiledRun) -> ProfiledRun:
+    """What ran on the host in a session that a device shares: the runtime's counters are those of the host."""
+    return msgspec.structs.replace(run, events=tuple(event for event in run.events if event.has_counters))
 
 
 def _silent(program: Program, profiles: Mapping[int, ProfiledRun]) -> frozenset[int]:
@@ -64,11 +77,15 @@ def _hidden(program: Program, silent: Collection[int]) -> tuple[bool, ...]:
     return tuple(memory in memories for memory in range(len(program.memories)))
 
 
-def _packed(program: Program, profiles: Mapping[int, ProfiledRun]) -> tuple[int, ...]:
+def _packed(
+    program: Program, profiles: Mapping[int, ProfiledRun], shared: Mapping[int, ProfiledRun]
+) -> tuple[int, ...]:
     """What sessions hold before their first op, by memory."""
     total = [0] * len(program.memories)
     for number, run in profiles.items():
         total[program.memory_of[program.sessions[number].device]] += baseline_bytes(run.events)
+    for number, run in shared.items():
+        total[program.memory_of[program.sessions[number].host_device]] += baseline_bytes(run.events)
     return tuple(total)
 
 
@@ -79,17 +96,18 @@ def _kept(program: Program, packed: tuple[int, ...], silent: Collection[int]) ->
     """
     outside: list[dict[tuple[int, str], int]] = [{} for _ in program.memories]
     for number, action in enumerate(program.sessions):
-        spec, memory = program.devices[action.device], program.memory_of[action.device]
-        session = -1 if PROVIDERS[spec.provider].shares_weights else number
-        cache = cache_of(spec)
-        for name, use in action.segment.weights.items():
-            if action.device in silent or kept_weight_bytes([use], 0) > 0:
-                outside[memory][session, name] = _weight_bytes(cache, use.size_bytes)
-        if cache is not None:
-            packed_ops = set(cache.packed_ops)
-            uses = action.segment.weights.values()
-            twice = [use.size_bytes for use in uses if packed_ops & {reader.op_type for reader in use.readers}]
-            outside[memory][number, ""] = cache.weight_bytes(max(twice, default=0))
+        for device, weights in ((action.device, action.segment.weights), (action.host_device, action.host_weights)):
+            spec, memory = program.devices[device], program.memory_of[device]
+            session = -1 if PROVIDERS[spec.provider].shares_weights else number
+            cache = cache_of(spec)
+            for name, use in weights.items():
+                if device in silent or kept_weight_bytes([use], 0) > 0:
+                    outside[memory][session, name] = _weight_bytes(cache, use.size_bytes)
+            if cache is not None:
+                packed_ops = set(cache.packed_ops)
+                uses = weights.values()
+                twice = [use.size_bytes for use in uses if packed_ops & {reader.op_type for reader in use.readers}]
+                outside[memory][number, ""] = cache.weight_bytes(max(twice, default=0))
     return [bytes_ + sum(each.values()) for bytes_, each in zip(packed, outside, strict=True)]
 
 
@@ -107,7 +125,7 @@ def _fed_bytes(program: Program, feeds: Mapping[str, Any]) -> int:
 
 
 def _action_bytes(
-    program: Program, record: RunRecord, profiles: Mapping[int, ProfiledRun]
+    program: Program, record: RunRecord, profiles: Mapping[int, ProfiledRun], shared: Mapping[int, ProfiledRun]
 ) -> tuple[tuple[int, ...], ...]:
     sessions = 0
     found = []
@@ -117,19 +135,26 @@ def _action_bytes(
             memory = program.memory_of[action.device]
             if sessions in profiles:
                 held[memory] = seen.before_bytes[memory] + _inside(action, profiles[sessions])
+            elif sessions in shared:
+                host = program.memory_of[action.host_device]
+                held[host] = max(held[host], seen.before_bytes[host] + _inside(action, shared[sessions]))
             sessions += 1
         found.append(tuple(held))
     return tuple(found)
 
 
-def _check_order(action: SessionAction, run: ProfiledRun) -> None:
-    """Check that a session ran the ops of its segment and no others, copies of its own included, in their order.
+def _check_order(action: SessionAction, run: ProfiledRun, *, is_kept: bool) -> None:
+    """Check that a session ran the ops of its segment and no others in their order.
+
+    Copies of the runtime's own are among them only where the host shares the session. Where an op is not where it was
+    planned (not `is_kept`), the order is not what is wrong.
 
     Raises:
         RuntimeFailure: it did not.
     """
-    ran = tuple(event.name for event in run.events)
-    if ran != action.segment.ops:
+    is_shared = bool(action.host_ops)
+    ran = tuple(event.name for event in run.events if not (is_shared and event.op_type in COPIES))
+    if is_kept and ran != action.segment.ops:
         raise RuntimeFailure(f"segment {action.segment.file} did not run in the plan's order: report this")
 
 

@@ -42,6 +42,7 @@ from remat_cli.runtime._segment_sessions import (
     check_feeds,
     copied,
     mapped_weight,
+    misplaced_op,
     open_all,
     owned,
     place_of_device,
@@ -64,11 +65,14 @@ class PlanRunner:
 
         Raises:
             MissingDependency: a device of the plan is not here.
-            RuntimeFailure: the runtime refuses a segment.
+            RuntimeFailure: the runtime refuses a segment, or puts an op elsewhere than the plan does.
         """
         self.program = program
-        self._opened: tuple[Opened, ...] = open_all(program, opening or Opening({}))
-        self._caps = dict((opening or Opening({})).caps)
+        opening = opening or Opening({})
+        self._opened: tuple[Opened, ...] = open_all(program, opening)
+        self._caps = dict(opening.caps)
+        if not opening.may_misplace and self.misplaced_op is not None:
+            raise RuntimeFailure(f"{self.misplaced_op}, as the plan wants it: compile again")
         self._links: dict[tuple[int, int], ThreadPoolExecutor] = {}
 
     def __enter__(self) -> PlanRunner:
@@ -107,6 +111,12 @@ class PlanRunner:
         fed = {name: placed_value(array, ("cpu", 0)) for name, array in arrays.items()}
         run = _Run(self.program, self._opened, self._caps, Holdings(self.program, fed), self._link)
         return run.outputs(arrays), run.record()
+
+    @property
+    def misplaced_op(self) -> str | None:
+        """An op that the runtime did not put where the plan has it, and where that is."""
+        found = (misplaced_op(opened, self.program) for opened in self._opened)
+        return next((line for line in found if line is not None), None)
 
     def end_profiling(self) -> tuple[str, ...]:
         """Files with the profiles of sessions that were opened for it, in order."""
@@ -299,6 +309,8 @@ def time_runs(
 ) -> TimedRuns:
     """Run a program so many times, after once to warm up, in a fresh process that holds memories to their caps.
 
+    Whether each op is where the plan has it is what `see_memory` says.
+
     Raises:
         MissingDependency: a device is not here.
         RuntimeFailure: the runtime fails, a cap does not suffice, or no run ends for `seconds`.
@@ -310,7 +322,8 @@ def time_runs_here(job: ProgramJob, advance: Advance) -> TimedRuns:
     """Run in this process, which must not have a capped arena yet."""
     feeds = {packed.name: unpack(packed) for packed in job.feeds}
     records: list[RunRecord] = []
-    with open_runner(job.program, Opening(job.caps), is_overlapped=job.is_overlapped) as runner:
+    opening = Opening(job.caps, may_misplace=True)
+    with open_runner(job.program, opening, is_overlapped=job.is_overlapped) as runner:
         first = pack_all(runner.run(feeds))
         is_repeatable = True
         for number in range(job.repeat):

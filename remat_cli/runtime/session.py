@@ -3,7 +3,7 @@
 import contextlib
 import tempfile
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -131,8 +131,12 @@ def in_turn_options(settings: SessionSettings) -> Any:
     return options
 
 
-def open_session(path: Path, settings: SessionSettings, options: Any = None) -> Any:
+def open_session(
+    path: Path, settings: SessionSettings, options: Any = None, on_host: Sequence[str] | None = None
+) -> Any:
     """An InferenceSession on a model file; `options` replaces the options that `settings` stand for.
+
+    Of one that is shared by a device and the host, `on_host` are the ops on the latter.
 
     Raises:
         RuntimeFailure: the runtime refuses the model.
@@ -142,7 +146,7 @@ def open_session(path: Path, settings: SessionSettings, options: Any = None) -> 
     require_device(device)
     options = session_options(settings) if options is None else options
     with runtime_errors(f"ONNX Runtime refuses {path.name}"):
-        providers = configure(options, device, settings.is_alone)
+        providers = configure(options, device, settings.is_alone, on_host)
         session = import_ort().InferenceSession(str(path), options, providers=providers, enable_fallback=0)
     check_session(session, device)
     return session

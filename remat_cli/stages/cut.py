@@ -1,14 +1,22 @@
 """Plans for several devices as the sessions and copies in which they run."""
 
 from collections.abc import Sequence
+from typing import Any
 
+from remat_cli.base.errors import ModelError
 from remat_cli.core.buffer_cache import BufferCache
+from remat_cli.core.conditions import CPU
 from remat_cli.core.graph import Graph, Op, TensorType, size_bytes
+from remat_cli.core.one_session import HostValues, OneSession
 from remat_cli.core.plan import Plan
 from remat_cli.core.problem import Problem, device_tensor_ids, input_ops
-from remat_cli.core.profile import HOST_MEMORY, DeviceSpec
+from remat_cli.core.profile import HOST_MEMORY, DeviceSpec, Way
 from remat_cli.core.segments import Cut, cut_plan
-from remat_cli.devices.provider_table import cache_of
+from remat_cli.core.shared_session import Shared, one_session_cut, used_devices
+from remat_cli.devices.mixing import Mixing
+from remat_cli.devices.provider_table import PROVIDERS, cache_of
+from remat_cli.onnx_io.default_order import EARLY_OPS
+from remat_cli.onnx_io.segment_models import SegmentSource, one_session_names
 from remat_cli.stages.platform import Platform
 
 
@@ -50,10 +58,63 @@ def _caches(specs: Sequence[DeviceSpec]) -> dict[str, BufferCache]:
     return {spec.memory: cache for spec in specs if (cache := cache_of(spec)) is not None}
 
 
-def cut_of(platform: Platform, problem: Problem, plan: Plan) -> Cut:
-    """The plan as sessions and copies, each memory's budget kept where that is possible."""
+def cut_of(platform: Platform, problem: Problem, plan: Plan, way: Way = "sessions") -> Cut:
+    """The plan as sessions and copies, each memory's budget kept where that is possible; or as the one session.
+
+    Raises:
+        ModelError: these devices cannot share a session.
+    """
     tensors = [platform.graph.tensors[tensor] for tensor in device_tensor_ids(platform.graph, problem)]
     sizes = [size_bytes(TensorType(tensor.dtype, tensor.shape)) for tensor in tensors]
     caches = _caches(platform.specs)
     of_memory = {m: caches[memory.name] for m, memory in enumerate(problem.memories) if memory.name in caches}
-    return cut_plan(problem, plan, platform.opaque, input_ops(platform.graph, problem), sizes, of_memory)
+    given = input_ops(platform.graph, problem)
+    if way == "sessions":
+        return cut_plan(problem, plan, platform.opaque, given, sizes, of_memory)
+    sides = sides_of(platform.specs, plan, given)
+    if sides is None:
+        raise ModelError("the plan's devices cannot share a session: compile again")
+    return one_session_cut(Shared(problem, plan, given, sides), sizes, of_memory)
+
+
+def sides_of(specs: Sequence[DeviceSpec], plan: Plan, given_ops: int) -> tuple[int, int] | None:
+    """The devices of a plan on the host and beside it, where one session can hold both; else None."""
+    used = used_devices(plan, given_ops)
+    hosts = [device for device in used if specs[device].provider == CPU and specs[device].memory == HOST_MEMORY]
+    others = [device for device in used if PROVIDERS[specs[device].provider].mixing is not None]
+    return (hosts[0], others[0]) if len(hosts) == len(others) == 1 and len(used) == 2 else None
+
+
+def in_one_session(platform: Platform, model: Any, problem: Problem, plan: Plan) -> Plan | None:
+    """The plan in the order in which one session runs all of it; None where none can, or where it cannot be told.
+
+    `model` is the optimised one.
+    """
+    graph, given = platform.graph, input_ops(platform.graph, problem)
+    sides = sides_of(platform.specs, plan, given)
+    mixing = None if sides is None else PROVIDERS[platform.specs[sides[1]].provider].mixing
+    if sides is None or mixing is None or problem.overlap:
+        return None
+
+    def names(each: Plan) -> tuple[str, ...]:
+        return one_session_names(SegmentSource(model, graph, problem, each))
+
+    early = frozenset(given + number for number, op in enumerate(graph.ops) if op.op_type in EARLY_OPS)
+    session = OneSession(Shared(problem, plan, given, sides), names, early, _host_values(model, graph, problem, mixing))
+    return session.in_its_order()
+
+
+def _host_values(model: Any, graph: Graph, problem: Problem, mixing: Mixing) -> HostValues:
+    """What ops read and make on the host even where they run beside it."""
+    ids = device_tensor_ids(graph, problem)
+    number = {graph.tensors[tensor].name: at for at, tensor in enumerate(ids)}
+    op_of = {op.name: input_ops(graph, problem) + at for at, op in enumerate(graph.ops)}
+    places = dict(mixing.host_inputs)
+    read = {
+        (op_of[node.name], number[value.name])
+        for node in model.graph
+        for place, value in enumerate(node.inputs)
+        if value is not None and place in places.get(node.op_type, ()) and value.name in number
+    }
+    made = {number[graph.tensors[t].name] for op in graph.ops if op.op_type in mixing.host_outputs for t in op.outputs}
+    return HostValues(frozenset(read), frozenset(made))

@@ -14,7 +14,7 @@ from remat_cli.core.segments import Cut
 from remat_cli.core.simulate import simulate
 from remat_cli.solvers import make_solver
 from remat_cli.stages.ask import CompileRequest, ask
-from remat_cli.stages.cut import cut_of, has_cache
+from remat_cli.stages.cut import cut_of, has_cache, in_one_session
 from remat_cli.stages.fit import excess_bytes, fit
 from remat_cli.stages.planned import PlannedModel
 from remat_cli.stages.platform import Platform
@@ -51,7 +51,26 @@ def plan_again(planned: PlannedModel, platform: Platform, search: Search, progre
 def on_best_single(planned: PlannedModel) -> PlannedModel | None:
     """The best plan on one device in place of the plan; None where it is the plan, or does not fit as it is cut."""
     best = other_single(planned)
-    return None if best is None else _judged_on(planned, best)
+    return None if best is None else _judged_on(replace(planned, way="sessions"), best)
+
+
+def as_one_session(planned: PlannedModel) -> PlannedModel | None:
+    """The plan as one session that the devices share; None where it is one already, or none can be or keeps budgets.
+
+    Sessions hold what was counted of the plan's; this is another one, so it is judged on the platform as it is given.
+    """
+    question, platform = planned.answer.question, planned.platform
+    if planned.cut is None or planned.cut.segments < 2 or planned.paged is not None:
+        return None
+    problem = platform.problem(question.budgets, question.problem.overlap)
+    plan = in_one_session(platform, planned.prepared.reference, problem, planned.plan)
+    return None if plan is None else _judged_on(replace(planned, way="one_session"), plan.schedule)
+
+
+def recounted(planned: PlannedModel, more: Mapping[str, int]) -> PlannedModel | None:
+    """The same schedule where sessions hold so many bytes more of weights; None where a budget no longer holds."""
+    platform = planned.platform.with_session_bytes(more)
+    return _judged_on(replace(planned, platform=platform), planned.plan.schedule)
 
 
 def other_single(planned: PlannedModel) -> Schedule | None:
@@ -133,7 +152,7 @@ def _judged_on(planned: PlannedModel, schedule: Schedule) -> PlannedModel | None
     question, platform = planned.answer.question, planned.platform
     problem = platform.problem(question.budgets, question.problem.overlap)
     plan = simulate(problem, schedule)
-    cut = cut_of(platform, problem, plan)
+    cut = cut_of(platform, problem, plan, planned.way)
     if any(excess_bytes(problem, cut.peak_bytes)):
         return None
     run = replace(planned.answer.run, plan=plan, status=proved_status(planned.answer.run, plan))

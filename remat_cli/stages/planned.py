@@ -10,7 +10,7 @@ from remat_cli.core.graph import Graph
 from remat_cli.core.learning import Judged
 from remat_cli.core.paged_plan import PagedPlan
 from remat_cli.core.plan import Plan
-from remat_cli.core.profile import Profile, Reference
+from remat_cli.core.profile import Profile, Reference, Way
 from remat_cli.core.segments import Cut
 from remat_cli.core.sizes import Dim
 from remat_cli.core.splits import Splitting
@@ -90,7 +90,7 @@ class PlannedModel:
     splitting. `obstacle` says in one line why splitting cannot help; `tighter` plans again for what holds less.
     `single` are the best plans on each device alone, best first, and `best_single` the best of them. `paged` says how a
     cut plan is paged, and `without_paging_ns` what the best plan takes that pages nothing, where one was looked for.
-    `dims` are the dimensions of tensors for all sizes, of a model that is planned for many.
+    `way` is how a cut plan is run. `dims` are the dimensions of tensors for all sizes, where there are many.
     """
 
     prepared: Prepared
@@ -99,6 +99,7 @@ class PlannedModel:
     whole: Prepared
     written: WrittenModel | None = None
     cut: Cut | None = None
+    way: Way = "sessions"
     splitting: Splitting | None = None
     obstacle: str | None = None
     tighter: Callable[[], PlannedModel | None] | None = None

@@ -25,10 +25,16 @@ from remat_cli.core.program import (
 )
 from remat_cli.core.segments import Cut, Segment, held_bytes_of
 from remat_cli.core.timeline import timeline
-from remat_cli.devices.provider_table import named_spec
+from remat_cli.devices.provider_table import PROVIDERS, named_spec
 from remat_cli.onnx_io.load import outputs_of, prepare_optimized
-from remat_cli.onnx_io.segment_models import SegmentSource, WrittenSegments, whole_segment, write_segments
-from remat_cli.stages.cut import cut_of
+from remat_cli.onnx_io.segment_models import (
+    SegmentSource,
+    WrittenSegments,
+    whole_segment,
+    write_one_session,
+    write_segments,
+)
+from remat_cli.stages.cut import cut_of, sides_of
 from remat_cli.stages.platform import Platform
 from remat_cli.stages.record import find_file
 
@@ -110,22 +116,27 @@ def placed_program(read: PlanFile, path: Path, folder: Path) -> Program:
     problem, plan = read.problem(), read.plan()
     platform = Platform(read.graph, place.devices, place.profiles, place.links, place.session_bytes)
     paged = None if read.paging is None else read.paged(plan)
-    cut = cut_of(platform, problem, plan) if paged is None else paged.sessions.cut
+    cut = cut_of(platform, problem, plan, place.way) if paged is None else paged.sessions.cut
     model = prepare_optimized(path)
     missing = {op.name for op in read.graph.ops} - {node.name for node in model.graph}
     if missing:
         raise ModelError(f"the plan's model {path} lacks op '{min(missing)}': compile again")
-    segments = [action for action in cut.actions if isinstance(action, Segment)]
-    written = write_segments(SegmentSource(model, read.graph, problem, plan), segments, folder)
+    source = SegmentSource(model, read.graph, problem, plan)
+    if place.way == "one_session":
+        actions, written = _one_session(source, platform, cut, folder)
+    else:
+        segments = [action for action in cut.actions if isinstance(action, Segment)]
+        written = write_segments(source, segments, folder)
+        actions = (
+            _actions(problem, plan, cut, written) if paged is None else _paged_actions(problem, plan, paged, written)
+        )
     return Program(
         folder=str(folder.resolve()),
         devices=place.devices,
         memories=tuple(memory.name for memory in problem.memories),
         memory_of=tuple(device.memory for device in problem.devices),
         budgets=tuple(memory.budget_bytes for memory in problem.memories),
-        actions=_actions(problem, plan, cut, written)
-        if paged is None
-        else _paged_actions(problem, plan, paged, written),
+        actions=actions,
         inputs=input_specs(read),
         outputs=outputs_of(model),
         values=written.values,
@@ -136,6 +147,33 @@ def placed_program(read: PlanFile, path: Path, folder: Path) -> Program:
         spill=None if paged is None else _spill(paged, written),
         planned_fixed_bytes=held_bytes_of(problem, plan.schedule, input_ops(read.graph, problem)),
     )
+
+
+def _one_session(
+    source: SegmentSource, platform: Platform, cut: Cut, folder: Path
+) -> tuple[tuple[ProgramAction, ...], WrittenSegments]:
+    """The session that holds all ops, those on the host too."""
+    problem, plan = source.problem, source.plan
+    sides = sides_of(platform.specs, plan, input_ops(source.graph, problem))
+    mixing = None if sides is None else PROVIDERS[platform.specs[sides[1]].provider].mixing
+    if sides is None or mixing is None:
+        raise ModelError("the plan's devices cannot share a session: compile again")
+    host, device = sides
+    (segment,) = (action for action in cut.actions if isinstance(action, Segment))
+    written, part = write_one_session(source, segment, host, mixing.label, folder)
+    spans, (file,) = timeline(problem, plan.schedule), written.files
+    action = SessionAction(
+        device=device,
+        segment=file,
+        workspace_bytes=_step_workspace(problem, plan, file),
+        planned_ns=(0, plan.time_ns),
+        planned_bytes=cut.peak_bytes,
+        planned_ops_ns={name: spans[step] for name, step in zip(file.ops, file.op_steps, strict=True)},
+        host_ops=part.ops,
+        host_device=host,
+        host_weights=part.weights,
+    )
+    return (action,), written
 
 
 def _actions(problem: Problem, plan: Plan, cut: Cut, written: WrittenSegments) -> tuple[ProgramAction, ...]:

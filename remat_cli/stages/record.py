@@ -246,6 +246,7 @@ def placement_of(planned: PlannedModel) -> Placement:
         peak_bytes={},
         single=planned.single,
         session_bytes=dict(platform.session_bytes),
+        way=planned.way,
     )
     if planned.cut is None:
         return known
@@ -389,8 +390,7 @@ def warnings(plan: PlanFile, seen: Verification | None) -> tuple[str, ...]:
     if seen is not None:
         return (*seen.notes, NO_GAIN, *whole) if seen.is_worse_under_cap else (*seen.notes, *whole)
     profiles = plan.placement.profiles if plan.placement is not None else ()
-    absent = [profile.device for profile in profiles if not profile.provenance.measured]
-    if absent:
+    if absent := [profile.device for profile in profiles if not profile.provenance.measured]:
         return (f"not verified: {', '.join(absent)} is not here, its costs are estimated from a description",)
     return (UNVERIFIED,)
 

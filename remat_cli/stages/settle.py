@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 
 from remat_cli.base import progress as stages
+from remat_cli.base.errors import RuntimeFailure
 from remat_cli.base.progress import Progress
 from remat_cli.base.units import format_bytes
 from remat_cli.core.learning import Learnt, Lesson
@@ -16,7 +17,7 @@ from remat_cli.stages.corrections import Corrections, remember_corrections
 from remat_cli.stages.files import save_written
 from remat_cli.stages.learn import corrections_of, noted, plan_corrected
 from remat_cli.stages.page import plan_paging
-from remat_cli.stages.place import AUTO, on_best_single, other_single, plan_again
+from remat_cli.stages.place import AUTO, as_one_session, on_best_single, other_single, plan_again, recounted
 from remat_cli.stages.planned import PlannedModel
 from remat_cli.stages.platform import Platform
 from remat_cli.stages.prepare import remember_cap
@@ -61,7 +62,7 @@ class Settling:
             return self._in_one_session(planned)
         if planned.paged is not None:
             return self._paged(planned)
-        return self._on_devices(self._counted(planned), planned.platform)
+        return self._on_devices(self._in_the_faster_way(self._counted(planned), planned.platform), planned.platform)
 
     def _verified(self, planned: PlannedModel) -> Settled:
         """Run the plan file and its model."""
@@ -185,6 +186,39 @@ class Settling:
             found = Settled(again, None)
         return found if found.planned.cut is None else self._verified(found.planned)
 
+    def _in_the_faster_way(self, found: Settled, platform: Platform) -> Settled:
+        """Where `auto`'s plan can also be one session, that if it holds its promises and is measured to be faster."""
+        seen = found.seen
+        if seen is None or not seen.passed or self.request.search.solver.name != AUTO:
+            return found
+        shared = as_one_session(replace(found.planned, platform=platform))
+        if shared is None:
+            return found
+        try:
+            other = self._as_one_session(shared)
+        except RuntimeFailure as error:
+            return _noted(found, f"as one session it was not run: {error}")
+        if other is None or other.seen is None or not other.seen.passed:
+            why = "its budgets do not hold" if other is None or other.seen is None else other.seen.failures[0]
+            return _noted(found, f"as one session it was given up: {why}")
+        took, took_apart = (f"{each.measured_time_ns / 1e6:.2f} ms" for each in (other.seen, seen))
+        if other.seen.measured_time_ns < seen.measured_time_ns:
+            return _noted(other, f"one session, in which the runtime copies by itself: {took}; cut: {took_apart}")
+        return _noted(found, f"as one session it took {took}, not less than {took_apart}")
+
+    def _as_one_session(self, planned: PlannedModel) -> Settled | None:
+        """The plan as one session, run, with what that holds of weights; None where a budget does not hold then."""
+        found = self._verified(planned)
+        assert found.seen is not None
+        if not found.seen.session_bytes:
+            return found
+        again = recounted(planned, found.seen.session_bytes)
+        if again is None or again.cut is None:
+            return None
+        names = [memory.name for memory in again.answer.question.problem.memories]
+        peaks = dict(zip(names, again.cut.peak_bytes, strict=True))
+        return Settled(again, found.seen.with_sessions_counted(peaks))
+
     def _paged(self, planned: PlannedModel) -> Settled:
         """Run the plan; where sessions, or the process, hold more than was thought, plan for so much less room.
 
@@ -239,9 +273,13 @@ def _uncounted(found: Settled) -> dict[str, int]:
 def _told(found: Settled) -> Settled:
     """The same with a note of what is counted beside tensors."""
     counted = sum(found.planned.platform.session_bytes.values())
-    assert found.seen is not None
     what = "for what processes were measured to hold beside tensors: open sessions and the runtime's code"
-    note = f"{format_bytes(counted)} of the budget are {what}"
+    return _noted(found, f"{format_bytes(counted)} of the budget are {what}")
+
+
+def _noted(found: Settled, note: str) -> Settled:
+    """The same with a note for people."""
+    assert found.seen is not None
     return replace(found, seen=msgspec.structs.replace(found.seen, notes=(*found.seen.notes, note)))
 
 

@@ -199,7 +199,10 @@ def _single(run: PlannedRun, folder: Path) -> dict[str, Program]:
     """The best plan on one device, by its name; nothing where it is the plan."""
     if run.single is None:
         return {}
-    return {_device_of(run): _program(_rescheduled(run.plan, run.single), run.model, folder / "single")}
+    place = run.plan.placement
+    assert place is not None
+    apart = msgspec.structs.replace(run.plan, placement=msgspec.structs.replace(place, way="sessions"))
+    return {_device_of(run): _program(_rescheduled(apart, run.single), run.model, folder / "single")}
 
 
 @dataclass(frozen=True)
@@ -262,6 +265,7 @@ def _verification(
         within_budget=all(peak <= place.budgets[name] for name, peak in peaks.items()),
         rejected_time_ns=None,
         runs=timed[""].runs,
+        misplaced_op=seen.misplaced_op,
         inferences=taken,
         runtime_version=runtime_version(),
         notes=_notes(hidden),
@@ -314,7 +318,8 @@ def _plain(plan: PlanFile) -> PlanFile:
         place.profiles[0], device=spec.name, memory="cpu", unsupported=(), is_opaque=False
     )
     profile = msgspec.structs.replace(profile, ops=_any_costs(plan, place.profiles))
-    alone = msgspec.structs.replace(place, devices=(spec,), profiles=(profile,), links=(), budgets={"cpu": 2**62})
+    one = {"devices": (spec,), "profiles": (profile,), "links": (), "budgets": {"cpu": 2**62}, "way": "sessions"}
+    alone = msgspec.structs.replace(place, **one)
     schedule = Schedule(tuple(Compute(op) for op in range(len(plan.graph.ops))))
     return _rescheduled(msgspec.structs.replace(plan, placement=alone), schedule)
 
