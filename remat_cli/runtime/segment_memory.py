@@ -96,7 +96,10 @@ def _kept(program: Program, packed: tuple[int, ...], silent: Collection[int]) ->
     """
     outside: list[dict[tuple[int, str], int]] = [{} for _ in program.memories]
     for number, action in enumerate(program.sessions):
-        for device, weights in ((action.device, action.segment.weights), (action.host_device, action.host_weights)):
+        parts = [(action.device, action.segment.weights)]
+        if action.host_ops:
+            parts.append((action.host_device, action.host_weights))
+        for device, weights in parts:
             spec, memory = program.devices[device], program.memory_of[device]
             session = -1 if PROVIDERS[spec.provider].shares_weights else number
             cache = cache_of(spec)
