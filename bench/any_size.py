@@ -101,7 +101,7 @@ CASES = {
         build=lambda path: save_encoder_of(7, path),
         short=(128, 1024),
     ),
-    "whisper": Case("Whisper-like, 6 x 4 x 64", {"frames": "2..6000"}, "40%", "frames", short=(256, 4096)),
+    "whisper": Case("Whisper-like, 6 x 4 x 64", {"frames": "2..3000"}, "40%", "frames", short=(256, 3000)),
     "decoder": Case(
         "decoder with a cache, 4 x 4 x 64", {"batch": "1", "seq": "1..512", "past": "1..2048"}, "40%", short=(128, 512)
     ),
