@@ -178,8 +178,9 @@ bench-real: $(STAMP) $(if $(wildcard $(REAL_MODELS)/*.onnx),,bench-real-models) 
 bench-max-tensor: $(STAMP)  ## a cap per tensor on samples, zoo and the networks of the papers, rows that are missing, an hour
 	$(BIN)/python -m bench.max_tensor --write
 
-bench-any-size: $(STAMP)  ## encoders compiled for any length: peaks, times, bits, what stays resident; ten minutes
-	$(BIN)/python -m bench.any_size --write
+bench-any-size: $(STAMP) $(REAL_STAMP)  ## models compiled for all sizes, exports by torch among them: peaks, times, bits, what stays resident; hours
+	$(REAL_VENV)/bin/python -m bench.any_size_models bench/generated/any_size
+	$(BIN)/python -m bench.any_size
 
 bench-process: $(STAMP)  ## what processes hold that load and run each model, before and after, rows that are missing, two hours
 	$(BIN)/python -m bench.process --models $(REAL_MODELS)

@@ -1,16 +1,21 @@
-"""Encoders for any length, compiled once: what the largest takes, what others take, and what stays behind.
+"""Models compiled once for all sizes: what the largest takes, what others take, and what stays behind.
 
-`python -m bench.any_size --write` makes bench/results/any_size.md anew; `--length 8192` for the length of the issue.
+`python -m bench.any_size` measures what is missing in bench/results/any_size.jsonl and renews the table beside it; the
+files that torch exports are taken from a folder (bench/any_size_models.py makes them), the others are built here.
+`--only NAME` and `--part compile|bits|times` do less; times want a quiet machine.
 """
 
 import argparse
 import json
+import math
+import os
 import sys
-import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -20,11 +25,87 @@ from examples.make_encoder import save_encoder
 from remat_cli import compile as compile_file
 from remat_cli.base.units import format_bytes
 from remat_cli.runtime.resident import resident_bytes
+from tests.torch_like.encoders import save_encoder_of
 
-RESULT = Path(__file__).with_name("results") / "any_size.md"
-SHAPES = ((2, 768, 12), (12, 256, 4))  # layers, width, heads
-BITS = 200
-ROUNDS = 5
+RESULTS = Path(__file__).with_name("results")
+GENERATED = Path(__file__).with_name("generated") / "any_size"
+BITS, ROUNDS = 200, 5
+SHORT_SECONDS = 4.0  # that short runs are repeated for
+WORDS = 60
+PARTS = ("compile", "bits", "times")
+Feeds = dict[str, np.ndarray]
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model, the sizes that it is compiled for, the budget, and the name of the dimension that sizes are told by.
+
+    Without `build` it lies in the folder of exports. `short` are the sizes at which times are compared.
+    """
+
+    title: str
+    dims: Mapping[str, str]
+    budget: str
+    along: str = "seq"
+    limits: tuple[str, ...] = ()
+    build: Callable[[Path], object] | None = None
+    short: tuple[int, ...] = (128, 2048)
+
+    @property
+    def ranges(self) -> dict[str, tuple[int, int]]:
+        """The least and the most of each dimension."""
+        ends = {name: [int(end) for end in size.split("..")] for name, size in self.dims.items()}
+        return {name: (each[0], each[-1]) for name, each in ends.items()}
+
+    @property
+    def most(self) -> int:
+        """The most along the dimension that counts."""
+        return self.ranges[self.along][1]
+
+    def at(self, size: int) -> dict[str, int]:
+        """All dimensions: the one that counts, the others at their least."""
+        return {name: size if name == self.along else low for name, (low, _) in self.ranges.items()}
+
+    def drawn(self, rng: np.random.Generator) -> dict[str, int]:
+        """Sizes within the limits, small ones as often as large ones."""
+        while True:
+            sizes = {n: round(low * (high / low) ** rng.random()) for n, (low, high) in self.ranges.items()}
+            limits = (limit.split("<=") for limit in self.limits)
+            if all(math.prod(sizes[name] for name in names.split("*")) <= int(most) for names, most in limits):
+                return sizes
+
+
+TEXT = {"batch": "1..4", "seq": "1..8192"}
+TEXTS = ("batch*seq<=8192",)
+CASES = {
+    "bert": Case("BERT-like, 12 x 4 x 64", TEXT, "12%", limits=TEXTS),
+    "modernbert": Case("ModernBERT-like, 12 x 4 x 64", TEXT, "12%", limits=TEXTS),
+    "t5": Case("T5-like, 12 x 4 x 64", TEXT, "12%", limits=TEXTS),
+    "plain": Case(
+        "encoder, 2 x 12 x 64",
+        {"batch": "1", "seq": "1..2048"},
+        "20%",
+        build=lambda path: save_encoder(path, 2, 768, 12),
+    ),
+    "narrow": Case(
+        "encoder, 12 x 4 x 64",
+        {"batch": "1", "seq": "1..2048"},
+        "25%",
+        build=lambda path: save_encoder(path, 12, 256, 4),
+    ),
+    "random": Case(
+        "drawn encoder (seed 7)",
+        {"batch": "1..4", "seq": "1..1024"},
+        "30%",
+        build=lambda path: save_encoder_of(7, path),
+        short=(128, 1024),
+    ),
+    "whisper": Case("Whisper-like, 6 x 4 x 64", {"frames": "2..3000"}, "40%", "frames", short=(256, 3000)),
+    "decoder": Case(
+        "decoder with a cache, 4 x 4 x 64", {"batch": "1", "seq": "1..512", "past": "1..2048"}, "40%", short=(128, 512)
+    ),
+}
 
 
 def session_of(path: Path) -> ort.InferenceSession:
@@ -32,121 +113,199 @@ def session_of(path: Path) -> ort.InferenceSession:
     return ort.InferenceSession(str(path), providers=["CPUExecutionProvider"])
 
 
-def feeds(width: int, length: int, seed: int = 0) -> dict[str, np.ndarray]:
-    """One text of a length."""
-    return {"x": np.random.default_rng(seed).standard_normal((1, length, width)).astype(np.float32)}
+def feeds_of(session: ort.InferenceSession, sizes: Mapping[str, int], seed: int = 0) -> Feeds:
+    """Random inputs; the words of a mask are all shown but a few."""
+    rng = np.random.default_rng(seed)
+    return {port.name: _drawn(port, [sizes.get(dim, dim) for dim in port.shape], rng) for port in session.get_inputs()}
 
 
-def resident_after(path: Path, width: int, lengths: Sequence[int]) -> int:
-    """What a process holds of its own for runs of these lengths, one after the other."""
+def _drawn(port: Any, shape: list[int], rng: np.random.Generator) -> np.ndarray:
+    if "int64" not in port.type:
+        return rng.standard_normal(shape).astype(np.float32)
+    if "mask" not in port.name:
+        return rng.integers(3, WORDS, shape)
+    shown = rng.random(shape) < 0.9
+    shown[:, 0] = True
+    return shown.astype(np.int64)
+
+
+def resident_after(path: Path, all_sizes: list[dict[str, int]]) -> int:
+    """What a process holds of its own for runs of these sizes, one after the other."""
     session = session_of(path)
     before = resident_bytes().anonymous_bytes
-    for length in lengths:
-        session.run(None, feeds(width, length))
+    for sizes in all_sizes:
+        session.run(None, feeds_of(session, sizes))
     return resident_bytes().anonymous_bytes - before
 
 
-def fresh_resident(path: Path, width: int, lengths: Sequence[int]) -> int:
+def fresh_resident(path: Path, all_sizes: list[dict[str, int]]) -> int:
     """`resident_after` in a process of its own."""
     with ProcessPoolExecutor(1) as pool:
-        return pool.submit(resident_after, path, width, lengths).result()
+        return pool.submit(resident_after, path, all_sizes).result()
 
 
-def time_ratio(paths: tuple[Path, Path], width: int, length: int) -> float:
-    """Least time of the second over that of the first, in turns."""
-    sessions, given, least = [session_of(path) for path in paths], feeds(width, length), [float("inf")] * 2
-    rounds = ROUNDS if length > 512 else 8 * ROUNDS
-    for _ in range(rounds):
-        for at, session in enumerate(sessions):
-            begin = time.perf_counter()
-            session.run(None, given)
-            least[at] = min(least[at], time.perf_counter() - begin)
-    return least[1] / least[0]
+def order(case: Case) -> list[dict[str, int]]:
+    """Sizes that rise and fall."""
+    return [case.at(size) for size in (100, case.most, case.most // 16, case.most // 2, case.ranges[case.along][0])]
 
 
-def equal_sizes(paths: tuple[Path, Path], width: int, most: int) -> int:
-    """At how many of BITS random lengths outputs have the same bits; short ones are as frequent as long ones."""
-    sessions, generator = [session_of(path) for path in paths], np.random.default_rng(0)
-    lengths = np.round(most ** generator.random(BITS)).astype(int)
-    same = 0
-    for seed, length in enumerate(lengths):
-        outputs = [session.run(None, feeds(width, int(length), seed))[0] for session in sessions]
-        same += bool(np.array_equal(*outputs))
-    return same
-
-
-def row(shape: tuple[int, int, int], most: int, budget: str, folder: Path) -> str:
-    """Compile one encoder and measure it."""
-    layers, width, heads = shape
-    original = save_encoder(folder / f"encoder_{layers}_{width}.onnx", layers, width, heads)
+def compiled(name: str, case: Case, original: Path, ours: Path) -> Row:
+    """Compile, and see what verification says and what processes keep."""
     begin = time.monotonic()
     found = compile_file(
         original,
-        budget=budget,
-        dim={"batch": 1, "seq": f"1..{most}"},
+        budget=case.budget,
+        dim=dict(case.dims),
+        limit=list(case.limits),
         capped_run=False,
         force=True,
-        output=folder / "any.onnx",
+        output=ours,
     )
     seconds = time.monotonic() - begin
     if found.output is None:
-        return f"| {layers} x {width} | {most} | {budget} | no plan | | | | | | | |"
-    ours = Path(found.output)
-    seen = json.loads((folder / "any.plan.json").read_text())["verification"]["family"]
-    largest = max(seen["runs"], key=lambda run: run["original_peak_bytes"])
-    pair = (original, ours)
-    order = [100, most, most // 16, most // 2, 1]
-    cells = [
-        f"{layers} x {width}",
-        str(most),
-        budget,
-        f"{format_bytes(largest['original_peak_bytes'])} to {format_bytes(seen['promised_bytes'])}",
-        f"{100 * seen['promised_bytes'] / largest['original_peak_bytes']:.1f} %",
-        *(f"{100 * (time_ratio(pair, width, length) - 1):+.0f} %" for length in (128, min(most, 2048))),
-        f"{equal_sizes(pair, width, most)} of {BITS}",
-        " / ".join(
-            format_bytes(fresh_resident(path, width, lengths))
-            for path, lengths in ((original, order), (ours, order), (ours, [most]))
-        ),
-        str(sum(1 for node in onnx.load(ours, load_external_data=False).graph.node for _ in body_of(node))),
-        f"{seconds:.0f} s",
+        return {"seconds": round(seconds), "plan": False, "load": round(os.getloadavg()[0], 1)}
+    seen = json.loads(ours.with_suffix(".plan.json").read_text())["verification"]
+    runs = seen["family"]["runs"]
+    largest = max(runs, key=lambda run: run["peak_bytes"])
+    nodes = sum(len(with_inner(n)) for n in onnx.load(ours, load_external_data=False).graph.node)
+    resident = [fresh_resident(path, sizes) for path, sizes in resident_cases(case, original, ours)]
+    return {
+        "plan": True,
+        "seconds": round(seconds),
+        "load": round(os.getloadavg()[0], 1),
+        "original_bytes": largest["original_peak_bytes"],
+        "promised_bytes": seen["family"]["promised_bytes"],
+        "sizes": len(runs),
+        "same": sum(run["outputs_identical"] for run in runs),
+        "resident_bytes": resident,
+        "nodes": nodes,
+    }
+
+
+def resident_cases(case: Case, original: Path, ours: Path) -> list[tuple[Path, list[dict[str, int]]]]:
+    """The original and the file after sizes that rise and fall, and the file after the largest alone."""
+    return [(original, order(case)), (ours, order(case)), (ours, [case.at(case.most)])]
+
+
+def with_inner(node: onnx.NodeProto) -> list[onnx.NodeProto]:
+    """A node, and those of the graphs in it."""
+    return [node, *(deep for a in node.attribute for each in a.g.node for deep in with_inner(each))]
+
+
+def bits(name: str, case: Case, original: Path, ours: Path) -> Row:
+    """At how many of BITS random sizes outputs have the same bits."""
+    sessions, rng = [session_of(path) for path in (original, ours)], np.random.default_rng(0)
+    same = 0
+    for seed in range(BITS):
+        feeds = feeds_of(sessions[0], case.drawn(rng), seed)
+        outputs = [session.run(None, feeds) for session in sessions]
+        same += all(one.tobytes() == other.tobytes() for one, other in zip(*outputs, strict=True))
+    return {"asked": BITS, "same": same}
+
+
+def times(name: str, case: Case, original: Path, ours: Path) -> Row:
+    """Least time against the original's, runs in turn, at a short and a middling size."""
+    sessions = [session_of(path) for path in (original, ours)]
+    found = {}
+    for size in case.short:
+        feeds, least, rounds = feeds_of(sessions[0], case.at(size)), [math.inf] * 2, 0
+        begin = time.monotonic()
+        while rounds < ROUNDS or time.monotonic() - begin < SHORT_SECONDS:
+            for at, session in enumerate(sessions):
+                start = time.perf_counter()
+                session.run(None, feeds)
+                least[at] = min(least[at], time.perf_counter() - start)
+            rounds += 1
+        found[str(size)] = {"original_seconds": least[0], "percent": 100 * (least[1] / least[0] - 1)}
+    return {"at": found, "load": round(os.getloadavg()[0], 1)}
+
+
+MEASURES: Mapping[str, Callable[[str, Case, Path, Path], Row]] = {"compile": compiled, "bits": bits, "times": times}
+
+
+def measure(name: str, parts: list[str], models: Path) -> None:
+    """Make the parts of a row that are missing."""
+    case = CASES[name]
+    GENERATED.mkdir(parents=True, exist_ok=True)
+    original, ours = models / f"{name}.onnx", GENERATED / f"{name}.any.onnx"
+    if case.build is not None:
+        original = GENERATED / f"{name}.onnx"
+        if not original.exists():
+            case.build(original)
+    for part in parts:
+        rows = read()
+        if (name, part) in rows or (part != "compile" and not rows.get((name, "compile"), {}).get("plan")):
+            continue
+        row = {"model": name, "part": part, **MEASURES[part](name, case, original, ours)}
+        with (RESULTS / "any_size.jsonl").open("a") as file:
+            file.write(json.dumps(row) + "\n")
+        say(json.dumps(row))
+
+
+def read() -> dict[tuple[str, str], Row]:
+    """All that was measured, by model and part; later lines count."""
+    path = RESULTS / "any_size.jsonl"
+    rows = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    return {(row["model"], row["part"]): row for row in rows}
+
+
+def say(line: str) -> None:
+    """Tell at once."""
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+def line(name: str, rows: dict[tuple[str, str], Row]) -> str:
+    """One row of the table."""
+    case, made = CASES[name], rows[name, "compile"]
+    sizes = ", ".join([*(f"{n}={size}" for n, size in case.dims.items()), *case.limits])
+    cells = [case.title, sizes, case.budget]
+    if not made["plan"]:
+        return f"| {' | '.join([*cells, 'no plan', *['-'] * 6, told(made)])} |"
+    same, timed = rows.get((name, "bits")), rows.get((name, "times"), {"at": {}})["at"]
+    cells += [
+        f"{format_bytes(made['original_bytes'])} to {format_bytes(made['promised_bytes'])}",
+        f"{100 * made['promised_bytes'] / made['original_bytes']:.1f} %",
+        *(f"{timed[str(size)]['percent']:+.0f} % at {size}" if timed else "-" for size in case.short),
+        f"{same['same']} of {same['asked']}" if same else "-",
+        " / ".join(format_bytes(max(0, each)) for each in made["resident_bytes"]),
+        str(made["nodes"]),
+        told(made),
     ]
     return f"| {' | '.join(cells)} |"
 
 
-def body_of(node: onnx.NodeProto) -> list[onnx.NodeProto]:
-    """A node, and those of the graphs in it."""
-    return [node, *(inner for attribute in node.attribute for each in attribute.g.node for inner in body_of(each))]
+def told(made: Row) -> str:
+    """How long compiling took, and how many others wanted the machine's two cores meanwhile."""
+    return f"{made['seconds']} s, load {made['load']:.0f}"
+
+
+HEAD = """# Models compiled for all sizes
+
+Made by `python -m bench.any_size`; `make bench-any-size` does it all, exports by torch among it.
+Names say layers x heads x width of a head. Peaks are those of a run at the largest sizes, without weights: the
+original's, and what the file promises. Times are against the original, the least of runs in turn. Same bits: of 200
+random sizes, small ones as often as large ones. Resident is what a process holds of its own after runs of the lengths
+100, most, most/16, most/2, least: the original, the file, and the file after the largest length alone. Load is how
+many processes wanted the machine's two cores when compiling ended.
+
+| model | sizes | budget | peak at most | share | time, short | longer | same bits | resident | nodes | compiled in |
+|---|---|---|---|---|---|---|---|---|---|---|
+"""
 
 
 def main() -> None:
-    """Measure, print, and write the table."""
+    """Measure what is missing and write the table."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--length", type=int, default=2048)
-    parser.add_argument("--budget", default="20%")
-    parser.add_argument("--write", action="store_true")
-    options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        rows = [row(shape, options.length, options.budget, Path(folder)) for shape in SHAPES]
-    text = "\n".join(
-        [
-            "# Encoders for any length",
-            "",
-            f"Made by `python -m bench.any_size --length {options.length} --budget {options.budget} --write`.",
-            "Peaks are those of runs at the largest length, without weights. Times are against the original, the",
-            "least of runs in turns. Resident is what a process holds of its own after runs of the lengths 100, most,",
-            "most/16, most/2, 1: the original, the file, and the file after the largest length alone.",
-            "",
-            "| layers x width | most | budget | peak at most | share | time at 128 | time at 2,048 | same bits | "
-            "resident | nodes | compiled in |",
-            "|---|---|---|---|---|---|---|---|---|---|---|",
-            *rows,
-            "",
-        ]
-    )
-    sys.stdout.write(text)
-    if options.write:
-        RESULT.write_text(text)
+    parser.add_argument("--models", type=Path, default=GENERATED)
+    parser.add_argument("--only", action="append", choices=CASES)
+    parser.add_argument("--part", action="append", choices=PARTS)
+    asked = parser.parse_args()
+    for name in asked.only or CASES:
+        measure(name, asked.part or list(PARTS), asked.models)
+    rows = read()
+    lines = [line(name, rows) for name in CASES if (name, "compile") in rows]
+    (RESULTS / "any_size.md").write_text(HEAD + "\n".join(lines) + "\n")
 
 
 if __name__ == "__main__":

@@ -30,6 +30,8 @@ FREE: frozenset[Rule] = frozenset(
         pointwise.dropout,
         pointwise.quantisation,
         shape.transposition,
+        shape.gather,
+        shape.split,
         lines.softmax,
         lines.normalisation,
         lines.skip_normalisation,
@@ -38,7 +40,7 @@ FREE: frozenset[Rule] = frozenset(
 """Rules that say the same for every size, once they say it for one."""
 BY_ROWS: frozenset[Rule] = frozenset({pointwise.choice, pointwise.power})
 """Rules that say the same for all tiles of two rows and more."""
-BY_EXTENT: frozenset[Rule] = BY_ROWS | {matrix.matmul, matrix.gemm, shape.reshape}
+BY_EXTENT: frozenset[Rule] = BY_ROWS | {matrix.matmul, matrix.gemm, shape.reshape, shape.flatten}
 """Rules that depend on how long a tile is, not on where it begins."""
 PRODUCTS: frozenset[Rule] = frozenset({matrix.matmul, matrix.gemm})
 MOST_NUMBERS = 64  # of constants that are told apart by value, not by name

@@ -11,6 +11,7 @@ from functools import cached_property, partial
 from pathlib import Path
 
 import msgspec
+import onnx_ir as ir
 
 from remat_cli.base import progress as stages
 from remat_cli.base.processes import available_cores
@@ -33,7 +34,7 @@ from remat_cli.splitting.loop_bits import Tiling, kinds_of, refused_size
 from remat_cli.splitting.loop_estimate import LoopEstimate
 from remat_cli.splitting.loop_regions import LoopRegion, SizedView, find_loops
 from remat_cli.splitting.loops import looped
-from remat_cli.splitting.view import view_model
+from remat_cli.splitting.view import ModelView, view_model
 from remat_cli.stages.ask import CompileRequest
 from remat_cli.stages.blame import blamed_on, refusals_of
 from remat_cli.stages.planned import PlannedModel
@@ -48,6 +49,7 @@ from remat_cli.stages.prepare import (
 )
 from remat_cli.stages.solve import BudgetQuestion, answer
 from remat_cli.stages.split_model import in_place_of, profile_split
+from remat_cli.stages.tables import with_positions_looked_up
 from remat_cli.stages.write import write_within_budget
 
 SMALL = (6, 9, 11, 16, 12, 13)  # above the least sizes, with all rests of division by two, three and four
@@ -133,8 +135,14 @@ class FamilyPlanner:
         threads = max(THREADS, self.request.conditions.intra_op_threads or available_cores())
         dims = dims_of_all(prepared, prepared.reference_path, self._family)
         lean = with_known_shapes(without_expands(prepared.reference, dims), dims)
+        view = self._view(lean, threads)
+        tabled = with_positions_looked_up(view.model, dims, self._family, prepared, self.work)
+        return SizedView(view if tabled is view.model else self._view(tabled, threads), dims)
+
+    def _view(self, lean: ir.Model, threads: int) -> ModelView:
+        prepared = self.whole.prepared
         graph = prepared.graph if lean is prepared.reference else to_graph(lean, prepared.facts.types)
-        return SizedView(view_model(lean, graph, 1, threads), dims)
+        return view_model(lean, graph, 1, threads)
 
     @cached_property
     def _profile(self) -> Profile:
