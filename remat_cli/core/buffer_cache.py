@@ -15,13 +15,17 @@ class BufferCache(msgspec.Struct, frozen=True):
     Above the largest bucket they go by `granule_bytes` too. A buffer that is free is kept for the next of its size.
     Weights of `packed_ops` get another form; of one of them, the last, each session keeps the original as well. Where
     the second input of such an op is no weight, it gets that form in a buffer of its own whenever the op runs.
-    `turning_ops` transpose their first input into a buffer of its own.
+    `turning_ops` transpose their first input into a buffer of its own. `there_and_back_ops` do so unless they go along
+    the last axis, and make their output transposed in another one; `halved` are those that do in a problem, by number:
+    half of their workspace is one buffer, half another.
     """
 
     bucket_bytes: tuple[int, ...]
     granule_bytes: int
     packed_ops: tuple[str, ...] = ()
     turning_ops: tuple[str, ...] = ()
+    there_and_back_ops: tuple[str, ...] = ()
+    halved: frozenset[int] = frozenset()
 
     def rounded(self, size_bytes: int) -> int:
         """Bytes of the buffer of a tensor."""
@@ -49,6 +53,13 @@ def steady_bytes(cache: BufferCache, holds: Iterable[Hold], length: int) -> int:
         bucket[hold.start] += 1
         bucket[hold.end + 1] -= 1
     return sum(size * max(accumulate(bucket)) for size, bucket in changes.items())
+
+
+def workspace_holds(size_bytes: int, position: int, *, is_halved: bool) -> list[Hold]:
+    """The buffers of an op's workspace at its position: none, one, or two of the same size."""
+    if not size_bytes:
+        return []
+    return [Hold(size_bytes // 2, position, position)] * 2 if is_halved else [Hold(size_bytes, position, position)]
 
 
 def most_bytes(holds: Iterable[Hold], length: int) -> int:

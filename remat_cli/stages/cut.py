@@ -1,7 +1,9 @@
 """Plans for several devices as the sessions and copies in which they run."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
+
+import msgspec
 
 from remat_cli.base.errors import ModelError
 from remat_cli.core.buffer_cache import BufferCache
@@ -19,6 +21,9 @@ from remat_cli.onnx_io.default_order import EARLY_OPS
 from remat_cli.onnx_io.segment_models import SegmentSource, one_session_names
 from remat_cli.stages.platform import Platform
 
+TURNING_SOFTMAX: Final = 13
+"""The opset from which on Softmax goes along one axis; before, it takes all from its axis on as one."""
+
 
 def own_bytes(graph: Graph, specs: Sequence[DeviceSpec]) -> dict[str, int]:
     """What a session with the whole model holds beside sizes of weights and inputs, by memory with a cache of buffers.
@@ -30,11 +35,25 @@ def own_bytes(graph: Graph, specs: Sequence[DeviceSpec]) -> dict[str, int]:
     return {memory: _own_bytes(graph, cache, is_fed) for memory, cache in _caches(specs).items()}
 
 
-def workspace_bytes(graph: Graph, op: Op, spec: DeviceSpec) -> int:
+def workspaces(graph: Graph, model: Any, spec: DeviceSpec) -> dict[str, int]:
+    """What each op takes beside what it reads and makes, by name; `model` is the one that the graph was read from."""
+    if cache_of(spec) is None:
+        return {op.name: 0 for op in graph.ops}
+    is_flat = model.opset_imports.get("", TURNING_SOFTMAX) < TURNING_SOFTMAX
+    given = {node.name: node.attributes.get("axis") for node in model.graph}
+    axes = {name: axis.as_int() for name, axis in given.items() if axis is not None and not is_flat}
+    return {op.name: workspace_bytes(graph, op, spec, axes.get(op.name, -1)) for op in graph.ops}
+
+
+def workspace_bytes(graph: Graph, op: Op, spec: DeviceSpec, axis: int = -1) -> int:
     """What an op takes beside what it reads and makes, as far as the provider's record says it."""
     cache = cache_of(spec)
     if cache is None:
         return 0
+    if op.op_type in cache.there_and_back_ops:
+        read = graph.tensors[op.inputs[0]] if op.inputs else None
+        is_last = read is None or axis in (-1, len(read.shape) - 1)
+        return 0 if read is None or is_last else 2 * read.size_bytes
     if op.op_type in cache.turning_ops:
         return graph.tensors[op.inputs[0]].size_bytes if op.inputs else 0
     return graph.tensors[op.inputs[1]].size_bytes if op.op_type in cache.packed_ops and len(op.inputs) > 1 else 0
@@ -58,6 +77,12 @@ def _caches(specs: Sequence[DeviceSpec]) -> dict[str, BufferCache]:
     return {spec.memory: cache for spec in specs if (cache := cache_of(spec)) is not None}
 
 
+def _halving(cache: BufferCache, graph: Graph, given_ops: int) -> BufferCache:
+    """The same for a problem of a graph, whose first ops stand for model inputs."""
+    halved = (given_ops + n for n, op in enumerate(graph.ops) if op.op_type in cache.there_and_back_ops)
+    return msgspec.structs.replace(cache, halved=frozenset(halved))
+
+
 def cut_of(platform: Platform, problem: Problem, plan: Plan, way: Way = "sessions") -> Cut:
     """The plan as sessions and copies, each memory's budget kept where that is possible; or as the one session.
 
@@ -67,8 +92,12 @@ def cut_of(platform: Platform, problem: Problem, plan: Plan, way: Way = "session
     tensors = [platform.graph.tensors[tensor] for tensor in device_tensor_ids(platform.graph, problem)]
     sizes = [size_bytes(TensorType(tensor.dtype, tensor.shape)) for tensor in tensors]
     caches = _caches(platform.specs)
-    of_memory = {m: caches[memory.name] for m, memory in enumerate(problem.memories) if memory.name in caches}
     given = input_ops(platform.graph, problem)
+    of_memory = {
+        m: _halving(caches[memory.name], platform.graph, given)
+        for m, memory in enumerate(problem.memories)
+        if memory.name in caches
+    }
     if way == "sessions":
         return cut_plan(problem, plan, platform.opaque, given, sizes, of_memory)
     sides = sides_of(platform.specs, plan, given)
