@@ -351,7 +351,7 @@ class _Cutter:
             step = self.plan.schedule.steps[number]
             if isinstance(step, Compute) and self.problem.devices[step.device].memory == memory:
                 needed = self.problem.ops[step.op].workspace_bytes[step.device]
-                holds += workspace_holds(needed, position, is_halved=step.op in cache.halved)
+                holds += workspace_holds(needed, position, cache.parts.get(step.op, ()))
         return holds
 
     def _viewed(self, number: int, roots: Mapping[int, int]) -> int:

@@ -60,8 +60,8 @@ def one_session_cut(shared: Shared, sizes: Sequence[int], caches: Mapping[int, B
     steps = [n for n, s in enumerate(plan.schedule.steps) if not isinstance(s, Compute) or s.op >= shared.given_ops]
     found = origins(plan)
     kept = tuple(sorted({found[instance] for instance in kept_instances(problem, plan)}))
-    halved = frozenset(op for cache in caches.values() for op in cache.halved)
-    holding = _Holding(shared, {step: at for at, step in enumerate(steps)}, frozenset(kept), tuple(sizes), halved)
+    parts = {op: sizes for cache in caches.values() for op, sizes in cache.parts.items()}
+    holding = _Holding(shared, {step: at for at, step in enumerate(steps)}, frozenset(kept), tuple(sizes), parts)
     fixed = held_bytes_of(problem, plan.schedule, shared.given_ops)
     held = []
     for memory, fixed_bytes in enumerate(fixed):
@@ -79,7 +79,7 @@ class _Holding:
     places: Mapping[int, int]
     kept: frozenset[int]
     sizes: tuple[int, ...]
-    halved: frozenset[int]
+    parts: Mapping[int, tuple[int, ...]]
 
     def holds(self, memory: int, *, is_cached: bool) -> list[Hold]:
         """From where to where each buffer of a memory is needed; views share one, and what is made in place there.
@@ -170,5 +170,5 @@ class _Holding:
             step = self.shared.plan.schedule.steps[number]
             if isinstance(step, Compute) and self.shared.problem.devices[step.device].memory == memory:
                 needed = self.shared.problem.ops[step.op].workspace_bytes[step.device]
-                found += workspace_holds(needed, place, is_halved=step.op in self.halved)
+                found += workspace_holds(needed, place, self.parts.get(step.op, ()))
         return found

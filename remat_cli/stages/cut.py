@@ -1,5 +1,6 @@
 """Plans for several devices as the sessions and copies in which they run."""
 
+import math
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -23,6 +24,7 @@ from remat_cli.stages.platform import Platform
 
 TURNING_SOFTMAX: Final = 13
 """The opset from which on Softmax goes along one axis; before, it takes all from its axis on as one."""
+FLOAT_BYTES: Final = 4
 
 
 def own_bytes(graph: Graph, specs: Sequence[DeviceSpec]) -> dict[str, int]:
@@ -37,11 +39,13 @@ def own_bytes(graph: Graph, specs: Sequence[DeviceSpec]) -> dict[str, int]:
 
 def workspaces(graph: Graph, model: Any, spec: DeviceSpec) -> dict[str, int]:
     """What each op takes beside what it reads and makes, by name; `model` is the one that the graph was read from."""
-    if cache_of(spec) is None:
+    cache = cache_of(spec)
+    if cache is None:
         return {op.name: 0 for op in graph.ops}
-    is_flat = model.opset_imports.get("", TURNING_SOFTMAX) < TURNING_SOFTMAX
-    given = {node.name: node.attributes.get("axis") for node in model.graph}
-    axes = {name: axis.as_int() for name, axis in given.items() if axis is not None and not is_flat}
+    is_old = model.opset_imports.get("", TURNING_SOFTMAX) < TURNING_SOFTMAX
+    turned = set(cache.there_and_back_ops) - ({"Softmax"} if is_old else set())
+    given = {node.name: node.attributes.get("axis") for node in model.graph if node.op_type in turned}
+    axes = {name: axis.as_int() for name, axis in given.items() if axis is not None}
     return {op.name: workspace_bytes(graph, op, spec, axes.get(op.name, -1)) for op in graph.ops}
 
 
@@ -50,13 +54,25 @@ def workspace_bytes(graph: Graph, op: Op, spec: DeviceSpec, axis: int = -1) -> i
     cache = cache_of(spec)
     if cache is None:
         return 0
+    rank = len(graph.tensors[op.inputs[0]].shape) if op.inputs else 0
+    return sum(_parts(graph, op, cache, is_across=axis not in (-1, rank - 1)))
+
+
+def _parts(graph: Graph, op: Op, cache: BufferCache, *, is_across: bool) -> tuple[int, ...]:
+    """Bytes of each buffer that an op takes beside what it reads and makes; `is_across`: not along the last axis."""
+    read = [graph.tensors[tensor] for tensor in op.inputs]
+    made = [graph.tensors[tensor].size_bytes for tensor in op.outputs]
+    if not read:
+        return ()
     if op.op_type in cache.there_and_back_ops:
-        read = graph.tensors[op.inputs[0]] if op.inputs else None
-        is_last = read is None or axis in (-1, len(read.shape) - 1)
-        return 0 if read is None or is_last else 2 * read.size_bytes
+        return (read[0].size_bytes, *made) if is_across else ()
+    if op.op_type in cache.pairing_ops:
+        return (made[0],) * (len(read) + len(op.weights) - 2)
+    if op.op_type in cache.scaling_ops:
+        return (2 * FLOAT_BYTES * math.prod(read[0].shape[:2]),)
     if op.op_type in cache.turning_ops:
-        return graph.tensors[op.inputs[0]].size_bytes if op.inputs else 0
-    return graph.tensors[op.inputs[1]].size_bytes if op.op_type in cache.packed_ops and len(op.inputs) > 1 else 0
+        return (read[0].size_bytes,)
+    return (read[1].size_bytes,) if op.op_type in cache.packed_ops and len(read) > 1 else ()
 
 
 def has_cache(specs: Sequence[DeviceSpec], memory: str) -> bool:
@@ -77,10 +93,10 @@ def _caches(specs: Sequence[DeviceSpec]) -> dict[str, BufferCache]:
     return {spec.memory: cache for spec in specs if (cache := cache_of(spec)) is not None}
 
 
-def _halving(cache: BufferCache, graph: Graph, given_ops: int) -> BufferCache:
+def _with_parts(cache: BufferCache, graph: Graph, given_ops: int) -> BufferCache:
     """The same for a problem of a graph, whose first ops stand for model inputs."""
-    halved = (given_ops + n for n, op in enumerate(graph.ops) if op.op_type in cache.there_and_back_ops)
-    return msgspec.structs.replace(cache, halved=frozenset(halved))
+    parts = {given_ops + n: _parts(graph, op, cache, is_across=True) for n, op in enumerate(graph.ops)}
+    return msgspec.structs.replace(cache, parts={n: sizes for n, sizes in parts.items() if len(sizes) > 1})
 
 
 def cut_of(platform: Platform, problem: Problem, plan: Plan, way: Way = "sessions") -> Cut:
@@ -94,7 +110,7 @@ def cut_of(platform: Platform, problem: Problem, plan: Plan, way: Way = "session
     caches = _caches(platform.specs)
     given = input_ops(platform.graph, problem)
     of_memory = {
-        m: _halving(caches[memory.name], platform.graph, given)
+        m: _with_parts(caches[memory.name], platform.graph, given)
         for m, memory in enumerate(problem.memories)
         if memory.name in caches
     }

@@ -97,3 +97,21 @@ def test_a_softmax_that_does_not_go_along_the_last_axis_takes_two_buffers(device
     tensors = tuple(Tensor(name, "float", (3, 5, 5), 300, producer) for name, producer in (("x", None), ("y", 0)))
     graph = Graph((Op("s", "Softmax", (0,), (1,)),), tensors, ())
     assert workspaces(graph, ir.from_proto(proto), named_spec(device)) == {"s": taken}
+
+
+@pytest.mark.parametrize(
+    ("op_type", "inputs", "axis", "taken"),
+    [
+        ("TopK", 1, 1, 300 + 20 + 40),  # what is read, values and places, all transposed
+        ("TopK", 1, 2, 0),
+        ("Max", 2, -1, 0),
+        ("Max", 4, -1, 2 * 20),  # of the first two, and of that with the third
+        ("Min", 3, -1, 20),
+        ("InstanceNormalization", 1, -1, 2 * 4 * 15),  # a scale and a shift for each of 3 x 5 channels
+    ],
+)
+def test_what_ops_of_several_buffers_take(op_type, inputs, axis, taken):
+    read = tuple(Tensor(f"x{n}", "float", (3, 5, 5), 300, None) for n in range(inputs))
+    made = (Tensor("y", "float", (5,), 20, 0), Tensor("z", "int64", (5,), 40, 0))
+    op = Op("op", op_type, tuple(range(inputs)), (inputs, inputs + 1))
+    assert workspace_bytes(Graph((op,), (*read, *made), ()), op, named_spec("webgpu"), axis) == taken

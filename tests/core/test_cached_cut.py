@@ -48,10 +48,12 @@ def test_and_no_longer():
     assert held_bytes(forked_chain(), TO_AND_FRO) == 2 * 128
 
 
-@pytest.mark.parametrize(("halved", "more"), [((), 512), ((1,), 2 * 128), ((2,), 512)])
-def test_a_workspace_is_one_buffer_or_two(halved, more):
+@pytest.mark.parametrize(
+    ("parts", "more"), [({}, 512), ({1: (100, 100)}, 2 * 128), ({1: (150, 50)}, 512 + 64), ({2: (100, 100)}, 512)]
+)
+def test_a_workspace_is_one_buffer_or_several(parts, more):
     """200 bytes take one buffer of 512, halves of them two of 128."""
-    cache = replace(CACHE, halved=frozenset(halved))
+    cache = replace(CACHE, parts=parts)
     problem = forked_chain(200)
     assert held_bytes(problem, ON_GPU, cache) == 4 * 128 + more
     shared = Shared(problem, simulate(problem, ON_GPU), 0, (0, 1))
