@@ -15,13 +15,20 @@ class BufferCache(msgspec.Struct, frozen=True):
     Above the largest bucket they go by `granule_bytes` too. A buffer that is free is kept for the next of its size.
     Weights of `packed_ops` get another form; of one of them, the last, each session keeps the original as well. Where
     the second input of such an op is no weight, it gets that form in a buffer of its own whenever the op runs.
-    `turning_ops` transpose their first input into a buffer of its own.
+    `turning_ops` transpose their first input into a buffer of its own. `there_and_back_ops` do so unless they go along
+    the last axis, and make each output transposed in another one. `pairing_ops` take their inputs two by two, each
+    result but the last in a buffer of its own. `scaling_ops` make two floats for each channel first. `parts` are the
+    buffers of workspaces that are more than one, in bytes, by number of the op in a problem.
     """
 
     bucket_bytes: tuple[int, ...]
     granule_bytes: int
     packed_ops: tuple[str, ...] = ()
     turning_ops: tuple[str, ...] = ()
+    there_and_back_ops: tuple[str, ...] = ()
+    pairing_ops: tuple[str, ...] = ()
+    scaling_ops: tuple[str, ...] = ()
+    parts: dict[int, tuple[int, ...]] = {}
 
     def rounded(self, size_bytes: int) -> int:
         """Bytes of the buffer of a tensor."""
@@ -49,6 +56,11 @@ def steady_bytes(cache: BufferCache, holds: Iterable[Hold], length: int) -> int:
         bucket[hold.start] += 1
         bucket[hold.end + 1] -= 1
     return sum(size * max(accumulate(bucket)) for size, bucket in changes.items())
+
+
+def workspace_holds(size_bytes: int, position: int, parts: Iterable[int]) -> list[Hold]:
+    """The buffers of an op's workspace at its position: none, its parts, or one where it has none."""
+    return [Hold(part, position, position) for part in tuple(parts) or (size_bytes,)] if size_bytes else []
 
 
 def most_bytes(holds: Iterable[Hold], length: int) -> int:

@@ -12,7 +12,7 @@ from types import MappingProxyType
 
 import msgspec
 
-from remat_cli.core.buffer_cache import BufferCache, Hold, steady_bytes
+from remat_cli.core.buffer_cache import BufferCache, Hold, steady_bytes, workspace_holds
 from remat_cli.core.plan import Compute, Copy, Plan, Schedule
 from remat_cli.core.problem import Device, Memory, OpSpec, Problem, TensorSpec
 from remat_cli.core.simulate import fixed_bytes_of, simulate
@@ -315,15 +315,16 @@ class _Cutter:
         given = [self.sizes[self.plan.instances[number].tensor] for number in here if number not in born]
         holds = [Hold(size, 0, length - 1) for size in given]
         holds += self._holds(groups, [number for number in here if number in born])
-        holds += self._workspaces(groups, memory)
+        holds += self._workspaces(groups, memory, cache)
         return self.fixed[memory] - sum(given) + steady_bytes(cache, holds, length)
 
     def _holds(self, groups: list[list[int]], instances: Sequence[int]) -> list[Hold]:
         """From where to where each of these instances needs a buffer; views inside a session share one.
 
-        Positions are those of steps in the order of the groups.
+        Positions are those of steps in the order of the groups. What nobody reads the runtime frees with its session.
         """
         at = {step: position for position, step in enumerate(number for group in groups for number in group)}
+        read = {instance for reads in self.plan.reads for instance in reads}
         homes = self._homes(groups)
         roots: dict[int, int] = {}
         last: dict[int, int] = {}
@@ -335,21 +336,22 @@ class _Cutter:
                 holds.append(Hold(self.sizes[instance.tensor], at[first], at[end]))
             else:
                 root = roots[number] = self._viewed(number, roots)
-                last[root] = max(last.get(root, 0), at[instance.birth], at.get(instance.death, 0))
+                end = at[instance.birth] if number in read else at[groups[home][-1]]
+                last[root] = max(last.get(root, 0), end, at.get(instance.death, 0))
         for root, end in last.items():
             if root in roots:
                 instance = self.plan.instances[root]
                 holds.append(Hold(self.sizes[instance.tensor], at[instance.birth], end))
         return holds
 
-    def _workspaces(self, groups: list[list[int]], memory: int) -> list[Hold]:
-        """A buffer for each op that needs more than what it reads and makes."""
+    def _workspaces(self, groups: list[list[int]], memory: int, cache: BufferCache) -> list[Hold]:
+        """Buffers for each op that needs more than what it reads and makes."""
         holds = []
         for position, number in enumerate(number for group in groups for number in group):
             step = self.plan.schedule.steps[number]
             if isinstance(step, Compute) and self.problem.devices[step.device].memory == memory:
                 needed = self.problem.ops[step.op].workspace_bytes[step.device]
-                holds += [Hold(needed, position, position)] if needed else []
+                holds += workspace_holds(needed, position, cache.parts.get(step.op, ()))
         return holds
 
     def _viewed(self, number: int, roots: Mapping[int, int]) -> int:

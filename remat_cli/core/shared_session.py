@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from remat_cli.core.buffer_cache import BufferCache, Hold, most_bytes, steady_bytes
+from remat_cli.core.buffer_cache import BufferCache, Hold, most_bytes, steady_bytes, workspace_holds
 from remat_cli.core.plan import Compute, Copy, Plan
 from remat_cli.core.problem import Problem
 from remat_cli.core.segments import Cut, Segment, held_bytes_of, kept_instances
@@ -60,7 +60,8 @@ def one_session_cut(shared: Shared, sizes: Sequence[int], caches: Mapping[int, B
     steps = [n for n, s in enumerate(plan.schedule.steps) if not isinstance(s, Compute) or s.op >= shared.given_ops]
     found = origins(plan)
     kept = tuple(sorted({found[instance] for instance in kept_instances(problem, plan)}))
-    holding = _Holding(shared, {step: at for at, step in enumerate(steps)}, frozenset(kept), tuple(sizes))
+    parts = {op: sizes for cache in caches.values() for op, sizes in cache.parts.items()}
+    holding = _Holding(shared, {step: at for at, step in enumerate(steps)}, frozenset(kept), tuple(sizes), parts)
     fixed = held_bytes_of(problem, plan.schedule, shared.given_ops)
     held = []
     for memory, fixed_bytes in enumerate(fixed):
@@ -78,6 +79,7 @@ class _Holding:
     places: Mapping[int, int]
     kept: frozenset[int]
     sizes: tuple[int, ...]
+    parts: Mapping[int, tuple[int, ...]]
 
     def holds(self, memory: int, *, is_cached: bool) -> list[Hold]:
         """From where to where each buffer of a memory is needed; views share one, and what is made in place there.
@@ -168,5 +170,5 @@ class _Holding:
             step = self.shared.plan.schedule.steps[number]
             if isinstance(step, Compute) and self.shared.problem.devices[step.device].memory == memory:
                 needed = self.shared.problem.ops[step.op].workspace_bytes[step.device]
-                found += [Hold(needed, place, place)] if needed else []
+                found += workspace_holds(needed, place, self.parts.get(step.op, ()))
         return found

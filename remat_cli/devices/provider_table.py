@@ -132,11 +132,16 @@ WEBGPU_CACHE = BufferCache(
     ),
     granule_bytes=16,
     packed_ops=("Conv", "ConvTranspose"),
+    there_and_back_ops=("Softmax", "TopK"),
+    pairing_ops=("Max", "Min"),
+    scaling_ops=("InstanceNormalization",),
     turning_ops=("ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceL2", "ReduceSumSquare"),
 )
 """ONNX Runtime's buffer_manager.cc (BUCKET_DEFAULT_LIMIT_TABLE, NormalizeBufferSize). Below the provider (version
-0.4.0) it was seen that a buffer can be taken again at once, that the original of one packed weight stays, and that
-ReduceSum transposes what it reads unless it reduces the last axes."""
+0.4.0) it was seen that a buffer can be taken again at once, that the original of one packed weight stays, that
+ReduceSum transposes what it reads unless it reduces the last axes, and that Softmax along another axis than the last
+transposes what it reads and makes the output transposed before it turns it back (softmax.cc: from opset 13 on); TopK
+does so too, Max of n makes n - 2 tensors in between, and InstanceNormalization has a scale and a shift per channel."""
 WEBGPU_FAULTS = (
     Fault("evice] is lost", "the device was lost: its driver was reset or has ended; run it again", is_lost=True),
     Fault(

@@ -1,7 +1,10 @@
 """Plans for several devices as the sessions and copies in which they run."""
 
+import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
+
+import msgspec
 
 from remat_cli.base.errors import ModelError
 from remat_cli.core.buffer_cache import BufferCache
@@ -19,6 +22,10 @@ from remat_cli.onnx_io.default_order import EARLY_OPS
 from remat_cli.onnx_io.segment_models import SegmentSource, one_session_names
 from remat_cli.stages.platform import Platform
 
+TURNING_SOFTMAX: Final = 13
+"""The opset from which on Softmax goes along one axis; before, it takes all from its axis on as one."""
+FLOAT_BYTES: Final = 4
+
 
 def own_bytes(graph: Graph, specs: Sequence[DeviceSpec]) -> dict[str, int]:
     """What a session with the whole model holds beside sizes of weights and inputs, by memory with a cache of buffers.
@@ -30,14 +37,42 @@ def own_bytes(graph: Graph, specs: Sequence[DeviceSpec]) -> dict[str, int]:
     return {memory: _own_bytes(graph, cache, is_fed) for memory, cache in _caches(specs).items()}
 
 
-def workspace_bytes(graph: Graph, op: Op, spec: DeviceSpec) -> int:
+def workspaces(graph: Graph, model: Any, spec: DeviceSpec) -> dict[str, int]:
+    """What each op takes beside what it reads and makes, by name; `model` is the one that the graph was read from."""
+    cache = cache_of(spec)
+    if cache is None:
+        return {op.name: 0 for op in graph.ops}
+    is_old = model.opset_imports.get("", TURNING_SOFTMAX) < TURNING_SOFTMAX
+    turned = set(cache.there_and_back_ops) - ({"Softmax"} if is_old else set())
+    given = {node.name: node.attributes.get("axis") for node in model.graph if node.op_type in turned}
+    axes = {name: axis.as_int() for name, axis in given.items() if axis is not None}
+    return {op.name: workspace_bytes(graph, op, spec, axes.get(op.name, -1)) for op in graph.ops}
+
+
+def workspace_bytes(graph: Graph, op: Op, spec: DeviceSpec, axis: int = -1) -> int:
     """What an op takes beside what it reads and makes, as far as the provider's record says it."""
     cache = cache_of(spec)
     if cache is None:
         return 0
+    rank = len(graph.tensors[op.inputs[0]].shape) if op.inputs else 0
+    return sum(_parts(graph, op, cache, is_across=axis not in (-1, rank - 1)))
+
+
+def _parts(graph: Graph, op: Op, cache: BufferCache, *, is_across: bool) -> tuple[int, ...]:
+    """Bytes of each buffer that an op takes beside what it reads and makes; `is_across`: not along the last axis."""
+    read = [graph.tensors[tensor] for tensor in op.inputs]
+    made = [graph.tensors[tensor].size_bytes for tensor in op.outputs]
+    if not read:
+        return ()
+    if op.op_type in cache.there_and_back_ops:
+        return (read[0].size_bytes, *made) if is_across else ()
+    if op.op_type in cache.pairing_ops:
+        return (made[0],) * (len(read) + len(op.weights) - 2)
+    if op.op_type in cache.scaling_ops:
+        return (2 * FLOAT_BYTES * math.prod(read[0].shape[:2]),)
     if op.op_type in cache.turning_ops:
-        return graph.tensors[op.inputs[0]].size_bytes if op.inputs else 0
-    return graph.tensors[op.inputs[1]].size_bytes if op.op_type in cache.packed_ops and len(op.inputs) > 1 else 0
+        return (read[0].size_bytes,)
+    return (read[1].size_bytes,) if op.op_type in cache.packed_ops and len(read) > 1 else ()
 
 
 def has_cache(specs: Sequence[DeviceSpec], memory: str) -> bool:
@@ -58,6 +93,12 @@ def _caches(specs: Sequence[DeviceSpec]) -> dict[str, BufferCache]:
     return {spec.memory: cache for spec in specs if (cache := cache_of(spec)) is not None}
 
 
+def _with_parts(cache: BufferCache, graph: Graph, given_ops: int) -> BufferCache:
+    """The same for a problem of a graph, whose first ops stand for model inputs."""
+    parts = {given_ops + n: _parts(graph, op, cache, is_across=True) for n, op in enumerate(graph.ops)}
+    return msgspec.structs.replace(cache, parts={n: sizes for n, sizes in parts.items() if len(sizes) > 1})
+
+
 def cut_of(platform: Platform, problem: Problem, plan: Plan, way: Way = "sessions") -> Cut:
     """The plan as sessions and copies, each memory's budget kept where that is possible; or as the one session.
 
@@ -67,8 +108,12 @@ def cut_of(platform: Platform, problem: Problem, plan: Plan, way: Way = "session
     tensors = [platform.graph.tensors[tensor] for tensor in device_tensor_ids(platform.graph, problem)]
     sizes = [size_bytes(TensorType(tensor.dtype, tensor.shape)) for tensor in tensors]
     caches = _caches(platform.specs)
-    of_memory = {m: caches[memory.name] for m, memory in enumerate(problem.memories) if memory.name in caches}
     given = input_ops(platform.graph, problem)
+    of_memory = {
+        m: _with_parts(caches[memory.name], platform.graph, given)
+        for m, memory in enumerate(problem.memories)
+        if memory.name in caches
+    }
     if way == "sessions":
         return cut_plan(problem, plan, platform.opaque, given, sizes, of_memory)
     sides = sides_of(platform.specs, plan, given)

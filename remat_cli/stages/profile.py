@@ -37,7 +37,7 @@ from remat_cli.runtime.providers import device_of, must_estimate, require_device
 from remat_cli.runtime.session import SessionSettings, device_settings
 from remat_cli.runtime.weights import loaded_weight_bytes
 from remat_cli.stages import believe
-from remat_cli.stages.cut import own_bytes, workspace_bytes
+from remat_cli.stages.cut import own_bytes, workspaces
 from remat_cli.stages.platform import Platform
 from remat_cli.stages.prepare import (
     RUNS,
@@ -252,7 +252,7 @@ def _profile_apart(prepared: Prepared, conditions: Conditions, spec: DeviceSpec,
         costs, refused = cache.op_costs(scope, keys), cache.unsupported(scope, keys)
     call_ns = 0 if is_opaque else _call_ns(scope, conditions, settings)
     named = [(op.name, key) for op, key in zip(prepared.graph.ops, prepared.signatures, strict=True)]
-    needs = {op.name: workspace_bytes(prepared.graph, op, spec) for op in prepared.graph.ops}
+    needs = workspaces(prepared.graph, prepared.reference, spec)
     whole = costs.get(prepared.reference_sha256)
     return Profile(
         device=spec.name,

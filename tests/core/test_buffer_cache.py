@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import onnx_ir as ir
 import pytest
+from onnx import TensorProto, helper
 
 from remat_cli.core.buffer_cache import BufferCache, Hold, steady_bytes
 from remat_cli.core.graph import Graph, Op, Tensor, Weight
 from remat_cli.core.profile import DeviceSpec
 from remat_cli.devices.provider_table import cache_of, named_spec
-from remat_cli.stages.cut import own_bytes, workspace_bytes
+from remat_cli.stages.cut import own_bytes, workspace_bytes, workspaces
 
 CACHE = BufferCache(bucket_bytes=(64, 128, 512), granule_bytes=16, packed_ops=("Conv",))
 
@@ -71,3 +73,45 @@ def test_what_an_op_takes_beside_its_tensors(op_type, device, taken):
     tensors = tuple(Tensor(name, "float", (size // 4,), size, producer) for name, size, producer in sizes)
     op = Op("op", op_type, (0, 1), (2,))
     assert workspace_bytes(Graph((op,), tensors, ()), op, named_spec(device)) == taken
+
+
+@pytest.mark.parametrize(
+    ("device", "opset", "axis", "taken"),
+    [
+        ("webgpu", 13, 1, 600),  # what is read, and what is made, both transposed
+        ("webgpu", 13, -3, 600),
+        ("webgpu", 13, 2, 0),
+        ("webgpu", 13, -1, 0),
+        ("webgpu", 13, None, 0),
+        ("webgpu", 12, 1, 0),  # all from the axis on is one
+        ("cpu", 13, 1, 0),
+    ],
+)
+def test_a_softmax_that_does_not_go_along_the_last_axis_takes_two_buffers(device, opset, axis, taken):
+    attributes = {} if axis is None else {"axis": axis}
+    node = helper.make_node("Softmax", ["x"], ["y"], "s", **attributes)
+    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [3, 5, 5]) for name in "xy"]
+    proto = helper.make_model(
+        helper.make_graph([node], "g", values[:1], values[1:]), opset_imports=[helper.make_opsetid("", opset)]
+    )
+    tensors = tuple(Tensor(name, "float", (3, 5, 5), 300, producer) for name, producer in (("x", None), ("y", 0)))
+    graph = Graph((Op("s", "Softmax", (0,), (1,)),), tensors, ())
+    assert workspaces(graph, ir.from_proto(proto), named_spec(device)) == {"s": taken}
+
+
+@pytest.mark.parametrize(
+    ("op_type", "inputs", "axis", "taken"),
+    [
+        ("TopK", 1, 1, 300 + 20 + 40),  # what is read, values and places, all transposed
+        ("TopK", 1, 2, 0),
+        ("Max", 2, -1, 0),
+        ("Max", 4, -1, 2 * 20),  # of the first two, and of that with the third
+        ("Min", 3, -1, 20),
+        ("InstanceNormalization", 1, -1, 2 * 4 * 15),  # a scale and a shift for each of 3 x 5 channels
+    ],
+)
+def test_what_ops_of_several_buffers_take(op_type, inputs, axis, taken):
+    read = tuple(Tensor(f"x{n}", "float", (3, 5, 5), 300, None) for n in range(inputs))
+    made = (Tensor("y", "float", (5,), 20, 0), Tensor("z", "int64", (5,), 40, 0))
+    op = Op("op", op_type, tuple(range(inputs)), (inputs, inputs + 1))
+    assert workspace_bytes(Graph((op,), (*read, *made), ()), op, named_spec("webgpu"), axis) == taken

@@ -11,7 +11,6 @@ from msgspec.structs import replace
 
 from remat_cli.base.files import sha256
 from remat_cli.base.progress import silent
-from remat_cli.core.graph import Graph
 from remat_cli.core.placing import placed_schedule
 from remat_cli.core.plan import Compute, Plan, Schedule, Step
 from remat_cli.core.plan_file import (
@@ -31,7 +30,7 @@ from remat_cli.devices.provider_table import named_spec
 from remat_cli.onnx_io.load import save
 from remat_cli.runtime.profile_cache import provenance
 from remat_cli.settings.settings import load_settings
-from remat_cli.stages.cut import cut_of
+from remat_cli.stages.cut import cut_of, workspaces
 from remat_cli.stages.platform import Platform
 from remat_cli.stages.prepare import Prepared, prepare
 
@@ -101,18 +100,19 @@ def with_recomputes(problem: Problem, schedule: Schedule, every: int) -> Schedul
 
 
 def _platform(prepared: Prepared, devices: tuple[DeviceSpec, ...]) -> Platform:
-    profiles = tuple(_profile(prepared.graph, spec, n) for n, spec in enumerate(devices))
+    profiles = tuple(_profile(prepared, spec, n) for n, spec in enumerate(devices))
     memories = tuple(dict.fromkeys(spec.memory for spec in devices))
     links = tuple(LinkCost(a, b, 1000, 1e9) for a, b in itertools.permutations(memories, 2))
     return Platform(prepared.graph, devices, profiles, links)
 
 
-def _profile(graph: Graph, spec: DeviceSpec, number: int) -> Profile:
+def _profile(prepared: Prepared, spec: DeviceSpec, number: int) -> Profile:
+    graph, needs = prepared.graph, workspaces(prepared.graph, prepared.reference, spec)
     return Profile(
         device=spec.name,
         model_sha256="",
         provenance=provenance("cpu", spec.threads, "all", 1, 0),
-        ops=tuple(OpCost(op.name, 1000 * (1 + (i + number) % 7)) for i, op in enumerate(graph.ops)),
+        ops=tuple(OpCost(op.name, 1000 * (1 + (i + number) % 7), needs[op.name]) for i, op in enumerate(graph.ops)),
         weight_bytes=graph.weight_bytes,
         input_bytes=graph.input_bytes,
         memory=spec.memory,

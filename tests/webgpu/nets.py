@@ -24,3 +24,25 @@ def write_skips(path: Path) -> Path:
     nodes.append(helper.make_node("Add", [last, "s0"], ["y"], name="add"))
     ends = [value("x", TensorProto.FLOAT, SHAPE)], [value("y", TensorProto.FLOAT, SHAPE)]
     return save_model(path, nodes, *ends, weights)
+
+
+def write_across(path: Path) -> Path:
+    """A model whose ops take buffers of their own: across an axis that is not the last, of many inputs, by channel.
+
+    Half of what Split gives is read by nobody.
+    """
+    shape = [2, 8, 30]
+    nodes = [
+        helper.make_node("Neg", ["x"], ["n"]),
+        helper.make_node("Softmax", ["n"], ["s"], axis=1),
+        helper.make_node("Abs", ["s"], ["s2"]),
+        helper.make_node("Max", ["x", "n", "s", "s2"], ["m"]),
+        helper.make_node("InstanceNormalization", ["m", "scale", "shift"], ["i"]),
+        helper.make_node("Split", ["i"], ["half", "other"], axis=1, num_outputs=2),
+        helper.make_node("Concat", ["half", "half"], ["c"], axis=1),
+        helper.make_node("Tanh", ["c"], ["y"]),
+    ]
+    weights = [weight(name, np.linspace(1, 2, 8, dtype=np.float32)) for name in ("scale", "shift")]
+    return save_model(
+        path, nodes, [value("x", TensorProto.FLOAT, shape)], [value("y", TensorProto.FLOAT, shape)], weights
+    )
