@@ -40,7 +40,7 @@ Numbers = npt.NDArray[np.generic]
 
 
 @dataclass(frozen=True)
-class Chain:
+class NumberChain:
     """Ops that make a whole number of each of a tensor's, which are from `low` to `high`."""
 
     source: ir.Value
@@ -80,7 +80,7 @@ class Chain:
         return _model(source, node.outputs[0], [node], [weight], self.ops[0].graph)
 
 
-def find_chains(model: ir.Model, dims: Mapping[str, tuple[Dim, ...]], most: Mapping[str, int]) -> list[Chain]:
+def find_chains(model: ir.Model, dims: Mapping[str, tuple[Dim, ...]], most: Mapping[str, int]) -> list[NumberChain]:
     """Chains with an op that is computed in packets; `dims` are for all sizes, `most` are the largest ones."""
     if model.graph.opset_imports.get("", 0) < OLDEST_OPSET:
         return []
@@ -99,13 +99,13 @@ def find_chains(model: ir.Model, dims: Mapping[str, tuple[Dim, ...]], most: Mapp
         if found is not None:
             ranges[made], roots[made] = found, made
     return [
-        Chain(roots[made], made, tuple(cone), *ranges[roots[made]])
+        NumberChain(roots[made], made, tuple(cone), *ranges[roots[made]])
         for made, cone in cones.items()
         if _is_worth_it(made, cone, roots) and sum(map(abs, ranges[roots[made]])) < MOST_ENTRIES
     ]
 
 
-def with_tables(model: ir.Model, found: Sequence[tuple[Chain, Numbers]]) -> ir.Model:
+def with_tables(model: ir.Model, found: Sequence[tuple[NumberChain, Numbers]]) -> ir.Model:
     """The model with a Gather from a table for each chain; ops that nothing reads any more are left out."""
     if not found:
         return model

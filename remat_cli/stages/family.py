@@ -9,9 +9,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
+from typing import Any
 
 import msgspec
-import onnx_ir as ir
 
 from remat_cli.base import progress as stages
 from remat_cli.base.processes import available_cores
@@ -139,7 +139,7 @@ class FamilyPlanner:
         tabled = with_positions_looked_up(view.model, dims, self._family, prepared, self.work)
         return SizedView(view if tabled is view.model else self._view(tabled, threads), dims)
 
-    def _view(self, lean: ir.Model, threads: int) -> ModelView:
+    def _view(self, lean: Any, threads: int) -> ModelView:
         prepared = self.whole.prepared
         graph = prepared.graph if lean is prepared.reference else to_graph(lean, prepared.facts.types)
         return view_model(lean, graph, 1, threads)

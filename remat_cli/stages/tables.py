@@ -3,22 +3,22 @@
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-import onnx_ir as ir
 
 from remat_cli.core.sizes import Dim, SizeFamily
 from remat_cli.onnx_io.load import save
 from remat_cli.runtime.family import see_sizes
-from remat_cli.splitting.position_tables import SOURCE, Chain, Numbers, find_chains, with_tables
+from remat_cli.splitting.position_tables import SOURCE, NumberChain, Numbers, find_chains, with_tables
 from remat_cli.stages.prepare import Prepared, default_settings, observe
 
 ALONE = 3  # numbers in a row that no packet holds: the shortest ones have four
 
 
 def with_positions_looked_up(
-    model: ir.Model, dims: Mapping[str, tuple[Dim, ...]], family: SizeFamily, prepared: Prepared, work: Path
-) -> ir.Model:
+    model: Any, dims: Mapping[str, tuple[Dim, ...]], family: SizeFamily, prepared: Prepared, work: Path
+) -> Any:
     """The model with tables for chains of ops whose bits, at first sight, depend on where an element lies.
 
     Each number that positions of the largest sizes can give is run in packets and outside of any; a table is made where
@@ -32,7 +32,7 @@ def with_positions_looked_up(
     return with_tables(model, [(chain, table) for chain, table in tables if table is not None])
 
 
-def _table(chain: Chain, prepared: Prepared, work: Path) -> Numbers | None:
+def _table(chain: NumberChain, prepared: Prepared, work: Path) -> Numbers | None:
     """What a chain makes of each number; None where that depends on the place."""
     folder = Path(tempfile.mkdtemp(prefix="table_", dir=work))
     alone, looked_up = folder / "alone.onnx", folder / "looked_up.onnx"
