@@ -106,7 +106,7 @@ def _kept(program: Program, packed: tuple[int, ...], silent: Collection[int]) ->
             for name, use in weights.items():
                 if device in silent or kept_weight_bytes([use], 0) > 0:
                     outside[memory][session, name] = _weight_bytes(cache, use.size_bytes)
-            if cache is not None and weights:  # where one device is all there is, it stands for the host too
+            if cache is not None:
                 packed_ops = set(cache.packed_ops)
                 uses = weights.values()
                 twice = [use.size_bytes for use in uses if packed_ops & {reader.op_type for reader in use.readers}]
