@@ -4,16 +4,13 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from remat_cli.base.errors import InvalidSchedule, ModelError
-from remat_cli.core.paged_sessions import PagedSessions, SessionCosts, paged_sessions
+from remat_cli.core.paged_sessions import PAGE_BYTES, PagedSessions, SessionCosts, paged_sessions
 from remat_cli.core.paging import DIRECTIONS, PagedProblem, PagedRun, PagedSchedule, PageTransfer
 from remat_cli.core.paging_judge import follow_paging
 from remat_cli.core.paging_rules import PagingRules, rules_of, run_rules
 from remat_cli.core.plan import Plan
 from remat_cli.core.problem import Problem
 from remat_cli.core.spill import Paging, SpillMemory
-
-PAGE_BYTES = 4096
-"""What a place in a file begins at a multiple of, so that transfers may go past the page cache."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +100,8 @@ def read_paging(problem: Problem, plan: Plan, paging: Paging, sizes: tuple[int, 
         raise ModelError("the plan's sessions do not begin at steps of its schedule, in order: compile again")
     if paging.call_ns < 0:
         raise ModelError(f"paging.call_ns is {paging.call_ns}, which cannot be negative: compile again")
-    sessions = paged_sessions(problem, plan, paging.firsts, paging.memory.link, SessionCosts(sizes, paging.call_ns))
+    costs = SessionCosts(sizes, paging.call_ns, paging.memory.fresh_page_ns)
+    sessions = paged_sessions(problem, plan, paging.firsts, paging.memory.link, costs)
     _check_rules(sessions.problem, paging.rules)
     try:
         found = _judged(sessions, paging.firsts, paging.call_ns, paging.memory, paging.rules)

@@ -11,12 +11,16 @@ import msgspec
 
 from remat_cli.core.graph import Graph
 from remat_cli.core.paging import Link, PagedProblem, PagedTensor
-from remat_cli.core.plan import Plan
+from remat_cli.core.plan import Compute, Plan
 from remat_cli.core.problem import Problem, device_tensor_ids
 from remat_cli.core.segments import Cut, Segment, cut_at
 from remat_cli.core.timeline import step_ns
 
 END_NS = 1
+PAGE_BYTES = 4096
+"""What the system hands memory out in, and what a place in a file begins at a multiple of."""
+MAPPED_FROM_BYTES = 65_536
+"""What a session takes for itself in blocks of so many bytes goes back to the system at once, lest it be kept."""
 
 
 class PagedSessions(msgspec.Struct, frozen=True):
@@ -31,10 +35,14 @@ class PagedSessions(msgspec.Struct, frozen=True):
 
 
 class SessionCosts(msgspec.Struct, frozen=True):
-    """What sessions cost beyond their ops: `call_ns` each, and `sizes` bytes of each tensor in a buffer of its own."""
+    """What sessions cost beyond their ops: `call_ns` each, and `sizes` bytes of each tensor in a buffer of its own.
+
+    `fresh_page_ns` is for each page that a session takes for what it neither is given nor gives.
+    """
 
     sizes: tuple[int, ...]
     call_ns: int = 0
+    fresh_page_ns: int = 0
 
 
 def own_sizes(graph: Graph, problem: Problem) -> tuple[int, ...]:
@@ -83,7 +91,10 @@ def paged_sessions(
     tensors = tuple(PagedTensor(costs.sizes[plan.instances[each].tensor], tuple(used)) for each, used in uses.items())
     judged = PagedProblem(
         durations_ns=(
-            *(max(1, sum(step_ns(problem, steps[s]) for s in group) + costs.call_ns) for group in groups),
+            *(
+                max(1, sum(step_ns(problem, steps[s]) for s in group) + costs.call_ns + costs.fresh_page_ns * pages)
+                for group, pages in zip(groups, fresh_pages(problem, plan, cut), strict=True)
+            ),
             END_NS,
         ),
         workspace_bytes=(*inner, 0),
@@ -92,3 +103,36 @@ def paged_sessions(
         link=link,
     )
     return PagedSessions(cut, judged, tuple(uses))
+
+
+def fresh_pages(problem: Problem, plan: Plan, cut: Cut) -> list[int]:
+    """Pages that each session takes from the system for blocks of its own, and gives back.
+
+    Those are buffers of large tensors that live in it alone, and workspace. What it gives has buffers that are kept.
+    """
+    found = []
+    for session in cut.actions:
+        assert isinstance(session, Segment)
+        blocks = [*_own_blocks(problem, plan, session).values(), *_workspaces(problem, plan, session)]
+        found.append(sum(-(-size // PAGE_BYTES) for size in blocks if size >= MAPPED_FROM_BYTES))
+    return found
+
+
+def _own_blocks(problem: Problem, plan: Plan, session: Segment) -> dict[tuple[bool, int], int]:
+    """Bytes of each buffer that a session makes and does not give; it works on what it is given in a new one."""
+    imported = {plan.instances[each].storage for each in session.imports}
+    exported = {plan.instances[each].storage for each in session.exports}
+    blocks: dict[tuple[bool, int], int] = {}
+    for made in (each for number in session.steps for each in plan.makes[number]):
+        instance = plan.instances[made]
+        tensor = problem.tensors[instance.tensor]
+        if tensor.view_of is None and instance.storage not in exported:
+            is_new = instance.storage not in imported
+            key = (is_new, instance.storage if is_new else made)
+            blocks[key] = max(blocks.get(key, 0), tensor.size_bytes)
+    return blocks
+
+
+def _workspaces(problem: Problem, plan: Plan, session: Segment) -> list[int]:
+    steps = (plan.schedule.steps[number] for number in session.steps)
+    return [problem.ops[step.op].workspace_bytes[step.device] for step in steps if isinstance(step, Compute)]

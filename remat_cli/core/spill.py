@@ -31,7 +31,8 @@ class SpillSpec(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_
 class SpillMemory(msgspec.Struct, frozen=True, kw_only=True):
     """A memory that no op runs in, with what it takes to write and read it, in bytes per second, in large chunks.
 
-    `budget_bytes` is the most that may lie there (None: what there is).
+    `budget_bytes` is the most that may lie there (None: what there is). `fresh_page_ns` is what it takes the system to
+    hand out a page of the memory that is paged from, and to take it back, as it does while a run pages (0: not known).
     """
 
     folder: str
@@ -39,6 +40,7 @@ class SpillMemory(msgspec.Struct, frozen=True, kw_only=True):
     read_bytes_per_second: float
     budget_bytes: int | None = None
     is_duplex: bool = False
+    fresh_page_ns: int = 0
 
     @property
     def name(self) -> str:

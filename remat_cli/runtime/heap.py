@@ -4,7 +4,8 @@ import contextlib
 import ctypes
 from typing import Final
 
-MAP_FROM_BYTES: Final = 65_536
+from remat_cli.core.paged_sessions import MAPPED_FROM_BYTES
+
 _M_MMAP_THRESHOLD: Final = -3  # glibc's number
 
 
@@ -14,7 +15,7 @@ def give_blocks_back() -> None:
     glibc takes larger and larger blocks from its heap else, and a heap only shrinks at its end.
     """
     with contextlib.suppress(OSError, AttributeError, TypeError):  # another allocator than glibc's
-        ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, MAP_FROM_BYTES)
+        ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, MAPPED_FROM_BYTES)
 
 
 def return_free_memory() -> None:

@@ -118,6 +118,7 @@ class _PagedRun:
     is_overlapped: bool
     began_ns: int = field(default_factory=time.perf_counter_ns)
     state: threading.Condition = field(default_factory=threading.Condition)
+    handed_over: frozenset[str] = frozenset()
     held: dict[str, _Held] = field(default_factory=dict)
     written: set[str] = field(default_factory=set)
     leaving: set[str] = field(default_factory=set)
@@ -133,6 +134,8 @@ class _PagedRun:
         """Do every action, transfers beside them, and hand over the outputs."""
         lanes = self.spill.lanes
         self.done, self.moves = [0] * len(lanes), [[] for _ in lanes]
+        self.handed_over = frozenset(self.program.outputs)
+        self.buffers.begin_run()
         self.held = {name: _Held(host_value(array)) for name, array in arrays.items()}
         threads = [
             threading.Thread(target=self._lane, args=(number,), name=f"remat-pages-{number}", daemon=True)
@@ -224,9 +227,9 @@ class _PagedRun:
         spec = self.program.values[name]
         if spec.dtype == "string" or not spec.size_bytes:
             return None
-        buffer = self.buffers.take(spec.size_bytes)
-        element = numpy_dtype(spec.dtype)
-        array = np.frombuffer(buffer.pages, element, spec.size_bytes // element.itemsize).reshape(spec.shape)
+        is_kept = name in self.handed_over
+        buffer = self.buffers.take_apart(spec.size_bytes) if is_kept else self.buffers.take(name, spec.size_bytes)
+        array = buffer.values(numpy_dtype(spec.dtype), spec.shape)
         return _Held(host_value(array), array, buffer)
 
     def _release(self, name: str) -> None:

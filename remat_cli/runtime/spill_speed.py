@@ -17,6 +17,9 @@ from remat_cli.runtime.spill_file import SpillFile
 
 SIZE_BYTES = 64 * 2**20
 LEAST_PASSES, MOST_PASSES, SECONDS = 3, 12, 2.0
+BLOCK_BYTES = 2**20
+LEAST_SECONDS = 1e-6  # so that a speed follows, however coarse the clock is
+SYSTEM = "system"  # where memory comes from that a process does not have
 BUSY_ELEMENTS = 512  # of a side of the matrices that keep a processor busy
 
 
@@ -31,17 +34,21 @@ class SpillTimes(msgspec.Struct, frozen=True):
 
     writes: tuple[float, ...]
     reads: tuple[float, ...]
+    pages: tuple[float, ...]
 
 
-def measure_spill(folder: str, name: str, advance: Advance = ignore_progress) -> tuple[LinkCost, LinkCost]:
-    """The way out and the way back, in a fresh process: the median pass, since a run meets slow ones too.
+def measure_spill(folder: str, name: str, advance: Advance = ignore_progress) -> tuple[LinkCost, LinkCost, LinkCost]:
+    """The way out, the way back, and the way of fresh memory into this process, measured in a fresh one.
+
+    Of each the median pass, since a run meets slow ones too.
 
     Raises:
         ConfigError: the folder cannot be written to.
         RematError: its disk is too full, or failed.
     """
     found = run_fresh(time_spill, SpillJob(folder), advance)
-    return _cost(HOST_MEMORY, name, found.writes), _cost(name, HOST_MEMORY, found.reads)
+    there, back = _cost(HOST_MEMORY, name, found.writes), _cost(name, HOST_MEMORY, found.reads)
+    return there, back, _cost(SYSTEM, HOST_MEMORY, found.pages)
 
 
 def _cost(source: str, target: str, seconds: tuple[float, ...]) -> LinkCost:
@@ -52,7 +59,7 @@ def _cost(source: str, target: str, seconds: tuple[float, ...]) -> LinkCost:
 
 def time_spill(job: SpillJob, advance: Advance) -> SpillTimes:
     """Write and read in turns, in this process."""
-    buffer = PageBuffers().take(SIZE_BYTES).pages
+    buffer = PageBuffers().take_apart(SIZE_BYTES).pages
     buffer[:] = np.random.default_rng(0).bytes(SIZE_BYTES)
     found: dict[str, list[float]] = {"write": [], "read": []}
     end = time.monotonic() + SECONDS
@@ -61,7 +68,27 @@ def time_spill(job: SpillJob, advance: Advance) -> SpillTimes:
             found["write"].append(_seconds(lambda: file.write(0, buffer)))
             found["read"].append(_seconds(lambda: file.read(0, buffer)))
             advance(len(found["write"]), MOST_PASSES)
-    return SpillTimes(tuple(found["write"]), tuple(found["read"]))
+    return SpillTimes(tuple(found["write"]), tuple(found["read"]), tuple(_fresh_seconds() for _ in range(LEAST_PASSES)))
+
+
+def _fresh_seconds() -> float:
+    """How much longer it takes to fill `SIZE_BYTES` in blocks of the system, and to give them back, than to fill again.
+
+    Blocks are as large as those of ops: what lies in a cache costs less the second time, as it does in a run.
+    """
+    fresh = again = 0.0
+    for _ in range(SIZE_BYTES // BLOCK_BYTES):
+        begin = time.perf_counter()
+        block = PageBuffers().take_apart(BLOCK_BYTES)
+        values = np.frombuffer(block.pages, np.float32)
+        values.fill(1)
+        middle = time.perf_counter()
+        values.fill(2)
+        end = time.perf_counter()
+        del values, block
+        fresh += time.perf_counter() - end + middle - begin
+        again += end - middle
+    return max(LEAST_SECONDS, fresh - again)
 
 
 def _seconds(do: Callable[[], Any]) -> float:

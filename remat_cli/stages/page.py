@@ -71,7 +71,8 @@ def _paged(
     assert spill is not None
     begin = time.monotonic()
     limits = replace(search.limits, should_stop=progress.should_stop, started=begin)
-    costs = SessionCosts(own_sizes(platform.graph, question.problem), platform.profile.call_ns)
+    sizes = own_sizes(platform.graph, question.problem)
+    costs = SessionCosts(sizes, platform.profile.call_ns, spill.fresh_page_ns)
     found = pager.page(PagingQuestion(question.problem, spill, costs), limits)
     found = _within(found, spill.budget_bytes)
     run = SolverRun(

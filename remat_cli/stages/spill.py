@@ -1,6 +1,7 @@
 """The memory that values may wait in: what it takes to write and read it, measured once for each disk."""
 
 import os
+from collections.abc import Sequence
 from dataclasses import replace
 
 from remat_cli.base import progress as stages
@@ -8,10 +9,11 @@ from remat_cli.base.errors import ConfigError
 from remat_cli.base.progress import Progress
 from remat_cli.base.units import parse_bytes
 from remat_cli.core.conditions import Conditions
+from remat_cli.core.paged_sessions import PAGE_BYTES
 from remat_cli.core.profile import HOST_MEMORY, LinkCost
 from remat_cli.core.spill import SpillMemory, SpillSpec
 from remat_cli.runtime.profile_cache import ProfileCache, cpu_name
-from remat_cli.runtime.spill_speed import measure_spill
+from remat_cli.runtime.spill_speed import SYSTEM, measure_spill
 from remat_cli.stages.platform import Platform
 
 
@@ -25,21 +27,22 @@ def with_spill(platform: Platform, conditions: Conditions, progress: Progress) -
     spec = conditions.spill
     if spec is None:
         return platform
-    links = _links(spec, conditions, progress)
-    return replace(platform, links=links, spill=_memory(spec, links))
+    out, back, *fresh = _links(spec, conditions, progress)
+    return replace(platform, links=(out, back), spill=_memory(spec, out, back, fresh))
 
 
-def _links(spec: SpillSpec, conditions: Conditions, progress: Progress) -> tuple[LinkCost, LinkCost]:
-    """The way out and the way back, as described, from the cache, or measured."""
-    out, back = (HOST_MEMORY, spec.name), (spec.name, HOST_MEMORY)
+def _links(spec: SpillSpec, conditions: Conditions, progress: Progress) -> tuple[LinkCost, ...]:
+    """The way out and the way back, as described, or, from the cache or measured, with that of fresh memory."""
+    ways = (HOST_MEMORY, spec.name), (spec.name, HOST_MEMORY), (SYSTEM, HOST_MEMORY)
     if spec.write_bytes_per_second is not None and spec.read_bytes_per_second is not None:
         described = (spec.write_bytes_per_second, spec.read_bytes_per_second)
-        return LinkCost(*out, 0, described[0], measured=False), LinkCost(*back, 0, described[1], measured=False)
-    keys = tuple(f"pages {way} {_disk_of(spec)} {cpu_name()}" for way in ("out", "back"))
+        return tuple(LinkCost(*way, 0, speed, measured=False) for way, speed in zip(ways, described, strict=False))
+    names = f"pages out {_disk_of(spec)}", f"pages back {_disk_of(spec)}", "fresh pages"
+    keys = [f"{name} {cpu_name()}" for name in names]
     with ProfileCache(conditions.cache_dir) as cache:
-        known = cache.link(keys[0], out), cache.link(keys[1], back)
-        if known[0] is not None and known[1] is not None:
-            return known[0], known[1]
+        known = [cache.link(key, way) for key, way in zip(keys, ways, strict=True)]
+        if None not in known:
+            return tuple(link for link in known if link is not None)
         progress.stage(stages.PROFILING)
         found = measure_spill(spec.folder, spec.name, progress.advance)
         for key, link in zip(keys, found, strict=True):
@@ -55,12 +58,13 @@ def _disk_of(spec: SpillSpec) -> str:
         raise ConfigError(f"spill {spec.name}: {error.strerror}") from None
 
 
-def _memory(spec: SpillSpec, links: tuple[LinkCost, LinkCost]) -> SpillMemory:
+def _memory(spec: SpillSpec, out: LinkCost, back: LinkCost, fresh: Sequence[LinkCost]) -> SpillMemory:
     """The same as plans keep it."""
     return SpillMemory(
         folder=spec.folder,
-        write_bytes_per_second=links[0].bytes_per_second,
-        read_bytes_per_second=links[1].bytes_per_second,
+        write_bytes_per_second=out.bytes_per_second,
+        read_bytes_per_second=back.bytes_per_second,
         budget_bytes=None if spec.budget is None else parse_bytes(spec.budget),
         is_duplex=spec.is_duplex,
+        fresh_page_ns=sum(link.time_ns(PAGE_BYTES) for link in fresh),
     )

@@ -7,7 +7,7 @@ import pytest
 
 from remat_cli.base.errors import ModelError
 from remat_cli.core.paged_plan import PagedPlan, file_offsets, paged_plan, read_paging
-from remat_cli.core.paged_sessions import SessionCosts, grouped, paged_sessions
+from remat_cli.core.paged_sessions import MAPPED_FROM_BYTES, SessionCosts, fresh_pages, grouped, paged_sessions
 from remat_cli.core.paging import PagedSchedule, PageTransfer
 from remat_cli.core.plan import Plan
 from remat_cli.core.problem import Device, Memory, OpSpec, Problem, TensorSpec
@@ -53,6 +53,21 @@ def test_sessions_hold_what_they_are_given_and_what_they_give():
     assert problem.tensors[2].open_gaps == (0,)
     assert [(t.size_bytes, t.uses) for t in problem.tensors] == [(100, (0, 1)), (20, (0, 1)), (5, (1, 2))]
     assert problem.budget_bytes == 130
+
+
+def test_pages_that_a_session_takes_for_itself_cost_time():
+    large = 3 * MAPPED_FROM_BYTES  # of the tensor that lives in the second session alone, and of workspace there
+    ops = (*PROBLEM.ops[:3], msgspec.structs.replace(PROBLEM.ops[3], workspace_bytes=(MAPPED_FROM_BYTES,)))
+    tensors = (*PROBLEM.tensors[:2], msgspec.structs.replace(PROBLEM.tensors[2], size_bytes=large), PROBLEM.tensors[3])
+    problem = msgspec.structs.replace(PROBLEM, ops=ops, tensors=tensors)
+    plan = baseline(problem)
+    sizes = (100, 20, large, 5)
+    found = paged_sessions(problem, plan, (0, 2), MEMORY.link, SessionCosts(sizes, fresh_page_ns=2))
+    assert fresh_pages(problem, plan, found.cut) == [0, 64]
+    assert found.problem.durations_ns == (20, 20 + 2 * 64, 1)
+    # where it is handed on it has a buffer that is kept
+    apart = paged_sessions(problem, plan, (0, 2, 3), MEMORY.link, SessionCosts(sizes, fresh_page_ns=2))
+    assert apart.problem.durations_ns == (20, 10, 10 + 2 * 16, 1)
 
 
 def test_sessions_are_of_about_equal_time_and_keep_in_place_ops_together():

@@ -1,0 +1,175 @@
+"""A range of addresses, and which of its pages are free and there: room for buffers without asking the system anew."""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+from remat_cli.core.paged_sessions import PAGE_BYTES
+
+HUGE_BYTES = 2 * 2**20
+"""Of a large page: one fault for all of it, and a disk writes and reads it in one piece."""
+
+
+@dataclass(frozen=True)
+class FreePages:
+    """Free addresses of a range; `warm` says when pages there were last left, None that there are none."""
+
+    begin: int
+    size: int
+    warm: int | None = None
+
+    @property
+    def end(self) -> int:
+        """The first address that is not in it."""
+        return self.begin + self.size
+
+    def shared(self, begin: int, end: int) -> int:
+        """How many bytes of other addresses are in it."""
+        return max(0, min(self.end, end) - max(self.begin, begin))
+
+
+@dataclass(eq=False)
+class PageRange:
+    """Addresses of this process, and the pieces of them that are free, in order."""
+
+    pages: mmap.mmap
+    free: list[FreePages] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, size: int) -> PageRange:
+        """So many bytes of addresses, without any pages."""
+        return cls(addresses(size), [FreePages(0, size)])
+
+    def places(self, size: int) -> Iterator[tuple[tuple[int, int], int]]:
+        """Where so many bytes would find room, at either end of each free piece, and how good that is.
+
+        The more pages are there the better, and the shorter the row of pieces that it is taken from.
+        """
+        for row in _rows(self.free):
+            begin, end = row[0].begin, row[-1].end
+            starts = {piece.begin for piece in row} | {piece.end - size for piece in row}
+            for start in sorted(starts):
+                if begin <= start and start + size <= end:
+                    warm = sum(piece.shared(start, start + size) for piece in row if piece.warm is not None)
+                    yield (warm, begin - end), start
+
+    def is_free(self, begin: int, size: int) -> bool:
+        """Whether nothing is in these addresses."""
+        return sum(piece.shared(begin, begin + size) for piece in self.free) == size
+
+    def take(self, begin: int, size: int, now: int) -> int:
+        """Take addresses out of what is free: how many bytes fewer are there that nobody uses; may be less than none.
+
+        With its first use a large page comes as a whole, and with it free pages beside what is taken.
+        """
+        first, last = begin // HUGE_BYTES * HUGE_BYTES, -(-(begin + size) // HUGE_BYTES) * HUGE_BYTES
+        warm, free = 0, []
+        for piece in self.free:
+            for part in _cut(piece, (first, begin, begin + size, last)):
+                is_taken, is_beside = begin <= part.begin < begin + size, first <= part.begin < last
+                if is_taken:
+                    warm += part.size if part.warm is not None else 0
+                elif is_beside and part.warm is None:
+                    warm -= part.size
+                    free.append(replace(part, warm=now))
+                else:
+                    free.append(part)
+        self.free[:] = _joined(free)
+        return warm
+
+    def give(self, begin: int, size: int, now: int) -> None:
+        """Addresses are free again; their pages stay."""
+        self._put(FreePages(begin, size, now))
+
+    def cool(self, piece: FreePages, size: int) -> None:
+        """Give the last bytes of a free piece back to the system."""
+        self.free.remove(piece)
+        if size < piece.size:
+            self.free.append(replace(piece, size=piece.size - size))
+        if hasattr(mmap, "MADV_DONTNEED"):
+            self.pages.madvise(mmap.MADV_DONTNEED, piece.end - size, size)
+        self._put(FreePages(piece.end - size, size))
+
+    def _put(self, given: FreePages) -> None:
+        self.free[:] = _joined(sorted((*self.free, given), key=lambda piece: piece.begin))
+
+
+@dataclass(frozen=True)
+class Life:
+    """A buffer's bytes, and when it was taken and given, in the order of things."""
+
+    size: int
+    begin: int
+    end: int
+
+
+def shortest_places(lives: Sequence[Life]) -> list[int]:
+    """A place for each buffer, none of which meet while they live, so that the range is about as short as can be.
+
+    The largest first, each at the lowest place that is free all its life.
+    """
+    places = [0] * len(lives)
+    placed: list[int] = []
+    for number in sorted(range(len(lives)), key=lambda each: (-lives[each].size, lives[each].begin)):
+        life = lives[number]
+        others = [o for o in placed if lives[o].begin < life.end and life.begin < lives[o].end]
+        place = 0
+        for other in sorted(others, key=lambda each: places[each]):
+            if place + life.size <= places[other]:
+                break
+            place = max(place, places[other] + lives[other].size)
+        places[number] = place
+        placed.append(number)
+    return places
+
+
+def whole_pages(size_bytes: int) -> int:
+    """Bytes of the pages that hold so many."""
+    return -(-max(1, size_bytes) // PAGE_BYTES) * PAGE_BYTES
+
+
+def addresses(size: int) -> mmap.mmap:
+    """A range without any pages; of this process alone where the system tells private from shared."""
+    if not hasattr(mmap, "MAP_PRIVATE"):
+        return mmap.mmap(-1, size)
+    made = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    if size >= HUGE_BYTES and hasattr(mmap, "MADV_HUGEPAGE"):
+        with contextlib.suppress(OSError):  # a system without large pages
+            made.madvise(mmap.MADV_HUGEPAGE)
+    return made
+
+
+def _rows(free: Sequence[FreePages]) -> Iterator[list[FreePages]]:
+    """Free pieces that follow each other without a gap."""
+    row: list[FreePages] = []
+    for piece in free:
+        if row and row[-1].end != piece.begin:
+            yield row
+            row = []
+        row.append(piece)
+    if row:
+        yield row
+
+
+def _cut(piece: FreePages, at: Sequence[int]) -> Iterator[FreePages]:
+    """A piece in parts that end at these addresses, as far as they are in it."""
+    begin = piece.begin
+    for end in (*(each for each in at if piece.begin < each < piece.end), piece.end):
+        if begin < end:
+            yield replace(piece, begin=begin, size=end - begin)
+        begin = end
+
+
+def _joined(free: Sequence[FreePages]) -> list[FreePages]:
+    """Pieces without pages that follow each other as one."""
+    joined: list[FreePages] = []
+    for piece in free:
+        last = joined[-1] if joined else None
+        if last is not None and last.warm == piece.warm and last.end == piece.begin:
+            joined[-1] = replace(last, size=last.size + piece.size)
+        else:
+            joined.append(piece)
+    return joined
