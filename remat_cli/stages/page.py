@@ -19,10 +19,12 @@ from remat_cli.stages.ask import CompileRequest, ask
 from remat_cli.stages.planned import PlannedModel
 from remat_cli.stages.platform import Platform
 from remat_cli.stages.prepare import Prepared
+from remat_cli.stages.resident import needed_bytes
 from remat_cli.stages.solve import BudgetAnswer, BudgetQuestion, Search, answer, refusal
-from remat_cli.stages.write import write_within_budget
+from remat_cli.stages.write import as_asked, write_within_budget
 
 AUTO = "auto"
+WITHOUT_TRIES = 3  # of plans that page nothing, until a process would hold as little as it may
 WITHOUT_SHARE = 0.3  # of the time limit, for a plan that pages nothing
 
 
@@ -53,8 +55,34 @@ def plan_paging(prepared: Prepared, platform: Platform, request: CompileRequest,
 def _without_paging(
     prepared: Prepared, platform: Platform, request: CompileRequest, search: Search, progress: Progress
 ) -> PlannedModel | None:
-    """A plan that recomputes and pages nothing; None where the solver does not take the model."""
+    """A plan that recomputes and pages nothing; None where the solver does not take the model, or none holds so little.
+
+    A budget in bytes bounds the process, as it does for a plan that pages: what is live gets so much less.
+    """
     alone = replace(platform, spill=None, session_bytes={})  # an ordinary model in an ordinary session
+    (budget,) = request.budgets.values()
+    if budget.kind != "bytes":
+        return _recomputed(prepared, alone, request, search, progress)
+    less_bytes = 0
+    for _ in range(WITHOUT_TRIES):
+        less = msgspec.structs.replace(budget, bytes=budget.bytes - less_bytes)
+        asked = replace(request, budgets=dict.fromkeys(request.budgets, less))
+        found = _recomputed(prepared, alone, asked, search.share(1 / WITHOUT_TRIES), progress)
+        if found is None or found.written is None:
+            return None
+        excess_bytes = needed_bytes(found, request) - budget.bytes
+        if excess_bytes <= 0:
+            return as_asked(found, budget.bytes)
+        less_bytes += excess_bytes
+        if less_bytes >= budget.bytes:
+            return None
+    return None
+
+
+def _recomputed(
+    prepared: Prepared, alone: Platform, request: CompileRequest, search: Search, progress: Progress
+) -> PlannedModel | None:
+    """The best plan of one session for what may be live."""
     question = ask(alone, request)
     if refusal(question.problem, search.solver, question.names):
         return None

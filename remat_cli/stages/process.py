@@ -15,7 +15,7 @@ from remat_cli.stages.platform import Platform
 from remat_cli.stages.prepare import Prepared
 from remat_cli.stages.resident import needed_bytes, uncounted_bytes
 from remat_cli.stages.settle import Settled, Settling
-from remat_cli.stages.write import with_budget
+from remat_cli.stages.write import as_asked
 
 PLANS = 6  # that are made to find the live budget which the process's comes to
 MEASURED_PLANS = 3  # that are verified until a process stays within its budget
@@ -63,7 +63,11 @@ class ProcessPlanning:
             if excess_bytes <= 0:
                 break
             room_bytes += excess_bytes
-        return replace(found, planned=self._as_asked(found.planned), uncounted_bytes=self.uncounted_bytes)
+        return replace(
+            found,
+            planned=as_asked(found.planned, self.budget_bytes + self.uncounted_bytes),
+            uncounted_bytes=self.uncounted_bytes,
+        )
 
     def planned(self, room_bytes: int) -> PlannedModel:
         """The plan of least time whose process stays within the budget, with some room; no model where none was found.
@@ -100,12 +104,3 @@ class ProcessPlanning:
         budget = Budget(self.request.budget, "bytes", target_bytes)
         live = replace(self.request, scope="live", budgets=dict.fromkeys(self.request.budgets, budget))
         return plan_model(self.prepared, self.platform, live, self.work, self.progress)
-
-    def _as_asked(self, planned: PlannedModel) -> PlannedModel:
-        """The plan as an answer to the user's question; a bound that was proved for less memory is none for more."""
-        if planned.written is None:
-            return planned
-        answer, least_ns = planned.answer, planned.answer.question.problem.baseline_time_ns
-        status = Status.OPTIMAL if planned.plan.time_ns <= least_ns else Status.FEASIBLE
-        told = replace(answer, run=replace(answer.run, bound_ns=least_ns, status=status))
-        return with_budget(replace(planned, answer=told), self.budget_bytes + self.uncounted_bytes)

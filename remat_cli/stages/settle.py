@@ -31,6 +31,7 @@ WITHOUT_FORM = (
     "written without the steady form, in which the runtime did not run it as planned: later runs take a block for all"
 )
 RESIDENT_NOISE_BYTES = 2**18  # by which two measurements of a process may differ
+PAGED_ATTEMPTS = 5  # to plan for what a process was seen to hold, each with more room than the one before
 ATTEMPTS = 3  # to count what sessions hold of weights, which shows only when they are open
 
 
@@ -226,8 +227,8 @@ class Settling:
         share of what planning can change stays that share, and bytes are the device's.
         """
         found = self._verified(planned)
-        for _ in range(ATTEMPTS):
-            more = _uncounted(found)
+        for number in range(PAGED_ATTEMPTS):
+            more = _uncounted(found, RESIDENT_NOISE_BYTES << number)
             if not more:
                 return found
             self.progress.stage(stages.LEARNING)
@@ -259,14 +260,17 @@ class Settling:
         return replace(alone, seen=told)
 
 
-def _uncounted(found: Settled) -> dict[str, int]:
-    """By memory, what runs of a plan that pages were seen to hold beyond what was planned; nothing where all fits."""
+def _uncounted(found: Settled, noise_bytes: int) -> dict[str, int]:
+    """By memory, what runs of a plan that pages were seen to hold beyond what was planned; nothing where all fits.
+
+    A plan for less has other sessions, of which a process holds more or less: so somewhat more is left free.
+    """
     seen = found.seen
     assert seen is not None
     more = seen.session_bytes
     if not more and seen.paging.excess_bytes:
         (memory,) = seen.peaks
-        more = {memory: seen.paging.excess_bytes + RESIDENT_NOISE_BYTES}
+        more = {memory: seen.paging.excess_bytes + noise_bytes}
     return more
 
 

@@ -19,6 +19,7 @@ from remat_cli.core.problem import make_problem
 from remat_cli.core.profile import OpCost, Profile
 from remat_cli.core.requests import run_requests
 from remat_cli.core.simulate import baseline
+from remat_cli.core.solver_run import Status
 from remat_cli.core.steady import FLAG_BYTES
 from remat_cli.core.tidy import calm
 from remat_cli.onnx_io.interface import weight_uses
@@ -103,6 +104,16 @@ def with_budget(planned: PlannedModel, budget_bytes: int) -> PlannedModel:
     if planned.written is not None:
         set_model_metadata(planned.written.rewritten.model, "remat.budget_bytes", str(budget_bytes))
     return _asking(planned, budget_bytes)
+
+
+def as_asked(planned: PlannedModel, budget_bytes: int) -> PlannedModel:
+    """A plan for less as the answer to what was asked; a bound that was proved for less memory is none for more."""
+    if planned.written is None:
+        return planned
+    answer, least_ns = planned.answer, planned.answer.question.problem.baseline_time_ns
+    status = Status.OPTIMAL if planned.plan.time_ns <= least_ns else Status.FEASIBLE
+    told = replace(answer, run=replace(answer.run, bound_ns=least_ns, status=status))
+    return with_budget(replace(planned, answer=told), budget_bytes)
 
 
 def _asking(planned: PlannedModel, budget_bytes: int) -> PlannedModel:

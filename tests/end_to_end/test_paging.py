@@ -286,6 +286,16 @@ def test_a_budget_that_holds_everything_pages_nothing(step):
     assert read_plan(Path(report.plan)).paging is None
 
 
+def test_bytes_bound_the_process_also_of_a_plan_that_pages_nothing(step):
+    """All tensors at once would fit, but not with what a process holds beside: some must be made again, or page."""
+    live = paged(step, "live", solver="auto", budget="100%", time_limit="1s").solution.peak_bytes
+    report = paged(step, "bytes", solver="auto", budget=f"{live}B", time_limit="4s")
+    assert report.exit_code == 0
+    if read_plan(Path(report.plan)).paging is None:
+        assert report.solution.peak_bytes < live
+        assert report.solution.budget_bytes == live
+
+
 def test_a_file_that_may_not_hold_the_pages_is_no_plan(step, tmp_path):
     folder = tmp_path / "pages"
     folder.mkdir()
