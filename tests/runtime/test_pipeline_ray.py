@@ -224,14 +224,14 @@ def test_an_address_where_no_cluster_is_ends_in_one_line(schedule):
 
 
 @pytest.mark.slow
-def test_a_terminated_run_ends_its_cluster_without_a_word(schedule):
+def test_a_terminated_run_ends_its_cluster_and_says_no_more(schedule):
     asked = command(schedule, "--steps", 1000)
     running = subprocess.Popen(asked, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     _actor(running)
     members = psutil.Process(running.pid).children(recursive=True)
     running.terminate()
     out, errors = running.communicate(timeout=PATIENCE_SECONDS)
-    assert (running.returncode, out, errors) == (143, "", "")
+    assert (running.returncode, out, errors) == (143, "", "error: terminated\n")
     assert not psutil.wait_procs(members, timeout=30)[1]
 
 
