@@ -110,9 +110,25 @@ def cluster(options: ClusterOptions, devices: int) -> Iterator[ModuleType]:
         ray = import_ray()
         _begin(ray, where, address=options.address)
     try:
+        if options.address is None:
+            _check_gpus(ray, options, devices)
         yield ray
     finally:
         ray.shutdown()
+
+
+def _check_gpus(ray: ModuleType, options: ClusterOptions, devices: int) -> None:
+    """Whether this machine has what all actors take; a cluster of one machine never gets more.
+
+    Raises:
+        ConfigError: it has not.
+    """
+    asked, there = devices * options.resources.get("gpu", 0), ray.cluster_resources().get("GPU", 0)
+    if asked > there:
+        raise ConfigError(
+            f"--resource gpu={options.resources['gpu']:g} for {devices} actors: this machine has {there:g}; ask for "
+            "less, or give --address"
+        )
 
 
 def _begin(ray: ModuleType, where: str, **how: Any) -> None:

@@ -239,3 +239,10 @@ def test_resources_that_a_local_cluster_lacks_are_one_line(schedule):
     line = run(schedule, "--resource", "tpu=1", code=2)
     assert "--resource tpu" in line
     assert line.count("\n") == 1
+
+
+@pytest.mark.slow
+def test_more_gpus_than_this_machine_has_are_one_line(schedule):
+    line = run(schedule, "--resource", "gpu=500", code=2)
+    assert "--resource gpu=500 for 2 actors: this machine has " in line
+    assert line.count("\n") == 1
