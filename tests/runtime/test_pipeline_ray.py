@@ -97,7 +97,7 @@ def test_a_lost_actor_is_one_line_and_its_state_is_saved(schedule, tmp_path):
     mark = json.loads((tmp_path / "state" / "run.json").read_text())
     assert mark["updates"] > 0
     whole = run(schedule, "--local", "--steps", mark["updates"] + 1)
-    rest = run(schedule, "--local", "--steps", 1, "--state", tmp_path / "state", "--resume")
+    rest = run(schedule, "--steps", 1, "--state", tmp_path / "state", "--resume")
     assert rest["given"] == whole["given"][-4:]
 
 
