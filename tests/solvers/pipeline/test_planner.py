@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from remat_cli.base.errors import ConfigError
 from remat_cli.core.pipeline import PipelineChain, inference_chain
 from remat_cli.core.simulate_pipeline import simulate_pipeline
-from remat_cli.solvers._pipeline.integer_program import ProgramEffort
+from remat_cli.solvers._pipeline.integer_program import ProgramEffort, least_period
 from remat_cli.solvers._pipeline.planner import (
     METHODS,
     SLOTS,
@@ -26,9 +26,9 @@ EFFORT = ProgramEffort(seconds=2.0)
 
 
 @st.composite
-def slow_chains(draw: st.DrawFn) -> PipelineChain:
+def slow_chains(draw: st.DrawFn, layers: int = 5) -> PipelineChain:
     """Times of some microseconds, so that a tick is longer than one, and no two of them are multiples of it."""
-    chain = draw(chains(5))
+    chain = draw(chains(layers))
     off = draw(st.integers(0, 999))
     longer = {
         name: tuple((SLOTS // 4) * time + (off * (at + 1)) % 97 for at, time in enumerate(getattr(chain, name)))
@@ -63,6 +63,15 @@ def test_no_method_is_worse_than_the_best_partition_at_any_memory(chain, devices
     for method in ("madpipe", "joint", "auto"):
         period = planned(chain, devices, memory, method)
         assert alone is None or period <= alone
+
+
+@settings(max_examples=20)
+@given(slow_chains(3), st.integers(1, 2), st.integers(10, 90))
+def test_bounds_of_rounded_times_hold_for_exact_ones(chain, devices, memory):
+    exact = least_period(chain, devices, memory, "full", effort=ProgramEffort(seconds=10.0))
+    rounded = plan_stages(PipelineQuestion(chain, devices, memory, EFFORT), "pipeline-ilp")
+    if exact.is_optimal and rounded.bound is not None:
+        assert rounded.bound <= exact.value <= rounded.schedule.period
 
 
 @settings(max_examples=50)
