@@ -13,8 +13,12 @@ From `pipelines_run.jsonl` (`python -m bench.pipelines_run`, extra `cluster`): t
 actor per device on a local Ray, 20 updates of 8 micro-batches, one thread per session. *Bits* says whether all losses
 of the actors and the state after the last update equal those of `--local`; *whole* is the largest relative difference
 of a loss from the step in one stage with gradient accumulation. The machine has two processors, so that four actors
-share them: the measured period says what two processors give, and is no test of the planned one, which counts on a
-processor per device."""
+and the driver share them, and other work ran beside: the measured period says what was left of two processors, and is
+no test of the planned one, which counts on a processor per device."""
+MEMORY = """What actors held at most, in turns and updates alike, beside the plan, device by device: resident memory
+of their own, beyond a process that has Ray, the runtime and a tiny session open. Pages of the object store that an
+actor has mapped stand beside it (*mapped*): they are there once for all actors of a machine, and the plan counts of
+them only the buffers of links."""
 HEAD = "| model | devices | mode | bits | whole | period planned | measured | two at work | alive, planned | seen |"
 
 
@@ -37,19 +41,22 @@ def run_lines(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 
 def _memory_lines(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """Per actor; what an empty actor holds is taken off."""
-    yield "What actors held beyond an empty one, resident, beside the plan (stage by stage):"
-    yield ""
-    yield "| model | devices | mode | planned | held |"
-    yield "| --- | ---: | --- | --- | --- |"
     actors = [actor for row in rows for actor in row["report"]["actors"]]
-    shares = [100 * actor["held_bytes"] / actor["planned_bytes"] - 100 for actor in actors]
-    for row in rows:
-        actors = row["report"]["actors"]
-        sizes = [", ".join(format_bytes(actor[name]) for actor in actors) for name in ("planned_bytes", "held_bytes")]
-        yield f"| {row['model']} | {row['devices']} | {row['mode']} | {sizes[0]} | {sizes[1]} |"
+    shares = [100 * actor["held_bytes"] / actor["planned_bytes"] for actor in actors]
+    yield MEMORY
     yield ""
-    yield f"Held is {min(shares):.0f} to {max(shares):.0f} % above planned: the plan counts tensors that are live, and"
-    yield "neither what allocators keep of what was freed nor copies that an update and a transfer make for a moment."
+    yield "| model | devices | mode | planned | held | mapped |"
+    yield "| --- | ---: | --- | --- | --- | --- |"
+    for row in rows:
+        sizes = [
+            ", ".join(format_bytes(actor[name]) for actor in row["report"]["actors"])
+            for name in ("planned_bytes", "held_bytes", "mapped_bytes")
+        ]
+        yield f"| {row['model']} | {row['devices']} | {row['mode']} | {' | '.join(sizes)} |"
+    above = sum(share > 100 for share in shares)
+    yield ""
+    yield f"Held is {min(shares):.0f} to {max(shares):.0f} % of planned; {above} of {len(shares)} actors held more."
+    yield "What is above is not of tensors: sessions hold structures of their own, and the arena has gaps."
 
 
 def _milliseconds(time_ns: float | None) -> str:

@@ -34,6 +34,8 @@ QUIET: Mapping[str, Any] = MappingProxyType(
     {"log_to_driver": False, "logging_level": logging.CRITICAL, "configure_logging": True}
 )
 INSTALL = 'pip install "remat_cli[cluster]", or add --local'
+OURS: Mapping[str, str] = MappingProxyType({"RAY_worker_niceness": "0"})
+"""Of a cluster that is ours alone: else its actors come after everything else on the machine."""
 CONNECT_SECONDS, JOIN_SECONDS, LOOK_SECONDS = 5.0, 12.0, 0.1
 START_SECONDS = 60.0
 """For a process to begin and to load Ray."""
@@ -99,6 +101,7 @@ def cluster(options: ClusterOptions, devices: int) -> Iterator[ModuleType]:
     if options.address is None:
         if not _is_told(AUTH_MODE):
             _tell_ray({AUTH_MODE: "token", AUTH_TOKEN: secrets.token_hex(32)})  # else Ray leaves one in the home folder
+        _tell_ray(OURS)
         ray = import_ray()
         _begin(ray, "a local cluster", num_cpus=_processors(options, devices), include_dashboard=False, address="local")
     else:
@@ -107,9 +110,25 @@ def cluster(options: ClusterOptions, devices: int) -> Iterator[ModuleType]:
         ray = import_ray()
         _begin(ray, where, address=options.address)
     try:
+        if options.address is None:
+            _check_gpus(ray, options, devices)
         yield ray
     finally:
         ray.shutdown()
+
+
+def _check_gpus(ray: ModuleType, options: ClusterOptions, devices: int) -> None:
+    """Whether this machine has what all actors take; a cluster of one machine never gets more.
+
+    Raises:
+        ConfigError: it has not.
+    """
+    asked, there = devices * options.resources.get("gpu", 0), ray.cluster_resources().get("GPU", 0)
+    if asked > there:
+        raise ConfigError(
+            f"--resource gpu={options.resources['gpu']:g} for {devices} actors: this machine has {there:g}; ask for "
+            "less, or give --address"
+        )
 
 
 def _begin(ray: ModuleType, where: str, **how: Any) -> None:

@@ -16,6 +16,7 @@ from onnx import helper, numpy_helper
 import remat_cli as api
 from remat_cli.cli import main
 from remat_cli.core.pipeline_file import read_pipeline
+from remat_cli.runtime import ray_cluster
 
 ROOT = Path(__file__).resolve().parents[2]
 SAMPLES = ROOT / "sample_models"
@@ -338,6 +339,13 @@ def test_options_that_make_no_sense_are_one_line(remat, steps, words, line):
     assert (code, out) == (2, "")
     assert line in err
     assert err.count("\n") == 1
+
+
+def test_a_cluster_without_ray_is_one_line(remat, steps, monkeypatch):
+    monkeypatch.setattr(ray_cluster.importlib.util, "find_spec", lambda name: None)
+    code, out, err = remat("run", cut(steps, "digits", 3))
+    assert (code, out) == (1, "")
+    assert err == 'error: Ray is not installed: pip install "remat_cli[cluster]", or add --local\n'
 
 
 @pytest.mark.parametrize("damage", ["period", "cut off", "file gone", "file elsewhere", "newer"])

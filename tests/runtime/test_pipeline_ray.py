@@ -97,7 +97,7 @@ def test_a_lost_actor_is_one_line_and_its_state_is_saved(schedule, tmp_path):
     mark = json.loads((tmp_path / "state" / "run.json").read_text())
     assert mark["updates"] > 0
     whole = run(schedule, "--local", "--steps", mark["updates"] + 1)
-    rest = run(schedule, "--local", "--steps", 1, "--state", tmp_path / "state", "--resume")
+    rest = run(schedule, "--steps", 1, "--state", tmp_path / "state", "--resume")
     assert rest["given"] == whole["given"][-4:]
 
 
@@ -224,18 +224,25 @@ def test_an_address_where_no_cluster_is_ends_in_one_line(schedule):
 
 
 @pytest.mark.slow
-def test_a_terminated_run_ends_its_cluster_without_a_word(schedule):
+def test_a_terminated_run_ends_its_cluster_and_says_no_more(schedule):
     asked = command(schedule, "--steps", 1000)
     running = subprocess.Popen(asked, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     _actor(running)
     members = psutil.Process(running.pid).children(recursive=True)
     running.terminate()
     out, errors = running.communicate(timeout=PATIENCE_SECONDS)
-    assert (running.returncode, out, errors) == (143, "", "")
+    assert (running.returncode, out, errors) == (143, "", "error: terminated\n")
     assert not psutil.wait_procs(members, timeout=30)[1]
 
 
 def test_resources_that_a_local_cluster_lacks_are_one_line(schedule):
     line = run(schedule, "--resource", "tpu=1", code=2)
     assert "--resource tpu" in line
+    assert line.count("\n") == 1
+
+
+@pytest.mark.slow
+def test_more_gpus_than_this_machine_has_are_one_line(schedule):
+    line = run(schedule, "--resource", "gpu=500", code=2)
+    assert "--resource gpu=500 for 2 actors: this machine has " in line
     assert line.count("\n") == 1

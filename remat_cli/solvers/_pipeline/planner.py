@@ -1,6 +1,6 @@
 """The methods of `remat partition` by name, each as a schedule of stages; a finer clock than the planners need."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -112,6 +112,12 @@ def _pipedream(question: PipelineQuestion) -> StagePlan:
 
 
 def _madpipe(question: PipelineQuestion) -> StagePlan:
+    """A device may have several stages; never worse than the best contiguous partition."""
+    contiguous, found = _onef1b_star(question), _one_special(question)
+    return _best([contiguous, found], found.bound)
+
+
+def _one_special(question: PipelineQuestion) -> StagePlan:
     """MadPipe counts no memory that stages work in: what the judge finds too much is taken off, and it plans again."""
     tick, coarse = _coarse(question.chain)
     memory = question.memory
@@ -121,7 +127,7 @@ def _madpipe(question: PipelineQuestion) -> StagePlan:
             return NOTHING
         excess = max(simulate_pipeline(coarse, found.schedule, "full").peak_bytes.values()) - question.memory
         if excess <= 0:
-            bound = found.bound * tick if found.bound is not None and memory == question.memory else None
+            bound = _proved(found.bound, tick, coarse) if memory == question.memory else None
             return _slowed(_as_stages(coarse, found.schedule, bound), tick)
         memory -= excess
     return NOTHING
@@ -133,7 +139,7 @@ def _program(question: PipelineQuestion) -> StagePlan:
     answer = least_period(coarse, question.devices, question.memory, "full", effort=question.effort)
     if answer.schedule is None:
         return StagePlan((), None, is_impossible=answer.is_infeasible)
-    bound = answer.bound * tick if answer.bound is not None else None
+    bound = _proved(answer.bound, tick, coarse)
     return _slowed(_as_stages(coarse, answer.schedule, bound), tick)
 
 
@@ -159,18 +165,18 @@ def _auto(question: PipelineQuestion) -> StagePlan:
     first = _onef1b_star(question)
     least, _ = lower_bounds(question.chain, question.devices)
     if first.schedule is not None and first.schedule.period <= NEAR * least:
-        return _without_proof(first)
+        return _best([first])
     plans = [first]
     if question.chain.layers <= FEW_BLOCKS:
         plans += [_madpipe(question), _joint(question)]
+    return _best(plans)
+
+
+def _best(plans: Sequence[StagePlan], bound: int | None = None) -> StagePlan:
+    """The plan with the least period, with a bound of its own: that of one method is no proof for all."""
     found = [plan for plan in plans if plan.schedule is not None]
     best = min(found, key=lambda plan: plan.schedule.period if plan.schedule else 0, default=NOTHING)
-    return _without_proof(best)
-
-
-def _without_proof(plan: StagePlan) -> StagePlan:
-    """The plan without the proof of a narrower space than `auto` looks at."""
-    return StagePlan(plan.stages, plan.schedule, again=plan.again)
+    return StagePlan(best.stages, best.schedule, bound, again=best.again)
 
 
 METHODS: Mapping[str, Callable[[PipelineQuestion], StagePlan]] = {
@@ -192,6 +198,13 @@ def _coarse(chain: PipelineChain) -> tuple[int, PipelineChain]:
 
     times = {name: ticks(getattr(chain, name)) for name in ("forward", "backward", "transfers")}
     return tick, msgspec.structs.replace(chain, **times)
+
+
+def _proved(bound: int | None, tick: int, coarse: PipelineChain) -> int | None:
+    """A bound in ticks as nanoseconds: on a way round the pattern, each task was rounded up once at most."""
+    if bound is None or tick == 1:
+        return bound
+    return max(0, bound - (2 * coarse.layers + coarse.ways * (coarse.layers - 1))) * tick
 
 
 def _slowed(plan: StagePlan, tick: int) -> StagePlan:
