@@ -1,6 +1,7 @@
 """The memory that values may wait in: what it takes to write and read it, measured once for each disk."""
 
 import os
+from collections.abc import Sequence
 from dataclasses import replace
 
 from remat_cli.base import progress as stages
@@ -27,6 +28,27 @@ def with_spill(platform: Platform, conditions: Conditions, progress: Progress) -
         return platform
     links = _links(spec, conditions, progress)
     return replace(platform, links=links, spill=_memory(spec, links))
+
+
+def with_host(platform: Platform, spec: SpillSpec, links: Sequence[LinkCost]) -> Platform:
+    """The platform of a device whose values may wait in the host's memory; `links` are the copies there and back.
+
+    A link of the judge has a bandwidth and no latency: it is that of a value of the model's mean size.
+    """
+    sizes = [tensor.size_bytes for tensor in platform.graph.tensors if tensor.producer is not None]
+    mean = max(1, sum(sizes) // max(1, len(sizes)))
+    out = next(link for link in links if link.target == HOST_MEMORY)
+    back = next(link for link in links if link.source == HOST_MEMORY)
+    given = spec.write_bytes_per_second, spec.read_bytes_per_second
+    rates = [known or mean * 1e9 / max(1, link.time_ns(mean)) for known, link in zip(given, (out, back), strict=True)]
+    memory = SpillMemory(
+        memory=spec.memory,
+        write_bytes_per_second=rates[0],
+        read_bytes_per_second=rates[1],
+        budget_bytes=None if spec.budget is None else parse_bytes(spec.budget),
+        is_duplex=spec.is_duplex,
+    )
+    return replace(platform, links=(out, back), spill=memory)
 
 
 def _links(spec: SpillSpec, conditions: Conditions, progress: Progress) -> tuple[LinkCost, LinkCost]:

@@ -77,7 +77,9 @@ def test_a_verified_plan_keeps_bits_and_bytes(verified):
     assert seen.predicted_peak_bytes["cpu"] <= verified.solution.budget_bytes < verified.solution.baseline_peak_bytes
     assert paging.written_bytes > 0
     assert seen.paging.planned_stall_ns == paging.stall_ns
+    # the whole process, open sessions and the caller's inputs included
     assert seen.paging.resident is not None
+    assert seen.paging.process_bytes <= verified.solution.budget_bytes
     assert any("pages" in line and "disk:" in line for line in verified.lines(remat_cli_style()))
 
 
@@ -106,6 +108,20 @@ def test_waiting_for_each_transfer_gives_the_same_bits(plan_path, feeds):
             waited = alone.run(feeds)
         beside = plan.run(feeds)
     assert all(beside[name].tobytes() == waited[name].tobytes() for name in beside)
+
+
+def test_values_may_wait_in_the_host(plan_path, feeds):
+    """What a device with memory of its own does, here on the CPU: the same bits, and no more held than planned."""
+    with remat_cli.load(plan_path) as plan:
+        expected = plan.run(feeds)
+        spill = replace(plan.program.spill, folder="", memory="host")
+        with PagedRunner(replace(plan.program, spill=spill)) as runner:
+            for _ in range(2):
+                found, record = runner.run_recorded(feeds)
+                assert all(expected[name].tobytes() == found[name].tobytes() for name in expected)
+                held = [action.before_bytes[0] for action in record.actions]
+                assert all(bytes_ <= room for bytes_, room in zip(held, spill.room_bytes, strict=False))
+                assert len(record.moves) == len(spill.moves)
 
 
 def test_a_run_is_told_with_its_transfers(plan_path, tmp_path):
@@ -146,9 +162,9 @@ def test_auto_is_no_slower_than_what_it_chooses_from(step, verified, tmp_path):
     without = remat_cli.compile(
         step, budget="50%", verify=False, split="off", time_limit="3s", output=tmp_path / "w.onnx"
     )
-    times = [report.solution.time for report in (verified, without) if report.solution.time is not None]
-    # plans are made from the same cached profile; what is left is that each solver's search ends somewhere
-    assert best.solution.time <= 1.02 * min(times)
+    others = [each for report in (verified, without) if (each := report.solution.overhead_percent) is not None]
+    # each beside its own profile, which a busy machine makes anew; what is left is that each search ends somewhere
+    assert 100 + best.solution.overhead_percent <= 1.02 * (100 + min(others))
 
 
 def test_a_plan_that_was_changed_is_refused(plan_path, tmp_path):
@@ -268,6 +284,11 @@ def test_one_process_may_time_a_plan(plan_path, feeds):
     [
         ({"spill": "floppy:/x"}, "write disk:DIR"),
         ({"spill": "disk:/no/such/folder"}, "does not exist: create it"),
+        ({"spill": "host"}, "cpu uses the host's memory itself"),
+        ({"spill": "host", "device": ("cpu", "webgpu")}, "from one device's memory only"),
+        ({"spill": "disk:/tmp", "device": "webgpu"}, "from the CPU's memory only, not from webgpu:0; write host"),
+        ({"spill": {"memory": "host", "folder": "/tmp"}}, "and not both"),
+        ({"spill": {"budget": "1GiB"}}, "give the folder of a disk, or memory: host"),
         ({"spill": "disk:/tmp", "budget": "min"}, "is not found with --spill"),
         ({"spill": "disk:/tmp", "solver": "revolve"}, "no solver named 'revolve' plans with --spill"),
         ({"solver": "pofo"}, "add --spill disk:DIR"),
@@ -284,6 +305,23 @@ def test_a_budget_that_holds_everything_pages_nothing(step):
     assert report.exit_code == 0
     assert any("nothing pages" in warning for warning in report.warnings)
     assert read_plan(Path(report.plan)).paging is None
+
+
+def test_bytes_are_the_process_s(step):
+    """What a process holds beside tensors is measured and planned for: a budget in bytes bounds all of it."""
+    report = paged(step, "bytes", solver="greedy-paging", budget="22MiB", verify="fast")
+    assert report.exit_code == 0
+    seen = report.verification.paging
+    assert 0 < seen.process_bytes <= 22 * 2**20 == seen.budget_bytes
+    assert report.verification.measured_peak_bytes["cpu"] < seen.process_bytes
+    assert any("beside tensors" in note for note in report.verification.notes)
+
+
+def test_a_budget_that_open_sessions_take_is_not_found(step):
+    """The tensors would fit, the process that runs them does not: no plan, and nothing is called impossible."""
+    report = paged(step, "tight", solver="greedy-paging", budget="12MiB", verify="fast")
+    assert report.exit_code == 4
+    assert report.output is None
 
 
 def test_a_file_that_may_not_hold_the_pages_is_no_plan(step, tmp_path):
