@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import random
 import re
 import signal
 import subprocess
@@ -179,12 +180,13 @@ def test_a_plan_that_was_changed_is_refused(plan_path, tmp_path):
         read_plan(tmp_path / "other.json")
 
 
-def test_a_disk_that_fails_ends_the_run_in_one_line(plan_path, feeds, monkeypatch):
+@pytest.mark.parametrize(("call", "what"), [("pwrite", "writing"), ("preadv", "reading")])
+def test_a_disk_that_fails_ends_the_run_in_one_line(plan_path, feeds, monkeypatch, call, what):
     with remat_cli.load(plan_path) as plan:
         expected = plan.run(feeds)
         with monkeypatch.context() as patch:
-            patch.setattr(os, "pwrite", lambda *_: (_ for _ in ()).throw(OSError(5, "Input/output error")))
-            with pytest.raises(RematError, match=r"spill disk:.*writing failed: Input/output error"):
+            patch.setattr(os, call, lambda *_: (_ for _ in ()).throw(OSError(5, "Input/output error")))
+            with pytest.raises(RematError, match=rf"spill disk:.*{what} failed: Input/output error"):
                 plan.run(feeds)
         again = plan.run(feeds)
         assert all(expected[name].tobytes() == again[name].tobytes() for name in expected)
@@ -241,6 +243,30 @@ def test_a_run_that_is_killed_leaves_no_pages(plan_path, feeds, tmp_path, moment
         process.send_signal(signal.SIGKILL)
         assert process.wait() == -signal.SIGKILL
     assert not list(pages_folder(plan_path).iterdir())
+
+
+@pytest.mark.slow
+def test_thirty_kills_at_any_moment_leave_nothing(plan_path, feeds, tmp_path):
+    """While the plan is opened, before the first run, and in runs; the next start finds an empty folder and runs."""
+    moments = random.Random(20)
+    with remat_cli.load(plan_path) as plan:
+        expected = plan.run(feeds)
+    for number in range(30):
+        if number % 5:
+            with started(plan_path, feeds, tmp_path) as process:
+                time.sleep(moments.uniform(0, 1.5))
+                process.send_signal(signal.SIGKILL)
+                assert process.wait() == -signal.SIGKILL
+        else:
+            command = [sys.executable, "-c", REPEATED, str(plan_path), str(tmp_path / "feeds.npz")]
+            np.savez(tmp_path / "feeds.npz", **feeds)
+            with subprocess.Popen(command, stdout=subprocess.DEVNULL, env=ENVIRONMENT) as process:
+                time.sleep(moments.uniform(0, 4))
+                process.kill()
+        assert not list(pages_folder(plan_path).iterdir())
+    with remat_cli.load(plan_path) as plan:
+        found = plan.run(feeds)
+    assert all(expected[name].tobytes() == found[name].tobytes() for name in expected)
 
 
 def test_two_runs_at_once_do_not_meet(plan_path, feeds, tmp_path):
