@@ -71,19 +71,19 @@ class Ready:
 @click.command()
 @click.option("--models", default=",".join(MODELS), show_default=True, help="Some of these.")
 @click.option("--budgets", default=",".join(BUDGETS), show_default=True, help="Some of these.")
+@click.option("--kinds", default=",".join(KINDS), show_default=True, help="Some of these, the first one among them.")
 @click.option("--rounds", default=4, show_default=True, help="How often every plan has its turn.")
 @click.option("--time-limit", default="30s", show_default=True)
-@click.option("--spill", type=click.Path(path_type=Path, exists=True), default=None, help="Folder for pages.")
 @click.option("--write/--no-write", default=False, help="Write bench/results/paging.{jsonl,md}; other rows stay.")
-def main(models: str, budgets: str, rounds: int, time_limit: str, spill: Path | None, write: bool) -> None:
-    """Run the bench."""
+def main(models: str, budgets: str, kinds: str, rounds: int, time_limit: str, write: bool) -> None:
+    """Run the bench; pages lie in the folder for temporary files (TMPDIR)."""
     rows: list[Row] = []
-    wanted = models.split(",")
-    with tempfile.TemporaryDirectory(dir=spill) as folder:
+    wanted, methods = models.split(","), kinds.split(",")
+    with tempfile.TemporaryDirectory() as folder:
         for name in wanted:
             step, _ = make_step(name, Path(folder))
             for budget in budgets.split(","):
-                for row in _rows(step, budget, time_limit, rounds):
+                for row in _rows(step, budget, methods, time_limit, rounds):
                     rows.append({"model": name, "budget": budget, **row})
                     click.echo(json.dumps(rows[-1]), err=True)
     if write:
@@ -99,18 +99,18 @@ def _earlier() -> list[Row]:
     return [json.loads(line) for line in path.read_text().splitlines()] if path.is_file() else []
 
 
-def _rows(step: Path, budget: str, time_limit: str, rounds: int) -> Iterator[Row]:
+def _rows(step: Path, budget: str, kinds: list[str], time_limit: str, rounds: int) -> Iterator[Row]:
     """A row per plan, all run in turns."""
     with tempfile.TemporaryDirectory(dir=step.parent) as folder:
         plain = _ready("plain", step, "100%", time_limit, Path(folder))
         assert plain is not None
-        first = _ready(KINDS[0], step, budget, time_limit, Path(folder))
+        first = _ready(kinds[0], step, budget, time_limit, Path(folder))
         size = (
             _live_budget(step, budget, time_limit, Path(folder))
             if first is None
             else first.report.solution.budget_bytes
         )
-        found = [first, *(_ready(kind, step, str(size), time_limit, Path(folder)) for kind in KINDS[1:])]
+        found = [first, *(_ready(kind, step, str(size), time_limit, Path(folder)) for kind in kinds[1:])]
         plans = [each for each in found if each is not None]
         overlapped: dict[str, list[TimedRuns]] = {}
         waited: dict[str, list[TimedRuns]] = {}
