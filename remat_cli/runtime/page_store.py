@@ -24,7 +24,7 @@ from remat_cli.runtime.spill_file import SpillFile
 
 
 @dataclass(frozen=True)
-class Held:
+class HeldPage:
     """A value that is there, and what a store keeps of it.
 
     On the host the buffer that it lies in (None: the runtime's own); elsewhere `size_bytes` on the device.
@@ -53,27 +53,27 @@ class PageStore(Protocol):
         """What is kept for later may make no more than so many bytes with what is held."""
         ...
 
-    def room(self, name: str) -> Held | None:
+    def room(self, name: str) -> HeldPage | None:
         """Room for a value; None where the runtime must make its own."""
         ...
 
-    def adopt(self, value: Any) -> Held:
+    def adopt(self, value: Any) -> HeldPage:
         """What the runtime made."""
         ...
 
-    def give(self, held: Held) -> None:
+    def give(self, held: HeldPage) -> None:
         """Let go of a value."""
         ...
 
-    def output(self, held: Held) -> Array:
+    def output(self, held: HeldPage) -> Array:
         """A value as an array of the caller's; the store lets go of it."""
         ...
 
-    def write(self, move: PageMove, held: Held, is_over: Callable[[], bool]) -> None:
+    def write(self, move: PageMove, held: HeldPage, is_over: Callable[[], bool]) -> None:
         """Let a value wait elsewhere too."""
         ...
 
-    def read(self, move: PageMove, is_over: Callable[[], bool]) -> Held:
+    def read(self, move: PageMove, is_over: Callable[[], bool]) -> HeldPage:
         """Take a value back."""
         ...
 
@@ -126,7 +126,7 @@ class FileStore:
         """What is kept for later may make no more than so many bytes with what is held."""
         self._buffers.limit(most_bytes)
 
-    def room(self, name: str) -> Held | None:
+    def room(self, name: str) -> HeldPage | None:
         """A buffer for a value; None where the runtime must make its own."""
         spec = self._program.values[name]
         if spec.dtype == "string" or not spec.size_bytes:
@@ -134,30 +134,30 @@ class FileStore:
         buffer = self._buffers.take(spec.size_bytes)
         element = numpy_dtype(spec.dtype)
         array = np.frombuffer(buffer.pages, element, spec.size_bytes // element.itemsize).reshape(spec.shape)
-        return Held(host_value(array), array, buffer)
+        return HeldPage(host_value(array), array, buffer)
 
-    def adopt(self, value: Any) -> Held:
+    def adopt(self, value: Any) -> HeldPage:
         """What the runtime made lies in no buffer of ours."""
-        return Held(value)
+        return HeldPage(value)
 
-    def give(self, held: Held) -> None:
+    def give(self, held: HeldPage) -> None:
         """A buffer may be used again at once. What the caller feeds is the caller's."""
         if held.buffer is not None:
             self._buffers.give(held.buffer)
 
-    def output(self, held: Held) -> Array:
+    def output(self, held: HeldPage) -> Array:
         """The buffer is the caller's from now on."""
         if held.array is None or held.buffer is None:
             return as_array(held.value)
         self._buffers.forget(held.buffer)
         return held.array
 
-    def write(self, move: PageMove, held: Held, is_over: Callable[[], bool]) -> None:
+    def write(self, move: PageMove, held: HeldPage, is_over: Callable[[], bool]) -> None:
         """From its buffer into the file."""
         assert held.buffer is not None
         self._file.write(move.offset, held.buffer.pages, is_over)
 
-    def read(self, move: PageMove, is_over: Callable[[], bool]) -> Held:
+    def read(self, move: PageMove, is_over: Callable[[], bool]) -> HeldPage:
         """From the file into a buffer."""
         made = self.room(move.value)
         assert made is not None
@@ -208,7 +208,7 @@ class HostStore:
         with self._lock:
             self._most_held_bytes = self._held_bytes
 
-    def room(self, name: str) -> Held | None:
+    def room(self, name: str) -> HeldPage | None:
         """A value on the device; None where the provider gives away what it makes."""
         spec = self._program.values[name]
         if spec.dtype == "string" or self._gives_outputs:
@@ -216,30 +216,30 @@ class HostStore:
         make = import_ort().OrtValue.ortvalue_from_shape_and_type
         return self.adopt(make(spec.shape, numpy_dtype(spec.dtype), *self._place))
 
-    def adopt(self, value: Any) -> Held:
+    def adopt(self, value: Any) -> HeldPage:
         """A value that is there from now on."""
         size = size_of(value)
         with self._lock:
             self._held_bytes += size
             self._most_held_bytes = max(self._most_held_bytes, self._held_bytes)
-        return Held(value, size_bytes=size)
+        return HeldPage(value, size_bytes=size)
 
-    def give(self, held: Held) -> None:
+    def give(self, held: HeldPage) -> None:
         """The device has it no more once nothing else refers to it."""
         with self._lock:
             self._held_bytes -= held.size_bytes
 
-    def output(self, held: Held) -> Array:
+    def output(self, held: HeldPage) -> Array:
         """A copy on the host."""
         self.give(held)
         return as_array(held.value)
 
-    def write(self, move: PageMove, held: Held, is_over: Callable[[], bool]) -> None:
+    def write(self, move: PageMove, held: HeldPage, is_over: Callable[[], bool]) -> None:
         """A copy on the host; this waits for the op that makes the value, where a device works behind our back."""
         with self.turn:
             self._waiting[move.value] = as_array(held.value)
 
-    def read(self, move: PageMove, is_over: Callable[[], bool]) -> Held:
+    def read(self, move: PageMove, is_over: Callable[[], bool]) -> HeldPage:
         """A copy on the device."""
         with self.turn:
             return self.adopt(placed_value(self._waiting[move.value], self._place))

@@ -24,7 +24,7 @@ from remat_cli.core.spill import DISK
 from remat_cli.runtime._ort import Array, host_value, one_line
 from remat_cli.runtime._segment_sessions import Opened, Opening, check_feeds, mapped_weight, open_all, owned
 from remat_cli.runtime.heap import give_blocks_back
-from remat_cli.runtime.page_store import Held, PageStore, open_store
+from remat_cli.runtime.page_store import HeldPage, PageStore, open_store
 
 
 class PagedRunner:
@@ -108,7 +108,7 @@ class _PagedRun:
     is_overlapped: bool
     began_ns: int = field(default_factory=time.perf_counter_ns)
     state: threading.Condition = field(default_factory=threading.Condition)
-    held: dict[str, Held] = field(default_factory=dict)
+    held: dict[str, HeldPage] = field(default_factory=dict)
     written: set[str] = field(default_factory=set)
     leaving: set[str] = field(default_factory=set)
     over: int = -1
@@ -123,7 +123,7 @@ class _PagedRun:
         """Do every action, transfers beside them, and hand over the outputs."""
         lanes = self.spill.lanes
         self.done, self.moves = [0] * len(lanes), [[] for _ in lanes]
-        self.held = {name: Held(host_value(array)) for name, array in arrays.items()}
+        self.held = {name: HeldPage(host_value(array)) for name, array in arrays.items()}
         threads = [
             threading.Thread(target=self._lane, args=(number,), name=f"remat-pages-{number}", daemon=True)
             for number in range(len(lanes))
