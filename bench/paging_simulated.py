@@ -34,7 +34,7 @@ ROWS, PAGE = RESULTS / "paging_simulated.jsonl", RESULTS / "paging_simulated.md"
 PICTURES = RESULTS / "paging"
 RATE = 12
 DIVISORS = (1.25, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0)
-SWEEP_RATES, SWEEP_DIVISORS, SWEEP_NETWORKS = (6, 12, 24, 48), (2.0, 4.0), ("ResNet-50", "DenseNet-121")
+SWEEP_RATES, SWEEP_DIVISORS, SWEEP_NETWORKS = (6, 12, 24, 48), (2.0, 4.0), ("ResNet-50",)
 METHODS = ("recompute", "paging", "pofo", "auto")
 
 

@@ -112,7 +112,9 @@ estimate_option = _option(
     help="Estimate the costs of a device that is not here, from its FILE.yaml.",
 )
 spill_option = _option(
-    "--spill", metavar="disk:DIR", help="Let values wait in a file in this folder while they are not needed. [no]"
+    "--spill",
+    metavar="disk:DIR|host",
+    help="Let values wait in a file in this folder, or behind a GPU in the host, while they are not needed. [no]",
 )
 devices_options = _group(
     _option(

@@ -4,6 +4,7 @@ import msgspec
 
 from remat_cli.core.paging import Direction
 from remat_cli.core.profile import HOST_MEMORY, DeviceSpec
+from remat_cli.core.spill import DISK, SpillKind, spill_name
 
 
 class InputSpec(msgspec.Struct, frozen=True):
@@ -125,7 +126,7 @@ class PageMove(msgspec.Struct, frozen=True):
 
 
 class Spill(msgspec.Struct, frozen=True):
-    """What a run pages, to a file of so many bytes in a folder; `waits[a]` as in the rules of a plan.
+    """What a run pages, to a file of so many bytes in a folder or to the host; `waits[a]` as in the rules of a plan.
 
     `room_bytes[a]` is what values outside of sessions may take while action a runs, kept buffers included. Both have
     one entry more, for the end.
@@ -137,6 +138,12 @@ class Spill(msgspec.Struct, frozen=True):
     waits: tuple[tuple[int, ...], ...]
     room_bytes: tuple[int, ...]
     stall_ns: int = 0
+    memory: SpillKind = DISK
+
+    @property
+    def name(self) -> str:
+        """What users call where values wait."""
+        return spill_name(self.memory, self.folder)
 
     @property
     def moves(self) -> tuple[PageMove, ...]:

@@ -1,6 +1,6 @@
 """Memories that no op runs in: what a user says of one, what was measured of it, and a plan that pages to it."""
 
-from typing import Final
+from typing import Final, Literal, TypeAlias
 
 import msgspec
 
@@ -8,15 +8,24 @@ from remat_cli.core.paging import Link
 from remat_cli.core.paging_rules import PagingRules
 
 DISK: Final = "disk"
+HOST: Final = "host"
+SpillKind: TypeAlias = Literal["disk", "host"]
+
+
+def spill_name(memory: SpillKind, folder: str) -> str:
+    """What users call a memory to page to."""
+    return HOST if memory == HOST else f"{DISK}:{folder}"
 
 
 class SpillSpec(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """A folder in which a run may keep what is not needed for a while: at most `budget` (a size; none: what there is).
+    """Where a run may keep what is not needed for a while: at most `budget` (a size; none: what there is).
 
-    Bandwidths in bytes per second are measured unless they are given; `is_duplex`: writes and reads go on at once.
+    A folder of a disk, or, behind a device with memory of its own, the host. Bandwidths in bytes per second are
+    measured unless they are given; `is_duplex`: writes and reads go on at once.
     """
 
-    folder: str
+    folder: str = ""
+    memory: SpillKind = DISK
     budget: str | None = None
     write_bytes_per_second: float | None = None
     read_bytes_per_second: float | None = None
@@ -25,27 +34,29 @@ class SpillSpec(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_
     @property
     def name(self) -> str:
         """What users call it."""
-        return f"{DISK}:{self.folder}"
+        return spill_name(self.memory, self.folder)
 
 
-class SpillMemory(msgspec.Struct, frozen=True, kw_only=True):
+class SpillMemory(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A memory that no op runs in, with what it takes to write and read it, in bytes per second, in large chunks.
 
-    `budget_bytes` is the most that may lie there (None: what there is). `fresh_page_ns` is what it takes the system to
-    hand out a page of the memory that is paged from, and to take it back, as it does while a run pages (0: not known).
+    `budget_bytes` is the most that may lie there (None: what there is). The host has no folder. `fresh_page_ns` is what
+    it takes the system to hand out a page of the memory that is paged from, and to take it back, as it does while a run
+    pages (0: not known).
     """
 
-    folder: str
+    folder: str = ""
     write_bytes_per_second: float
     read_bytes_per_second: float
     budget_bytes: int | None = None
     is_duplex: bool = False
     fresh_page_ns: int = 0
+    memory: SpillKind = DISK
 
     @property
     def name(self) -> str:
         """What users call it."""
-        return f"{DISK}:{self.folder}"
+        return spill_name(self.memory, self.folder)
 
     @property
     def link(self) -> Link:

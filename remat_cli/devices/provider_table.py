@@ -51,7 +51,8 @@ class Provider(msgspec.Struct, frozen=True, kw_only=True):
     SESSION_THREADS to the session, any other name to the provider; empty: not at all. `options` are those it is
     always given, `known_options` all that it reads where it ignores others without a word (empty: it refuses them).
     `session_config` are entries that its sessions need. `is_asynchronous`: a run returns before its ops are done, and
-    only fetching a value waits for them. `shares_weights`: sessions can share a weight in its memory.
+    only fetching a value waits for them. `takes_turns`: threads may not call it at once. `shares_weights`: sessions can
+    share a weight in its memory.
     `gives_outputs`: what a session makes there may outlive the call; else it is put into buffers of ours. `faults` are
     told in plain words. `cache` is how it takes buffers in its memory, under its options as they are here. `mixing` is
     how one session keeps some ops on the host beside it (None: it cannot, or that was not seen). `libraries` are file
@@ -72,6 +73,7 @@ class Provider(msgspec.Struct, frozen=True, kw_only=True):
     options: tuple[tuple[str, str], ...] = ()
     known_options: tuple[str, ...] = ()
     is_asynchronous: bool = False
+    takes_turns: bool = False
     shares_weights: bool = True
     gives_outputs: bool = True
     session_config: tuple[tuple[str, str], ...] = ()
@@ -223,6 +225,7 @@ PROVIDERS: Mapping[str, Provider] = MappingProxyType(
             options=WEBGPU_OPTIONS,
             known_options=WEBGPU_KNOWN_OPTIONS,
             is_asynchronous=True,
+            takes_turns=True,
             shares_weights=False,
             gives_outputs=False,
             faults=WEBGPU_FAULTS,

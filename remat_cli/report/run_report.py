@@ -58,9 +58,9 @@ class RanMemory(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RanPages(msgspec.Struct, frozen=True, kw_only=True):
-    """Transfers to and from a file, in the fastest run: their times are sums, stalls those in which no session ran."""
+    """Transfers in the fastest run: their times are sums, stalls those in which no session ran."""
 
-    folder: str
+    memory: str
     moves: int
     size_bytes: int
     planned_ns: int
@@ -136,7 +136,7 @@ def run_report(
 
 def _pages(spill: Spill, run: RunRecord) -> RanPages:
     return RanPages(
-        folder=spill.folder,
+        memory=spill.name,
         moves=len(spill.moves),
         size_bytes=sum(move.size_bytes for move in spill.moves),
         planned_ns=_total(move.planned_ns for move in spill.moves),

@@ -20,11 +20,11 @@ import numpy as np
 
 from remat_cli.base.errors import RematError, RuntimeFailure
 from remat_cli.core.program import ActionRecord, PageMove, Program, RunRecord, SessionAction, Span, Spill
-from remat_cli.runtime._ort import Array, host_value, numpy_dtype, one_line
-from remat_cli.runtime._segment_sessions import Opened, Opening, as_array, check_feeds, mapped_weight, open_all, owned
+from remat_cli.core.spill import DISK
+from remat_cli.runtime._ort import Array, host_value, one_line
+from remat_cli.runtime._segment_sessions import Opened, Opening, check_feeds, mapped_weight, open_all, owned
 from remat_cli.runtime.heap import give_blocks_back
-from remat_cli.runtime.page_buffers import PageBuffer, PageBuffers
-from remat_cli.runtime.spill_file import SpillFile
+from remat_cli.runtime.page_store import HeldPage, PageStore, open_store
 
 
 class PagedRunner:
@@ -47,14 +47,14 @@ class PagedRunner:
         assert program.spill is not None
         self.program, self._is_overlapped = program, is_overlapped
         self._spill: Spill = program.spill
-        self._file = SpillFile(Path(self._spill.folder), self._spill.file_bytes)
+        self._store = open_store(program, self._spill)
         try:
-            give_blocks_back()
+            if self._spill.memory == DISK:
+                give_blocks_back()
             self._opened = open_all(program, changed(opening or Opening({}), has_arena=False))
         except BaseException:
-            self._file.close()
+            self._store.close()
             raise
-        self._buffers = PageBuffers()
 
     def __enter__(self) -> PagedRunner:
         """The runner itself."""
@@ -66,8 +66,8 @@ class PagedRunner:
 
     def close(self) -> None:
         """Free everything; the runner cannot run any more."""
-        self._file.close()
-        self._opened, self._buffers = (), PageBuffers()
+        self._store.close()
+        self._opened = ()
 
     def run(self, feeds: Mapping[str, Any]) -> dict[str, Array]:
         """Run once; inputs and outputs are numpy arrays by name.
@@ -90,21 +90,12 @@ class PagedRunner:
         if not self._opened:
             raise RuntimeFailure("this plan was closed: load it again")
         arrays = check_feeds(self.program.inputs, feeds)
-        run = _PagedRun(self.program, self._spill, self._file, self._buffers, self._is_overlapped)
+        run = _PagedRun(self.program, self._spill, self._store, self._is_overlapped)
         return run.outputs(self._opened, arrays), run.record()
 
     def end_profiling(self) -> tuple[str, ...]:
         """Files with the profiles of sessions that were opened for it, in order."""
         return tuple(opened.session.end_profiling() for opened in self._opened)
-
-
-@dataclass(frozen=True)
-class _Held:
-    """A value that is there, and the buffer that it lies in (None: the runtime's own)."""
-
-    value: Any
-    array: Array | None = None
-    buffer: PageBuffer | None = None
 
 
 @dataclass
@@ -113,13 +104,11 @@ class _PagedRun:
 
     program: Program
     spill: Spill
-    file: SpillFile
-    buffers: PageBuffers
+    store: PageStore
     is_overlapped: bool
     began_ns: int = field(default_factory=time.perf_counter_ns)
     state: threading.Condition = field(default_factory=threading.Condition)
-    handed_over: frozenset[str] = frozenset()
-    held: dict[str, _Held] = field(default_factory=dict)
+    held: dict[str, HeldPage] = field(default_factory=dict)
     written: set[str] = field(default_factory=set)
     leaving: set[str] = field(default_factory=set)
     over: int = -1
@@ -134,9 +123,8 @@ class _PagedRun:
         """Do every action, transfers beside them, and hand over the outputs."""
         lanes = self.spill.lanes
         self.done, self.moves = [0] * len(lanes), [[] for _ in lanes]
-        self.handed_over = frozenset(self.program.outputs)
-        self.buffers.begin_run()
-        self.held = {name: _Held(host_value(array)) for name, array in arrays.items()}
+        self.store.begin_run()
+        self.held = {name: HeldPage(host_value(array)) for name, array in arrays.items()}
         threads = [
             threading.Thread(target=self._lane, args=(number,), name=f"remat-pages-{number}", daemon=True)
             for number in range(len(lanes))
@@ -147,7 +135,7 @@ class _PagedRun:
             for number, session in enumerate(opened):
                 self._wait(self.spill.waits[number])
                 self._act(number, session)
-            self.buffers.limit(self.spill.room_bytes[-1])
+            self.store.limit(self.spill.room_bytes[-1])
             self._wait(tuple(map(len, lanes)))
             self.ended_ns = self._now()
             return {name: self._output(name, arrays) for name in self.program.outputs}
@@ -157,7 +145,9 @@ class _PagedRun:
                 self.state.notify_all()
             for thread in threads:
                 thread.join()
-            self._let_go_of_all()
+            for name in list(self.held):
+                self._release(name)
+            self.store.end_run()
 
     def record(self) -> RunRecord:
         """What the run took."""
@@ -182,10 +172,11 @@ class _PagedRun:
     def _act(self, number: int, opened: Opened) -> None:
         """Run one session, and let go of what leaves then."""
         action = opened.action
-        self.buffers.limit(self.spill.room_bytes[number])
+        self.store.limit(self.spill.room_bytes[number])
         begin = self._now()
-        self._call(opened)
-        self.spans.append(((begin, self._now()), self.buffers.most_held_bytes))
+        with self.store.turn:
+            self._call(opened)
+        self.spans.append(((begin, self._now()), self.store.most_held_bytes))
         with self.state:
             for name in action.drops:
                 self._release(name)
@@ -203,7 +194,7 @@ class _PagedRun:
             inputs = [self.held[name] for name in segment.reads]
         for name, each in zip(segment.reads, inputs, strict=True):
             binding.bind_ortvalue_input(name, each.value)
-        made = {name: self._room(name) for name in segment.makes}
+        made = {name: self.store.room(name) for name in segment.makes}
         for (name, room), place in zip(made.items(), opened.places, strict=True):
             if room is None:
                 binding.bind_output(name, *place)
@@ -213,7 +204,7 @@ class _PagedRun:
             opened.session.run_with_iobinding(binding)
             own = binding.get_outputs() if None in made.values() else ()
             theirs = dict(zip(segment.makes, own, strict=True)) if own else {}
-            new = {name: room or _Held(owned(theirs[name])) for name, room in made.items()}
+            new = {name: room or self.store.adopt(owned(theirs[name])) for name, room in made.items()}
         except Exception as error:
             raise _failure(self.program, opened.action, error) from error
         finally:
@@ -222,21 +213,11 @@ class _PagedRun:
         with self.state:
             self.held |= new
 
-    def _room(self, name: str) -> _Held | None:
-        """A buffer for a value; None where the runtime must make its own."""
-        spec = self.program.values[name]
-        if spec.dtype == "string" or not spec.size_bytes:
-            return None
-        is_kept = name in self.handed_over
-        buffer = self.buffers.take_apart(spec.size_bytes) if is_kept else self.buffers.take(name, spec.size_bytes)
-        array = buffer.values(numpy_dtype(spec.dtype), spec.shape)
-        return _Held(host_value(array), array, buffer)
-
     def _release(self, name: str) -> None:
-        """Let go of a value; its buffer may be used again at once. What the caller feeds is the caller's."""
+        """Let go of a value."""
         each = self.held.pop(name, None)
-        if each is not None and each.buffer is not None:
-            self.buffers.give(each.buffer)
+        if each is not None:
+            self.store.give(each)
 
     def _leave(self, name: str) -> None:
         """The use before a gap is over: let go of the value now, or when its write is over."""
@@ -245,21 +226,14 @@ class _PagedRun:
         else:
             self.leaving.add(name)
 
-    def _let_go_of_all(self) -> None:
-        for name in list(self.held):
-            self._release(name)
-
     def _output(self, name: str, arrays: Mapping[str, Array]) -> Array:
         if name in arrays:
             return arrays[name].copy()
         each = self.held.get(name)
         if each is None:
             return np.array(mapped_weight(Path(self.program.folder), self.program.weights[name]))
-        if each.array is None or each.buffer is None:
-            return as_array(each.value)
-        self.buffers.forget(each.buffer)
         del self.held[name]
-        return each.array
+        return self.store.output(each)
 
     def _lane(self, lane: int) -> None:
         """The transfers of one lane, in order."""
@@ -297,17 +271,13 @@ class _PagedRun:
 
     def _transfer(self, move: PageMove) -> None:
         if move.direction == "read":
-            made = self._room(move.value)
-            assert made is not None
-            assert made.buffer is not None
-            self.file.read(move.offset, made.buffer.pages, lambda: self.is_ended)
+            made = self.store.read(move, lambda: self.is_ended)
             with self.state:
                 self.held[move.value] = made
             return
         with self.state:
             each = self.held[move.value]
-        assert each.buffer is not None
-        self.file.write(move.offset, each.buffer.pages, lambda: self.is_ended)
+        self.store.write(move, each, lambda: self.is_ended)
 
 
 def _failure(program: Program, action: SessionAction, error: Exception) -> RematError:

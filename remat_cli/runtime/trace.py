@@ -38,7 +38,7 @@ def _moves(program: Program, spill: Spill, run: RunRecord) -> list[Event]:
     events, first = [], len(program.devices)
     for process, spans in ((PLANNED, [move.planned_ns for move in spill.moves]), (MEASURED, run.moves)):
         for track, direction in enumerate(DIRECTIONS, first):
-            events.append(_meta("thread_name", process, track, f"{direction}s disk:{spill.folder}"))
+            events.append(_meta("thread_name", process, track, f"{direction}s {spill.name}"))
         for move, span in zip(spill.moves, spans, strict=True):
             track = first + DIRECTIONS.index(move.direction)
             about = {"bytes": move.size_bytes, "offset": move.offset}

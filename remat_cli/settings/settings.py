@@ -1,7 +1,7 @@
 """Everything a user can set: a YAML file under flags, checked once; the only reader of the environment."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from pathlib import Path
 from typing import Any, Literal
@@ -13,9 +13,9 @@ from remat_cli.base.files import check_target
 from remat_cli.base.processes import available_cores
 from remat_cli.core.budget import Budget, Scope, parse_budget
 from remat_cli.core.conditions import CPU, Conditions
-from remat_cli.core.profile import DeviceSpec
+from remat_cli.core.profile import HOST_MEMORY, DeviceSpec
 from remat_cli.core.sizes import SizeFamily, SizeLimit, SizeRange
-from remat_cli.core.spill import SpillSpec
+from remat_cli.core.spill import HOST, SpillSpec
 from remat_cli.core.splits import DEFAULT_RACE_SHARE, SplitAxis, SplitMode, SplitOptions
 from remat_cli.core.training import TrainOptions
 from remat_cli.core.verification import Checks, VerifyMode
@@ -269,10 +269,28 @@ def _settled(settings: Settings) -> Settings:
     devices, threads = with_threads(settings.devices, settings.intra_op_threads)
     budget = settings.budget or described_budget(devices)
     spill = settings.spill or next((spec.spill for spec in devices if spec.spill is not None), None)
-    if spill is not None and (len(devices) > 1 or devices[0].provider != CPU):
-        names = ", ".join(spec.name for spec in devices)
-        raise ConfigError(f"--spill {spill.name}: values are paged from the CPU's memory only, not from {names}")
+    if spill is not None:
+        _check_spill(spill, devices)
     return msgspec.structs.replace(settings, devices=devices, intra_op_threads=threads, budget=budget, spill=spill)
+
+
+def _check_spill(spill: SpillSpec, devices: Sequence[DeviceSpec]) -> None:
+    """A disk lies behind the CPU's memory, the host behind that of another device.
+
+    Raises:
+        ConfigError: not behind these.
+    """
+    names = ", ".join(spec.name for spec in devices)
+    if len(devices) > 1:
+        raise ConfigError(f"--spill {spill.name}: values are paged from one device's memory only, not from {names}")
+    if spill.memory != HOST and devices[0].provider != CPU:
+        raise ConfigError(
+            f"--spill {spill.name}: values are paged from the CPU's memory only, not from {names}; write host"
+        )
+    if spill.memory == HOST and devices[0].memory == HOST_MEMORY:
+        raise ConfigError(
+            f"--spill host: {names} uses the host's memory itself; name a device with its own, or disk:DIR"
+        )
 
 
 def require_budget(settings: Settings) -> Budget:

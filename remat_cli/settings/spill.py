@@ -7,11 +7,11 @@ import msgspec
 
 from remat_cli.base.errors import ConfigError
 from remat_cli.base.units import parse_bytes
-from remat_cli.core.spill import DISK, SpillSpec
+from remat_cli.core.spill import DISK, HOST, SpillSpec
 
 
 def parse_spill(value: object) -> SpillSpec:
-    """The memory that `disk:DIR` stands for, or a mapping with its folder, its budget and bandwidths.
+    """The memory that `disk:DIR` or `host` stands for, or a mapping with its folder, its budget and bandwidths.
 
     Raises:
         ConfigError: it is neither, a figure cannot be, or the folder is not there.
@@ -19,6 +19,8 @@ def parse_spill(value: object) -> SpillSpec:
     if isinstance(value, SpillSpec):
         return value
     spec = _described(value) if isinstance(value, dict) else _named(str(value))
+    if spec.memory == HOST:
+        return spec
     path = Path(spec.folder).expanduser()
     if not path.is_dir():
         raise ConfigError(f"spill {spec.name}: folder {path} does not exist: create it")
@@ -27,8 +29,12 @@ def parse_spill(value: object) -> SpillSpec:
 
 def _named(text: str) -> SpillSpec:
     kind, _, folder = text.partition(":")
+    if text == HOST:
+        return SpillSpec(memory=HOST)
     if kind != DISK or not folder:
-        raise ConfigError(f"spill '{text}' is no memory to page to: write disk:DIR, with a folder of a fast disk")
+        raise ConfigError(
+            f"spill '{text}' is no memory to page to: write disk:DIR with a folder of a fast disk, or host behind a GPU"
+        )
     return SpillSpec(folder)
 
 
@@ -37,6 +43,8 @@ def _described(values: dict[Any, Any]) -> SpillSpec:
         spec = msgspec.convert(values, SpillSpec, strict=False)
     except msgspec.ValidationError as error:
         raise ConfigError(f"spill: {error}") from None
+    if (spec.memory == HOST) == bool(spec.folder):
+        raise ConfigError("spill: give the folder of a disk, or memory: host, and not both")
     for key in ("write_bytes_per_second", "read_bytes_per_second"):
         rate = getattr(spec, key)
         if rate is not None and not 0 < rate < float("inf"):

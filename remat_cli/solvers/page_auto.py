@@ -13,13 +13,17 @@ from remat_cli.core.problem import Problem
 from remat_cli.core.simulate import baseline
 from remat_cli.solvers import make_solver, run_solver
 from remat_cli.solvers._paging.autocapper import autocapper
+from remat_cli.solvers._paging.chain_plan import ChainPlan
 from remat_cli.solvers._paging.chain_proposals import baseline_order, chain_proposals, no_chain
+from remat_cli.solvers._paging.paged_chain import PagedChain
 from remat_cli.solvers._paging.pager import CLOSER, PagingProposal, page_best
-from remat_cli.solvers._paging.pofo_schedule import pofo_schedule
+from remat_cli.solvers._paging.pofo_schedule import MORE, SLOTS, pofo_schedule
 from remat_cli.solvers._paging.question import PagingFound, PagingQuestion
 from remat_cli.solvers.base import Limits
 
 RECOMPUTE_SHARE = 0.5  # of the time, for plans that recompute
+POFO_WORK_PER_SECOND = 5e7  # entries of its tables, times stages: a slow core
+LEAST_SLOTS = 10
 PARTS = 4  # budgets between the given one and what keeping everything takes
 
 
@@ -57,8 +61,14 @@ def _on_chains(question: PagingQuestion, limits: Limits) -> Iterator[PagingPropo
     if no_chain(question.problem) is None:
         early = replace(limits, seconds=limits.seconds_left / 2, started=time.monotonic())
         over = partial(_is_over, early)
-        yield from chain_proposals("pofo", question, early, partial(pofo_schedule, is_over=over))
+        yield from chain_proposals("pofo", question, early, partial(_pofo_in_time, limits=early))
         yield from chain_proposals("autocapper", question, early, partial(autocapper, is_over=over))
+
+
+def _pofo_in_time(chain: PagedChain, limits: Limits) -> ChainPlan | None:
+    """POFO in as many slots as its tables, which nothing can interrupt, are filled for in time."""
+    slots = round((limits.seconds_left * POFO_WORK_PER_SECOND / chain.stages**2) ** (1 / 3)) - MORE
+    return pofo_schedule(chain, max(LEAST_SLOTS, min(SLOTS, slots)), partial(_is_over, limits))
 
 
 def _is_over(limits: Limits) -> bool:
@@ -88,5 +98,5 @@ def _recomputed(question: PagingQuestion, limits: Limits) -> Iterator[PagingProp
             yield PagingProposal(f"recompute to {100 * budget // high} %", run.plan.schedule)
 
 
-KINDS = (_as_it_is, _on_chains, _recomputed)
-"""Each has a part of the time, so that none is worse than by itself in that time."""
+KINDS = (_as_it_is, _recomputed, _on_chains)
+"""Each has a part of the time, so that none is worse than by itself in it. POFO may take longer, so it is last."""

@@ -14,6 +14,7 @@ from remat_cli.core.paged_sessions import SessionCosts, own_sizes
 from remat_cli.core.problem import Problem
 from remat_cli.core.segments import Cut
 from remat_cli.core.solver_run import ProvedFloor, SolverRun, Status
+from remat_cli.core.spill import DISK
 from remat_cli.solvers._paging.question import PagingFound, PagingQuestion
 from remat_cli.stages.ask import CompileRequest, ask
 from remat_cli.stages.planned import PlannedModel
@@ -61,7 +62,7 @@ def _without_paging(
     """
     alone = replace(platform, spill=None, session_bytes={})  # an ordinary model in an ordinary session
     (budget,) = request.budgets.values()
-    if budget.kind != "bytes":
+    if budget.kind != "bytes" or platform.spill is None or platform.spill.memory != DISK:
         return _recomputed(prepared, alone, request, search, progress)
     less_bytes = 0
     for _ in range(WITHOUT_TRIES):

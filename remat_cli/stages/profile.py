@@ -12,8 +12,9 @@ from remat_cli.base import progress as stages
 from remat_cli.base.progress import Progress, part
 from remat_cli.core.conditions import CPU, Conditions
 from remat_cli.core.graph import Tensor
-from remat_cli.core.profile import DeviceSpec, LinkCost, OpCost, Profile, Provenance, Unsupported
+from remat_cli.core.profile import DeviceSpec, OpCost, Profile, Provenance, Unsupported
 from remat_cli.core.program import InputSpec
+from remat_cli.core.spill import HOST, SpillSpec
 from remat_cli.devices.provider_table import PROVIDERS, is_plain
 from remat_cli.devices.roofline import estimate, estimated_links
 from remat_cli.onnx_io.interface import weight_uses
@@ -21,7 +22,6 @@ from remat_cli.onnx_io.load import save
 from remat_cli.onnx_io.one_op import call_model, model_with_outputs, one_op_model
 from remat_cli.runtime.feeds import record_values
 from remat_cli.runtime.findings import OpFinding
-from remat_cli.runtime.links import measure_link
 from remat_cli.runtime.op_profiler import (
     HANDOVER_ELEMENTS,
     HANDOVERS,
@@ -31,12 +31,13 @@ from remat_cli.runtime.op_profiler import (
     measure_handover,
     measure_ops,
 )
-from remat_cli.runtime.profile_cache import CacheScope, ProfileCache, provenance
+from remat_cli.runtime.profile_cache import CacheScope, ProfileCache
 from remat_cli.runtime.profilers import Measured, ProfileRequest, WholeTime, measure
 from remat_cli.runtime.providers import device_of, must_estimate, require_device
 from remat_cli.runtime.session import SessionSettings, device_settings
 from remat_cli.runtime.weights import loaded_weight_bytes
 from remat_cli.stages import believe
+from remat_cli.stages.copy_costs import link_costs, scope_apart
 from remat_cli.stages.cut import own_bytes, workspaces
 from remat_cli.stages.platform import Platform
 from remat_cli.stages.prepare import (
@@ -47,7 +48,7 @@ from remat_cli.stages.prepare import (
     cache_scope,
     known_facts,
 )
-from remat_cli.stages.spill import with_spill
+from remat_cli.stages.spill import with_host, with_spill
 
 MOST_VALUE_BYTES = 2**30  # of recorded floats; larger ones are random
 FLOATS = ("float", "double", "float16", "bfloat16")
@@ -68,6 +69,8 @@ def profile_model(prepared: Prepared, conditions: Conditions, progress: Progress
         ConfigError: the description of a device that is not here lacks figures.
     """
     specs = conditions.devices
+    if conditions.spill is not None and conditions.spill.memory == HOST:
+        return _profile_before_host(prepared, conditions, conditions.spill, progress)
     if conditions.spill is not None:
         own = Platform(prepared.graph, specs, (_profile_on_cpu(prepared, conditions, specs[0], progress),))
         return with_spill(own, conditions, progress)
@@ -94,24 +97,18 @@ def profile_model(prepared: Prepared, conditions: Conditions, progress: Progress
     return Platform(prepared.graph, specs, profiles, (*links, *described), own_bytes(prepared.graph, specs))
 
 
+def _profile_before_host(prepared: Prepared, conditions: Conditions, spill: SpillSpec, progress: Progress) -> Platform:
+    """The cost of every op on a device with a memory of its own, and of copies to the host and back."""
+    (spec,) = conditions.devices
+    require_device(device_of(spec))
+    profile = _profile_apart(prepared, conditions, spec, progress)
+    own = Platform(prepared.graph, (spec,), (profile,), session_bytes=own_bytes(prepared.graph, (spec,)))
+    return with_host(own, spill, link_costs((spec, DeviceSpec(CPU, CPU)), conditions))
+
+
 def is_cut_into_sessions(specs: Sequence[DeviceSpec]) -> bool:
     """Whether plans for these devices say where ops run, or cannot be written as one model: remat then runs them."""
     return len(specs) > 1 or any(not is_plain(spec) or PROVIDERS[spec.provider].needs_sessions for spec in specs)
-
-
-def link_costs(specs: Sequence[DeviceSpec], conditions: Conditions) -> tuple[LinkCost, ...]:
-    """What copies cost between each two memories of devices that are here.
-
-    Raises:
-        RuntimeFailure: the runtime cannot copy there.
-        MissingDependency: a device cannot be used.
-    """
-    first = {spec.memory: spec for spec in reversed(specs)}
-    pairs = [(a, b) for a in first.values() for b in first.values() if a.memory != b.memory]
-    if not pairs:
-        return ()
-    with ProfileCache(conditions.cache_dir) as cache:
-        return tuple(_link(source, target, conditions, cache) for source, target in pairs)
 
 
 def profile_inside(prepared: Prepared, conditions: Conditions, spec: DeviceSpec, progress: Progress) -> Profile:
@@ -241,7 +238,7 @@ def _profile_apart(prepared: Prepared, conditions: Conditions, spec: DeviceSpec,
     """Costs on another provider, each op by itself."""
     progress.stage(stages.PROFILING)
     apart = SessionSettings(custom_ops=conditions.custom_ops)
-    settings, scope = device_settings(spec, apart), _scope_apart(spec, conditions)
+    settings, scope = device_settings(spec, apart), scope_apart(spec, conditions)
     is_opaque = PROVIDERS[spec.provider].is_opaque
     keys = (*prepared.signatures, prepared.reference_sha256)
     with ProfileCache(conditions.cache_dir) as cache:
@@ -274,13 +271,6 @@ def _op_cost(cost: OpCost, name: str, call_ns: int, workspace_bytes: int) -> OpC
     """The op's part of the time of a session with it alone, and what it takes beside its tensors."""
     time_ns = max(1, cost.time_ns - call_ns)
     return msgspec.structs.replace(cost, name=name, time_ns=time_ns, workspace_bytes=workspace_bytes)
-
-
-def _scope_apart(spec: DeviceSpec, conditions: Conditions) -> CacheScope:
-    """What costs of ops by themselves depend on."""
-    source = provenance(spec.session_device, spec.threads, conditions.optimization, RUNS, WARMUPS)
-    options = " ".join(f"{key}={value}" for key, value in spec.session_options)
-    return CacheScope(f"{spec.session_device} {options} by itself", source)
 
 
 @dataclass(frozen=True)
@@ -387,14 +377,3 @@ def _measured_once(key: str, scope: CacheScope, conditions: Conditions, measure:
             with tempfile.TemporaryDirectory(prefix="remat_call_") as folder:
                 cache.store_ops(scope, {key: OpCost(key, measure(Path(folder)))})
         return cache.op_costs(scope, [key])[key].time_ns
-
-
-def _link(source: DeviceSpec, target: DeviceSpec, conditions: Conditions, cache: ProfileCache) -> LinkCost:
-    names = (source.memory, target.memory)
-    scopes = [_scope_apart(spec, conditions) for spec in (source, target)]
-    key = " -> ".join((names[0], scopes[0].key, names[1], scopes[1].key))
-    if (known := cache.link(key, names)) is not None:
-        return known
-    settings = (device_settings(source, SessionSettings()), device_settings(target, SessionSettings()))
-    cache.store_link(key, found := measure_link(names, settings))
-    return found

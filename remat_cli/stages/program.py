@@ -251,6 +251,7 @@ def _spill(paged: PagedPlan, written: WrittenSegments) -> Spill:
         waits=rules.waits,
         room_bytes=tuple(paged.paging.peak_bytes - inner for inner in problem.workspace_bytes),
         stall_ns=paged.paging.stall_ns,
+        memory=paged.paging.memory.memory,
     )
 
 

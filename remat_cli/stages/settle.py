@@ -277,6 +277,9 @@ def _uncounted(found: Settled, noise_bytes: int) -> dict[str, int]:
 def _told(found: Settled) -> Settled:
     """The same with a note of what is counted beside tensors."""
     counted = sum(found.planned.platform.session_bytes.values())
+    assert found.seen is not None
+    if found.seen.paging.resident is None:
+        return found
     what = "for what processes were measured to hold beside tensors: open sessions and the runtime's code"
     return _noted(found, f"{format_bytes(counted)} of the budget are {what}")
 

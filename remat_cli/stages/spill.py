@@ -31,6 +31,27 @@ def with_spill(platform: Platform, conditions: Conditions, progress: Progress) -
     return replace(platform, links=(out, back), spill=_memory(spec, out, back, fresh))
 
 
+def with_host(platform: Platform, spec: SpillSpec, links: Sequence[LinkCost]) -> Platform:
+    """The platform of a device whose values may wait in the host's memory; `links` are the copies there and back.
+
+    A link of the judge has a bandwidth and no latency: it is that of a value of the model's mean size.
+    """
+    sizes = [tensor.size_bytes for tensor in platform.graph.tensors if tensor.producer is not None]
+    mean = max(1, sum(sizes) // max(1, len(sizes)))
+    out = next(link for link in links if link.target == HOST_MEMORY)
+    back = next(link for link in links if link.source == HOST_MEMORY)
+    given = spec.write_bytes_per_second, spec.read_bytes_per_second
+    rates = [known or mean * 1e9 / max(1, link.time_ns(mean)) for known, link in zip(given, (out, back), strict=True)]
+    memory = SpillMemory(
+        memory=spec.memory,
+        write_bytes_per_second=rates[0],
+        read_bytes_per_second=rates[1],
+        budget_bytes=None if spec.budget is None else parse_bytes(spec.budget),
+        is_duplex=spec.is_duplex,
+    )
+    return replace(platform, links=(out, back), spill=memory)
+
+
 def _links(spec: SpillSpec, conditions: Conditions, progress: Progress) -> tuple[LinkCost, ...]:
     """The way out and the way back, as described, or, from the cache or measured, with that of fresh memory."""
     ways = (HOST_MEMORY, spec.name), (spec.name, HOST_MEMORY), (SYSTEM, HOST_MEMORY)

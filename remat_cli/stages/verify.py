@@ -15,7 +15,7 @@ from remat_cli.core.family import FamilySeen, SizeSeen
 from remat_cli.core.learning import Judged, Lesson
 from remat_cli.core.plan import Compute, Schedule
 from remat_cli.core.plan_file import PlanFile, graph_instances
-from remat_cli.core.profile import DeviceSpec, Profile
+from remat_cli.core.profile import HOST_MEMORY, DeviceSpec, Profile
 from remat_cli.core.program import Program, SeenMemory
 from remat_cli.core.resident import ProcessSeen
 from remat_cli.core.simulate import simulate
@@ -228,7 +228,7 @@ def _paging(plan: PlanFile, program: Program, timed: _Times, feeds: Mapping[str,
         written_bytes=paging.written_bytes,
         read_bytes=paging.read_bytes,
         planned_run_bytes=paging.peak_bytes,
-        resident=see_resident(program, feeds),
+        resident=see_resident(program, feeds) if program.memories[0] == HOST_MEMORY else None,
         input_bytes=sum(array.nbytes for array in feeds.values()),
         budget_bytes=plan.placement.budgets[program.memories[0]],
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import random
 import re
 import signal
 import subprocess
@@ -77,7 +78,9 @@ def test_a_verified_plan_keeps_bits_and_bytes(verified):
     assert seen.predicted_peak_bytes["cpu"] <= verified.solution.budget_bytes < verified.solution.baseline_peak_bytes
     assert paging.written_bytes > 0
     assert seen.paging.planned_stall_ns == paging.stall_ns
+    # the whole process, open sessions and the caller's inputs included
     assert seen.paging.resident is not None
+    assert seen.paging.process_bytes <= verified.solution.budget_bytes
     assert any("pages" in line and "disk:" in line for line in verified.lines(remat_cli_style()))
 
 
@@ -106,6 +109,20 @@ def test_waiting_for_each_transfer_gives_the_same_bits(plan_path, feeds):
             waited = alone.run(feeds)
         beside = plan.run(feeds)
     assert all(beside[name].tobytes() == waited[name].tobytes() for name in beside)
+
+
+def test_values_may_wait_in_the_host(plan_path, feeds):
+    """What a device with memory of its own does, here on the CPU: the same bits, and no more held than planned."""
+    with remat_cli.load(plan_path) as plan:
+        expected = plan.run(feeds)
+        spill = replace(plan.program.spill, folder="", memory="host")
+        with PagedRunner(replace(plan.program, spill=spill)) as runner:
+            for _ in range(2):
+                found, record = runner.run_recorded(feeds)
+                assert all(expected[name].tobytes() == found[name].tobytes() for name in expected)
+                held = [action.before_bytes[0] for action in record.actions]
+                assert all(bytes_ <= room for bytes_, room in zip(held, spill.room_bytes, strict=False))
+                assert len(record.moves) == len(spill.moves)
 
 
 def test_a_run_is_told_with_its_transfers(plan_path, tmp_path):
@@ -146,9 +163,9 @@ def test_auto_is_no_slower_than_what_it_chooses_from(step, verified, tmp_path):
     without = remat_cli.compile(
         step, budget="50%", verify=False, split="off", time_limit="3s", output=tmp_path / "w.onnx"
     )
-    times = [report.solution.time for report in (verified, without) if report.solution.time is not None]
-    # plans are made from the same cached profile; what is left is that each solver's search ends somewhere
-    assert best.solution.time <= 1.02 * min(times)
+    others = [each for report in (verified, without) if (each := report.solution.overhead_percent) is not None]
+    # each beside its own profile, which a busy machine makes anew; what is left is that each search ends somewhere
+    assert 100 + best.solution.overhead_percent <= 1.02 * (100 + min(others))
 
 
 def test_a_plan_that_was_changed_is_refused(plan_path, tmp_path):
@@ -163,12 +180,13 @@ def test_a_plan_that_was_changed_is_refused(plan_path, tmp_path):
         read_plan(tmp_path / "other.json")
 
 
-def test_a_disk_that_fails_ends_the_run_in_one_line(plan_path, feeds, monkeypatch):
+@pytest.mark.parametrize(("call", "what"), [("pwrite", "writing"), ("preadv", "reading")])
+def test_a_disk_that_fails_ends_the_run_in_one_line(plan_path, feeds, monkeypatch, call, what):
     with remat_cli.load(plan_path) as plan:
         expected = plan.run(feeds)
         with monkeypatch.context() as patch:
-            patch.setattr(os, "pwrite", lambda *_: (_ for _ in ()).throw(OSError(5, "Input/output error")))
-            with pytest.raises(RematError, match=r"spill disk:.*writing failed: Input/output error"):
+            patch.setattr(os, call, lambda *_: (_ for _ in ()).throw(OSError(5, "Input/output error")))
+            with pytest.raises(RematError, match=rf"spill disk:.*{what} failed: Input/output error"):
                 plan.run(feeds)
         again = plan.run(feeds)
         assert all(expected[name].tobytes() == again[name].tobytes() for name in expected)
@@ -227,6 +245,30 @@ def test_a_run_that_is_killed_leaves_no_pages(plan_path, feeds, tmp_path, moment
     assert not list(pages_folder(plan_path).iterdir())
 
 
+@pytest.mark.slow
+def test_thirty_kills_at_any_moment_leave_nothing(plan_path, feeds, tmp_path):
+    """While the plan is opened, before the first run, and in runs; the next start finds an empty folder and runs."""
+    moments = random.Random(20)
+    with remat_cli.load(plan_path) as plan:
+        expected = plan.run(feeds)
+    for number in range(30):
+        if number % 5:
+            with started(plan_path, feeds, tmp_path) as process:
+                time.sleep(moments.uniform(0, 1.5))
+                process.send_signal(signal.SIGKILL)
+                assert process.wait() == -signal.SIGKILL
+        else:
+            command = [sys.executable, "-c", REPEATED, str(plan_path), str(tmp_path / "feeds.npz")]
+            np.savez(tmp_path / "feeds.npz", **feeds)
+            with subprocess.Popen(command, stdout=subprocess.DEVNULL, env=ENVIRONMENT) as process:
+                time.sleep(moments.uniform(0, 4))
+                process.kill()
+        assert not list(pages_folder(plan_path).iterdir())
+    with remat_cli.load(plan_path) as plan:
+        found = plan.run(feeds)
+    assert all(expected[name].tobytes() == found[name].tobytes() for name in expected)
+
+
 def test_two_runs_at_once_do_not_meet(plan_path, feeds, tmp_path):
     with remat_cli.load(plan_path) as plan:
         expected = plan.run(feeds)
@@ -268,6 +310,11 @@ def test_one_process_may_time_a_plan(plan_path, feeds):
     [
         ({"spill": "floppy:/x"}, "write disk:DIR"),
         ({"spill": "disk:/no/such/folder"}, "does not exist: create it"),
+        ({"spill": "host"}, "cpu uses the host's memory itself"),
+        ({"spill": "host", "device": ("cpu", "webgpu")}, "from one device's memory only"),
+        ({"spill": "disk:/tmp", "device": "webgpu"}, "from the CPU's memory only, not from webgpu:0; write host"),
+        ({"spill": {"memory": "host", "folder": "/tmp"}}, "and not both"),
+        ({"spill": {"budget": "1GiB"}}, "give the folder of a disk, or memory: host"),
         ({"spill": "disk:/tmp", "budget": "min"}, "is not found with --spill"),
         ({"spill": "disk:/tmp", "solver": "revolve"}, "no solver named 'revolve' plans with --spill"),
         ({"solver": "pofo"}, "add --spill disk:DIR"),
@@ -289,11 +336,28 @@ def test_a_budget_that_holds_everything_pages_nothing(step):
 def test_bytes_bound_the_process_also_of_a_plan_that_pages_nothing(step):
     """All tensors at once would fit, but not with what a process holds beside: some must be made again, or page."""
     live = paged(step, "live", solver="auto", budget="100%", time_limit="1s").solution.peak_bytes
-    report = paged(step, "bytes", solver="auto", budget=f"{live}B", time_limit="4s")
+    report = paged(step, "whole", solver="auto", budget=f"{live}B", time_limit="4s")
     assert report.exit_code == 0
     if read_plan(Path(report.plan)).paging is None:
         assert report.solution.peak_bytes < live
         assert report.solution.budget_bytes == live
+
+
+def test_bytes_are_the_process_s(step):
+    """What a process holds beside tensors is measured and planned for: a budget in bytes bounds all of it."""
+    report = paged(step, "bytes", solver="greedy-paging", budget="26MiB", verify="fast")
+    assert report.exit_code == 0
+    seen = report.verification.paging
+    assert 0 < seen.process_bytes <= 26 * 2**20 == seen.budget_bytes
+    assert report.verification.measured_peak_bytes["cpu"] < seen.process_bytes
+    assert any("beside tensors" in note for note in report.verification.notes)
+
+
+def test_a_budget_that_open_sessions_take_is_not_found(step):
+    """The tensors would fit, the process that runs them does not: no plan, and nothing is called impossible."""
+    report = paged(step, "tight", solver="greedy-paging", budget="14MiB", verify="fast")
+    assert report.exit_code == 4
+    assert report.output is None
 
 
 def test_a_file_that_may_not_hold_the_pages_is_no_plan(step, tmp_path):

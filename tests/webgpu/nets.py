@@ -46,3 +46,29 @@ def write_across(path: Path) -> Path:
     return save_model(
         path, nodes, [value("x", TensorProto.FLOAT, shape)], [value("y", TensorProto.FLOAT, shape)], weights
     )
+
+
+LADDER_SHAPE = [1, 4, 32, 32]
+
+
+def write_ladder(path: Path, rungs: int = 6) -> Path:
+    """Convolutions and sigmoids down, and up again with a sum of what was made on the way: 16 KiB each."""
+    rng = np.random.default_rng(1)
+    nodes, weights, last = [], [], "x"
+
+    def conv(name: str, source: str) -> str:
+        weights.append(weight(f"w_{name}", rng.standard_normal((4, 4, 3, 3)).astype(np.float32) / 6))
+        nodes.append(helper.make_node("Conv", [source, f"w_{name}"], [name], name, pads=[1, 1, 1, 1]))
+        return name
+
+    made = []
+    for number in range(rungs):
+        nodes.append(helper.make_node("Sigmoid", [conv(f"c{number}", last)], [f"s{number}"], f"s{number}"))
+        last = f"s{number}"
+        made.append(last)
+    for number in reversed(range(rungs - 1)):
+        name = f"u{number}" if number else "y"
+        nodes.append(helper.make_node("Add", [conv(f"d{number}", last), made[number]], [name], name))
+        last = name
+    ends = [value("x", TensorProto.FLOAT, LADDER_SHAPE)], [value("y", TensorProto.FLOAT, LADDER_SHAPE)]
+    return save_model(path, nodes, *ends, weights)
