@@ -7,6 +7,7 @@ import msgspec
 from remat_cli.base.units import format_bytes
 from remat_cli.core.graph import Graph
 from remat_cli.core.paged_plan import PagedPlan
+from remat_cli.core.paging import PageTransfer
 from remat_cli.core.plan import Plan
 from remat_cli.core.problem import Problem, device_tensor_ids
 from remat_cli.core.verification import PagingSeen
@@ -20,7 +21,7 @@ class PagedTensorReport(msgspec.Struct, frozen=True, kw_only=True):
 
     It leaves when session `last_session` and its write (`written_ns`: start and end) are over, and is read
     (`read_ns`) for session `next_session`. To make it again instead would take `recompute_ns` at least (None: its op
-    cannot be repeated).
+    cannot be repeated), and more where `missing_input`, which its op reads, is not there then either.
     """
 
     tensor: str
@@ -30,6 +31,7 @@ class PagedTensorReport(msgspec.Struct, frozen=True, kw_only=True):
     written_ns: tuple[int, int]
     read_ns: tuple[int, int]
     recompute_ns: int | None
+    missing_input: str | None = None
 
 
 class PagedWeightsReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -142,9 +144,26 @@ def _tensors(graph: Graph, problem: Problem, plan: Plan, paged: PagedPlan) -> li
                     written_ns=writes[move.tensor],
                     read_ns=span(move.tensor, move.start, False),
                     recompute_ns=op.time_ns[0] if op.repeatable else None,
+                    missing_input=_missing(graph, problem, plan, paged, move),
                 )
             )
     return found
+
+
+def _missing(graph: Graph, problem: Problem, plan: Plan, paged: PagedPlan, move: PageTransfer) -> str | None:
+    """What the op of a value that is read reads and is gone, or away, by then; None where all of it is there."""
+    sessions = paged.sessions
+    session = sessions.session_at(sessions.problem.tensors[move.tensor].uses[move.gap + 1])
+    last = len(paged.paging.firsts)
+    first_step = paged.paging.firsts[session] if session < last else len(plan.schedule.steps)
+    away = paged.away_in(session - 1) if session else frozenset()
+    ids = device_tensor_ids(graph, problem)
+    for read in plan.reads[plan.instances[sessions.instances[move.tensor]].birth]:
+        instance = plan.instances[read]
+        is_kept = problem.tensors[instance.tensor].kept
+        if read in away or (instance.death < first_step and not is_kept):
+            return graph.tensors[ids[instance.tensor]].name
+    return None
 
 
 def paging_lines(report: PagingReport) -> list[str]:
@@ -174,14 +193,15 @@ def tensor_lines(tensors: tuple[PagedTensorReport, ...], count: int) -> list[str
     """A table of tensors, and how many more there are."""
     if not tensors:
         return []
-    rows = [("tensor", "bytes", "out", "back", "away in sessions", "making it again takes")]
+    rows = [("tensor", "bytes", "out", "back", "away in sessions", "making it again takes", "after that of")]
     for each in tensors:
         again = "not repeatable" if each.recompute_ns is None else f"from {duration(each.recompute_ns)}"
+        needed = "" if each.missing_input is None else shorten(each.missing_input, 30)
         away = f"{each.last_session + 2} to {each.next_session}"
         name, size = shorten(each.tensor, 40), format_bytes(each.size_bytes)
-        rows.append((name, size, _at(each.written_ns), _at(each.read_ns), away, again))
+        rows.append((name, size, _at(each.written_ns), _at(each.read_ns), away, again, needed))
     more = [f"  and {count - len(tensors)} more"] if count > len(tensors) else []
-    return [*columns(rows, "<>>>>>"), *more]
+    return [*columns(rows, "<>>>>><"), *more]
 
 
 def weight_lines(report: PagingReport, weights: tuple[PagedWeightsReport, ...]) -> list[str]:
