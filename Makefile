@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 # `make setup EXTRAS=cpu,svg,dev,cluster` adds Ray, whose tests are skipped without it.
 EXTRAS ?= cpu,svg,dev
 .DEFAULT_GOAL := help
-.PHONY: help setup demo picture test test-slow check fmt lint types models schema docs wheel bench-models bench-split bench-train bench-train-curves bench-devices bench-placement bench-classics bench-gpu test-gpu bench-webgpu bench-eager bench-paging bench-paging-simulated bench-real bench-real-models bench-process bench-callers fuzz fuzz-quick mutation bench-instances bench-quick bench-solvers bench-scale lock clean bench-pipelines setup-webgpu test-webgpu bench-any-size bench-max-tensor
+.PHONY: help setup demo picture test test-slow check fmt lint types models schema docs wheel bench-models bench-split bench-train bench-train-curves bench-devices bench-placement bench-classics bench-gpu test-gpu bench-webgpu bench-eager bench-paging bench-paging-simulated bench-real bench-real-models bench-process bench-callers fuzz fuzz-quick mutation bench-instances bench-quick bench-solvers bench-scale lock clean bench-pipelines setup-webgpu test-webgpu bench-any-size bench-max-tensor bench-weight-paging
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "%-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -100,6 +100,9 @@ bench-paging: $(STAMP)  ## training steps that page to disk, run beside plans th
 bench-paging-simulated: $(STAMP)  ## networks of a thesis on a V100 that page to its host, planned, rows that are missing, 25 minutes
 	$(BIN)/python -m bench.paging_simulated
 	$(BIN)/python -m bench.paging_simulated --write
+
+bench-weight-paging: $(STAMP)  ## models whose weights are more than the budget, run beside the plain ones, five minutes
+	$(BIN)/python -m bench.weight_paging --write
 
 bench-eager: $(STAMP)  ## peak of plain training steps beside that of eager execution, a minute
 	$(BIN)/python -m bench.eager_memory > $(RESULTS)/eager_memory.md

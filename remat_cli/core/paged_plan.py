@@ -4,13 +4,15 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from remat_cli.base.errors import InvalidSchedule, ModelError
-from remat_cli.core.paged_sessions import PAGE_BYTES, PagedSessions, SessionCosts, paged_sessions
+from remat_cli.core.paged_sessions import PAGE_BYTES, PagedSessions, SessionCosts, groups_of, paged_sessions
 from remat_cli.core.paging import DIRECTIONS, PagedProblem, PagedRun, PagedSchedule, PageTransfer
 from remat_cli.core.paging_judge import follow_paging
 from remat_cli.core.paging_rules import PagingRules, rules_of, run_rules
 from remat_cli.core.plan import Plan
 from remat_cli.core.problem import Problem
 from remat_cli.core.spill import Paging, SpillMemory
+from remat_cli.core.weight_loads import weights_read
+from remat_cli.core.weight_paging import NO_WEIGHTS, WeightPaging
 
 
 @dataclass(frozen=True)
@@ -24,7 +26,7 @@ class PagedPlan:
 
     @property
     def held_bytes(self) -> tuple[int, ...]:
-        """The most that is held while each session runs, the last one up to the end; the fixed part is not included."""
+        """The most that is held in each step that is run, the last one up to the end; without the fixed part."""
         problem, curve, found = self.sessions.problem, self.run.curve, []
         at = 0
         for start, duration in zip(self.schedule.starts, problem.durations, strict=True):
@@ -34,18 +36,34 @@ class PagedPlan:
             while last + 1 < len(curve) and curve[last + 1][0] < start + duration:
                 last += 1
             found.append(max((held for _, held in curve[at : last + 1]), default=0))
-        return (*found[:-2], max(found[-2:]))
+        return (*found[self.sessions.first_action : -2], max(found[-2:]))
+
+    @property
+    def session_bytes(self) -> tuple[int, ...]:
+        """The same by session, opening included."""
+        steps, most = self.sessions.steps[self.sessions.first_action :], [0] * len(self.paging.firsts)
+        for step, held in zip(steps, self.held_bytes, strict=False):
+            most[step.session] = max(most[step.session], held)
+        return tuple(most)
+
+    def away_in(self, session: int) -> frozenset[int]:
+        """The plan's instances that are away all through a session's run."""
+        steps, tensors = self.sessions.steps, self.sessions.problem.tensors
+        (at,) = (number for number, step in enumerate(steps) if step.kind == "run" and step.session == session)
+        reads = (move for move in self.schedule.transfers if move.direction == "read")
+        gone = {m.tensor for m in reads if tensors[m.tensor].uses[m.gap] < at < tensors[m.tensor].uses[m.gap + 1]}
+        return frozenset(self.sessions.instances[tensor] for tensor in gone if tensor < len(self.sessions.instances))
 
 
 def paged_plan(
-    sessions: PagedSessions, firsts: tuple[int, ...], call_ns: int, memory: SpillMemory, schedule: PagedSchedule
+    sessions: PagedSessions, firsts: tuple[int, ...], costs: SessionCosts, memory: SpillMemory, schedule: PagedSchedule
 ) -> PagedPlan:
     """A schedule of sessions as it is run: everything as soon as its rules allow."""
-    return _judged(sessions, firsts, call_ns, memory, rules_of(sessions.problem, schedule))
+    return _judged(sessions, firsts, costs, memory, rules_of(sessions.problem, schedule))
 
 
 def _judged(
-    sessions: PagedSessions, firsts: tuple[int, ...], call_ns: int, memory: SpillMemory, rules: PagingRules
+    sessions: PagedSessions, firsts: tuple[int, ...], costs: SessionCosts, memory: SpillMemory, rules: PagingRules
 ) -> PagedPlan:
     problem = sessions.problem
     schedule = run_rules(problem, rules)
@@ -55,15 +73,24 @@ def _judged(
         memory=memory,
         firsts=firsts,
         rules=rules,
-        call_ns=call_ns,
+        call_ns=costs.call_ns,
         time_ns=-(-run.makespan // problem.link.ticks),
         stall_ns=run.stall // problem.link.ticks,
-        peak_bytes=run.peak_bytes,
+        peak_bytes=_peak_bytes(sessions, schedule, run),
         file_bytes=sum(_padded(size) for size in file_sizes(problem, rules).values()),
         written_bytes=_moved(problem, moves, "write"),
         read_bytes=_moved(problem, moves, "read"),
+        weights=costs.weights if costs.weights.sessions else None,
     )
     return PagedPlan(sessions, schedule, run, paging)
+
+
+def _peak_bytes(sessions: PagedSessions, schedule: PagedSchedule, run: PagedRun) -> int:
+    """The most that is held once the beginning is over, which leaves room for nothing and holds none."""
+    if not sessions.first_action:
+        return run.peak_bytes
+    over = schedule.starts[0] + sessions.problem.durations[0]
+    return max((held for tick, held in run.curve if tick >= over), default=0)
 
 
 def _moved(problem: PagedProblem, moves: list[PageTransfer], direction: str) -> int:
@@ -72,6 +99,11 @@ def _moved(problem: PagedProblem, moves: list[PageTransfer], direction: str) -> 
 
 def _padded(size_bytes: int) -> int:
     return -(-size_bytes // PAGE_BYTES) * PAGE_BYTES
+
+
+def image_bytes(size_bytes: int) -> int:
+    """What a weight takes as it is read from its file: whole pages, wherever in one it begins."""
+    return _padded(size_bytes) + PAGE_BYTES
 
 
 def file_sizes(problem: PagedProblem, rules: PagingRules) -> dict[int, int]:
@@ -100,11 +132,13 @@ def read_paging(problem: Problem, plan: Plan, paging: Paging, sizes: tuple[int, 
         raise ModelError("the plan's sessions do not begin at steps of its schedule, in order: compile again")
     if paging.call_ns < 0:
         raise ModelError(f"paging.call_ns is {paging.call_ns}, which cannot be negative: compile again")
-    costs = SessionCosts(sizes, paging.call_ns, paging.memory.fresh_page_ns)
+    weights = NO_WEIGHTS if paging.weights is None else paging.weights
+    _check_weights(problem, plan, paging, weights)
+    costs = SessionCosts(sizes, paging.call_ns, paging.memory.fresh_page_ns, weights)
     sessions = paged_sessions(problem, plan, paging.firsts, paging.memory.link, costs)
     _check_rules(sessions.problem, paging.rules)
     try:
-        found = _judged(sessions, paging.firsts, paging.call_ns, paging.memory, paging.rules)
+        found = _judged(sessions, paging.firsts, costs, paging.memory, paging.rules)
     except InvalidSchedule as error:
         raise ModelError(f"the plan's paging is not legal: {error}; compile again") from None
     except IndexError:  # a step waits for a transfer that waits for it
@@ -116,6 +150,22 @@ def read_paging(problem: Problem, plan: Plan, paging: Paging, sizes: tuple[int, 
     if found.run.peak_bytes > sessions.problem.budget_bytes:
         raise ModelError(f"the plan's paging holds {found.run.peak_bytes} bytes, more than its budget: compile again")
     return PagedPlan(sessions, found.schedule, found.run, paging)
+
+
+def _check_weights(problem: Problem, plan: Plan, paging: Paging, weights: WeightPaging) -> None:
+    """Weights and sessions are there, each session reads some of them, and none is smaller than it is."""
+    away, known = weights.sessions, weights.weights
+    numbers = [each.weight for each in known]
+    is_right = all(0 <= s < len(paging.firsts) for s in away) and all(a < b for a, b in pairwise(away))
+    is_right = is_right and all(0 <= n < len(problem.weight_bytes) for n in numbers) and len({*numbers}) == len(known)
+    is_right = is_right and all(e.image_bytes >= problem.weight_bytes[e.weight] and e.packed_bytes >= 0 for e in known)
+    is_right = is_right and min(weights.costs.open_ns, weights.costs.pack_ns_per_mib) >= 0
+    if is_right and away:
+        read = weights_read(problem, plan, groups_of(plan, paging.firsts))
+        found = weights.of_sessions(away, read)
+        is_right = found is not None and found.sessions == away
+    if not is_right or bool(away) != (paging.weights is not None):
+        raise ModelError("the plan's paging speaks of weights or sessions that are not there: compile again")
 
 
 def _check_rules(problem: PagedProblem, rules: PagingRules) -> None:

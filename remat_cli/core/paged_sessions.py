@@ -5,7 +5,8 @@ paged are whole sessions, and the tensors are the values that pass between them.
 """
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Literal
 
 import msgspec
 
@@ -15,34 +16,73 @@ from remat_cli.core.plan import Compute, Plan
 from remat_cli.core.problem import Problem, device_tensor_ids
 from remat_cli.core.segments import Cut, Segment, cut_at
 from remat_cli.core.timeline import step_ns
+from remat_cli.core.weight_loads import Load, loads_of, released_bytes
+from remat_cli.core.weight_paging import NO_WEIGHTS, WeightPaging
 
-END_NS = 1
+END_NS = BEGIN_NS = 1
 PAGE_BYTES = 4096
 """What the system hands memory out in, and what a place in a file begins at a multiple of."""
 MAPPED_FROM_BYTES = 65_536
 """What a session takes for itself in blocks of so many bytes goes back to the system at once, lest it be kept."""
 
 
-class PagedSessions(msgspec.Struct, frozen=True):
-    """Sessions, and how they are paged: step s of the problem is session s, tensor t the plan's `instances[t]`.
+class PagedStep(msgspec.Struct, frozen=True):
+    """What a step of a paged problem is: the beginning, a session that is opened, one that runs, or the end."""
 
-    One more step of a nanosecond is the end, when all outputs are handed over: until then they may be away too.
+    kind: Literal["begin", "load", "run", "end"]
+    session: int = -1
+
+
+class Image(msgspec.Struct, frozen=True):
+    """Weights as they are read for a session: those that it packs, whose pages go then, or those that it does not."""
+
+    session: int
+    weights: tuple[int, ...]
+    is_packed: bool
+
+
+class PagedSessions(msgspec.Struct, frozen=True):
+    """Sessions, and how they are paged: the problem's first tensors are the plan's `instances`, then come `images`.
+
+    Its `steps` are the sessions and one of a nanosecond, the end, when all outputs are handed over: until then they may
+    be away too. Where weights page, the sessions that read them are opened in steps of their own, and before all others
+    is one of a nanosecond that leaves room for nothing: a run begins with all those weights away. Other tensors are the
+    copies that sessions pack. `released_bytes` of the fixed part are then not held all through.
     """
 
     cut: Cut
     problem: PagedProblem
     instances: tuple[int, ...]
+    steps: tuple[PagedStep, ...] = ()
+    images: tuple[Image, ...] = ()
+    released_bytes: int = 0
+
+    @property
+    def first_action(self) -> int:
+        """The step that is the first to be run."""
+        return int(self.steps[0].kind == "begin")
+
+    @property
+    def packed(self) -> tuple[PagedTensor, ...]:
+        """The copies that sessions pack."""
+        return self.problem.tensors[len(self.instances) + len(self.images) :]
+
+    def session_at(self, step: int) -> int:
+        """The session of a step; the end comes after the last one."""
+        return self.steps[step].session if self.steps[step].kind != "end" else self.steps[-2].session + 1
 
 
 class SessionCosts(msgspec.Struct, frozen=True):
     """What sessions cost beyond their ops: `call_ns` each, and `sizes` bytes of each tensor in a buffer of its own.
 
-    `fresh_page_ns` is for each page that a session takes for what it neither is given nor gives.
+    `fresh_page_ns` is for each page that a session takes for what it neither is given nor gives. `weights`
+    are those that may page.
     """
 
     sizes: tuple[int, ...]
     call_ns: int = 0
     fresh_page_ns: int = 0
+    weights: WeightPaging = NO_WEIGHTS
 
 
 def own_sizes(graph: Graph, problem: Problem) -> tuple[int, ...]:
@@ -72,37 +112,91 @@ def _is_continued(plan: Plan, number: int, first: int) -> bool:
     return any(value.storage in storages and value.birth >= first for value in reads)
 
 
+def groups_of(plan: Plan, firsts: Sequence[int]) -> list[tuple[int, ...]]:
+    """The steps of each session, by the steps that sessions begin with."""
+    return [tuple(range(a, b)) for a, b in zip(firsts, (*firsts[1:], len(plan.schedule.steps)), strict=True)]
+
+
 def paged_sessions(
     problem: Problem, plan: Plan, firsts: Sequence[int], link: Link, costs: SessionCosts
 ) -> PagedSessions:
-    """Sessions that begin at these steps, with all that may be paged between them."""
-    steps = plan.schedule.steps
-    groups = [tuple(range(a, b)) for a, b in zip(firsts, (*firsts[1:], len(steps)), strict=True)]
+    """Sessions that begin at these steps, with all that may be paged between them.
+
+    The weights of the sessions that `costs.weights` names are away except for their turn.
+    """
+    groups = groups_of(plan, firsts)
     cut, inner = cut_at(problem, plan, groups, costs.sizes)
+    loads = loads_of(problem, plan, groups, costs.weights)
+    released = released_bytes(problem, plan, groups, costs.weights)
+    budget = problem.memories[0].free_bytes + released
+    steps = _steps(len(groups), loads)
+    times = {"begin": BEGIN_NS, "end": END_NS}
+    of_load = {load.session: load for load in loads}
+    fresh = fresh_pages(problem, plan, cut)
+    durations, workspaces = [], []
+    for step in steps:
+        if step.kind == "run":
+            spent = sum(step_ns(problem, plan.schedule.steps[s]) for s in groups[step.session])
+            durations.append(max(1, spent + costs.call_ns + costs.fresh_page_ns * fresh[step.session]))
+            workspaces.append(inner[step.session])
+        elif step.kind == "load":
+            durations.append(max(1, costs.weights.costs.time_ns(of_load[step.session].packed_bytes)))
+            workspaces.append(0)
+        else:
+            durations.append(times[step.kind])
+            workspaces.append(max(0, budget) if step.kind == "begin" else 0)
+    at = {step.session: number for number, step in enumerate(steps) if step.kind == "run"}
+    uses = _uses(problem, plan, cut, at, len(steps) - 1)
+    tensors = [PagedTensor(costs.sizes[plan.instances[each].tensor], tuple(used)) for each, used in uses.items()]
+    images, weights = _images(loads, at)
+    judged = PagedProblem(
+        durations_ns=tuple(durations),
+        workspace_bytes=tuple(workspaces),
+        tensors=(*tensors, *weights),
+        budget_bytes=budget,
+        link=link,
+    )
+    return PagedSessions(cut, judged, tuple(uses), steps, images, released)
+
+
+def _steps(sessions: int, loads: Sequence[Load]) -> tuple[PagedStep, ...]:
+    away = {load.session for load in loads}
+    steps = [PagedStep("begin")] if loads else []
+    for session in range(sessions):
+        if session in away:
+            steps.append(PagedStep("load", session))
+        steps.append(PagedStep("run", session))
+    return (*steps, PagedStep("end"))
+
+
+def _uses(problem: Problem, plan: Plan, cut: Cut, at: dict[int, int], end: int) -> dict[int, list[int]]:
+    """The steps that make or read each instance that passes between sessions; `at` are those in which sessions run."""
     uses: dict[int, list[int]] = defaultdict(list)
     for number, session in enumerate(cut.actions):
         assert isinstance(session, Segment)
         for instance in (*session.imports, *session.exports):
-            uses[instance].append(number)
+            uses[instance].append(at[number])
     newest = {instance.tensor: number for number, instance in enumerate(plan.instances)}
     for tensor, instance in newest.items():
         if problem.tensors[tensor].kept:
-            uses[instance].append(len(groups))
-    tensors = tuple(PagedTensor(costs.sizes[plan.instances[each].tensor], tuple(used)) for each, used in uses.items())
-    judged = PagedProblem(
-        durations_ns=(
-            *(
-                max(1, sum(step_ns(problem, steps[s]) for s in group) + costs.call_ns + costs.fresh_page_ns * pages)
-                for group, pages in zip(groups, fresh_pages(problem, plan, cut), strict=True)
-            ),
-            END_NS,
-        ),
-        workspace_bytes=(*inner, 0),
-        tensors=tensors,
-        budget_bytes=problem.memories[0].free_bytes,
-        link=link,
-    )
-    return PagedSessions(cut, judged, tuple(uses))
+            uses[instance].append(end)
+    return uses
+
+
+def _images(loads: Iterable[Load], at: dict[int, int]) -> tuple[tuple[Image, ...], list[PagedTensor]]:
+    """What is read of weights, as tensors that are hosted; and after them what sessions pack."""
+    images, read, packed = [], [], []
+    for load in loads:
+        run = at[load.session]
+        if load.packed:
+            images.append(Image(load.session, load.packed, True))
+            read.append(PagedTensor(load.packed_image_bytes, (-1, run - 1), is_hosted=True))
+        if load.plain:
+            images.append(Image(load.session, load.plain, False))
+            read.append(PagedTensor(load.plain_image_bytes, (-1, run - 1, run), is_hosted=True, gaps=(0,)))
+        if load.packed_bytes:
+            packed.append(PagedTensor(load.packed_bytes, (run - 1, run), gaps=()))
+    return tuple(images), [*read, *packed]
 
 
 def fresh_pages(problem: Problem, plan: Plan, cut: Cut) -> list[int]:

@@ -105,7 +105,20 @@ class CopyAction(msgspec.Struct, frozen=True, tag="copy"):
     planned_bytes: tuple[int, ...] = ()
 
 
-ProgramAction = SessionAction | CopyAction
+class LoadAction(msgspec.Struct, frozen=True, tag="load"):
+    """Open the session of segment `session` (a place in `Program.sessions`) over `images` of weights.
+
+    It is closed once it has run. `drops` are the images of what it has packed.
+    """
+
+    session: int
+    images: tuple[str, ...]
+    drops: tuple[str, ...] = ()
+    planned_ns: Span = (0, 0)
+    planned_bytes: tuple[int, ...] = ()
+
+
+ProgramAction = SessionAction | CopyAction | LoadAction
 
 
 class PageMove(msgspec.Struct, frozen=True):
@@ -125,11 +138,18 @@ class PageMove(msgspec.Struct, frozen=True):
     planned_ns: Span = (0, 0)
 
 
+class WeightImage(msgspec.Struct, frozen=True):
+    """Weights as they are read from their files for one session, each in whole pages: so many bytes together."""
+
+    weights: tuple[str, ...]
+    size_bytes: int
+
+
 class Spill(msgspec.Struct, frozen=True):
     """What a run pages, to a file of so many bytes in a folder or to the host; `waits[a]` as in the rules of a plan.
 
     `room_bytes[a]` is what values outside of sessions may take while action a runs, kept buffers included. Both have
-    one entry more, for the end.
+    one entry more, for the end. Moves of what is among `images` are reads of weights, from the files of the program.
     """
 
     folder: str
@@ -139,6 +159,7 @@ class Spill(msgspec.Struct, frozen=True):
     room_bytes: tuple[int, ...]
     stall_ns: int = 0
     memory: SpillKind = DISK
+    images: dict[str, WeightImage] = {}
 
     @property
     def name(self) -> str:
@@ -187,6 +208,13 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
         """The most that each memory holds, fixed part included."""
         curves = [action.planned_bytes for action in self.actions]
         return tuple(max((c[m] for c in curves), default=f) for m, f in enumerate(self.planned_fixed_bytes))
+
+    @property
+    def away_weights(self) -> dict[int, frozenset[str]]:
+        """The weights that are there in the turn of a session only, by its place in `sessions`."""
+        images = {} if self.spill is None else self.spill.images
+        loads = (action for action in self.actions if isinstance(action, LoadAction))
+        return {load.session: frozenset(w for each in load.images for w in images[each].weights) for load in loads}
 
     @property
     def sessions(self) -> tuple[SessionAction, ...]:

@@ -6,6 +6,7 @@ import msgspec
 
 from remat_cli.core.paging import Link
 from remat_cli.core.paging_rules import PagingRules
+from remat_cli.core.weight_paging import WeightPaging
 
 DISK: Final = "disk"
 HOST: Final = "host"
@@ -70,6 +71,9 @@ class Paging(msgspec.Struct, frozen=True, kw_only=True):
     Tensors in the rules are numbered as they are first used, session by session. `time_ns` is the makespan with
     `stall_ns` of it in which nothing is computed, `peak_bytes` the most that is held, fixed part included, and
     `file_bytes` what lies in the other memory. `bound_ns`: no plan with the same steps is faster (0: not known).
+
+    Where `weights` page, the steps are one of a nanosecond to begin with, the sessions in order, each that reads such
+    weights behind one in which it is opened, and the end; what is read of weights is numbered after other tensors.
     """
 
     memory: SpillMemory
@@ -84,3 +88,4 @@ class Paging(msgspec.Struct, frozen=True, kw_only=True):
     read_bytes: int
     best_from: str = ""
     bound_ns: int = 0
+    weights: WeightPaging | None = None

@@ -201,6 +201,12 @@ class Verification(msgspec.Struct, frozen=True, kw_only=True):
         more = {name: seen - self.predicted_fixed_bytes[name] for name, seen in self.measured_fixed_bytes.items()}
         return {name: bytes_ for name, bytes_ in more.items() if bytes_ > 0}
 
+    @property
+    def unplanned_bytes(self) -> dict[str, int]:
+        """What memories held at most beyond what was planned; nothing where it is as planned."""
+        more = {name: (seen or 0) - bytes_ for name, (bytes_, seen) in self.peaks.items()}
+        return {name: bytes_ for name, bytes_ in more.items() if bytes_ > 0}
+
     def with_sessions_counted(self, predicted_peak_bytes: dict[str, int]) -> Verification:
         """The same figures beside a prediction that knows what sessions hold of weights."""
         more = self.session_bytes

@@ -1,6 +1,7 @@
 """Models made for measuring: one op alone, the whole model with more outputs, and the least op there is."""
 
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 
 import onnx
 import onnx_ir as ir
@@ -71,6 +72,23 @@ def call_model(ops: int = 1, elements: int = 1) -> ir.Model:
     graph = helper.make_graph(nodes, "call", [_port("x", kind)], [_port("y", kind)])
     imports = [helper.make_opsetid("", CALL_OPSET)]
     return ir.from_proto(helper.make_model(graph, opset_imports=imports, ir_version=CALL_IR_VERSION))
+
+
+def write_product(path: Path, rows: int, columns: int, weight: str) -> None:
+    """A file with a product whose weight lies in another one, for sessions that are given it when they are opened.
+
+    The runtime looks whether that other file is there, but not into it: it is empty.
+    """
+    file = path.with_suffix(".data")
+    file.touch()
+    tensor = onnx.TensorProto(name=weight, data_type=onnx.TensorProto.FLOAT, dims=[rows, columns])
+    tensor.data_location = onnx.TensorProto.EXTERNAL
+    tensor.external_data.add(key="location", value=file.name)
+    node = helper.make_node("MatMul", ["x", weight], ["y"], "product")
+    ports = [_port("x", TensorType("float", (1, rows)))], [_port("y", TensorType("float", (1, columns)))]
+    graph = helper.make_graph([node], "product", *ports, [tensor])
+    imports = [helper.make_opsetid("", CALL_OPSET)]
+    path.write_bytes(helper.make_model(graph, opset_imports=imports, ir_version=CALL_IR_VERSION).SerializeToString())
 
 
 def _port(name: str, kind: TensorType) -> onnx.ValueInfoProto:

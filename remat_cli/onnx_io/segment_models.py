@@ -142,6 +142,13 @@ def named_weight_uses(model: ir.Model) -> dict[str, WeightUse]:
     return dict(zip(model.graph.initializers, weight_uses(model), strict=True))
 
 
+def plainly_read_weights(model: ir.Model) -> dict[str, WeightUse]:
+    """The weights that ops of the main graph read and nobody else: no subgraph, no caller."""
+    reads = Counter(value.name for node in model.graph for value in node.inputs if value is not None)
+    uses, outputs = named_weight_uses(model), {value.name for value in model.graph.outputs}
+    return {name: use for name, use in uses.items() if 0 < reads[name] == len(use.readers) and name not in outputs}
+
+
 @dataclass(frozen=True)
 class _Writer:
     """Writes segments of one plan; `drafts` are by step."""

@@ -222,7 +222,7 @@ def _inspect_placed(path: Path, file: PlanFile, warnings: tuple[str, ...]) -> In
     """Where each op runs and what every memory holds; figures outside `memories` are those of the first memory."""
     assert file.placement is not None
     problem, plan = file.problem(), file.plan()
-    placed = PlacedPlan(file.graph, problem, file.placement, plan)
+    placed = PlacedPlan(file.graph, problem, file.placement, plan, None if file.paging is None else file.paged(plan))
     memories, first = memory_reports(placed), baseline(problem)
     host, solved = memories[0], file.solved
     return InspectReport(
@@ -255,7 +255,7 @@ def _inspect_placed(path: Path, file: PlanFile, warnings: tuple[str, ...]) -> In
         single=file.placement.single,
         segments=file.placement.segments,
         way=file.placement.way,
-        paging=None if file.paging is None else paging_report(file.graph, problem, plan, file.paged(plan)),
+        paging=None if placed.paged is None else paging_report(file.graph, problem, plan, placed.paged),
         baseline_device=problem.devices[best_device(problem)].name,
         warnings=warnings,
     )

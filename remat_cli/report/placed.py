@@ -1,12 +1,14 @@
 """A plan on several devices joined with what reports need to tell of it: devices, links, memories, the matrix."""
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import msgspec
 
 from remat_cli.core.floor import working_set_bytes
 from remat_cli.core.graph import Graph
+from remat_cli.core.paged_plan import PagedPlan
+from remat_cli.core.paged_sessions import groups_of
 from remat_cli.core.plan import Compute, Copy, Instance, Plan, Step
 from remat_cli.core.problem import OpSpec, Problem, device_tensor_ids, input_ops
 from remat_cli.core.profile import Placement
@@ -34,13 +36,14 @@ from remat_cli.report.explain import (
 class PlacedPlan(msgspec.Struct, frozen=True):
     """The problem of several devices with its judged plan; `graph` and `placement` say what its numbers stand for.
 
-    Where no plan was found, `plan` is None and what is told of it is nothing.
+    Where no plan was found, `plan` is None and what is told of it is nothing. `paged` is how it pages, if it does.
     """
 
     graph: Graph
     problem: Problem
     placement: Placement
     plan: Plan | None = None
+    paged: PagedPlan | None = None
 
     @property
     def steps(self) -> tuple[Step, ...]:
@@ -139,6 +142,8 @@ def memory_reports(placed: PlacedPlan) -> tuple[MemoryReport, ...]:
     """What each memory holds over the steps of the plan, and what is there when it is fullest."""
     assert placed.plan is not None
     fixed = fixed_bytes_of(placed.problem, placed.plan.schedule)
+    if placed.paged is not None:
+        return (_paged_memory(placed, placed.paged, _memory_report(placed, placed.plan, 0, fixed[0])),)
     return tuple(_memory_report(placed, placed.plan, number, fixed[number]) for number in range(len(fixed)))
 
 
@@ -160,6 +165,26 @@ def _memory_report(placed: PlacedPlan, plan: Plan, number: int, fixed_bytes: int
     )
 
 
+def _paged_memory(placed: PlacedPlan, paged: PagedPlan, unpaged: MemoryReport) -> MemoryReport:
+    """What the memory holds while sessions run: what is away is not there, neither values nor weights."""
+    assert placed.plan is not None
+    fixed = unpaged.fixed_bytes - paged.sessions.released_bytes
+    sessions = [session for session, group in enumerate(groups_of(placed.plan, paged.paging.firsts)) for _ in group]
+    curve = tuple(fixed + paged.session_bytes[session] for session in sessions)
+    step = fullest_step(curve)
+    away = set() if step is None else paged.away_in(sessions[step])
+    gone = {id(placed.plan.instances[number]) for number in away}
+    return msgspec.structs.replace(
+        unpaged,
+        fixed_bytes=fixed,
+        peak_step=step,
+        peak_op=None if step is None else step_label(placed, step),
+        memory_bytes=curve,
+        alive=() if step is None else alive_in(placed, placed.plan, 0, step, gone),
+        workspace_bytes=0,
+    )
+
+
 def step_label(placed: PlacedPlan, number: int) -> str:
     """The op that a step runs, or what it copies where."""
     step = placed.steps[number]
@@ -169,14 +194,19 @@ def step_label(placed: PlacedPlan, number: int) -> str:
     return f"copy of {tensor} to {placed.problem.devices[step.target].name}"
 
 
-def alive_in(placed: PlacedPlan, plan: Plan, memory: int, step: int) -> tuple[LiveTensor, ...]:
-    """The tensors held in a memory during a step, largest first; a storage is listed under its owner's name."""
+def alive_in(
+    placed: PlacedPlan, plan: Plan, memory: int, step: int, gone: Collection[int] = ()
+) -> tuple[LiveTensor, ...]:
+    """The tensors held in a memory during a step, largest first; a storage is listed under its owner's name.
+
+    Instances that are `gone` meanwhile, by identity, are not among them.
+    """
 
     def rank(pair: tuple[Instance, Instance]) -> tuple[int, int, bool]:
         instance, owner = pair
         return -placed.problem.tensors[owner.tensor].size_bytes, owner.storage, instance is not owner
 
-    found = sorted(held_at(plan, memory, step), key=rank)
+    found = sorted((pair for pair in held_at(plan, memory, step) if id(pair[0]) not in gone), key=rank)
     return tuple(live_tensor(placed.graph, placed.problem, *pair) for pair in found)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
 
 import msgspec
@@ -33,6 +34,7 @@ from remat_cli.runtime.session import SessionSettings, device_settings, open_ses
 NVIDIA: Final = "cuda"
 LEAST_PLACED_BYTES: Final = 1024
 """Smaller weights may be parameters that a kernel reads on the host although its device is another."""
+NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 Place = tuple[str, int]
 """What the runtime calls a memory, and its number."""
 
@@ -94,8 +96,8 @@ def open_all(program: Program, opening: Opening) -> tuple[Opened, ...]:
     check_devices(program)
     if opening.has_arena:
         _share_arenas(program, opening.caps)
-    shared = _shared_weights(program)
-    return tuple(_open(program, number, shared, opening) for number in range(len(program.sessions)))
+    shared = shared_weights(program)
+    return tuple(open_one(program, number, shared, opening) for number in range(len(program.sessions)))
 
 
 def place_of_device(spec: DeviceSpec) -> Place:
@@ -103,7 +105,19 @@ def place_of_device(spec: DeviceSpec) -> Place:
     return place_of(device_of(spec))
 
 
-def _open(program: Program, number: int, shared: Mapping[tuple[int, str], Any], opening: Opening) -> Opened:
+def open_one(
+    program: Program,
+    number: int,
+    shared: Mapping[tuple[int, str], Any],
+    opening: Opening,
+    given: Mapping[str, Any] = NOTHING,
+) -> Opened:
+    """Open a session by its place, over the `shared` weights and those `given`, which it does not keep alive.
+
+    Raises:
+        MissingDependency: the device cannot be used.
+        RuntimeFailure: the runtime refuses the segment.
+    """
     action = program.sessions[number]
     spec, memory = program.devices[action.device], program.memory_of[action.device]
     settings = device_settings(spec, SessionSettings(custom_ops=program.custom_ops))
@@ -120,7 +134,7 @@ def _open(program: Program, number: int, shared: Mapping[tuple[int, str], Any], 
     reads_file = provider.is_opaque or not provider.shares_weights or is_mixed  # one that compiles does, too
     weights = () if reads_file else action.segment.weights
     mine = {name: shared[memory, name] for name in weights if (memory, name) in shared}
-    for name, value in mine.items():
+    for name, value in {**mine, **given}.items():
         options.add_initializer(name, value)
     if opening.profile_folder is not None and not provider.is_opaque:
         options.enable_profiling = True
@@ -193,7 +207,7 @@ def outside_bytes(program: Program, memory: int) -> int:
     return weights + most
 
 
-def _shared_weights(program: Program) -> dict[tuple[int, str], Any]:
+def shared_weights(program: Program) -> dict[tuple[int, str], Any]:
     """Weights that sessions on a memory share, as one value each; on the host they lie in their mapped file.
 
     `SessionOptions.add_initializer` shares a value, `add_external_initializers` copies it into every session (measured
@@ -215,13 +229,15 @@ def _placed_weights(program: Program) -> list[tuple[int, str]]:
     """
     readers: Counter[tuple[int, str]] = Counter()
     hosts = set()
-    for action in program.sessions:
+    away = program.away_weights
+    for number, action in enumerate(program.sessions):
         spec, memory = program.devices[action.device], program.memory_of[action.device]
         if place_of_device(spec)[0] == HOST_MEMORY:
             hosts.add(memory)
         provider = PROVIDERS[spec.provider]
         if provider.shares_weights and not provider.is_opaque and not action.host_ops:
-            readers.update((memory, name) for name in action.segment.weights if name in program.weights)
+            mine = action.segment.weights.keys() - away.get(number, frozenset())
+            readers.update((memory, name) for name in mine if name in program.weights)
     return [
         (memory, name)
         for (memory, name), count in readers.items()

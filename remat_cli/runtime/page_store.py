@@ -12,10 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from remat_cli.base.errors import RematError
 from remat_cli.core.program import PageMove, Program, Spill
 from remat_cli.devices.provider_table import PROVIDERS
 from remat_cli.runtime._ort import Array, host_value, import_ort, numpy_dtype
 from remat_cli.runtime._segment_sessions import Place, as_array, place_of_device, size_of
+from remat_cli.runtime._weight_reader import WeightReader
 from remat_cli.runtime.page_buffers import PageBuffer, PageBuffers
 from remat_cli.runtime.providers import placed_value
 from remat_cli.runtime.spill_file import SpillFile
@@ -75,6 +77,10 @@ class PageStore(Protocol):
         """Take a value back."""
         ...
 
+    def weights(self, name: str, held: HeldPage) -> dict[str, Any]:
+        """The values of an image of weights that was read, by name; they lie in it."""
+        ...
+
     def begin_run(self) -> None:
         """Nothing is held."""
         ...
@@ -93,7 +99,7 @@ def open_store(program: Program, spill: Spill) -> PageStore:
 
     Raises:
         ConfigError: the folder for pages cannot be written to.
-        RematError: its disk is too full, or failed.
+        RematError: its disk is too full, or failed; a file of weights cannot be read.
     """
     if spill.folder:
         return FileStore(program, spill)
@@ -108,10 +114,15 @@ class FileStore:
 
         Raises:
             ConfigError: the folder for pages cannot be written to.
-            RematError: its disk is too full, or failed.
+            RematError: its disk is too full, or failed; a file of weights cannot be read.
         """
-        self._program, self._handed_over = program, frozenset(program.outputs)
+        self._program, self._handed_over, self._images = program, frozenset(program.outputs), spill.images
         self._file = SpillFile(Path(spill.folder), spill.file_bytes)
+        try:
+            self._weights = WeightReader(Path(program.folder), program.weights, spill.images)
+        except RematError:
+            self._file.close()
+            raise
         self._buffers = PageBuffers()
 
     @property
@@ -160,12 +171,22 @@ class FileStore:
         self._file.write(move.offset, held.buffer.pages, is_over)
 
     def read(self, move: PageMove, is_over: Callable[[], bool]) -> HeldPage:
-        """From the file into a buffer."""
+        """From the file into a buffer; weights from files of theirs."""
+        image = self._images.get(move.value)
+        if image is not None:
+            buffer = self._buffers.take(move.value, image.size_bytes)
+            self._weights.read(image, buffer.pages, is_over)
+            return HeldPage(None, None, buffer)
         made = self.room(move.value)
         assert made is not None
         assert made.buffer is not None
         self._file.read(move.offset, made.buffer.pages, is_over)
         return made
+
+    def weights(self, name: str, held: HeldPage) -> dict[str, Any]:
+        """The values of an image of weights that was read, by name; they lie in its buffer."""
+        assert held.buffer is not None
+        return self._weights.values(self._images[name], held.buffer.pages)
 
     def begin_run(self) -> None:
         """Buffers find their places."""
@@ -175,8 +196,9 @@ class FileStore:
         """What lies in the file is written over by the next run."""
 
     def close(self) -> None:
-        """Let go of the file and of all buffers."""
+        """Let go of all files and buffers."""
         self._file.close()
+        self._weights.close()
         self._buffers = PageBuffers()
 
 
@@ -249,6 +271,10 @@ class HostStore:
         """A copy on the device."""
         with self.turn:
             return self.adopt(placed_value(self._waiting[move.value], self._place))
+
+    def weights(self, name: str, held: HeldPage) -> dict[str, Any]:
+        """Weights do not page here."""
+        return {}
 
     def begin_run(self) -> None:
         """The provider has places of its own."""

@@ -10,19 +10,21 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from dataclasses import replace as changed
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from remat_cli.base.errors import RematError, RuntimeFailure
-from remat_cli.core.program import ActionRecord, PageMove, Program, RunRecord, SessionAction, Span, Spill
+from remat_cli.core.program import ActionRecord, LoadAction, PageMove, Program, RunRecord, SessionAction, Span, Spill
 from remat_cli.core.spill import DISK
 from remat_cli.runtime._ort import Array, host_value, one_line
-from remat_cli.runtime._segment_sessions import Opened, Opening, check_feeds, mapped_weight, open_all, owned
+from remat_cli.runtime._segment_sessions import Opened, Opening, check_feeds, mapped_weight, owned
+from remat_cli.runtime._session_turns import SessionTurns
 from remat_cli.runtime.heap import give_blocks_back
 from remat_cli.runtime.page_store import HeldPage, PageStore, open_store
 
@@ -51,7 +53,7 @@ class PagedRunner:
         try:
             if self._spill.memory == DISK:
                 give_blocks_back()
-            self._opened = open_all(program, changed(opening or Opening({}), has_arena=False))
+            self._turns: SessionTurns | None = SessionTurns(program, changed(opening or Opening({}), has_arena=False))
         except BaseException:
             self._store.close()
             raise
@@ -67,7 +69,7 @@ class PagedRunner:
     def close(self) -> None:
         """Free everything; the runner cannot run any more."""
         self._store.close()
-        self._opened = ()
+        self._turns = None
 
     def run(self, feeds: Mapping[str, Any]) -> dict[str, Array]:
         """Run once; inputs and outputs are numpy arrays by name.
@@ -87,15 +89,15 @@ class PagedRunner:
             RuntimeFailure: the runtime fails, or memory does not suffice.
             RematError: the disk fails.
         """
-        if not self._opened:
+        if self._turns is None:
             raise RuntimeFailure("this plan was closed: load it again")
         arrays = check_feeds(self.program.inputs, feeds)
-        run = _PagedRun(self.program, self._spill, self._store, self._is_overlapped)
-        return run.outputs(self._opened, arrays), run.record()
+        run = _PagedRun(self.program, self._spill, self._store, self._turns, self._is_overlapped)
+        return run.outputs(arrays), run.record()
 
     def end_profiling(self) -> tuple[str, ...]:
         """Files with the profiles of sessions that were opened for it, in order."""
-        return tuple(opened.session.end_profiling() for opened in self._opened)
+        return () if self._turns is None else self._turns.end_profiling()
 
 
 @dataclass
@@ -105,6 +107,7 @@ class _PagedRun:
     program: Program
     spill: Spill
     store: PageStore
+    turns: SessionTurns
     is_overlapped: bool
     began_ns: int = field(default_factory=time.perf_counter_ns)
     state: threading.Condition = field(default_factory=threading.Condition)
@@ -119,7 +122,7 @@ class _PagedRun:
     moves: list[list[Span]] = field(default_factory=list)
     ended_ns: int = 0
 
-    def outputs(self, opened: tuple[Opened, ...], arrays: Mapping[str, Array]) -> dict[str, Array]:
+    def outputs(self, arrays: Mapping[str, Array]) -> dict[str, Array]:
         """Do every action, transfers beside them, and hand over the outputs."""
         lanes = self.spill.lanes
         self.done, self.moves = [0] * len(lanes), [[] for _ in lanes]
@@ -132,9 +135,13 @@ class _PagedRun:
         for thread in threads:
             thread.start()
         try:
-            for number, session in enumerate(opened):
+            places = iter(range(len(self.program.sessions)))
+            for number, action in enumerate(self.program.actions):
                 self._wait(self.spill.waits[number])
-                self._act(number, session)
+                if isinstance(action, LoadAction):
+                    self._act(number, action.drops, partial(self._open, action))
+                elif isinstance(action, SessionAction):
+                    self._act(number, action.drops, partial(self._run, next(places)))
             self.store.limit(self.spill.room_bytes[-1])
             self._wait(tuple(map(len, lanes)))
             self.ended_ns = self._now()
@@ -145,6 +152,7 @@ class _PagedRun:
                 self.state.notify_all()
             for thread in threads:
                 thread.join()
+            self.turns.end_turns()
             for name in list(self.held):
                 self._release(name)
             self.store.end_run()
@@ -169,16 +177,15 @@ class _PagedRun:
             if self.failure is not None:
                 raise self.failure
 
-    def _act(self, number: int, opened: Opened) -> None:
-        """Run one session, and let go of what leaves then."""
-        action = opened.action
+    def _act(self, number: int, drops: tuple[str, ...], do: Callable[[], None]) -> None:
+        """Run or open one session, and let go of what leaves then."""
         self.store.limit(self.spill.room_bytes[number])
         begin = self._now()
         with self.store.turn:
-            self._call(opened)
+            do()
         self.spans.append(((begin, self._now()), self.store.most_held_bytes))
         with self.state:
-            for name in action.drops:
+            for name in drops:
                 self._release(name)
             for move in self.spill.moves:
                 if move.direction == "read" and move.away_after == number:
@@ -187,6 +194,23 @@ class _PagedRun:
             self.state.notify_all()
         if not self.is_overlapped:
             self._wait(tuple(sum(move.after_action <= number for move in lane) for lane in self.spill.lanes))
+
+    def _open(self, action: LoadAction) -> None:
+        """Open a session over the weights that were read for it."""
+        given: dict[str, Any] = {}
+        kept: list[Any] = []
+        for name in action.images:
+            with self.state:
+                held = self.held[name]
+            values = self.store.weights(name, held)
+            given |= values
+            kept += [] if name in action.drops else values.values()
+        self.turns.open(action.session, given, tuple(kept))
+
+    def _run(self, place: int) -> None:
+        """Run a session, and close it where its weights page."""
+        self._call(self.turns.get(place))
+        self.turns.end_turn(place)
 
     def _call(self, opened: Opened) -> None:
         binding, segment = opened.binding, opened.action.segment
@@ -282,5 +306,5 @@ class _PagedRun:
 
 def _failure(program: Program, action: SessionAction, error: Exception) -> RematError:
     """One line that names the session."""
-    number = program.actions.index(action) + 1
-    return RuntimeFailure(f"ONNX Runtime fails in session {number} of {len(program.actions)}: {one_line(error)}")
+    number, count = program.sessions.index(action) + 1, len(program.sessions)
+    return RuntimeFailure(f"ONNX Runtime fails in session {number} of {count}: {one_line(error)}")

@@ -9,7 +9,7 @@ import msgspec
 
 from remat_cli.base.errors import RuntimeFailure
 from remat_cli.core.buffer_cache import BufferCache
-from remat_cli.core.program import Program, RunRecord, SeenMemory, SessionAction
+from remat_cli.core.program import LoadAction, Program, RunRecord, SeenMemory, SessionAction
 from remat_cli.devices.provider_table import PROVIDERS, cache_of
 from remat_cli.runtime._events import ProfiledRun, read_runs
 from remat_cli.runtime._ort import LONGEST_RUN_SECONDS, Advance, pack_all, run_fresh, unpack
@@ -80,9 +80,11 @@ def _hidden(program: Program, silent: Collection[int]) -> tuple[bool, ...]:
 def _packed(
     program: Program, profiles: Mapping[int, ProfiledRun], shared: Mapping[int, ProfiledRun]
 ) -> tuple[int, ...]:
-    """What sessions hold before their first op, by memory."""
-    total = [0] * len(program.memories)
+    """What sessions that stay open hold before their first op, by memory."""
+    total, away = [0] * len(program.memories), program.away_weights
     for number, run in profiles.items():
+        if number in away:
+            continue
         total[program.memory_of[program.sessions[number].device]] += baseline_bytes(run.events)
     for number, run in shared.items():
         total[program.memory_of[program.sessions[number].host_device]] += baseline_bytes(run.events)
@@ -95,6 +97,7 @@ def _kept(program: Program, packed: tuple[int, ...], silent: Collection[int]) ->
     Where sessions share none, once for each session.
     """
     outside: list[dict[tuple[int, str], int]] = [{} for _ in program.memories]
+    away = program.away_weights
     for number, action in enumerate(program.sessions):
         parts = [(action.device, action.segment.weights)]
         if action.host_ops:
@@ -104,6 +107,8 @@ def _kept(program: Program, packed: tuple[int, ...], silent: Collection[int]) ->
             session = -1 if PROVIDERS[spec.provider].shares_weights else number
             cache = cache_of(spec)
             for name, use in weights.items():
+                if name in away.get(number, ()):
+                    continue
                 if device in silent or kept_weight_bytes([use], 0) > 0:
                     outside[memory][session, name] = _weight_bytes(cache, use.size_bytes)
             if cache is not None:
@@ -130,14 +135,19 @@ def _fed_bytes(program: Program, feeds: Mapping[str, Any]) -> int:
 def _action_bytes(
     program: Program, record: RunRecord, profiles: Mapping[int, ProfiledRun], shared: Mapping[int, ProfiledRun]
 ) -> tuple[tuple[int, ...], ...]:
-    sessions = 0
+    sessions, away = 0, program.away_weights
     found = []
     for action, seen in zip(program.actions, record.actions, strict=True):
         held = list(seen.after_bytes)
-        if isinstance(action, SessionAction):
+        if isinstance(action, LoadAction) and action.session in profiles:
+            held[program.memory_of[program.sessions[action.session].device]] += baseline_bytes(
+                profiles[action.session].events
+            )
+        elif isinstance(action, SessionAction):
             memory = program.memory_of[action.device]
             if sessions in profiles:
-                held[memory] = seen.before_bytes[memory] + _inside(action, profiles[sessions])
+                packed = baseline_bytes(profiles[sessions].events) if sessions in away else 0
+                held[memory] = seen.before_bytes[memory] + packed + _inside(action, profiles[sessions])
             elif sessions in shared:
                 host = program.memory_of[action.host_device]
                 held[host] = max(held[host], seen.before_bytes[host] + _inside(action, shared[sessions]))

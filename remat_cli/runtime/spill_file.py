@@ -44,7 +44,7 @@ class SpillFile:
         except RematError:
             self.close()
             raise
-        self.is_direct = _past_the_cache(self._descriptor)
+        self.is_direct = past_the_cache(self._descriptor)
 
     def __enter__(self) -> "SpillFile":
         """The file itself."""
@@ -78,7 +78,9 @@ class SpillFile:
                 done = 0
                 while done < len(chunk):
                     done += _some(os.pwrite(self._descriptor, chunk[done:], offset + begin + done))
-                self._leave_no_pages(offset + begin, len(chunk), is_written=True)
+                if not self.is_direct:
+                    os.fdatasync(self._descriptor)
+                    _leave_no_pages(self._descriptor, offset + begin, len(chunk))
 
     def read(self, offset: int, buffer: Any, is_over: Callable[[], bool] = lambda: False) -> None:
         """Fill a whole buffer, whose address, size and place are multiples of a page.
@@ -86,16 +88,8 @@ class SpillFile:
         Raises:
             RematError: the disk failed.
         """
-        view = memoryview(buffer).cast("B")
         with self._errors("reading failed"):
-            for begin in range(0, len(view), CHUNK_BYTES):
-                if is_over():
-                    return
-                chunk = view[begin : begin + CHUNK_BYTES]
-                done = 0
-                while done < len(chunk):
-                    done += _some(os.preadv(self._descriptor, [chunk[done:]], offset + begin + done))
-                self._leave_no_pages(offset + begin, len(chunk), is_written=False)
+            read_pages(self._descriptor, offset, memoryview(buffer).cast("B"), self.is_direct, is_over)
 
     def _open(self) -> int:
         """A file without a name where there are such; else one that loses its name at once, or at the end."""
@@ -110,13 +104,6 @@ class SpillFile:
             os.unlink(self._name)
             self._name = None
         return descriptor
-
-    def _leave_no_pages(self, offset: int, size: int, *, is_written: bool) -> None:
-        if self.is_direct or not hasattr(os, "posix_fadvise"):
-            return
-        if is_written:
-            os.fdatasync(self._descriptor)
-        os.posix_fadvise(self._descriptor, offset, size, os.POSIX_FADV_DONTNEED)
 
     @contextlib.contextmanager
     def _errors(self, what: str) -> Any:
@@ -154,7 +141,33 @@ def _allocate(descriptor: int, size_bytes: int) -> None:
         os.ftruncate(descriptor, size_bytes)
 
 
-def _past_the_cache(descriptor: int) -> bool:
+def read_pages(
+    descriptor: int, offset: int, view: memoryview, is_direct: bool, is_over: Callable[[], bool], needed: int = 0
+) -> None:
+    """Fill a buffer from a place that is a multiple of a page; all of it, or what is `needed` where the file ends.
+
+    Raises:
+        OSError: the disk failed, or the file ends too early.
+    """
+    needed = needed or len(view)
+    for begin in range(0, len(view), CHUNK_BYTES):
+        if is_over():
+            return
+        chunk = view[begin : begin + CHUNK_BYTES]
+        done, wanted = 0, min(len(chunk), needed - begin)
+        while done < wanted:
+            done += _some(os.preadv(descriptor, [chunk[done:]], offset + begin + done))
+        if not is_direct:
+            _leave_no_pages(descriptor, offset + begin, len(chunk))
+
+
+def _leave_no_pages(descriptor: int, offset: int, size: int) -> None:
+    """Drop what was moved from the page cache, where the system can be asked to."""
+    if hasattr(os, "posix_fadvise"):
+        os.posix_fadvise(descriptor, offset, size, os.POSIX_FADV_DONTNEED)
+
+
+def past_the_cache(descriptor: int) -> bool:
     """Ask for transfers past the page cache; whether the file system does them, which a read of a page shows."""
     if not hasattr(os, "O_DIRECT"):
         return False

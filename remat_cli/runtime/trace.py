@@ -9,7 +9,17 @@ from typing import Any, Final
 import msgspec
 
 from remat_cli.core.paging import DIRECTIONS
-from remat_cli.core.program import CopyAction, Program, ProgramAction, RunRecord, SeenMemory, SessionAction, Span, Spill
+from remat_cli.core.program import (
+    CopyAction,
+    LoadAction,
+    Program,
+    ProgramAction,
+    RunRecord,
+    SeenMemory,
+    SessionAction,
+    Span,
+    Spill,
+)
 
 PLANNED: Final = 1
 MEASURED: Final = 2
@@ -58,6 +68,9 @@ def _action(program: Program, action: ProgramAction, process: int, span: Span, h
             _event(f"copy {action.source}", process, _link_track(program, action), span, {"bytes": size}),
             *counters,
         ]
+    if isinstance(action, LoadAction):
+        device = program.sessions[action.session].device
+        return [_event(f"open session {action.session + 1}", process, device, span, {}), *counters]
     about = {"ops": len(action.segment.ops), "reads": action.segment.reads, "makes": action.segment.makes}
     name = f"{action.segment.ops[0]} ... {action.segment.ops[-1]}"
     return [_event(name, process, action.device, span, about), *counters]

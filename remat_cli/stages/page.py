@@ -15,8 +15,10 @@ from remat_cli.core.problem import Problem
 from remat_cli.core.segments import Cut
 from remat_cli.core.solver_run import ProvedFloor, SolverRun, Status
 from remat_cli.core.spill import DISK
+from remat_cli.core.weight_paging import NO_WEIGHTS, WeightPaging
 from remat_cli.solvers._paging.question import PagingFound, PagingQuestion
 from remat_cli.stages.ask import CompileRequest, ask
+from remat_cli.stages.hosted import hosted_weights
 from remat_cli.stages.planned import PlannedModel
 from remat_cli.stages.platform import Platform
 from remat_cli.stages.prepare import Prepared
@@ -35,6 +37,8 @@ def plan_paging(prepared: Prepared, platform: Platform, request: CompileRequest,
     Raises:
         ConfigError: the solver does not take the model, or the budget is one that paging cannot be asked for.
     """
+    if platform.spill is not None and platform.spill.memory == DISK:
+        platform = _with_weights_apart(platform)
     search, question = request.search, ask(platform, request)
     assert search.pager is not None
     if question.least:
@@ -51,6 +55,17 @@ def plan_paging(prepared: Prepared, platform: Platform, request: CompileRequest,
     if paged.paged is None or without.plan.time_ns <= paged.paged.paging.time_ns:
         return without
     return replace(paged, without_paging_ns=without.plan.time_ns)
+
+
+def _with_weights_apart(platform: Platform) -> Platform:
+    """The platform with no less fixed than weights and inputs are.
+
+    One session packs weights of the same contents once, and that is what was measured; sessions pack each its own.
+    """
+    profile, graph = platform.profile, platform.graph
+    known = profile.fixed_bytes + platform.session_bytes.get(profile.memory, 0)
+    less = graph.weight_bytes + graph.input_bytes - known
+    return platform.with_session_bytes({profile.memory: less}) if less > 0 else platform
 
 
 def _without_paging(
@@ -98,19 +113,23 @@ def _paged(
     pager, spill = search.pager, platform.spill
     assert pager is not None
     assert spill is not None
+    weights = NO_WEIGHTS
+    if spill.memory == DISK:
+        weights = hosted_weights(platform, prepared.reference, prepared.conditions, progress)
+    uncounted = _weight_bytes(platform, weights) + sum(platform.session_bytes.values())
     begin = time.monotonic()
     limits = replace(search.limits, should_stop=progress.should_stop, started=begin)
     sizes = own_sizes(platform.graph, question.problem)
-    costs = SessionCosts(sizes, platform.profile.call_ns, spill.fresh_page_ns)
+    costs = SessionCosts(sizes, platform.profile.call_ns, spill.fresh_page_ns, weights)
     found = pager.page(PagingQuestion(question.problem, spill, costs), limits)
     found = _within(found, spill.budget_bytes)
     run = SolverRun(
         solver=pager.name,
         seed=limits.seed,
         options=msgspec.to_builtins(pager),
-        status=_status(question.problem, found, sum(platform.session_bytes.values())),
+        status=_status(question.problem, found, uncounted),
         space="first_in_order" if pager.name != AUTO else "free",
-        floor=_floor(question.problem),
+        floor=_floor(question.problem, uncounted),
         plan=found.plan,
         bound_ns=question.problem.baseline_time_ns,
         seconds=time.monotonic() - begin,
@@ -121,6 +140,11 @@ def _paged(
     return PlannedModel(prepared, platform, BudgetAnswer(question, run), prepared, cut=cut, paged=found.paged)
 
 
+def _weight_bytes(platform: Platform, weights: WeightPaging) -> int:
+    """Of all weights that may be away."""
+    return sum(platform.graph.weights[each.weight].size_bytes for each in weights.weights)
+
+
 def _within(found: PagingFound, most_bytes: int | None) -> PagingFound:
     """Nothing, where the other memory has too little room for the plan."""
     paged = found.paged
@@ -129,22 +153,25 @@ def _within(found: PagingFound, most_bytes: int | None) -> PagingFound:
     return replace(found, plan=None, paged=None, facts={**found.facts, "file_bytes": paged.paging.file_bytes})
 
 
-def _status(problem: Problem, found: PagingFound, own_bytes: int) -> Status:
+def _status(problem: Problem, found: PagingFound, uncounted: int) -> Status:
     if found.paged is not None:
         is_least = found.paged.paging.time_ns <= problem.baseline_time_ns
         return Status.OPTIMAL if is_least else Status.FEASIBLE
-    # what a process was measured to hold beside tensors is no proof: another machine may hold less
-    floor = working_set_floor(problem).bytes[0] - own_bytes
-    is_impossible = floor > problem.memories[0].budget_bytes
+    is_impossible = _floor(problem, uncounted).bytes > problem.memories[0].budget_bytes
     return Status.INFEASIBLE if is_impossible else Status.NOT_FOUND
 
 
-def _floor(problem: Problem) -> ProvedFloor:
-    floor = working_set_floor(problem)
-    return ProvedFloor(floor.bytes[0], () if floor.ops[0] is None else (floor.ops[0],))
+def _floor(problem: Problem, uncounted: int) -> ProvedFloor:
+    """What some op needs whatever else is dropped, without so many bytes that are no part of a proof.
+
+    Those are weights that may be away, and what a process was measured to hold beside tensors: another may hold less.
+    """
+    floor, uncounted = working_set_floor(problem), min(uncounted, problem.memories[0].fixed_bytes)
+    return ProvedFloor(floor.bytes[0] - uncounted, () if floor.ops[0] is None else (floor.ops[0],))
 
 
 def _cut(problem: Problem, paged: PagedPlan) -> Cut:
-    """The sessions with what is held while each runs, fixed part included."""
-    fixed = problem.memories[0].fixed_bytes
-    return msgspec.structs.replace(paged.sessions.cut, memory_bytes=(tuple(fixed + held for held in paged.held_bytes),))
+    """The sessions with what is held while each is opened and runs, fixed part included."""
+    fixed = problem.memories[0].fixed_bytes - paged.sessions.released_bytes
+    held = tuple(fixed + held for held in paged.session_bytes)
+    return msgspec.structs.replace(paged.sessions.cut, memory_bytes=(held,))

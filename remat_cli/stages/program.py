@@ -7,19 +7,16 @@ import msgspec
 from remat_cli.base.errors import ModelError
 from remat_cli.base.files import sha256
 from remat_cli.core.graph import Tensor
-from remat_cli.core.paged_plan import PagedPlan, file_offsets
-from remat_cli.core.plan import Compute, Copy, Plan
+from remat_cli.core.paged_plan import PagedPlan
+from remat_cli.core.plan import Copy, Plan
 from remat_cli.core.plan_file import PlanFile
 from remat_cli.core.problem import Problem, input_ops
 from remat_cli.core.program import (
     CopyAction,
     InputSpec,
-    PageMove,
     Program,
     ProgramAction,
-    SegmentFile,
     SessionAction,
-    Spill,
     Value,
     WeightUse,
 )
@@ -35,6 +32,7 @@ from remat_cli.onnx_io.segment_models import (
     write_segments,
 )
 from remat_cli.stages.cut import cut_of, sides_of
+from remat_cli.stages.paged_program import paged_actions, spill_of, step_workspace
 from remat_cli.stages.platform import Platform
 from remat_cli.stages.record import find_file
 
@@ -128,7 +126,7 @@ def placed_program(read: PlanFile, path: Path, folder: Path) -> Program:
         segments = [action for action in cut.actions if isinstance(action, Segment)]
         written = write_segments(source, segments, folder)
         actions = (
-            _actions(problem, plan, cut, written) if paged is None else _paged_actions(problem, plan, paged, written)
+            _actions(problem, plan, cut, written) if paged is None else paged_actions(problem, plan, paged, written)
         )
     return Program(
         folder=str(folder.resolve()),
@@ -144,9 +142,15 @@ def placed_program(read: PlanFile, path: Path, folder: Path) -> Program:
         overlap=problem.overlap,
         custom_ops=read.request.custom_ops,
         planned_ns=plan.time_ns if paged is None else paged.paging.time_ns,
-        spill=None if paged is None else _spill(paged, written),
-        planned_fixed_bytes=held_bytes_of(problem, plan.schedule, input_ops(read.graph, problem)),
+        spill=None if paged is None else spill_of(paged, written, [weight.name for weight in read.graph.weights]),
+        planned_fixed_bytes=_fixed_bytes(read, problem, plan, paged),
     )
+
+
+def _fixed_bytes(read: PlanFile, problem: Problem, plan: Plan, paged: PagedPlan | None) -> tuple[int, ...]:
+    """What each memory holds all through, without weights that page."""
+    held = held_bytes_of(problem, plan.schedule, input_ops(read.graph, problem))
+    return held if paged is None else (held[0] - paged.sessions.released_bytes, *held[1:])
 
 
 def _one_session(
@@ -165,7 +169,7 @@ def _one_session(
     action = SessionAction(
         device=device,
         segment=file,
-        workspace_bytes=_step_workspace(problem, plan, file),
+        workspace_bytes=step_workspace(problem, plan, file),
         planned_ns=(0, plan.time_ns),
         planned_bytes=cut.peak_bytes,
         planned_ops_ns={name: spans[step] for name, step in zip(file.ops, file.op_steps, strict=True)},
@@ -186,7 +190,7 @@ def _actions(problem: Problem, plan: Plan, cut: Cut, written: WrittenSegments) -
         if isinstance(action, Segment):
             file = next(files)
             ends = (spans[action.steps[0]][0], spans[action.steps[-1]][1])
-            needs = _step_workspace(problem, plan, file)
+            needs = step_workspace(problem, plan, file)
             ops = {name: spans[step] for name, step in zip(file.ops, file.op_steps, strict=True)}
             actions.append(SessionAction(action.device, file, drops, needs, ends, held, ops))
         else:
@@ -195,71 +199,3 @@ def _actions(problem: Problem, plan: Plan, cut: Cut, written: WrittenSegments) -
             names = (written.instances[action.source], written.instances[action.target])
             actions.append(CopyAction(step.source, step.target, *names, drops, spans[action.step], held))
     return tuple(actions)
-
-
-def _paged_actions(
-    problem: Problem, plan: Plan, paged: PagedPlan, written: WrittenSegments
-) -> tuple[ProgramAction, ...]:
-    """Sessions when they are planned, stalls included, with what is held while each runs."""
-    sessions, ticks, fixed = paged.sessions, paged.paging.memory.link.ticks, problem.memories[0].fixed_bytes
-    spans = timeline(problem, plan.schedule)
-    found: list[ProgramAction] = []
-    for number, file in enumerate(written.files):
-        segment = sessions.cut.actions[number]
-        begin = paged.schedule.starts[number] // ticks
-        end = (paged.schedule.starts[number] + sessions.problem.durations[number]) // ticks
-        shift = begin - spans[file.op_steps[0]][0]
-        ops = {
-            name: (spans[step][0] + shift, spans[step][1] + shift)
-            for name, step in zip(file.ops, file.op_steps, strict=True)
-        }
-        drops = tuple(written.instances[instance] for instance in segment.drops)
-        needs = _step_workspace(problem, plan, file)
-        found.append(SessionAction(0, file, drops, needs, (begin, end), (fixed + paged.held_bytes[number],), ops))
-    return tuple(found)
-
-
-def _spill(paged: PagedPlan, written: WrittenSegments) -> Spill:
-    """Transfers by the names of what they move."""
-    problem, rules, link = paged.sessions.problem, paged.paging.rules, paged.paging.memory.link
-    offsets = file_offsets(problem, rules)
-    starts = {(m.tensor, m.direction, m.gap): m.start for m in paged.schedule.transfers}
-    lanes = []
-    for lane in rules.lanes:
-        moves = []
-        for rule in lane:
-            move, tensor = rule.move, problem.tensors[rule.move.tensor]
-            begin = starts[move.tensor, move.direction, move.gap]
-            end = begin + problem.transfer_ticks(move.tensor, move.direction)
-            moves.append(
-                PageMove(
-                    value=written.instances[paged.sessions.instances[move.tensor]],
-                    direction=move.direction,
-                    offset=offsets[move.tensor],
-                    size_bytes=tensor.size_bytes,
-                    after_action=rule.after_step,
-                    after_others=rule.after_others,
-                    away_after=tensor.uses[move.gap] if move.direction == "read" else -1,
-                    planned_ns=(begin // link.ticks, end // link.ticks),
-                )
-            )
-        lanes.append(tuple(moves))
-    return Spill(
-        folder=paged.paging.memory.folder,
-        file_bytes=paged.paging.file_bytes,
-        lanes=tuple(lanes),
-        waits=rules.waits,
-        room_bytes=tuple(paged.paging.peak_bytes - inner for inner in problem.workspace_bytes),
-        stall_ns=paged.paging.stall_ns,
-        memory=paged.paging.memory.memory,
-    )
-
-
-def _step_workspace(problem: Problem, plan: Plan, file: SegmentFile) -> dict[str, int]:
-    """Workspace in bytes of each op of a segment, by name."""
-    needs = {}
-    for name, number in zip(file.ops, file.op_steps, strict=True):
-        step = plan.schedule.steps[number]
-        assert isinstance(step, Compute)
-        needs[name] = problem.ops[step.op].workspace_bytes[step.device]
-    return needs

@@ -267,7 +267,7 @@ def _uncounted(found: Settled, noise_bytes: int) -> dict[str, int]:
     """
     seen = found.seen
     assert seen is not None
-    more = seen.session_bytes
+    more = seen.session_bytes or seen.unplanned_bytes
     if not more and seen.paging.excess_bytes:
         (memory,) = seen.peaks
         more = {memory: seen.paging.excess_bytes + noise_bytes}

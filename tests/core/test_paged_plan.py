@@ -39,7 +39,7 @@ def planned() -> tuple[Plan, PagedPlan]:
         tuple(t * ticks for t in (0, 10, 20, 35, 45)),
         (PageTransfer(0, "write", 10 * ticks), PageTransfer(0, "read", 30 * ticks, 1)),
     )
-    return plan, paged_plan(sessions, firsts, 0, MEMORY, schedule)
+    return plan, paged_plan(sessions, firsts, SessionCosts(SIZES), MEMORY, schedule)
 
 
 def test_sessions_hold_what_they_are_given_and_what_they_give():

@@ -50,9 +50,10 @@ def paged_plan_file():
     plan = msgspec.structs.replace(plan, placement=place)
     problem, firsts = plan.problem(), (0, 1, 2, 3, 4)
     memory = SpillMemory(folder="/x", write_bytes_per_second=1e9, read_bytes_per_second=1e9)
-    sessions = paged_sessions(problem, plan.plan(), firsts, memory.link, SessionCosts(own_sizes(plan.graph, problem)))
+    costs = SessionCosts(own_sizes(plan.graph, problem))
+    sessions = paged_sessions(problem, plan.plan(), firsts, memory.link, costs)
     starts = tuple(accumulate(sessions.problem.durations, initial=0))[:-1]
-    paging = paged_plan(sessions, firsts, 0, memory, PagedSchedule(starts, ())).paging
+    paging = paged_plan(sessions, firsts, costs, memory, PagedSchedule(starts, ())).paging
     solved = msgspec.structs.replace(plan.solved, time_ns=paging.time_ns)
     return msgspec.structs.replace(plan, paging=paging, solved=solved)
 

@@ -147,6 +147,10 @@ def test_inspect_says_what_pages_and_when(plan_path):
     report = remat_cli.inspect(plan_path)
     assert report.paging.written_bytes == read_plan(plan_path).paging.written_bytes
     assert all(each.read_ns[0] >= each.written_ns[1] for each in report.paging.tensors)
+    # the first op of a chain reads an input only; the others read what is away too by then
+    names = [each.tensor for each in report.paging.tensors]
+    assert any(each.missing_input in names for each in report.paging.tensors)
+    assert any(each.missing_input is None for each in report.paging.tensors)
     assert report.fits
 
 

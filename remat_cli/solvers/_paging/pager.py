@@ -1,20 +1,23 @@
 """The search that all pagers share: schedules of ops that are proposed, in sessions of several lengths, paged."""
 
 import time
-from collections.abc import Iterator
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import msgspec
 
 from remat_cli.core.paged_plan import paged_plan
-from remat_cli.core.paged_sessions import PagedSessions, grouped, paged_sessions
+from remat_cli.core.paged_sessions import PagedSessions, SessionCosts, grouped, groups_of, paged_sessions
 from remat_cli.core.paging import PagedProblem, PagedSchedule
 from remat_cli.core.paging_judge import follow_paging
 from remat_cli.core.plan import Plan, Schedule
 from remat_cli.core.segments import Segment
 from remat_cli.core.simulate import simulate
-from remat_cli.solvers._paging.hot import hot_gaps
+from remat_cli.core.weight_loads import weights_read
+from remat_cli.core.weight_paging import NO_WEIGHTS
+from remat_cli.solvers._paging.hot import hot_gaps, is_possible
 from remat_cli.solvers._paging.lists import list_schedules
 from remat_cli.solvers._paging.paging import page, unpaged
 from remat_cli.solvers._paging.question import PagingFound, PagingQuestion
@@ -23,6 +26,7 @@ from remat_cli.solvers.base import Limits
 
 COUNTS = (16, 32, 64, 128)  # of sessions of about equal time; more hold less, and cost more calls
 CLOSER = 2  # of the best by simple rules are searched closely
+MORE_AWAY = (0, 1, 2, 4, 8)  # sessions whose weights page beyond those that must
 
 
 class PagingProposal(NamedTuple):
@@ -39,6 +43,7 @@ class _Candidate:
     source: str
     plan: Plan
     firsts: tuple[int, ...]
+    costs: SessionCosts
     sessions: PagedSessions
     schedule: PagedSchedule
     makespan: int
@@ -70,7 +75,7 @@ def page_best(
             best = replace(each, schedule=answer.schedule, makespan=answer.run.makespan)
             found_at, bound = time.monotonic(), answer.bound
     fewest = without_idle_moves(best.sessions.problem, best.schedule)
-    paged = paged_plan(best.sessions, best.firsts, question.costs.call_ns, question.memory, fewest)
+    paged = paged_plan(best.sessions, best.firsts, best.costs, question.memory, fewest)
     facts: dict[str, object] = {"best_from": best.source, "sessions": len(best.firsts)}
     told = msgspec.structs.replace(paged.paging, best_from=best.source, bound_ns=bound // question.memory.link.ticks)
     return PagingFound(best.plan, replace(paged, paging=told), found_at - limits.started, facts)
@@ -82,28 +87,81 @@ def _candidates(question: PagingQuestion, proposal: PagingProposal) -> Iterator[
     plan = simulate(problem, proposal.schedule)
     lengths = [plan.time_ns // count for count in COUNTS]
     for firsts in dict.fromkeys(grouped(problem, plan, length) for length in lengths):
-        found = _fitted(question, plan, firsts)
-        if found is None:
+        ways = list(_ways(question, plan, firsts))
+        if not ways:
             return
-        schedule, makespan = _by_rules(found.problem)
-        yield _Candidate(proposal.source, plan, _firsts(found), found, schedule, makespan)
+        for found, costs in ways:
+            schedule, makespan = _by_rules(found.problem)
+            yield _Candidate(proposal.source, plan, _firsts(found), costs, found, schedule, makespan)
 
 
-def _fitted(question: PagingQuestion, plan: Plan, firsts: tuple[int, ...]) -> PagedSessions | None:
-    """Sessions that begin there, those halved that hold too much with all else away; None: one op or all outputs do."""
+def _ways(
+    question: PagingQuestion, plan: Plan, firsts: tuple[int, ...]
+) -> Iterator[tuple[PagedSessions, SessionCosts]]:
+    """Sessions that begin there or are shorter, with none of their weights away, with as few as will do, and more.
+
+    The more weights are away, the more there is to read, and the more room to read it early.
+    """
+    costs = question.costs
+    stay = msgspec.structs.replace(costs, weights=NO_WEIGHTS)
+    found = _fitted(question, plan, firsts, stay)
+    if found is not None:
+        yield found, stay
+        if not any(True for _ in hot_gaps(found.problem)):
+            return
+    if not costs.weights.weights:
+        return
+    all_away = _fitted(question, plan, firsts, costs)
+    if all_away is None:
+        return
+    firsts = _firsts(all_away)
+    read = weights_read(question.problem, plan, groups_of(plan, firsts))
+    order = spread([session for session in read if costs.weights.of_sessions([session], read)])
+
+    def away(count: int) -> SessionCosts:
+        weights = costs.weights.of_sessions(order[:count], read) or NO_WEIGHTS
+        return msgspec.structs.replace(costs, weights=weights)
+
+    def fits(count: int) -> bool:
+        return is_possible(paged_sessions(question.problem, plan, firsts, question.memory.link, away(count)).problem)
+
+    least = bisect_left(range(len(order)), True, lo=1, key=fits)
+    for count in sorted({min(len(order), least + more) for more in (*MORE_AWAY, len(order))}):
+        mine = away(count)
+        tried = paged_sessions(question.problem, plan, firsts, question.memory.link, mine)
+        if is_possible(tried.problem):
+            yield tried, mine
+
+
+def spread(numbers: Sequence[int]) -> list[int]:
+    """The same numbers in an order in which each beginning is spread evenly over all of them, the last one first."""
+    bits = max(1, (len(numbers) - 1).bit_length())
+    places = sorted(range(len(numbers)), key=lambda place: int(f"{place:0{bits}b}"[::-1], 2))
+    return [numbers[len(numbers) - 1 - place] for place in places]
+
+
+def _fitted(question: PagingQuestion, plan: Plan, firsts: tuple[int, ...], costs: SessionCosts) -> PagedSessions | None:
+    """Sessions that begin there, those halved that hold too much with all else away; None: one op or all outputs do.
+
+    All weights are away of which `costs` says that they may be.
+    """
     while True:
-        sessions = paged_sessions(question.problem, plan, firsts, question.memory.link, question.costs)
+        groups = groups_of(plan, firsts)
+        read = weights_read(question.problem, plan, groups)
+        weights = costs.weights.of_sessions(range(len(firsts)), read) or NO_WEIGHTS
+        mine = msgspec.structs.replace(costs, weights=weights)
+        sessions = paged_sessions(question.problem, plan, firsts, question.memory.link, mine)
         budget = sessions.problem.budget_bytes
         *working, end = sessions.problem.working_bytes()
-        if end > budget:
+        if end > budget or budget <= 0:
             return None
-        steps = zip(sessions.cut.actions, working, strict=True)
-        large = [session.steps for session, held in steps if isinstance(session, Segment) and held > budget]
+        pairs = zip(sessions.steps, working, strict=False)
+        large = {step.session for step, held in pairs if held > budget}
         if not large:
             return sessions
-        if any(len(each) == 1 for each in large):
+        if any(len(groups[each]) == 1 for each in large):
             return None
-        firsts = tuple(sorted({*firsts, *(each[len(each) // 2] for each in large)}))
+        firsts = tuple(sorted({*firsts, *(groups[each][len(groups[each]) // 2] for each in large)}))
 
 
 def _firsts(sessions: PagedSessions) -> tuple[int, ...]:

@@ -1,0 +1,129 @@
+"""A plan that pages as actions and transfers by the names of what they work on."""
+
+from collections.abc import Sequence
+
+from remat_cli.core.paged_plan import PagedPlan, file_offsets
+from remat_cli.core.paged_sessions import Image, PagedSessions, PagedStep
+from remat_cli.core.paging_rules import MoveRule
+from remat_cli.core.plan import Compute, Plan
+from remat_cli.core.problem import Problem
+from remat_cli.core.program import (
+    LoadAction,
+    PageMove,
+    ProgramAction,
+    SegmentFile,
+    SessionAction,
+    Span,
+    Spill,
+    WeightImage,
+)
+from remat_cli.core.timeline import timeline
+from remat_cli.onnx_io.segment_models import WrittenSegments
+
+
+def paged_actions(
+    problem: Problem, plan: Plan, paged: PagedPlan, written: WrittenSegments
+) -> tuple[ProgramAction, ...]:
+    """Sessions when they are opened and run, stalls included, with what is held meanwhile."""
+    sessions, first = paged.sessions, paged.sessions.first_action
+    fixed = problem.memories[0].fixed_bytes - sessions.released_bytes
+    spans = timeline(problem, plan.schedule)
+    found: list[ProgramAction] = []
+    for number, held in enumerate(paged.held_bytes, first):
+        step, when = sessions.steps[number], _when(paged, number)
+        if step.kind == "load":
+            found.append(_load(sessions, step, when, fixed + held))
+            continue
+        file = written.files[step.session]
+        shift = when[0] - spans[file.op_steps[0]][0]
+        ops = {
+            name: (spans[step][0] + shift, spans[step][1] + shift)
+            for name, step in zip(file.ops, file.op_steps, strict=True)
+        }
+        drops = [written.instances[instance] for instance in sessions.cut.actions[step.session].drops]
+        drops += [_name(image) for image in _images(sessions, step) if not image.is_packed]
+        needs = step_workspace(problem, plan, file)
+        found.append(SessionAction(0, file, tuple(drops), needs, when, (fixed + held,), ops))
+    return tuple(found)
+
+
+def _when(paged: PagedPlan, step: int) -> Span:
+    """When a step is planned, in nanoseconds."""
+    ticks, start = paged.paging.memory.link.ticks, paged.schedule.starts[step]
+    return start // ticks, (start + paged.sessions.problem.durations[step]) // ticks
+
+
+def _load(sessions: PagedSessions, step: PagedStep, when: Span, held: int) -> LoadAction:
+    images = _images(sessions, step)
+    packed = tuple(_name(image) for image in images if image.is_packed)
+    return LoadAction(step.session, tuple(map(_name, images)), packed, when, (held,))
+
+
+def _images(sessions: PagedSessions, step: PagedStep) -> list[Image]:
+    return [image for image in sessions.images if image.session == step.session]
+
+
+def _name(image: Image) -> str:
+    """What an image is called among values; users see it in traces."""
+    return f"weights of session {image.session + 1}, {'packed' if image.is_packed else 'in place'}"
+
+
+def spill_of(paged: PagedPlan, written: WrittenSegments, weights: Sequence[str]) -> Spill:
+    """Transfers by the names of what they move; `weights` are names by number."""
+    sessions, rules = paged.sessions, paged.paging.rules
+    first, values = sessions.first_action, len(sessions.instances)
+    names = [written.instances[instance] for instance in sessions.instances]
+    names += [_name(image) for image in sessions.images]
+    images = {
+        _name(image): WeightImage(
+            tuple(weights[weight] for weight in image.weights), sessions.problem.tensors[values + number].size_bytes
+        )
+        for number, image in enumerate(sessions.images)
+    }
+    starts = {(m.tensor, m.direction, m.gap): m.start for m in paged.schedule.transfers}
+    offsets = file_offsets(sessions.problem, rules)
+
+    def move_of(rule: MoveRule) -> PageMove:
+        move, tensor, link = rule.move, sessions.problem.tensors[rule.move.tensor], sessions.problem.link
+        begin = starts[move.tensor, move.direction, move.gap]
+        end = begin + sessions.problem.transfer_ticks(move.tensor, move.direction)
+        return PageMove(
+            value=names[move.tensor],
+            direction=move.direction,
+            offset=offsets.get(move.tensor, 0),
+            size_bytes=tensor.size_bytes,
+            after_action=max(-1, rule.after_step - first),
+            after_others=rule.after_others,
+            away_after=max(-1, tensor.uses[move.gap] - first) if move.direction == "read" else -1,
+            planned_ns=(begin // link.ticks, end // link.ticks),
+        )
+
+    return Spill(
+        folder=paged.paging.memory.folder,
+        file_bytes=paged.paging.file_bytes,
+        lanes=tuple(tuple(map(move_of, lane)) for lane in rules.lanes),
+        waits=rules.waits[first:],
+        room_bytes=tuple(paged.paging.peak_bytes - inner for inner in _inner_bytes(sessions)),
+        stall_ns=paged.paging.stall_ns,
+        memory=paged.paging.memory.memory,
+        images=images,
+    )
+
+
+def _inner_bytes(sessions: PagedSessions) -> list[int]:
+    """What each step that is run holds inside its session: workspace, and what it packs of weights."""
+    inner = list(sessions.problem.workspace_bytes)
+    for tensor in sessions.packed:
+        for step in tensor.uses:
+            inner[step] += tensor.size_bytes
+    return inner[sessions.first_action :]
+
+
+def step_workspace(problem: Problem, plan: Plan, file: SegmentFile) -> dict[str, int]:
+    """Workspace in bytes of each op of a segment, by name."""
+    needs = {}
+    for name, number in zip(file.ops, file.op_steps, strict=True):
+        step = plan.schedule.steps[number]
+        assert isinstance(step, Compute)
+        needs[name] = problem.ops[step.op].workspace_bytes[step.device]
+    return needs
