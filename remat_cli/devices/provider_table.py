@@ -8,6 +8,7 @@ import msgspec
 
 from remat_cli.base.errors import ConfigError
 from remat_cli.core.buffer_cache import BufferCache
+from remat_cli.core.gate_form import GateForm
 from remat_cli.core.profile import HOST_MEMORY, DeviceSpec
 from remat_cli.devices.mixing import Mixing
 
@@ -54,8 +55,9 @@ class Provider(msgspec.Struct, frozen=True, kw_only=True):
     only fetching a value waits for them. `shares_weights`: sessions can share a weight in its memory.
     `gives_outputs`: what a session makes there may outlive the call; else it is put into buffers of ours. `faults` are
     told in plain words. `cache` is how it takes buffers in its memory, under its options as they are here. `mixing` is
-    how one session keeps some ops on the host beside it (None: it cannot, or that was not seen). `libraries` are file
-    names of its provider library per operating system, `drivers` those of the driver that must be installed first.
+    how one session keeps some ops on the host beside it (None: it cannot, or that was not seen). `gates` is the form of
+    gates for it (None: it compiles what they would hold in order). `libraries` are file names of its provider library
+    per operating system, `drivers` those of the driver that must be installed first.
     """
 
     name: str
@@ -78,6 +80,7 @@ class Provider(msgspec.Struct, frozen=True, kw_only=True):
     faults: tuple[Fault, ...] = ()
     cache: BufferCache | None = None
     mixing: Mixing | None = None
+    gates: GateForm | None = None
     plugin: Plugin | None = None
     libraries: tuple[tuple[str, str], ...] = ()
     drivers: tuple[tuple[str, str], ...] = ()
@@ -160,6 +163,7 @@ PROVIDERS: Mapping[str, Provider] = MappingProxyType(
             install='pip install "remat_cli[cpu]"',
             is_measured=True,
             thread_option=SESSION_THREADS,
+            gates="size",
         ),
         "cuda": Provider(
             name="cuda",
@@ -171,6 +175,7 @@ PROVIDERS: Mapping[str, Provider] = MappingProxyType(
             has_index=True,
             options=REPEATABLE_CUDA,
             mixing=Mixing(layers_entry="session.layer_assignment_settings"),
+            gates="shape",
             libraries=(
                 ("Linux", "libonnxruntime_providers_cuda.so"),
                 ("Windows", "onnxruntime_providers_cuda.dll"),
@@ -228,6 +233,7 @@ PROVIDERS: Mapping[str, Provider] = MappingProxyType(
             faults=WEBGPU_FAULTS,
             cache=WEBGPU_CACHE,
             mixing=Mixing(names_option="forceCpuNodeNames"),
+            gates="shape",
             plugin=Plugin(
                 package="onnxruntime-ep-webgpu",
                 module="onnxruntime_ep_webgpu",
