@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import subprocess
@@ -12,13 +11,10 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
-from remat_cli.runtime.providers import absence, parse_device
+from tests.presence import skip_without
 from tests.runtime.models import save_model, value, weight
 
-if importlib.util.find_spec("onnxruntime_ep_webgpu") is None:
-    pytest.skip("the package onnxruntime-ep-webgpu is not installed", allow_module_level=True)
-if reason := absence(parse_device("webgpu")):
-    pytest.skip(reason, allow_module_level=True)
+skip_without("webgpu:0")
 pytestmark = pytest.mark.webgpu
 
 BOTH = ("--device", "cpu", "--device", "webgpu")
