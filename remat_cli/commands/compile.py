@@ -17,6 +17,7 @@ from remat_cli.settings.settings import Outputs, Settings, output_paths
 from remat_cli.stages.ask import CompileRequest
 from remat_cli.stages.files import save_written
 from remat_cli.stages.gated import GatedModel, gating_of, save_gated
+from remat_cli.stages.limits import cut_to_limits, limits_of, within_limits
 from remat_cli.stages.plan import plan_model
 from remat_cli.stages.planned import PlannedModel
 from remat_cli.stages.prepare import prepare, work_folder
@@ -48,12 +49,14 @@ def compile_model(model: Path, settings: Settings, progress: Progress) -> Compil
     with work_folder(model, settings.work_dir, settings.memory_limit_bytes) as work:
         prepared = prepare(model, request.conditions, work, progress)
         _keep_data_of(prepared.source, targets.model)
-        platform = profile_model(prepared, request.conditions, progress)
+        cut = cut_to_limits(prepared, request, work, progress)
+        platform = within_limits(profile_model(cut.prepared, request.conditions, progress), limits_of(request))
         if request.scope == "process":
             planning = ProcessPlanning(prepared, platform, request, work, progress)
             settled = planning.settled(verified=settings.verify != "off")
         else:
-            settled = Settled(plan_model(prepared, platform, request, work, progress), None)
+            planned = plan_model(cut.prepared, platform, request, work, progress)
+            settled = Settled(cut.of(planned, prepared), None)
             if settings.verify != "off":
                 settled = Settling(request, work, progress).settle(settled.planned)
         gated = _gated(settled, work, progress, verified=settings.verify != "off")

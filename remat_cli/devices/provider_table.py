@@ -56,8 +56,9 @@ class Provider(msgspec.Struct, frozen=True, kw_only=True):
     `gives_outputs`: what a session makes there may outlive the call; else it is put into buffers of ours. `faults` are
     told in plain words. `cache` is how it takes buffers in its memory, under its options as they are here. `mixing` is
     how one session keeps some ops on the host beside it (None: it cannot, or that was not seen). `gates` is the form of
-    gates for it (None: it compiles what they would hold in order). `libraries` are file names of its provider library
-    per operating system, `drivers` those of the driver that must be installed first.
+    gates for it (None: it compiles what they would hold in order). `largest_tensor_bytes` is what a kernel can be given
+    of one tensor on the least device (None: all that there is). `libraries` are file names of its provider library per
+    operating system, `drivers` those of the driver that must be installed first.
     """
 
     name: str
@@ -81,6 +82,7 @@ class Provider(msgspec.Struct, frozen=True, kw_only=True):
     cache: BufferCache | None = None
     mixing: Mixing | None = None
     gates: GateForm | None = None
+    largest_tensor_bytes: int | None = None
     plugin: Plugin | None = None
     libraries: tuple[tuple[str, str], ...] = ()
     drivers: tuple[tuple[str, str], ...] = ()
@@ -145,6 +147,9 @@ WEBGPU_CACHE = BufferCache(
 ReduceSum transposes what it reads unless it reduces the last axes, and that Softmax along another axis than the last
 transposes what it reads and makes the output transposed before it turns it back (softmax.cc: from opset 13 on); TopK
 does so too, Max of n makes n - 2 tensors in between, and InstanceNormalization has a scale and a shift per channel."""
+WEBGPU_BINDING_BYTES = 2**27
+"""What WebGPU promises everywhere of a storage buffer's binding (maxStorageBufferBindingSize). Kernels are given larger
+tensors in parts; a 160 MiB Abs, Neg, ReduceMax was wrong without a word on Mesa's driver in software."""
 WEBGPU_FAULTS = (
     Fault("evice] is lost", "the device was lost: its driver was reset or has ended; run it again", is_lost=True),
     Fault(
@@ -234,6 +239,7 @@ PROVIDERS: Mapping[str, Provider] = MappingProxyType(
             cache=WEBGPU_CACHE,
             mixing=Mixing(names_option="forceCpuNodeNames"),
             gates="shape",
+            largest_tensor_bytes=WEBGPU_BINDING_BYTES,
             plugin=Plugin(
                 package="onnxruntime-ep-webgpu",
                 module="onnxruntime_ep_webgpu",
