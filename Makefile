@@ -125,8 +125,10 @@ $(GPU_STAMP): pyproject.toml constraints.txt
 	$(GPU_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[gpu]' pytest hypothesis
 	touch $(GPU_STAMP)
 
-test-gpu: $(GPU_STAMP)  ## tests on a GPU; skipped with one line where there is none
-	$(GPU_VENV)/bin/python -m pytest tests/gpu || test $$? -eq 5
+DEVICE ?= cuda:0
+
+test-gpu: $(GPU_STAMP)  ## tests on a GPU, the long ones too; skipped with one line where there is none (DEVICE=cuda:1)
+	$(GPU_VENV)/bin/python -m pytest tests/gpu --device $(DEVICE)
 
 # WebGPU on a Vulkan driver in software: Debian's loader, and SwiftShader from its package of Chromium, not installed.
 WEBGPU_VENV := .venv-webgpu
@@ -153,8 +155,8 @@ $(VULKAN_DRIVER):
 setup-webgpu: $(WEBGPU_STAMP) $(VULKAN_DRIVER)  ## WebGPU without a GPU (Debian): its plug-in, and a Vulkan driver in software
 	@echo "export ORT_WEBGPU_EP_ALLOW_SOFTWARE_ADAPTER=1 VK_DRIVER_FILES=$(CURDIR)/$(VULKAN_DRIVER)"
 
-test-webgpu: setup-webgpu  ## tests on WebGPU, a minute
-	ORT_WEBGPU_EP_ALLOW_SOFTWARE_ADAPTER=1 VK_DRIVER_FILES=$(CURDIR)/$(VULKAN_DRIVER) $(WEBGPU_VENV)/bin/python -m pytest -m 'webgpu and not slow' tests/webgpu
+test-webgpu: setup-webgpu  ## tests on WebGPU, and those for any GPU on it, two minutes
+	ORT_WEBGPU_EP_ALLOW_SOFTWARE_ADAPTER=1 VK_DRIVER_FILES=$(CURDIR)/$(VULKAN_DRIVER) $(WEBGPU_VENV)/bin/python -m pytest -m '(webgpu or gpu) and not slow' tests/webgpu tests/gpu --device webgpu:0
 
 bench-webgpu: setup-webgpu  ## plans on the CPU and WebGPU, run and counted below the provider, a quarter of an hour
 	ORT_WEBGPU_EP_ALLOW_SOFTWARE_ADAPTER=1 VK_DRIVER_FILES=$(CURDIR)/$(VULKAN_DRIVER) $(WEBGPU_VENV)/bin/python -m bench.webgpu --write

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import msgspec
 
+from remat_cli.base import progress as stages
 from remat_cli.base.errors import ConfigError
 from remat_cli.base.progress import Progress
 from remat_cli.commands.asked import refuse_ranges, request_of
@@ -15,6 +16,8 @@ from remat_cli.report.compile import CompileReport
 from remat_cli.settings.settings import Outputs, Settings, output_paths
 from remat_cli.stages.ask import CompileRequest
 from remat_cli.stages.files import save_written
+from remat_cli.stages.gated import GatedModel, gating_of, save_gated
+from remat_cli.stages.limits import cut_to_limits, limits_of, within_limits
 from remat_cli.stages.plan import plan_model
 from remat_cli.stages.planned import PlannedModel
 from remat_cli.stages.prepare import prepare, work_folder
@@ -46,15 +49,19 @@ def compile_model(model: Path, settings: Settings, progress: Progress) -> Compil
     with work_folder(model, settings.work_dir, settings.memory_limit_bytes) as work:
         prepared = prepare(model, request.conditions, work, progress)
         _keep_data_of(prepared.source, targets.model)
-        platform = profile_model(prepared, request.conditions, progress)
+        cut = cut_to_limits(prepared, request, work, progress)
+        platform = within_limits(profile_model(cut.prepared, request.conditions, progress), limits_of(request))
         if request.scope == "process":
             planning = ProcessPlanning(prepared, platform, request, work, progress)
             settled = planning.settled(verified=settings.verify != "off")
         else:
-            settled = Settled(plan_model(prepared, platform, request, work, progress), None)
+            planned = plan_model(cut.prepared, platform, request, work, progress)
+            settled = Settled(cut.of(planned, prepared), None)
             if settings.verify != "off":
                 settled = Settling(request, work, progress).settle(settled.planned)
+        gated = _gated(settled, work, progress, verified=settings.verify != "off")
         report = _written(compile_report(model, settled), settled, request, targets)
+        report = _with_gated(report, gated, targets)
     return msgspec.structs.replace(report, seconds=time.monotonic() - started)
 
 
@@ -77,6 +84,29 @@ def _keep_data_of(source: SourceModel, output: Path) -> None:
     data = data_path(output).resolve()
     if any(file.resolve() == data for file in source.data_files):
         raise ConfigError(f"{data} holds the weights of {source.path}: write the new model elsewhere with -o")
+
+
+def _gated(settled: Settled, work: Path, progress: Progress, *, verified: bool) -> GatedModel | None:
+    """The plan as a model for sessions of the user's own, where remat's sessions need no gates and these do."""
+    is_kept = settled.seen is None or settled.seen.passed
+    gating = gating_of(settled.planned)
+    if gating is None or not is_kept:
+        return None
+    progress.stage(stages.REWRITING)
+    found = gating.written()
+    return gating.checked(found, work) if verified else found
+
+
+def _with_gated(report: CompileReport, gated: GatedModel | None, targets: Outputs) -> CompileReport:
+    """Write it too; else say why there is none."""
+    if gated is None or report.output is None:
+        return report
+    if gated.rewritten is None:
+        return msgspec.structs.replace(
+            report, warnings=(*report.warnings, f"{targets.gated} not written: {gated.reason}")
+        )
+    save_gated(gated.rewritten, targets.gated)
+    return msgspec.structs.replace(report, gated_output=str(targets.gated))
 
 
 def _written(report: CompileReport, settled: Settled, request: CompileRequest, targets: Outputs) -> CompileReport:

@@ -31,7 +31,9 @@ class BufferCache(msgspec.Struct, frozen=True):
     parts: dict[int, tuple[int, ...]] = {}
 
     def rounded(self, size_bytes: int) -> int:
-        """Bytes of the buffer of a tensor."""
+        """Bytes of the buffer of a tensor; one without bytes has none."""
+        if not size_bytes:
+            return 0
         at = bisect_left(self.bucket_bytes, size_bytes)
         return self.bucket_bytes[at] if at < len(self.bucket_bytes) else self.weight_bytes(size_bytes)
 

@@ -8,6 +8,7 @@ import msgspec
 
 from remat_cli.base.errors import ConfigError
 from remat_cli.core.buffer_cache import BufferCache
+from remat_cli.core.gate_form import GateForm
 from remat_cli.core.profile import HOST_MEMORY, DeviceSpec
 from remat_cli.devices.mixing import Mixing
 
@@ -55,8 +56,10 @@ class Provider(msgspec.Struct, frozen=True, kw_only=True):
     share a weight in its memory.
     `gives_outputs`: what a session makes there may outlive the call; else it is put into buffers of ours. `faults` are
     told in plain words. `cache` is how it takes buffers in its memory, under its options as they are here. `mixing` is
-    how one session keeps some ops on the host beside it (None: it cannot, or that was not seen). `libraries` are file
-    names of its provider library per operating system, `drivers` those of the driver that must be installed first.
+    how one session keeps some ops on the host beside it (None: it cannot, or that was not seen). `gates` is the form of
+    gates for it (None: it compiles what they would hold in order). `largest_tensor_bytes` is what a kernel can be given
+    of one tensor on the least device (None: all that there is). `libraries` are file names of its provider library per
+    operating system, `drivers` those of the driver that must be installed first.
     """
 
     name: str
@@ -80,6 +83,8 @@ class Provider(msgspec.Struct, frozen=True, kw_only=True):
     faults: tuple[Fault, ...] = ()
     cache: BufferCache | None = None
     mixing: Mixing | None = None
+    gates: GateForm | None = None
+    largest_tensor_bytes: int | None = None
     plugin: Plugin | None = None
     libraries: tuple[tuple[str, str], ...] = ()
     drivers: tuple[tuple[str, str], ...] = ()
@@ -144,6 +149,9 @@ WEBGPU_CACHE = BufferCache(
 ReduceSum transposes what it reads unless it reduces the last axes, and that Softmax along another axis than the last
 transposes what it reads and makes the output transposed before it turns it back (softmax.cc: from opset 13 on); TopK
 does so too, Max of n makes n - 2 tensors in between, and InstanceNormalization has a scale and a shift per channel."""
+WEBGPU_BINDING_BYTES = 2**27
+"""What WebGPU promises everywhere of a storage buffer's binding (maxStorageBufferBindingSize). Kernels are given larger
+tensors in parts; a 160 MiB Abs, Neg, ReduceMax was wrong without a word on Mesa's driver in software."""
 WEBGPU_FAULTS = (
     Fault("evice] is lost", "the device was lost: its driver was reset or has ended; run it again", is_lost=True),
     Fault(
@@ -162,6 +170,7 @@ PROVIDERS: Mapping[str, Provider] = MappingProxyType(
             install='pip install "remat_cli[cpu]"',
             is_measured=True,
             thread_option=SESSION_THREADS,
+            gates="size",
         ),
         "cuda": Provider(
             name="cuda",
@@ -173,6 +182,7 @@ PROVIDERS: Mapping[str, Provider] = MappingProxyType(
             has_index=True,
             options=REPEATABLE_CUDA,
             mixing=Mixing(layers_entry="session.layer_assignment_settings"),
+            gates="shape",
             libraries=(
                 ("Linux", "libonnxruntime_providers_cuda.so"),
                 ("Windows", "onnxruntime_providers_cuda.dll"),
@@ -231,6 +241,8 @@ PROVIDERS: Mapping[str, Provider] = MappingProxyType(
             faults=WEBGPU_FAULTS,
             cache=WEBGPU_CACHE,
             mixing=Mixing(names_option="forceCpuNodeNames"),
+            gates="shape",
+            largest_tensor_bytes=WEBGPU_BINDING_BYTES,
             plugin=Plugin(
                 package="onnxruntime-ep-webgpu",
                 module="onnxruntime_ep_webgpu",

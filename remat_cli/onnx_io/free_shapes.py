@@ -129,6 +129,10 @@ def _exposed(canvas: Canvas) -> onnx.ModelProto:
     """The model without large weights; every tensor inside is to be an output, since only of these shapes are told."""
     proto = ir.to_proto(light_copy(canvas.model))
     del proto.graph.value_info[:]
+    of_any_rank = {value.name for value in canvas.model.graph.outputs if value.shape is None}
+    for value in proto.graph.output:
+        if value.name in of_any_rank:
+            value.type.tensor_type.ClearField("shape")  # the copy says that they are scalars
     return proto
 
 

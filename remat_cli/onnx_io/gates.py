@@ -9,6 +9,13 @@ shares its buffer and that needs a number computed from a result (the token) of 
 
 Because x' differs from x, the runtime cannot merge the op with another copy of it either. Before opset 13, where the
 axes of Unsqueeze are an attribute, the last op is Reshape(x, zeros), in which every 0 means "copy this dimension".
+
+On a device beside the host that would cost a copy of the whole token, so that gates have another form there, as the
+provider's record says (`core/gate_form.py`):
+
+    n  = Shape(token)         on the host, from what the runtime knows of the value once it exists
+    z  = MatMul(n, zeros)     a zero for each dimension of x
+    x' = Reshape(x, z)        x itself, in the same buffer
 """
 
 from __future__ import annotations
@@ -21,6 +28,7 @@ from dataclasses import dataclass, field, replace
 import onnx_ir as ir
 
 from remat_cli.base.errors import RematError
+from remat_cli.core.gate_form import GateForm
 from remat_cli.core.graph import TensorType
 from remat_cli.onnx_io.assemble import Draft
 from remat_cli.onnx_io.default_order import captured_values, depth_first_order, ready_order
@@ -91,7 +99,8 @@ class Scene:
     `weights` are names of constants. `opaque` are values that are no tensors: their size cannot be taken and they
     cannot be passed through. `barriers` are values whose shape must not be known beforehand to those who read them.
     `apart` lists for some steps the values that a gate must separate from it, lest the runtime fuse maker and reader.
-    `inputs` and `outputs` are those of the model.
+    `inputs` and `outputs` are those of the model. Of values in `told` the runtime knows the shape before they exist, or
+    finds it elsewhere, which matters to gates of the form `shape` only.
     """
 
     steps: tuple[Draft, ...]
@@ -104,17 +113,19 @@ class Scene:
     outputs: frozenset[str]
     opset: int
     taken: frozenset[str]
+    form: GateForm = "size"
+    told: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
 class Woven:
     """Ops with gate helpers between them, in execution order.
 
-    `zeros` are constants to add: name to length. `types` are those of the helpers' results. `gates` counts gates.
+    `zeros` are constants to add: name to shape. `types` are those of the helpers' results. `gates` counts gates.
     """
 
     drafts: tuple[Draft, ...]
-    zeros: Mapping[str, int]
+    zeros: Mapping[str, tuple[int, ...]]
     types: Mapping[str, TensorType]
     gates: int
 
@@ -127,10 +138,10 @@ def weave(scene: Scene, gated: Collection[int]) -> Woven:
     gate reads it), and at Identity, QuantizeLinear and DequantizeLinear, which the runtime removes, moves or copies.
     """
     last_reads = {name: number for number, step in enumerate(scene.steps) for name in step.all_reads}
-    weaver = _Weaver(scene, last_reads, HelperWriter(scene.types, scene.opaque, scene.opset, set(scene.taken)))
+    writer = HelperWriter(scene.types, scene.opaque, scene.opset, set(scene.taken), scene.form, scene.told)
+    weaver = _Weaver(scene, last_reads, writer)
     for number, step in enumerate(scene.steps):
         weaver.add(number, step, number in gated)
-    writer = weaver.writer
     return Woven(tuple(writer.drafts), writer.zeros, writer.types, weaver.gates)
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from remat_cli.base.errors import RematError
+from remat_cli.core.gate_form import GateForm
 from remat_cli.core.graph import Graph, Tensor, TensorType, size_bytes
 from remat_cli.core.plan import Compute, Plan
 from remat_cli.core.problem import make_problem, tensor_ids
@@ -50,16 +51,43 @@ def release_buffers(parts: Parts, scene: Scene, infer: Infer) -> Released:
         released = _settle(parts, scene, infer)
         targets = known_shapes(released.woven.drafts, released.known, LEAST_BYTES, sizes)
         more = frozenset(name for name in targets if name in scene.types and name not in scene.opaque)
-        if more <= scene.barriers:
-            break
-        scene = replace(scene, barriers=scene.barriers | more)
+        told = _told(scene, released.known)
+        if more <= scene.barriers and told <= scene.told:
+            return released
+        scene = replace(scene, barriers=scene.barriers | more, told=scene.told | told)
+    _refuse_folded(released)
     return released
+
+
+def _told(scene: Scene, known: Mapping[str, Dims]) -> frozenset[str]:
+    """Values whose shape the runtime knows beforehand, where gates must not ask for it."""
+    if scene.form == "size":
+        return frozenset()
+    return frozenset(name for name, dims in known.items() if _is_known(dims))
+
+
+def _told_at_first(parts: Parts, steps: tuple[Draft, ...]) -> frozenset[str]:
+    """The same before anything is written; also what is transposed: the runtime asks what is read for its shape."""
+    turned = (name for step in steps if step.op_type == "Transpose" for name in step.makes)
+    return frozenset((*parts.weights, *_fully_known(parts), *turned))
+
+
+def _refuse_folded(released: Released) -> None:
+    """Check that no gate asks for a shape that is known beforehand: the runtime would not wait for it.
+
+    Raises:
+        RematError: one does.
+    """
+    for draft in released.woven.drafts:
+        is_asked = draft.step < 0 and draft.op_type == "Shape"
+        if is_asked and _is_known(released.known.get(draft.reads[0], (None,))):
+            raise RematError(f"'{draft.name}' cannot wait for '{draft.reads[0]}', whose shape is known: report this")
 
 
 def _settle(parts: Parts, scene: Scene, infer: Infer) -> Released:
     woven = add_gates(scene)
     types = {**scene.types, **woven.types}
-    zeros = {name: ir.tensor(np.zeros(length, np.int64)) for name, length in woven.zeros.items()}
+    zeros = {name: ir.tensor(np.zeros(shape, np.int64)) for name, shape in woven.zeros.items()}
     parts = replace(parts, weights={**parts.weights, **zeros}, types={**parts.types, **element_types(woven.types)})
     model = assemble(parts, woven.drafts)
     given = tuple(types[value.name or ""] for value in fed_inputs(model.graph))
@@ -105,8 +133,13 @@ def _dims(port: Port) -> tuple[int | str | None, ...] | None:
 def _known_ports(parts: Parts, scene: Scene) -> frozenset[str]:
     """Inputs and outputs whose shape the interface gives away, and that some op reads."""
     read = {name for step in scene.steps for name in step.all_reads}
+    return frozenset(name for name in _fully_known(parts) if name in read)
+
+
+def _fully_known(parts: Parts) -> list[str]:
+    """Inputs and outputs of which the interface says every dimension."""
     ports = (*parts.interface.inputs, *parts.interface.outputs)
-    return frozenset(port.name for port in ports if port.name in read and (dims := _dims(port)) and _is_known(dims))
+    return [port.name for port in ports if (dims := _dims(port)) and _is_known(dims)]
 
 
 def _is_known(dims: tuple[int | str | None, ...]) -> bool:
@@ -117,7 +150,7 @@ def _is_known(dims: tuple[int | str | None, ...]) -> bool:
 class RewriteInfo:
     """What the rewritten model says about itself, and the interface it must keep.
 
-    `barriers` are values that the runtime's optimiser must not look past.
+    `barriers` are values that the runtime's optimiser must not look past; `gates` have the form that suits the device.
     """
 
     budget_bytes: int
@@ -126,6 +159,7 @@ class RewriteInfo:
     bound_dims: Mapping[str, int]
     interface: Interface
     barriers: frozenset[str] = frozenset()
+    gates: GateForm = "size"
 
 
 @dataclass(frozen=True)
@@ -159,7 +193,9 @@ def rewrite(model: ir.Model, graph: Graph, plan: Plan, info: RewriteInfo, infer:
     steps, weights = free_reshapes(steps, _weights(model), taken)
     parts = Parts(model, info.interface, weights, _value_types(steps, types))
     scene = _scene(graph, steps, types, parts, taken)
-    scene = replace(scene, barriers=info.barriers & scene.types.keys())
+    scene = replace(
+        scene, barriers=info.barriers & scene.types.keys(), form=info.gates, told=_told_at_first(parts, steps)
+    )
     released = release_buffers(parts, scene, infer)
     drafts = released.woven.drafts
     _describe(released.model, info)

@@ -27,6 +27,8 @@ ONE_SESSION_ONLY = (
 class CompileReport(msgspec.Struct, frozen=True, kw_only=True):
     """One compilation. `output` and `plan` are None when nothing was written. What does not apply is left out.
 
+    `gated_output` is the plan as a model for sessions of the user's own, where it is another one.
+
     `uncounted_bytes` of the solution's budget are for mapped weights, which a budget on the process does not count.
 
     Of a plan that is one model: `blockers` and `blocking_workspace_bytes` are what is held while `blocking_op` runs:
@@ -53,6 +55,7 @@ class CompileReport(msgspec.Struct, frozen=True, kw_only=True):
     output: str | None = None
     plan: str | None = None
     failed_output: str | None = None
+    gated_output: str | None = None
     verification: Verification | None = None
     uncounted_bytes: int = 0
     recomputes: tuple[Recompute, ...] = ()
@@ -160,6 +163,8 @@ def delivery_lines(report: CompileReport, how: str, style: Style) -> list[str]:
     lines = []
     if report.output is not None and report.plan is not None:
         lines += ["", f"model {report.output}", f"plan  {report.plan}"]
+        gated = "in the plan's order in any session that fuses no ops (ORT_ENABLE_BASIC)"
+        lines += [] if report.gated_output is None else [f"gated {report.gated_output}, {gated}"]
     if report.failed_output is not None:
         lines += ["", style.paint(f"nothing was delivered; the failed model is kept as {report.failed_output}", "bad")]
     if report.snippet and report.exit_code == 0:

@@ -19,7 +19,7 @@ from remat_cli.core.spill import HOST, SpillSpec
 from remat_cli.core.splits import DEFAULT_RACE_SHARE, SplitAxis, SplitMode, SplitOptions
 from remat_cli.core.training import TrainOptions
 from remat_cli.core.verification import Checks, VerifyMode
-from remat_cli.devices.provider_table import is_plain, named_spec
+from remat_cli.devices.provider_table import PROVIDERS, is_plain, named_spec
 from remat_cli.settings.devices import described_budget, memory_budgets, with_threads
 from remat_cli.settings.parsers import PARSERS
 from remat_cli.settings.yaml_file import converted, read_yaml, suggest
@@ -218,11 +218,15 @@ class Settings(
 
 
 class Outputs(msgspec.Struct, frozen=True):
-    """Where `compile` writes: the model, its plan, and the model if verification fails."""
+    """Where `compile` writes: the model, its plan, the model if verification fails, and the same with gates.
+
+    That with gates is written for one device that needs sessions of remat's otherwise.
+    """
 
     model: Path
     plan: Path
     failed: Path
+    gated: Path
 
 
 def load_settings(
@@ -315,7 +319,10 @@ def output_paths(model: Path, settings: Settings) -> Outputs:
     plan = settings.plan or output.with_name(f"{name.removesuffix('.remat')}.plan.json")
     check_target(output, sources=(model,), overwrite=settings.force)
     check_target(plan, sources=(model, output), overwrite=settings.force)
-    return Outputs(output, plan, output.with_name(f"{name}.failed.onnx"))
+    gated = output.with_name(f"{name}.gated.onnx")
+    if any(PROVIDERS[spec.provider].needs_sessions and PROVIDERS[spec.provider].gates for spec in settings.devices):
+        check_target(gated, sources=(model, output, plan), overwrite=settings.force)
+    return Outputs(output, plan, output.with_name(f"{name}.failed.onnx"), gated)
 
 
 def _parse(values: Mapping[str, Any], where: str) -> dict[str, Any]:

@@ -45,7 +45,8 @@ def plan_again(planned: PlannedModel, platform: Platform, search: Search, progre
         return counted
     question = planned.answer.question
     problem = platform.problem(question.budgets, question.problem.overlap)
-    return _Placing(planned.prepared, platform, search, progress).plan(replace(question, problem=problem))
+    again = _Placing(planned.prepared, platform, search, progress).plan(replace(question, problem=problem))
+    return replace(again, whole=planned.whole, splitting=planned.splitting)
 
 
 def on_best_single(planned: PlannedModel) -> PlannedModel | None:

@@ -72,7 +72,7 @@ def profile_model(prepared: Prepared, conditions: Conditions, progress: Progress
     if conditions.spill is not None and conditions.spill.memory == HOST:
         return _profile_before_host(prepared, conditions, conditions.spill, progress)
     if conditions.spill is not None:
-        own = Platform(prepared.graph, specs, (_profile_on_cpu(prepared, conditions, specs[0], progress),))
+        own = Platform(prepared.graph, specs, (profile_on_cpu(prepared, conditions, specs[0], progress),))
         return with_spill(own, conditions, progress)
     if not is_cut_into_sessions(specs):
         return Platform(prepared.graph, specs, (profile_inside(prepared, conditions, specs[0], progress),))
@@ -83,7 +83,7 @@ def profile_model(prepared: Prepared, conditions: Conditions, progress: Progress
     found: dict[str, Profile] = {}
     for number, spec in enumerate(here):
         share = part(progress, number, len(here), len(prepared.graph.ops))
-        measure = _profile_on_cpu if spec.provider == CPU else _profile_apart
+        measure = profile_on_cpu if spec.provider == CPU else _profile_apart
         found[spec.name] = measure(prepared, conditions, spec, share)
     measured = (found[here[0].name], here[0]) if here else (None, None)
     for spec in specs:
@@ -221,7 +221,7 @@ def _least_costs(prepared: Prepared, measured: Measured) -> dict[str, OpCost]:
     return least
 
 
-def _profile_on_cpu(prepared: Prepared, conditions: Conditions, spec: DeviceSpec, progress: Progress) -> Profile:
+def profile_on_cpu(prepared: Prepared, conditions: Conditions, spec: DeviceSpec, progress: Progress) -> Profile:
     """Costs on the CPU provider with a device's threads, and what it costs to go on in another session there."""
     scope = cache_scope(spec, conditions)
     with ProfileCache(conditions.cache_dir) as cache:

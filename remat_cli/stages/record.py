@@ -26,7 +26,6 @@ from remat_cli.core.plan_file import (
 from remat_cli.core.problem import input_ops
 from remat_cli.core.profile import Placement, Profile
 from remat_cli.core.sized_plan import with_promise
-from remat_cli.core.splits import large_tensor_lines
 from remat_cli.core.verification import Verification
 from remat_cli.devices.provider_table import PROVIDERS, named_spec
 from remat_cli.onnx_io.packed import packed_weights
@@ -35,6 +34,7 @@ from remat_cli.report.solution import SolutionReport, overhead_percent, solution
 from remat_cli.runtime.profile_cache import provenance
 from remat_cli.runtime.verify import VerifyRequest
 from remat_cli.stages.ask import CompileRequest
+from remat_cli.stages.limits import cap_lines, cap_of
 from remat_cli.stages.planned import PlannedModel, WrittenModel
 from remat_cli.stages.prepare import Prepared
 from remat_cli.stages.resident import process_forecast
@@ -57,7 +57,7 @@ def planned_solution(planned: PlannedModel) -> SolutionReport:
     """The solver's claims beside the judge's figures; once in its form, the peak is that of the form."""
     answer = planned.answer
     solution = solution_report(answer.run, answer.question.problem, answer.question.baseline)
-    if planned.splitting is not None:
+    if planned.splitting is not None and planned.written is not None:
         solution = msgspec.structs.replace(
             solution,
             floor_bytes=planned.splitting.whole_floor_bytes,
@@ -162,7 +162,7 @@ def _request(planned: PlannedModel, request: CompileRequest) -> PlanRequest:
         custom_ops=conditions.custom_ops,
     )
     if planned.written is None:
-        return asked
+        return msgspec.structs.replace(asked, max_tensor_bytes=cap_of(request))
     return msgspec.structs.replace(
         asked,
         split=splits.mode,
@@ -386,7 +386,7 @@ def _options(plan: PlanFile) -> str:
 
 def warnings(plan: PlanFile, seen: Verification | None) -> tuple[str, ...]:
     """What the user should know besides the figures."""
-    whole = large_tensor_lines(plan.graph, plan.request.max_tensor_bytes)
+    whole = cap_lines(plan)
     if seen is not None:
         return (*seen.notes, NO_GAIN, *whole) if seen.is_worse_under_cap else (*seen.notes, *whole)
     profiles = plan.placement.profiles if plan.placement is not None else ()

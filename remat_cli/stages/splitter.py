@@ -71,13 +71,17 @@ class SplitTrial:
 
 @dataclass(frozen=True)
 class Splitter:
-    """Tries splits of one model: a way to ask, which holds no state but what it found out about the model."""
+    """Tries splits of one model: a way to ask, which holds no state but what it found out about the model.
+
+    `may_fill`: tiles may be written into a buffer in place, under a newer opset; else they are joined.
+    """
 
     whole: PlannedModel
     question: BudgetQuestion
     request: CompileRequest
     work: Path
     progress: Progress
+    may_fill: bool = True
 
     def best(self) -> PlannedModel:
         """The better of the whole plan and the best one with splits."""
@@ -96,7 +100,7 @@ class Splitter:
         if self.question.least:
             found = next(reversed(list(self._ladder())), None)
         else:
-            found = next(iter(self.search.propose(self._free_bytes)), None)
+            found = next(iter(self.search.propose(self.free_bytes)), None)
         if found is None:
             obstacle = self._obstacle()
             return (), (), None if obstacle is None else obstacle.text
@@ -108,7 +112,7 @@ class Splitter:
         whole, conditions, splits = self.whole, self.request.conditions, self.request.splits
         block = channel_block(whole.prepared, conditions, self.work)
         threads = conditions.intra_op_threads or available_cores()
-        raised = raised_model(whole.prepared, conditions, self.work)
+        raised = raised_model(whole.prepared, conditions, self.work) if self.may_fill else None
         model = raised or whole.prepared.reference
         view = view_model(model, whole.prepared.graph, block, threads, splits.allow_reassociation)
         plan = self.question.baseline
@@ -123,7 +127,7 @@ class Splitter:
         return SplitProposer(timeline, whole.profile.ops, limits, whole.profile.fixed_bytes)
 
     @property
-    def _free_bytes(self) -> int:
+    def free_bytes(self) -> int:
         """What the budget leaves to activations and workspace."""
         return self.question.problem.memories[0].free_bytes
 
@@ -131,7 +135,7 @@ class Splitter:
         """The fastest of a few splits in which no tensor inside is larger than that; none where some stay so large."""
         best: PlannedModel | None = None
         left: tuple[LargeTensor, ...] = inside_above(self.whole.prepared.graph, most_bytes)
-        for proposal in islice(self.search.capped(most_bytes, self._free_bytes), MOST_CAPPED):
+        for proposal in islice(self.search.capped(most_bytes, self.free_bytes), MOST_CAPPED):
             trial = self._measure(proposal, None)
             found = None if trial is None else self._plan(trial)
             if trial is None or found is None or found.written is None:
@@ -174,7 +178,7 @@ class Splitter:
         return replace(whole, obstacle=text)
 
     def _obstacle(self) -> SplitObstacle | None:
-        return self.search.obstacle(self.whole.answer.run.floor.op, self._free_bytes)
+        return self.search.obstacle(self.whole.answer.run.floor.op, self.free_bytes)
 
     def _within(self, aims: Sequence[float]) -> PlannedModel | None:
         """The first split, by falling aims, whose plan fits the budget; where it is dear, the fastest of a few more.
@@ -227,7 +231,7 @@ class Splitter:
         """Splits to try, each measured when its turn comes; no proposal twice."""
         tried: set[object] = set()
         for aim in aims:
-            for proposal in self._propose(int(self._free_bytes * aim)):
+            for proposal in self._propose(int(self.free_bytes * aim)):
                 if proposal.regions and proposal.key not in tried:
                     tried.add(proposal.key)
                     yield aim, self._measure(proposal, aim)
@@ -296,7 +300,7 @@ class Splitter:
         """Build and measure a split; None where it cannot be used."""
         if self.progress.should_stop():
             return None
-        built = self._build(proposal, aim)
+        built = self.build(proposal, aim)
         if built is None:
             return None
         proposal, prepared = built
@@ -316,14 +320,14 @@ class Splitter:
             platform=self.whole.platform.of_model(trial.prepared.graph, trial.profile),
             answer=_lower(asked, answer(asked, search, self.progress)),
             written=None,
-            splitting=self._record(trial.proposal),
+            splitting=self.record(trial.proposal),
         )
         found = write_within_budget(first, search, self.progress)
         if found.written is not None:
             remember_split(found, self.request.splits, trial.proposal)
         return found if found.answer.plan is None else _as_planned(found)
 
-    def _build(self, proposal: SplitProposal, aim: float | None) -> tuple[SplitProposal, Prepared] | None:
+    def build(self, proposal: SplitProposal, aim: float | None) -> tuple[SplitProposal, Prepared] | None:
         """The split model, with the bits of the whole one: ops that change bits are left whole."""
         whole, request = self.whole.prepared, self.request
         may_reassociate = request.splits.allow_reassociation
@@ -344,11 +348,12 @@ class Splitter:
                 return None
             if aim is None:
                 return None
-            others = self._propose(int(self._free_bytes * aim))
+            others = self._propose(int(self.free_bytes * aim))
             current = next((other for other in others if other.form == proposal.form), None)
         return None
 
-    def _record(self, proposal: SplitProposal) -> Splitting:
+    def record(self, proposal: SplitProposal) -> Splitting:
+        """What a plan file says of a split."""
         return Splitting(
             regions=proposal.regions,
             facts=proposal.facts,

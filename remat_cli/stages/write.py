@@ -22,6 +22,7 @@ from remat_cli.core.simulate import baseline
 from remat_cli.core.solver_run import Status
 from remat_cli.core.steady import FLAG_BYTES
 from remat_cli.core.tidy import calm
+from remat_cli.devices.provider_table import PROVIDERS
 from remat_cli.onnx_io.interface import weight_uses
 from remat_cli.onnx_io.load import SourceModel, save
 from remat_cli.onnx_io.loaded import Touched, held_back, touched
@@ -187,9 +188,11 @@ def _left_alone(prepared: Prepared, plan: Plan, budget_bytes: int) -> Rewritten:
     verification, which says so. A portable model is meant to be optimised again.
     """
     source, conditions = prepared.source, prepared.conditions
-    info = RewriteInfo(
-        budget_bytes, source.sha256, __version__, _bound(source, conditions), written_interface(source, conditions)
-    )
+    form = PROVIDERS[conditions.device.provider].gates
+    assert form is not None  # what compiles is given sessions
+    interface = written_interface(source, conditions)
+    bound = _bound(source, conditions)
+    info = RewriteInfo(budget_bytes, source.sha256, __version__, bound, interface, gates=form)
     infer = partial(shapes_at_load, custom_ops=conditions.custom_ops)
     rewritten = rewrite(prepared.reference, prepared.graph, plan, info, infer)
     for _ in range(0 if conditions.portable else MOST_PASSES):

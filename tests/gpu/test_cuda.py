@@ -17,16 +17,16 @@ from remat_cli.onnx_io.one_op import call_model
 from remat_cli.runtime._segment_sessions import as_array, copied, outside_bytes
 from remat_cli.runtime.likeness import likeness
 from remat_cli.runtime.links import FASTEST, measure_link
-from remat_cli.runtime.providers import absence, parse_device, place_of, placed_value
+from remat_cli.runtime.providers import parse_device, place_of, placed_value
 from remat_cli.runtime.segment_run import time_runs
 from remat_cli.runtime.session import SessionSettings, device_settings, open_session, run_profiled
 from remat_cli.settings.settings import load_settings
 from remat_cli.stages.prepare import prepare
 from remat_cli.stages.program import make_program
+from tests.presence import skip_without
 from tests.stages.placed_plans import Placed, place
 
-if reason := absence(parse_device("cuda:0")):
-    pytest.skip(reason, allow_module_level=True)
+skip_without("cuda:0")
 pytestmark = pytest.mark.gpu
 
 SAMPLES = Path(__file__).resolve().parents[2] / "sample_models"

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
 from remat_cli.base.errors import RematError
+from remat_cli.core.gate_form import GateForm
 from remat_cli.core.graph import Graph
 from remat_cli.core.plan import Schedule
 from remat_cli.core.simulate import baseline, simulate
@@ -38,10 +39,10 @@ class Reference:
     graph: Graph
     feeds: Mapping[str, np.ndarray]
 
-    def rewrite(self, schedule: Schedule) -> Rewritten:
+    def rewrite(self, schedule: Schedule, gates: GateForm = "size") -> Rewritten:
         plan = simulate(free_problem(self.graph), schedule)
         source = self.source
-        info = RewriteInfo(123, source.sha256, "0.1", source.bound_dims, source.interface)
+        info = RewriteInfo(123, source.sha256, "0.1", source.bound_dims, source.interface, gates=gates)
         return rewrite(self.model, self.graph, plan, info, shapes_at_load)
 
     def run(self, exact: bool = False) -> list[np.ndarray]:
@@ -64,8 +65,12 @@ def refer_to(model: onnx.ModelProto, folder: Path, dims: DimBindings | None = No
     return refer(folder / "model.onnx", folder, dims, **how)
 
 
-def check_promises(reference: Reference, rewritten: Rewritten) -> None:
-    """Order, bits and peak, under exact and under default options."""
+SHAPE_BYTES = 128
+"""Shapes of gates have a known length, so that a default session may keep a few of their buffers, on the host."""
+
+
+def check_promises(reference: Reference, rewritten: Rewritten, more_bytes: int = 0) -> None:
+    """Order, bits and peak, under exact and under default options; these may hold so many bytes more."""
     graph = to_graph(rewritten.model, rewritten.observed)
     predicted = baseline(free_problem(graph)).live_peak
     expected = reference.run()
@@ -77,7 +82,7 @@ def check_promises(reference: Reference, rewritten: Rewritten) -> None:
         assert executed == [op.name for op in graph.ops]
         assert tuple(name for name in executed if name not in rewritten.gate_ops) == rewritten.step_ops
         assert all(np.array_equal(a, b, equal_nan=True) for a, b in zip(expected, outputs, strict=True))
-        assert peak == predicted
+        assert predicted <= peak <= predicted + (0 if exact else more_bytes)
 
 
 @settings(max_examples=25)
@@ -89,6 +94,40 @@ def test_random_schedules_of_random_models(
     reference = refer_to(random_model(rng, ops, opset), tmp_path_factory.mktemp("model"))
     schedule = random_schedule(free_problem(reference.graph), rng, recomputes)
     check_promises(reference, reference.rewrite(schedule))
+
+
+@settings(max_examples=8)
+@given(seed=st.integers(0, 2**32), recomputes=st.integers(0, 6), opset=st.sampled_from([9, 17]))
+def test_gates_that_ask_for_shapes_hold_the_order_too(
+    tmp_path_factory: pytest.TempPathFactory, seed: int, recomputes: int, opset: int
+) -> None:
+    """They are for devices beside the host; the runtime optimises a model alike for all, and may fold no gate."""
+    rng = random.Random(seed)
+    reference = refer_to(random_model(rng, rng.randrange(1, 18), opset), tmp_path_factory.mktemp("model"))
+    rewritten = reference.rewrite(random_schedule(free_problem(reference.graph), rng, recomputes), "shape")
+    check_promises(reference, rewritten, more_bytes=SHAPE_BYTES)
+    helpers = [node for node in rewritten.model.graph if node.name in rewritten.gate_ops]
+    counted = [node.inputs[0].name for node in helpers if node.op_type == "Size"]
+    assert all(name.endswith("/none") for name in counted)  # nothing of a value is taken
+    assert not any(node.op_type == "Unsqueeze" for node in helpers)
+
+
+@pytest.mark.parametrize("opset", [7, 17])
+def test_gates_of_scalars_and_of_what_is_transposed(tmp_path: Path, opset: int) -> None:
+    """A scalar has no dimensions to wait for; of a Transpose the runtime would ask the input for its shape."""
+    nodes = [
+        helper.make_node("Transpose", ["x"], ["t"], "T", perm=[1, 0]),
+        helper.make_node("ReduceMean", ["t"], ["s"], "S", keepdims=0),
+        helper.make_node("Tanh", ["x"], ["a"], "A"),
+        helper.make_node("Mul", ["a", "s"], ["m"], "M"),
+        helper.make_node("Transpose", ["a"], ["u"], "U", perm=[1, 0]),
+        helper.make_node("MatMul", ["m", "u"], ["y"], "Y"),
+    ]
+    reference = refer_to(model_of(nodes, {"x": (16, 32)}, ["y"], opset=opset), tmp_path)
+    problem = free_problem(reference.graph)
+    for seed in range(4):
+        rewritten = reference.rewrite(random_schedule(problem, random.Random(seed), 2), "shape")
+        check_promises(reference, rewritten, more_bytes=SHAPE_BYTES)
 
 
 @pytest.mark.slow

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import subprocess
 import sys
 
 import numpy as np
+import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from remat_cli.runtime.providers import absence, parse_device
+from remat_cli.core.plan_reader import read_plan
+from tests.presence import skip_without
 from tests.runtime.models import save_model, value, weight
 
-if importlib.util.find_spec("onnxruntime_ep_webgpu") is None:
-    pytest.skip("the package onnxruntime-ep-webgpu is not installed", allow_module_level=True)
-if reason := absence(parse_device("webgpu")):
-    pytest.skip(reason, allow_module_level=True)
+skip_without("webgpu:0")
 pytestmark = pytest.mark.webgpu
 
 BOTH = ("--device", "cpu", "--device", "webgpu")
@@ -85,9 +83,43 @@ def test_a_plan_on_webgpu_alone_is_compiled_verified_and_run(model, cache, tmp_p
     report = compiled(cache, model, tmp_path / "m.onnx", "100%", "--device", "webgpu")
     assert [each["name"] for each in report["devices"]] == ["webgpu:0"]
     assert report["verification"]["outputs_close"]
+    gated = onnx.load(report["gated_output"])  # compile ran it in a session of its own
+    assert sum(node.op_type == "Shape" for node in gated.graph.node) > 0
     assert remat(cache, "verify", tmp_path / "m.plan.json")["verification"]["outputs_close"]
     ran = remat(cache, "run", tmp_path / "m.plan.json", "--repeat", "2", "--enforce-budget")
     assert ran["is_repeatable"]
+
+
+def test_ops_are_cut_for_the_largest_tensor_of_the_device(model, cache, tmp_path):
+    """Two joined skips of 64 KiB are never there as a whole; what is fed has 32 KiB."""
+    report = compiled(cache, model, tmp_path / "m.onnx", "100%", "--device", "webgpu", "--max-tensor", "32KiB")
+    assert any("ops run in tiles so that no tensor inside is above 32.00 KiB" in line for line in report["warnings"])
+    plan = read_plan(tmp_path / "m.plan.json")
+    assert max(tensor.size_bytes for tensor in plan.graph.tensors) == 32 * 2**10
+    assert plan.request.max_tensor_bytes == 32 * 2**10
+    assert {op.op_type for op in plan.graph.ops} >= {"Conv", "Concat"}
+    assert remat(cache, "verify", tmp_path / "m.plan.json")["verification"]["outputs_close"]
+
+
+def test_what_stays_too_large_for_the_device_runs_elsewhere(model, cache, tmp_path):
+    """Inputs cannot be cut: what reads them is left to the CPU, and without it the op and the tensor are named."""
+    words = (
+        "compile",
+        model,
+        "--device",
+        "webgpu",
+        "--max-tensor",
+        "16KiB",
+        "--output",
+        tmp_path / "m.onnx",
+        "--quiet",
+    )
+    command = [sys.executable, "-m", "remat_cli", *map(str, words), "--budget", "100%"]
+    done = subprocess.run(
+        command, env={**os.environ, **cache}, capture_output=True, text=True, timeout=240, check=False
+    )
+    assert done.returncode == 2
+    assert "(Conv): tensor 'x' of 32.00 KiB is above its largest of 16.00 KiB; add --device cpu" in done.stderr
 
 
 def test_where_the_cpu_has_room_nothing_goes_to_a_device_that_is_slower(model, cache, tmp_path):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import subprocess
 import sys
@@ -15,16 +14,13 @@ from onnx import TensorProto, helper
 from remat_cli.base.errors import RuntimeFailure
 from remat_cli.core.plan_reader import read_plan
 from remat_cli.runtime.feeds import make_feeds
-from remat_cli.runtime.providers import absence, parse_device
 from remat_cli.runtime.segment_run import time_runs
 from remat_cli.stages.program import input_specs, make_program
+from tests.presence import skip_without
 from tests.runtime.models import save_model, value, weight
 from tests.webgpu.vulkan_layer import build_layer, has_compiler, layer_environment
 
-if importlib.util.find_spec("onnxruntime_ep_webgpu") is None:
-    pytest.skip("the package onnxruntime-ep-webgpu is not installed", allow_module_level=True)
-if reason := absence(parse_device("webgpu")):
-    pytest.skip(reason, allow_module_level=True)
+skip_without("webgpu:0")
 pytestmark = pytest.mark.webgpu
 
 SHAPE = [1, 4, 1024, 1024]  # 16 MiB: small buffers share allocations of 8 MiB

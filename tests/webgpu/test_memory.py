@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import subprocess
 import sys
@@ -12,19 +11,16 @@ import pytest
 
 from remat_cli.base.progress import silent
 from remat_cli.devices.provider_table import WEBGPU_CACHE, named_spec
-from remat_cli.runtime.providers import absence, parse_device
 from remat_cli.runtime.segment_memory import see_memory
 from remat_cli.settings.settings import load_settings
 from remat_cli.stages.prepare import prepare
 from remat_cli.stages.program import make_program
+from tests.presence import skip_without
 from tests.stages.placed_plans import place
 from tests.webgpu.nets import write_across, write_skips
 from tests.webgpu.vulkan_layer import build_layer, counted_environment, has_compiler
 
-if importlib.util.find_spec("onnxruntime_ep_webgpu") is None:
-    pytest.skip("the package onnxruntime-ep-webgpu is not installed", allow_module_level=True)
-if reason := absence(parse_device("webgpu")):
-    pytest.skip(reason, allow_module_level=True)
+skip_without("webgpu:0")
 if not has_compiler():
     pytest.skip("no C compiler", allow_module_level=True)
 pytestmark = pytest.mark.webgpu

@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-import importlib.util
-
 import pytest
 
 from remat_cli.base.progress import silent
 from remat_cli.devices.provider_table import named_spec
 from remat_cli.runtime.likeness import likeness
-from remat_cli.runtime.providers import absence, parse_device
 from remat_cli.runtime.segment_run import time_runs
 from remat_cli.runtime.session import SessionSettings, run_profiled
 from remat_cli.settings.settings import load_settings
 from remat_cli.stages.prepare import prepare
 from remat_cli.stages.program import make_program
+from tests.presence import skip_without
 from tests.stages.placed_plans import place
 from tests.webgpu.nets import write_skips
 
-if importlib.util.find_spec("onnxruntime_ep_webgpu") is None:
-    pytest.skip("the package onnxruntime-ep-webgpu is not installed", allow_module_level=True)
-if reason := absence(parse_device("webgpu")):
-    pytest.skip(reason, allow_module_level=True)
+skip_without("webgpu:0")
 pytestmark = pytest.mark.webgpu
 
 CPU, GPU = named_spec("cpu"), named_spec("webgpu:0")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import subprocess
 import sys
@@ -17,14 +16,12 @@ from remat_cli.onnx_io.load import save
 from remat_cli.onnx_io.one_op import call_model
 from remat_cli.runtime._segment_sessions import as_array, copied
 from remat_cli.runtime.op_profiler import InputSpec, OpJob, OpRequest, measure_op
-from remat_cli.runtime.providers import absence, parse_device, place_of, placed_value, require_device
+from remat_cli.runtime.providers import parse_device, place_of, placed_value, require_device
 from remat_cli.runtime.session import SessionSettings, open_session
+from tests.presence import skip_without
 from tests.runtime.models import save_model, untyped, value
 
-if importlib.util.find_spec("onnxruntime_ep_webgpu") is None:
-    pytest.skip("the package onnxruntime-ep-webgpu is not installed", allow_module_level=True)
-if reason := absence(parse_device("webgpu")):
-    pytest.skip(reason, allow_module_level=True)
+skip_without("webgpu:0")
 pytestmark = pytest.mark.webgpu
 
 SAMPLES = Path(__file__).resolve().parents[2] / "sample_models"
