@@ -9,11 +9,10 @@ import numpy as np
 
 from remat_cli.core.sizes import Dim, SizeFamily
 from remat_cli.onnx_io.load import save
-from remat_cli.runtime.family import see_sizes
-from remat_cli.splitting.position_tables import SOURCE, NumberChain, Numbers, find_chains, with_tables
+from remat_cli.runtime._ort import pack_all, run_fresh
+from remat_cli.runtime.likeness import LikenessJob, compare_models
+from remat_cli.splitting.position_tables import ALONE, SOURCE, NumberChain, Numbers, find_chains, with_tables
 from remat_cli.stages.prepare import Prepared, default_settings, observe
-
-ALONE = 3  # numbers in a row that no packet holds: the shortest ones have four
 
 
 def with_positions_looked_up(
@@ -35,11 +34,18 @@ def with_positions_looked_up(
 def _table(chain: NumberChain, prepared: Prepared, work: Path) -> Numbers | None:
     """What a chain makes of each number; None where that depends on the place."""
     folder = Path(tempfile.mkdtemp(prefix="table_", dir=work))
-    alone, looked_up = folder / "alone.onnx", folder / "looked_up.onnx"
+    alone, in_rows, looked_up = (folder / f"{name}.onnx" for name in ("alone", "in_rows", "looked_up"))
     numbers = chain.numbers.astype(chain.source.dtype.numpy() if chain.source.dtype else np.int64)
+    rows = np.resize(numbers, (-(-len(numbers) // ALONE), ALONE))
     save(chain.alone(), alone)
+    save(chain.in_rows(), in_rows)
     (table,) = observe(alone, {SOURCE: numbers}, prepared.conditions).outputs.values()
     save(chain.looked_up(table), looked_up)
-    parts = [numbers, *(numbers[at : at + ALONE] for at in range(0, len(numbers), ALONE))]
-    seen = see_sizes((alone, looked_up), [{SOURCE: part} for part in parts], default_settings(prepared.conditions))
-    return table if all(seen.same_bits) else None
+    settings = default_settings(prepared.conditions)
+
+    def agrees(model: Path, fed: Numbers) -> bool:
+        models = (str(model.resolve()), str(looked_up.resolve()))
+        job = LikenessJob(models, (pack_all({SOURCE: fed}),), (settings,))
+        return run_fresh(compare_models, job, seconds=settings.run_seconds).are_close  # whole numbers: equal
+
+    return table if agrees(alone, numbers) and agrees(in_rows, rows) else None
