@@ -66,7 +66,7 @@ def _job(model: Path, feeds: Sequence[Mapping[str, Array]], settings: SessionSet
 
 
 def see_at_sizes_here(job: SizesJob, advance: Advance) -> AtSizes:
-    """Run in this process. Of outputs only prints are kept, so that later runs find the memory free."""
+    """Run in this process; of outputs only prints are kept."""
     path, prints = Path(job.model), list[tuple[OutputPrint, ...]]()
     groups = ({packed.name: unpack(packed) for packed in group} for group in job.feeds)
     first_ns, resident = 0, None
@@ -81,6 +81,7 @@ def see_at_sizes_here(job: SizesJob, advance: Advance) -> AtSizes:
                 first_ns, after = time.perf_counter_ns() - start, _resident()
                 resident = None if before is None or after is None else max(0, after - before)
             prints.append(prints_of(outputs))
+            del outputs  # the session's own memory, which would count as held by the next run
             advance(number + 1, len(job.feeds))
     orders = [tuple(event.name for event in run.events) for run in runs]
     figures = figures_of(path, runs, prints)

@@ -146,6 +146,7 @@ def _process(run: PlannedRun, whole: Prepared, checks: Checks, progress: Progres
         is_thorough=checks.mode == "thorough",
         is_traced=checks.traced,
         is_mapped=bool(whole.source.data_files),
+        is_long=plan.request.family is not None,
         is_limited=checks.capped_run and (checks.mode == "thorough" or plan.request.process_budget_bytes is not None),
     )
     return see_processes(request, progress.advance)
