@@ -44,7 +44,7 @@ BY_EXTENT: frozenset[Rule] = BY_ROWS | {matrix.matmul, matrix.gemm, shape.reshap
 """Rules that depend on how long a tile is, not on where it begins."""
 PRODUCTS: frozenset[Rule] = frozenset({matrix.matmul, matrix.gemm})
 MOST_NUMBERS = 64  # of constants that are told apart by value, not by name
-MOST_ASKED = 200_000  # tiles that rules are asked for; a family of more sizes is not proved
+MOST_ASKED = 200_000  # tiles, and sizes, that rules are asked for; a family of more sizes is not proved
 
 
 @dataclass(frozen=True)
@@ -175,6 +175,9 @@ def _refused(op: _SizedOp, tiling: Tiling, family: SizeFamily) -> Mapping[str, i
         return None
     asked = 0
     by_extent = RULES[op.op.key] in BY_EXTENT
+    beyond = next(itertools.islice(_all_sizes(op, tiling, family), MOST_ASKED, None), None)
+    if beyond is not None:
+        return beyond  # asking for all before it, in vain, would take a minute
     for sizes in _all_sizes(op, tiling, family):
         length = op.length.at(sizes)
         if length <= tiling.rows:

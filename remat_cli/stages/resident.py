@@ -29,7 +29,7 @@ from remat_cli.stages.planned import PlannedModel, WrittenModel
 from remat_cli.stages.prepare import Prepared
 from remat_cli.stages.steady import forecast, kept_by_default, known_dims
 
-RUNS, FEWEST_RUNS, THOROUGH_RUNS = 3, 2, 5  # the fewest: a first run and a later one
+RUNS, THOROUGH_RUNS = 3, 5
 LIMITED_RUNS = 3
 LEAST_BETWEEN_BYTES = 4 * 2**20  # closer than this, noise of a process decides which one dies
 LEAST_COPIES_BYTES = 2**22  # of packed weights: fewer are not worth a longer file
@@ -41,10 +41,7 @@ LIMIT_SHARES = (0.5, 0.8, 0.95)  # of the way from what ours needs to what the o
 
 @dataclass(frozen=True)
 class ResidentRequest:
-    """Two models, how they are run, and what was predicted of the second; `is_mapped`: the first has a data file.
-
-    `is_long`: runs take long, so that there are to be no more than must be.
-    """
+    """Two models, how they are run, and what was predicted of the second; `is_mapped`: the first has a data file."""
 
     reference: Path
     rewritten: Path
@@ -57,7 +54,6 @@ class ResidentRequest:
     is_limited: bool
     is_traced: bool = False
     is_mapped: bool = False
-    is_long: bool = False
 
 
 def see_processes(request: ResidentRequest, advance: Advance = ignore_progress) -> ProcessSeen | None:
@@ -83,8 +79,7 @@ def see_processes(request: ResidentRequest, advance: Advance = ignore_progress) 
 
 def _seen(request: ResidentRequest, model: Path, advance: Advance) -> list[ResidentFigures]:
     """Outputs held until the next run has ended; with thorough checks also dropped before."""
-    usual = FEWEST_RUNS if request.is_long else RUNS
-    feeds, runs = pack_all(request.feeds), THOROUGH_RUNS if request.is_thorough else usual
+    feeds, runs = pack_all(request.feeds), THOROUGH_RUNS if request.is_thorough else RUNS
     jobs = (
         ResidentJob(str(model.resolve()), feeds, request.settings, runs, held, request.is_traced)
         for held in ((1, 0) if request.is_thorough else (1,))
