@@ -89,13 +89,14 @@ class NumberChain:
             nodes.append(node)
         return nodes, made[self.result], weights, made[self.source]
 
-    def looked_up(self, table: Numbers) -> ir.Model:
-        """A model that reads the table instead."""
-        source = ir.Value(name=SOURCE, type=self.source.type, shape=ir.Shape(["n"]))
+    def looked_up(self, table: Numbers, *, in_rows: bool = False) -> ir.Model:
+        """A model that reads the table instead, in rows like `in_rows`."""
+        shape: list[int | str] = ["n", ALONE] if in_rows else ["n"]
+        source = ir.Value(name=SOURCE, type=self.source.type)
         weight = _weight(PREFIX, table)
         node = _lookup(weight, source, "lookup")
         node.outputs[0].type = self.result.type
-        return _model((source, ["n"]), (node.outputs[0], ["n"]), [node], [weight], self.ops[0].graph)
+        return _model((source, shape), (node.outputs[0], shape), [node], [weight], self.ops[0].graph)
 
 
 def find_chains(model: ir.Model, dims: Mapping[str, tuple[Dim, ...]], most: Mapping[str, int]) -> list[NumberChain]:

@@ -16,6 +16,7 @@ import msgspec
 from remat_cli.base import progress as stages
 from remat_cli.base.processes import available_cores
 from remat_cli.base.progress import Progress
+from remat_cli.core.family import told
 from remat_cli.core.problem import make_problem
 from remat_cli.core.profile import Profile
 from remat_cli.core.sizes import SizeFamily
@@ -27,7 +28,7 @@ from remat_cli.onnx_io.to_graph import INPUTS, to_graph
 from remat_cli.runtime.likeness import have_same_bits
 from remat_cli.splitting.expands import without_expands
 from remat_cli.splitting.known_shapes import with_known_shapes
-from remat_cli.splitting.loop_bits import Tiling, kinds_of, refused_size
+from remat_cli.splitting.loop_bits import Tiling, kinds_of, proved_part, refusal, refused_size
 from remat_cli.splitting.loop_estimate import LoopEstimate
 from remat_cli.splitting.loop_regions import LoopRegion, SizedView, find_loops
 from remat_cli.splitting.loops import looped
@@ -114,7 +115,7 @@ class FamilyPlanner:
 
     def _not_found(self) -> PlannedModel:
         """The plan without loops; that none of these fits proves nothing of loops that were not tried."""
-        whole = self.whole
+        whole = replace(self.whole, obstacle=self._obstacle())
         if whole.answer.run.status is not Status.INFEASIBLE:
             return whole
         return replace(whole, answer=replace(whole.answer, run=replace(whole.answer.run, status=Status.NOT_FOUND)))
@@ -191,9 +192,34 @@ class FamilyPlanner:
         rows = -(-rows // ROW_STEP) * ROW_STEP if rows >= ROW_STEP else rows
         key = (self._kind(region), rows)
         if key not in self._proofs:
-            is_refused = rows >= length or refused_size(self.sized, region, Tiling(rows), self._family) is not None
-            self._proofs[key] = not is_refused
+            is_whole = rows >= length
+            is_refused = not is_whole and refused_size(self.sized, region, Tiling(rows), self._family) is not None
+            if is_refused:
+                self._refused.append((region, Tiling(rows)))
+            self._proofs[key] = not (is_whole or is_refused)
         return Tiling(rows) if self._proofs[key] else None
+
+    def _obstacle(self) -> str | None:
+        """Which tiles were refused for their bits, and for which sizes they are not; None: none was."""
+        if not self._refused:
+            return None
+        region, tiling = self._refused[0]  # the largest tensor, in the fewest tiles
+        found = refusal(self.sized, region, tiling, self._family)
+        assert found is not None
+        op, sizes = found
+        text = f"tiles of op {self.sized.view.graph.ops[op].name} may have other bits at {told(sizes)}"
+        parts = (proved_part(self.sized, *refused, self._family) for refused in self._refused)
+        ranges = [
+            each for part in parts if part is not None for each in part.ranges if each.name == region.length.symbol
+        ]
+        if not ranges:
+            return text
+        widest = max(ranges, key=lambda each: each.high)
+        return f"{text}; some are proved to have the same for --dim {widest.name}={widest.low}..{widest.high}"
+
+    @cached_property
+    def _refused(self) -> list[tuple[LoopRegion, Tiling]]:
+        return []
 
     def _kind(self, region: LoopRegion) -> object:
         """What regions have in common whose proofs are the same, such as those of all layers."""

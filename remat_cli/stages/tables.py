@@ -34,18 +34,19 @@ def with_positions_looked_up(
 def _table(chain: NumberChain, prepared: Prepared, work: Path) -> Numbers | None:
     """What a chain makes of each number; None where that depends on the place."""
     folder = Path(tempfile.mkdtemp(prefix="table_", dir=work))
-    alone, in_rows, looked_up = (folder / f"{name}.onnx" for name in ("alone", "in_rows", "looked_up"))
     numbers = chain.numbers.astype(chain.source.dtype.numpy() if chain.source.dtype else np.int64)
     rows = np.resize(numbers, (-(-len(numbers) // ALONE), ALONE))
-    save(chain.alone(), alone)
-    save(chain.in_rows(), in_rows)
-    (table,) = observe(alone, {SOURCE: numbers}, prepared.conditions).outputs.values()
-    save(chain.looked_up(table), looked_up)
+    save(chain.alone(), folder / "alone.onnx")
+    (table,) = observe(folder / "alone.onnx", {SOURCE: numbers}, prepared.conditions).outputs.values()
     settings = default_settings(prepared.conditions)
 
-    def agrees(model: Path, fed: Numbers) -> bool:
-        models = (str(model.resolve()), str(looked_up.resolve()))
-        job = LikenessJob(models, (pack_all({SOURCE: fed}),), (settings,))
+    def agree(first: Any, second: Any, fed: Numbers) -> bool:
+        paths = (folder / "first.onnx", folder / "second.onnx")
+        for model, path in zip((first, second), paths, strict=True):
+            save(model, path)
+        job = LikenessJob((str(paths[0]), str(paths[1])), (pack_all({SOURCE: fed}),), (settings,))
         return run_fresh(compare_models, job, seconds=settings.run_seconds).are_close  # whole numbers: equal
 
-    return table if agrees(alone, numbers) and agrees(in_rows, rows) else None
+    is_same = agree(chain.alone(), chain.looked_up(table), numbers)
+    is_same = is_same and agree(chain.in_rows(), chain.looked_up(table, in_rows=True), rows)
+    return table if is_same else None

@@ -78,6 +78,8 @@ def test_a_chain_runs_on_each_row_by_itself():
     one_by_one = [run(chain.alone(), {SOURCE: row}) for row in rows[::97]]
     assert made.shape == rows.shape
     assert made[::97].tobytes() == np.stack(one_by_one).tobytes()
+    table = run(chain.alone(), {SOURCE: chain.numbers})
+    assert made.tobytes() == run(chain.looked_up(table, in_rows=True), {SOURCE: rows}).tobytes()
     chain.in_rows()  # the chain itself stays as it is
     assert chain.ops[0].graph is not None
 
