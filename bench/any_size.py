@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ import onnxruntime as ort
 from examples.make_encoder import save_encoder
 from remat_cli import compile as compile_file
 from remat_cli.base.units import format_bytes
+from remat_cli.core.family import NO_RATCHET, RATCHET_ROOM_BYTES
 from remat_cli.runtime.resident import resident_bytes
 from tests.torch_like.encoders import save_encoder_of
 
@@ -41,7 +42,8 @@ Row = dict[str, Any]
 class Case:
     """A model, the sizes that it is compiled for, the budget, and the name of the dimension that sizes are told by.
 
-    Without `build` it lies in the folder of exports. `short` are the sizes at which times are compared.
+    Without `build` it lies in the folder of exports. `short` are the sizes at which times are compared, `beside` other
+    dimensions that are not at their least then.
     """
 
     title: str
@@ -51,6 +53,7 @@ class Case:
     limits: tuple[str, ...] = ()
     build: Callable[[Path], object] | None = None
     short: tuple[int, ...] = (128, 2048)
+    beside: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def ranges(self) -> dict[str, tuple[int, int]]:
@@ -64,8 +67,9 @@ class Case:
         return self.ranges[self.along][1]
 
     def at(self, size: int) -> dict[str, int]:
-        """All dimensions: the one that counts, the others at their least."""
-        return {name: size if name == self.along else low for name, (low, _) in self.ranges.items()}
+        """All dimensions: the one that counts, the others at their least where nothing else is said."""
+        least = {name: low for name, (low, _) in self.ranges.items()}
+        return {**least, **self.beside, self.along: size}
 
     def drawn(self, rng: np.random.Generator) -> dict[str, int]:
         """Sizes within the limits, small ones as often as large ones."""
@@ -103,8 +107,13 @@ CASES = {
     ),
     "whisper": Case("Whisper-like, 6 x 4 x 64", {"frames": "2..3000"}, "40%", "frames", short=(256, 3000)),
     "decoder": Case(
-        "decoder with a cache, 4 x 4 x 64", {"batch": "1", "seq": "1..512", "past": "1..2048"}, "40%", short=(128, 512)
+        "decoder with a cache, 4 x 4 x 64",
+        {"batch": "1", "seq": "1..512", "past": "1..2048"},
+        "40%",
+        short=(128, 512),
+        beside={"past": 2048},
     ),
+    "detector": Case("detector, 256 x 256 pixels", {"batch": "1..16"}, "50%", "batch", short=(1, 16)),
 }
 
 
@@ -169,9 +178,13 @@ def compiled(name: str, case: Case, original: Path, ours: Path) -> Row:
     largest = max(runs, key=lambda run: run["peak_bytes"])
     nodes = sum(len(with_inner(n)) for n in onnx.load(ours, load_external_data=False).graph.node)
     resident = [fresh_resident(path, sizes) for path, sizes in resident_cases(case, original, ours)]
+    begin = time.monotonic()
+    fresh_resident(original, [case.at(case.most)])
+    run_seconds = time.monotonic() - begin
     return {
         "plan": True,
         "seconds": round(seconds),
+        "run_seconds": round(run_seconds, 1),
         "load": round(os.getloadavg()[0], 1),
         "original_bytes": largest["original_peak_bytes"],
         "promised_bytes": seen["family"]["promised_bytes"],
@@ -276,8 +289,26 @@ def line(name: str, rows: dict[tuple[str, str], Row]) -> str:
 
 
 def told(made: Row) -> str:
-    """How long compiling took, and how many others wanted the machine's two cores meanwhile."""
-    return f"{made['seconds']} s, load {made['load']:.0f}"
+    """How long compiling and the original at its largest took, and how many others wanted the machine's two cores."""
+    run = f", a run {made['run_seconds']:.1f} s" if "run_seconds" in made else ""
+    return f"{made['seconds']} s{run}, load {made['load']:.0f}"
+
+
+def broken(rows: Mapping[tuple[str, str], Row]) -> list[str]:
+    """Rows whose bits differ at a size, or whose process holds more after many sizes than after the largest."""
+    found = [
+        f"{name}: {row['same']} of {row['asked']} same bits"
+        for (name, part), row in rows.items()
+        if part == "bits" and row["same"] < row["asked"]
+    ]
+    for (name, part), row in rows.items():
+        if part == "compile" and row["plan"]:
+            _, after, largest = row["resident_bytes"]
+            if after > max(NO_RATCHET * largest, largest + RATCHET_ROOM_BYTES):
+                found.append(
+                    f"{name}: {format_bytes(after)} after many sizes, {format_bytes(largest)} after the largest"
+                )
+    return found
 
 
 HEAD = """# Models compiled for all sizes
@@ -286,7 +317,8 @@ Made by `python -m bench.any_size`; `make bench-any-size` does it all, exports b
 Names say layers x heads x width of a head. Peaks are those of a run at the largest sizes, without weights: the
 original's, and what the file promises. Times are against the original, the least of runs in turn. Same bits: of 200
 random sizes, small ones as often as large ones. Resident is what a process holds of its own after runs of the lengths
-100, most, most/16, most/2, least: the original, the file, and the file after the largest length alone. Load is how
+100, most, most/16, most/2, least: the original, the file, and the file after the largest length alone. Beside the time
+of compiling stand that of a process which loads the original and runs it once at the largest length, and the load: how
 many processes wanted the machine's two cores when compiling ended.
 
 | model | sizes | budget | peak at most | share | time, short | longer | same bits | resident | nodes | compiled in |
@@ -306,6 +338,8 @@ def main() -> None:
     rows = read()
     lines = [line(name, rows) for name in CASES if (name, "compile") in rows]
     (RESULTS / "any_size.md").write_text(HEAD + "\n".join(lines) + "\n")
+    if lost := broken(rows):
+        sys.exit("\n".join(lost))
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ names they have; they are as narrow as the machine needs at length 8,192, with r
 from __future__ import annotations
 
 import argparse
+import itertools
 import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -178,12 +179,49 @@ def whisper() -> Dynamic:
     return Dynamic(Frames(WhisperEncoder(config)), {"frames": torch.randn(1, 80, 200)}, {"frames": {2: "frames"}})
 
 
+class Finds(nn.Module):
+    """A detector: features at three scales, joined from coarse to fine, and boxes with scores at each place."""
+
+    def __init__(self, width: int = 32, kinds: int = 20) -> None:
+        super().__init__()
+        widths = [width, 2 * width, 4 * width, 4 * width]
+        self.down = nn.ModuleList(_block(a, b, 2) for a, b in zip([3, *widths], widths, strict=False))
+        self.side = nn.ModuleList(_block(each, each, 1) for each in widths)
+        self.join = nn.ModuleList(_block(a + b, a, 1) for a, b in itertools.pairwise(widths[1:]))
+        self.heads = nn.ModuleList(nn.Conv2d(each, 5 + kinds, 1) for each in widths[1:])
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        """[batch, 3, height, width] to [batch, places, 5 + kinds]."""
+        x, features = pixels, []
+        for down, side in zip(self.down, self.side, strict=True):
+            x = down(x)
+            x = x + side(x)
+            features.append(x)
+        joined = [features[-1]]
+        for join, fine in zip(reversed(self.join), reversed(features[1:-1]), strict=True):
+            joined.append(join(torch.cat([fine, nn.functional.interpolate(joined[-1], scale_factor=2.0)], 1)))
+        made = [head(each).flatten(2) for head, each in zip(self.heads, reversed(joined), strict=True)]
+        return torch.cat(made, 2).transpose(1, 2).sigmoid()
+
+
+def _block(before: int, after: int, stride: int) -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(before, after, 3, stride, 1, bias=False), nn.BatchNorm2d(after), nn.SiLU(inplace=True)
+    )
+
+
+def detector() -> Dynamic:
+    """Convolutions of as many pictures as there are."""
+    return Dynamic(Finds(), {"pixels": torch.randn(2, 3, 256, 256)}, {"pixels": {0: "batch"}})
+
+
 MODELS: dict[str, Callable[[], Dynamic]] = {
     "bert": bert,
     "modernbert": modernbert,
     "t5": t5,
     "decoder": decoder,
     "whisper": whisper,
+    "detector": detector,
 }
 
 

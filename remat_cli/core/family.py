@@ -14,21 +14,23 @@ KEPT_BYTES = 4096
 class SizeSeen(msgspec.Struct, frozen=True):
     """One run at some sizes: whether outputs are those of the user's model, and the most that either held, in bytes.
 
-    Bytes are those of a default session above what it held before its first run.
+    Bytes are those of a default session above what it held before its first run; `order_honoured`: ops ran in the order
+    in which they run at the largest sizes.
     """
 
     sizes: dict[str, int]
     outputs_identical: bool
     peak_bytes: int
     original_peak_bytes: int
+    order_honoured: bool = True
 
 
 class FamilySeen(msgspec.Struct, frozen=True):
-    """Runs at several sizes in one session, in an order that is neither rising nor falling.
+    """Runs at several sizes in one session, the largest first, the others in an order that neither rises nor falls.
 
-    `promised_bytes` is what the plan holds at most, for any size. `resident_bytes` is what a process that ran all the
-    sizes, and `resident_at_largest_bytes` what one that only ran the largest came to hold of its own for runs (None:
-    not measured here).
+    `promised_bytes` is what the plan holds at most, for any size. `resident_bytes` is what a process that ran small and
+    large sizes in turn, and `resident_at_largest_bytes` what one that only ran the largest came to hold of its own for
+    runs (None: not measured here).
     """
 
     promised_bytes: int
@@ -50,6 +52,7 @@ class FamilySeen(msgspec.Struct, frozen=True):
     def checks(self) -> tuple[tuple[bool, str], ...]:
         """What is promised of all sizes, and a line for each that is broken."""
         most, other = self.largest, next((run for run in self.runs if not run.outputs_identical), self.runs[0])
+        moved = next((run for run in self.runs if not run.order_honoured), None)
         ratchet = (
             self.resident_bytes is None
             or self.resident_at_largest_bytes is None
@@ -58,6 +61,7 @@ class FamilySeen(msgspec.Struct, frozen=True):
         )
         return (
             (self.outputs_identical, f"at {told(other.sizes)} the outputs differ from the original's"),
+            (moved is None, f"at {told({} if moved is None else moved.sizes)} ops run in another order"),
             (
                 most.peak_bytes <= self.promised_bytes + KEPT_BYTES,
                 f"at {told(most.sizes)} runs held {most.peak_bytes:,} bytes, more than the promised "

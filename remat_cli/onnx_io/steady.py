@@ -218,11 +218,12 @@ def _is_small(value: ir.Value) -> bool:
 
 
 def weight_bytes_of(model: ir.Model, form: SteadyForm) -> int:
-    """Bytes of the constants that a model gets with the form."""
+    """Bytes of the constants that a model gets with the form, less those of loops, which need their zero no more."""
     waiting = waiting_input(model)
     assert waiting is not None
     ranks = {len(value.shape or ()) for value in model.graph.outputs}
-    numbers = 1 + len(waiting.shape or ()) + sum(ranks)
+    zeros = sum(map(is_zero, model.graph.initializers))
+    numbers = 1 + len(waiting.shape or ()) + sum(ranks) - zeros
     return NUMBER_BYTES * numbers + form.constant_bytes
 
 

@@ -3,6 +3,7 @@
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -143,16 +144,17 @@ def measure_here(job: MeasureJob, advance: Advance) -> Measured:
     total = request.warmups + (2 if job.beside is None else 3) * request.runs + 1
     loading = loading_peak_bytes(path, request.settings)
     advance(0, total)
-    first, temporary = _observe(path, feeds, request)
+    seen = observe_in_fitting_arena(path, feeds, request)
+    first = seen.run
     advance(1, total)
     runs, times, beside = _rounds(job, feeds, lambda done: advance(min(1 + done, total - 1), total))
     advance(total, total)
     durations = _durations_us(runs)
-    workspace = workspace_bytes(first.events, temporary)
+    workspace = workspace_bytes(first.events, seen.temporary)
     for name in job.op_names:
         if name not in durations:
             raise RuntimeFailure(f"{path.name}: the runtime did not run op '{name}', so it has no measured cost")
-    ops = tuple(_cost(name, durations[name], workspace.get(name, 0)) for name in job.op_names)
+    ops = tuple(cost_of(name, durations[name], workspace.get(name, 0)) for name in job.op_names)
     return Measured(
         ops=ops,
         run_ns=min(times),
@@ -222,8 +224,18 @@ def _status_bytes(field: str) -> int:
     return 0
 
 
-def _observe(path: Path, feeds: Mapping[str, Array], request: ProfileRequest) -> tuple[ProfiledRun, dict[str, int]]:
-    """One run, with its memory counters and statistics."""
+@dataclass(frozen=True)
+class Observed:
+    """A run with its memory counters and statistics, what it gave, and how long it took by the clock."""
+
+    run: ProfiledRun
+    temporary: dict[str, int]
+    outputs: dict[str, Array]
+    run_ns: int
+
+
+def observe_in_fitting_arena(path: Path, feeds: Mapping[str, Array], request: ProfileRequest) -> Observed:
+    """The first run of a session in an arena whose chunks fit what is asked for."""
     with tempfile.TemporaryDirectory(prefix="remat_") as folder:
         stats = Path(folder) / "stats.csv"
         options = session_options(request.settings)
@@ -234,8 +246,10 @@ def _observe(path: Path, feeds: Mapping[str, Array], request: ProfileRequest) ->
             profiled_session(path, request.settings, options) as (session, runs),
             runtime_errors(f"ONNX Runtime fails to run {path.name}"),
         ):
-            run_session(session, feeds)
-        return runs[0], read_node_stats(stats)
+            start = time.perf_counter_ns()
+            outputs = run_session(session, feeds)
+            run_ns = time.perf_counter_ns() - start
+        return Observed(runs[0], read_node_stats(stats), outputs, run_ns)
 
 
 def _rounds(
@@ -323,7 +337,8 @@ def _durations_us(runs: Sequence[ProfiledRun]) -> dict[str, list[int]]:
     return durations
 
 
-def _cost(name: str, durations_us: Sequence[int], workspace: int) -> OpCost:
+def cost_of(name: str, durations_us: Sequence[int], workspace: int) -> OpCost:
+    """The cost of an op that took so long in some runs."""
     return OpCost(name, 1000 * min(durations_us), workspace, noise_percent(durations_us))
 
 

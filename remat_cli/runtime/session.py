@@ -3,8 +3,10 @@
 import contextlib
 import tempfile
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -198,6 +200,27 @@ def run_profiled(path: Path, feeds: Mapping[str, Array], settings: SessionSettin
     with profiled_session(path, settings) as (session, runs), runtime_errors(doing):
         outputs = guarded(lambda options: run_session(session, feeds, options), settings.run_seconds, doing)
     return observation(runs[0], outputs, path.name)
+
+
+def run_each(
+    path: Path,
+    feeds: Iterable[Mapping[str, Array]],
+    settings: SessionSettings,
+    around: Callable[[int], AbstractContextManager[None]],
+) -> list[dict[str, tuple[TensorType, ...]]]:
+    """The types of all tensors, as in `Observation`, in runs of one session on several inputs.
+
+    `around` is entered for each run, by its number, so that a failure can say what failed.
+
+    Raises:
+        RuntimeFailure: the runtime refuses or fails to run the model.
+    """
+    doing = f"ONNX Runtime fails to run {path.name}"
+    with profiled_session(path, settings) as (session, runs):
+        for number, group in enumerate(feeds):
+            with around(number), runtime_errors(doing):
+                guarded(partial(run_session, session, group), settings.run_seconds, doing)
+    return [{event.name: event.types for event in run.events} for run in runs]
 
 
 def first_sight(path: Path, feeds: Mapping[str, Array], settings: SessionSettings) -> FirstSight:

@@ -155,13 +155,13 @@ def run_in_turns(job: TurnsJob, advance: Advance) -> TurnFigures:
         for number, group in enumerate(turns):
             outputs = [_timed_run(*pair, group) for pair in zip(sessions, times, strict=True)]
             for made, found in zip(outputs, prints, strict=True):
-                found.append(_prints(made))
+                found.append(prints_of(made))
             if job.compares and prints[0][-1] != prints[1][-1]:
                 alike.append(likeness(*outputs))
             advance(2 * (number + 1), total)
     timed = _timed_rounds(sessions, feeds[0], job.rounds, lambda done: advance(2 * (len(turns) + done), total))
     first, second = (
-        _figures(path, runs, found) for path, (_, runs), found in zip(paths, profiled, prints, strict=True)
+        figures_of(path, runs, found) for path, (_, runs), found in zip(paths, profiled, prints, strict=True)
     )
     return TurnFigures(
         figures=(first, second),
@@ -180,11 +180,12 @@ def _run_session(path: Path, feeds: list[dict[str, Array]], settings: SessionSet
         profiled_session(path, settings, options) as (session, runs),
         runtime_errors(f"ONNX Runtime fails to run {path.name}"),
     ):
-        prints = [_prints(run_session(session, group)) for group in feeds]
-    return _figures(path, runs, prints)
+        prints = [prints_of(run_session(session, group)) for group in feeds]
+    return figures_of(path, runs, prints)
 
 
-def _figures(path: Path, runs: Sequence[ProfiledRun], prints: Sequence[tuple[OutputPrint, ...]]) -> RunFigures:
+def figures_of(path: Path, runs: Sequence[ProfiledRun], prints: Sequence[tuple[OutputPrint, ...]]) -> RunFigures:
+    """What the runs of one session showed; the figures of ops are those of the first."""
     first = observation(runs[0], {}, path.name)
     peak_op, workspace = _peak_op(runs[0])
     later = [max((event.requested_bytes for event in run.events), default=0) for run in runs[1:]]
@@ -214,7 +215,8 @@ def _peak_op(run: ProfiledRun) -> tuple[str, int | None]:
     return op.name, peak - op.in_use_bytes
 
 
-def _prints(outputs: dict[str, Array]) -> tuple[OutputPrint, ...]:
+def prints_of(outputs: dict[str, Array]) -> tuple[OutputPrint, ...]:
+    """The outputs of a run, to be compared with those of another."""
     return tuple(_print_of(name, array) for name, array in outputs.items())
 
 

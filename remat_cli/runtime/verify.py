@@ -1,99 +1,43 @@
 """Run the original and the rewritten model in fresh processes and compare what happens with what was promised."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+import msgspec
+
 from remat_cli.base.processes import fresh
-from remat_cli.core.learning import Judged, Lesson, Session
-from remat_cli.core.verification import Verification, VerifyMode
+from remat_cli.core.family import FamilySeen
+from remat_cli.core.learning import Lesson, Session
+from remat_cli.core.verification import Verification
 from remat_cli.runtime._ort import (
-    LONGEST_RUN_SECONDS,
     Advance,
-    Array,
-    PackedArray,
     ignore_progress,
-    pack_all,
     run_fresh,
     started,
 )
 from remat_cli.runtime.capped import CappedRuns, ModelNeed, capped_runs
+from remat_cli.runtime.family import see_at_sizes, sizes_seen
 from remat_cli.runtime.lessons import lessons_of, out_of_order, seen_workspace
 from remat_cli.runtime.likeness import Likeness, LikenessJob, compare_models, worst
-from remat_cli.runtime.session import SessionSettings
-from remat_cli.runtime.turns import RunFigures, RunJob, SessionRuns, TurnFigures, TurnsJob, run_in_turns, run_model
+from remat_cli.runtime.turns import (
+    ROUNDS,
+    RunFigures,
+    RunJob,
+    SessionRuns,
+    TurnFigures,
+    TurnsJob,
+    run_in_turns,
+    run_model,
+    time_in_turn,
+)
+from remat_cli.runtime.verify_request import VerifyRequest
 
 MOST_RUNS = 12
 """Of both models together, unless verification is thorough; short ones are timed more often, for half a second."""
 THOROUGH_RUNS = 60
 """About as many as thorough verification takes: what its progress is told in."""
-
-
-@dataclass(frozen=True)
-class VerifyRequest:
-    """Two models and what the plan promises of the second.
-
-    `reference` is the optimised original, `rewritten` what the plan made of it. `expected_order` are the names of its
-    ops in plan order, without the `gate_ops`. Bytes: `predicted_live_peak_bytes` are activations alone; `fixed_bytes`
-    is the fixed part (weights as kept, and inputs) predicted for the rewritten model, gate constants included, and
-    `reference_fixed_bytes` that of the original. `outside_bytes` is what of `fixed_bytes` lies outside the session's
-    arena: weights that are not packed, and inputs; what was packed beforehand too, of which `largest_copy_bytes` must
-    find a place in it while the model is loaded. `workspace` is by op name, of both models, `budget_bytes` a total.
-    `more_feeds` are further inputs on which the outputs are compared. A `portable` model is optimised again when a
-    default session loads it, so only exact sessions are held to the promise. `original_cap_bytes` is the smallest cap
-    of `reference` with default options where an earlier verification found it; it is then not searched again. With
-    `may_reassociate` outputs need not be identical, only close. `mode` says how much is run. With `judged`, what the
-    judge says of the rewritten model's every op, it is said where the runs left it. `has_block`: later runs take a
-    block for all tensors, which the steady form keeps them from. A process that shows no progress for `run_seconds` is
-    ended.
-    """
-
-    reference: Path
-    rewritten: Path
-    feeds: Mapping[str, Array]
-    expected_order: tuple[str, ...]
-    predicted_live_peak_bytes: int
-    fixed_bytes: int
-    reference_fixed_bytes: int
-    outside_bytes: int
-    budget_bytes: int
-    gate_ops: frozenset[str] = frozenset()
-    workspace: Mapping[str, int] = field(default_factory=dict)
-    more_feeds: tuple[Mapping[str, Array], ...] = ()
-    predicted_overhead_percent: float | None = None
-    capped: bool = True
-    timed: bool = True
-    portable: bool = False
-    intra_op_threads: int = 0
-    device: str = "cpu"
-    mode: VerifyMode = "on"
-    custom_ops: tuple[str, ...] = ()
-    original_cap_bytes: int | None = None
-    largest_copy_bytes: int = 0
-    may_reassociate: bool = False
-    has_block: bool = True
-    judged: Judged | None = None
-    run_seconds: float = LONGEST_RUN_SECONDS
-
-    def settings(self, *, exact: bool) -> SessionSettings:
-        """Settings of a session on either model."""
-        return SessionSettings(
-            exact=exact,
-            intra_op_threads=self.intra_op_threads,
-            device=self.device,
-            custom_ops=self.custom_ops,
-            run_seconds=self.run_seconds,
-        )
-
-    @property
-    def packed_feeds(self) -> tuple[PackedArray, ...]:
-        """The inputs, ready for another process."""
-        return pack_all(self.feeds)
-
-    @property
-    def all_packed_feeds(self) -> tuple[tuple[PackedArray, ...], ...]:
-        """Every set of inputs, ready for another process."""
-        return (self.packed_feeds, *(pack_all(group) for group in self.more_feeds))
+SHORT_NS = 2e9
+"""Of the first runs of both models: they are timed again in turn where they take no longer."""
 
 
 @dataclass(frozen=True)
@@ -124,6 +68,17 @@ class _Sessions:
         return (self.exact, self.turns)
 
 
+@dataclass(frozen=True)
+class _Shown:
+    """What all runs but capped ones showed of the original and the rewritten model, and how many there were."""
+
+    original: _Sessions
+    rewritten: _Sessions
+    turns: TurnFigures
+    runs: int
+    family: FamilySeen | None = None
+
+
 def verify(request: VerifyRequest, advance: Advance = ignore_progress) -> Verification:
     """Run both models and report; broken promises are in the report, not exceptions.
 
@@ -141,23 +96,16 @@ def verify_closely(
 ) -> tuple[Verification, tuple[Lesson, ...]]:
     """Like `verify`; also where the runs left what the judge says of each op."""
     total = THOROUGH_RUNS if request.mode == "thorough" else MOST_RUNS
-    program, done = _program(request), 0
+    program, done = _program(request), 2
 
     def more(part: int, parts: int) -> None:
         advance(min(done + part, total - 1), total)
 
     advance(0, total)
-    alone = _run_alone(request, program)
-    done = 2 * sum(len(session.on) for session in program.alone)
-    turns = _run_in_turns(request, program, more)
-    done += turns.runs
-    original, rewritten = (
-        _Sessions(found[0], figures, found[1] if request.portable else figures)
-        for found, figures in zip(alone, turns.figures, strict=True)
-    )
-    identical = all(
-        one.prints == other.prints for one, other in zip(original.promised, rewritten.promised, strict=True)
-    )
+    shown = _run_both(request, program, more) if request.sizes is None else _run_at_sizes(request, program, more)
+    original, rewritten, turns, done = shown.original, shown.rewritten, shown.turns, shown.runs
+    pairs = zip(original.promised, rewritten.promised, strict=True)
+    identical = all(a == b for one, other in pairs for a, b in zip(one.prints, other.prints, strict=False))
     likeness, likeness_runs = (None, 0) if identical else _likeness(request, program, original, rewritten, turns)
     done += likeness_runs
     in_order = all(_runs_in_order(request, figures) for figures in rewritten.promised)
@@ -201,6 +149,10 @@ def verify_closely(
         inferences=done + caps.runs,
         notes=(*_output_notes(request, original), *_portable_notes(request), *caps.notes),
     )
+    if shown.family is not None:
+        promised_bytes = max(shown.family.promised_bytes, report.most_measured_bytes) - request.fixed_bytes
+        family = msgspec.structs.replace(shown.family, promised_bytes=promised_bytes)
+        report = msgspec.structs.replace(report, family=family)
     kinds: tuple[Session, ...] = ("exact", "exact" if request.portable else "default")
     sessions = tuple(zip(kinds, rewritten.promised, strict=True))
     return report, lessons_of(request.judged, sessions, request.workspace)
@@ -224,6 +176,51 @@ def _program(request: VerifyRequest) -> _Program:
         return _Program((alone,), by_default, rounds)
     again = SessionRuns(exact, all_feeds if is_thorough else (last,))
     return _Program((alone, by_default), again, rounds)
+
+
+def _run_both(request: VerifyRequest, program: _Program, advance: Advance) -> _Shown:
+    """Both models apart, then in turn."""
+    alone = _run_alone(request, program)
+    turns = _run_in_turns(request, program, advance)
+    original, rewritten = (
+        _Sessions(found[0], figures, found[1] if request.portable else figures)
+        for found, figures in zip(alone, turns.figures, strict=True)
+    )
+    runs = 2 * sum(len(session.on) for session in program.alone) + turns.runs
+    return _Shown(original, rewritten, turns, runs)
+
+
+def _run_at_sizes(request: VerifyRequest, program: _Program, advance: Advance) -> _Shown:
+    """Each model at all sizes in a process of its own; the rewritten one, before, at the largest as promised.
+
+    Each runs at the largest sizes as seldom as shows all that is promised: such runs take minutes.
+    """
+    many = request.sizes
+    assert many is not None
+    settings, feeds = request.settings(exact=request.portable), (request.feeds, *many.other_feeds)
+    apart = tuple(SessionRuns(each.settings, (0,)) for each in program.alone)
+    limit = request.run_seconds
+    job = RunJob(str(request.rewritten.resolve()), (request.packed_feeds,), apart)
+    exact, *default = run_fresh(run_model, job, seconds=limit)
+    first = see_at_sizes(many.original, feeds, settings, advance)
+    second = see_at_sizes(request.rewritten, feeds, settings, advance)
+    original = _Sessions(first.figures, first.figures, first.figures)
+    if request.portable:
+        job = RunJob(str(request.reference.resolve()), (request.packed_feeds,), apart[1:])
+        original = replace(original, default=run_fresh(run_model, job, seconds=limit)[0])
+    times_ns, rounds = (first.first_ns, second.first_ns), 0
+    if program.rounds and (request.mode == "thorough" or sum(times_ns) < SHORT_NS):
+        rounds = ROUNDS + 1
+        times_ns = time_in_turn((request.reference, request.rewritten), request.feeds, settings)
+    family = FamilySeen(many.promised_bytes, sizes_seen(many.all_sizes, first, second))
+    family = msgspec.structs.replace(family, resident_at_largest_bytes=second.first_resident_bytes)
+    return _Shown(
+        original=original,
+        rewritten=_Sessions(exact, second.figures, default[0] if default else second.figures),
+        turns=TurnFigures((first.figures, second.figures), times_ns if program.rounds else None, None, 2 * len(feeds)),
+        runs=len(apart) + 2 * len(feeds) + 2 * rounds + request.portable,
+        family=family,
+    )
 
 
 def _run_alone(request: VerifyRequest, program: _Program) -> tuple[tuple[RunFigures, ...], tuple[RunFigures, ...]]:
@@ -324,7 +321,7 @@ def _capped(
 
 def _kinds_that_differ(request: VerifyRequest, original: _Sessions, rewritten: _Sessions) -> tuple[bool, ...]:
     """Kinds of session (default first; True: exact) that are promised and in which the plan's peak is lower."""
-    pairs = {True: (rewritten.exact, original.exact)}
+    pairs = {} if request.sizes and not request.portable else {True: (rewritten.exact, original.exact)}
     if not request.portable:
         pairs = {False: (rewritten.default, original.default), **pairs}
     return tuple(kind for kind, (ours, theirs) in pairs.items() if ours.peak_live_bytes < theirs.peak_live_bytes)

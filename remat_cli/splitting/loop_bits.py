@@ -11,7 +11,9 @@ import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from remat_cli.core.sizes import Dim, SizeFamily, number
+import msgspec
+
+from remat_cli.core.sizes import Dim, SizeFamily, SizeRange, number
 from remat_cli.splitting import rules_lines as lines
 from remat_cli.splitting import rules_matrix as matrix
 from remat_cli.splitting import rules_pointwise as pointwise
@@ -44,7 +46,7 @@ BY_EXTENT: frozenset[Rule] = BY_ROWS | {matrix.matmul, matrix.gemm, shape.reshap
 """Rules that depend on how long a tile is, not on where it begins."""
 PRODUCTS: frozenset[Rule] = frozenset({matrix.matmul, matrix.gemm})
 MOST_NUMBERS = 64  # of constants that are told apart by value, not by name
-MOST_ASKED = 200_000  # tiles that rules are asked for; a family of more sizes is not proved
+MOST_ASKED = 200_000  # tiles, and sizes, that rules are asked for; a family of more sizes is not proved
 
 
 @dataclass(frozen=True)
@@ -71,6 +73,14 @@ class Tiling:
 
 def refused_size(sized: SizedView, region: LoopRegion, tiling: Tiling, family: SizeFamily) -> Mapping[str, int] | None:
     """A size at which some tile may have other bits than the whole; None: for no size of the family."""
+    found = refusal(sized, region, tiling, family)
+    return None if found is None else found[1]
+
+
+def refusal(
+    sized: SizedView, region: LoopRegion, tiling: Tiling, family: SizeFamily
+) -> tuple[int, Mapping[str, int]] | None:
+    """The op, and a size, of which some tile may have other bits than the whole; None: there is none."""
     for op in kinds_of(sized, region).values():
         view = sized.view.ops[op]
         rule = RULES[view.key]
@@ -78,8 +88,28 @@ def refused_size(sized: SizedView, region: LoopRegion, tiling: Tiling, family: S
             continue
         refused = _refused(_SizedOp.of(sized, region, op), tiling, family)
         if refused is not None:
-            return refused
+            return op, refused
     return None
+
+
+def proved_part(sized: SizedView, region: LoopRegion, tiling: Tiling, family: SizeFamily) -> SizeFamily | None:
+    """The same sizes, but the length that is cut ends before the first for which bits are not proved.
+
+    None: fewer tiles than two are left then, or the length is not one named dimension.
+    """
+    name, part = region.length.symbol, family
+    while name is not None and (sizes := refused_size(sized, region, tiling, part)) is not None:
+        low = next(each.low for each in part.ranges if each.name == name)
+        if sizes[name] - 1 <= max(low, tiling.rows):
+            return None
+        ranges = (_ending_at(each, sizes[name] - 1) if each.name == name else each for each in part.ranges)
+        part = msgspec.structs.replace(part, ranges=tuple(ranges))
+    return None if name is None else part
+
+
+def _ending_at(each: SizeRange, high: int) -> SizeRange:
+    """A range that ends earlier."""
+    return msgspec.structs.replace(each, high=high)
 
 
 def kinds_of(sized: SizedView, region: LoopRegion) -> dict[object, int]:
@@ -175,6 +205,9 @@ def _refused(op: _SizedOp, tiling: Tiling, family: SizeFamily) -> Mapping[str, i
         return None
     asked = 0
     by_extent = RULES[op.op.key] in BY_EXTENT
+    beyond = next(itertools.islice(_all_sizes(op, tiling, family), MOST_ASKED, None), None)
+    if beyond is not None:
+        return beyond  # asking for all before it, in vain, would take a minute
     for sizes in _all_sizes(op, tiling, family):
         length = op.length.at(sizes)
         if length <= tiling.rows:

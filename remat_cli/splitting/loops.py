@@ -66,15 +66,14 @@ class _Writer:
         self._empty: dict[object, ir.Value] = {}
         self._sizes: dict[str, ir.Value] = {}
         self._lengths: dict[Dim, ir.Value] = {}
+        self._counts: dict[tuple[Dim, int], tuple[ir.Value, ir.Value]] = {}
 
     def add(self, number: int, region: LoopRegion, tiling: Tiling) -> None:
         """Move a region's ops into a Loop."""
         view, prefix = self._sized.view, f"{PREFIX}{number}/{tiling.rows}/"  # costs depend on rows, and on names
         exits = [name for name in self._made(region) if self._is_exit(region, name)]
         length = self._length(region.length)
-        more = self._op(self._graph, f"{prefix}more", "Add", [length, self._constant([tiling.rows - 1])])
-        tiles = self._op(self._graph, f"{prefix}tiles", "Div", [more, self._constant([tiling.rows])])
-        count = self._op(self._graph, f"{prefix}count", "Reshape", [tiles, self._constant([])])
+        tiles, count = self._tiles(region.length, tiling)
         own = [self._nodes[view.graph.ops[op].name] for op in sorted(region.own)]
         starts = [self._start(region, name) for name in exits]
         old = [self._values[name] for name in exits]
@@ -266,6 +265,19 @@ class _Writer:
         if dim not in self._lengths:
             self._lengths[dim] = self._computed(f"{PREFIX}length{len(self._lengths)}", dim)
         return self._lengths[dim]
+
+    def _tiles(self, length: Dim, tiling: Tiling) -> tuple[ir.Value, ir.Value]:
+        """How many tiles a length has, as a tensor of one number and as a number, computed once for all loops."""
+        key = (length, tiling.rows)
+        if key not in self._counts:
+            name = f"{PREFIX}count{len(self._counts)}/{tiling.rows}/"
+            more = self._op(
+                self._graph, f"{name}more", "Add", [self._length(length), self._constant([tiling.rows - 1])]
+            )
+            tiles = self._op(self._graph, f"{name}tiles", "Div", [more, self._constant([tiling.rows])])
+            count = self._op(self._graph, f"{name}count", "Reshape", [tiles, self._constant([])])
+            self._counts[key] = tiles, count
+        return self._counts[key]
 
     def _size(self, symbol: str) -> ir.Value:
         """A named dimension as a tensor of one number, read from the first input that has it."""

@@ -36,6 +36,8 @@ ONE_BY_ONE: frozenset[Rule] = frozenset(
     }
 )
 SOURCE, RESULT = "source", "result"
+ALONE = 3
+"""Numbers in a row that no packet holds: the shortest ones have four."""
 Numbers = npt.NDArray[np.generic]
 
 
@@ -56,6 +58,22 @@ class NumberChain:
 
     def alone(self) -> ir.Model:
         """The chain as a model that reads any number of the source's numbers."""
+        nodes, result, weights, source = self._copied()
+        return _model((source, ["n"]), (result, ["n"]), nodes, weights, self.ops[0].graph)
+
+    def in_rows(self) -> ir.Model:
+        """The chain as a model that reads rows of ALONE numbers and runs on each row by itself."""
+        nodes, result, weights, source = self._copied()
+        source.shape, result.shape = ir.Shape([ALONE]), ir.Shape([ALONE])
+        body = ir.Graph([source], [result], nodes=nodes, name="row")
+        rows, made = (ir.Value(name=name, type=value.type) for name, value in ((SOURCE, source), (RESULT, result)))
+        source.name, result.name = "row", "made"
+        attributes = [ir.AttrInt64("num_scan_inputs", 1), ir.AttrGraph("body", body)]
+        scan = ir.Node("", "Scan", [rows], attributes, outputs=[made], name="rows")
+        return _model((rows, ["n", ALONE]), (made, ["n", ALONE]), [scan], weights, self.ops[0].graph)
+
+    def _copied(self) -> tuple[list[ir.Node], ir.Value, list[ir.Value], ir.Value]:
+        """Nodes of its own like the chain's, their result, the weights that they read, and the source."""
         made = {self.source: ir.Value(name=SOURCE, type=self.source.type, shape=ir.Shape(["n"]))}
         weights: list[ir.Value] = []
         nodes: list[ir.Node] = []
@@ -69,15 +87,16 @@ class NumberChain:
             node.outputs[0].name, node.outputs[0].type = f"made{len(nodes)}", op.outputs[0].type
             made[op.outputs[0]] = node.outputs[0]
             nodes.append(node)
-        return _model(made[self.source], made[self.result], nodes, weights, self.ops[0].graph)
+        return nodes, made[self.result], weights, made[self.source]
 
-    def looked_up(self, table: Numbers) -> ir.Model:
-        """A model that reads the table instead."""
-        source = ir.Value(name=SOURCE, type=self.source.type, shape=ir.Shape(["n"]))
+    def looked_up(self, table: Numbers, *, in_rows: bool = False) -> ir.Model:
+        """A model that reads the table instead, in rows like `in_rows`."""
+        shape: list[int | str] = ["n", ALONE] if in_rows else ["n"]
+        source = ir.Value(name=SOURCE, type=self.source.type)
         weight = _weight(PREFIX, table)
         node = _lookup(weight, source, "lookup")
         node.outputs[0].type = self.result.type
-        return _model(source, node.outputs[0], [node], [weight], self.ops[0].graph)
+        return _model((source, shape), (node.outputs[0], shape), [node], [weight], self.ops[0].graph)
 
 
 def find_chains(model: ir.Model, dims: Mapping[str, tuple[Dim, ...]], most: Mapping[str, int]) -> list[NumberChain]:
@@ -209,11 +228,14 @@ def _weight(name: str, array: Numbers) -> ir.Value:
     return weight
 
 
-def _model(
-    source: ir.Value, result: ir.Value, nodes: Sequence[ir.Node], weights: Sequence[ir.Value], like: object
-) -> ir.Model:
+Port = tuple[ir.Value, list[int | str]]
+
+
+def _model(source: Port, result: Port, nodes: Sequence[ir.Node], weights: Sequence[ir.Value], like: object) -> ir.Model:
+    """A model of one input and one output, each of a shape."""
     assert isinstance(like, ir.Graph)
+    for name, (value, shape) in ((SOURCE, source), (RESULT, result)):
+        value.name, value.shape = name, ir.Shape(shape)
     imports = dict(like.opset_imports)
-    result.name, result.shape = RESULT, ir.Shape(["n"])
-    graph = ir.Graph([source], [result], nodes=nodes, initializers=weights, name="chain", opset_imports=imports)
+    graph = ir.Graph([source[0]], [result[0]], nodes=nodes, initializers=weights, name="chain", opset_imports=imports)
     return ir.Model(graph, ir_version=8)

@@ -5,7 +5,7 @@ Loop; how many, in how many tiles, is decided by estimate, then measured.
 """
 
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -16,43 +16,41 @@ import msgspec
 from remat_cli.base import progress as stages
 from remat_cli.base.processes import available_cores
 from remat_cli.base.progress import Progress
-from remat_cli.core.graph import Graph
+from remat_cli.core.family import told
 from remat_cli.core.problem import make_problem
 from remat_cli.core.profile import Profile
-from remat_cli.core.sizes import Dim, SizeFamily, SizeRange
+from remat_cli.core.sizes import SizeFamily
 from remat_cli.core.solver_run import Status
 from remat_cli.core.splits import Region, RegionFacts, Splitting
 from remat_cli.onnx_io.load import prepare_optimized
 from remat_cli.onnx_io.phases import carry_phases
 from remat_cli.onnx_io.to_graph import INPUTS, to_graph
-from remat_cli.runtime.feeds import make_feeds
 from remat_cli.runtime.likeness import have_same_bits
 from remat_cli.splitting.expands import without_expands
 from remat_cli.splitting.known_shapes import with_known_shapes
-from remat_cli.splitting.learn_dims import learn_dims
-from remat_cli.splitting.loop_bits import Tiling, kinds_of, refused_size
+from remat_cli.splitting.loop_bits import Tiling, kinds_of, proved_part, refusal, refused_size
 from remat_cli.splitting.loop_estimate import LoopEstimate
 from remat_cli.splitting.loop_regions import LoopRegion, SizedView, find_loops
 from remat_cli.splitting.loops import looped
 from remat_cli.splitting.view import ModelView, view_model
 from remat_cli.stages.ask import CompileRequest
-from remat_cli.stages.blame import blamed_on, refusals_of
+from remat_cli.stages.blame import blamed_on
+from remat_cli.stages.family_dims import dims_of_all
 from remat_cli.stages.planned import PlannedModel
 from remat_cli.stages.prepare import (
     ModelFacts,
     Prepared,
     digest_of,
+    facts_of,
+    first_look,
     known_facts_of,
-    observe,
     optimise,
-    types_of,
 )
 from remat_cli.stages.solve import BudgetQuestion, answer
 from remat_cli.stages.split_model import in_place_of, profile_split
 from remat_cli.stages.tables import with_positions_looked_up
 from remat_cli.stages.write import write_within_budget
 
-SMALL = (6, 9, 11, 16, 12, 13)  # above the least sizes, with all rests of division by two, three and four
 MOST_TILES = 512
 LEAST_SHARE = 1 / 64  # of the peak: smaller tensors are not worth a loop
 MOST_TRIALS = 3
@@ -117,7 +115,7 @@ class FamilyPlanner:
 
     def _not_found(self) -> PlannedModel:
         """The plan without loops; that none of these fits proves nothing of loops that were not tried."""
-        whole = self.whole
+        whole = replace(self.whole, obstacle=self._obstacle())
         if whole.answer.run.status is not Status.INFEASIBLE:
             return whole
         return replace(whole, answer=replace(whole.answer, run=replace(whole.answer.run, status=Status.NOT_FOUND)))
@@ -194,9 +192,34 @@ class FamilyPlanner:
         rows = -(-rows // ROW_STEP) * ROW_STEP if rows >= ROW_STEP else rows
         key = (self._kind(region), rows)
         if key not in self._proofs:
-            is_refused = rows >= length or refused_size(self.sized, region, Tiling(rows), self._family) is not None
-            self._proofs[key] = not is_refused
+            is_whole = rows >= length
+            is_refused = not is_whole and refused_size(self.sized, region, Tiling(rows), self._family) is not None
+            if is_refused:
+                self._refused.append((region, Tiling(rows)))
+            self._proofs[key] = not (is_whole or is_refused)
         return Tiling(rows) if self._proofs[key] else None
+
+    def _obstacle(self) -> str | None:
+        """Which tiles were refused for their bits, and for which sizes they are not; None: none was."""
+        if not self._refused:
+            return None
+        region, tiling = self._refused[0]  # the largest tensor, in the fewest tiles
+        found = refusal(self.sized, region, tiling, self._family)
+        assert found is not None
+        op, sizes = found
+        text = f"tiles of op {self.sized.view.graph.ops[op].name} may have other bits at {told(sizes)}"
+        parts = (proved_part(self.sized, *refused, self._family) for refused in self._refused)
+        ranges = [
+            each for part in parts if part is not None for each in part.ranges if each.name == region.length.symbol
+        ]
+        if not ranges:
+            return text
+        widest = max(ranges, key=lambda each: each.high)
+        return f"{text}; some are proved to have the same for --dim {widest.name}={widest.low}..{widest.high}"
+
+    @cached_property
+    def _refused(self) -> list[tuple[LoopRegion, Tiling]]:
+        return []
 
     def _kind(self, region: LoopRegion) -> object:
         """What regions have in common whose proofs are the same, such as those of all layers."""
@@ -251,53 +274,6 @@ class FamilyPlanner:
         return region.length.at(self.request.conditions.dims)
 
 
-def dims_of_all(prepared: Prepared, path: Path, family: SizeFamily) -> dict[str, tuple[Dim, ...]]:
-    """The dimensions of every tensor for all sizes, learnt from runs at small sizes, right at the largest.
-
-    Raises:
-        ModelError: a dimension follows no rule that remat knows.
-        RuntimeFailure: the model does not run at a small size.
-    """
-    seen = [(dict(prepared.conditions.dims), prepared.graph)]
-    for sizes in small_sizes(family):
-        seen.append(({**prepared.conditions.dims, **sizes}, graph_at(prepared, path, sizes)))
-    shapes = [(sizes, {tensor.name: tensor.shape for tensor in graph.tensors}) for sizes, graph in seen]
-    return learn_dims(prepared.reference, prepared.graph, shapes)
-
-
-def small_sizes(family: SizeFamily) -> list[dict[str, int]]:
-    """A few small sizes: each dimension changes alone, all together, and each is odd and even."""
-    ranges = family.ranges
-    first = {each.name: _near(each, at) for at, each in enumerate(ranges)}
-    found = [first]
-    found += [{**first, each.name: _near(each, at + more)} for at, each in enumerate(ranges) for more in range(1, 4)]
-    found.append({each.name: _near(each, at + 2) for at, each in enumerate(ranges)})
-    distinct = {tuple(sorted(sizes.items())): sizes for sizes in found}
-    return [sizes for sizes in distinct.values() if family.admits({**family.fixed, **sizes})]
-
-
-def _near(each: SizeRange, at: int) -> int:
-    """A size a little above the least; of few sizes, one after another."""
-    above = SMALL[at % len(SMALL)]
-    return each.low + (above if each.low + max(SMALL) <= each.high else above % (each.high - each.low + 1))
-
-
-def graph_at(prepared: Prepared, path: Path, sizes: Mapping[str, int]) -> Graph:
-    """The graph of a model as it runs at other sizes.
-
-    Raises:
-        RuntimeFailure: it does not run.
-    """
-    inputs = prepared.source.inputs_at({**prepared.conditions.dims, **sizes})
-    with refusals_of(prepared.source.path, f"ONNX Runtime fails to run at {_told(sizes)}"):
-        seen = observe(path, make_feeds(inputs, prepared.conditions.seed), prepared.conditions)
-    return to_graph(prepared.reference, seen.types | {INPUTS: types_of(inputs)})
-
-
-def _told(sizes: Mapping[str, int]) -> str:
-    return ", ".join(f"{name}={size}" for name, size in sizes.items())
-
-
 def _prepare_loops(whole: Prepared, sized: SizedView, rung: _Rung, work: Path) -> Prepared | None:
     """The model with loops, optimised like the whole one; None where its outputs are not those of the whole one."""
     model = looped(sized, rung.regions, rung.tilings)
@@ -306,15 +282,24 @@ def _prepare_loops(whole: Prepared, sized: SizedView, rung: _Rung, work: Path) -
         path = optimise(model, conditions, work)
     reference = carry_phases(model, prepare_optimized(path))
     digest = digest_of(path, conditions)
-    facts = known_facts_of(digest, conditions)
+    facts, was_long = known_facts_of(digest, conditions), False
     if facts is None:
         with blamed_on(whole.source.path, "ONNX Runtime fails to run the loops of"):
-            seen = observe(path, whole.feeds, conditions)
+            seen = first_look(path, whole.feeds, conditions)
         if not have_same_bits(whole.outputs, seen.outputs):
             return None
-        facts = ModelFacts(seen.types | {INPUTS: whole.facts.types[INPUTS]}, seen.baseline_bytes)
+        facts = _beside(whole, facts_of(seen, reference, whole.facts.types[INPUTS]))
+        was_long = facts.relative_time is not None
     looped_whole = replace(whole, reference=reference, reference_path=path, reference_sha256=digest)
-    return in_place_of(looped_whole, to_graph(reference, facts.types), facts)
+    return in_place_of(looped_whole, to_graph(reference, facts.types), facts, was_long=was_long)
+
+
+def _beside(whole: Prepared, facts: ModelFacts) -> ModelFacts:
+    """The facts of a model with loops, with how long it takes as a multiple of the whole one, where both are known."""
+    first, second = whole.facts.measured, facts.measured
+    if first is None or second is None:
+        return facts
+    return msgspec.structs.replace(facts, relative_time=second.run_ns / max(1, first.run_ns))
 
 
 def _region(sized: SizedView, region: LoopRegion, tiling: Tiling, length: int) -> Region:

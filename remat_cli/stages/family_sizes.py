@@ -1,7 +1,8 @@
 """At which sizes a model compiled for many is looked at: the ends, where the number of tiles changes, and between."""
 
+import math
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 
 from remat_cli.core.plan_file import PlanFile
 from remat_cli.core.sizes import SizeFamily, SizeRange
@@ -12,9 +13,9 @@ STEPS = 3  # places where the number of tiles changes
 
 
 def sizes_to_check(plan: PlanFile) -> list[dict[str, int]]:
-    """All named dimensions of some sizes of the plan's family, in an order that neither rises nor falls.
+    """All named dimensions of some sizes of the plan's family, those that it was made for first.
 
-    Corners are among them, the first of which the plan was made for.
+    The others follow in an order that neither rises nor falls; the other corners are among them.
     """
     family = plan.request.family
     assert family is not None
@@ -23,9 +24,16 @@ def sizes_to_check(plan: PlanFile) -> list[dict[str, int]]:
     found = [dict(plan.request.dims), *({**plan.request.dims, **corner} for corner in family.corners)]
     found += [{**plan.request.dims, **sizes} for sizes in _around(family, rows, chosen)]
     distinct = list({tuple(sorted(sizes.items())): sizes for sizes in found if family.admits(sizes)}.values())
-    kept = distinct[:MOST_SIZES]
+    largest, *kept = distinct[:MOST_SIZES]
     chosen.shuffle(kept)
-    return kept
+    return [largest, *kept]
+
+
+def rising_and_falling(all_sizes: Sequence[Mapping[str, int]]) -> list[int]:
+    """Places of a small size, the largest, one in the middle, a large one and the least, in this order."""
+    rising = sorted(range(len(all_sizes)), key=lambda at: math.prod(all_sizes[at].values()))
+    last = len(rising) - 1
+    return list(dict.fromkeys(rising[at] for at in (last // 4, last, last // 2, 3 * last // 4, 0)))
 
 
 def rows_of(splitting: Splitting | None) -> set[int]:

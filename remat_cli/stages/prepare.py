@@ -30,8 +30,9 @@ from remat_cli.onnx_io.to_graph import INPUTS, op_signatures, to_graph
 from remat_cli.onnx_io.told_inputs import told_inputs
 from remat_cli.runtime.feeds import feeds_of
 from remat_cli.runtime.profile_cache import CacheScope, ProfileCache, provenance
-from remat_cli.runtime.profilers import Measured
+from remat_cli.runtime.profilers import Measured, ProfileRequest
 from remat_cli.runtime.session import Observation, SessionSettings, first_sight, optimize, run_profiled
+from remat_cli.runtime.sight import Sight, look
 from remat_cli.splitting.propose import SplitForm
 from remat_cli.stages.blame import files_named_after, refusals_of
 from remat_cli.stages.corrections import known_corrections, with_corrections
@@ -81,6 +82,7 @@ class Prepared:
     `more_feeds` are other inputs, on which outputs are compared too; `conditions` are those that it was prepared under.
     `corrections` are what runs taught of ops, by signature; `first_outputs` are those of a run, if there was one.
     `original_path` is the model that its outputs are compared with: the user's file, if the runtime runs it.
+    `was_long`: its first run, just now, was so long that its costs are believed.
     `has_seeds` says that ops of it draw random numbers without a seed, and have one as long as models are compared.
     """
 
@@ -98,6 +100,7 @@ class Prepared:
     original_path: Path
     first_outputs: Mapping[str, Any] | None = None
     has_seeds: bool = False
+    was_long: bool = False
 
     def without_form(self) -> "Prepared":
         """The same model, not to be written in the steady form."""
@@ -147,12 +150,11 @@ def prepare(path: Path, conditions: Conditions, work: Path, progress: Progress) 
         reference_path = optimise(with_free_sizes(source, conditions), conditions, work)
     reference = carry_phases(source.ir, prepare_optimized(reference_path))
     digest = digest_of(reference_path, conditions)
-    facts, outputs = known_facts_of(digest, conditions), None
+    facts, seen = known_facts_of(digest, conditions), None
     if facts is None:
         with refusals_of(path, "ONNX Runtime fails to run", "" if conditions.inputs else RANDOM_INPUTS):
-            seen = first_sight(reference_path, feeds, exact_settings(conditions))
-        types = seen.types | {INPUTS: types_of(inputs_of(source.ir))}
-        facts, outputs = ModelFacts(types, seen.baseline_bytes), seen.outputs
+            seen = first_look(reference_path, feeds, conditions)
+        facts = facts_of(seen, reference, types_of(inputs_of(source.ir)))
     graph = to_graph(reference, facts.types)
     signatures = op_signatures(reference, graph)
     corrections = known_corrections(signatures, conditions)
@@ -170,7 +172,8 @@ def prepare(path: Path, conditions: Conditions, work: Path, progress: Progress) 
         corrections=corrections,
         original_path=_original(source, feeds, work, (conditions, progress)),
         has_seeds=has_seeds,
-        first_outputs=outputs,
+        first_outputs=None if seen is None else seen.outputs,
+        was_long=seen is not None and facts.measured is not None,
     )
 
 
@@ -297,6 +300,45 @@ def remember_facts(digest: str, conditions: Conditions, **found: Any) -> None:
         if known is not None:
             fresh = msgspec.structs.replace(known, **found)
             cache.store_model(scope, digest, msgspec.json.encode(fresh))
+
+
+def profile_request(conditions: Conditions, spec: DeviceSpec, runs: int) -> ProfileRequest:
+    """How ops are measured inside a model, with so many runs of it."""
+    return ProfileRequest(
+        device=CPU if spec.provider == CPU else spec.session_device,
+        runs=runs,
+        warmups=WARMUPS,
+        intra_op_threads=conditions.threads_of(spec),
+        optimization=conditions.optimization,
+        custom_ops=conditions.custom_ops,
+        run_seconds=conditions.run_seconds,
+    )
+
+
+def first_look(path: Path, feeds: Mapping[str, Any], conditions: Conditions) -> Sight:
+    """What one run of a model shows; of one for many sizes also its costs, where the largest take long.
+
+    Such plans are chosen by the number of tiles and by bytes, so that times as one run shows them are good enough.
+
+    Raises:
+        RuntimeFailure: the runtime refuses or fails to run the model.
+    """
+    if conditions.family is not None and conditions.device.provider == CPU:
+        return look(path, feeds, profile_request(conditions, conditions.device, 1))
+    seen = first_sight(path, feeds, exact_settings(conditions))
+    return Sight(seen.types, seen.baseline_bytes, seen.outputs, None)
+
+
+def facts_of(seen: Sight, reference: Any, inputs: tuple[TensorType, ...]) -> ModelFacts:
+    """What a first look at a model showed, its costs in the order of the graph; none where an op is missing."""
+    facts, measured = ModelFacts(seen.types | {INPUTS: inputs}, seen.baseline_bytes), seen.measured
+    if measured is None:
+        return facts
+    costs, ops = {cost.name: cost for cost in measured.ops}, to_graph(reference, facts.types).ops
+    if any(op.name not in costs for op in ops):
+        return facts
+    ordered = msgspec.structs.replace(measured, ops=tuple(costs[op.name] for op in ops))
+    return msgspec.structs.replace(facts, measured=ordered)
 
 
 def observe(model: Path, feeds: Mapping[str, Any], conditions: Conditions) -> Observation:

@@ -47,6 +47,7 @@ from remat_cli.stages.prepare import (
     Prepared,
     cache_scope,
     known_facts,
+    profile_request,
 )
 from remat_cli.stages.spill import with_host, with_spill
 
@@ -140,9 +141,14 @@ def profile_beside(
         is_known = len(known) == len(set(prepared.signatures))
         expected_ns = believe.expected_ns_of(prepared, known) if is_known else 0
         is_trusted = is_known and relative is not None  # how fast the machine is this minute says nothing of a multiple
-        settings = _profile_request(conditions, spec, RUNS).default_settings
-        if not is_trusted and not (is_known and believe.is_right_now(prepared, expected_ns, settings)):
-            request = _profile_request(conditions, spec, RUNS - is_known)
+        settings = profile_request(conditions, spec, RUNS).default_settings
+        if prepared.was_long and measured is not None:
+            relative = prepared.facts.relative_time
+            cache.store_ops(scope, _least_costs(prepared, measured))
+            cache.store_model(scope, prepared.reference_sha256, msgspec.json.encode(prepared.facts))
+            known = cache.op_costs(scope, prepared.signatures)
+        elif not is_trusted and not (is_known and believe.is_right_now(prepared, expected_ns, settings)):
+            request = profile_request(conditions, spec, RUNS - is_known)
             measured = _measure_inside(prepared, beside, request, progress)
             if measured.beside_ns is not None:
                 relative = measured.run_ns / measured.beside_ns
@@ -177,7 +183,7 @@ def _provenance(scope: CacheScope, measured: Measured | None) -> Provenance:
     """Where costs come from; with as many runs as there were, if it is known."""
     if measured is None or not measured.runs:
         return scope.provenance
-    return msgspec.structs.replace(scope.provenance, runs=measured.runs - WARMUPS)
+    return msgspec.structs.replace(scope.provenance, runs=max(1, measured.runs - WARMUPS))
 
 
 def _measure_inside(prepared: Prepared, beside: Path | None, request: ProfileRequest, progress: Progress) -> Measured:
@@ -198,18 +204,6 @@ def _telling_how_long(progress: Progress) -> Callable[[int, int], None]:
         progress.advance(done, total)
 
     return advance
-
-
-def _profile_request(conditions: Conditions, spec: DeviceSpec, runs: int) -> ProfileRequest:
-    return ProfileRequest(
-        device=CPU if spec.provider == CPU else spec.session_device,
-        runs=runs,
-        warmups=WARMUPS,
-        intra_op_threads=conditions.threads_of(spec),
-        optimization=conditions.optimization,
-        custom_ops=conditions.custom_ops,
-        run_seconds=conditions.run_seconds,
-    )
 
 
 def _least_costs(prepared: Prepared, measured: Measured) -> dict[str, OpCost]:

@@ -32,7 +32,7 @@ from remat_cli.onnx_io.packed import packed_weights
 from remat_cli.onnx_io.phases import annotate
 from remat_cli.report.solution import SolutionReport, overhead_percent, solution_report
 from remat_cli.runtime.profile_cache import provenance
-from remat_cli.runtime.verify import VerifyRequest
+from remat_cli.runtime.verify_request import VerifyRequest
 from remat_cli.stages.ask import CompileRequest
 from remat_cli.stages.limits import cap_lines, cap_of
 from remat_cli.stages.planned import PlannedModel, WrittenModel

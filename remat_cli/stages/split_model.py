@@ -80,8 +80,8 @@ def prepare_split(
     return in_place_of(replace(whole, reference=reference, reference_path=path, reference_sha256=digest), graph, facts)
 
 
-def in_place_of(whole: Prepared, graph: Graph, facts: ModelFacts) -> Prepared:
-    """A model with another reference, once its graph and what a run of it showed are known."""
+def in_place_of(whole: Prepared, graph: Graph, facts: ModelFacts, *, was_long: bool = False) -> Prepared:
+    """A model with another reference, once its graph and what a run of it, just now, showed are known."""
     signatures = op_signatures(whole.reference, graph)
     corrections = known_corrections(signatures, whole.conditions)
     return replace(
@@ -91,6 +91,7 @@ def in_place_of(whole: Prepared, graph: Graph, facts: ModelFacts) -> Prepared:
         facts=facts,
         corrections=corrections,
         first_outputs=None,
+        was_long=was_long,
     )
 
 
@@ -151,14 +152,15 @@ def profile_split(split: Prepared, whole: PlannedModel, progress: Progress) -> P
 
     Ops measured alone, and in another minute, say little about how two models compare. So both are run in turn, the
     split one with its tiles in order, without which it finds less in the processor's caches; the op times of the split
-    model are scaled until their sum is to the sum of the whole model's op times as the one run is to the other.
+    model are scaled until their sum is to the sum of the whole model's op times as the one run is to the other. Of a
+    model for many sizes whose runs are long the first run of each is taken.
 
     Raises:
         RuntimeFailure: a model fails to run.
         MissingDependency: a device cannot be used.
     """
     conditions, path = split.conditions, split.reference_path.with_name("in_order.onnx")
-    tiles = replace(split, reference_path=save_in_order(split, whole.profile, path))
+    tiles = split if split.was_long else replace(split, reference_path=save_in_order(split, whole.profile, path))
     beside = whole.prepared.reference_path
     profile, relative = profile_beside(tiles, beside, conditions, conditions.device, progress)
     if relative is None:

@@ -9,11 +9,10 @@ import numpy as np
 
 from remat_cli.core.sizes import Dim, SizeFamily
 from remat_cli.onnx_io.load import save
-from remat_cli.runtime.family import see_sizes
-from remat_cli.splitting.position_tables import SOURCE, NumberChain, Numbers, find_chains, with_tables
+from remat_cli.runtime._ort import pack_all, run_fresh
+from remat_cli.runtime.likeness import LikenessJob, compare_models
+from remat_cli.splitting.position_tables import ALONE, SOURCE, NumberChain, Numbers, find_chains, with_tables
 from remat_cli.stages.prepare import Prepared, default_settings, observe
-
-ALONE = 3  # numbers in a row that no packet holds: the shortest ones have four
 
 
 def with_positions_looked_up(
@@ -35,11 +34,19 @@ def with_positions_looked_up(
 def _table(chain: NumberChain, prepared: Prepared, work: Path) -> Numbers | None:
     """What a chain makes of each number; None where that depends on the place."""
     folder = Path(tempfile.mkdtemp(prefix="table_", dir=work))
-    alone, looked_up = folder / "alone.onnx", folder / "looked_up.onnx"
     numbers = chain.numbers.astype(chain.source.dtype.numpy() if chain.source.dtype else np.int64)
-    save(chain.alone(), alone)
-    (table,) = observe(alone, {SOURCE: numbers}, prepared.conditions).outputs.values()
-    save(chain.looked_up(table), looked_up)
-    parts = [numbers, *(numbers[at : at + ALONE] for at in range(0, len(numbers), ALONE))]
-    seen = see_sizes((alone, looked_up), [{SOURCE: part} for part in parts], default_settings(prepared.conditions))
-    return table if all(seen.same_bits) else None
+    rows = np.resize(numbers, (-(-len(numbers) // ALONE), ALONE))
+    save(chain.alone(), folder / "alone.onnx")
+    (table,) = observe(folder / "alone.onnx", {SOURCE: numbers}, prepared.conditions).outputs.values()
+    settings = default_settings(prepared.conditions)
+
+    def agree(first: Any, second: Any, fed: Numbers) -> bool:
+        paths = (folder / "first.onnx", folder / "second.onnx")
+        for model, path in zip((first, second), paths, strict=True):
+            save(model, path)
+        job = LikenessJob((str(paths[0]), str(paths[1])), (pack_all({SOURCE: fed}),), (settings,))
+        return run_fresh(compare_models, job, seconds=settings.run_seconds).are_close  # whole numbers: equal
+
+    is_same = agree(chain.alone(), chain.looked_up(table), numbers)
+    is_same = is_same and agree(chain.in_rows(), chain.looked_up(table, in_rows=True), rows)
+    return table if is_same else None

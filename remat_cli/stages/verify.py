@@ -11,7 +11,7 @@ import msgspec
 
 from remat_cli.base import progress as stages
 from remat_cli.base.progress import Progress
-from remat_cli.core.family import FamilySeen, SizeSeen
+from remat_cli.core.family import FamilySeen
 from remat_cli.core.learning import Judged, Lesson
 from remat_cli.core.plan import Compute, Schedule
 from remat_cli.core.plan_file import PlanFile, graph_instances
@@ -23,7 +23,7 @@ from remat_cli.core.verification import Checks, PagingSeen, Verification
 from remat_cli.onnx_io.save import save
 from remat_cli.onnx_io.seeds import seeded_copy
 from remat_cli.runtime._ort import LONGEST_RUN_SECONDS
-from remat_cli.runtime.family import resident_after, see_sizes
+from remat_cli.runtime.family import resident_after
 from remat_cli.runtime.feeds import make_feeds
 from remat_cli.runtime.likeness import Likeness, have_same_bits, likeness
 from remat_cli.runtime.paged_resident import see_resident
@@ -31,7 +31,8 @@ from remat_cli.runtime.segment_memory import see_memory
 from remat_cli.runtime.segment_run import TimedRuns, time_runs
 from remat_cli.runtime.session import runtime_version
 from remat_cli.runtime.verify import MOST_RUNS, THOROUGH_RUNS, verify_closely
-from remat_cli.stages.family_sizes import sizes_to_check
+from remat_cli.runtime.verify_request import ManySizes, VerifyRequest
+from remat_cli.stages.family_sizes import rising_and_falling, sizes_to_check
 from remat_cli.stages.prepare import Prepared, default_settings, with_free_sizes
 from remat_cli.stages.program import placed_program
 from remat_cli.stages.record import request_of
@@ -41,6 +42,8 @@ FIRST_RUNS = 2  # on the clock, of every plan
 ROUNDS, RUNS = 3, 4  # more of them, in turns, where that takes no longer than MORE_SECONDS or is to be thorough
 MORE_SECONDS = 1.0
 HOST = DeviceSpec("cpu", "cpu")
+LONG_NS = 2_000_000_000
+LONG_NOTE = "loading and running at the largest sizes was not watched, as runs take long: --verify thorough does that"
 SEEDS_NOTE = "random ops without a seed were given equal ones in both models, to compare the outputs"
 
 
@@ -85,11 +88,16 @@ def verify_plan_closely(
     request = replace(
         request_of(run.plan, whole, run.model), mode=checks.mode, capped=checks.capped_run, judged=run.judged
     )
+    if run.plan.request.family is not None:
+        request = replace(request, sizes=_many_sizes(run.plan, whole), more_feeds=())
     report, lessons = verify_closely(request, progress.advance)
-    if report.passed and run.plan.request.family is not None:
-        report = msgspec.structs.replace(report, family=_family(run, whole, report, checks, progress))
+    if report.passed and request.sizes is not None and checks.mode in ("on", "thorough"):
+        report = msgspec.structs.replace(report, family=_kept(request, report.family, progress))
     if report.passed and _has_process(run.plan, checks):
-        report = msgspec.structs.replace(report, process=_process(*given, checks, progress))
+        if _is_long(run.plan, checks):
+            report = msgspec.structs.replace(report, notes=(*report.notes, LONG_NOTE), process=None)
+        else:
+            report = msgspec.structs.replace(report, process=_process(*given, checks, progress))
     if whole.has_seeds:
         report = msgspec.structs.replace(report, notes=(*report.notes, SEEDS_NOTE))
     return report, lessons
@@ -105,31 +113,35 @@ def _with_seeds(run: PlannedRun, whole: Prepared, work: Path) -> tuple[PlannedRu
     return replace(run, model=model), replace(whole, original_path=original)
 
 
-def _family(run: PlannedRun, whole: Prepared, report: Verification, checks: Checks, progress: Progress) -> FamilySeen:
-    """What runs at several sizes of the family showed, and how much a process keeps after them."""
-    promise = run.plan.promise
-    settings, seed = default_settings(whole.conditions), whole.conditions.seed
+def _many_sizes(plan: PlanFile, whole: Prepared) -> ManySizes:
+    """The sizes of the plan's family that models are run at, and what they are fed then."""
+    all_sizes, seed = sizes_to_check(plan), whole.conditions.seed
+    feeds = tuple(make_feeds(whole.source.inputs_at(sizes), seed + at) for at, sizes in enumerate(all_sizes[1:], 1))
+    return ManySizes(whole.original_path, tuple(all_sizes), feeds, plan.promise.peak_bytes)
+
+
+def _kept(request: VerifyRequest, seen: FamilySeen, progress: Progress) -> FamilySeen:
+    """The same with what a process keeps that ran small and large sizes in turn."""
+    many = request.sizes
+    assert many is not None
     progress.stage(stages.OTHER_SIZES)
-    all_sizes = sizes_to_check(run.plan)
-    feeds = [make_feeds(whole.source.inputs_at(sizes), seed + at) for at, sizes in enumerate(all_sizes)]
-    seen = see_sizes((whole.original_path, run.model), feeds, settings, progress.advance)
-    runs = tuple(
-        SizeSeen(sizes, same, peak, original)
-        for sizes, same, original, peak in zip(all_sizes, seen.same_bits, *seen.peak_bytes, strict=True)
-    )
-    largest = [feeds[all_sizes.index(dict(whole.conditions.dims))]]
-    has_resident = checks.mode in ("on", "thorough")
-    return FamilySeen(
-        promised_bytes=max(promise.peak_bytes, report.most_measured_bytes) - promise.fixed_bytes,
-        runs=runs,
-        resident_bytes=resident_after(run.model, feeds, settings, progress.advance) if has_resident else None,
-        resident_at_largest_bytes=resident_after(run.model, largest, settings) if has_resident else None,
-    )
+    feeds = [(request.feeds, *many.other_feeds)[at] for at in rising_and_falling(many.all_sizes)]
+    resident_bytes = resident_after(request.rewritten, feeds, request.settings(exact=False), progress.advance)
+    return msgspec.structs.replace(seen, resident_bytes=resident_bytes)
 
 
 def _has_process(plan: PlanFile, checks: Checks) -> bool:
     """Whether resident memory of the plan's model is measured: what was predicted of it is about a default session."""
     return checks.mode in ("on", "thorough") and plan.promise.process is not None and not plan.request.portable
+
+
+def _is_long(plan: PlanFile, checks: Checks) -> bool:
+    """Whether more runs at the largest of many sizes would take long, and nobody asked for what they show.
+
+    What such runs leave resident is measured beside the other sizes.
+    """
+    is_asked = checks.mode == "thorough" or checks.traced or plan.request.process_budget_bytes is not None
+    return plan.request.family is not None and not is_asked and plan.solved.time_ns > LONG_NS
 
 
 def _process(run: PlannedRun, whole: Prepared, checks: Checks, progress: Progress) -> ProcessSeen | None:

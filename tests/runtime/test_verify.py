@@ -11,7 +11,8 @@ from onnx import TensorProto, helper
 from remat_cli.base.errors import RuntimeFailure
 from remat_cli.core.program import InputSpec
 from remat_cli.runtime.feeds import make_feeds
-from remat_cli.runtime.verify import VerifyRequest, verify
+from remat_cli.runtime.verify import verify
+from remat_cli.runtime.verify_request import VerifyRequest
 from tests.runtime.models import GATES, MIB, ORDER, ORIGINAL_ORDER, X, save_model, skip_model, value, weight
 
 GATE_CONSTANT_BYTES = 16

@@ -9,7 +9,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from remat_cli.core.sizes import Dim, Term
-from remat_cli.splitting.position_tables import SOURCE, find_chains, with_tables
+from remat_cli.splitting.position_tables import ALONE, SOURCE, find_chains, with_tables
 
 SEQ, ONE = Dim((Term(("seq",)),)), Dim((), 1)
 ALL = (SEQ, SEQ)
@@ -69,6 +69,19 @@ def test_a_table_has_the_bits_of_the_ops_at_any_size():
     for seq in (1, 2, 9, 64, 333, 900):
         feeds = {"x": np.zeros(seq, np.float32)}
         assert run(model, feeds).tobytes() == run(lean, feeds).tobytes(), seq
+
+
+def test_a_chain_runs_on_each_row_by_itself():
+    (chain,) = find_chains(buckets(), DIMS, LONGEST)
+    rows = np.resize(chain.numbers, (600, ALONE))
+    made = run(chain.in_rows(), {SOURCE: rows})
+    one_by_one = [run(chain.alone(), {SOURCE: row}) for row in rows[::97]]
+    assert made.shape == rows.shape
+    assert made[::97].tobytes() == np.stack(one_by_one).tobytes()
+    table = run(chain.alone(), {SOURCE: chain.numbers})
+    assert made.tobytes() == run(chain.looked_up(table, in_rows=True), {SOURCE: rows}).tobytes()
+    chain.in_rows()  # the chain itself stays as it is
+    assert chain.ops[0].graph is not None
 
 
 def test_the_table_is_read_as_the_chain_computes():
