@@ -161,7 +161,8 @@ split_options = _group(
     _option(
         "--max-tensor",
         metavar="BYTES",
-        help="No tensor that an op makes may be larger, outputs excepted: --max-tensor 128MiB.",
+        help="No tensor that an op makes may be larger, outputs excepted: --max-tensor 128MiB. [what devices can hold; "
+        "of WebGPU 128MiB]",
     ),
     _option(
         "--split",

@@ -27,7 +27,7 @@ WHOLE = "100%"
 
 
 @dataclass(frozen=True)
-class LimitedModel:
+class Limited:
     """A model whose tensors are as small as devices need them; `splitting` None: it is the whole one."""
 
     prepared: Prepared
@@ -56,16 +56,16 @@ def cap_of(request: CompileRequest) -> int | None:
     return min(limits_of(request).values(), default=request.splits.max_tensor_bytes)
 
 
-def cut_to_limits(prepared: Prepared, request: CompileRequest, work: Path, progress: Progress) -> LimitedModel:
+def cut_to_limits(prepared: Prepared, request: CompileRequest, work: Path, progress: Progress) -> Limited:
     """The model, its ops in tiles where tensors inside are above the least limit and `--split off` is not said.
 
     Bits are those of the whole model on the CPU. Where no split is enough, that which leaves least above.
     """
     least = cap_of(request)
     if least is None or not is_cut_into_sessions(request.conditions.devices) or request.splits.mode == "off":
-        return LimitedModel(prepared)
+        return Limited(prepared)
     left = _above(prepared.graph, least)
-    best = LimitedModel(prepared)
+    best = Limited(prepared)
     if not left:
         return best
     splitter = _splitter(prepared, request, work, progress)
@@ -73,7 +73,7 @@ def cut_to_limits(prepared: Prepared, request: CompileRequest, work: Path, progr
         built = splitter.build(proposal, None)
         if built is not None and (above := _above(built[1].graph, least)) < left:
             tiles = replace(built[1], conditions=prepared.conditions)
-            left, best = above, LimitedModel(tiles, splitter.record(built[0]))
+            left, best = above, Limited(tiles, splitter.record(built[0]))
             if not left:
                 break
     return best
