@@ -113,7 +113,7 @@ CASES = {
         short=(128, 512),
         beside={"past": 2048},
     ),
-    "detector": Case("detector, 256 x 256 pixels", {"batch": "1..16"}, "50%", "batch", short=(1, 16)),
+    "detector": Case("detector, 256 x 256 pixels", {"batch": "1..16"}, "70%", "batch", short=(1, 16)),
 }
 
 
