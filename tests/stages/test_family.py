@@ -262,3 +262,12 @@ def test_a_shorter_range_is_named_where_bits_are_not_proved(folder, capsys):
     )
     assert said, obstacle
     assert 1 < int(said[2]) < int(said[1])
+
+
+def test_a_portable_file_is_held_to_the_users_model_too(encoder, folder):
+    """What it is compared with is the default session of the user's file, though promises hold in exact sessions."""
+    written = folder / "portable.onnx"
+    assert main(["compile", str(encoder), "--budget", "40%", *DIMS, *FIXED, "--portable", "-o", str(written)]) == 0
+    seen = json.loads(written.with_suffix(".plan.json").read_text())["verification"]
+    assert all(run["outputs_identical"] for run in seen["family"]["runs"])
+    assert seen["family"]["promised_bytes"] < max(run["original_peak_bytes"] for run in seen["family"]["runs"]) / 2
