@@ -47,6 +47,8 @@ BY_EXTENT: frozenset[Rule] = BY_ROWS | {matrix.matmul, matrix.gemm, shape.reshap
 PRODUCTS: frozenset[Rule] = frozenset({matrix.matmul, matrix.gemm})
 MOST_NUMBERS = 64  # of constants that are told apart by value, not by name
 MOST_ASKED = 200_000  # tiles, and sizes, that rules are asked for; a family of more sizes is not proved
+FEW_ASKED = 3_000  # where it is only about what to tell
+MOST_CUTS = 8  # of a range that is not proved
 
 
 @dataclass(frozen=True)
@@ -78,7 +80,7 @@ def refused_size(sized: SizedView, region: LoopRegion, tiling: Tiling, family: S
 
 
 def refusal(
-    sized: SizedView, region: LoopRegion, tiling: Tiling, family: SizeFamily
+    sized: SizedView, region: LoopRegion, tiling: Tiling, family: SizeFamily, most_asked: int = MOST_ASKED
 ) -> tuple[int, Mapping[str, int]] | None:
     """The op, and a size, of which some tile may have other bits than the whole; None: there is none."""
     for op in kinds_of(sized, region).values():
@@ -86,25 +88,28 @@ def refusal(
         rule = RULES[view.key]
         if rule in FREE or (rule in BY_ROWS and tiling.least > 1) or _is_against_weights(view):
             continue
-        refused = _refused(_SizedOp.of(sized, region, op), tiling, family)
+        refused = _refused(_SizedOp.of(sized, region, op), tiling, family, most_asked)
         if refused is not None:
             return op, refused
     return None
 
 
 def proved_part(sized: SizedView, region: LoopRegion, tiling: Tiling, family: SizeFamily) -> SizeFamily | None:
-    """The same sizes, but the length that is cut ends before the first for which bits are not proved.
+    """The same sizes, but the length that is cut ends before the first for which bits are not proved in short time.
 
     None: fewer tiles than two are left then, or the length is not one named dimension.
     """
     name, part = region.length.symbol, family
-    while name is not None and (sizes := refused_size(sized, region, tiling, part)) is not None:
-        low = next(each.low for each in part.ranges if each.name == name)
-        if sizes[name] - 1 <= max(low, tiling.rows):
+    for _ in range(MOST_CUTS if name is not None else 0):
+        found = refusal(sized, region, tiling, part, FEW_ASKED)
+        if found is None:
+            return part
+        low, last = next(each.low for each in part.ranges if each.name == name), found[1][name or ""] - 1
+        if last <= max(low, tiling.rows):
             return None
-        ranges = (_ending_at(each, sizes[name] - 1) if each.name == name else each for each in part.ranges)
+        ranges = (_ending_at(each, last) if each.name == name else each for each in part.ranges)
         part = msgspec.structs.replace(part, ranges=tuple(ranges))
-    return None if name is None else part
+    return None
 
 
 def _ending_at(each: SizeRange, high: int) -> SizeRange:
@@ -181,12 +186,24 @@ class _SizedOp:
         """Whether some dimension changes with a size."""
         return any(name in dim.names for dims in (*self.inputs, *self.outputs) for dim in dims or ())
 
+    def only_adds(self, one: str, other: str) -> bool:
+        """Whether two sizes only matter by their sum."""
+        dims = [dim for shape in (*self.inputs, *self.outputs) for dim in shape or ()]
+        return all(_is_sum(dim, one, other) for dim in (*dims, self.length) if {one, other} & dim.names)
+
     def only_counts_matrices(self, name: str) -> bool:
         """Whether a size only says how many matrices a product has, each with a second factor of its own."""
         matrices = [dims[:-2] for dims in (*self.inputs[:2], *self.outputs[:1]) if dims is not None]
         inside = [dim for dims in (*self.inputs, *self.outputs) if dims is not None for dim in dims[-2:]]
         is_outside = all(any(name in dim.names for dim in dims) for dims in matrices)
         return is_outside and not any(name in dim.names for dim in inside)
+
+
+def _is_sum(dim: Dim, one: str, other: str) -> bool:
+    """Whether a dimension has both sizes in it, as often, and neither in a product."""
+    factors = [[term.factor for term in dim.terms if term.names == (name,)] for name in (one, other)]
+    is_product = any({one, other} & set(term.names) and len(term.names) > 1 for term in dim.terms)
+    return not is_product and factors[0] == factors[1] != []
 
 
 def _dims(sized: SizedView, name: str, shape: Shape | None) -> tuple[Dim, ...] | None:
@@ -200,12 +217,12 @@ def _at(all_dims: tuple[tuple[Dim, ...] | None, ...], sizes: Mapping[str, int]) 
     return tuple(None if dims is None else tuple(dim.at(sizes) for dim in dims) for dims in all_dims)
 
 
-def _refused(op: _SizedOp, tiling: Tiling, family: SizeFamily) -> Mapping[str, int] | None:
+def _refused(op: _SizedOp, tiling: Tiling, family: SizeFamily, most_asked: int) -> Mapping[str, int] | None:
     if RULES[op.op.key] is matrix.matmul and _is_same_by_ends(op, tiling, family):
         return None
     asked = 0
     by_extent = RULES[op.op.key] in BY_EXTENT
-    beyond = next(itertools.islice(_all_sizes(op, tiling, family), MOST_ASKED, None), None)
+    beyond = next(itertools.islice(_all_sizes(op, tiling, family), most_asked, None), None)
     if beyond is not None:
         return beyond  # asking for all before it, in vain, would take a minute
     for sizes in _all_sizes(op, tiling, family):
@@ -217,7 +234,7 @@ def _refused(op: _SizedOp, tiling: Tiling, family: SizeFamily) -> Mapping[str, i
         for start, stop in bounds:
             asked += 1
             slab = Slab(op.axis, start, stop)
-            if asked > MOST_ASKED or not is_op_on_parts(whole, slice_op(whole, slab), slab):
+            if asked > most_asked or not is_op_on_parts(whole, slice_op(whole, slab), slab):
                 return sizes
     return None
 
@@ -263,7 +280,30 @@ def _all_sizes(op: _SizedOp, tiling: Tiling, family: SizeFamily) -> Iterator[dic
         elif RULES[op.op.key] is matrix.matmul and op.only_counts_matrices(each.name):
             high = min(high, max(low, op.op.threads))
         steps[each.name] = range(low, high + 1)
-    for numbers in itertools.product(*steps.values()):
-        sizes = {**family.fixed, **dict(zip(steps, numbers, strict=True))}
+    for chosen in itertools.product(*_paths(op, steps, family)):
+        sizes = {**family.fixed, **{name: size for part in chosen for name, size in part.items()}}
         if all(limit.holds(sizes) for limit in family.limits):
             yield sizes
+
+
+def _paths(op: _SizedOp, steps: Mapping[str, range], family: SizeFamily) -> list[list[dict[str, int]]]:
+    """By named dimension all its sizes; two that only count together rise one after the other, through all their sums.
+
+    Those of a decoder's cache and of its new words are such where an op reads both, joined. A limit tells them apart.
+    """
+    limited = {name for limit in family.limits for name in limit.names}
+    left, paths = [name for name in steps if steps[name]], list[list[dict[str, int]]]()
+    if len(left) < len(steps):
+        return [[]]
+    while left:
+        one = left.pop(0)
+        pair = (other for other in left if not {one, other} & limited and op.only_adds(one, other))
+        other = next(pair, None)
+        if other is None:
+            paths.append([{one: size} for size in steps[one]])
+            continue
+        left.remove(other)
+        first, second = steps[one], steps[other]
+        rising = [{one: size, other: second[0]} for size in first]
+        paths.append(rising + [{one: first[-1], other: size} for size in second[1:]])
+    return paths

@@ -54,6 +54,7 @@ from remat_cli.stages.write import write_within_budget
 MOST_TILES = 512
 LEAST_SHARE = 1 / 64  # of the peak: smaller tensors are not worth a loop
 MOST_TRIALS = 3
+MOST_TOLD = 4  # refused tiles for which a shorter range is looked for
 LEAST_STEP_SHARE = 0.03  # less than the last trial is worth another
 ROW_STEP = 64
 THREADS = 8  # bits hold on up to so many, or on as many as there are
@@ -205,10 +206,11 @@ class FamilyPlanner:
             return None
         region, tiling = self._refused[0]  # the largest tensor, in the fewest tiles
         found = refusal(self.sized, region, tiling, self._family)
-        assert found is not None
+        if found is None:
+            return None
         op, sizes = found
         text = f"tiles of op {self.sized.view.graph.ops[op].name} may have other bits at {told(sizes)}"
-        parts = (proved_part(self.sized, *refused, self._family) for refused in self._refused)
+        parts = (proved_part(self.sized, *refused, self._family) for refused in self._refused[:MOST_TOLD])
         ranges = [
             each for part in parts if part is not None for each in part.ranges if each.name == region.length.symbol
         ]

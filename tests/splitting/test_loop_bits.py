@@ -2,10 +2,13 @@
 
 import itertools
 
+import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remat_cli.splitting.loop_bits import Tiling
+from remat_cli.core.sizes import Dim, SizeFamily, SizeLimit, SizeRange, Term, number
+from remat_cli.splitting.loop_bits import Tiling, _paths, _SizedOp
 from remat_cli.splitting.rules_matrix import Product, Span, has_same_bits, have_rows_same_bits
 
 SIZE = st.integers(1, 300)
@@ -32,3 +35,34 @@ def test_tiles_cover_all_and_none_is_shorter_than_half(rows, length):
     assert extents <= tiling.extents(length)
     assert max(extents) <= rows
     assert len(bounds) == 1 or min(extents) >= tiling.least
+
+
+def dim(*names, factor=1):
+    return Dim(tuple(Term((name,), factor) for name in names))
+
+
+def reader(*dims, length):
+    return _SizedOp(None, ((*dims, number(7)),), (tuple(dims),), 0, length)
+
+
+@pytest.mark.parametrize(
+    ("op", "is_by_sum"),
+    [
+        (reader(dim("past", "seq"), dim("batch"), length=dim("past", "seq")), True),
+        (reader(dim("past", "seq"), dim("seq"), length=dim("past", "seq")), False),
+        (reader(dim("past", "seq"), length=dim("seq")), False),
+        (reader(Dim((Term(("past", "batch")), Term(("seq", "batch")))), length=dim("past", "seq")), False),
+        (reader(Dim((Term(("past",), 2), Term(("seq",)))), length=dim("past", "seq")), False),
+    ],
+)
+def test_two_sizes_that_are_only_added_rise_one_after_the_other(op, is_by_sum):
+    ranges = {"batch": range(1, 3), "past": range(2, 9), "seq": range(1, 6)}
+    family = SizeFamily(tuple(SizeRange(name, each[0], each[-1]) for name, each in ranges.items()))
+    paths = _paths(op, ranges, family)
+    chosen = [{name: size for part in parts for name, size in part.items()} for parts in itertools.product(*paths)]
+    every = [dict(zip(ranges, sizes, strict=True)) for sizes in itertools.product(*ranges.values())]
+    seen, wanted = ({(s["batch"], s["past"] + s["seq"]) for s in sizes} for sizes in (chosen, every))
+    assert seen == wanted
+    assert (len(chosen) < len(every)) is is_by_sum
+    limited = msgspec.structs.replace(family, limits=(SizeLimit(("batch", "seq"), 8),))
+    assert len(list(itertools.product(*_paths(op, ranges, limited)))) == len(every)

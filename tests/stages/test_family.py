@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 from functools import partial
 from pathlib import Path
 
@@ -246,3 +247,27 @@ def test_pictures_run_a_few_at_a_time(folder):
     for batch in (16, 1, 7, 3, 12):
         feeds = {"x": np.random.default_rng(batch).standard_normal((batch, 3, 32, 32)).astype(np.float32)}
         assert np.array_equal(session.run(None, feeds)[0], ours.run(None, feeds)[0]), batch
+
+
+def test_a_shorter_range_is_named_where_bits_are_not_proved(folder, capsys):
+    """Wide heads are summed in another order by few rows than by many."""
+    path = save_encoder(folder / "wide.onnx", 1, 512, 2)
+    words = ["compile", str(path), "--budget", "15%", "--dim", "batch=1", *FIXED, "-o", str(folder / "no.onnx")]
+    assert main([*words, "--dim", "seq=1..512"]) == 4
+    obstacle = json.loads(capsys.readouterr().out)["split_obstacle"]
+    said = re.fullmatch(
+        r"tiles of op \S+ may have other bits at batch=1, seq=(\d+); "
+        r"some are proved to have the same for --dim seq=1\.\.(\d+)",
+        obstacle,
+    )
+    assert said, obstacle
+    assert 1 < int(said[2]) < int(said[1])
+
+
+def test_a_portable_file_is_held_to_the_users_model_too(encoder, folder):
+    """What it is compared with is the default session of the user's file, though promises hold in exact sessions."""
+    written = folder / "portable.onnx"
+    assert main(["compile", str(encoder), "--budget", "40%", *DIMS, *FIXED, "--portable", "-o", str(written)]) == 0
+    seen = json.loads(written.with_suffix(".plan.json").read_text())["verification"]
+    assert all(run["outputs_identical"] for run in seen["family"]["runs"])
+    assert seen["family"]["promised_bytes"] < max(run["original_peak_bytes"] for run in seen["family"]["runs"]) / 2

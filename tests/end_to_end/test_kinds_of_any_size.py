@@ -1,0 +1,52 @@
+"""Kinds of models that people run at many sizes: one file each, exact at once, same bits everywhere."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import onnxruntime as ort
+import pytest
+
+import remat_cli as remat
+from tests.torch_like.families import KINDS
+
+SIZES = 8
+
+
+@pytest.fixture(autouse=True, scope="module")
+def cache(tmp_path_factory):
+    """A profile cache for all runs of this file."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("REMAT_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+@pytest.mark.parametrize("kind", KINDS.values(), ids=list(KINDS))
+def test_one_file_for_all_sizes(tmp_path, kind):
+    path, ours = kind.save(tmp_path / "model.onnx"), tmp_path / "any.onnx"
+    found = remat.compile(
+        str(path),
+        budget=kind.budget,
+        dim=dict(kind.dims),
+        limit=list(kind.limits),
+        output=str(ours),
+        capped_run=False,
+        time_limit="5s",
+    )
+    assert found.output is not None, found
+    seen = json.loads(ours.with_suffix(".plan.json").read_text())["verification"]
+    assert seen["rounds_of_learning"] == 0
+    runs = seen["family"]["runs"]
+    assert all(run["outputs_identical"] and run["order_honoured"] for run in runs)
+    assert seen["family"]["promised_bytes"] < max(run["original_peak_bytes"] for run in runs)
+    before, after = (ort.InferenceSession(str(each), providers=["CPUExecutionProvider"]) for each in (path, ours))
+    dice = np.random.default_rng(0)
+    for seed in range(SIZES):
+        ends = {name: [int(end) for end in size.split("..")] for name, size in kind.dims.items()}
+        sizes = {name: int(dice.integers(each[0], each[-1] + 1)) for name, each in ends.items()}
+        if kind.limits:
+            sizes["batch"] = 1  # the only batch that any length goes with
+        feeds = kind.feeds(sizes, seed)
+        pairs = zip(before.run(None, feeds), after.run(None, feeds), strict=True)
+        assert all(one.tobytes() == other.tobytes() for one, other in pairs), sizes
