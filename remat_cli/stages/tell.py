@@ -4,12 +4,13 @@ from pathlib import Path
 
 import msgspec
 
+from remat_cli.core.floor import working_set_floor
 from remat_cli.core.paged_plan import PagedPlan
 from remat_cli.core.problem import tensor_ids
 from remat_cli.report.compile import CompileReport, on_devices
 from remat_cli.report.explain import recomputes, working_set
 from remat_cli.report.paged import paging_report
-from remat_cli.report.placed import PlacedPlan
+from remat_cli.report.placed import Obstacle, PlacedPlan
 from remat_cli.report.regions import region_reports
 from remat_cli.stages.planned import PlannedModel
 from remat_cli.stages.profile import is_cut_into_sessions
@@ -31,8 +32,21 @@ def compile_report(model: Path, settled: Settled) -> CompileReport:
     if is_cut_into_sessions(planned.platform.specs) or planned.platform.spill is not None:
         problem, placement = planned.answer.question.problem, placement_of(planned)
         report = on_devices(report, PlacedPlan(planned.platform.graph, problem, placement, planned.answer.plan))
+        if planned.platform.spill is not None:
+            report = msgspec.structs.replace(report, obstacle=_obstacle(report.obstacle, planned))
         return report if planned.paged is None else _with_paging(report, planned, planned.paged)
     return _in_one_session(report, planned)
+
+
+def _obstacle(found: Obstacle | None, planned: PlannedModel) -> Obstacle | None:
+    """An op that fits nowhere, without what is no part of the proof: weights that may be away; None where it fits."""
+    problem, floor = planned.answer.question.problem, planned.answer.run.floor
+    if found is None:
+        return None
+    uncounted = working_set_floor(problem).bytes[0] - floor.bytes
+    needs = {name: need - uncounted for name, need in found.needs.items()}
+    is_one = min(needs.values()) > problem.memories[0].budget_bytes
+    return msgspec.structs.replace(found, needs=needs) if is_one else None
 
 
 def _with_paging(report: CompileReport, planned: PlannedModel, paged: PagedPlan) -> CompileReport:

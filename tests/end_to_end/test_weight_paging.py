@@ -137,6 +137,19 @@ def test_every_session_is_opened_over_what_was_planned(plan_path, feeds):
         assert packed
 
 
+def test_what_no_plan_holds_is_not_blamed_on_weights_that_may_be_away(model, tmp_path):
+    """A product that packs needs room for its weight twice: no plan; but an op alone does not need all weights."""
+    spill = {"folder": str(tmp_path), "write_bytes_per_second": RATE, "read_bytes_per_second": RATE}
+    words = {"spill": spill, "solver": "paging", "time_limit": "1s", "verify": False}
+    report = remat_cli.compile(model, budget=3 * 2**20, output=tmp_path / "x.onnx", **words)
+    assert report.exit_code == 4
+    assert report.obstacle is None
+    assert report.solution.floor_bytes < 3 * 2**20
+    report = remat_cli.compile(model, budget=2**15, output=tmp_path / "y.onnx", **words)
+    assert report.exit_code == 3
+    assert 2**15 < report.obstacle.needs["cpu"] == report.solution.floor_bytes
+
+
 def test_inspect_names_the_weights_and_the_price(plan_path, tmp_path):
     from remat_cli.report.style import Style
 
