@@ -320,9 +320,15 @@ def output_paths(model: Path, settings: Settings) -> Outputs:
     check_target(output, sources=(model,), overwrite=settings.force)
     check_target(plan, sources=(model, output), overwrite=settings.force)
     gated = output.with_name(f"{name}.gated.onnx")
-    if any(PROVIDERS[spec.provider].needs_sessions and PROVIDERS[spec.provider].gates for spec in settings.devices):
+    if len(settings.devices) == 1 and _is_gated(settings.devices[0]):
         check_target(gated, sources=(model, output, plan), overwrite=settings.force)
     return Outputs(output, plan, output.with_name(f"{name}.failed.onnx"), gated)
+
+
+def _is_gated(spec: DeviceSpec) -> bool:
+    """Whether a plan for a device alone may also be written with gates."""
+    provider = PROVIDERS[spec.provider]
+    return provider.gates is not None and spec.provider != CPU and (provider.needs_sessions or not is_plain(spec))
 
 
 def _parse(values: Mapping[str, Any], where: str) -> dict[str, Any]:

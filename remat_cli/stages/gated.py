@@ -140,8 +140,8 @@ class Gating:
 
 def gating_of(planned: PlannedModel) -> Gating | None:
     """How to gate a plan for one device whose sessions remat opens; None where it is no such plan."""
-    specs = planned.platform.specs
-    if planned.cut is None or planned.paged is not None or len(specs) != 1:
+    specs, profiles = planned.platform.specs, planned.platform.profiles
+    if planned.cut is None or planned.paged is not None or len(specs) != 1 or not profiles[0].provenance.measured:
         return None
     if specs[0].provider == CPU or PROVIDERS[specs[0].provider].gates is None:
         return None
