@@ -44,6 +44,12 @@ class FamilySeen(msgspec.Struct, frozen=True):
         return max(self.runs, key=lambda run: run.peak_bytes)
 
     @property
+    def excess_bytes(self) -> int:
+        """How much more than promised runs held; 0 where that is only what kernels keep."""
+        more = self.largest.peak_bytes - self.promised_bytes
+        return more if more > KEPT_BYTES else 0
+
+    @property
     def outputs_identical(self) -> bool:
         """Whether outputs were the same bits at every size."""
         return all(run.outputs_identical for run in self.runs)

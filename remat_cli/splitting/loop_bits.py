@@ -8,7 +8,7 @@ depend on where a tile begins too.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import msgspec
@@ -44,6 +44,7 @@ BY_ROWS: frozenset[Rule] = frozenset({pointwise.choice, pointwise.power})
 """Rules that say the same for all tiles of two rows and more."""
 BY_EXTENT: frozenset[Rule] = BY_ROWS | {matrix.matmul, matrix.gemm, shape.reshape, shape.flatten}
 """Rules that depend on how long a tile is, not on where it begins."""
+REGROUPED: frozenset[Rule] = frozenset({shape.reshape, shape.flatten})
 PRODUCTS: frozenset[Rule] = frozenset({matrix.matmul, matrix.gemm})
 MOST_NUMBERS = 64  # of constants that are told apart by value, not by name
 MOST_ASKED = 200_000  # tiles, and sizes, that rules are asked for; a family of more sizes is not proved
@@ -151,13 +152,17 @@ def _is_against_weights(view: OpView) -> bool:
 
 @dataclass(frozen=True)
 class _SizedOp:
-    """An op of a region, the dimensions of what it reads and makes, and the axis along which it is cut."""
+    """An op of a region, the dimensions of what it reads and makes, and the axis along which it is cut.
+
+    `read_axis` is the one along which what it reads first is cut (None: it is read whole).
+    """
 
     op: OpView
     inputs: tuple[tuple[Dim, ...] | None, ...]
     outputs: tuple[tuple[Dim, ...] | None, ...]
     axis: int
     length: Dim
+    read_axis: int | None = None
 
     @property
     def place(self) -> object:
@@ -176,6 +181,7 @@ class _SizedOp:
             tuple(_dims(sized, name, shape) for name, shape in makes),
             region.axes[made],
             region.length,
+            region.reads.get((op, 0)),
         )
 
     def at(self, sizes: Mapping[str, int]) -> OpView:
@@ -185,6 +191,17 @@ class _SizedOp:
     def depends_on(self, name: str) -> bool:
         """Whether some dimension changes with a size."""
         return any(name in dim.names for dims in (*self.inputs, *self.outputs) for dim in dims or ())
+
+    @property
+    def is_regrouped_alike(self) -> bool:
+        """Whether, for all sizes, the same positions lie before the axis in what is read and what is made.
+
+        A part of the one then is that part of the other, whatever lies behind.
+        """
+        read, made = self.inputs[0], self.outputs[0]
+        if read is None or made is None or self.read_axis is None or read[self.read_axis] != made[self.axis]:
+            return False
+        return _product_of(read[: self.read_axis]) == _product_of(made[: self.axis])
 
     def only_adds(self, one: str, other: str) -> bool:
         """Whether two sizes only matter by their sum."""
@@ -197,6 +214,21 @@ class _SizedOp:
         inside = [dim for dims in (*self.inputs, *self.outputs) if dims is not None for dim in dims[-2:]]
         is_outside = all(any(name in dim.names for dim in dims) for dims in matrices)
         return is_outside and not any(name in dim.names for dim in inside)
+
+
+def _product_of(dims: Iterable[Dim]) -> dict[tuple[str, ...], int]:
+    """A product of dimensions as factors of products of names; what is divided counts as a name of its own."""
+    total: dict[tuple[str, ...], int] = {(): 1}
+    for dim in dims:
+        terms: list[tuple[tuple[str, ...], int]] = [(term.names, term.factor) for term in dim.terms]
+        terms += [((), dim.offset)] if dim.offset else []
+        terms = terms if dim.divisor == 1 else [((str(dim),), 1)]
+        new: dict[tuple[str, ...], int] = {}
+        for (names, factor), (others, more) in itertools.product(total.items(), terms):
+            key = tuple(sorted((*names, *others)))
+            new[key] = new.get(key, 0) + factor * more
+        total = new
+    return total
 
 
 def _is_sum(dim: Dim, one: str, other: str) -> bool:
@@ -220,12 +252,15 @@ def _at(all_dims: tuple[tuple[Dim, ...] | None, ...], sizes: Mapping[str, int]) 
 def _refused(op: _SizedOp, tiling: Tiling, family: SizeFamily, most_asked: int) -> Mapping[str, int] | None:
     if RULES[op.op.key] is matrix.matmul and _is_same_by_ends(op, tiling, family):
         return None
+    every = _all_sizes(op, tiling, family)
+    if RULES[op.op.key] in REGROUPED and op.is_regrouped_alike:
+        every = itertools.islice(every, 1)  # what a rule says of one it says of all
     asked = 0
     by_extent = RULES[op.op.key] in BY_EXTENT
-    beyond = next(itertools.islice(_all_sizes(op, tiling, family), most_asked, None), None)
-    if beyond is not None:
-        return beyond  # asking for all before it, in vain, would take a minute
-    for sizes in _all_sizes(op, tiling, family):
+    chosen = list(itertools.islice(every, most_asked + 1))
+    if len(chosen) > most_asked:
+        return chosen[-1]  # asking for all before it, in vain, would take a minute
+    for sizes in chosen:
         length = op.length.at(sizes)
         if length <= tiling.rows:
             continue  # a single tile is the whole

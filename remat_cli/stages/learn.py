@@ -7,6 +7,7 @@ import msgspec
 
 from remat_cli.base.progress import Progress
 from remat_cli.core.learning import NOTHING, Correction, Lesson
+from remat_cli.core.loops import is_loop
 from remat_cli.core.problem import make_problem
 from remat_cli.stages.ask import CompileRequest, ask
 from remat_cli.stages.corrections import Corrections, remember_corrections, step_signatures, with_corrections
@@ -59,3 +60,24 @@ def plan_corrected(
     found = answer(question, request.search, progress)
     first = replace(planned, prepared=prepared, platform=platform, answer=found, written=None)
     return write_within_budget(first, request.search, progress)
+
+
+def plan_with_more_inside(
+    planned: PlannedModel, more_bytes: int, request: CompileRequest, progress: Progress
+) -> PlannedModel:
+    """Plan and write the same model again, with so much more inside each loop over tiles.
+
+    Default sessions may run the ops of a loop's body in another order than exact ones, in which costs were measured.
+    """
+    costs = [
+        msgspec.structs.replace(cost, workspace_bytes=cost.workspace_bytes + more_bytes) if is_loop(cost.name) else cost
+        for cost in planned.profile.ops
+    ]
+    profile, graph = msgspec.structs.replace(planned.profile, ops=tuple(costs)), planned.prepared.graph
+    question = planned.answer.question
+    question = replace(question, problem=make_problem(graph, profile, question.budget_bytes))
+    found = answer(question, request.search, progress)
+    platform = planned.platform.of_model(graph, profile)
+    return write_within_budget(
+        replace(planned, platform=platform, answer=found, written=None), request.search, progress
+    )

@@ -15,7 +15,7 @@ from remat_cli.core.verification import Verification, applies
 from remat_cli.stages.ask import CompileRequest
 from remat_cli.stages.corrections import Corrections, remember_corrections
 from remat_cli.stages.files import save_written
-from remat_cli.stages.learn import corrections_of, noted, plan_corrected
+from remat_cli.stages.learn import corrections_of, noted, plan_corrected, plan_with_more_inside
 from remat_cli.stages.page import plan_paging
 from remat_cli.stages.place import AUTO, as_one_session, on_best_single, other_single, plan_again, recounted
 from remat_cli.stages.planned import PlannedModel
@@ -132,6 +132,10 @@ class Settling:
             if corrected.written is None and planned.tighter is not None:
                 return planned.tighter(), room_bytes
             return corrected, room_bytes
+        more_bytes = seen.family.excess_bytes if applies(seen.family) else 0
+        if more_bytes:
+            fuller = plan_with_more_inside(planned, more_bytes, self.request, self.progress)
+            return (fuller if fuller.written is not None or planned.tighter is None else planned.tighter()), room_bytes
         least = planned.answer.question.least
         if seen.within_budget or least:
             again = _as_measured(planned, seen)

@@ -1,8 +1,10 @@
 """What is said of all sizes at once follows from what is said of each."""
 
 import itertools
+import math
 
 import msgspec
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -66,3 +68,33 @@ def test_two_sizes_that_are_only_added_rise_one_after_the_other(op, is_by_sum):
     assert (len(chosen) < len(every)) is is_by_sum
     limited = msgspec.structs.replace(family, limits=(SizeLimit(("batch", "seq"), 8),))
     assert len(list(itertools.product(*_paths(op, ranges, limited)))) == len(every)
+
+
+SEQ, PAST, FOUR = dim("seq"), dim("past", "seq"), number(4)
+HALF = Dim((Term(("seq",)),), 1, 2)
+ROWS_OF_ALL, FOUR_OF_ALL = Dim((Term(("batch", "seq")),)), Dim((Term(("batch",), 4),))
+
+
+@pytest.mark.parametrize(
+    ("read", "read_axis", "made", "axis", "is_alike"),
+    [
+        ((dim("batch"), FOUR, SEQ, PAST), 2, (FOUR_OF_ALL, SEQ, PAST), 1, True),
+        ((FOUR_OF_ALL, SEQ, PAST), 1, (dim("batch"), FOUR, SEQ, PAST), 2, True),
+        ((SEQ, FOUR, number(16)), 0, (SEQ, number(64)), 0, True),
+        ((HALF, number(3), SEQ), 2, (number(3), HALF, SEQ), 2, True),
+        ((ROWS_OF_ALL, number(8)), 0, (dim("batch"), SEQ, number(8)), 1, False),
+        ((SEQ, PAST), 0, (PAST, SEQ), 1, False),
+        ((dim("batch"), FOUR, SEQ), 2, (dim("batch"), number(2), SEQ), 2, False),
+    ],
+)
+def test_regrouping_is_the_same_for_all_sizes_where_the_same_lies_before_the_axis(
+    read, read_axis, made, axis, is_alike
+):
+    assert _SizedOp(None, (read, None), (made,), axis, made[axis], read_axis).is_regrouped_alike is is_alike
+    if is_alike:
+        sizes = {"batch": 3, "seq": 9, "past": 2}
+        before, after = ([each.at(sizes) for each in dims] for dims in (read, made))
+        whole = np.arange(math.prod(before)).reshape(before)
+        part = whole.take(range(2, 5), read_axis)
+        after_part = [*after[:axis], 3, *after[axis + 1 :]]
+        assert np.array_equal(part.reshape(after_part), whole.reshape(after).take(range(2, 5), axis))

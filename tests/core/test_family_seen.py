@@ -1,0 +1,27 @@
+"""What runs at many sizes showed, held against what was promised of all of them."""
+
+import pytest
+
+from remat_cli.core.family import KEPT_BYTES, FamilySeen, SizeSeen
+
+
+def seen(*peaks: int, order: bool = True) -> FamilySeen:
+    runs = tuple(SizeSeen({"seq": at}, True, peak, 2 * peak, order) for at, peak in enumerate(peaks, 1))
+    return FamilySeen(100_000, runs)
+
+
+@pytest.mark.parametrize(
+    ("peaks", "excess"),
+    [((90_000, 100_000), 0), ((100_000 + KEPT_BYTES, 5), 0), ((7, 100_001 + KEPT_BYTES), KEPT_BYTES + 1)],
+)
+def test_more_than_kernels_keep_is_told_with_its_size(peaks, excess):
+    found = seen(*peaks)
+    assert found.excess_bytes == excess
+    broken = [line for is_kept, line in found.checks if not is_kept]
+    assert len(broken) == (excess > 0)
+    assert all("at seq=2 runs held" in line for line in broken)
+
+
+def test_another_order_at_some_size_is_told():
+    broken = [line for is_kept, line in seen(5, 6, order=False).checks if not is_kept]
+    assert broken == ["at seq=1 ops run in another order"]
