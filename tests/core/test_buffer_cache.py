@@ -16,7 +16,7 @@ CACHE = BufferCache(bucket_bytes=(64, 128, 512), granule_bytes=16, packed_ops=("
 
 
 @pytest.mark.parametrize(
-    ("size", "taken"), [(0, 64), (1, 64), (64, 64), (65, 128), (200, 512), (513, 528), (1040, 1040)]
+    ("size", "taken"), [(0, 0), (1, 64), (64, 64), (65, 128), (200, 512), (513, 528), (1040, 1040)]
 )
 def test_sizes_go_up_to_the_next_bucket_and_above_the_largest_to_the_granule(size, taken):
     assert CACHE.rounded(size) == taken

@@ -15,7 +15,7 @@ from remat_cli.runtime.findings import OpFinding
 from remat_cli.runtime.profilers import WholeTime
 from remat_cli.runtime.providers import is_present, parse_device
 from remat_cli.settings.settings import load_settings
-from remat_cli.stages import believe
+from remat_cli.stages import believe, copy_costs
 from remat_cli.stages import profile as under_test
 from remat_cli.stages.prepare import prepare
 from remat_cli.stages.profile import profile_model
@@ -45,7 +45,8 @@ def apart(monkeypatch):
     def on_cpu(spec, settings):
         return honest(msgspec.structs.replace(spec, provider="cpu", threads=1), settings)
 
-    monkeypatch.setattr(under_test, "device_settings", on_cpu)
+    for place in (under_test, copy_costs):
+        monkeypatch.setattr(place, "device_settings", on_cpu)
     monkeypatch.setattr(under_test, "require_device", lambda device: None)
     monkeypatch.setattr(under_test, "must_estimate", lambda spec, may_estimate: False)
 
