@@ -86,7 +86,7 @@ def table_lines(head: Sequence[str], cells: Sequence[Sequence[str]]) -> list[str
 def machine(rows: Sequence[Row]) -> str:
     """Processor, Python and ONNX Runtime."""
     versions = {v["runtime_version"] for row in rows if (v := row["report"].get("verification"))}
-    return f"{platform.machine()}, Python {platform.python_version()}, ONNX Runtime {', '.join(sorted(versions))}"
+    return f"{platform.machine()}, Python {platform.python_version()}, ONNX Runtime {', '.join(sorted(filter(None, versions)))}"
 
 
 def text(value: object) -> str:
