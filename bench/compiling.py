@@ -85,8 +85,9 @@ def table_lines(head: Sequence[str], cells: Sequence[Sequence[str]]) -> list[str
 
 def machine(rows: Sequence[Row]) -> str:
     """Processor, Python and ONNX Runtime."""
-    versions = {v["runtime_version"] for row in rows if (v := row["report"].get("verification"))}
-    return f"{platform.machine()}, Python {platform.python_version()}, ONNX Runtime {', '.join(sorted(filter(None, versions)))}"
+    seen = [row["report"].get("verification") or {} for row in rows]
+    versions = {version for each in seen if (version := each.get("runtime_version"))}
+    return f"{platform.machine()}, Python {platform.python_version()}, ONNX Runtime {', '.join(sorted(versions))}"
 
 
 def text(value: object) -> str:
