@@ -17,7 +17,7 @@ from typing import Any
 import click
 
 import remat_cli
-from bench.compiling import RESULTS, Row, mib, table_lines, text, write_results
+from bench.compiling import Row, mib, read_rows, table_lines, text, write_results
 from bench.training import CASES, make_step
 from remat_cli.base.errors import ConfigError
 from remat_cli.core.plan_reader import read_plan
@@ -90,17 +90,10 @@ def main(models: str, budgets: str, kinds: str, rounds: int, time_limit: str, wr
                     click.echo(json.dumps(rows[-1]), err=True)
     if write:
         done = {(row["model"], row["budget"]) for row in rows}
-        rows = [*(row for row in _earlier() if (row["model"], row["budget"]) not in done), *rows]
+        rows = [*(row for row in read_rows("paging") if (row["model"], row["budget"]) not in done), *rows]
         rows.sort(key=lambda row: (list(CASES).index(row["model"]), -int(row["budget"].rstrip("%"))))
         write_results("paging", rows, _table(rows))
     click.echo(_table(rows))
-
-
-def _earlier() -> list[Row]:
-    """Rows that stay; those of an earlier form, which knew nothing of the process, are to be measured anew."""
-    path = RESULTS / "paging.jsonl"
-    rows = [json.loads(line) for line in path.read_text().splitlines()] if path.is_file() else []
-    return [row for row in rows if "process_bytes" in row]
 
 
 def _rows(step: Path, budget: str, kinds: list[str], time_limit: str, rounds: int) -> Iterator[Row]:
@@ -114,10 +107,10 @@ def _rows(step: Path, budget: str, kinds: list[str], time_limit: str, rounds: in
         waited: dict[str, list[TimedRuns]] = {}
         for _ in range(rounds):
             for each in (plain, *plans):
-                overlapped.setdefault(each.kind, []).append(_timed(each, is_overlapped=True))
+                overlapped.setdefault(each.kind, []).append(timed(each.program, each.feeds))
                 if each.pages:
-                    waited.setdefault(each.kind, []).append(_timed(each, is_overlapped=False))
-        base = _fastest(overlapped["plain"])
+                    waited.setdefault(each.kind, []).append(timed(each.program, each.feeds, is_overlapped=False))
+        base = fastest(overlapped["plain"])
         for each in plans:
             yield _row(each, base, overlapped, waited)
 
@@ -128,8 +121,8 @@ def _row(
     overlapped: dict[str, list[TimedRuns]],
     waited: dict[str, list[TimedRuns]],
 ) -> Row:
-    best = _fastest(overlapped[each.kind])
-    alone = _fastest(waited[each.kind]) if each.kind in waited else None
+    best = fastest(overlapped[each.kind])
+    alone = fastest(waited[each.kind]) if each.kind in waited else None
     resident = see_resident(each.program, each.feeds)
     fed_bytes = sum(array.nbytes for array in each.feeds.values())
     solution, spill = each.report.solution, each.program.spill
@@ -179,11 +172,13 @@ def _ready(kind: str, step: Path, budget: str, time_limit: str, folder: Path) ->
     return Ready(kind, report, make_program(read, path, own), feeds)
 
 
-def _timed(each: Ready, *, is_overlapped: bool) -> TimedRuns:
-    return run_fresh(time_runs_here, ProgramJob(each.program, pack_all(each.feeds), RUNS, is_overlapped=is_overlapped))
+def timed(program: Program, feeds: dict[str, Array], *, is_overlapped: bool = True) -> TimedRuns:
+    """A few runs in a fresh process."""
+    return run_fresh(time_runs_here, ProgramJob(program, pack_all(feeds), RUNS, is_overlapped=is_overlapped))
 
 
-def _fastest(found: list[TimedRuns]) -> TimedRuns:
+def fastest(found: list[TimedRuns]) -> TimedRuns:
+    """Of several turns the one with the fastest run."""
     return min(found, key=lambda each: each.fastest.total_ns)
 
 

@@ -18,17 +18,15 @@ from onnx import TensorProto, helper, numpy_helper
 
 import remat_cli
 from bench.compiling import RESULTS, Row, mib, read_rows, table_lines, text, write_results
+from bench.paging import fastest, timed
 from remat_cli.base.errors import ConfigError
 from remat_cli.core.plan_reader import read_plan
-from remat_cli.core.program import Program
-from remat_cli.runtime._ort import Array, pack_all, run_fresh
+from remat_cli.runtime._ort import Array
 from remat_cli.runtime.feeds import feeds_of
 from remat_cli.runtime.paged_resident import see_resident
-from remat_cli.runtime.segment_run import ProgramJob, TimedRuns, time_runs_here
 from remat_cli.stages.program import input_specs, make_program
 
 SHARES = (70, 50)  # percent of all weights
-RUNS = 3
 HEAD = (
     "model",
     "weights MiB",
@@ -178,8 +176,8 @@ def _rows(name: str, folder: Path, rounds: int, time_limit: str) -> Iterator[Row
             click.echo(f"{name} {share} %: exit {found.exit_code}", err=True)
     programs = {kind: make_program(read_plan(plan), plan, _made(folder / kind)) for kind, plan in plans.items()}
     feeds = feeds_of(input_specs(read_plan(plans["plain"])), None, None, 0, {})
-    timed = [{kind: _timed(program, feeds) for kind, program in programs.items()} for _ in range(rounds)]
-    best = {kind: min((each[kind] for each in timed), key=lambda found: found.fastest.total_ns) for kind in programs}
+    turns = [{kind: timed(program, feeds) for kind, program in programs.items()} for _ in range(rounds)]
+    best = {kind: fastest([each[kind] for each in turns]) for kind in programs}
     resident = {kind: see_resident(program, feeds) for kind, program in programs.items()}
     for share, report in reports.items():
         seen, all_of_it = resident[str(share)], resident["plain"]
@@ -203,10 +201,6 @@ def _rows(name: str, folder: Path, rounds: int, time_limit: str) -> Iterator[Row
 def _made(folder: Path) -> Path:
     folder.mkdir()
     return folder
-
-
-def _timed(program: Program, feeds: dict[str, Array]) -> TimedRuns:
-    return run_fresh(time_runs_here, ProgramJob(program, pack_all(feeds), RUNS))
 
 
 def _table(rows: list[Row]) -> str:

@@ -42,11 +42,12 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
+from remat_cli.core.pages import whole_pages
+
 STREAM_BYTES = 2**22  # of the buffer
 HEAP_BYTES = 212 * 2**10  # smaller blocks lie in the heap
 SLACK_BYTES = 96  # that an aligned block needs beyond its size
 LARGEST_THRESHOLD_BYTES = 2**25
-PAGE_BYTES = 2**12
 LEFT_COPIES = 2
 SESSION_BYTES, OP_BYTES, WEIGHT_BYTES, CAPTURED_BYTES = 3 * 2**18, 4800, 4400, 7100
 IN_BRANCH_BYTES = 3400
@@ -87,7 +88,7 @@ class LoadedWeight(msgspec.Struct, frozen=True):
     @property
     def mapped_bytes(self) -> int:
         """Its pages in a data file."""
-        return -(-self.size_bytes // PAGE_BYTES) * PAGE_BYTES if self.is_mapped else 0
+        return whole_pages(self.size_bytes) if self.is_mapped else 0
 
 
 class LoadForecast(msgspec.Struct, frozen=True):

@@ -4,7 +4,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from remat_cli.base.errors import InvalidSchedule, ModelError
-from remat_cli.core.paged_sessions import PAGE_BYTES, PagedSessions, SessionCosts, groups_of, paged_sessions
+from remat_cli.core.paged_sessions import PagedSessions, SessionCosts, groups_of, paged_sessions
+from remat_cli.core.pages import PAGE_BYTES, whole_pages
 from remat_cli.core.paging import DIRECTIONS, PagedProblem, PagedRun, PagedSchedule, PageTransfer
 from remat_cli.core.paging_judge import follow_paging
 from remat_cli.core.paging_rules import PagingRules, rules_of, run_rules
@@ -77,7 +78,7 @@ def _judged(
         time_ns=-(-run.makespan // problem.link.ticks),
         stall_ns=run.stall // problem.link.ticks,
         peak_bytes=_peak_bytes(sessions, schedule, run),
-        file_bytes=sum(_padded(size) for size in file_sizes(problem, rules).values()),
+        file_bytes=sum(whole_pages(size) for size in file_sizes(problem, rules).values()),
         written_bytes=_moved(problem, moves, "write"),
         read_bytes=_moved(problem, moves, "read"),
         weights=costs.weights if costs.weights.sessions else None,
@@ -97,13 +98,9 @@ def _moved(problem: PagedProblem, moves: list[PageTransfer], direction: str) -> 
     return sum(problem.tensors[move.tensor].size_bytes for move in moves if move.direction == direction)
 
 
-def _padded(size_bytes: int) -> int:
-    return -(-size_bytes // PAGE_BYTES) * PAGE_BYTES
-
-
 def image_bytes(size_bytes: int) -> int:
     """What a weight takes as it is read from its file: whole pages, wherever in one it begins."""
-    return _padded(size_bytes) + PAGE_BYTES
+    return whole_pages(size_bytes) + PAGE_BYTES
 
 
 def file_sizes(problem: PagedProblem, rules: PagingRules) -> dict[int, int]:
@@ -117,7 +114,7 @@ def file_offsets(problem: PagedProblem, rules: PagingRules) -> dict[int, int]:
     offsets, end = {}, 0
     for tensor, size in file_sizes(problem, rules).items():
         offsets[tensor] = end
-        end += _padded(size)
+        end += whole_pages(size)
     return offsets
 
 

@@ -11,6 +11,7 @@ from typing import Literal
 import msgspec
 
 from remat_cli.core.graph import Graph
+from remat_cli.core.pages import PAGE_BYTES, whole_pages
 from remat_cli.core.paging import Link, PagedProblem, PagedTensor
 from remat_cli.core.plan import Compute, Plan
 from remat_cli.core.problem import Problem, device_tensor_ids
@@ -20,8 +21,6 @@ from remat_cli.core.weight_loads import Load, loads_of, released_bytes
 from remat_cli.core.weight_paging import NO_WEIGHTS, WeightPaging
 
 END_NS = BEGIN_NS = 1
-PAGE_BYTES = 4096
-"""What the system hands memory out in, and what a place in a file begins at a multiple of."""
 MAPPED_FROM_BYTES = 65_536
 """What a session takes for itself in blocks of so many bytes goes back to the system at once, lest it be kept."""
 
@@ -208,7 +207,7 @@ def fresh_pages(problem: Problem, plan: Plan, cut: Cut) -> list[int]:
     for session in cut.actions:
         assert isinstance(session, Segment)
         blocks = [*_own_blocks(problem, plan, session).values(), *_workspaces(problem, plan, session)]
-        found.append(sum(-(-size // PAGE_BYTES) for size in blocks if size >= MAPPED_FROM_BYTES))
+        found.append(sum(whole_pages(size) for size in blocks if size >= MAPPED_FROM_BYTES) // PAGE_BYTES)
     return found
 
 

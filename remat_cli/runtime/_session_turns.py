@@ -1,6 +1,7 @@
 """The sessions of a plan that pages: most stay open, those whose weights page are opened for their turn and closed."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from remat_cli.core.program import Program
@@ -35,9 +36,7 @@ class SessionTurns:
             RuntimeFailure: the runtime refuses the segment.
         """
         opened = self._open(number, given)
-        self._opened[number] = Opened(
-            opened.action, opened.session, opened.binding, opened.places, (*opened.weights, *kept)
-        )
+        self._opened[number] = replace(opened, weights=(*opened.weights, *kept))
 
     def _open(self, number: int, given: Mapping[str, Any]) -> Opened:
         return open_one(self._program, number, self._shared, self._opening, given)

@@ -10,7 +10,7 @@ import numpy as np
 
 from remat_cli.base.errors import RematError
 from remat_cli.core.paged_plan import image_bytes
-from remat_cli.core.paged_sessions import PAGE_BYTES
+from remat_cli.core.pages import PAGE_BYTES, whole_pages
 from remat_cli.core.program import StoredWeight, WeightImage
 from remat_cli.runtime._ort import Array, host_value, numpy_dtype
 from remat_cli.runtime.spill_file import past_the_cache, read_pages
@@ -54,7 +54,7 @@ class WeightReader:
             shift = weight.offset % PAGE_BYTES
             needed = shift + weight.size_bytes
             descriptor, is_direct = self._files[weight.file]
-            room = view[place : place + -(-needed // PAGE_BYTES) * PAGE_BYTES]
+            room = view[place : place + whole_pages(needed)]
             with _errors(self._folder / weight.file):
                 read_pages(descriptor, weight.offset - shift, room, is_direct, is_over, needed)
 

@@ -1,7 +1,5 @@
 """What it takes to open a session in the middle of a run, with large weights that it packs, and to close it again."""
 
-import time
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -12,6 +10,7 @@ from remat_cli.core.weight_paging import MIB, LoadCosts
 from remat_cli.runtime._ort import Advance, Array, host_value, ignore_progress, run_fresh
 from remat_cli.runtime.heap import give_blocks_back
 from remat_cli.runtime.session import SessionSettings, in_turn_options, open_session
+from remat_cli.runtime.spill_speed import seconds_of
 
 PASSES = 12
 
@@ -48,7 +47,7 @@ def time_opening(job: OpenJob, advance: Advance) -> OpenTimes:
     found = []
     for number, (model, shape) in enumerate(job.models):
         weight = np.ones(shape, np.float32)
-        found.append(min(_seconds(partial(_open, job, Path(model), weight)) for _ in range(PASSES)))
+        found.append(min(seconds_of(partial(_open, job, Path(model), weight)) for _ in range(PASSES)))
         advance(number + 1, len(job.models))
     return OpenTimes(tuple(found))
 
@@ -59,9 +58,3 @@ def _open(job: OpenJob, model: Path, weight: Array) -> None:
     value = host_value(weight)
     options.add_initializer(job.weight, value)
     open_session(model, job.settings, options)
-
-
-def _seconds(do: Callable[[], None]) -> float:
-    begin = time.perf_counter()
-    do()
-    return time.perf_counter() - begin

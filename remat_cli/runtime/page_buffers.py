@@ -19,8 +19,9 @@ from typing import Any
 
 import numpy as np
 
+from remat_cli.core.pages import whole_pages
 from remat_cli.runtime._ort import Array
-from remat_cli.runtime.page_ranges import Life, PageRange, addresses, shortest_places, whole_pages
+from remat_cli.runtime.page_ranges import Life, PageRange, addresses, shortest_places
 
 LEAST_RANGE_BYTES = 64 * 2**20  # of addresses, which are plenty
 RANGE_FACTOR = 2  # a range is so many times longer than the value that found no room
@@ -71,7 +72,7 @@ class PageBuffers:
 
     def take(self, name: str, size_bytes: int) -> PageBuffer:
         """A buffer of at least so many bytes, in whole pages; what is in it is anybody's guess."""
-        size = whole_pages(size_bytes)
+        size = whole_pages(max(1, size_bytes))
         with self._lock:
             use = (name, self._taken[name])
             self._taken[name] += 1
@@ -86,7 +87,7 @@ class PageBuffers:
         """The same for somebody who keeps it: the pages are a mapping of their own, which ends with its last reader."""
         with self._lock:
             self._hold(size_bytes)
-        return PageBuffer(addresses(whole_pages(size_bytes)), size_bytes)
+        return PageBuffer(addresses(whole_pages(max(1, size_bytes))), size_bytes)
 
     def give(self, buffer: PageBuffer) -> None:
         """Let go of a buffer that nothing reads any more."""
@@ -95,7 +96,7 @@ class PageBuffers:
             if buffer.home is not None:
                 now = next(self._clock)
                 self._lives[buffer.use] = replace(self._lives[buffer.use], end=now)
-                size = whole_pages(buffer.size_bytes)
+                size = len(buffer.pages)
                 self.kept_bytes += size
                 buffer.home.give(buffer.begin, size, now)
             self._shrink()

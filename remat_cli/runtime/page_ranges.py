@@ -7,8 +7,6 @@ import mmap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from remat_cli.core.paged_sessions import PAGE_BYTES
-
 HUGE_BYTES = 2 * 2**20
 """Of a large page: one fault for all of it, and a disk writes and reads it in one piece."""
 
@@ -124,11 +122,6 @@ def shortest_places(lives: Sequence[Life]) -> list[int]:
         places[number] = place
         placed.append(number)
     return places
-
-
-def whole_pages(size_bytes: int) -> int:
-    """Bytes of the pages that hold so many."""
-    return -(-max(1, size_bytes) // PAGE_BYTES) * PAGE_BYTES
 
 
 def addresses(size: int) -> mmap.mmap:

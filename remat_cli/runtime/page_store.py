@@ -16,7 +16,7 @@ from remat_cli.base.errors import RematError
 from remat_cli.core.program import PageMove, Program, Spill
 from remat_cli.devices.provider_table import PROVIDERS
 from remat_cli.runtime._ort import Array, host_value, import_ort, numpy_dtype
-from remat_cli.runtime._segment_sessions import Place, as_array, place_of_device, size_of
+from remat_cli.runtime._segment_sessions import as_array, place_of_device, size_of
 from remat_cli.runtime._weight_reader import WeightReader
 from remat_cli.runtime.page_buffers import PageBuffer, PageBuffers
 from remat_cli.runtime.providers import placed_value
@@ -215,11 +215,6 @@ class HostStore:
         self._lock = threading.Lock()
         self._waiting: dict[str, Array] = {}
         self._held_bytes = self._most_held_bytes = 0
-
-    @property
-    def place(self) -> Place:
-        """Where values are that do not wait."""
-        return self._place
 
     @property
     def most_held_bytes(self) -> int:

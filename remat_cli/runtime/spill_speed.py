@@ -65,8 +65,8 @@ def time_spill(job: SpillJob, advance: Advance) -> SpillTimes:
     end = time.monotonic() + SECONDS
     with SpillFile(Path(job.folder), SIZE_BYTES) as file, _Busy():
         while len(found["write"]) < LEAST_PASSES or (len(found["write"]) < MOST_PASSES and time.monotonic() < end):
-            found["write"].append(_seconds(lambda: file.write(0, buffer)))
-            found["read"].append(_seconds(lambda: _read_in_blocks(file)))
+            found["write"].append(seconds_of(lambda: file.write(0, buffer)))
+            found["read"].append(seconds_of(lambda: _read_in_blocks(file)))
             advance(len(found["write"]), MOST_PASSES)
         found["page"] = [_fresh_seconds() for _ in range(LEAST_PASSES)]
     return SpillTimes(tuple(found["write"]), tuple(found["read"]), tuple(found["page"]))
@@ -98,7 +98,8 @@ def _fresh_seconds() -> float:
     return max(LEAST_SECONDS, fresh - again)
 
 
-def _seconds(do: Callable[[], Any]) -> float:
+def seconds_of(do: Callable[[], Any]) -> float:
+    """How long a call takes."""
     begin = time.perf_counter()
     do()
     return time.perf_counter() - begin

@@ -9,7 +9,7 @@ from remat_cli.base.errors import ConfigError
 from remat_cli.base.progress import Progress
 from remat_cli.base.units import parse_bytes
 from remat_cli.core.conditions import Conditions
-from remat_cli.core.paged_sessions import PAGE_BYTES
+from remat_cli.core.pages import PAGE_BYTES
 from remat_cli.core.profile import HOST_MEMORY, LinkCost
 from remat_cli.core.spill import SpillMemory, SpillSpec
 from remat_cli.runtime.profile_cache import ProfileCache, cpu_name

@@ -23,12 +23,11 @@ from remat_cli.base.errors import ConfigError, ModelError, RematError
 from remat_cli.core.plan_file import write_plan
 from remat_cli.core.plan_reader import read_plan
 from remat_cli.core.program import Program
-from remat_cli.runtime.feeds import feeds_of
 from remat_cli.runtime.paged_run import PagedRunner
 from remat_cli.runtime.segment_memory import see_memory
 from remat_cli.runtime.segment_run import ProgramJob, time_runs_here
 from remat_cli.runtime.spill_file import SpillFile
-from tests.stages.paged_steps import paged, training_step
+from tests.stages.paged_steps import fed, paged, training_step
 
 REPEATED = """
 import sys, numpy as np, remat_cli
@@ -61,8 +60,7 @@ def plan_path(verified) -> Path:
 
 @pytest.fixture(scope="module")
 def feeds(plan_path):
-    with remat_cli.load(plan_path) as plan:
-        return feeds_of(plan.program.inputs, None, None, 0, {})
+    return fed(plan_path)
 
 
 def pages_folder(plan: Path) -> Path:

@@ -22,10 +22,10 @@ from remat_cli.core.plan_reader import read_plan
 from remat_cli.core.program import LoadAction
 from remat_cli.core.spill import Paging
 from remat_cli.runtime import _session_turns, _weight_reader
-from remat_cli.runtime.feeds import feeds_of
 from remat_cli.runtime.paged_run import PagedRunner
 from remat_cli.runtime.segment_memory import see_memory
 from tests.end_to_end.test_paging import started
+from tests.stages.paged_steps import fed
 
 WIDTH, LAYERS = 768, 8  # 2.25 MiB each
 BUDGET = 14 * 2**20
@@ -86,8 +86,7 @@ def plan_path(verified) -> Path:
 
 @pytest.fixture(scope="module")
 def feeds(plan_path):
-    with remat_cli.load(plan_path) as plan:
-        return feeds_of(plan.program.inputs, None, None, 0, {})
+    return fed(plan_path)
 
 
 @pytest.fixture(scope="module")

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import remat_cli
+from remat_cli.runtime.feeds import feeds_of
 
 SAMPLES = Path(__file__).resolve().parents[2] / "sample_models"
 RATE = 2e9
@@ -16,6 +17,12 @@ def training_step(folder: Path) -> Path:
     step = folder / "chain.train.onnx"
     remat_cli.train(SAMPLES / "chain.onnx", loss="mse", output=step)
     return step
+
+
+def fed(plan_path: Path) -> dict[str, Any]:
+    """Random inputs of a plan that is run in sessions."""
+    with remat_cli.load(plan_path) as plan:
+        return feeds_of(plan.program.inputs, None, None, 0, {})
 
 
 def paged(step: Path, name: str = "paged", **words: Any) -> Any:
