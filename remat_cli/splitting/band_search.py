@@ -89,9 +89,11 @@ class BandSearch:
     def capped(self, most_bytes: int, ends: float) -> list[BandCandidate]:
         """Bandings in which no tensor should be larger than that, the cheapest first; those that fail last."""
         found: dict[int, BandCandidate] = {}
-        for part, crossing, lean in product(CAP_PARTS, CROSSINGS, LEANS):
+        has_large_output = any(each.kept and each.size_bytes > most_bytes for each in self.view.graph.tensors)
+        spares = (True, False) if has_large_output else (False,)
+        for part, crossing, lean, spared in product(CAP_PARTS, CROSSINGS, LEANS, spares):
             size = BandSize(most_bytes // part, int(crossing * most_bytes) // part)
-            candidate = self.banded(BandRules(most_bytes + 1, lean, self.limits.axis), size)
+            candidate = self.banded(BandRules(most_bytes + 1, lean, self.limits.axis, spares_outputs=spared), size)
             if candidate is not None:
                 found[id(candidate)] = candidate
             if found and time.monotonic() > ends:

@@ -39,8 +39,8 @@ class Banding:
 class BandRules:
     """What may be cut: tensors of at least `least_bytes`, along axes that `axis` admits, never ops in `forbidden`.
 
-    Tensors in `also` count as large whatever their size. `workspaces` are the bytes that ops take while they run, by op
-    id, where those are as many.
+    Tensors in `also` count as large whatever their size; outputs of the model do not where `spares_outputs`: they have
+    to be whole at last. `workspaces` are the bytes that ops take while they run, by op id, where those are as many.
     """
 
     least_bytes: int
@@ -48,6 +48,7 @@ class BandRules:
     axis: SplitAxis
     forbidden: frozenset[int] = frozenset()
     also: frozenset[str] = frozenset()
+    spares_outputs: bool = False
     workspaces: Mapping[int, int] = field(default_factory=dict, hash=False)
 
 
@@ -120,7 +121,9 @@ class _Labels:
             return True
         made = [view.tensors[name] for name in (*view.reads[op], *view.makes[op]) if name in view.tensors]
         return any(
-            t.producer is not None and (t.size_bytes >= self.rules.least_bytes or t.name in self.rules.also)
+            t.producer is not None
+            and not (t.kept and self.rules.spares_outputs)
+            and (t.size_bytes >= self.rules.least_bytes or t.name in self.rules.also)
             for t in made
         )
 

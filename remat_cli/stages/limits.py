@@ -21,7 +21,8 @@ from remat_cli.stages.platform import Platform
 from remat_cli.stages.prepare import Prepared
 from remat_cli.stages.profile import is_cut_into_sessions, profile_on_cpu
 from remat_cli.stages.solve import unsolved
-from remat_cli.stages.splitter import MOST_CAPPED, Splitter, inside_above
+from remat_cli.stages.splitter import Splitter, inside_above
+from remat_cli.stages.tensor_cap import MOST_CAPPED
 
 WHOLE = "100%"
 

@@ -15,6 +15,7 @@ from remat_cli.stages.prepare import Prepared
 from remat_cli.stages.profile import is_cut_into_sessions
 from remat_cli.stages.solve import answer, unsolved
 from remat_cli.stages.splitter import WHOLE_SHARE, Splitter, inside_above
+from remat_cli.stages.tensor_cap import plan_capped
 from remat_cli.stages.write import write_within_budget
 
 FREE_PERCENT = 0.5  # a plan of whole ops that costs no more than this is taken as it is
@@ -44,7 +45,7 @@ def plan_model(
     if request.conditions.family is not None:
         return whole if mode == "off" else FamilyPlanner(whole, question, request, work, progress).best()
     if (most := request.splits.max_tensor_bytes) is not None and mode != "off" and inside_above(prepared.graph, most):
-        return Splitter(whole, question, request, work, progress).best()
+        return plan_capped(Splitter(whole, question, request, work, progress), most)
     if mode == "off" or (mode == "auto" and _is_free(whole)):
         return whole
     return Splitter(whole, question, request, work, progress).best()

@@ -71,6 +71,11 @@ class BudgetQuestion:
         return self.problem.memories[0].budget_bytes
 
     @property
+    def asks_for_all(self) -> bool:
+        """Whether the budget is 100 % of what the model needs as it is: then small things of ours come on top."""
+        return self.is_share and self.budget_bytes >= self.baseline.peak
+
+    @property
     def budgets(self) -> dict[str, int]:
         """The budget of each memory, fixed part included."""
         return {memory.name: memory.budget_bytes for memory in self.problem.memories}

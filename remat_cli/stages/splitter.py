@@ -16,7 +16,7 @@ from remat_cli.base.progress import Progress
 from remat_cli.core.floor import working_set_floor
 from remat_cli.core.graph import Graph
 from remat_cli.core.plan import Plan
-from remat_cli.core.problem import make_problem
+from remat_cli.core.problem import Problem, make_problem
 from remat_cli.core.profile import Profile
 from remat_cli.core.simulate import baseline
 from remat_cli.core.solver_run import Status
@@ -47,7 +47,6 @@ AIMS = (1.0, 0.985, 0.95, 0.9, 0.8, 0.65, 0.5)  # shares of the budget to aim at
 RUNGS = 16  # budgets tried for `min`, each a part below the last
 RUNG_SHARES = (0.85, 0.95, 0.985)  # of the last one: ever smaller steps, where a larger one leads nowhere
 RUNG_MARGIN = 3.5  # rungs may cost so many times the allowed overhead by estimate: measured, they often cost less
-MOST_CAPPED = 6  # splits under a cap on tensors that are measured
 MOST_TRIALS, FEW_TRIALS = 4, 2  # splits that are measured, of short and long models
 LONG_NS = 1_000_000_000
 DEAR_PERCENT = 5.0  # a split that costs more is compared with others
@@ -86,13 +85,11 @@ class Splitter:
     def best(self) -> PlannedModel:
         """The better of the whole plan and the best one with splits."""
         self.progress.stage(stages.SPLITTING)
-        if self.request.splits.max_tensor_bytes is not None:
-            return self._capped(self.request.splits.max_tensor_bytes)
         found = self._or_known(self._least() if self.question.least else self._within(AIMS))
         if found is None:
             return self._without_splits()
         if self.request.splits.mode == "auto" and self.whole.written is not None:
-            return min(self.whole, found, key=self._rank)
+            return min(self.whole, found, key=self.rank)
         return found
 
     def proposed(self) -> tuple[tuple[Region, ...], tuple[RegionFacts, ...], str | None]:
@@ -131,39 +128,7 @@ class Splitter:
         """What the budget leaves to activations and workspace."""
         return self.question.problem.memories[0].free_bytes
 
-    def _capped(self, most_bytes: int) -> PlannedModel:
-        """The fastest of a few splits in which no tensor inside is larger than that; none where some stay so large."""
-        best: PlannedModel | None = None
-        left: tuple[LargeTensor, ...] = inside_above(self.whole.prepared.graph, most_bytes)
-        for proposal in islice(self.search.capped(most_bytes, self.free_bytes), MOST_CAPPED):
-            trial = self._measure(proposal, None)
-            found = None if trial is None else self._plan(trial)
-            if trial is None or found is None or found.written is None:
-                continue
-            above = inside_above(trial.prepared.graph, most_bytes)
-            if not above:
-                best = found if best is None else min(best, found, key=self._rank)
-            elif sum(each.size_bytes for each in above) < sum(each.size_bytes for each in left):
-                left = above
-            if best is not None and not self._is_dear(best):
-                break
-        return best or self._above_cap(left, most_bytes)
-
-    def _above_cap(self, left: Sequence[LargeTensor], most_bytes: int) -> PlannedModel:
-        """No plan, and the largest tensor that could not be cut."""
-        run = replace(self.whole.answer.run, status=Status.NOT_FOUND, plan=None)
-        largest = max(left, key=lambda each: each.size_bytes, default=None)
-        text = (
-            None
-            if largest is None
-            else (
-                f"tensor '{largest.name}' of {largest.size_bytes:,} bytes, which op '{largest.op}' makes, is above "
-                f"--max-tensor {most_bytes:,} in every split that was tried"
-            )
-        )
-        return replace(self.whole, answer=replace(self.whole.answer, run=run), written=None, obstacle=text)
-
-    def _rank(self, planned: PlannedModel) -> int:
+    def rank(self, planned: PlannedModel) -> int:
         """Less is better: memory for `min`, time otherwise."""
         assert planned.written is not None
         return planned.written.plan.peak if self.question.least else planned.plan.time_ns
@@ -189,12 +154,12 @@ class Splitter:
         best: PlannedModel | None = None
         end = time.monotonic() + self.request.splits.race_share * self.request.search.limits.seconds
         for aim, trial in islice(self._trials(aims), self._most_trials):
-            found = None if trial is None else self._plan(trial)
+            found = None if trial is None else self.plan(trial)
             if found is not None and found.written is not None:
                 lower = tuple(other for other in AIMS if other < aim)[1:]
                 found = replace(found, tighter=partial(self._within, lower))
-                best = found if best is None else min(best, found, key=self._rank)
-            if best is not None and (not self._is_dear(best) or time.monotonic() > end):
+                best = found if best is None else min(best, found, key=self.rank)
+            if best is not None and (not self.is_dear(best) or time.monotonic() > end):
                 break
         return best
 
@@ -202,10 +167,10 @@ class Splitter:
         """The plan, or a better one that another budget led to in an earlier compile of the model."""
         for known in islice(self._better_known(found), MOST_KNOWN):
             proposal = next((found for found in self._propose(known.target_bytes) if found.form == known.form), None)
-            trial = self._measure(proposal, None) if proposal is not None and proposal.regions else None
-            other = None if trial is None else self._plan(trial)
+            trial = self.measure(proposal, None) if proposal is not None and proposal.regions else None
+            other = None if trial is None else self.plan(trial)
             if other is not None and other.written is not None and (not self.question.least or self._is_allowed(other)):
-                return other if found is None else min(found, other, key=self._rank)
+                return other if found is None else min(found, other, key=self.rank)
         return found
 
     def _better_known(self, found: PlannedModel | None) -> Iterator[KnownSplit]:
@@ -216,14 +181,14 @@ class Splitter:
             time_ns = split.relative_time * baseline.time_ns
             fits = time_ns <= baseline.time_ns + self._allowed_ns if least else split.budget_bytes <= self._budget_bytes
             rank = split.budget_bytes if least else time_ns
-            if fits and (found is None or rank < self._rank(found) * (1 - LEAST_GAIN)):
+            if fits and (found is None or rank < self.rank(found) * (1 - LEAST_GAIN)):
                 yield split
 
     @property
     def _budget_bytes(self) -> int:
         return self.question.problem.memories[0].budget_bytes
 
-    def _is_dear(self, found: PlannedModel) -> bool:
+    def is_dear(self, found: PlannedModel) -> bool:
         """Whether a plan costs so much that another split may well be better."""
         return found.plan.time_ns > self.question.baseline.time_ns * (1 + DEAR_PERCENT / 100)
 
@@ -234,7 +199,7 @@ class Splitter:
             for proposal in self._propose(int(self.free_bytes * aim)):
                 if proposal.regions and proposal.key not in tried:
                     tried.add(proposal.key)
-                    yield aim, self._measure(proposal, aim)
+                    yield aim, self.measure(proposal, aim)
 
     def _propose(self, free_bytes: int) -> tuple[SplitProposal, ...]:
         return () if self.progress.should_stop() else self.search.propose(free_bytes)
@@ -252,7 +217,7 @@ class Splitter:
                 break
             near = (i for i, proposal in enumerate(ladder) if error * proposal.added_ns <= self._allowed_ns)
             probe = min(high, max(low, max(near, default=low)))
-            trial = self._measure(ladder[probe], None)
+            trial = self.measure(ladder[probe], None)
             if trial is not None and trial.least_ns <= self.question.baseline.time_ns + self._allowed_ns:
                 fits.append(trial)
                 low = probe + 1
@@ -260,7 +225,7 @@ class Splitter:
                 high = probe - 1
             if trial is not None:
                 error = max(0, trial.least_ns - self.question.baseline.time_ns) / max(1, ladder[probe].added_ns)
-        plans = (self._plan(trial) for trial in reversed(fits))
+        plans = (self.plan(trial) for trial in reversed(fits))
         fit = (plan for plan in plans if plan is not None and plan.written is not None)
         return next((plan for plan in fit if self._is_allowed(plan)), None)
 
@@ -296,7 +261,7 @@ class Splitter:
                 target = min(target, proposal.peak_bytes)
                 yield proposal
 
-    def _measure(self, proposal: SplitProposal, aim: float | None) -> SplitTrial | None:
+    def measure(self, proposal: SplitProposal, aim: float | None) -> SplitTrial | None:
         """Build and measure a split; None where it cannot be used."""
         if self.progress.should_stop():
             return None
@@ -306,10 +271,16 @@ class Splitter:
         proposal, prepared = built
         return SplitTrial(proposal, prepared, profile_split(prepared, self.whole, self.progress))
 
-    def _plan(self, trial: SplitTrial) -> PlannedModel | None:
+    def problem_of(self, trial: SplitTrial) -> Problem:
+        """A split model's own problem, within the budget of the whole one; constants of tiles come on top of 100 %."""
+        grown_bytes = trial.profile.fixed_bytes - self.whole.profile.fixed_bytes
+        more = max(0, grown_bytes) if self.question.asks_for_all else 0
+        return make_problem(trial.prepared.graph, trial.profile, self._budget_bytes + more)
+
+    def plan(self, trial: SplitTrial) -> PlannedModel | None:
         """Plan and write a split like any model; None where one of its ops alone is beyond the budget."""
-        problem = make_problem(trial.prepared.graph, trial.profile, self.question.problem.memories[0].budget_bytes)
-        if working_set_floor(problem).bytes[0] > self.question.budget_bytes:
+        problem = self.problem_of(trial)
+        if working_set_floor(problem).bytes[0] > problem.memories[0].budget_bytes:
             return None
         names = tuple(op.name for op in trial.prepared.graph.ops)
         asked = replace(self.question, problem=problem, names=names)

@@ -35,7 +35,7 @@ from remat_cli.stages.corrections import step_signatures, with_corrections
 from remat_cli.stages.fit import excess_bytes, fit
 from remat_cli.stages.planned import PlannedModel, WrittenModel
 from remat_cli.stages.prepare import Prepared, free_names, written_interface
-from remat_cli.stages.solve import BudgetAnswer, BudgetQuestion, Search, answer_again, tidied
+from remat_cli.stages.solve import BudgetAnswer, Search, answer_again, tidied
 from remat_cli.stages.steady import Formed, Inside, best_form, forecast, inside, kept_by_default, may_gain
 
 FORM_TIME_SHARE = 1.001  # of the time of a plan: what room for the form's few bytes may cost
@@ -60,17 +60,12 @@ def write_within_budget(planned: PlannedModel, search: Search, progress: Progres
         plain_answer, plain = build(first, planned.prepared.without_form())
         if not _excess_bytes(plain_answer, plain):
             answer, written = plain_answer, plain
-    if written is None and first.plan is not None and _asks_for_all(first.question):
+    if written is None and first.plan is not None and first.question.asks_for_all:
         answer, written = build(first)
     may_grow = answer.question.least or answer.question.is_share
     if written is not None and may_grow and written.least_budget_bytes > answer.question.budget_bytes:
         return with_budget(replace(planned, answer=answer, written=written), written.least_budget_bytes)
     return replace(planned, answer=answer if written is not None else tidied(answer), written=written)
-
-
-def _asks_for_all(question: BudgetQuestion) -> bool:
-    """Whether the budget is 100 % of what the model needs as it is: then it is a plan, however little a gate holds."""
-    return question.is_share and question.budget_bytes >= question.baseline.peak
 
 
 def _costs_more(answer: BudgetAnswer, first: BudgetAnswer) -> bool:

@@ -6,7 +6,10 @@ import json
 import math
 from pathlib import Path
 
+import numpy as np
+import onnx
 import pytest
+from onnx import TensorProto, helper, numpy_helper
 
 from remat_cli.cli import main
 from remat_cli.core.plan_reader import read_plan
@@ -63,3 +66,40 @@ def test_caps_that_make_no_sense(capsys, tmp_path, given):
     words = ["compile", str(SAMPLES / "chain.onnx"), "-o", str(tmp_path / "o.onnx"), f"--max-tensor={given}", "-q"]
     assert main(words) == 2
     assert capsys.readouterr().err.count("\n") == 1
+
+
+def attention_under_a_large_output(path):
+    """A model whose largest moment is an output that no split makes smaller, and in it scores that can be cut."""
+    words = np.random.default_rng(3).normal(size=(64, 4096)).astype(np.float32)
+    nodes = [
+        helper.make_node("MatMul", ["q", "k"], ["scores"], "scores_op"),
+        helper.make_node("Softmax", ["scores"], ["weights"], "weights_op"),
+        helper.make_node("MatMul", ["weights", "v"], ["read"], "read_op"),
+        helper.make_node("MatMul", ["read", "words"], ["logits"], "logits_op"),
+    ]
+    shapes = {"q": [1, 4, 256, 64], "k": [1, 4, 64, 256], "v": [1, 4, 256, 64]}
+    inputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in shapes.items()]
+    output = helper.make_tensor_value_info("logits", TensorProto.FLOAT, [1, 4, 256, 4096])
+    graph = helper.make_graph(nodes, "g", inputs, [output], [numpy_helper.from_array(words, "words")])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+
+
+def test_constants_of_tiles_come_on_top_of_all_memory(capsys, tmp_path):
+    path = tmp_path / "model.onnx"
+    attention_under_a_large_output(path)
+    code, report, plan = compiled(capsys, tmp_path, path.with_suffix(""), "--max-tensor", "512KiB")
+    assert code == 0
+    assert report["verification"]["outputs_identical"]
+    assert max(inside(plan)) <= 512 * 1024
+
+
+def test_a_budget_that_is_too_small_for_tiles_is_named(capsys, tmp_path):
+    path = tmp_path / "model.onnx"
+    attention_under_a_large_output(path)
+    budget = 4 * 256 * 4096 * 4 + 64 * 4096 * 4 + 4 * 256 * 64 * 4 * 4 + 8
+    words = ("--max-tensor", "512KiB", "--budget", f"{budget}B", "--budget-scope", "live")
+    code, report, plan = compiled(capsys, tmp_path, path.with_suffix(""), *words)
+    assert code == 4
+    assert not plan.exists()
+    assert "inside, the model needs at least" in report["split_obstacle"]
+    assert report["split_obstacle"].endswith(f"--budget is {budget:,}: raise one of them")
