@@ -18,6 +18,7 @@ from remat_cli.splitting.demands import UncutOp, band_works
 from remat_cli.splitting.estimate import Estimate, estimate, piece_bytes
 from remat_cli.splitting.recast import Copied, Recast, layouts_apart, with_copies
 from remat_cli.splitting.recast_norms import norms_apart
+from remat_cli.splitting.recast_resize import resizes_apart
 from remat_cli.splitting.schedule import in_order
 from remat_cli.splitting.search import TILE_COUNTS, SplitLimits
 from remat_cli.splitting.steps import CutStep, FillStep, JoinStep, Step, results_of
@@ -251,7 +252,8 @@ class BandSearch:
         """The model in the ops that suit bands of tensors from some size on."""
         if least_bytes not in self.casts:
             plain = Recast(self.view, self.order, tuple(self.costs), {}, {})
-            found = layouts_apart(norms_apart(plain, least_bytes, self.forbidden), least_bytes)
+            apart = resizes_apart(norms_apart(plain, least_bytes, self.forbidden), least_bytes, self.forbidden)
+            found = layouts_apart(apart, least_bytes)
             same = (cast for cast in self.casts.values() if cast.origin == found.origin)
             self.casts[least_bytes] = next(same, found)
         return self.casts[least_bytes]

@@ -8,6 +8,7 @@ from remat_cli.splitting.band_search import BandCandidate
 from remat_cli.splitting.estimate import held_at_peak
 from remat_cli.splitting.op_view import Slab
 from remat_cli.splitting.recast_norms import can_be_apart
+from remat_cli.splitting.recast_resize import bilinear
 from remat_cli.splitting.steps import op_of, results_of
 from remat_cli.splitting.timeline import TensorTimeline, owner_of
 from remat_cli.splitting.view import ModelView
@@ -47,7 +48,7 @@ def explain(
 
 def is_cuttable(view: ModelView, op: int) -> bool:
     """Whether there is an axis along which the op can be cut, or it can be written in ops that can."""
-    if can_be_apart(view, op):
+    if can_be_apart(view, op) or bilinear(view, op) is not None:
         return True
     shapes = [shape for shape in view.ops[op].outputs if shape is not None]
     shape = shapes[0] if shapes else ()

@@ -12,6 +12,7 @@ from remat_cli.splitting import rules_matrix as matrix
 from remat_cli.splitting import rules_pointwise as pointwise
 from remat_cli.splitting import rules_quantised as quantised
 from remat_cli.splitting import rules_recurrent as recurrent
+from remat_cli.splitting import rules_resize as resize
 from remat_cli.splitting import rules_sampled as sampled
 from remat_cli.splitting import rules_shape as shape
 from remat_cli.splitting import rules_window as window
@@ -52,7 +53,7 @@ _ROWS: Mapping[Rule, Mapping[str, str]] = {
     channel.channel_normalisation: {ONNX: "InstanceNormalization"},
     channel.batch_normalisation: {ONNX: "BatchNormalization"},
     channel.mean_variance: {ONNX: "MeanVarianceNormalization"},
-    window.resizing: {ONNX: "Resize Upsample", NCHWC: "Upsample"},
+    resize.resizing: {ONNX: "Resize Upsample", NCHWC: "Upsample"},
     shape.padding: {ONNX: "Pad"},
     shape.concatenation: {ONNX: "Concat"},
     shape.split: {ONNX: "Split"},

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from math import lcm, prod
 
 import numpy as np
+import numpy.typing as npt
 
 from remat_cli.splitting.op_view import OpView, Shape, Slab, Sliced, of_first
 
@@ -80,12 +81,25 @@ def expansion(op: OpView, slab: Slab) -> Sliced | None:
 
 
 def gather(op: OpView, slab: Slab) -> Sliced | None:
-    """Gather: along other axes the data is cut, along those of the indices the indices are."""
+    """Gather: along other axes the data is cut, along those of the indices the indices are.
+
+    Where positions are known and rise, as those of a Resize do, a slab of them reads a slab of the data.
+    """
     axis, indices = op.integer("axis", 0) % len(op.input_shape(0)), len(op.input_shape(1))
     if axis <= slab.axis < axis + indices:
+        places = op.constant(1) if indices == 1 and not op.weights[0] else None
+        if places is not None and _rises(places):
+            own = places[slab.start : slab.stop]
+            need = Slab(axis, int(own[0]), int(own[-1]) + 1)
+            return Sliced((need, None), slab, constants={1: (own.astype(np.int64) - need.start).astype(own.dtype)})
         return Sliced((None, Slab(slab.axis - axis, slab.start, slab.stop)), slab)
     source = slab.axis if slab.axis < axis else slab.axis - indices + 1
     return Sliced((Slab(source, slab.start, slab.stop), None), slab)
+
+
+def _rises(places: npt.NDArray[np.generic]) -> bool:
+    known = places.astype(np.int64)
+    return known.size > 0 and known[0] >= 0 and bool(np.all(np.diff(known) >= 0))
 
 
 def gather_elements(op: OpView, slab: Slab) -> Sliced | None:

@@ -8,9 +8,12 @@ import numpy as np
 import pytest
 
 from remat_cli.core.profile import OpCost
+from remat_cli.onnx_io.op_facts import NCHWC
 from remat_cli.splitting.again import copies_at_peak
+from remat_cli.splitting.op_view import Slab
 from remat_cli.splitting.recast import Copied, Recast, layouts_apart, with_copies
 from remat_cli.splitting.recast_norms import norms_apart
+from remat_cli.splitting.recast_resize import resizes_apart
 from remat_cli.splitting.steps import Piece, WholeStep
 from tests.splitting.random_models import Sketch
 from tests.splitting.split_case import Case, check_same, make_case
@@ -184,3 +187,68 @@ def test_what_only_a_view_of_is_read_later_is_made_again():
     ops = case.view.graph.ops
     assert [ops[op].op_type for op in copied.ops] == ["Tile", "Reshape"]
     assert [ops[op].op_type for op in copied.readers] == ["Mul"]
+
+
+def resized(coordinates: str, sizes: tuple[int, int, int, int], by_sizes: bool = True, channels: int = 8) -> Case:
+    """A convolution, a bilinear Resize of its result, and another convolution."""
+    high, wide, to_high, to_wide = sizes
+    sketch = Sketch(np.random.default_rng(to_high))
+    value = sketch.input("x", [1, 3, high, wide])
+    weight = sketch.weight(channels, 3, 3, 3, scale=0.3)
+    value = sketch.add("Conv", [value, weight], [1, channels, high, wide], kernel_shape=[3, 3], pads=[1, 1, 1, 1])
+    shape = [1, channels, to_high, to_wide]
+    factors = np.array([1, 1, to_high / high, to_wide / wide], np.float32)
+    told = sketch.constant(np.array(shape, np.int64) if by_sizes else factors)
+    reads = [value, "", "", told] if by_sizes else [value, "", told]
+    value = sketch.add("Resize", reads, shape, mode="linear", coordinate_transformation_mode=coordinates)
+    weight = sketch.weight(4, channels, 3, 3, scale=0.1)
+    value = sketch.add("Conv", [value, weight], [1, 4, to_high, to_wide], kernel_shape=[3, 3], pads=[1, 1, 1, 1])
+    return make_case(sketch.sample([sketch.add("GlobalAveragePool", [value], [1, 4, 1, 1])]))
+
+
+WAYS = ("align_corners", "half_pixel", "pytorch_half_pixel", "asymmetric")
+
+
+@pytest.mark.parametrize("coordinates", WAYS)
+@pytest.mark.parametrize("sizes", [(19, 19, 37, 37), (30, 40, 17, 21), (17, 12, 18, 30), (9, 7, 28, 7)])
+@pytest.mark.parametrize("by_sizes", [True, False])
+def test_a_resize_taken_apart_has_the_same_bits(coordinates, sizes, by_sizes):
+    case = resized(coordinates, sizes, by_sizes)
+    apart = resizes_apart(as_it_is(case), 1, NOTHING)
+    assert kinds_of(apart).count("Resize") == 0
+    check_same(case, apart.view.model, (coordinates, sizes, by_sizes))
+
+
+@pytest.mark.parametrize("coordinates", ["align_corners", "half_pixel", "asymmetric"])
+@pytest.mark.parametrize("factors", [(2, 2), (3, 3), (3, 1), (4, 3)])
+def test_a_blocked_resize_taken_apart_has_the_same_bits(coordinates, factors):
+    high, wide = 19, 23
+    case = resized(coordinates, (high, wide, high * factors[0], wide * factors[1]), by_sizes=False, channels=16)
+    if not any(op.domain == NCHWC and op.op_type == "Upsample" for op in case.view.graph.ops):
+        pytest.skip("this processor has no blocked layout")
+    is_cut = case.view.slice(
+        next(n for n, op in enumerate(case.view.graph.ops) if op.op_type == "Upsample"), Slab(2, 0, high)
+    )
+    apart = resizes_apart(as_it_is(case), 1, NOTHING)
+    assert kinds_of(apart).count("Upsample") == bool(is_cut)
+    check_same(case, apart.view.model, (coordinates, factors))
+
+
+def test_a_resize_that_can_be_cut_is_small_or_forbidden_stays():
+    case = resized("half_pixel", (8, 8, 16, 16))
+    assert resizes_apart(as_it_is(case), 1, NOTHING) == as_it_is(case)
+    case = resized("align_corners", (8, 8, 17, 17))
+    name = next(op.name for op in case.view.graph.ops if op.op_type == "Resize")
+    assert resizes_apart(as_it_is(case), 1, frozenset({name})) == as_it_is(case)
+    assert resizes_apart(as_it_is(case), 1 << 30, NOTHING) == as_it_is(case)
+
+
+@pytest.mark.parametrize("coordinates", WAYS)
+@pytest.mark.parametrize("sizes", [(48, 48, 112, 112), (48, 40, 144, 120)])
+def test_a_model_with_a_resize_by_any_factor_goes_in_bands(coordinates, sizes):
+    case = resized(coordinates, sizes, channels=16)
+    peak = max(case.timeline.memory_bytes)
+    found = search(case, may_fill=case.may_fill).propose(peak * 60 // 100, time.monotonic() + 60)
+    assert found is not None
+    assert found.cost.peak_bytes <= peak * 60 // 100
+    check(case, found)
