@@ -11,19 +11,16 @@ import msgspec
 from remat_cli.core.floor import working_set_floor
 from remat_cli.core.problem import Problem
 from remat_cli.core.simulate import baseline
-from remat_cli.solvers import make_solver, run_solver
+from remat_cli.solvers import make_solver, must_search, run_solver
 from remat_cli.solvers._paging.autocapper import autocapper
-from remat_cli.solvers._paging.chain_plan import ChainPlan
-from remat_cli.solvers._paging.chain_proposals import baseline_order, chain_proposals, no_chain
-from remat_cli.solvers._paging.paged_chain import PagedChain
+from remat_cli.solvers._paging.chain_proposals import CHAIN_KERNELS, baseline_order, chain_proposals, no_chain
 from remat_cli.solvers._paging.pager import CLOSER, PagingProposal, page_best
-from remat_cli.solvers._paging.pofo_schedule import MORE, SLOTS, pofo_schedule
+from remat_cli.solvers._paging.pofo_schedule import pofo_schedule
 from remat_cli.solvers._paging.question import PagingFound, PagingQuestion
 from remat_cli.solvers.base import Limits
+from remat_cli.solvers.least_budget import KERNELS
 
 RECOMPUTE_SHARE = 0.5  # of the time, for plans that recompute
-POFO_WORK_PER_SECOND = 5e7  # entries of its tables, times stages: a slow core
-LEAST_SLOTS = 10
 PARTS = 4  # budgets between the given one and what keeping everything takes
 
 
@@ -38,6 +35,12 @@ class BestPager(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def supports(self, problem: Problem) -> str | None:
         """None, or why not."""
         return "it plans for one device" if len(problem.devices) > 1 else None
+
+    def kernels(self, problem: Problem) -> tuple[str, ...]:
+        """POFO's, where the model is a chain, and those of plans that recompute."""
+        if not must_search(problem):
+            return ()
+        return (*CHAIN_KERNELS, *KERNELS) if no_chain(problem) is None else KERNELS
 
     def page(self, question: PagingQuestion, limits: Limits) -> PagingFound:
         """The best of what each kind of proposal comes to in its part of the time."""
@@ -61,14 +64,8 @@ def _on_chains(question: PagingQuestion, limits: Limits) -> Iterator[PagingPropo
     if no_chain(question.problem) is None:
         early = replace(limits, seconds=limits.seconds_left / 2, started=time.monotonic())
         over = partial(_is_over, early)
-        yield from chain_proposals("pofo", question, early, partial(_pofo_in_time, limits=early))
+        yield from chain_proposals("pofo", question, early, partial(pofo_schedule, limits=early))
         yield from chain_proposals("autocapper", question, early, partial(autocapper, is_over=over))
-
-
-def _pofo_in_time(chain: PagedChain, limits: Limits) -> ChainPlan | None:
-    """POFO in as many slots as its tables, which nothing can interrupt, are filled for in time."""
-    slots = round((limits.seconds_left * POFO_WORK_PER_SECOND / chain.stages**2) ** (1 / 3)) - MORE
-    return pofo_schedule(chain, max(LEAST_SLOTS, min(SLOTS, slots)), partial(_is_over, limits))
 
 
 def _is_over(limits: Limits) -> bool:

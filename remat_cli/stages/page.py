@@ -23,7 +23,7 @@ from remat_cli.stages.planned import PlannedModel
 from remat_cli.stages.platform import Platform
 from remat_cli.stages.prepare import Prepared
 from remat_cli.stages.resident import needed_bytes
-from remat_cli.stages.solve import BudgetAnswer, BudgetQuestion, Search, answer, refusal
+from remat_cli.stages.solve import BudgetAnswer, BudgetQuestion, Search, answer, prepare_kernels, refusal
 from remat_cli.stages.write import as_asked, write_within_budget
 
 AUTO = "auto"
@@ -109,7 +109,6 @@ def _recomputed(
 def _paged(
     prepared: Prepared, platform: Platform, question: BudgetQuestion, search: Search, progress: Progress
 ) -> PlannedModel:
-    progress.stage(stages.SOLVING)
     pager, spill = search.pager, platform.spill
     assert pager is not None
     assert spill is not None
@@ -117,6 +116,8 @@ def _paged(
     if spill.memory == DISK:
         weights = hosted_weights(platform, prepared.reference, prepared.conditions, progress)
     uncounted = _weight_bytes(platform, weights) + sum(platform.session_bytes.values())
+    prepare_kernels(pager, question.problem, progress)
+    progress.stage(stages.SOLVING)
     begin = time.monotonic()
     limits = replace(search.limits, should_stop=progress.should_stop, started=begin)
     sizes = own_sizes(platform.graph, question.problem)

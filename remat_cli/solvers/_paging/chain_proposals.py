@@ -14,6 +14,7 @@ from remat_cli.solvers._paging.question import PagingQuestion
 from remat_cli.solvers._sharing import condense
 from remat_cli.solvers.base import Limits
 
+CHAIN_KERNELS = ("_paging.pofo_warmup",)  # what is compiled for plans on chains
 PlanChain = Callable[[PagedChain], ChainPlan | None]
 
 
