@@ -63,7 +63,8 @@ class PageRange:
 
         With its first use a large page comes as a whole, and with it free pages beside what is taken.
         """
-        first, last = begin // HUGE_BYTES * HUGE_BYTES, -(-(begin + size) // HUGE_BYTES) * HUGE_BYTES
+        large = HUGE_BYTES if len(self.pages) >= HUGE_BYTES else 1
+        first, last = begin // large * large, -(-(begin + size) // large) * large
         warm, free = 0, []
         for piece in self.free:
             for part in _cut(piece, (first, begin, begin + size, last)):
@@ -82,46 +83,16 @@ class PageRange:
         """Addresses are free again; their pages stay."""
         self._put(FreePages(begin, size, now))
 
-    def cool(self, piece: FreePages, size: int) -> None:
-        """Give the last bytes of a free piece back to the system."""
-        self.free.remove(piece)
-        if size < piece.size:
-            self.free.append(replace(piece, size=piece.size - size))
+    def cool(self, begin: int, size: int) -> None:
+        """Give free pages back to the system."""
+        parts = (part for piece in self.free for part in _cut(piece, (begin, begin + size)))
+        cooled = (replace(part, warm=None) if begin <= part.begin < begin + size else part for part in parts)
+        self.free[:] = _joined(list(cooled))
         if hasattr(mmap, "MADV_DONTNEED"):
-            self.pages.madvise(mmap.MADV_DONTNEED, piece.end - size, size)
-        self._put(FreePages(piece.end - size, size))
+            self.pages.madvise(mmap.MADV_DONTNEED, begin, size)
 
     def _put(self, given: FreePages) -> None:
         self.free[:] = _joined(sorted((*self.free, given), key=lambda piece: piece.begin))
-
-
-@dataclass(frozen=True)
-class Life:
-    """A buffer's bytes, and when it was taken and given, in the order of things."""
-
-    size: int
-    begin: int
-    end: int
-
-
-def shortest_places(lives: Sequence[Life]) -> list[int]:
-    """A place for each buffer, none of which meet while they live, so that the range is about as short as can be.
-
-    The largest first, each at the lowest place that is free all its life.
-    """
-    places = [0] * len(lives)
-    placed: list[int] = []
-    for number in sorted(range(len(lives)), key=lambda each: (-lives[each].size, lives[each].begin)):
-        life = lives[number]
-        others = [o for o in placed if lives[o].begin < life.end and life.begin < lives[o].end]
-        place = 0
-        for other in sorted(others, key=lambda each: places[each]):
-            if place + life.size <= places[other]:
-                break
-            place = max(place, places[other] + lives[other].size)
-        places[number] = place
-        placed.append(number)
-    return places
 
 
 def addresses(size: int) -> mmap.mmap:

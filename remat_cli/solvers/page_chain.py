@@ -1,7 +1,5 @@
 """Plans on chains of blocks that recompute and page: POFO, and what its source compares it with."""
 
-import time
-from dataclasses import replace
 from functools import partial
 from typing import Annotated, ClassVar
 
@@ -10,7 +8,7 @@ import msgspec
 from remat_cli.core.problem import Problem
 from remat_cli.solvers._paging.autocapper import BUDGETS, autocapper
 from remat_cli.solvers._paging.chain_plan import ChainPlan
-from remat_cli.solvers._paging.chain_proposals import CHAIN_KERNELS, PlanChain, chain_proposals, no_chain
+from remat_cli.solvers._paging.chain_proposals import CHAIN_KERNELS, PlanChain, chain_proposals, halved, no_chain
 from remat_cli.solvers._paging.opportunist import opportunist
 from remat_cli.solvers._paging.paged_chain import PagedChain
 from remat_cli.solvers._paging.pager import CLOSER, page_best
@@ -41,7 +39,7 @@ class PofoPager(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def page(self, question: PagingQuestion, limits: Limits) -> PagingFound:
         """POFO's plan on blocks, spelled out and paged."""
-        return _page(self.name, question, limits, partial(pofo_schedule, slots=self.slots, limits=_half(limits)))
+        return _page(self.name, question, limits, partial(pofo_schedule, slots=self.slots, limits=halved(limits)))
 
     def kernels(self, problem: Problem) -> tuple[str, ...]:
         """Those that fill its tables."""
@@ -95,11 +93,6 @@ class OpportunistPager(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def kernels(self, problem: Problem) -> tuple[str, ...]:
         """Those of its tables."""
         return CHAIN_KERNELS
-
-
-def _half(limits: Limits) -> Limits:
-    """Limits for a plan on the chain: what is left is for paging its ops closely."""
-    return replace(limits, seconds=limits.seconds_left / 2, started=time.monotonic())
 
 
 def _opportunist(chain: PagedChain) -> ChainPlan | None:

@@ -20,7 +20,7 @@ from remat_cli.solvers._paging.comm import comm, comm_simple_gap
 from remat_cli.solvers._paging.paged_chain import PagedChain
 from remat_cli.solvers._paging.pofo import PofoPlan, PofoRecurrences, pofo, pofo_plans, remat_only
 from remat_cli.solvers._paging.pofo_kernels import NEVER
-from remat_cli.solvers._paging.pofo_schedule import EXACT_STAGES, FEW_SLOTS, affordable_slots, pofo_schedule, recomputed
+from remat_cli.solvers._paging.pofo_schedule import EXACT_STAGES, affordable_slots, pofo_schedule, recomputed
 from remat_cli.solvers._paging.two_phases import two_phases
 from remat_cli.solvers._warmup import load_kernels
 from remat_cli.solvers.base import Limits
@@ -237,6 +237,6 @@ def test_slots_are_as_many_as_there_is_time_for():
     alone = recomputed(chain)
     assert found is not None
     assert alone is None or found.run.makespan <= alone.run.makespan
-    assert affordable_slots(1.0, 1.0) == FEW_SLOTS
-    assert affordable_slots(1.0, 0.1) < FEW_SLOTS
-    assert FEW_SLOTS < affordable_slots(1.0, 4.0) < affordable_slots(0.5, 4.0) < affordable_slots(0.0, 4.0)
+    assert affordable_slots(10, 1.0, 1.0) == 10
+    assert affordable_slots(10, 1.0, 0.1) < 10
+    assert 10 < affordable_slots(10, 1.0, 4.0) < affordable_slots(10, 0.5, 4.0) < affordable_slots(10, 0.0, 4.0)

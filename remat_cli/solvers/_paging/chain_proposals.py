@@ -1,6 +1,8 @@
 """Plans on the chain of blocks that `rotor` sees, as schedules of ops to be paged."""
 
+import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 from remat_cli.core.plan import Schedule
 from remat_cli.core.problem import Problem
@@ -41,6 +43,11 @@ def chain_proposals(
     ops = spell_out(blocks, (*plan.forward, *plan.backward))
     spelled = cleaned(condensed.problem, ops, limits.order)
     yield PagingProposal(source, condensed.expand(spelled, judge=limits.judge))
+
+
+def halved(limits: Limits) -> Limits:
+    """Limits for a plan on the chain: what is left is for paging its ops closely."""
+    return replace(limits, seconds=limits.seconds_left / 2, started=time.monotonic())
 
 
 def baseline_order(problem: Problem) -> Schedule:

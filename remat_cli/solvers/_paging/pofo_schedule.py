@@ -39,20 +39,21 @@ def pofo_schedule(chain: PagedChain, slots: int = SLOTS, limits: Limits | None =
         return None if plan is None else realised(chain, plan.forward, plan.backward, plan.paged)
     is_over = _never if limits is None else lambda: limits.is_over
     search = _Search(chain, is_over, recomputed(chain, is_over))
-    if limits is None or slots <= FEW_SLOTS:
-        search.try_slots(slots)
-        return search.best
-    spent = search.try_slots(FEW_SLOTS)
-    most = affordable_slots(spent, FILL_SHARE * limits.seconds_left)
-    if most > FEW_SLOTS:
-        search.try_slots(min(slots, most))
+    tried = slots if limits is None else min(slots, FEW_SLOTS)
+    spent = search.try_slots(tried)
+    while limits is not None and tried < slots and not limits.is_over:
+        most = affordable_slots(tried, spent, FILL_SHARE * limits.seconds_left)
+        if most <= tried:
+            break
+        tried = min(slots, most)
+        spent = search.try_slots(tried)
     return search.best
 
 
-def affordable_slots(spent_seconds: float, seconds: float) -> int:
-    """Slots that tables can be filled for in that time, where `FEW_SLOTS` took so long: work grows with the cube."""
+def affordable_slots(tried: int, spent_seconds: float, seconds: float) -> int:
+    """Slots that tables can be filled for in that time, where so many took so long: work grows with the cube."""
     growth = (seconds / max(1e-3, spent_seconds)) ** (1 / 3)
-    return int(growth * (FEW_SLOTS + MORE + 1)) - MORE - 1
+    return int(growth * (tried + MORE + 1)) - MORE - 1
 
 
 @dataclass
