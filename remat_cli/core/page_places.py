@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 from remat_cli.core.pages import PAGE_BYTES, whole_pages
 
 UNITS = 1024  # that what is held at once is counted in, when places are compared
-WORK = 2 * 10**7  # pairs of lives that are looked at in all, when places are searched for
-MOST_TRIES = 600
+WORK = 8 * 10**6  # pairs of lives that are looked at in all, when an order is searched for
+MOST_TRIES = 400
 REACH = 30  # by how many ranks a life moves in one try
 Booleans = NDArray[np.bool_]
 

@@ -24,7 +24,7 @@ from remat_cli.core.pages import whole_pages
 from remat_cli.core.program import PagePlace
 from remat_cli.runtime._ort import Array
 from remat_cli.runtime.page_forecast import NOTHING_TAKEN, PageForecast
-from remat_cli.runtime.page_ranges import PageRange, addresses
+from remat_cli.runtime.page_ranges import PageRange, Span, addresses, joined_spans
 
 LEAST_RANGE_BYTES = 64 * 2**20  # of addresses, which are plenty
 RANGE_FACTOR = 2  # a range is so many times longer than the value that found no room
@@ -146,13 +146,18 @@ class PageBuffers:
         excess = self.held_bytes + self.kept_bytes - self._most
         if excess <= 0 or not self.kept_bytes:
             return
+        excess = max(excess, self._forecast.grain)
+        going: list[list[Span]] = [[] for _ in self._ranges]
         for *_, number, begin, size in sorted(self._waiting(), reverse=True):
             if excess <= 0:
-                return
+                break
             gone = min(size, whole_pages(excess))
-            self._ranges[number].cool(begin + size - gone, gone)
+            going[number].append((begin + size - gone, begin + size))
             self.kept_bytes -= gone
             excess -= gone
+        for home, spans in zip(self._ranges, going, strict=True):
+            if spans:
+                home.cool(joined_spans(spans))
 
     def _waiting(self) -> Iterator[tuple[int, int, int, int, int]]:
         """Free pages that are there: when they are taken, how long they wait, their range, first address and bytes."""

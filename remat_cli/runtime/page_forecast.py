@@ -6,28 +6,38 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from remat_cli.runtime.page_ranges import FreePages
+from remat_cli.runtime.page_ranges import FreePages, Span
 
 NEVER = 2**62
-Span = tuple[int, int]
-"""First address, and the first that is not in it."""
+GRAINS = 64  # of a range
 
 
 @dataclass(frozen=True)
 class PageForecast:
-    """The addresses of each buffer, in the order in which a run takes them; runs follow each other."""
+    """The addresses of each buffer, in the order in which a run takes them; runs follow each other.
+
+    Stretches of addresses that are looked at together are no shorter than a `grain`, a small part of all: what goes
+    back to the system in shreds takes longer than it saves.
+    """
 
     spans: Sequence[Span]
+    grain: int = field(init=False)
     bounds: list[int] = field(init=False)
     turns: list[list[int]] = field(init=False)
 
     def __post_init__(self) -> None:
-        """For each stretch of addresses that all buffers take as a whole: whose turns they are."""
-        bounds = sorted({address for span in self.spans for address in span})
+        """For each stretch of addresses that buffers take as a whole, or nearly so: whose turns they are."""
+        addresses = sorted({address for span in self.spans for address in span})
+        grain = addresses[-1] // GRAINS if addresses else 0
+        bounds: list[int] = []
+        for address in addresses:
+            if not bounds or address - bounds[-1] >= grain:
+                bounds.append(address)
         turns: list[list[int]] = [[] for _ in bounds]
         for turn, (begin, end) in enumerate(self.spans):
-            for place in range(bisect_left(bounds, begin), bisect_left(bounds, end)):
+            for place in range(bisect_right(bounds, begin) - 1, bisect_left(bounds, end)):
                 turns[place].append(turn)
+        object.__setattr__(self, "grain", grain)
         object.__setattr__(self, "bounds", bounds)
         object.__setattr__(self, "turns", turns)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from remat_cli.core.page_places import PageLife, PageRoom, best_order, place_pages
 from remat_cli.core.program import PagePlace
 from remat_cli.runtime.page_buffers import PageBuffer, PageBuffers
-from remat_cli.runtime.page_ranges import PageRange
+from remat_cli.runtime.page_ranges import PageRange, Span
 
 PAGE = 4096
 
@@ -66,7 +67,8 @@ def test_what_is_taken_last_goes_first():
             assert buffer.begin == "abc".index(name) * PAGE
             buffers.give(buffer)
         (only,) = buffers._ranges
-        assert [piece.begin for piece in only.free if piece.warm is not None] == there
+        warm = [piece for piece in only.free if piece.warm is not None]
+        assert [at for piece in warm for at in range(piece.begin, piece.end, PAGE)] == there
 
 
 def random_lives(rng: random.Random) -> tuple[list[PageLife], list[PageRoom]]:
@@ -120,9 +122,9 @@ def _taken(buffers: PageBuffers, name: str, size: int, cooled: list[int]) -> Pag
     """A buffer, and what went back to the system for it."""
     cool = PageRange.cool
 
-    def told(home: PageRange, begin: int, size: int) -> None:
-        cooled.append(size)
-        cool(home, begin, size)
+    def told(home: PageRange, spans: Sequence[Span]) -> None:
+        cooled.extend(end - begin for begin, end in spans)
+        cool(home, spans)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(PageRange, "cool", told)
