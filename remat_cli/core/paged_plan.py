@@ -1,17 +1,19 @@
 """A paged plan as it is kept: judged from its rules alone, so that a file cannot say what does not follow from it."""
 
-from dataclasses import dataclass
+from collections import defaultdict
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from remat_cli.base.errors import InvalidSchedule, ModelError
+from remat_cli.core.page_places import NO_PLACES, PageLife, PagePlaces, PageRoom, best_order, place_pages
 from remat_cli.core.paged_sessions import PagedSessions, SessionCosts, groups_of, paged_sessions
 from remat_cli.core.pages import PAGE_BYTES, whole_pages
 from remat_cli.core.paging import DIRECTIONS, PagedProblem, PagedRun, PagedSchedule, PageTransfer
-from remat_cli.core.paging_judge import follow_paging
+from remat_cli.core.paging_judge import follow_paging, stretches
 from remat_cli.core.paging_rules import PagingRules, rules_of, run_rules
 from remat_cli.core.plan import Plan
 from remat_cli.core.problem import Problem
-from remat_cli.core.spill import Paging, SpillMemory
+from remat_cli.core.spill import DISK, Paging, SpillMemory
 from remat_cli.core.weight_loads import weights_read
 from remat_cli.core.weight_paging import NO_WEIGHTS, WeightPaging
 
@@ -24,6 +26,7 @@ class PagedPlan:
     schedule: PagedSchedule
     run: PagedRun
     paging: Paging
+    places: PagePlaces = NO_PLACES
 
     @property
     def held_bytes(self) -> tuple[int, ...]:
@@ -64,11 +67,27 @@ def paged_plan(
 
 
 def _judged(
-    sessions: PagedSessions, firsts: tuple[int, ...], costs: SessionCosts, memory: SpillMemory, rules: PagingRules
+    sessions: PagedSessions,
+    firsts: tuple[int, ...],
+    costs: SessionCosts,
+    memory: SpillMemory,
+    rules: PagingRules,
+    order: tuple[int, ...] | None = None,
 ) -> PagedPlan:
+    """A plan by its rules; where places are in no order yet, one is searched for."""
+    schedule = run_rules(sessions.problem, rules)
+    run = follow_paging(sessions.problem, schedule)
+    places = NO_PLACES
+    if memory.memory == DISK:
+        lives, rooms = _lives(sessions, schedule), _rooms(sessions, schedule, _peak_bytes(sessions, schedule, run))
+        order = best_order(lives, rooms) if order is None else order
+        if sorted(order) != list(range(len(lives))):
+            raise ModelError("paging.place_order is no order of what the plan has in memory: compile again")
+        places = place_pages(lives, rooms, order)
+        sessions = sessions.with_longer_steps(_fresh_ns(sessions, schedule, places, costs.fresh_page_ns))
+        schedule = run_rules(sessions.problem, rules)
+        run = follow_paging(sessions.problem, schedule)
     problem = sessions.problem
-    schedule = run_rules(problem, rules)
-    run = follow_paging(problem, schedule)
     moves = [rule.move for lane in rules.lanes for rule in lane]
     paging = Paging(
         memory=memory,
@@ -82,8 +101,42 @@ def _judged(
         written_bytes=_moved(problem, moves, "write"),
         read_bytes=_moved(problem, moves, "read"),
         weights=costs.weights if costs.weights.sessions else None,
+        place_order=order or (),
     )
-    return PagedPlan(sessions, schedule, run, paging)
+    return PagedPlan(sessions, schedule, run, paging, places)
+
+
+def _lives(sessions: PagedSessions, schedule: PagedSchedule) -> list[PageLife]:
+    """When values are there outside of sessions; those that are handed over in the end lie apart."""
+    tensors, end = sessions.problem.tensors, len(sessions.steps) - 1
+    outside = len(tensors) - len(sessions.packed)
+    return [
+        PageLife(tensor, whole_pages(tensors[tensor].size_bytes), begin, over, tensors[tensor].uses[-1] == end)
+        for tensor, begin, over in stretches(sessions.problem, schedule)
+        if tensor < outside and tensors[tensor].size_bytes
+    ]
+
+
+def _rooms(sessions: PagedSessions, schedule: PagedSchedule, peak_bytes: int) -> list[PageRoom]:
+    """What values may take while each step runs that is run."""
+    first = sessions.first_action
+    steps = zip(schedule.starts[first:], sessions.inner_bytes[first:], strict=True)
+    return [PageRoom(start, peak_bytes - inner) for start, inner in steps]
+
+
+def _fresh_ns(sessions: PagedSessions, schedule: PagedSchedule, places: PagePlaces, page_ns: int) -> dict[int, int]:
+    """How much longer each step takes, by the pages that come anew with what it makes.
+
+    What is read is not counted: a disk was measured reading into fresh pages.
+    """
+    step_at = {start: step for step, start in enumerate(schedule.starts)}
+    more: dict[int, int] = defaultdict(int)
+    for life, fresh_bytes in zip(places.lives, places.fresh_bytes, strict=True):
+        uses = sessions.problem.tensors[life.tensor].uses
+        step = step_at.get(life.begin, -1)
+        if step >= 0 and step == uses[0]:
+            more[step] += page_ns * (fresh_bytes // PAGE_BYTES)
+    return more
 
 
 def _peak_bytes(sessions: PagedSessions, schedule: PagedSchedule, run: PagedRun) -> int:
@@ -135,7 +188,7 @@ def read_paging(problem: Problem, plan: Plan, paging: Paging, sizes: tuple[int, 
     sessions = paged_sessions(problem, plan, paging.firsts, paging.memory.link, costs)
     _check_rules(sessions.problem, paging.rules)
     try:
-        found = _judged(sessions, paging.firsts, costs, paging.memory, paging.rules)
+        found = _judged(sessions, paging.firsts, costs, paging.memory, paging.rules, paging.place_order)
     except InvalidSchedule as error:
         raise ModelError(f"the plan's paging is not legal: {error}; compile again") from None
     except IndexError:  # a step waits for a transfer that waits for it
@@ -146,7 +199,7 @@ def read_paging(problem: Problem, plan: Plan, paging: Paging, sizes: tuple[int, 
             raise ModelError(f"paging.{what} is {told}, and the judge says {known}: compile again")
     if found.run.peak_bytes > sessions.problem.budget_bytes:
         raise ModelError(f"the plan's paging holds {found.run.peak_bytes} bytes, more than its budget: compile again")
-    return PagedPlan(sessions, found.schedule, found.run, paging)
+    return replace(found, paging=paging)
 
 
 def _check_weights(problem: Problem, plan: Plan, paging: Paging, weights: WeightPaging) -> None:

@@ -4,6 +4,8 @@ A session holds what it is given until it ends, and makes what outlives it as bu
 paged are whole sessions, and the tensors are the values that pass between them.
 """
 
+from __future__ import annotations
+
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Literal
@@ -65,6 +67,20 @@ class PagedSessions(msgspec.Struct, frozen=True):
     def packed(self) -> tuple[PagedTensor, ...]:
         """The copies that sessions pack."""
         return self.problem.tensors[len(self.instances) + len(self.images) :]
+
+    @property
+    def inner_bytes(self) -> tuple[int, ...]:
+        """What each step holds inside its session: workspace, and what it packs of weights."""
+        inner = list(self.problem.workspace_bytes)
+        for tensor in self.packed:
+            for step in tensor.uses:
+                inner[step] += tensor.size_bytes
+        return tuple(inner)
+
+    def with_longer_steps(self, more_ns: dict[int, int]) -> PagedSessions:
+        """The same where some steps take so much longer."""
+        durations = tuple(ns + more_ns.get(step, 0) for step, ns in enumerate(self.problem.durations_ns))
+        return msgspec.structs.replace(self, problem=msgspec.structs.replace(self.problem, durations_ns=durations))
 
     def session_at(self, step: int) -> int:
         """The session of a step; the end comes after the last one."""

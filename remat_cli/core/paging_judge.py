@@ -15,6 +15,9 @@ from remat_cli.core.paging import PagedProblem, PagedRun, PagedSchedule, PageTra
 Held = tuple[int, int, int]
 """Bytes that are held from a tick up to another."""
 
+Stretch = tuple[int, int, int]
+"""A tensor, and the ticks from which and up to which it is there."""
+
 
 def follow_paging(problem: PagedProblem, schedule: PagedSchedule) -> PagedRun:
     """Judge a schedule. A budget is not checked here; compare `peak_bytes` with it.
@@ -26,13 +29,26 @@ def follow_paging(problem: PagedProblem, schedule: PagedSchedule) -> PagedRun:
     ends = _step_ends(problem, schedule)
     _check_link(problem, schedule.transfers)
     last = max(ends, default=0)
-    curve = _curve(_held(problem, schedule, ends, last))
+    curve = _curve(_held(problem, schedule, ends))
     return PagedRun(
         makespan=last,
         peak_bytes=max((held for _, held in curve), default=0),
         stall=last - problem.compute_ticks,
         curve=curve,
     )
+
+
+def stretches(problem: PagedProblem, schedule: PagedSchedule) -> Iterator[Stretch]:
+    """When each tensor of a legal schedule is there, those that may page more than once; never for no time."""
+    ends = _step_ends(problem, schedule)
+    last = max(ends, default=0)
+    moved: dict[int, list[PageTransfer]] = defaultdict(list)
+    for transfer in schedule.transfers:
+        moved[transfer.tensor].append(transfer)
+    for number in range(len(problem.tensors)):
+        for _, begin, end in _held_of(problem, schedule.starts, ends, (number, moved[number], last)):
+            if begin < end:
+                yield number, begin, end
 
 
 def _step_ends(problem: PagedProblem, schedule: PagedSchedule) -> list[int]:
@@ -59,14 +75,11 @@ def _check_link(problem: PagedProblem, transfers: Iterable[PageTransfer]) -> Non
                 raise InvalidSchedule(f"two transfers at once: one starts at {start}, another ends at {end}")
 
 
-def _held(problem: PagedProblem, schedule: PagedSchedule, ends: list[int], last: int) -> Iterator[Held]:
+def _held(problem: PagedProblem, schedule: PagedSchedule, ends: list[int]) -> Iterator[Held]:
     """Every stretch of time in which some bytes are held."""
     yield from zip(problem.workspace_bytes, schedule.starts, ends, strict=True)
-    moved: dict[int, list[PageTransfer]] = defaultdict(list)
-    for transfer in schedule.transfers:
-        moved[transfer.tensor].append(transfer)
-    for tensor in range(len(problem.tensors)):
-        yield from _held_of(problem, schedule.starts, ends, (tensor, moved[tensor], last))
+    sizes = [tensor.size_bytes for tensor in problem.tensors]
+    yield from ((sizes[number], begin, end) for number, begin, end in stretches(problem, schedule))
 
 
 def _held_of(

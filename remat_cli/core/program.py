@@ -145,11 +145,20 @@ class WeightImage(msgspec.Struct, frozen=True):
     size_bytes: int
 
 
+class PagePlace(msgspec.Struct, frozen=True):
+    """Where a value lies in the range of addresses of a run, from when it is made or read until it leaves."""
+
+    value: str
+    begin: int
+    size_bytes: int
+
+
 class Spill(msgspec.Struct, frozen=True):
     """What a run pages, to a file of so many bytes in a folder or to the host; `waits[a]` as in the rules of a plan.
 
     `room_bytes[a]` is what values outside of sessions may take while action a runs, kept buffers included. Both have
     one entry more, for the end. Moves of what is among `images` are reads of weights, from the files of the program.
+    Values take `places` in this order.
     """
 
     folder: str
@@ -160,6 +169,7 @@ class Spill(msgspec.Struct, frozen=True):
     stall_ns: int = 0
     memory: SpillKind = DISK
     images: dict[str, WeightImage] = {}
+    places: tuple[PagePlace, ...] = ()
 
     @property
     def name(self) -> str:

@@ -74,6 +74,8 @@ class Paging(msgspec.Struct, frozen=True, kw_only=True):
 
     Where `weights` page, the steps are one of a nanosecond to begin with, the sessions in order, each that reads such
     weights behind one in which it is opened, and the end; what is read of weights is numbered after other tensors.
+
+    In `place_order` values get their places in memory: numbers of what is there outside of sessions, as it begins.
     """
 
     memory: SpillMemory
@@ -86,6 +88,7 @@ class Paging(msgspec.Struct, frozen=True, kw_only=True):
     file_bytes: int
     written_bytes: int
     read_bytes: int
+    place_order: tuple[int, ...] = ()
     best_from: str = ""
     bound_ns: int = 0
     weights: WeightPaging | None = None

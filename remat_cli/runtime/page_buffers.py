@@ -5,23 +5,26 @@ another one takes, whatever its size; but never are more of them there than the 
 for later counts like what is used. Addresses cost nothing: where free pieces lie apart, a value takes a longer one,
 whose missing pages come with their first use, and as many others go back to the system.
 
-Runs of a plan take about the same buffers in about the same order. So the first run is watched, and from then on each
-buffer has a place for which the range is about as short as what is held at once: nothing goes back, nothing comes anew.
+Runs of a plan take the same buffers in the same order, so each has a place that the plan chose for it, and where pages
+must go, those go first that are taken last.
 """
 
 from __future__ import annotations
 
 import threading
 from collections import Counter
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
 import numpy as np
 
 from remat_cli.core.pages import whole_pages
+from remat_cli.core.program import PagePlace
 from remat_cli.runtime._ort import Array
-from remat_cli.runtime.page_ranges import Life, PageRange, addresses, shortest_places
+from remat_cli.runtime.page_forecast import NOTHING_TAKEN, PageForecast
+from remat_cli.runtime.page_ranges import PageRange, Span, addresses, joined_spans
 
 LEAST_RANGE_BYTES = 64 * 2**20  # of addresses, which are plenty
 RANGE_FACTOR = 2  # a range is so many times longer than the value that found no room
@@ -36,7 +39,6 @@ class PageBuffer:
 
     pages: Any
     size_bytes: int
-    use: Use = ("", 0)
     home: PageRange | None = None
     begin: int = 0
 
@@ -48,27 +50,29 @@ class PageBuffer:
 class PageBuffers:
     """Takes and gives buffers; `held_bytes` are asked for, `kept_bytes` wait to be used again. Threads may share it."""
 
-    def __init__(self) -> None:
-        """Nothing is held yet."""
+    def __init__(self, places: Sequence[PagePlace] = ()) -> None:
+        """Nothing is held yet. A run takes buffers of these names in this order; others find places by themselves."""
         self._lock = threading.Lock()
-        self._ranges: list[PageRange] = []
         self._clock = count(1)
         self._taken: Counter[str] = Counter()
-        self._lives: dict[Use, Life] = {}
-        self._places: dict[Use, int] = {}
+        self._places: dict[Use, PagePlace] = {}
+        self._turns: dict[Use, int] = {}
+        for turn, place in enumerate(places):
+            use = (place.value, self._taken[place.value])
+            self._taken[place.value] += 1
+            self._places[use], self._turns[use] = place, turn
+        self._taken.clear()
+        spans = [(place.begin, place.begin + whole_pages(place.size_bytes)) for place in places]
+        self._ranges = [PageRange.of(max(end for _, end in spans))] if spans else []
+        self._forecast, self._turn = PageForecast(spans), 0
         self._most = 0
         self.held_bytes = self.kept_bytes = self.most_held_bytes = 0
 
     def begin_run(self) -> None:
-        """Nothing is in use, and about the same buffers are taken as since the last call."""
+        """Nothing is in use, and buffers are taken in the same order again."""
         with self._lock:
-            if self._lives and not self._places:
-                found = shortest_places(tuple(self._lives.values()))
-                self._places = dict(zip(self._lives, found, strict=True))
-                length = max(self._places[use] + life.size for use, life in self._lives.items())
-                self._ranges, self.kept_bytes = [PageRange.of(length)], 0
-            self._lives = {}
             self._taken.clear()
+            self._turn = 0
 
     def take(self, name: str, size_bytes: int) -> PageBuffer:
         """A buffer of at least so many bytes, in whole pages; what is in it is anybody's guess."""
@@ -77,11 +81,11 @@ class PageBuffers:
             use = (name, self._taken[name])
             self._taken[name] += 1
             now = next(self._clock)
-            self._lives[use] = Life(size, now, now + 1)
+            self._turn = max(self._turn, self._turns.get(use, -1) + 1)
             home, begin = self._planned(use, size) or self._found(size) or self._grown(size)
             self.kept_bytes -= home.take(begin, size, now)
             self._hold(size_bytes)
-        return PageBuffer(memoryview(home.pages)[begin : begin + size], size_bytes, use, home, begin)
+        return PageBuffer(memoryview(home.pages)[begin : begin + size], size_bytes, home, begin)
 
     def take_apart(self, size_bytes: int) -> PageBuffer:
         """The same for somebody who keeps it: the pages are a mapping of their own, which ends with its last reader."""
@@ -95,7 +99,6 @@ class PageBuffers:
             self.held_bytes -= buffer.size_bytes
             if buffer.home is not None:
                 now = next(self._clock)
-                self._lives[buffer.use] = replace(self._lives[buffer.use], end=now)
                 size = len(buffer.pages)
                 self.kept_bytes += size
                 buffer.home.give(buffer.begin, size, now)
@@ -119,11 +122,11 @@ class PageBuffers:
         self._shrink()
 
     def _planned(self, use: Use, size: int) -> tuple[PageRange, int] | None:
-        """The place that was chosen for a buffer, if it is free: transfers may take longer than when it was chosen."""
-        begin = self._places.get(use)
-        if begin is None or not self._ranges[0].is_free(begin, size):
+        """The place that was chosen for a buffer, if it is free: transfers may take longer than planned."""
+        place = self._places.get(use)
+        if place is None or not self._ranges[0].is_free(place.begin, size):
             return None
-        return self._ranges[0], begin
+        return self._ranges[0], place.begin
 
     def _found(self, size: int) -> tuple[PageRange, int] | None:
         """The best place that is free in some range."""
@@ -139,15 +142,28 @@ class PageBuffers:
         return self._ranges[-1], 0
 
     def _shrink(self) -> None:
-        """Give back to the system what waits longest."""
+        """Give back to the system what is taken last, of pages in other ranges what waits longest."""
         excess = self.held_bytes + self.kept_bytes - self._most
         if excess <= 0 or not self.kept_bytes:
             return
-        waiting = [(piece.warm, home, piece) for home in self._ranges for piece in home.free if piece.warm is not None]
-        for _, home, piece in sorted(waiting, key=lambda each: each[0]):
+        excess = max(excess, self._forecast.grain)
+        going: list[list[Span]] = [[] for _ in self._ranges]
+        for *_, number, begin, size in sorted(self._waiting(), reverse=True):
             if excess <= 0:
-                return
-            size = min(piece.size, whole_pages(excess))
-            home.cool(piece, size)
-            self.kept_bytes -= size
-            excess -= size
+                break
+            gone = min(size, whole_pages(excess))
+            going[number].append((begin + size - gone, begin + size))
+            self.kept_bytes -= gone
+            excess -= gone
+        for home, spans in zip(self._ranges, going, strict=True):
+            if spans:
+                home.cool(joined_spans(spans))
+
+    def _waiting(self) -> Iterator[tuple[int, int, int, int, int]]:
+        """Free pages that are there: when they are taken, how long they wait, their range, first address and bytes."""
+        for number, home in enumerate(self._ranges):
+            forecast = NOTHING_TAKEN if number else self._forecast
+            for piece in home.free:
+                if piece.warm is not None:
+                    for distance, (begin, end) in forecast.parts(piece, self._turn):
+                        yield distance, -piece.warm, number, begin, end - begin

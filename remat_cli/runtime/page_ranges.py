@@ -7,6 +7,9 @@ import mmap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
+Span = tuple[int, int]
+"""First address, and the first that is not in it."""
+
 HUGE_BYTES = 2 * 2**20
 """Of a large page: one fault for all of it, and a disk writes and reads it in one piece."""
 
@@ -63,9 +66,13 @@ class PageRange:
 
         With its first use a large page comes as a whole, and with it free pages beside what is taken.
         """
-        first, last = begin // HUGE_BYTES * HUGE_BYTES, -(-(begin + size) // HUGE_BYTES) * HUGE_BYTES
+        large = HUGE_BYTES if len(self.pages) >= HUGE_BYTES else 1
+        first, last = begin // large * large, -(-(begin + size) // large) * large
         warm, free = 0, []
         for piece in self.free:
+            if piece.end <= first or last <= piece.begin:
+                free.append(piece)
+                continue
             for part in _cut(piece, (first, begin, begin + size, last)):
                 is_taken, is_beside = begin <= part.begin < begin + size, first <= part.begin < last
                 if is_taken:
@@ -82,46 +89,27 @@ class PageRange:
         """Addresses are free again; their pages stay."""
         self._put(FreePages(begin, size, now))
 
-    def cool(self, piece: FreePages, size: int) -> None:
-        """Give the last bytes of a free piece back to the system."""
-        self.free.remove(piece)
-        if size < piece.size:
-            self.free.append(replace(piece, size=piece.size - size))
+    def cool(self, spans: Sequence[Span]) -> None:
+        """Give free pages back to the system; spans in order."""
+        free: list[FreePages] = []
+        after = 0
+        for piece in self.free:
+            while after < len(spans) and spans[after][1] <= piece.begin:
+                after += 1
+            if after == len(spans) or piece.end <= spans[after][0]:
+                free.append(piece)
+                continue
+            mine = [span for span in spans[after:] if span[0] < piece.end]
+            for part in _cut(piece, [address for span in mine for address in span]):
+                is_cooled = any(begin <= part.begin < end for begin, end in mine)
+                free.append(FreePages(part.begin, part.size) if is_cooled else part)
+        self.free[:] = _joined(free)
         if hasattr(mmap, "MADV_DONTNEED"):
-            self.pages.madvise(mmap.MADV_DONTNEED, piece.end - size, size)
-        self._put(FreePages(piece.end - size, size))
+            for begin, end in spans:
+                self.pages.madvise(mmap.MADV_DONTNEED, begin, end - begin)
 
     def _put(self, given: FreePages) -> None:
         self.free[:] = _joined(sorted((*self.free, given), key=lambda piece: piece.begin))
-
-
-@dataclass(frozen=True)
-class Life:
-    """A buffer's bytes, and when it was taken and given, in the order of things."""
-
-    size: int
-    begin: int
-    end: int
-
-
-def shortest_places(lives: Sequence[Life]) -> list[int]:
-    """A place for each buffer, none of which meet while they live, so that the range is about as short as can be.
-
-    The largest first, each at the lowest place that is free all its life.
-    """
-    places = [0] * len(lives)
-    placed: list[int] = []
-    for number in sorted(range(len(lives)), key=lambda each: (-lives[each].size, lives[each].begin)):
-        life = lives[number]
-        others = [o for o in placed if lives[o].begin < life.end and life.begin < lives[o].end]
-        place = 0
-        for other in sorted(others, key=lambda each: places[each]):
-            if place + life.size <= places[other]:
-                break
-            place = max(place, places[other] + lives[other].size)
-        places[number] = place
-        placed.append(number)
-    return places
 
 
 def addresses(size: int) -> mmap.mmap:
@@ -152,17 +140,29 @@ def _cut(piece: FreePages, at: Sequence[int]) -> Iterator[FreePages]:
     begin = piece.begin
     for end in (*(each for each in at if piece.begin < each < piece.end), piece.end):
         if begin < end:
-            yield replace(piece, begin=begin, size=end - begin)
+            yield FreePages(begin, end - begin, piece.warm)
         begin = end
 
 
 def _joined(free: Sequence[FreePages]) -> list[FreePages]:
-    """Pieces without pages that follow each other as one."""
+    """Pieces that follow each other as one, those with pages and those without; the youngest says how old it is."""
     joined: list[FreePages] = []
     for piece in free:
         last = joined[-1] if joined else None
-        if last is not None and last.warm == piece.warm and last.end == piece.begin:
-            joined[-1] = replace(last, size=last.size + piece.size)
+        if last is not None and last.end == piece.begin and (last.warm is None) == (piece.warm is None):
+            warm = None if last.warm is None or piece.warm is None else max(last.warm, piece.warm)
+            joined[-1] = FreePages(last.begin, last.size + piece.size, warm)
         else:
             joined.append(piece)
+    return joined
+
+
+def joined_spans(spans: Sequence[Span]) -> list[Span]:
+    """Spans that follow each other as one, in order."""
+    joined: list[Span] = []
+    for begin, end in sorted(spans):
+        if joined and joined[-1][1] == begin:
+            joined[-1] = (joined[-1][0], end)
+        else:
+            joined.append((begin, end))
     return joined

@@ -123,7 +123,7 @@ class FileStore:
         except RematError:
             self._file.close()
             raise
-        self._buffers = PageBuffers()
+        self._buffers = PageBuffers(spill.places)
 
     @property
     def most_held_bytes(self) -> int:
@@ -189,7 +189,7 @@ class FileStore:
         return self._weights.values(self._images[name], held.buffer.pages)
 
     def begin_run(self) -> None:
-        """Buffers find their places."""
+        """Buffers take their places again."""
         self._buffers.begin_run()
 
     def end_run(self) -> None:

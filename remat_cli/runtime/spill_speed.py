@@ -59,17 +59,23 @@ def _cost(source: str, target: str, seconds: tuple[float, ...]) -> LinkCost:
 
 def time_spill(job: SpillJob, advance: Advance) -> SpillTimes:
     """Write and read in turns, in this process."""
-    buffer = PageBuffers().take_apart(SIZE_BYTES).pages
-    buffer[:] = np.random.default_rng(0).bytes(SIZE_BYTES)
+    block = PageBuffers().take_apart(BLOCK_BYTES).pages
+    block[:] = np.random.default_rng(0).bytes(BLOCK_BYTES)
     found: dict[str, list[float]] = {"write": [], "read": [], "page": []}
     end = time.monotonic() + SECONDS
     with SpillFile(Path(job.folder), SIZE_BYTES) as file, _Busy():
         while len(found["write"]) < LEAST_PASSES or (len(found["write"]) < MOST_PASSES and time.monotonic() < end):
-            found["write"].append(seconds_of(lambda: file.write(0, buffer)))
+            found["write"].append(seconds_of(lambda: _write_in_blocks(file, block)))
             found["read"].append(seconds_of(lambda: _read_in_blocks(file)))
             advance(len(found["write"]), MOST_PASSES)
         found["page"] = [_fresh_seconds() for _ in range(LEAST_PASSES)]
     return SpillTimes(tuple(found["write"]), tuple(found["read"]), tuple(found["page"]))
+
+
+def _write_in_blocks(file: SpillFile, block: memoryview) -> None:
+    """All of the file from pages that lie apart, as those of a value do where others came and went."""
+    for begin in range(0, SIZE_BYTES, BLOCK_BYTES):
+        file.write(begin, block)
 
 
 def _read_in_blocks(file: SpillFile) -> None:

@@ -1,7 +1,8 @@
 """Keep, recompute or page: plans that recompute for this budget and larger ones, each paged where it holds too much."""
 
+import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from typing import ClassVar
@@ -11,20 +12,22 @@ import msgspec
 from remat_cli.core.floor import working_set_floor
 from remat_cli.core.problem import Problem
 from remat_cli.core.simulate import baseline
-from remat_cli.solvers import make_solver, run_solver
+from remat_cli.solvers import make_solver, must_search, run_solver
 from remat_cli.solvers._paging.autocapper import autocapper
-from remat_cli.solvers._paging.chain_plan import ChainPlan
-from remat_cli.solvers._paging.chain_proposals import baseline_order, chain_proposals, no_chain
-from remat_cli.solvers._paging.paged_chain import PagedChain
+from remat_cli.solvers._paging.chain_proposals import CHAIN_KERNELS, baseline_order, chain_proposals, halved, no_chain
 from remat_cli.solvers._paging.pager import CLOSER, PagingProposal, page_best
-from remat_cli.solvers._paging.pofo_schedule import MORE, SLOTS, pofo_schedule
+from remat_cli.solvers._paging.pofo_schedule import pofo_schedule
 from remat_cli.solvers._paging.question import PagingFound, PagingQuestion
 from remat_cli.solvers.base import Limits
+from remat_cli.solvers.least_budget import KERNELS
 
 RECOMPUTE_SHARE = 0.5  # of the time, for plans that recompute
-POFO_WORK_PER_SECOND = 5e7  # entries of its tables, times stages: a slow core
-LEAST_SLOTS = 10
+LOOK_SHARE = 0.3  # of the time, for all kinds of proposals together; the best have the rest
+NEAR = 1.02  # times what the best takes, and a kind may still be the best
 PARTS = 4  # budgets between the given one and what keeping everything takes
+
+
+Kind = Callable[[PagingQuestion, Limits], Iterator[PagingProposal]]
 
 
 class BestPager(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -39,16 +42,39 @@ class BestPager(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """None, or why not."""
         return "it plans for one device" if len(problem.devices) > 1 else None
 
+    def kernels(self, problem: Problem) -> tuple[str, ...]:
+        """POFO's, where the model is a chain, and those of plans that recompute."""
+        if not must_search(problem):
+            return ()
+        return (*CHAIN_KERNELS, *KERNELS) if no_chain(problem) is None else KERNELS
+
     def page(self, question: PagingQuestion, limits: Limits) -> PagingFound:
-        """The best of what each kind of proposal comes to in its part of the time."""
-        found = []
-        for number, kind in enumerate(KINDS):
-            part = replace(limits, seconds=limits.seconds_left / (len(KINDS) - number), started=time.monotonic())
-            best = page_best(question, kind(question, part), part, CLOSER)
-            if best.paged is not None and best.seconds_to_best is not None:
-                late = part.started - limits.started
-                found.append(replace(best, seconds_to_best=late + best.seconds_to_best))
-        return min(found, key=lambda each: each.paged.paging.time_ns if each.paged else 0, default=PagingFound())
+        """The best of each kind of proposal in a short part of the time, and of the best kinds in all the rest.
+
+        The rest is left over where no kind comes near what is to be beaten.
+        """
+        kinds = KINDS if no_chain(question.problem) is None else KINDS_FOR_ANY
+        looks = [_look(kind, question, limits, LOOK_SHARE * limits.seconds / len(kinds)) for kind in kinds]
+        best = min(looks, key=_time_ns)
+        is_worth_more = question.beat_ns is None or _time_ns(best) < question.beat_ns
+        if limits.is_over or not is_worth_more or _time_ns(best) <= question.problem.baseline_time_ns:
+            return best
+        near = [kind for kind, found in zip(kinds, looks, strict=True) if _time_ns(found) <= NEAR * _time_ns(best)]
+        more = [_look(kind, question, limits, limits.seconds_left / (len(near) - n)) for n, kind in enumerate(near)]
+        return min([best, *more], key=_time_ns)
+
+
+def _look(kind: Kind, question: PagingQuestion, limits: Limits, seconds: float) -> PagingFound:
+    """What a kind of proposals comes to in so much time."""
+    part = replace(limits, seconds=min(seconds, limits.seconds_left), started=time.monotonic())
+    found = page_best(question, kind(question, part), part, CLOSER)
+    if found.seconds_to_best is None:
+        return found
+    return replace(found, seconds_to_best=part.started - limits.started + found.seconds_to_best)
+
+
+def _time_ns(found: PagingFound) -> float:
+    return math.inf if found.paged is None else found.paged.paging.time_ns
 
 
 def _as_it_is(question: PagingQuestion, limits: Limits) -> Iterator[PagingProposal]:
@@ -56,19 +82,16 @@ def _as_it_is(question: PagingQuestion, limits: Limits) -> Iterator[PagingPropos
     yield PagingProposal("paging", baseline_order(question.problem))
 
 
-def _on_chains(question: PagingQuestion, limits: Limits) -> Iterator[PagingProposal]:
-    """POFO and autocapper, where the model is a chain."""
-    if no_chain(question.problem) is None:
-        early = replace(limits, seconds=limits.seconds_left / 2, started=time.monotonic())
-        over = partial(_is_over, early)
-        yield from chain_proposals("pofo", question, early, partial(_pofo_in_time, limits=early))
-        yield from chain_proposals("autocapper", question, early, partial(autocapper, is_over=over))
+def _pofo(question: PagingQuestion, limits: Limits) -> Iterator[PagingProposal]:
+    """POFO, where the model is a chain."""
+    return chain_proposals("pofo", question, limits, partial(pofo_schedule, limits=halved(limits)))
 
 
-def _pofo_in_time(chain: PagedChain, limits: Limits) -> ChainPlan | None:
-    """POFO in as many slots as its tables, which nothing can interrupt, are filled for in time."""
-    slots = round((limits.seconds_left * POFO_WORK_PER_SECOND / chain.stages**2) ** (1 / 3)) - MORE
-    return pofo_schedule(chain, max(LEAST_SLOTS, min(SLOTS, slots)), partial(_is_over, limits))
+def _capped(question: PagingQuestion, limits: Limits) -> Iterator[PagingProposal]:
+    """autocapper, where the model is a chain."""
+    return chain_proposals(
+        "autocapper", question, limits, partial(autocapper, is_over=partial(_is_over, halved(limits)))
+    )
 
 
 def _is_over(limits: Limits) -> bool:
@@ -98,5 +121,6 @@ def _recomputed(question: PagingQuestion, limits: Limits) -> Iterator[PagingProp
             yield PagingProposal(f"recompute to {100 * budget // high} %", run.plan.schedule)
 
 
-KINDS = (_as_it_is, _recomputed, _on_chains)
-"""Each has a part of the time, so that none is worse than by itself in it. POFO may take longer, so it is last."""
+KINDS_FOR_ANY: tuple[Kind, ...] = (_as_it_is, _recomputed)
+KINDS: tuple[Kind, ...] = (*KINDS_FOR_ANY, _capped, _pofo)
+"""Each has a part of the time of its own, so that none is worse than by itself in it."""

@@ -8,7 +8,7 @@ import msgspec
 from remat_cli.core.problem import Problem
 from remat_cli.solvers._paging.autocapper import BUDGETS, autocapper
 from remat_cli.solvers._paging.chain_plan import ChainPlan
-from remat_cli.solvers._paging.chain_proposals import PlanChain, chain_proposals, no_chain
+from remat_cli.solvers._paging.chain_proposals import CHAIN_KERNELS, PlanChain, chain_proposals, halved, no_chain
 from remat_cli.solvers._paging.opportunist import opportunist
 from remat_cli.solvers._paging.paged_chain import PagedChain
 from remat_cli.solvers._paging.pager import CLOSER, page_best
@@ -39,9 +39,11 @@ class PofoPager(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def page(self, question: PagingQuestion, limits: Limits) -> PagingFound:
         """POFO's plan on blocks, spelled out and paged."""
-        return _page(
-            self.name, question, limits, partial(pofo_schedule, slots=self.slots, is_over=lambda: limits.is_over)
-        )
+        return _page(self.name, question, limits, partial(pofo_schedule, slots=self.slots, limits=halved(limits)))
+
+    def kernels(self, problem: Problem) -> tuple[str, ...]:
+        """Those that fill its tables."""
+        return CHAIN_KERNELS
 
 
 class AutocapperPager(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -67,6 +69,10 @@ class AutocapperPager(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         plan = partial(autocapper, budgets=self.budgets, is_over=lambda: limits.is_over)
         return _page(self.name, question, limits, plan)
 
+    def kernels(self, problem: Problem) -> tuple[str, ...]:
+        """Those of its table."""
+        return CHAIN_KERNELS
+
 
 class OpportunistPager(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Keep and page all of a stage whenever the link has nothing to do, and recompute the others."""
@@ -83,6 +89,10 @@ class OpportunistPager(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def page(self, question: PagingQuestion, limits: Limits) -> PagingFound:
         """Its plan on blocks, spelled out and paged."""
         return _page(self.name, question, limits, _opportunist)
+
+    def kernels(self, problem: Problem) -> tuple[str, ...]:
+        """Those of its tables."""
+        return CHAIN_KERNELS
 
 
 def _opportunist(chain: PagedChain) -> ChainPlan | None:

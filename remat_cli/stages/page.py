@@ -11,6 +11,7 @@ from remat_cli.base.progress import Progress, aside
 from remat_cli.core.floor import working_set_floor
 from remat_cli.core.paged_plan import PagedPlan
 from remat_cli.core.paged_sessions import SessionCosts, own_sizes
+from remat_cli.core.plan import Schedule
 from remat_cli.core.problem import Problem
 from remat_cli.core.segments import Cut
 from remat_cli.core.solver_run import ProvedFloor, SolverRun, Status
@@ -23,7 +24,7 @@ from remat_cli.stages.planned import PlannedModel
 from remat_cli.stages.platform import Platform
 from remat_cli.stages.prepare import Prepared
 from remat_cli.stages.resident import needed_bytes
-from remat_cli.stages.solve import BudgetAnswer, BudgetQuestion, Search, answer, refusal
+from remat_cli.stages.solve import LEAST_SECONDS, BudgetAnswer, BudgetQuestion, Search, answer, prepare_kernels, refusal
 from remat_cli.stages.write import as_asked, write_within_budget
 
 AUTO = "auto"
@@ -45,16 +46,35 @@ def plan_paging(prepared: Prepared, platform: Platform, request: CompileRequest,
         raise ConfigError(f"budget '{question.text}' is not found with --spill: write bytes, or a share such as 50%")
     if reason := search.pager.supports(question.problem):
         raise ConfigError(f"solver {search.pager.name} cannot take this model: {reason}")
-    without = None
-    if search.pager.name == AUTO:
-        without = _without_paging(prepared, platform, request, search.share(WITHOUT_SHARE), progress)
-        search = search.share(1 - WITHOUT_SHARE)
-    paged = _paged(prepared, platform, question, search, progress)
-    if without is None or without.written is None:
+    if search.pager.name != AUTO:
+        return _paged(prepared, platform, question, search, progress)
+    begin = time.monotonic()
+    without = _without_paging(prepared, platform, request, search.share(WITHOUT_SHARE), progress)
+    is_known = without is not None and without.written is not None
+    beat_ns = without.plan.time_ns if without is not None and is_known else None
+    paged = _paged(prepared, platform, question, search.share(1 - WITHOUT_SHARE), progress, beat_ns)
+    if without is None or not is_known:
         return paged
-    if paged.paged is None or without.plan.time_ns <= paged.paged.paging.time_ns:
-        return without
-    return replace(paged, without_paging_ns=without.plan.time_ns)
+    if paged.paged is not None and paged.paged.paging.time_ns < without.plan.time_ns:
+        return replace(paged, without_paging_ns=without.plan.time_ns)
+    rest = search.within(search.limits.seconds - (time.monotonic() - begin))
+    return _recomputed_on(without, platform, request, rest, progress)
+
+
+def _recomputed_on(
+    first: PlannedModel, platform: Platform, request: CompileRequest, search: Search, progress: Progress
+) -> PlannedModel:
+    """A plan that pages nothing, searched on from the one that is known, where time is left and something to gain."""
+    is_settled = first.plan.time_ns <= first.answer.question.baseline.time_ns
+    if is_settled or search.limits.seconds < LEAST_SECONDS or progress.should_stop():
+        return first
+    start = first.answer.plan
+    again = _without_paging(
+        first.prepared, platform, request, search, progress, None if start is None else start.schedule
+    )
+    if again is None or again.written is None or again.plan.time_ns >= first.plan.time_ns:
+        return first
+    return again
 
 
 def _with_weights_apart(platform: Platform) -> Platform:
@@ -69,7 +89,12 @@ def _with_weights_apart(platform: Platform) -> Platform:
 
 
 def _without_paging(
-    prepared: Prepared, platform: Platform, request: CompileRequest, search: Search, progress: Progress
+    prepared: Prepared,
+    platform: Platform,
+    request: CompileRequest,
+    search: Search,
+    progress: Progress,
+    start: Schedule | None = None,
 ) -> PlannedModel | None:
     """A plan that recomputes and pages nothing; None where the solver does not take the model, or none holds so little.
 
@@ -78,12 +103,12 @@ def _without_paging(
     alone = replace(platform, spill=None, session_bytes={})  # an ordinary model in an ordinary session
     (budget,) = request.budgets.values()
     if budget.kind != "bytes" or platform.spill is None or platform.spill.memory != DISK:
-        return _recomputed(prepared, alone, request, search, progress)
+        return _recomputed(prepared, alone, request, search, progress, start)
     less_bytes = 0
     for _ in range(WITHOUT_TRIES):
         less = msgspec.structs.replace(budget, bytes=budget.bytes - less_bytes)
         asked = replace(request, budgets=dict.fromkeys(request.budgets, less))
-        found = _recomputed(prepared, alone, asked, search.share(1 / WITHOUT_TRIES), progress)
+        found = _recomputed(prepared, alone, asked, search.share(1 / WITHOUT_TRIES), progress, start)
         if found is None or found.written is None:
             return None
         excess_bytes = needed_bytes(found, request) - budget.bytes
@@ -96,20 +121,29 @@ def _without_paging(
 
 
 def _recomputed(
-    prepared: Prepared, alone: Platform, request: CompileRequest, search: Search, progress: Progress
+    prepared: Prepared,
+    alone: Platform,
+    request: CompileRequest,
+    search: Search,
+    progress: Progress,
+    start: Schedule | None,
 ) -> PlannedModel | None:
     """The best plan of one session for what may be live."""
     question = ask(alone, request)
     if refusal(question.problem, search.solver, question.names):
         return None
-    first = PlannedModel(prepared, alone, answer(question, search, aside(progress)), prepared)
+    first = PlannedModel(prepared, alone, answer(question, search, aside(progress), start), prepared)
     return write_within_budget(first, search, aside(progress))
 
 
 def _paged(
-    prepared: Prepared, platform: Platform, question: BudgetQuestion, search: Search, progress: Progress
+    prepared: Prepared,
+    platform: Platform,
+    question: BudgetQuestion,
+    search: Search,
+    progress: Progress,
+    beat_ns: int | None = None,
 ) -> PlannedModel:
-    progress.stage(stages.SOLVING)
     pager, spill = search.pager, platform.spill
     assert pager is not None
     assert spill is not None
@@ -117,11 +151,13 @@ def _paged(
     if spill.memory == DISK:
         weights = hosted_weights(platform, prepared.reference, prepared.conditions, progress)
     uncounted = _weight_bytes(platform, weights) + sum(platform.session_bytes.values())
+    prepare_kernels(pager, question.problem, progress)
+    progress.stage(stages.SOLVING)
     begin = time.monotonic()
     limits = replace(search.limits, should_stop=progress.should_stop, started=begin)
     sizes = own_sizes(platform.graph, question.problem)
     costs = SessionCosts(sizes, platform.profile.call_ns, spill.fresh_page_ns, weights)
-    found = pager.page(PagingQuestion(question.problem, spill, costs), limits)
+    found = pager.page(PagingQuestion(question.problem, spill, costs, beat_ns), limits)
     found = _within(found, spill.budget_bytes)
     run = SolverRun(
         solver=pager.name,

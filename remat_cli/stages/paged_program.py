@@ -10,6 +10,7 @@ from remat_cli.core.problem import Problem
 from remat_cli.core.program import (
     LoadAction,
     PageMove,
+    PagePlace,
     ProgramAction,
     SegmentFile,
     SessionAction,
@@ -103,20 +104,16 @@ def spill_of(paged: PagedPlan, written: WrittenSegments, weights: Sequence[str])
         file_bytes=paged.paging.file_bytes,
         lanes=tuple(tuple(map(move_of, lane)) for lane in rules.lanes),
         waits=rules.waits[first:],
-        room_bytes=tuple(paged.paging.peak_bytes - inner for inner in _inner_bytes(sessions)),
+        room_bytes=tuple(paged.paging.peak_bytes - inner for inner in sessions.inner_bytes[first:]),
         stall_ns=paged.paging.stall_ns,
         memory=paged.paging.memory.memory,
         images=images,
+        places=tuple(
+            PagePlace(names[life.tensor], begin, life.size_bytes)
+            for life, begin in zip(paged.places.lives, paged.places.begins, strict=True)
+            if not life.is_apart
+        ),
     )
-
-
-def _inner_bytes(sessions: PagedSessions) -> list[int]:
-    """What each step that is run holds inside its session: workspace, and what it packs of weights."""
-    inner = list(sessions.problem.workspace_bytes)
-    for tensor in sessions.packed:
-        for step in tensor.uses:
-            inner[step] += tensor.size_bytes
-    return inner[sessions.first_action :]
 
 
 def step_workspace(problem: Problem, plan: Plan, file: SegmentFile) -> dict[str, int]:

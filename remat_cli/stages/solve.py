@@ -109,7 +109,7 @@ class BudgetAnswer:
         return replace(self, run=replace(self.run, plan=None, status=Status.NOT_FOUND))
 
 
-def prepare_kernels(solver: Solver, problem: Problem, progress: Progress) -> None:
+def prepare_kernels(solver: Solver | Pager, problem: Problem, progress: Progress) -> None:
     """Load the kernels that a solver's search on a problem runs, or compile them, before anything is timed."""
     if isinstance(solver, Compiled):
         load_kernels(solver.kernels(problem), lambda: progress.stage(stages.COMPILING_KERNELS))

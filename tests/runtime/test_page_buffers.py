@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
 
+from remat_cli.core.page_places import PageLife, PageRoom, best_order, place_pages
+from remat_cli.core.program import PagePlace
 from remat_cli.runtime.page_buffers import PageBuffer, PageBuffers
-from remat_cli.runtime.page_ranges import Life, shortest_places
+from remat_cli.runtime.page_ranges import PageRange, Span
 
 PAGE = 4096
 
@@ -49,20 +52,83 @@ def test_what_is_forgotten_is_held_no_more():
     assert (buffers.held_bytes, buffers.most_held_bytes) == (0, PAGE)
 
 
-def test_a_second_run_takes_the_shortest_range():
-    buffers = PageBuffers()
-    for _ in range(3):
+def test_what_is_taken_last_goes_first():
+    """Three places, room for two: the page that goes is that of the buffer whose turn comes last.
+
+    First b goes for c, as a comes before it. Then a goes for b, as c comes next; and c for a, as b comes before it.
+    """
+    places = [PagePlace(name, number * PAGE, PAGE) for number, name in enumerate("abc")]
+    buffers = PageBuffers([*places, PagePlace("a", 0, PAGE)])
+    for there in ([0, 2 * PAGE], [0, PAGE]):
         buffers.begin_run()
-        buffers.limit(2**30)
-        held = buffers.take("x", 8 * PAGE)
-        for number in range(6):
-            following = buffers.take(f"{number}", (number + 1) * PAGE)
-            buffers.give(held)
-            held = following
-        buffers.give(held)
-    (only,) = buffers._ranges
-    assert len(only.pages) == 11 * PAGE  # 5 and 6 pages at once
-    assert buffers.kept_bytes == 11 * PAGE
+        buffers.limit(2 * PAGE)
+        for name in "abca":
+            buffer = buffers.take(name, PAGE)
+            assert buffer.begin == "abc".index(name) * PAGE
+            buffers.give(buffer)
+        (only,) = buffers._ranges
+        warm = [piece for piece in only.free if piece.warm is not None]
+        assert [at for piece in warm for at in range(piece.begin, piece.end, PAGE)] == there
+
+
+def random_lives(rng: random.Random) -> tuple[list[PageLife], list[PageRoom]]:
+    lives = []
+    for number in range(30):
+        begin = 3 * rng.randrange(40)
+        lives.append(PageLife(number, rng.randrange(1, 9) * PAGE, begin, begin + 3 * rng.randrange(1, 12) - 1))
+    most = max(sum(life.size_bytes for life in lives if life.begin <= tick < life.end) for tick in range(160))
+    return lives, [PageRoom(0, most), PageRoom(61, most + 4 * PAGE), PageRoom(100, most + PAGE)]
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_pages_come_as_they_were_planned(seed: int):
+    """What a run takes of pages that are not there is what the plan says, buffer by buffer."""
+    lives, rooms = random_lives(random.Random(seed))
+    found = place_pages(lives, rooms, best_order(lives, rooms))
+    names = [f"{life.tensor}" for life in found.lives]
+    rows = zip(names, found.begins, found.lives, strict=True)
+    buffers = PageBuffers([PagePlace(name, begin, life.size_bytes) for name, begin, life in rows])
+    events = sorted(
+        [(life.end, 0, number) for number, life in enumerate(found.lives)]
+        + [(room.tick, 1, room.bytes) for room in rooms]
+        + [(life.begin, 2, number) for number, life in enumerate(found.lives)]
+    )
+    for run in range(3):
+        buffers.begin_run()
+        there: dict[int, PageBuffer] = {}
+        fresh = []
+        for _, kind, number in events:
+            if kind == 0:
+                buffers.give(there.pop(number))
+            elif kind == 1:
+                buffers.limit(number)
+            else:
+                size = found.lives[number].size_bytes
+                kept = sum(p.size for home in buffers._ranges for p in home.free if p.warm is not None)
+                before = kept + buffers.held_bytes
+                cooled = []
+                home = buffers._ranges[0]
+                there[number] = _taken(buffers, names[number], size, cooled)
+                assert there[number].home is home
+                assert there[number].begin == found.begins[number]
+                kept = sum(p.size for home in buffers._ranges for p in home.free if p.warm is not None)
+                fresh.append(kept + buffers.held_bytes + sum(cooled) - before)
+        if run:
+            assert fresh == list(found.fresh_bytes)
+    assert len(buffers._ranges) == 1
+
+
+def _taken(buffers: PageBuffers, name: str, size: int, cooled: list[int]) -> PageBuffer:
+    """A buffer, and what went back to the system for it."""
+    cool = PageRange.cool
+
+    def told(home: PageRange, spans: Sequence[Span]) -> None:
+        cooled.extend(end - begin for begin, end in spans)
+        cool(home, spans)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(PageRange, "cool", told)
+        return buffers.take(name, size)
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -90,19 +156,3 @@ def test_buffers_never_meet_and_never_hold_more_than_they_may(seed: int):
             assert buffers.kept_bytes == 0 or used + buffers.kept_bytes <= most
         for buffer, _ in held:
             buffers.give(buffer)
-
-
-@pytest.mark.parametrize("seed", range(10))
-def test_places_do_not_meet_and_are_short(seed: int):
-    rng = random.Random(seed)
-    lives = []
-    for _ in range(40):
-        begin = rng.randrange(50)
-        lives.append(Life(rng.randrange(1, 9) * PAGE, begin, begin + rng.randrange(1, 20)))
-    places = shortest_places(lives)
-    for a in range(len(lives)):
-        for b in range(a):
-            if lives[a].begin < lives[b].end and lives[b].begin < lives[a].end:
-                assert places[a] + lives[a].size <= places[b] or places[b] + lives[b].size <= places[a]
-    most = max(sum(life.size for life in lives if life.begin <= now < life.end) for now in range(70))
-    assert most <= max(p + life.size for p, life in zip(places, lives, strict=True)) <= 1.5 * most

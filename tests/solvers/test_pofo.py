@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from fractions import Fraction
 
@@ -13,13 +14,16 @@ from remat_cli.core.paging import Link
 from remat_cli.core.paging_judge import follow_paging
 from remat_cli.solvers._chains.actions import Chain
 from remat_cli.solvers._chains.rotor_tables import build_table, make_slots
+from remat_cli.solvers._paging.chain_proposals import CHAIN_KERNELS
 from remat_cli.solvers._paging.chain_steps import chain_steps
 from remat_cli.solvers._paging.comm import comm, comm_simple_gap
 from remat_cli.solvers._paging.paged_chain import PagedChain
 from remat_cli.solvers._paging.pofo import PofoPlan, PofoRecurrences, pofo, pofo_plans, remat_only
 from remat_cli.solvers._paging.pofo_kernels import NEVER
-from remat_cli.solvers._paging.pofo_schedule import EXACT_STAGES, pofo_schedule, recomputed
+from remat_cli.solvers._paging.pofo_schedule import EXACT_STAGES, affordable_slots, pofo_schedule, recomputed
 from remat_cli.solvers._paging.two_phases import two_phases
+from remat_cli.solvers._warmup import load_kernels
+from remat_cli.solvers.base import Limits
 from tests.solvers.paging_vectors import actions_of, figure, paged_chain, paging_vectors, time_of
 from tests.solvers.pofo_oracle import Plan, every_plan, makespan
 from tests.solvers.random_paging import chains, random_chain
@@ -177,10 +181,9 @@ def test_schedules_of_few_stages_are_those_of_the_exact_plan(chain):
         assert plan.run.peak_bytes <= chain.budget_bytes
 
 
-def test_schedules_of_many_stages():
-    """Within bytes that are no slots, and never later than recomputation alone."""
+def many_stages(stages: int) -> PagedChain:
+    """A chain of uneven sizes."""
     figures = random_chain(11, 2, False).chain
-    stages = EXACT_STAGES + 4
     rows = {name: getattr(figures, name) for name in figures.__dataclass_fields__}
     sizes = [1 + 37 * number % 101 for number in range(1, stages + 1)]
     zeros = (0,) * (stages + 1)
@@ -194,7 +197,12 @@ def test_schedules_of_many_stages():
         "saving_extra_bytes": zeros,
         "backward_extra_bytes": (0, *sizes),
     }
-    free = PagedChain(Chain(**rows), 0, Link(2, 2))
+    return PagedChain(Chain(**rows), 0, Link(2, 2))
+
+
+def test_schedules_of_many_stages():
+    """Within bytes that are no slots, and never later than recomputation alone."""
+    free = many_stages(EXACT_STAGES + 4)
     gains = 0
     for percent in (40, 55, 70, 85):
         chain = replace(free, budget_bytes=free.peak_bytes * percent // 100)
@@ -206,3 +214,29 @@ def test_schedules_of_many_stages():
             assert plan.run.makespan <= alone.run.makespan
             gains += plan.run.makespan < alone.run.makespan
     assert gains >= 2
+
+
+def test_tables_end_with_the_limits():
+    """Stage by stage: what is asked to stop in between has no plan of POFO's, and no half a table."""
+    free = many_stages(EXACT_STAGES + 4)
+    chain = replace(free, budget_bytes=free.peak_bytes * 55 // 100)
+    asked = iter(range(100))
+    assert list(pofo_plans(chain, chain.budget_bytes // 20, lambda: next(asked) > 3)) == []
+    assert next(asked) == 5
+    assert pofo_schedule(chain, limits=Limits(seconds=0.0)) is None
+    assert pofo_schedule(chain, limits=Limits(should_stop=lambda: True)) is None
+
+
+def test_slots_are_as_many_as_there_is_time_for():
+    load_kernels(CHAIN_KERNELS, lambda: None)
+    free = many_stages(60)
+    chain = replace(free, budget_bytes=free.peak_bytes * 55 // 100)
+    begin = time.monotonic()
+    found = pofo_schedule(chain, 200, Limits(seconds=1.0))
+    assert time.monotonic() - begin < 3.0  # 200 slots would take minutes
+    alone = recomputed(chain)
+    assert found is not None
+    assert alone is None or found.run.makespan <= alone.run.makespan
+    assert affordable_slots(10, 1.0, 1.0) == 10
+    assert affordable_slots(10, 1.0, 0.1) < 10
+    assert 10 < affordable_slots(10, 1.0, 4.0) < affordable_slots(10, 0.5, 4.0) < affordable_slots(10, 0.0, 4.0)

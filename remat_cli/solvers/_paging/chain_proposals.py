@@ -1,6 +1,8 @@
 """Plans on the chain of blocks that `rotor` sees, as schedules of ops to be paged."""
 
+import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 from remat_cli.core.plan import Schedule
 from remat_cli.core.problem import Problem
@@ -14,6 +16,7 @@ from remat_cli.solvers._paging.question import PagingQuestion
 from remat_cli.solvers._sharing import condense
 from remat_cli.solvers.base import Limits
 
+CHAIN_KERNELS = ("_paging.pofo_warmup",)  # what is compiled for plans on chains
 PlanChain = Callable[[PagedChain], ChainPlan | None]
 
 
@@ -40,6 +43,11 @@ def chain_proposals(
     ops = spell_out(blocks, (*plan.forward, *plan.backward))
     spelled = cleaned(condensed.problem, ops, limits.order)
     yield PagingProposal(source, condensed.expand(spelled, judge=limits.judge))
+
+
+def halved(limits: Limits) -> Limits:
+    """Limits for a plan on the chain: what is left is for paging its ops closely."""
+    return replace(limits, seconds=limits.seconds_left / 2, started=time.monotonic())
 
 
 def baseline_order(problem: Problem) -> Schedule:

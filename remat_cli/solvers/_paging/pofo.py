@@ -9,7 +9,7 @@ Corrected: a run of the forward sweep may end at the stage before the loss, no g
 in `C` only the stages that run are asked for room.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal, NamedTuple, TypeAlias
@@ -51,6 +51,10 @@ class PofoPlan:
     paged: tuple[int, ...]
 
 
+def _never() -> bool:
+    return False
+
+
 def pofo(chain: PagedChain, variant: Variant = "corrected", quantum_bytes: int = 0) -> PofoPlan | None:
     """The best plan, None where there is none; `printed` has no run of the forward sweep that ends before the loss.
 
@@ -64,13 +68,17 @@ def pofo(chain: PagedChain, variant: Variant = "corrected", quantum_bytes: int =
     return PofoRecurrences(chain, variant, (False, True), quantum_bytes).plan()
 
 
-def pofo_plans(chain: PagedChain, quantum_bytes: int) -> Iterator[PofoPlan]:
+def pofo_plans(chain: PagedChain, quantum_bytes: int, is_over: Callable[[], bool] = _never) -> Iterator[PofoPlan]:
     """Plans for the chain's budget and each that is some quanta less, the largest first, from the same tables.
+
+    None when it was over before the tables were filled.
 
     Raises:
         ModelError: the tables are too large.
     """
     search = PofoRecurrences(chain, "corrected", (False, True), quantum_bytes)
+    if not search.fill(is_over):
+        return
     for spare in range(0, search.budget - search.a[0] + 1, quantum_bytes):
         plan = search.plan(spare)
         if plan is None:
@@ -123,10 +131,17 @@ class PofoRecurrences:
         if self.budget < self.a[0]:
             return None
         if self.quantum_bytes and self.tables is None:
-            self.tables = fill_tables(self._figures())
+            self.fill(_never)
         start = (False, 1, spare, 0, 0)
         ticks = self.forward_ticks(start)
         return None if ticks >= NEVER else self._unwound(ticks, start)
+
+    def fill(self, is_over: Callable[[], bool]) -> bool:
+        """Fill the tables of a quantum with all states; whether that was done before it was over."""
+        if self.budget < self.a[0]:
+            return False
+        self.tables = fill_tables(self._figures(), is_over)
+        return self.tables is not None
 
     def _figures(self) -> PofoFigures:
         stages = range(1, self.n + 1)

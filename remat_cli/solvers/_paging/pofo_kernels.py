@@ -52,15 +52,14 @@ def quanta(ticks: int, unit: int) -> int:
 
 
 @kernel
-def fill_blocks(net: PofoNet, blocks: Ints) -> None:
-    """C of every pair: the last stages first, and of these the shortest blocks."""
+def fill_blocks(net: PofoNet, blocks: Ints, s: int) -> None:
+    """C of every block that begins with a stage, the shortest first; blocks of later stages are there."""
     stages, width = net.figures.shape[1] - 1, blocks.shape[1]
-    for s in range(stages, 0, -1):
-        for t in range(s, stages + 1):
-            row = row_of(stages, s, t)
-            for kept in range(width):
-                for backlog in range(width):
-                    blocks[row, kept, backlog] = block_ticks(net, blocks, s, t, kept, backlog)
+    for t in range(s, stages + 1):
+        row = row_of(stages, s, t)
+        for kept in range(width):
+            for backlog in range(width):
+                blocks[row, kept, backlog] = block_ticks(net, blocks, s, t, kept, backlog)
 
 
 @kernel
@@ -94,68 +93,73 @@ def block_ticks(net: PofoNet, blocks: Ints, s: int, t: int, kept: int, backlog: 
 
 
 @kernel
-def fill_forwards(net: PofoNet, blocks: Ints, forwards: Ints) -> None:
-    """OC of every stage, the loss first."""
-    stages, width = net.figures.shape[1] - 1, blocks.shape[1]
-    for s in range(stages, 0, -1):
-        for whole in range(2):
-            for kept in range(width):
-                for out in range(width):
-                    for back in range(width):
-                        place = whole, s, kept, out, back
-                        forwards[whole, s, kept, out, back] = forward_ticks(net, blocks, forwards, place)
+def fill_forwards(net: PofoNet, blocks: Ints, forwards: Ints, s: int, spare: Ints) -> None:
+    """OC of a stage; that of later stages is there. `spare`: two rows as wide as the tables, for figures of a run."""
+    width = blocks.shape[1]
+    for whole in range(2):
+        for kept in range(width):
+            for out in range(width):
+                for back in range(width):
+                    forwards[whole, s, kept, out, back] = whole_ticks(net, forwards, (whole, s, kept, out, back))
+            size = net.figures[WHOLE if whole else VALUE, s - 1]
+            for end in range(s, net.units[2] + 1):
+                if net.last[s, end] > width - 1 - kept - size + (size if end > s and net.units[3] else 0):
+                    break
+                add_run(net, blocks, forwards, (whole, s, kept, end), spare)
 
 
 @kernel
-def forward_ticks(net: PofoNet, blocks: Ints, forwards: Ints, place: Place) -> int:
-    """One entry of OC."""
+def whole_ticks(net: PofoNet, forwards: Ints, place: Place) -> int:
+    """One entry of OC, where the stage keeps all."""
     figures = net.figures
     whole, s, kept, out, back = place
     stages, write, read = figures.shape[1] - 1, net.units[0], net.units[1]
     size = figures[WHOLE if whole else VALUE, s - 1]
-    room = blocks.shape[1] - 1 - kept - size
+    room = forwards.shape[2] - 1 - kept - size
+    if figures[SAVE_NEED, s] > room or figures[BACK_NEED, s] > room:
+        return NEVER
     unwritten, unread = out * write, back * read
-    best = NEVER
-    if figures[SAVE_NEED, s] <= room and figures[BACK_NEED, s] <= room:
-        forward = figures[UNTIL, s] - figures[UNTIL, s - 1]
-        wait = max(0, (figures[SAVE_NEED, s] - room) * write + unwritten)
-        stay = max(0, (figures[BACK_NEED, s] - room) * read + unread)
-        left = unwritten - forward - wait
-        after = quanta(unread - figures[BACKWARD, s] - stay, read)
-        total = forward + figures[BACKWARD, s] + wait + stay
-        if s == stages:
-            best = min(best, total + max(0, left) + after * read)
-        else:
-            best = min(best, total + onward(net, forwards, (1, s + 1, kept), (size, left, after)))
-    for end in range(s, net.units[2] + 1):
-        if net.last[s, end] > room + (size if end > s and net.units[3] else 0):
-            break
-        block = blocks[row_of(stages, s, end), kept + size, back]
-        if block >= NEVER:
-            continue
-        passed = figures[UNTIL, end] - figures[UNTIL, s - 1]
-        wait = max(0, net.early[s, end] - room * write + unwritten)
-        left, after = unwritten - passed - wait, quanta(unread - block, read)
-        where = 0, end + 1, kept if net.most[s, end] <= room else -1 - kept
-        rest = onward(net, forwards, where, (size, left, after))
-        best = min(best, passed + wait + block + rest)
-    return min(best, NEVER)
+    forward = figures[UNTIL, s] - figures[UNTIL, s - 1]
+    wait = max(0, (figures[SAVE_NEED, s] - room) * write + unwritten)
+    stay = max(0, (figures[BACK_NEED, s] - room) * read + unread)
+    left = unwritten - forward - wait
+    after = quanta(unread - figures[BACKWARD, s] - stay, read)
+    total = forward + figures[BACKWARD, s] + wait + stay
+    if s == stages:
+        return int(min(NEVER, total + max(0, left) + after * read))
+    rest = forwards[1, s + 1, kept + size, quanta(left, write), after]
+    if net.units[3] and size:
+        rest = min(rest, forwards[1, s + 1, kept, quanta(left + size * write, write), after + size])
+    return int(min(NEVER, total + rest))
 
 
 @kernel
-def onward(net: PofoNet, forwards: Ints, where: tuple[int, int, int], copy: tuple[int, int, int]) -> int:
-    """The better of keeping and paging an input, from a stage on.
+def add_run(net: PofoNet, blocks: Ints, forwards: Ints, where: tuple[int, int, int, int], spare: Ints) -> None:
+    """Entries of OC that a run from a stage up to another makes less: (whole, the stage, bytes kept, the run's end).
 
-    `where` are the first three parts of a place, `kept` negative (-1 less) where the input must be paged; `copy` is its
-    size, what is left to write before it in ticks, and to read.
+    What is divided is divided once for each backlog of reads, and of writes, not for each pair.
     """
-    write, best = net.units[0], NEVER
-    whole, s, kept = where
-    size, left, back = copy
-    if kept >= 0:
-        best = min(best, forwards[whole, s, kept + size, quanta(left, write), back])
-    else:
-        kept = -1 - kept
-    if net.units[3] and size:
-        best = min(best, forwards[whole, s, kept, quanta(left + size * write, write), back + size])
-    return best
+    figures, width = net.figures, blocks.shape[1]
+    whole, s, kept, end = where
+    stages, write, read = figures.shape[1] - 1, net.units[0], net.units[1]
+    size = figures[WHOLE if whole else VALUE, s - 1]
+    room, row = width - 1 - kept - size, row_of(stages, s, end)
+    passed = figures[UNTIL, end] - figures[UNTIL, s - 1]
+    may_keep, may_page = net.most[s, end] <= room, net.units[3] != 0 and size != 0
+    for back in range(width):
+        spare[0, back] = blocks[row, kept + size, back]
+        spare[1, back] = quanta(back * read - spare[0, back], read)
+    for out in range(width):
+        wait = max(0, net.early[s, end] - room * write + out * write)
+        left = out * write - passed - wait
+        kept_out, paged_out = quanta(left, write), quanta(left + size * write, write)
+        for back in range(width):
+            block, after, rest = spare[0, back], spare[1, back], NEVER
+            if block >= NEVER:
+                continue
+            if may_keep:
+                rest = forwards[0, end + 1, kept + size, kept_out, after]
+            if may_page:
+                rest = min(rest, forwards[0, end + 1, kept, paged_out, after + size])
+            ticks = passed + wait + block + rest
+            forwards[whole, s, kept, out, back] = min(forwards[whole, s, kept, out, back], ticks)

@@ -1,16 +1,21 @@
 """POFO's plans as schedules: of the budget as slots count it, and of others near it, whose plans may fit in bytes."""
 
+import time
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 from remat_cli.solvers._chains.rotor_slots import make_slots
 from remat_cli.solvers._chains.rotor_tables import build_table
 from remat_cli.solvers._paging.chain_plan import ChainPlan, at_the_loss, realised
 from remat_cli.solvers._paging.paged_chain import PagedChain
 from remat_cli.solvers._paging.pofo import pofo, pofo_plans
+from remat_cli.solvers.base import Limits
 
 EXACT_STAGES = 8  # within a second, whatever the figures are
 SLOTS = 50  # as in the source
+FEW_SLOTS = 10  # at first, to have a plan, and to see how fast tables are filled here
 MORE = 10  # slots beyond the budget's, and as many fewer: what rounding may hide
+FILL_SHARE = 0.75  # of the time that is left, for tables of more slots: the rest is for their plans
 RECOMPUTE_SLOTS = 500
 
 
@@ -18,12 +23,13 @@ def _never() -> bool:
     return False
 
 
-def pofo_schedule(chain: PagedChain, slots: int = SLOTS, is_over: Callable[[], bool] = _never) -> ChainPlan | None:
-    """The fastest schedule of POFO's plans within the budget; None: none of them fits.
+def pofo_schedule(chain: PagedChain, slots: int = SLOTS, limits: Limits | None = None) -> ChainPlan | None:
+    """The fastest schedule of POFO's plans within the budget; None: none of them fits, or the limits ended too early.
 
     Exact where there are few stages. Otherwise plans for budgets near the given one, and that of recomputation alone,
-    whose table has finer slots: it is one of POFO's class. The schedule may be later than POFO promises, since room is
-    held until a write ends and from where a read starts, or earlier, since transfers need not pause at the loss.
+    whose table has finer slots: it is one of POFO's class. Tables are filled for few slots first, then for as many of
+    those asked for as there is time for. The schedule may be later than POFO promises, since room is held until a write
+    ends and from where a read starts, or earlier, since transfers need not pause at the loss.
 
     Raises:
         ModelError: tables of so many slots are too large for so many stages.
@@ -31,21 +37,51 @@ def pofo_schedule(chain: PagedChain, slots: int = SLOTS, is_over: Callable[[], b
     if chain.stages <= EXACT_STAGES:
         plan = pofo(chain)
         return None if plan is None else realised(chain, plan.forward, plan.backward, plan.paged)
-    quantum = max(1, -(-chain.budget_bytes // slots))
-    larger = PagedChain(chain.chain, quantum * (slots + MORE), chain.link)
-    best = recomputed(chain)
-    for number, plan in enumerate(pofo_plans(larger, quantum)):
-        if number > 2 * MORE or is_over():
+    is_over = _never if limits is None else lambda: limits.is_over
+    search = _Search(chain, is_over, recomputed(chain, is_over))
+    tried = slots if limits is None else min(slots, FEW_SLOTS)
+    spent = search.try_slots(tried)
+    while limits is not None and tried < slots and not limits.is_over:
+        most = affordable_slots(tried, spent, FILL_SHARE * limits.seconds_left)
+        if most <= tried:
             break
-        found = realised(chain, plan.forward, plan.backward, plan.paged)
-        if found is not None and (best is None or found.run.makespan < best.run.makespan):
-            best = found
-    return best
+        tried = min(slots, most)
+        spent = search.try_slots(tried)
+    return search.best
 
 
-def recomputed(chain: PagedChain) -> ChainPlan | None:
-    """The best plan without paging, as rotor's table has it; None: none fits."""
+def affordable_slots(tried: int, spent_seconds: float, seconds: float) -> int:
+    """Slots that tables can be filled for in that time, where so many took so long: work grows with the cube."""
+    growth = (seconds / max(1e-3, spent_seconds)) ** (1 / 3)
+    return int(growth * (tried + MORE + 1)) - MORE - 1
+
+
+@dataclass
+class _Search:
+    """The best schedule of a chain so far."""
+
+    chain: PagedChain
+    is_over: Callable[[], bool]
+    best: ChainPlan | None
+
+    def try_slots(self, slots: int) -> float:
+        """Plans for budgets near the given one, counted in so many slots: the seconds until the first of them."""
+        begin, spent = time.monotonic(), None
+        quantum = max(1, -(-self.chain.budget_bytes // slots))
+        larger = replace(self.chain, budget_bytes=quantum * (slots + MORE))
+        for number, plan in enumerate(pofo_plans(larger, quantum, self.is_over)):
+            spent = time.monotonic() - begin if spent is None else spent
+            if number > 2 * MORE or self.is_over():
+                break
+            found = realised(self.chain, plan.forward, plan.backward, plan.paged)
+            if found is not None and (self.best is None or found.run.makespan < self.best.run.makespan):
+                self.best = found
+        return time.monotonic() - begin if spent is None else spent
+
+
+def recomputed(chain: PagedChain, is_over: Callable[[], bool] = _never) -> ChainPlan | None:
+    """The best plan without paging, as rotor's table has it; None: none fits, or it was over before."""
     budget = chain.budget_bytes
-    table = build_table(chain.chain, "persistent", make_slots(chain.chain, budget, budget, RECOMPUTE_SLOTS), _never)
+    table = build_table(chain.chain, "persistent", make_slots(chain.chain, budget, budget, RECOMPUTE_SLOTS), is_over)
     actions = None if table is None else table.actions(budget)
     return None if actions is None else realised(chain, *at_the_loss(actions), ())

@@ -1,6 +1,6 @@
 """POFO's tables where bytes come in quanta: figures for the compiled loops, and entries by the questions of `pofo`."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -73,8 +73,12 @@ def table_bytes(stages: int, slots: int) -> int:
     return (stages * (stages + 1) // 2 * width**2 + 2 * (stages + 1) * width**3) * ENTRY_BYTES
 
 
-def fill_tables(figures: PofoFigures) -> PofoTables:
-    """Both tables. O(n^3 S^2) and O(n^2 S^3) for n stages and S slots.
+def _never() -> bool:
+    return False
+
+
+def fill_tables(figures: PofoFigures, is_over: Callable[[], bool] = _never) -> PofoTables | None:
+    """Both tables. O(n^3 S^2) and O(n^2 S^3) for n stages and S slots; None when it was over before, seen each stage.
 
     Raises:
         ModelError: the tables are too large, or times do not fit their entries.
@@ -92,9 +96,13 @@ def fill_tables(figures: PofoFigures) -> PofoTables:
     net = _net(figures)
     width = slots + 1
     blocks = np.empty((stages * (stages + 1) // 2, width, width), dtype=np.int64)
-    kernels.fill_blocks(net, blocks)
     forwards = np.full((2, stages + 1, width, width, width), kernels.NEVER, dtype=np.int64)
-    kernels.fill_forwards(net, blocks, forwards)
+    spare = np.empty((2, width), dtype=np.int64)
+    for stage in range(stages, 0, -1):
+        if is_over():
+            return None
+        kernels.fill_blocks(net, blocks, stage)
+        kernels.fill_forwards(net, blocks, forwards, stage, spare)
     return PofoTables(figures, blocks, forwards)
 
 

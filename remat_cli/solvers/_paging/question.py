@@ -13,11 +13,15 @@ from remat_cli.solvers.base import Limits
 
 @dataclass(frozen=True)
 class PagingQuestion:
-    """A problem of one device, the memory that it may page to, and what sessions cost."""
+    """A problem of one device, the memory that it may page to, and what sessions cost.
+
+    `beat_ns`: a plan is known that takes so long and pages nothing; one that is no faster need not be searched on.
+    """
 
     problem: Problem
     memory: SpillMemory
     costs: SessionCosts
+    beat_ns: int | None = None
 
 
 class Pager(Protocol):
