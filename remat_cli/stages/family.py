@@ -86,11 +86,12 @@ class FamilyPlanner:
     def best(self) -> PlannedModel:
         """The plan with the fewest tiles that fits; for `min` the one that holds least."""
         found = self._best()
-        return found if found.written is None or found.dims is not None else self._with_dims(found)
+        return found if found.written is None or found.splitting is not None else self._with_dims(found)
 
     def _with_dims(self, found: PlannedModel) -> PlannedModel:
-        """A plan that knows its tensors' dimensions for all sizes."""
-        return replace(found, dims=dims_of_all(found.prepared, found.prepared.reference_path, self._family))
+        """A plan that knows its tensors' dimensions for all sizes, beside those that it knows."""
+        path = found.prepared.reference_path
+        return replace(found, dims=dims_of_all(found.prepared, path, self._family, found.dims or {}))
 
     def _best(self) -> PlannedModel:
         least = self.question.least
@@ -242,7 +243,8 @@ class FamilyPlanner:
         """Write the loops, see that bits are those of the whole, measure and plan."""
         whole, request = self.whole.prepared, self.request
         folder = Path(tempfile.mkdtemp(prefix="loops_", dir=self.work))
-        prepared = _prepare_loops(whole, self.sized, rung, folder)
+        model = looped(self.sized, rung.regions, rung.tilings)
+        prepared = _prepare_loops(whole, model.model, folder)
         if prepared is None:
             return None
         profile = profile_split(prepared, self.whole, self.progress)
@@ -255,6 +257,7 @@ class FamilyPlanner:
             answer=answer(asked, request.search, self.progress),
             written=None,
             splitting=self._record(rung),
+            dims=model.dims,
         )
         return write_within_budget(first, request.search, self.progress)
 
@@ -276,9 +279,8 @@ class FamilyPlanner:
         return region.length.at(self.request.conditions.dims)
 
 
-def _prepare_loops(whole: Prepared, sized: SizedView, rung: _Rung, work: Path) -> Prepared | None:
+def _prepare_loops(whole: Prepared, model: Any, work: Path) -> Prepared | None:
     """The model with loops, optimised like the whole one; None where its outputs are not those of the whole one."""
-    model = looped(sized, rung.regions, rung.tilings)
     conditions = whole.conditions
     with blamed_on(whole.source.path, "ONNX Runtime cannot optimise the loops of"):
         path = optimise(model, conditions, work)
