@@ -164,7 +164,9 @@ def _add(sized: SizedView, region: LoopRegion, op: int, axis: int) -> bool:
             return False
     for position, need in needs.items():
         region.reads[op, position] = need
-    return all(_joins(sized, region, op, position) for position in range(len(view.reads[op])))
+    readers = {reader for name in view.makes[op] if name for reader in view.readers[name]}
+    joining = (op, *(reader for reader in readers if reader in region.ops))  # these may want whole what is cut now
+    return all(_joins(sized, region, each, position) for each in joining for position in range(len(view.reads[each])))
 
 
 def _joins(sized: SizedView, region: LoopRegion, op: int, position: int) -> bool:
