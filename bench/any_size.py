@@ -172,7 +172,13 @@ def compiled(name: str, case: Case, original: Path, ours: Path) -> Row:
     )
     seconds = time.monotonic() - begin
     if found.output is None:
-        return {"seconds": round(seconds), "plan": False, "load": round(os.getloadavg()[0], 1)}
+        failures = found.verification.failures if found.verification is not None else ()
+        return {
+            "seconds": round(seconds),
+            "plan": False,
+            "failed": failures[0] if failures else None,
+            "load": round(os.getloadavg()[0], 1),
+        }
     seen = json.loads(ours.with_suffix(".plan.json").read_text())["verification"]
     runs = seen["family"]["runs"]
     largest = max(runs, key=lambda run: run["peak_bytes"])
@@ -276,7 +282,8 @@ def line(name: str, rows: dict[tuple[str, str], Row]) -> str:
     sizes = ", ".join([*(f"{n}={size}" for n, size in case.dims.items()), *case.limits])
     cells = [case.title, sizes, case.budget]
     if not made["plan"]:
-        return f"| {' | '.join([*cells, 'no plan', *['-'] * 6, told(made)])} |"
+        why = "no plan" if made.get("failed") is None else f"verification failed: {made['failed']}"
+        return f"| {' | '.join([*cells, why, *['-'] * 6, told(made)])} |"
     same, timed = rows.get((name, "bits")), rows.get((name, "times"), {"at": {}})["at"]
     cells += [
         f"{format_bytes(made['original_bytes'])} to {format_bytes(made['promised_bytes'])}",

@@ -3,7 +3,7 @@
 import bisect
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 import numpy as np
@@ -90,6 +90,21 @@ class Dim(msgspec.Struct, frozen=True, omit_defaults=True):
             total = f"{total} {'+' if self.offset > 0 else '-'} {abs(self.offset)}"
         total = total if self.divisor == 1 else f"({total}) // {self.divisor}"
         return total if self.within is None else f"{total} if {self.within} else 0"
+
+
+def product_of(dims: Iterable[Dim]) -> dict[tuple[str, ...], int]:
+    """A product of dimensions as factors of products of names; what is divided counts as a name of its own."""
+    total: dict[tuple[str, ...], int] = {(): 1}
+    for dim in dims:
+        terms: list[tuple[tuple[str, ...], int]] = [(term.names, term.factor) for term in dim.terms]
+        terms += [((), dim.offset)] if dim.offset else []
+        terms = terms if dim.divisor == 1 else [((str(dim),), 1)]
+        new: dict[tuple[str, ...], int] = {}
+        for (names, factor), (others, more) in itertools.product(total.items(), terms):
+            key = tuple(sorted((*names, *others)))
+            new[key] = new.get(key, 0) + factor * more
+        total = new
+    return total
 
 
 class SizeBound(msgspec.Struct, frozen=True):

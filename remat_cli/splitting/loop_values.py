@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import onnx_ir as ir
 
@@ -9,19 +11,21 @@ from remat_cli.core.sizes import Dim, SizeBound, number
 from remat_cli.onnx_io.interface import dims_of, fed_inputs
 from remat_cli.onnx_io.normalise import fresh_name
 from remat_cli.splitting.loop_bits import Tiling
-from remat_cli.splitting.loop_regions import SizedView
 
 PREFIX = "remat/loop/"
 """Of the names of all that a loop adds to the model."""
 
 
 class SizeValues:
-    """Writes ops that compute of sizes what loops need; `taken` are the names of the model."""
+    """Writes ops that compute numbers of sizes; `dims` are those of tensors, `taken` the names of the model."""
 
-    def __init__(self, graph: ir.Graph, sized: SizedView, taken: set[str]) -> None:
+    def __init__(
+        self, graph: ir.Graph, dims: Mapping[str, tuple[Dim, ...]], taken: set[str], prefix: str = PREFIX
+    ) -> None:
         self._graph = graph
-        self._sized = sized
+        self._dims = dims
         self._taken = taken
+        self._prefix = prefix
         self._empty: dict[object, ir.Value] = {}
         self._sizes: dict[str, ir.Value] = {}
         self._lengths: dict[Dim, ir.Value] = {}
@@ -30,12 +34,12 @@ class SizeValues:
 
     def empty(self, name: str, axis: int, value: ir.Value) -> ir.Value:
         """A tensor like a value, whose dimensions are those of a name, with nothing along an axis."""
-        dims = list(self._sized.dims[name])
+        dims = list(self._dims[name])
         dims[axis] = number(0)
         assert value.type is not None
         key = (tuple(dims), value.type.dtype)
         if key not in self._empty:
-            prefix = f"{PREFIX}empty{len(self._empty)}"
+            prefix = f"{self._prefix}empty{len(self._empty)}"
             parts = [self.computed(f"{prefix}/{at}", dim) for at, dim in enumerate(dims)]
             shape = self.op(self._graph, f"{prefix}/shape", "Concat", parts, ir.AttrInt64("axis", 0))
             filling = ir.AttrTensor("value", ir.tensor(np.zeros(1, value.type.dtype.numpy())))
@@ -65,14 +69,14 @@ class SizeValues:
     def length(self, dim: Dim) -> ir.Value:
         """A length as a tensor of one number, computed once."""
         if dim not in self._lengths:
-            self._lengths[dim] = self.computed(f"{PREFIX}length{len(self._lengths)}", dim)
+            self._lengths[dim] = self.computed(f"{self._prefix}length{len(self._lengths)}", dim)
         return self._lengths[dim]
 
     def tiles(self, length: Dim, tiling: Tiling) -> tuple[ir.Value, ir.Value]:
         """How many tiles a length has, as a tensor of one number and as a number, computed once for all loops."""
         key = (length, tiling.rows)
         if key not in self._counts:
-            name = f"{PREFIX}count{len(self._counts)}/{tiling.rows}/"
+            name = f"{self._prefix}count{len(self._counts)}/{tiling.rows}/"
             more = self.op(self._graph, f"{name}more", "Add", [self.length(length), self.constant([tiling.rows - 1])])
             tiles = self.op(self._graph, f"{name}tiles", "Div", [more, self.constant([tiling.rows])])
             count = self.op(self._graph, f"{name}count", "Reshape", [tiles, self.constant([])])
@@ -85,12 +89,12 @@ class SizeValues:
             value, axis = next(
                 (value, axis)
                 for value in fed_inputs(self._graph)
-                for axis, dim in enumerate(self._sized.dims[value.name or ""])
+                for axis, dim in enumerate(self._dims[value.name or ""])
                 if dim.symbol == symbol
             )
-            shape = self.op(self._graph, f"{PREFIX}shape/{symbol}", "Shape", [value])
+            shape = self.op(self._graph, f"{self._prefix}shape/{symbol}", "Shape", [value])
             self._sizes[symbol] = self.op(
-                self._graph, f"{PREFIX}size/{symbol}", "Gather", [shape, self.constant([axis])]
+                self._graph, f"{self._prefix}size/{symbol}", "Gather", [shape, self.constant([axis])]
             )
         return self._sizes[symbol]
 
@@ -104,7 +108,7 @@ class SizeValues:
 
     def constant(self, numbers: list[int]) -> ir.Value:
         """Whole numbers as a weight, one for all that are alike."""
-        return self.weight(f"{PREFIX}{'_'.join(map(str, numbers)) or 'scalar'}", np.array(numbers, np.int64))
+        return self.weight(f"{self._prefix}{'_'.join(map(str, numbers)) or 'scalar'}", np.array(numbers, np.int64))
 
     def weight(self, name: str, array: np.ndarray) -> ir.Value:
         """A weight of the main graph, one for each name."""
@@ -118,7 +122,7 @@ class SizeValues:
     def holds(self, bound: SizeBound) -> ir.Value:
         """Whether sizes are within a bound, as a tensor of one flag."""
         if bound not in self._holds:
-            name = f"{PREFIX}bound{len(self._holds)}"
+            name = f"{self._prefix}bound{len(self._holds)}"
             value: ir.Value | None = None
             for at, dim in enumerate(bound.factors):
                 length = self.length(dim)

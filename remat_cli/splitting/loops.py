@@ -73,7 +73,7 @@ class _Writer:
         self._nodes = {node.name: node for node in model.graph}
         self._values = {value.name: value for node in model.graph for value in node.outputs}
         self._values |= {value.name: value for value in model.graph.inputs}
-        self._numbers = SizeValues(model.graph, sized, self._taken)
+        self._numbers = SizeValues(model.graph, sized.dims, self._taken)
         self._shared: dict[tuple[str, SizeBound], ir.Value] = {}
         self.shared_dims: dict[str, tuple[Dim, ...]] = {}
 
