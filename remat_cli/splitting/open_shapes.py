@@ -20,7 +20,7 @@ from remat_cli.splitting.rules_shape import OPEN_SHAPES, REPEATED, REST
 
 
 @dataclass(frozen=True)
-class Opened:
+class WithOpenShapes:
     """A model whose shapes leave lengths open; dimensions of tensors that it has more, and types of its new ops."""
 
     model: ir.Model
@@ -30,13 +30,13 @@ class Opened:
 
 def with_open_shapes(
     model: ir.Model, dims: Mapping[str, tuple[Dim, ...]], most: Mapping[str, int], large: Collection[str]
-) -> Opened:
+) -> WithOpenShapes:
     """The model with lengths left open in computed shapes of large tensors, one of each Reshape: the longest.
 
     `dims` are the dimensions of tensors for all sizes, `most` are the largest ones.
     """
     if not any(_open_of(node, dims, most, large) for node in model.graph):
-        return Opened(model, {}, {})
+        return WithOpenShapes(model, {}, {})
     new = model.clone()
     nodes = list(new.graph)
     numbers = SizeValues(new.graph, dims, names_in(new), OPEN_SHAPES)
@@ -56,7 +56,7 @@ def with_open_shapes(
         if each not in nodes
     }
     new.graph.sort()
-    return Opened(new, {name: (number(length),) for name, length in lengths.items()}, types)
+    return WithOpenShapes(new, {name: (number(length),) for name, length in lengths.items()}, types)
 
 
 def _length(node: ir.Node) -> int:
