@@ -327,9 +327,9 @@ Made by `python -m bench.any_size`; `make bench-any-size` does it all, exports b
 Names say layers x heads x width of a head. Peaks are those of a run at the largest sizes, without weights: the
 original's, and what the file promises. Times are against the original, the least of runs in turn. Same bits: of 200
 random sizes, small ones as often as large ones. Resident is what a process holds of its own after runs of the lengths
-100 (or most), most, most/16, most/2, least: the original, the file, and the file after the largest length alone. Beside the time
-of compiling stand that of a process which loads the original and runs it once at the largest length, and the load: how
-many processes wanted the machine's two cores when compiling ended.
+100 (or most), most, most/16, most/2, least: the original, the file, and the file after the largest length alone. Beside
+the time of compiling stand that of a process which loads the original and runs it once at the largest length, and the
+load: how many processes wanted the machine's two cores when compiling ended.
 
 | model | sizes | budget | peak at most | share | time, short | longer | same bits | resident | nodes | compiled in |
 |---|---|---|---|---|---|---|---|---|---|---|
