@@ -77,8 +77,10 @@ class SizeValues:
         key = (length, tiling.rows)
         if key not in self._counts:
             name = f"{self._prefix}count{len(self._counts)}/{tiling.rows}/"
-            more = self.op(self._graph, f"{name}more", "Add", [self.length(length), self.constant([tiling.rows - 1])])
-            tiles = self.op(self._graph, f"{name}tiles", "Div", [more, self.constant([tiling.rows])])
+            tiles = self.length(length)
+            if tiling.rows > 1:  # the runtime takes ops that change nothing out, and warns of what reads them inside
+                more = self.op(self._graph, f"{name}more", "Add", [tiles, self.constant([tiling.rows - 1])])
+                tiles = self.op(self._graph, f"{name}tiles", "Div", [more, self.constant([tiling.rows])])
             count = self.op(self._graph, f"{name}count", "Reshape", [tiles, self.constant([])])
             self._counts[key] = tiles, count
         return self._counts[key]
