@@ -1,12 +1,11 @@
 """A plan for many sizes, looked at for one of them: the same schedule, with tensors as large as they are then."""
 
-import math
 from collections.abc import Mapping
 
 import msgspec
 
 from remat_cli.base.errors import ModelError
-from remat_cli.core.graph import Graph, Tensor
+from remat_cli.core.graph import Graph, Tensor, TensorType, size_bytes
 from remat_cli.core.loops import is_loop
 from remat_cli.core.plan import Plan
 from remat_cli.core.plan_file import FamilyPromise, PlanFile, graph_instances
@@ -28,7 +27,9 @@ def with_promise(plan: PlanFile, dims: Mapping[str, tuple[Dim, ...]]) -> PlanFil
     }
     known = FamilyPromise(varying, plan.promise.peak_bytes, dict(plan.request.dims))
     plan = _with(plan, known)
-    peaks = [(plan_at(plan, {**plan.request.dims, **corner}).promise.peak_bytes, corner) for corner in family.corners]
+    bounds = dict.fromkeys(dim.within for each in varying.values() for dim in each if dim.within is not None)
+    corners = [*family.corners, *(corner for bound in bounds for corner in family.corners_within(bound))]
+    peaks = [(plan_at(plan, {**plan.request.dims, **corner}).promise.peak_bytes, corner) for corner in corners]
     peak, corner = max(peaks, key=lambda each: each[0])
     most = msgspec.structs.replace(known, peak_bytes=peak, peak_sizes={**plan.request.dims, **corner})
     return _with(plan, most if peak > known.peak_bytes else known)
@@ -105,7 +106,8 @@ def _at(tensor: Tensor, dims: tuple[Dim, ...] | None, sizes: Mapping[str, int]) 
     if dims is None:
         return tensor
     shape = tuple(dim.at(sizes) for dim in dims)
-    size = tensor.size_bytes * math.prod(shape) // max(1, math.prod(tensor.shape))
+    before, now = (size_bytes(TensorType(tensor.dtype, each)) for each in (tensor.shape, shape))
+    size = now if tensor.size_bytes == before else tensor.size_bytes * now // max(1, before)
     return msgspec.structs.replace(tensor, shape=shape, size_bytes=size)
 
 

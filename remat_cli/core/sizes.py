@@ -1,8 +1,9 @@
 """Sizes that vary: ranges of named dimensions, limits on their products, and a tensor's dimensions as expressions."""
 
+import bisect
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 import numpy as np
@@ -51,25 +52,33 @@ class Term(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Dim(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One dimension of a tensor for all sizes: (sum of terms + offset) // divisor; a number has no terms."""
+    """One dimension of a tensor for all sizes: (sum of terms + offset) // divisor; a number has no terms.
+
+    With `within` it is that for sizes within a bound only, and 0 for all others.
+    """
 
     terms: tuple[Term, ...] = ()
     offset: int = 0
     divisor: int = 1
+    within: "SizeBound | None" = None
 
     def at(self, sizes: Mapping[str, int]) -> int:
         """Its value for given sizes."""
+        if self.within is not None and not self.within.holds(sizes):
+            return 0
         return (sum(term.at(sizes) for term in self.terms) + self.offset) // self.divisor
 
     @property
     def names(self) -> frozenset[str]:
         """All that it depends on."""
-        return frozenset(name for term in self.terms for name in term.names)
+        found = frozenset(name for term in self.terms for name in term.names)
+        return found if self.within is None else found.union(*(each.names for each in self.within.factors))
 
     @property
     def symbol(self) -> str | None:
         """The name that it is, and nothing more."""
         is_plain = len(self.terms) == 1 and (self.terms[0].factor, self.offset, self.divisor) == (1, 0, 1)
+        is_plain = is_plain and self.within is None
         return self.terms[0].names[0] if is_plain and len(self.terms[0].names) == 1 else None
 
     def __str__(self) -> str:
@@ -79,7 +88,39 @@ class Dim(msgspec.Struct, frozen=True, omit_defaults=True):
         total = " + ".join(map(str, self.terms))
         if self.offset:
             total = f"{total} {'+' if self.offset > 0 else '-'} {abs(self.offset)}"
-        return total if self.divisor == 1 else f"({total}) // {self.divisor}"
+        total = total if self.divisor == 1 else f"({total}) // {self.divisor}"
+        return total if self.within is None else f"{total} if {self.within} else 0"
+
+
+def product_of(dims: Iterable[Dim]) -> dict[tuple[str, ...], int]:
+    """A product of dimensions as factors of products of names; what is divided counts as a name of its own."""
+    total: dict[tuple[str, ...], int] = {(): 1}
+    for dim in dims:
+        terms: list[tuple[tuple[str, ...], int]] = [(term.names, term.factor) for term in dim.terms]
+        terms += [((), dim.offset)] if dim.offset else []
+        terms = terms if dim.divisor == 1 else [((str(dim),), 1)]
+        new: dict[tuple[str, ...], int] = {}
+        for (names, factor), (others, more) in itertools.product(total.items(), terms):
+            key = tuple(sorted((*names, *others)))
+            new[key] = new.get(key, 0) + factor * more
+        total = new
+    return total
+
+
+class SizeBound(msgspec.Struct, frozen=True):
+    """Sizes for which the product of some dimensions, which grow with sizes, is at most `most`."""
+
+    factors: tuple[Dim, ...]
+    most: int
+
+    def holds(self, sizes: Mapping[str, int]) -> bool:
+        """Whether sizes are among them."""
+        return math.prod(factor.at(sizes) for factor in self.factors) <= self.most
+
+    def __str__(self) -> str:
+        """As a user would write it."""
+        factors = (f"({each})" if each.symbol is None and each.terms else str(each) for each in self.factors)
+        return f"{' * '.join(factors)} <= {self.most}"
 
 
 def number(value: int) -> Dim:
@@ -155,11 +196,20 @@ class SizeFamily(msgspec.Struct, frozen=True):
         orders, so that extremes of a product are among them; first is the one with the largest product, then the one
         whose last-named dimension is longest.
         """
+        return self._corners(None)
+
+    def corners_within(self, bound: SizeBound) -> tuple[dict[str, int], ...]:
+        """The largest sizes within a bound; none where the least are not within it."""
+        return tuple(sizes for sizes in self._corners(bound) if bound.holds(sizes))
+
+    def _corners(self, bound: SizeBound | None) -> tuple[dict[str, int], ...]:
         found: dict[tuple[int, ...], dict[str, int]] = {}
         for order in itertools.permutations(self.ranges):
             sizes = {each.name: each.low for each in self.ranges} | self.fixed
             for each in order:
                 sizes[each.name] = self._most(each, sizes)
+                if bound is not None:
+                    sizes[each.name] = _most_within(bound, each, sizes)
             found[tuple(sizes[each.name] for each in self.ranges)] = sizes
         return tuple(sorted(found.values(), key=self._rank, reverse=True))
 
@@ -175,3 +225,10 @@ class SizeFamily(msgspec.Struct, frozen=True):
             while most > each.low and most**count * rest > limit.most:
                 most = min(most - 1, max(each.low, int((limit.most / rest) ** (1 / count)) + 1))
         return most
+
+
+def _most_within(bound: SizeBound, each: SizeRange, sizes: Mapping[str, int]) -> int:
+    """The most that a dimension may be within a bound, up to what it is; its least where that is not within."""
+    steps = range(each.low, sizes[each.name] + 1)
+    past = bisect.bisect_left(steps, True, key=lambda size: not bound.holds({**sizes, each.name: size}))
+    return steps[max(0, past - 1)]

@@ -14,6 +14,7 @@ import onnx_ir as ir
 
 from remat_cli.core.loops import is_loop, is_zero, zero_of
 from remat_cli.core.steady import BODY, NUMBER_BYTES, PREFIX, Ballast, SteadyForm
+from remat_cli.onnx_io.default_order import subgraphs
 from remat_cli.onnx_io.interface import dims_of, fed_inputs, port_of
 from remat_cli.onnx_io.normalise import fresh_name, names_in
 
@@ -176,22 +177,27 @@ class _Writer:
         """Let tiles run without a memory pattern too, and with kernels that pack weights.
 
         The runtime packs weights that a body has itself, or takes from right outside, not from further out; products
-        with weights that are not packed have other bits. So weights that no other op reads move in.
+        with weights that are not packed have other bits. So weights that only ops of one body read move in.
         """
-        body = node.attributes["body"].as_graph()
-        inner = list(body)
-        for value in {value for each in inner for value in each.inputs if value is not None}:
-            name = value.name or ""
-            if name not in self._graph.initializers or not {use.node for use in value.uses()} <= set(inner):
-                continue
-            del self._graph.initializers[name]
-            if is_zero(name):
-                made: list[ir.Node] = []
-                count = self.op(made, f"loop/{node.name}", "SequenceLength", [sequence])
-                body.insert_before(inner[0], made[0])
-                value.replace_all_uses_with(count)
-            else:
-                body.register_initializer(value)
+        for body in _bodies(node):
+            inner = list(body)
+            for value in {value for each in inner for value in each.inputs if value is not None}:
+                name, readers = value.name or "", {use.node for use in value.uses()}
+                if is_zero(name):
+                    self._instead_of_zero(value, node, body, sequence)
+                elif name in self._graph.initializers and readers <= set(inner):
+                    del self._graph.initializers[name]
+                    body.register_initializer(value)
+        self._graph.initializers.pop(zero_of(node.name), None)
+
+    def _instead_of_zero(self, zero: ir.Value, loop: ir.Node, body: ir.Graph, sequence: ir.Value) -> None:
+        """Let a body take the length of the sequence for the zero of its loop."""
+        made: list[ir.Node] = []
+        count = self.op(made, f"loop/{body.name}/{loop.name}", "SequenceLength", [sequence])
+        readers = [(use.node, use.idx) for use in zero.uses() if use.node.graph is body]
+        body.insert_before(body[0], made[0])
+        for reader, at in readers:
+            reader.replace_input_with(at, count)
 
     def filled(self, outputs: list[ir.Value]) -> ir.Graph:
         """The branch that never runs: outputs of the same types, of shapes that are computed in it."""
@@ -277,19 +283,32 @@ def seen_through(model: ir.Model) -> ir.Model:
     return model
 
 
+def _bodies(node: ir.Node) -> list[ir.Graph]:
+    """The graphs of a node, and of the nodes in them."""
+    graphs = subgraphs(node)
+    return [*graphs, *(deep for graph in graphs for inner in graph for deep in _bodies(inner))]
+
+
 def _out_of_loop(graph: ir.Graph, node: ir.Node) -> None:
     """Give back to the graph what its weights were, and to a loop the number that it took from the sequence."""
-    body = node.attributes["body"].as_graph()
-    weights = list(body.initializers.values())
-    body.initializers.clear()
-    for value in weights:
-        graph.register_initializer(value)
-    for own in [each for each in body if (each.name or "").startswith(PREFIX)]:
-        tensor = ir.tensor(np.array(0, np.int64), name=zero_of(node.name))
-        zero = ir.Value(name=tensor.name, type=ir.TensorType(tensor.dtype), shape=ir.Shape([]), const_value=tensor)
+    for body in _bodies(node):
+        weights = list(body.initializers.values())
+        body.initializers.clear()
+        for value in weights:
+            graph.register_initializer(value)
+        for own in [each for each in body if (each.name or "").startswith(PREFIX)]:
+            own.outputs[0].replace_all_uses_with(_zero(graph, node))
+            body.remove(own)
+
+
+def _zero(graph: ir.Graph, loop: ir.Node) -> ir.Value:
+    """The weight that is the zero of a loop."""
+    name = zero_of(loop.name)
+    if name not in graph.initializers:
+        tensor = ir.tensor(np.array(0, np.int64), name=name)
+        zero = ir.Value(name=name, type=ir.TensorType(tensor.dtype), shape=ir.Shape([]), const_value=tensor)
         graph.register_initializer(zero)
-        own.outputs[0].replace_all_uses_with(zero)
-        body.remove(own)
+    return graph.initializers[name]
 
 
 def _open_gate(graph: ir.Graph, nodes: list[ir.Node]) -> None:

@@ -22,7 +22,8 @@ class ProfileEvent(msgspec.Struct, frozen=True):
     `requested_bytes` is what is in use, `growth_bytes` how much more than when the kernel began, `in_use_bytes` the
     same as `requested_bytes` but with the allocator's rounding, `peak_bytes` the most (rounded) in use since the
     session was made, workspace inside kernels included, `held_bytes` what the allocator holds. `nested_bytes` is the
-    most in use (exact) when a kernel of a subgraph that this op ran ended, 0 without a subgraph. `has_counters` is
+    most in use (exact) when a kernel of a subgraph that this op ran ended, 0 without a subgraph, `nested_full_bytes`
+    the most during such a kernel, its workspace included where more was in use than ever before. `has_counters` is
     False where the runtime wrote no counters of memory (before 1.31); all bytes are 0 then.
     """
 
@@ -37,6 +38,7 @@ class ProfileEvent(msgspec.Struct, frozen=True):
     held_bytes: int
     types: tuple[TensorType, ...]
     nested_bytes: int = 0
+    nested_full_bytes: int = 0
     has_counters: bool = True
 
 
@@ -134,12 +136,20 @@ def _without_nested(events: Sequence[ProfileEvent]) -> tuple[ProfileEvent, ...]:
     Of a file in the steady form only the graph inside is of interest, as if there were no form.
     """
     kept: list[ProfileEvent] = []
+    full: list[int] = []  # of each of them, the most in use during it
+    highest = 0
     for event in events:
+        rose, highest = event.peak_bytes > highest, max(highest, event.peak_bytes)
         if event.name.startswith(PREFIX):
             continue
-        nested_bytes = 0
+        nested_bytes = nested_full_bytes = 0
         while kept and kept[-1].start_us > event.start_us:
             nested = kept.pop()
             nested_bytes = max(nested_bytes, nested.requested_bytes, nested.nested_bytes)
-        kept.append(msgspec.structs.replace(event, nested_bytes=nested_bytes) if nested_bytes else event)
+            nested_full_bytes = max(nested_full_bytes, full.pop())
+        inner = {"nested_bytes": nested_bytes, "nested_full_bytes": nested_full_bytes}
+        kept.append(msgspec.structs.replace(event, **inner) if nested_bytes else event)
+        # a loop's own counters say what the allocator rounds buffers up to, those of its kernels what they take
+        inside = event.peak_bytes - event.in_use_bytes if rose and not nested_bytes else 0
+        full.append(max(event.requested_bytes + inside, nested_full_bytes))
     return tuple(kept)

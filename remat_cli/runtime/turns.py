@@ -205,13 +205,19 @@ def figures_of(path: Path, runs: Sequence[ProfiledRun], prints: Sequence[tuple[O
 
 
 def _peak_op(run: ProfiledRun) -> tuple[str, int | None]:
-    """The op during which most was in use, and how much of that was workspace; None if loading needed more."""
+    """The op during which most was in use, and how much of that was workspace; None if loading needed more.
+
+    Of an op that ran a subgraph it is what that held: results that grow from tile to tile lie in buffers which the
+    allocator had for longer ones, up to twice as large, and its counter of what is in use has those.
+    """
     if not run.events:
         return "", None
     peak = run.events[-1].peak_bytes
     op = next(event for event in run.events if event.peak_bytes == peak)
     if op is run.events[0] and op.in_use_bytes < peak:
         return op.name, None  # reached in the first op or before it: the counter does not tell which
+    if op.nested_bytes:
+        return op.name, max(op.nested_full_bytes, op.nested_bytes) - op.requested_bytes
     return op.name, peak - op.in_use_bytes
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 
 import onnx_ir as ir
 
@@ -16,8 +17,10 @@ WINDOWED = frozenset({"Conv", "FusedConv", "MaxPool", "AveragePool", "LpPool"})
 SPATIAL = 2  # axes before those that windows move along
 
 
-def learn_dims(model: ir.Model, graph: Graph, seen: Seen) -> dict[str, tuple[Dim, ...]]:
-    """The dimensions of every tensor of a graph for all sizes, as these runs showed them.
+def learn_dims(
+    model: ir.Model, graph: Graph, seen: Seen, given: Mapping[str, tuple[Dim, ...]] = MappingProxyType({})
+) -> dict[str, tuple[Dim, ...]]:
+    """The dimensions of every tensor of a graph for all sizes, as these runs showed them, but for those `given`.
 
     Where windows move a few positions at a time, a few runs do not tell at which sizes there is one more of them: the
     attributes do.
@@ -29,7 +32,7 @@ def learn_dims(model: ir.Model, graph: Graph, seen: Seen) -> dict[str, tuple[Dim
     known: dict[str, tuple[Dim, ...]] = {}
     for tensor in graph.tensors:
         node = makers.get(tensor.name)
-        known[tensor.name] = tuple(_dims(tensor.name, node, known, seen))
+        known[tensor.name] = given.get(tensor.name) or tuple(_dims(tensor.name, node, known, seen))
     return known
 
 

@@ -8,12 +8,12 @@ depend on where a tile begins too.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import msgspec
 
-from remat_cli.core.sizes import Dim, SizeFamily, SizeRange, number
+from remat_cli.core.sizes import Dim, SizeFamily, SizeRange, number, product_of
 from remat_cli.splitting import rules_lines as lines
 from remat_cli.splitting import rules_matrix as matrix
 from remat_cli.splitting import rules_pointwise as pointwise
@@ -32,7 +32,9 @@ FREE: frozenset[Rule] = frozenset(
         pointwise.dropout,
         pointwise.quantisation,
         shape.transposition,
+        shape.expansion,
         shape.gather,
+        shape.gather_elements,
         shape.split,
         lines.softmax,
         lines.normalisation,
@@ -201,7 +203,7 @@ class _SizedOp:
         read, made = self.inputs[0], self.outputs[0]
         if read is None or made is None or self.read_axis is None or read[self.read_axis] != made[self.axis]:
             return False
-        return _product_of(read[: self.read_axis]) == _product_of(made[: self.axis])
+        return product_of(read[: self.read_axis]) == product_of(made[: self.axis])
 
     def only_adds(self, one: str, other: str) -> bool:
         """Whether two sizes only matter by their sum."""
@@ -214,21 +216,6 @@ class _SizedOp:
         inside = [dim for dims in (*self.inputs, *self.outputs) if dims is not None for dim in dims[-2:]]
         is_outside = all(any(name in dim.names for dim in dims) for dims in matrices)
         return is_outside and not any(name in dim.names for dim in inside)
-
-
-def _product_of(dims: Iterable[Dim]) -> dict[tuple[str, ...], int]:
-    """A product of dimensions as factors of products of names; what is divided counts as a name of its own."""
-    total: dict[tuple[str, ...], int] = {(): 1}
-    for dim in dims:
-        terms: list[tuple[tuple[str, ...], int]] = [(term.names, term.factor) for term in dim.terms]
-        terms += [((), dim.offset)] if dim.offset else []
-        terms = terms if dim.divisor == 1 else [((str(dim),), 1)]
-        new: dict[tuple[str, ...], int] = {}
-        for (names, factor), (others, more) in itertools.product(total.items(), terms):
-            key = tuple(sorted((*names, *others)))
-            new[key] = new.get(key, 0) + factor * more
-        total = new
-    return total
 
 
 def _is_sum(dim: Dim, one: str, other: str) -> bool:

@@ -114,18 +114,22 @@ def _grown(sized: SizedView, large: set[str], name: str, cut: tuple[Dim, int], *
     while open_names:
         current = open_names.pop()
         maker = sized.makers[current]
-        is_copied = copies and current != name and maker not in region.ops and _is_read_outside(sized, region, current)
+        readers = sized.view.readers[current]
+        is_new = maker not in region.ops or any(reader in region.copies for reader in readers)
+        is_copied = copies and current != name and is_new and _is_read_outside(sized, region, current)
         if (current in sized.kept and not is_copied) or not _add(sized, region, maker, region.axes[current]):
             return None
         if is_copied:
             if not _is_cheap(sized, maker):
                 return None
             region.copies.add(maker)
-        for reader in () if is_copied else sized.view.readers[current]:
+        for reader in () if is_copied else readers:
             if reader not in region.ops and not _add_reader(sized, region, reader, current):
                 return None
-        seen = {*region.axes}
-        open_names = [each for each in seen & large if not _is_inside(sized, region, each)]
+        if not _is_inside(sized, region, current):
+            return None  # an op that runs again outside reads it: it would have to be whole
+        found = (each for each in region.axes if each in large and not _is_inside(sized, region, each))
+        open_names = sorted(found, key=lambda each: (sized.makers[each], each))
     return region
 
 
@@ -160,7 +164,9 @@ def _add(sized: SizedView, region: LoopRegion, op: int, axis: int) -> bool:
             return False
     for position, need in needs.items():
         region.reads[op, position] = need
-    return all(_joins(sized, region, op, position) for position in range(len(view.reads[op])))
+    readers = {reader for name in view.makes[op] if name for reader in view.readers[name]}
+    joining = (op, *(reader for reader in readers if reader in region.ops))  # these may want whole what is cut now
+    return all(_joins(sized, region, each, position) for each in joining for position in range(len(view.reads[each])))
 
 
 def _joins(sized: SizedView, region: LoopRegion, op: int, position: int) -> bool:

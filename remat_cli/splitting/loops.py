@@ -4,28 +4,38 @@ What crosses into a body is cut by a Slice, results are joined tile after tile. 
 length, the i-th ends at (i + 1) x length / n, rounded down, so that no tile is shorter than half of the longest that
 is allowed. Shapes in a body are named, else nothing there would work in place; tensors that do not share a buffer have
 different names, else the runtime would keep dead buffers for later ones.
+
+Sizes for which the whole is no more than a tile of the largest run it whole, in the other branch of an If, and what all
+loops make again of one thing is made once for them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 import onnx_ir as ir
 
 from remat_cli.core.loops import loop_name, zero_of
-from remat_cli.core.sizes import Dim, number
-from remat_cli.onnx_io.interface import dims_of, fed_inputs
+from remat_cli.core.sizes import Dim, SizeBound
 from remat_cli.onnx_io.normalise import fresh_name, names_in
 from remat_cli.splitting.loop_bits import Tiling
 from remat_cli.splitting.loop_regions import LoopRegion, SizedView, unread
+from remat_cli.splitting.loop_values import PREFIX, SizeValues
+from remat_cli.splitting.short_sizes import cone_of, shared_by, short_sizes
 
-PREFIX = "remat/loop/"
-"""Of the names of all that a loop adds to the model."""
+
+@dataclass(frozen=True)
+class Looped:
+    """A model with loops, and the dimensions of tensors that it makes for some sizes only."""
+
+    model: ir.Model
+    dims: Mapping[str, tuple[Dim, ...]]
 
 
-def looped(sized: SizedView, regions: Sequence[LoopRegion], tilings: Sequence[Tiling]) -> ir.Model:
+def looped(sized: SizedView, regions: Sequence[LoopRegion], tilings: Sequence[Tiling]) -> Looped:
     """The model with each region in a Loop; interface, names and all other nodes stay."""
     new = sized.view.model.clone()
     writer = _Writer(new, sized)
@@ -33,7 +43,7 @@ def looped(sized: SizedView, regions: Sequence[LoopRegion], tilings: Sequence[Ti
         writer.add(at, region, tiling)
     writer.drop(unread(sized.view, regions))
     new.graph.sort()
-    return new
+    return Looped(new, writer.shared_dims)
 
 
 @dataclass
@@ -63,37 +73,117 @@ class _Writer:
         self._nodes = {node.name: node for node in model.graph}
         self._values = {value.name: value for node in model.graph for value in node.outputs}
         self._values |= {value.name: value for value in model.graph.inputs}
-        self._empty: dict[object, ir.Value] = {}
-        self._sizes: dict[str, ir.Value] = {}
-        self._lengths: dict[Dim, ir.Value] = {}
-        self._counts: dict[tuple[Dim, int], tuple[ir.Value, ir.Value]] = {}
+        self._numbers = SizeValues(model.graph, sized.dims, self._taken)
+        self._shared: dict[tuple[str, SizeBound], ir.Value] = {}
+        self.shared_dims: dict[str, tuple[Dim, ...]] = {}
 
     def add(self, number: int, region: LoopRegion, tiling: Tiling) -> None:
         """Move a region's ops into a Loop."""
         view, prefix = self._sized.view, f"{PREFIX}{number}/{tiling.rows}/"  # costs depend on rows, and on names
         exits = [name for name in self._made(region) if self._is_exit(region, name)]
-        length = self._length(region.length)
-        tiles, count = self._tiles(region.length, tiling)
+        length = self._numbers.length(region.length)
+        tiles, count = self._numbers.tiles(region.length, tiling)
         own = [self._nodes[view.graph.ops[op].name] for op in sorted(region.own)]
-        starts = [self._start(region, name) for name in exits]
+        bound = short_sizes(self._sized, region, tiling)
+        whole = None if bound is None else self._whole(prefix, region, exits, (bound, tiling))
+        starts = [self._numbers.empty(name, region.axes[name], self._values[name]) for name in exits]
         old = [self._values[name] for name in exits]
-        outer = [
-            ir.Value(name=f"{prefix}whole/{name}", type=value.type) for name, value in zip(exits, old, strict=True)
-        ]
+        outer = self._results(f"{prefix}whole/", exits)
         new_of, inside = dict(zip(old, outer, strict=True)), set(own)
-        for value, whole in new_of.items():
+        for value, result in new_of.items():
             for node, at in [use for use in value.uses() if use[0] not in inside]:
-                node.replace_input_with(at, whole)
+                node.replace_input_with(at, result)
         self._graph.outputs[:] = [new_of.get(value, value) for value in self._graph.outputs]
         self._graph.remove(own)
         loop = _Loop(prefix, loop_name(own[0].name or ""), region, length, tiles, *self._inside(prefix, region))
         body = self._body(loop, exits)
-        for value, whole in new_of.items():
-            whole.name, value.name = value.name, f"{prefix}tile/{value.name}"
-            whole.shape = self._opaque(whole.name or "")
-        go = self._constant_bool()
-        bodies = [ir.AttrGraph("body", body)]
-        self._graph.append(ir.Node("", "Loop", [count, go, *starts], bodies, outputs=outer, name=loop.name))
+        for value, result in new_of.items():
+            result.name, value.name = value.name, f"{prefix}tile/{value.name}"
+            result.shape = self._opaque(result.name or "")
+        if bound is None or whole is None:
+            self._graph.append(self._loop(loop.name, count, starts, body, outer))
+            return
+        joined = self._results(f"{prefix}tiles/", exits)
+        tiled = self._loop(f"{prefix}tiles", count, starts, body, joined)
+        other = ir.Graph([], joined, nodes=[tiled], name=f"{prefix}in_tiles")
+        branches = [ir.AttrGraph("then_branch", whole), ir.AttrGraph("else_branch", other)]
+        self._graph.append(ir.Node("", "If", [self._numbers.holds(bound)], branches, outputs=outer, name=loop.name))
+
+    def _loop(
+        self, name: str, count: ir.Value, starts: list[ir.Value], body: ir.Graph, results: list[ir.Value]
+    ) -> ir.Node:
+        go = self._numbers.weight(f"{PREFIX}go", np.array(True))
+        return ir.Node("", "Loop", [count, go, *starts], [ir.AttrGraph("body", body)], outputs=results, name=name)
+
+    def _results(self, prefix: str, names: list[str]) -> list[ir.Value]:
+        """New values like these; nothing is said of their shapes but what numbers there are."""
+        made = [ir.Value(name=f"{prefix}{name}", type=self._values[name].type) for name in names]
+        for value, name in zip(made, names, strict=True):
+            value.shape = self._opaque(name)
+        return made
+
+    def _whole(self, prefix: str, region: LoopRegion, exits: list[str], short: tuple[SizeBound, Tiling]) -> ir.Graph:
+        """The region's own ops as they are; what they read of others' work is made once for all regions.
+
+        Like a body of a loop the branch reads the loop's zero, in a view of what it reads first.
+        """
+        view = self._sized.view
+        made = {name: self._shared_whole(region, name, *short) for name in shared_by(view, region)}
+        nodes: list[ir.Node] = []
+        for op in sorted(region.own):
+            node = self._nodes[view.graph.ops[op].name]
+            twin = self._copy(f"{prefix}short/", node)
+            for at, value in enumerate(twin.inputs):
+                if value is not None and value.name in made:
+                    twin.replace_input_with(at, made[value.name])
+            made |= {old.name: new for old, new in zip(node.outputs, twin.outputs, strict=True) if old.name}
+            nodes.append(twin)
+        first, names = nodes[0], view.reads[min(region.own)]
+        at = next(at for at, name in enumerate(names) if self._sized.dims.get(name))
+        gate = self._waiting(f"{prefix}short/", region, first.inputs[at], names[at])
+        first.replace_input_with(at, gate[-1].outputs[0])
+        chains = self._chains(region)
+        for op in sorted(region.own):
+            for name in (each for each in view.makes[op] if each):
+                self._declare(made[name], name, f"{prefix}short/{chains[name]}")
+        return ir.Graph([], [made[name] for name in exits], nodes=[*gate, *nodes], name=f"{prefix}whole")
+
+    def _waiting(self, prefix: str, region: LoopRegion, value: ir.Value | None, name: str) -> list[ir.Node]:
+        """Ops that make a view of a value which waits for the zero of the region's loop."""
+        assert value is not None
+        own = self._sized.view.graph.ops[min(region.own)].name
+        zero = self._numbers.weight(zero_of(loop_name(own)), np.array(0, np.int64))
+        zeros = self._numbers.constant([0] * len(self._sized.dims[name]))
+        nodes: list[ir.Node] = []
+        number = self._numbers.op(nodes, f"{prefix}number", "Add", [self._numbers.length(region.length), zero])
+        same = self._numbers.op(nodes, f"{prefix}same", "Mul", [number, zeros])
+        seen = self._numbers.op(nodes, f"{prefix}input", "Reshape", [value, same])
+        seen.type = value.type
+        self._declare(seen, name, seen.name or "")
+        return nodes
+
+    def _shared_whole(self, region: LoopRegion, name: str, bound: SizeBound, tiling: Tiling) -> ir.Value:
+        """What loops make again, tile by tile: whole, but empty for sizes that are not within the bound."""
+        key = (name, bound)
+        if key in self._shared:
+            return self._shared[key]
+        prefix, part = f"{PREFIX}shared{len(self._shared)}/", cone_of(self._sized.view, region, name)
+        length = self._numbers.length(region.length)
+        tiles, count = self._numbers.tiles(region.length, tiling)
+        to_number = ir.AttrInt64("to", ir.DataType.INT64)
+        once = self._numbers.op(self._graph, f"{prefix}once", "Cast", [self._numbers.holds(bound)], to_number)
+        often = self._numbers.op(self._graph, f"{prefix}count", "Mul", [count, once])
+        loop = _Loop(prefix, loop_name(prefix), part, length, tiles, *self._inside(prefix, part))
+        start = self._numbers.empty(name, region.axes[name], self._values[name])
+        results = self._results(prefix, [name])
+        self._graph.append(self._loop(loop.name, often, [start], self._body(loop, [name]), results))
+        dims = self._sized.dims[name]
+        self.shared_dims[results[0].name or ""] = tuple(
+            msgspec.structs.replace(dim, within=bound) if axis == region.axes[name] else dim
+            for axis, dim in enumerate(dims)
+        )
+        self._shared[key] = results[0]
+        return results[0]
 
     def drop(self, ops: Iterable[int]) -> None:
         """Take ops out that loops make again for themselves, and nothing else needs."""
@@ -146,9 +236,9 @@ class _Writer:
         number = ir.Value(name=f"{prefix}i", type=ir.TensorType(ir.DataType.INT64), shape=ir.Shape([]))
         going = ir.Value(name=f"{prefix}going", type=ir.TensorType(ir.DataType.BOOL), shape=ir.Shape([]))
         before: list[ir.Node] = []
-        zero = self._weight(zero_of(loop.name), np.array(0, np.int64))
-        tile = self._op(before, f"{prefix}number", "Add", [number, zero])
-        after = self._op(before, f"{prefix}next", "Add", [tile, self._constant([1])])
+        zero = self._numbers.weight(zero_of(loop.name), np.array(0, np.int64))
+        tile = self._numbers.op(before, f"{prefix}number", "Add", [number, zero])
+        after = self._numbers.op(before, f"{prefix}next", "Add", [tile, self._numbers.constant([1])])
         bounds = [self._bound(before, loop, name, at) for name, at in (("start", tile), ("stop", after))]
         cuts: dict[tuple[str, int], ir.Value] = {}
         inside = set(loop.made.values())
@@ -159,8 +249,8 @@ class _Writer:
                     continue
                 key = (value.name or "", axis)
                 if key not in cuts:
-                    cuts[key] = self._op(
-                        before, f"{prefix}part{len(cuts)}", "Slice", [value, *bounds, self._constant([axis])]
+                    cuts[key] = self._numbers.op(
+                        before, f"{prefix}part{len(cuts)}", "Slice", [value, *bounds, self._numbers.constant([axis])]
                     )
                     cuts[key].type = value.type
                     self._declare(cuts[key], value.name or "", cuts[key].name or "")
@@ -180,12 +270,13 @@ class _Writer:
         for name, value in loop.made.items():
             self._declare(value, name, chains[name])
         for name in exits:
-            value = self._values[name]
-            axis = region.axes[name]
+            value, axis = loop.made[name], region.axes[name]
             sofar = ir.Value(
                 name=f"{prefix}sofar/{name}", type=value.type, shape=self._open(value, f"{prefix}s{len(held)}")
             )
-            joined = self._op(end, f"{prefix}joined/{name}", "Concat", [sofar, value], ir.AttrInt64("axis", axis))
+            joined = self._numbers.op(
+                end, f"{prefix}joined/{name}", "Concat", [sofar, value], ir.AttrInt64("axis", axis)
+            )
             joined.type, joined.shape = value.type, self._open(value, f"{prefix}j{len(held)}")
             held.append(sofar)
             results.append(joined)
@@ -193,8 +284,8 @@ class _Writer:
         return ir.Graph([number, going, *held], [end[0].outputs[0], *results], nodes=nodes, name=f"{prefix}body")
 
     def _bound(self, nodes: list[ir.Node], loop: _Loop, name: str, tile: ir.Value) -> ir.Value:
-        product = self._op(nodes, f"{loop.prefix}{name}_of_all", "Mul", [tile, loop.length])
-        return self._op(nodes, f"{loop.prefix}{name}", "Div", [product, loop.tiles])
+        product = self._numbers.op(nodes, f"{loop.prefix}{name}_of_all", "Mul", [tile, loop.length])
+        return self._numbers.op(nodes, f"{loop.prefix}{name}", "Div", [product, loop.tiles])
 
     def _chains(self, region: LoopRegion) -> dict[str, str]:
         """By tensor of a body the first one whose buffer it takes over."""
@@ -225,92 +316,3 @@ class _Writer:
     def _open(self, value: ir.Value, name: str) -> ir.Shape:
         assert value.shape is not None
         return ir.Shape([f"{name}/{axis}" for axis in range(len(value.shape))])
-
-    def _start(self, region: LoopRegion, name: str) -> ir.Value:
-        """An empty tensor to join tiles to."""
-        dims, axis, value = list(self._sized.dims[name]), region.axes[name], self._values[name]
-        dims[axis] = number(0)
-        assert value.type is not None
-        key = (tuple(dims), value.type.dtype)
-        if key not in self._empty:
-            prefix = f"{PREFIX}empty{len(self._empty)}"
-            parts = [self._computed(f"{prefix}/{at}", dim) for at, dim in enumerate(dims)]
-            shape = self._op(self._graph, f"{prefix}/shape", "Concat", parts, ir.AttrInt64("axis", 0))
-            filling = ir.AttrTensor("value", ir.tensor(np.zeros(1, value.type.dtype.numpy())))
-            empty = self._op(self._graph, prefix, "ConstantOfShape", [shape], filling)
-            empty.type = value.type
-            self._empty[key] = empty
-        return self._empty[key]
-
-    def _computed(self, name: str, dim: Dim) -> ir.Value:
-        """A dimension as a tensor of one number."""
-        if not dim.terms:
-            return self._constant([dim.offset])
-        total: ir.Value | None = None
-        for at, term in enumerate(dim.terms):
-            value = self._size(term.names[0])
-            for power, other in enumerate(term.names[1:]):
-                value = self._op(self._graph, f"{name}/{at}/x{power}", "Mul", [value, self._size(other)])
-            if term.factor != 1:
-                value = self._op(self._graph, f"{name}/{at}/times", "Mul", [value, self._constant([term.factor])])
-            total = value if total is None else self._op(self._graph, f"{name}/{at}/plus", "Add", [total, value])
-        assert total is not None
-        for op_type, more, neutral in (("Add", dim.offset, 0), ("Div", dim.divisor, 1)):
-            if more != neutral:
-                total = self._op(self._graph, f"{name}/{op_type}", op_type, [total, self._constant([more])])
-        return total
-
-    def _length(self, dim: Dim) -> ir.Value:
-        """A length as a tensor of one number, computed once."""
-        if dim not in self._lengths:
-            self._lengths[dim] = self._computed(f"{PREFIX}length{len(self._lengths)}", dim)
-        return self._lengths[dim]
-
-    def _tiles(self, length: Dim, tiling: Tiling) -> tuple[ir.Value, ir.Value]:
-        """How many tiles a length has, as a tensor of one number and as a number, computed once for all loops."""
-        key = (length, tiling.rows)
-        if key not in self._counts:
-            name = f"{PREFIX}count{len(self._counts)}/{tiling.rows}/"
-            more = self._op(
-                self._graph, f"{name}more", "Add", [self._length(length), self._constant([tiling.rows - 1])]
-            )
-            tiles = self._op(self._graph, f"{name}tiles", "Div", [more, self._constant([tiling.rows])])
-            count = self._op(self._graph, f"{name}count", "Reshape", [tiles, self._constant([])])
-            self._counts[key] = tiles, count
-        return self._counts[key]
-
-    def _size(self, symbol: str) -> ir.Value:
-        """A named dimension as a tensor of one number, read from the first input that has it."""
-        if symbol not in self._sizes:
-            value, axis = next(
-                (value, axis)
-                for value in fed_inputs(self._graph)
-                for axis, dim in enumerate(self._sized.dims[value.name or ""])
-                if dim.symbol == symbol
-            )
-            shape = self._op(self._graph, f"{PREFIX}shape/{symbol}", "Shape", [value])
-            self._sizes[symbol] = self._op(
-                self._graph, f"{PREFIX}size/{symbol}", "Gather", [shape, self._constant([axis])]
-            )
-        return self._sizes[symbol]
-
-    def _op(
-        self, where: ir.Graph | list[ir.Node], name: str, op_type: str, reads: list[ir.Value], *attributes: ir.Attr
-    ) -> ir.Value:
-        made = ir.Value(name=fresh_name(name, self._taken))
-        where.append(ir.Node("", op_type, reads, attributes, outputs=[made], name=name))
-        return made
-
-    def _constant(self, numbers: list[int]) -> ir.Value:
-        return self._weight(f"{PREFIX}{'_'.join(map(str, numbers)) or 'scalar'}", np.array(numbers, np.int64))
-
-    def _constant_bool(self) -> ir.Value:
-        return self._weight(f"{PREFIX}go", np.array(True))
-
-    def _weight(self, name: str, array: np.ndarray) -> ir.Value:
-        if name not in self._graph.initializers:
-            tensor = ir.tensor(array, name=name)
-            weight = ir.Value(name=name, type=ir.TensorType(tensor.dtype), shape=ir.Shape(dims_of(tensor)))
-            weight.const_value = tensor
-            self._graph.register_initializer(weight)
-        return self._graph.initializers[name]

@@ -8,6 +8,11 @@ import numpy.typing as npt
 
 from remat_cli.splitting.op_view import OpView, Shape, Slab, Sliced, of_first
 
+OPEN_SHAPES = "remat/open/"
+"""Of the names of ops that compute shapes in which lengths are open, each put together of single numbers."""
+REST, REPEATED = -1, 1
+"""What a shape says of a length that is what is left of a Reshape, or what an Expand reads."""
+
 
 def concatenation(op: OpView, slab: Slab) -> Sliced | None:
     """Concat cut along another axis than the one it joins along."""
@@ -42,14 +47,28 @@ def reorder_from_blocked(op: OpView, slab: Slab) -> Sliced | None:
     return None if axis == 1 else of_first(op, Slab(axis, slab.start, slab.stop), slab)
 
 
+def open_axes(op: OpView) -> dict[int, int]:
+    """What a shape that was put together to leave lengths open says, by axis, where that is known before the run.
+
+    Other shapes may say nought for an axis that is cut, which would copy the length of a part.
+    """
+    value = op.node.inputs[1]
+    maker = None if value is None else value.producer()
+    if maker is None or not (maker.name or "").startswith(OPEN_SHAPES):
+        return {}
+    known = [None if each is None else each.const_value for each in maker.inputs]
+    return {axis: int(tensor.numpy().item()) for axis, tensor in enumerate(known) if tensor is not None}
+
+
 def reshape(op: OpView, slab: Slab) -> Sliced | None:
     """Reshape, cut where the axis begins after the same number of elements on both sides."""
-    if not op.weights[1]:
-        return None
-    regrouped = _regroup(op.input_shape(0), op.output_shape, slab)
+    is_open = open_axes(op).get(slab.axis) == REST
+    regrouped = _regroup(op.input_shape(0), op.output_shape, slab) if op.weights[1] or is_open else None
     if regrouped is None:
         return None
     need, makes = regrouped
+    if is_open:
+        return Sliced((need, None), makes) if makes == slab else None
     shape = (*op.output_shape[: slab.axis], makes.extent, *op.output_shape[slab.axis + 1 :])
     return Sliced((need, None), makes, constants={1: np.array(shape, np.int64)})
 
@@ -70,11 +89,13 @@ def squeeze(op: OpView, slab: Slab) -> Sliced | None:
 
 def expansion(op: OpView, slab: Slab) -> Sliced | None:
     """Expand to a known shape: the cut axis is read in part, or repeated."""
-    if not op.weights[1]:
-        return None
     source, target = op.input_shape(0), op.output_shape
     axis = slab.axis - (len(target) - len(source))
     is_read = axis >= 0 and source[axis] > 1
+    if is_read and open_axes(op).get(slab.axis) == REPEATED:
+        return Sliced((Slab(axis, slab.start, slab.stop), None), slab)
+    if not op.weights[1]:
+        return None
     shape = (*target[: slab.axis], slab.extent, *target[slab.axis + 1 :])
     need = Slab(axis, slab.start, slab.stop) if is_read else None
     return Sliced((need, None), slab, constants={1: np.array(shape, np.int64)})

@@ -17,8 +17,9 @@ from remat_cli.base import progress as stages
 from remat_cli.base.processes import available_cores
 from remat_cli.base.progress import Progress
 from remat_cli.core.family import told
+from remat_cli.core.graph import TensorType
 from remat_cli.core.problem import make_problem
-from remat_cli.core.profile import Profile
+from remat_cli.core.profile import OpCost, Profile
 from remat_cli.core.sizes import SizeFamily
 from remat_cli.core.solver_run import Status
 from remat_cli.core.splits import Region, RegionFacts, Splitting
@@ -32,6 +33,7 @@ from remat_cli.splitting.loop_bits import Tiling, kinds_of, proved_part, refusal
 from remat_cli.splitting.loop_estimate import LoopEstimate
 from remat_cli.splitting.loop_regions import LoopRegion, SizedView, find_loops
 from remat_cli.splitting.loops import looped
+from remat_cli.splitting.open_shapes import with_open_shapes
 from remat_cli.splitting.view import ModelView, view_model
 from remat_cli.stages.ask import CompileRequest
 from remat_cli.stages.blame import blamed_on
@@ -86,11 +88,12 @@ class FamilyPlanner:
     def best(self) -> PlannedModel:
         """The plan with the fewest tiles that fits; for `min` the one that holds least."""
         found = self._best()
-        return found if found.written is None or found.dims is not None else self._with_dims(found)
+        return found if found.written is None or found.splitting is not None else self._with_dims(found)
 
     def _with_dims(self, found: PlannedModel) -> PlannedModel:
-        """A plan that knows its tensors' dimensions for all sizes."""
-        return replace(found, dims=dims_of_all(found.prepared, found.prepared.reference_path, self._family))
+        """A plan that knows its tensors' dimensions for all sizes, beside those that it knows."""
+        path = found.prepared.reference_path
+        return replace(found, dims=dims_of_all(found.prepared, path, self._family, found.dims or {}))
 
     def _best(self) -> PlannedModel:
         least = self.question.least
@@ -134,20 +137,25 @@ class FamilyPlanner:
         threads = max(THREADS, self.request.conditions.intra_op_threads or available_cores())
         dims = dims_of_all(prepared, prepared.reference_path, self._family)
         lean = with_known_shapes(without_expands(prepared.reference, dims), dims)
-        view = self._view(lean, threads)
+        least_bytes = LEAST_SHARE * self.question.baseline.peak
+        large = {tensor.name for tensor in prepared.graph.tensors if tensor.size_bytes >= least_bytes}
+        opened = with_open_shapes(lean, dims, prepared.conditions.dims, large)
+        types = {**prepared.facts.types, **opened.types}
+        view = self._view(opened.model, types, threads)
         tabled = with_positions_looked_up(view.model, dims, self._family, prepared, self.work)
-        return SizedView(view if tabled is view.model else self._view(tabled, threads), dims)
+        view = view if tabled is view.model else self._view(tabled, types, threads)
+        return SizedView(view, {**dims, **opened.dims})
 
-    def _view(self, lean: Any, threads: int) -> ModelView:
+    def _view(self, lean: Any, types: dict[str, tuple[TensorType, ...]], threads: int) -> ModelView:
         prepared = self.whole.prepared
-        graph = prepared.graph if lean is prepared.reference else to_graph(lean, prepared.facts.types)
+        graph = prepared.graph if lean is prepared.reference else to_graph(lean, types)
         return view_model(lean, graph, 1, threads)
 
     @cached_property
     def _profile(self) -> Profile:
         """What its ops cost as they are."""
         costs = {op.name: cost for op, cost in zip(self.whole.prepared.graph.ops, self.whole.profile.ops, strict=True)}
-        ops = tuple(costs[op.name] for op in self.sized.view.graph.ops)
+        ops = tuple(costs.get(op.name, OpCost(op.name, 0)) for op in self.sized.view.graph.ops)
         return msgspec.structs.replace(self.whole.profile, ops=ops)
 
     @cached_property
@@ -242,7 +250,8 @@ class FamilyPlanner:
         """Write the loops, see that bits are those of the whole, measure and plan."""
         whole, request = self.whole.prepared, self.request
         folder = Path(tempfile.mkdtemp(prefix="loops_", dir=self.work))
-        prepared = _prepare_loops(whole, self.sized, rung, folder)
+        model = looped(self.sized, rung.regions, rung.tilings)
+        prepared = _prepare_loops(whole, model.model, folder)
         if prepared is None:
             return None
         profile = profile_split(prepared, self.whole, self.progress)
@@ -255,6 +264,7 @@ class FamilyPlanner:
             answer=answer(asked, request.search, self.progress),
             written=None,
             splitting=self._record(rung),
+            dims=model.dims,
         )
         return write_within_budget(first, request.search, self.progress)
 
@@ -276,9 +286,8 @@ class FamilyPlanner:
         return region.length.at(self.request.conditions.dims)
 
 
-def _prepare_loops(whole: Prepared, sized: SizedView, rung: _Rung, work: Path) -> Prepared | None:
+def _prepare_loops(whole: Prepared, model: Any, work: Path) -> Prepared | None:
     """The model with loops, optimised like the whole one; None where its outputs are not those of the whole one."""
-    model = looped(sized, rung.regions, rung.tilings)
     conditions = whole.conditions
     with blamed_on(whole.source.path, "ONNX Runtime cannot optimise the loops of"):
         path = optimise(model, conditions, work)

@@ -1,8 +1,9 @@
 """The dimensions of all tensors of a model for many sizes, learnt from runs at a few small ones."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
+from types import MappingProxyType
 
 from remat_cli.core.graph import Graph
 from remat_cli.core.sizes import Dim, SizeFamily, SizeRange
@@ -16,8 +17,12 @@ from remat_cli.stages.prepare import Prepared, exact_settings, types_of
 SMALL = (6, 9, 11, 16, 12, 13)  # above the least sizes, with all rests of division by two, three and four
 
 
-def dims_of_all(prepared: Prepared, path: Path, family: SizeFamily) -> dict[str, tuple[Dim, ...]]:
+def dims_of_all(
+    prepared: Prepared, path: Path, family: SizeFamily, known: Mapping[str, tuple[Dim, ...]] = MappingProxyType({})
+) -> dict[str, tuple[Dim, ...]]:
     """The dimensions of every tensor for all sizes, learnt from runs at small sizes, right at the largest.
+
+    Those that are `known` need not be learnt.
 
     Raises:
         ModelError: a dimension follows no rule that remat knows.
@@ -27,7 +32,7 @@ def dims_of_all(prepared: Prepared, path: Path, family: SizeFamily) -> dict[str,
     sizes = [{**prepared.conditions.dims, **small} for small in small_sizes(family)]
     seen += zip(sizes, _graphs_at(prepared, path, sizes), strict=True)
     shapes = [(sizes, {tensor.name: tensor.shape for tensor in graph.tensors}) for sizes, graph in seen]
-    return learn_dims(prepared.reference, prepared.graph, shapes)
+    return learn_dims(prepared.reference, prepared.graph, shapes, known)
 
 
 def small_sizes(family: SizeFamily) -> list[dict[str, int]]:

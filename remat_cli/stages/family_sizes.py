@@ -22,11 +22,22 @@ def sizes_to_check(plan: PlanFile) -> list[dict[str, int]]:
     rows = tuple(sorted(rows_of(plan.splitting)))
     chosen = random.Random(0)
     found = [dict(plan.request.dims), *({**plan.request.dims, **corner} for corner in family.corners)]
+    found += [{**plan.request.dims, **sizes} for sizes in _at_bounds(plan, family)]
     found += [{**plan.request.dims, **sizes} for sizes in _around(family, rows, chosen)]
     distinct = list({tuple(sorted(sizes.items())): sizes for sizes in found if family.admits(sizes)}.values())
     largest, *kept = distinct[:MOST_SIZES]
     chosen.shuffle(kept)
     return [largest, *kept]
+
+
+def _at_bounds(plan: PlanFile, family: SizeFamily) -> Iterator[dict[str, int]]:
+    """The largest sizes for which something is made whole, and larger ones, for which it is not."""
+    known = {} if plan.promise.family is None else plan.promise.family.dims
+    longest = _longest(family.ranges)
+    for bound in dict.fromkeys(dim.within for dims in known.values() for dim in dims if dim.within is not None):
+        for corner in family.corners_within(bound):
+            yield corner
+            yield {**corner, longest.name: _inside(longest, corner[longest.name] + 1)}
 
 
 def rising_and_falling(all_sizes: Sequence[Mapping[str, int]]) -> list[int]:

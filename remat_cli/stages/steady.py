@@ -1,7 +1,7 @@
 """Which form a written model takes: the one in which a process holds least, by simulation of arena and pattern."""
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -136,8 +136,8 @@ def best_form(plain: Judged, within: Judged, branch: SteadyBranch, most_bytes: i
     without = forecast(run_requests(plain.graph, plain.plan, plain.kept))
     most = BALLAST_SHARE * most_bytes
     if must:
-        return _leanest(within, branch, _roomy_forms(most)) or _bare(within, branch)
-    found = _leanest(within, branch, itertools.chain([NO_BALLAST], _forms(most)))
+        return _leanest(within, branch, _roomy_forms(most), _price_at_all) or _bare(within, branch)
+    found = _leanest(within, branch, itertools.chain([NO_BALLAST], _forms(most)), _price)
     gain = max(LEAST_GAIN_BYTES, LEAST_GAIN_SHARE * without.most_bytes)
     if found is None or without.most_bytes - found.runs.most_bytes < gain:
         return Formed(None, without)
@@ -150,7 +150,12 @@ def _bare(within: Judged, branch: SteadyBranch) -> Formed:
     return Formed(NO_BALLAST, forecast(asked, NO_BALLAST))
 
 
-def _leanest(within: Judged, branch: SteadyBranch, forms: Iterable[SteadyForm]) -> Formed | None:
+def _leanest(
+    within: Judged,
+    branch: SteadyBranch,
+    forms: Iterable[SteadyForm],
+    price: Callable[[SteadyForm, RunsForecast], float],
+) -> Formed | None:
     """The form under which the arena comes to hold least; None where its own ops take too long.
 
     Small tensors go into small regions where there are some, and then do not lie in the way of large ones.
@@ -162,14 +167,20 @@ def _leanest(within: Judged, branch: SteadyBranch, forms: Iterable[SteadyForm]) 
     for form in itertools.islice(forms, 1 + max(LEAST_FORMS, MOST_REQUESTS // len(requests))):
         most_bytes = None if best is None else int(best.runs.most_bytes * (1 - LEAST_STEP_SHARE))
         runs = forecast_below(steady_requests(requests, branch, form), form, most_bytes)
-        if runs is not None and (best is None or _price(runs) < _price(best.runs)):
+        if runs is not None and (best is None or price(form, runs) < price(best.form or form, best.runs)):
             best = Formed(form, runs)
     return best
 
 
-def _price(runs: RunsForecast) -> float:
+def _price(_: SteadyForm, runs: RunsForecast) -> float:
     """What is resident, and a little for what is only reserved: some systems count that too."""
     return runs.most_bytes + RESERVED_SHARE * runs.reserved_bytes
+
+
+def _price_at_all(form: SteadyForm, runs: RunsForecast) -> float:
+    """The same for runs at many sizes: others than the largest fill regions for small tensors, which it left empty."""
+    smaller = sum(2 * (ballast - UNIT_BYTES) for ballast in form.ballast_bytes[:-1])
+    return _price(form, runs) + smaller
 
 
 def _forms(most_bytes: float) -> Iterator[SteadyForm]:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remat_cli.core.sizes import Dim, SizeFamily, SizeLimit, SizeRange, Term, fit_dim
+from remat_cli.core.sizes import Dim, SizeBound, SizeFamily, SizeLimit, SizeRange, Term, fit_dim
 
 B, S = "batch", "seq"
 SIZES = [{B: b, S: s} for b, s in [(7, 10), (10, 10), (12, 10), (7, 12), (7, 17), (12, 17), (32, 8192)]]
@@ -60,3 +60,30 @@ def test_a_family_admits_what_is_in_its_ranges_and_limits():
     assert not family.admits({B: 4, S: 8})
     assert not family.admits({B: 1, S: 1})
     assert str(family.limits[0]) == "batch*seq<=16"
+
+
+BOUND = SizeBound((Dim((Term((B,)),)), Dim((Term((S,)),), 1), Dim((Term((S,)),))), 60)
+
+
+def test_a_dimension_within_a_bound_is_nought_beyond_it():
+    dim = Dim((Term((S,)),), within=BOUND)
+    assert [dim.at({B: 2, S: size}) for size in (1, 5, 6)] == [1, 5, 0]  # 2 x 6 x 5 = 60, 2 x 7 x 6 = 84
+    assert dim.symbol is None
+    assert dim.names == {B, S}
+    assert str(dim) == "seq if batch * (seq + 1) * seq <= 60 else 0"
+
+
+@given(st.integers(1, 4), st.integers(0, 6), st.integers(1, 9), st.integers(0, 9), st.integers(1, 300))
+def test_corners_within_a_bound_are_all_that_hold_most(low, more, other_low, other_more, most):
+    family = SizeFamily((SizeRange(B, low, low + more), SizeRange(S, other_low, other_low + other_more)))
+    bound = SizeBound(BOUND.factors, most)
+    found = family.corners_within(bound)
+    inside = [
+        {B: b, S: s}
+        for b, s in itertools.product(range(low, low + more + 1), range(other_low, other_low + other_more + 1))
+        if bound.holds({B: b, S: s})
+    ]
+    assert all(corner in inside for corner in found)
+    assert bool(found) == bool(inside)
+    for corner in found:
+        assert not [each for each in inside if each != corner and all(each[name] >= corner[name] for name in corner)]

@@ -86,3 +86,24 @@ def test_a_tensor_of_one_number_is_that_number(op_type):
 def test_what_is_needed_stays(op_type, dims):
     model = expanding(op_type)
     assert without_expands(model, dims) is model
+
+
+def test_of_two_expands_one_stays():
+    model = expanding("Add")
+    (add,), shape = [node for node in model.graph if node.op_type == "Add"], model.graph[0].outputs[0]
+    other = ir.Node("", "Expand", [model.graph.inputs[1], shape], num_outputs=1, name="other")
+    other.outputs[0].name = "other"
+    model.graph.insert_before(add, other)
+    add.replace_input_with(0, other.outputs[0])
+    lean = without_expands(model, DIMS | {"other": WHOLE})
+    assert [node.op_type for node in lean.graph].count("Expand") == 1
+
+
+def test_what_is_repeated_gives_a_length_of_its_own():
+    """A mask of a batch, expanded to pairs of positions, beside a bias of heads: T5 for batches."""
+    batch = Dim((Term(("batch",)),))
+    dims = {"mask": (batch, ONE, SEQ), "x": (ONE, SEQ, SEQ), "repeated": (batch, SEQ, SEQ), "y": (batch, SEQ, SEQ)}
+    lean = without_expands(expanding("Add"), dims)
+    assert "Expand" not in [node.op_type for node in lean.graph]
+    longer = {**dims, "y": (batch, SEQ, Dim((Term(("seq",)),), 1))}
+    assert "Expand" in [node.op_type for node in without_expands(expanding("Add"), longer).graph]

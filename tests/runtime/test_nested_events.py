@@ -1,0 +1,44 @@
+"""What an op that runs a subgraph takes inside: by the counters of its kernels, not by what the allocator rounds up."""
+
+from __future__ import annotations
+
+from remat_cli.runtime._events import ProfiledRun, ProfileEvent, _without_nested
+from remat_cli.runtime.turns import _peak_op
+
+MIB = 2**20
+
+
+def event(name: str, start_us: int, requested: int, in_use: int, peak: int) -> ProfileEvent:
+    sizes = (size * MIB for size in (requested, 0, in_use, peak, peak))
+    return ProfileEvent(name, "", start_us, 1, *sizes, ())
+
+
+def run(*events: ProfileEvent) -> ProfiledRun:
+    return ProfiledRun(_without_nested(events), 100)
+
+
+def test_buffers_that_were_longer_before_are_no_workspace():
+    """Results that grow tile by tile lie in freed buffers that are up to twice as large."""
+    seen = run(event("a", 0, 10, 10, 10), event("join", 30, 60, 75, 75), event("loop", 20, 44, 46, 75))
+    assert [each.name for each in seen.events] == ["a", "loop"]
+    assert _peak_op(seen) == ("loop", 16 * MIB)
+
+
+def test_what_kernels_in_a_body_take_counts():
+    seen = run(event("a", 0, 10, 10, 10), event("conv", 30, 50, 52, 80), event("loop", 20, 44, 46, 80))
+    assert seen.events[-1].nested_bytes == 50 * MIB
+    assert _peak_op(seen) == ("loop", (50 + 80 - 52 - 44) * MIB)
+
+
+def test_what_was_in_use_before_is_not_theirs():
+    """A kernel after the peak says nothing by how far below it it is."""
+    events = [event("a", 0, 90, 90, 90), event("conv", 30, 50, 50, 90), event("loop", 20, 44, 44, 90)]
+    seen = run(*events)
+    assert seen.events[-1].nested_full_bytes == 50 * MIB
+
+
+def test_loops_in_branches_count_for_the_branch():
+    inner = [event("join", 40, 60, 70, 70), event("tiles", 30, 50, 50, 70)]
+    seen = run(event("a", 0, 10, 10, 10), *inner, event("if", 20, 44, 46, 70))
+    assert [each.name for each in seen.events] == ["a", "if"]
+    assert _peak_op(seen) == ("if", 16 * MIB)
