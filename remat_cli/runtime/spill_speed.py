@@ -1,4 +1,4 @@
-"""How fast a folder takes pages and gives them back, while a processor is busy beside it, as in a run."""
+"""How fast a folder takes pages and gives them back beside work, as in a run, and what pages cost that come anew."""
 
 import statistics
 import threading
@@ -30,7 +30,7 @@ class SpillJob(msgspec.Struct, frozen=True):
 
 
 class SpillTimes(msgspec.Struct, frozen=True):
-    """Seconds that each write and each read of `SIZE_BYTES` took."""
+    """Seconds that each write and each read of `SIZE_BYTES` took, and what taking so many bytes anew does."""
 
     writes: tuple[float, ...]
     reads: tuple[float, ...]
@@ -40,7 +40,7 @@ class SpillTimes(msgspec.Struct, frozen=True):
 def measure_spill(folder: str, name: str, advance: Advance = ignore_progress) -> tuple[LinkCost, LinkCost, LinkCost]:
     """The way out, the way back, and the way of fresh memory into this process, measured in a fresh one.
 
-    Of each the median pass, since a run meets slow ones too.
+    Of each the median pass, since a run meets slow ones too; the disk's beside work, that of memory by itself.
 
     Raises:
         ConfigError: the folder cannot be written to.
@@ -68,7 +68,7 @@ def time_spill(job: SpillJob, advance: Advance) -> SpillTimes:
             found["write"].append(seconds_of(lambda: _write_in_blocks(file, block)))
             found["read"].append(seconds_of(lambda: _read_in_blocks(file)))
             advance(len(found["write"]), MOST_PASSES)
-        found["page"] = [_fresh_seconds() for _ in range(LEAST_PASSES)]
+    found["page"] = [_fresh_seconds() for _ in range(LEAST_PASSES)]  # by itself: it is the ops that take pages
     return SpillTimes(tuple(found["write"]), tuple(found["read"]), tuple(found["page"]))
 
 
@@ -87,21 +87,24 @@ def _read_in_blocks(file: SpillFile) -> None:
 def _fresh_seconds() -> float:
     """How much longer it takes to fill `SIZE_BYTES` in blocks of the system, and to give them back, than to fill again.
 
-    Blocks are as large as those of ops: what lies in a cache costs less the second time, as it does in a run.
+    Blocks are as large as those of ops: what lies in a cache costs less the second time, as it does in a run. Of either
+    the least block counts, as of ops the least time does: others only add, and what they do is no part of a plan.
     """
-    fresh = again = 0.0
-    for _ in range(SIZE_BYTES // BLOCK_BYTES):
-        begin = time.perf_counter()
-        block = PageBuffers().take_apart(BLOCK_BYTES)
-        values = np.frombuffer(block.pages, np.float32)
-        values.fill(1)
-        middle = time.perf_counter()
-        values.fill(2)
-        end = time.perf_counter()
-        del values, block
-        fresh += time.perf_counter() - end + middle - begin
-        again += end - middle
-    return max(LEAST_SECONDS, fresh - again)
+    fresh, again = zip(*(_block_seconds() for _ in range(SIZE_BYTES // BLOCK_BYTES)), strict=True)
+    return max(LEAST_SECONDS, (min(fresh) - min(again)) * (SIZE_BYTES // BLOCK_BYTES))
+
+
+def _block_seconds() -> tuple[float, float]:
+    """What a block takes that comes anew and goes again, and what it takes to fill it once more."""
+    begin = time.perf_counter()
+    block = PageBuffers().take_apart(BLOCK_BYTES)
+    values = np.frombuffer(block.pages, np.float32)
+    values.fill(1)
+    middle = time.perf_counter()
+    values.fill(2)
+    end = time.perf_counter()
+    del values, block
+    return time.perf_counter() - end + middle - begin, end - middle
 
 
 def seconds_of(do: Callable[[], Any]) -> float:

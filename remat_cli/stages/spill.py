@@ -58,7 +58,7 @@ def _links(spec: SpillSpec, conditions: Conditions, progress: Progress) -> tuple
     if spec.write_bytes_per_second is not None and spec.read_bytes_per_second is not None:
         described = (spec.write_bytes_per_second, spec.read_bytes_per_second)
         return tuple(LinkCost(*way, 0, speed, measured=False) for way, speed in zip(ways, described, strict=False))
-    names = f"pages out in blocks {_disk_of(spec)}", f"pages back in blocks {_disk_of(spec)}", "fresh pages beside work"
+    names = f"pages out in blocks {_disk_of(spec)}", f"pages back in blocks {_disk_of(spec)}", "fresh pages alone"
     keys = [f"{name} {cpu_name()}" for name in names]
     with ProfileCache(conditions.cache_dir) as cache:
         known = [cache.link(key, way) for key, way in zip(keys, ways, strict=True)]
