@@ -113,7 +113,8 @@ def _written(report: CompileReport, settled: Settled, request: CompileRequest, t
     """Write model and plan; where verification failed only the model, under another name."""
     planned, seen = settled.planned, settled.seen
     if not planned.has_plan:
-        return report
+        told = () if planned.weight_obstacle is None else (planned.weight_obstacle,)
+        return msgspec.structs.replace(report, warnings=(*report.warnings, *told))
     if seen is not None and not seen.passed:
         save_written(planned, targets.failed, request.files)
         return msgspec.structs.replace(report, failed_output=str(targets.failed), warnings=seen.notes)

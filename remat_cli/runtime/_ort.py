@@ -167,6 +167,11 @@ EXTENDED_NAMES: Mapping[str, tuple[str, int]] = MappingProxyType(
 )
 """Element types that numpy lacks: the runtime's name -> name in ml_dtypes and number in ONNX's TensorProto."""
 
+RUNTIME_NAMES: Mapping[str, str] = MappingProxyType(
+    {numpy: runtime for runtime, numpy in NUMPY_NAMES.items()}
+    | {extended: runtime for runtime, (extended, _) in EXTENDED_NAMES.items()}
+)
+"""The way back: name of numpy or of ml_dtypes -> the runtime's."""
 
 SMALL_BITS: Mapping[str, int] = MappingProxyType({"uint4": 4, "int4": 4, "uint2": 2, "int2": 2})
 """Element types of which the runtime has several in a byte, the first one lowest; arrays have one in a byte."""
@@ -199,9 +204,8 @@ def numpy_dtype(dtype: str) -> np.dtype[Any]:
 
 def runtime_dtype(array: Array) -> str:
     """The runtime's name of an array's element type; numpy's own name where the runtime has none."""
-    names = {numpy: runtime for runtime, numpy in NUMPY_NAMES.items()}
-    names |= {extended: runtime for runtime, (extended, _) in EXTENDED_NAMES.items()}
-    return names.get(array.dtype.name, array.dtype.name)
+    name = array.dtype.name
+    return RUNTIME_NAMES.get(name, name)
 
 
 def storable(array: Array) -> Array:

@@ -42,6 +42,11 @@ class PageBuffer:
     home: PageRange | None = None
     begin: int = 0
 
+    @property
+    def place(self) -> tuple[int, int, int]:
+        """What tells its addresses from others."""
+        return id(self.home), self.begin, len(self.pages)
+
     def values(self, element: np.dtype[Any], shape: tuple[int, ...]) -> Array:
         """The array that lies in it."""
         return np.frombuffer(self.pages, element, self.size_bytes // element.itemsize).reshape(shape)

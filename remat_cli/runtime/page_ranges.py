@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import mmap
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 
 Span = tuple[int, int]
 """First address, and the first that is not in it."""
 
+FIRST_ADDRESS = attrgetter("begin")
 HUGE_BYTES = 2 * 2**20
 """Of a large page: one fault for all of it, and a disk writes and reads it in one piece."""
 
@@ -59,7 +62,8 @@ class PageRange:
 
     def is_free(self, begin: int, size: int) -> bool:
         """Whether nothing is in these addresses."""
-        return sum(piece.shared(begin, begin + size) for piece in self.free) == size
+        near = self._near(begin, begin + size)
+        return sum(piece.shared(begin, begin + size) for piece in self.free[near]) == size
 
     def take(self, begin: int, size: int, now: int) -> int:
         """Take addresses out of what is free: how many bytes fewer are there that nobody uses; may be less than none.
@@ -68,11 +72,8 @@ class PageRange:
         """
         large = HUGE_BYTES if len(self.pages) >= HUGE_BYTES else 1
         first, last = begin // large * large, -(-(begin + size) // large) * large
-        warm, free = 0, []
-        for piece in self.free:
-            if piece.end <= first or last <= piece.begin:
-                free.append(piece)
-                continue
+        warm, free, near = 0, list[FreePages](), self._near(first, last)
+        for piece in self.free[near]:
             for part in _cut(piece, (first, begin, begin + size, last)):
                 is_taken, is_beside = begin <= part.begin < begin + size, first <= part.begin < last
                 if is_taken:
@@ -82,12 +83,13 @@ class PageRange:
                     free.append(replace(part, warm=now))
                 else:
                     free.append(part)
-        self.free[:] = _joined(free)
+        self.free[near] = _joined(free)
         return warm
 
     def give(self, begin: int, size: int, now: int) -> None:
         """Addresses are free again; their pages stay."""
-        self._put(FreePages(begin, size, now))
+        near = self._near(begin, begin + size)
+        self.free[near] = _joined(sorted((*self.free[near], FreePages(begin, size, now)), key=FIRST_ADDRESS))
 
     def cool(self, spans: Sequence[Span]) -> None:
         """Give free pages back to the system; spans in order."""
@@ -108,8 +110,10 @@ class PageRange:
             for begin, end in spans:
                 self.pages.madvise(mmap.MADV_DONTNEED, begin, end - begin)
 
-    def _put(self, given: FreePages) -> None:
-        self.free[:] = _joined(sorted((*self.free, given), key=lambda piece: piece.begin))
+    def _near(self, begin: int, end: int) -> slice:
+        """The free pieces that are in these addresses or next to them, with those beside, which may be joined."""
+        first = bisect_left(self.free, begin, key=FIRST_ADDRESS) - 1
+        return slice(max(0, first - 1), bisect_right(self.free, end, key=FIRST_ADDRESS) + 1)
 
 
 def addresses(size: int) -> mmap.mmap:

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from remat_cli.base.errors import RematError
-from remat_cli.core.program import PageMove, Program, Spill
+from remat_cli.core.program import PageMove, Program, Spill, Value
 from remat_cli.devices.provider_table import PROVIDERS
-from remat_cli.runtime._ort import Array, host_value, import_ort, numpy_dtype
+from remat_cli.runtime._ort import NUMPY_NAMES, Array, host_value, import_ort, numpy_dtype
 from remat_cli.runtime._segment_sessions import as_array, place_of_device, size_of
 from remat_cli.runtime._weight_reader import WeightReader
 from remat_cli.runtime.page_buffers import PageBuffer, PageBuffers
@@ -124,6 +124,7 @@ class FileStore:
             self._file.close()
             raise
         self._buffers = PageBuffers(spill.places)
+        self._rooms: dict[str, HeldPage] = {}  # as values had them last, which mostly is where they have them again
 
     @property
     def most_held_bytes(self) -> int:
@@ -144,8 +145,17 @@ class FileStore:
         spec = self._program.values[name]
         if spec.dtype == "string" or not spec.size_bytes:
             return None
-        is_kept = name in self._handed_over
-        buffer = self._buffers.take_apart(spec.size_bytes) if is_kept else self._buffers.take(name, spec.size_bytes)
+        if name in self._handed_over:
+            return self._made(spec, self._buffers.take_apart(spec.size_bytes))
+        buffer = self._buffers.take(name, spec.size_bytes)
+        known = self._rooms.get(name)
+        if known is None or known.buffer is None or known.buffer.place != buffer.place:
+            known = self._made(spec, buffer)
+            if spec.dtype in NUMPY_NAMES:  # others are copies
+                self._rooms[name] = known
+        return known
+
+    def _made(self, spec: Value, buffer: PageBuffer) -> HeldPage:
         array = buffer.values(numpy_dtype(spec.dtype), spec.shape)
         return HeldPage(host_value(array), array, buffer)
 
@@ -199,6 +209,7 @@ class FileStore:
         """Let go of all files and buffers."""
         self._file.close()
         self._weights.close()
+        self._rooms.clear()
         self._buffers = PageBuffers()
 
 

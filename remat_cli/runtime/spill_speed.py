@@ -90,8 +90,9 @@ def _fresh_seconds() -> float:
     Blocks are as large as those of ops: what lies in a cache costs less the second time, as it does in a run. Of either
     the least block counts, as of ops the least time does: others only add, and what they do is no part of a plan.
     """
-    fresh, again = zip(*(_block_seconds() for _ in range(SIZE_BYTES // BLOCK_BYTES)), strict=True)
-    return max(LEAST_SECONDS, (min(fresh) - min(again)) * (SIZE_BYTES // BLOCK_BYTES))
+    blocks = [_block_seconds() for _ in range(SIZE_BYTES // BLOCK_BYTES)]
+    one = min(fresh for fresh, _ in blocks) - min(again for _, again in blocks)
+    return max(LEAST_SECONDS, one * len(blocks))
 
 
 def _block_seconds() -> tuple[float, float]:

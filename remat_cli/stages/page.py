@@ -8,14 +8,18 @@ import msgspec
 from remat_cli.base import progress as stages
 from remat_cli.base.errors import ConfigError
 from remat_cli.base.progress import Progress, aside
+from remat_cli.base.units import format_bytes
+from remat_cli.core.budget import describe_bytes
 from remat_cli.core.floor import working_set_floor
 from remat_cli.core.paged_plan import PagedPlan
 from remat_cli.core.paged_sessions import SessionCosts, own_sizes
 from remat_cli.core.plan import Schedule
 from remat_cli.core.problem import Problem
 from remat_cli.core.segments import Cut
+from remat_cli.core.simulate import baseline
 from remat_cli.core.solver_run import ProvedFloor, SolverRun, Status
 from remat_cli.core.spill import DISK
+from remat_cli.core.weight_need import weight_need
 from remat_cli.core.weight_paging import NO_WEIGHTS, WeightPaging
 from remat_cli.solvers._paging.question import PagingFound, PagingQuestion
 from remat_cli.stages.ask import CompileRequest, ask
@@ -172,8 +176,26 @@ def _paged(
         seconds_to_best=found.seconds_to_best,
         facts=found.facts,
     )
-    cut = None if found.paged is None else _cut(question.problem, found.paged)
-    return PlannedModel(prepared, platform, BudgetAnswer(question, run), prepared, cut=cut, paged=found.paged)
+    answered = BudgetAnswer(question, run)
+    if found.paged is None:
+        obstacle = _weight_obstacle(question.problem, platform, costs)
+        return PlannedModel(prepared, platform, answered, prepared, weight_obstacle=obstacle)
+    cut = _cut(question.problem, found.paged)
+    return PlannedModel(prepared, platform, answered, prepared, cut=cut, paged=found.paged)
+
+
+def _weight_obstacle(problem: Problem, platform: Platform, costs: SessionCosts) -> str | None:
+    """The weight that needs more room than there is, and the least budget that has it; None: that is not the cause."""
+    assert platform.spill is not None
+    need = weight_need(problem, baseline(problem), platform.spill.link, costs)
+    if need is None:
+        return None
+    weight = platform.graph.weights[need.weight]
+    packs = f", and what reads it packs a copy of {format_bytes(need.packed_bytes)}" if need.packed_bytes else ""
+    told = f"weight '{weight.name}' of {describe_bytes(weight.size_bytes)} pages as a whole{packs}"
+    counted = sum(platform.session_bytes.values())
+    rest = "" if counted else "; what open sessions hold, some MiB that only a run shows, comes on top"
+    return f"{told}: that takes a budget of at least {describe_bytes(need.budget_bytes)}{rest}"
 
 
 def _weight_bytes(platform: Platform, weights: WeightPaging) -> int:

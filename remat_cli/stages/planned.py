@@ -89,8 +89,9 @@ class PlannedModel:
     `written` is the plan as one model, `cut` as sessions with copies between them. `whole` is the model before
     splitting. `obstacle` says in one line why splitting cannot help; `tighter` plans again for what holds less.
     `single` are the best plans on each device alone, best first, and `best_single` the best of them. `paged` says how a
-    cut plan is paged, and `without_paging_ns` what the best plan takes that pages nothing, where one was looked for.
-    `way` is how a cut plan is run. `dims` are the dimensions of tensors for all sizes, where there are many.
+    cut plan is paged, and `without_paging_ns` what the best plan takes that pages nothing, where one was looked for;
+    `weight_obstacle` says in one line which weight is too large to page. `way` is how a cut plan is run. `dims` are the
+    dimensions of tensors for all sizes, where there are many.
     """
 
     prepared: Prepared
@@ -107,6 +108,7 @@ class PlannedModel:
     best_single: Plan | None = None
     paged: PagedPlan | None = None
     without_paging_ns: int | None = None
+    weight_obstacle: str | None = None
     dims: Mapping[str, tuple[Dim, ...]] | None = None
 
     @property

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import re
 import signal
 import time
 from pathlib import Path
@@ -134,6 +135,23 @@ def test_every_session_is_opened_over_what_was_planned(plan_path, feeds):
         packed = [name for load in loads for name in load.drops]
         assert plain
         assert packed
+
+
+def test_a_weight_that_is_too_large_is_named_with_the_least_budget_that_works(model, tmp_path):
+    """A weight pages as a whole, and a product packs it beside what was read: one page less, and there is no plan."""
+    spill = {"folder": str(tmp_path), "write_bytes_per_second": RATE, "read_bytes_per_second": RATE}
+    words = {"spill": spill, "solver": "paging", "time_limit": "1s", "verify": False, "force": True}
+    report = remat_cli.compile(model, budget=3 * 2**20, output=tmp_path / "x.onnx", **words)
+    (warning,) = report.warnings
+    found = re.search(r"weight '(w[0-9])' of ([0-9,]+) bytes .* at least ([0-9,]+) bytes", warning)
+    assert found is not None
+    size, least = (int(number.replace(",", "")) for number in found.groups()[1:])
+    assert size == WIDTH * WIDTH * 4
+    assert 2 * size < least < 2 * size + 2**20
+    assert remat_cli.compile(model, budget=least, output=tmp_path / "y.onnx", **words).exit_code == 0
+    less = remat_cli.compile(model, budget=least - 1, output=tmp_path / "z.onnx", **words)
+    assert less.exit_code == 4
+    assert found[3] in less.warnings[0]
 
 
 def test_what_no_plan_holds_is_not_blamed_on_weights_that_may_be_away(model, tmp_path):
