@@ -18,7 +18,8 @@ from remat_cli.core.graph import TensorType
 from remat_cli.onnx_io.assemble import Draft
 from remat_cli.onnx_io.default_order import captured_values
 from remat_cli.onnx_io.op_facts import NCHWC, ONNX
-from remat_cli.splitting.op_view import OpView, Shape, Slab
+from remat_cli.splitting.bands import axes_read
+from remat_cli.splitting.op_view import OpView, Shape
 from remat_cli.splitting.recast import Recast, Rewrite
 from remat_cli.splitting.rules_resize import axes_of, coordinates_of, has_sizes, is_entangled, scales_of
 from remat_cli.splitting.view import ModelView
@@ -27,7 +28,6 @@ FLOAT = "float"
 IMAGES, ROWS, COLUMNS = 4, 2, 3  # rank; axes
 CHANNELS_LAST, CHANNELS_FIRST = (0, 2, 3, 1), (0, 3, 1, 2)
 PICK_SHARE, PASS_SHARE = 4, 8  # of the time of the Resize: what picking rows or columns takes, and going over it once
-PARTS = (2, 3, 4)
 RESIZES = ((ONNX, "Resize"), (ONNX, "Upsample"), (NCHWC, "Upsample"))
 
 Floats = npt.NDArray[np.float32]
@@ -77,8 +77,7 @@ def bilinear(view: ModelView, op: int, least_bytes: int = 0) -> Bilinear | None:
     made = view.tensors.get(view.makes[op][0])
     if made is None or made.dtype != FLOAT or made.size_bytes < least_bytes or len(made.shape) != IMAGES:
         return None
-    extent = made.shape[ROWS]
-    if any(view.slice(op, Slab(ROWS, 0, extent // parts)) for parts in PARTS if extent >= parts):
+    if axes_read(view, op, ROWS) is not None:
         return None
     factors = _factors(spec, made.shape)
     if factors is None or made.shape[:ROWS] != spec.input_shape(0)[:ROWS]:
