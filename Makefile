@@ -94,8 +94,9 @@ bench-split: $(STAMP)  ## split every sample and zoo model, and two more, to min
 bench-train: $(STAMP)  ## training steps at 70, 50, 35 % and min, an hour
 	$(BIN)/python -m bench.training --write
 
-bench-paging: $(STAMP)  ## training steps that page to disk, run beside plans that recompute, ten minutes
+bench-paging: $(STAMP)  ## training steps that page to disk, run beside plans that recompute, twenty minutes
 	$(BIN)/python -m bench.paging --write
+	$(BIN)/python -m bench.paging_process --write
 
 bench-paging-simulated: $(STAMP)  ## networks of a thesis on a V100 that page to its host, planned, rows that are missing, 25 minutes
 	$(BIN)/python -m bench.paging_simulated
