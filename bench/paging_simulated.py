@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -20,16 +19,15 @@ from bench.compiling import RESULTS
 from bench.paging_networks import NETWORKS
 from bench.paging_simulated_report import page, pictures
 from remat_cli.core.floor import working_set_floor
-from remat_cli.core.paged_sessions import SessionCosts
 from remat_cli.core.problem import Problem
 from remat_cli.core.simulate import baseline
-from remat_cli.core.spill import SpillMemory
+from remat_cli.core.spill import HOST, SpillSpec
 from remat_cli.solvers import make_pager, make_solver, run_solver
 from remat_cli.solvers._paging.question import PagingQuestion
 from remat_cli.solvers._warmup import load_kernels
 from remat_cli.solvers.base import Limits
 from remat_cli.solvers.least_budget import KERNELS
-from remat_cli.stages.page import WITHOUT_SHARE
+from remat_cli.stages.page_answer import abstract_terms, answer_paged
 
 ROWS, PAGE = RESULTS / "paging_simulated.jsonl", RESULTS / "paging_simulated.md"
 PICTURES = RESULTS / "paging"
@@ -91,9 +89,9 @@ def _question(case: Case) -> PagingQuestion:
     """The case as solvers take it."""
     problem = _network(case[0])
     budget = int(baseline(problem).peak / case[1])
-    memory = SpillMemory(folder="/host", write_bytes_per_second=case[2] * 1e9, read_bytes_per_second=case[2] * 1e9)
-    sizes = tuple(tensor.size_bytes for tensor in problem.tensors)
-    return PagingQuestion(problem.with_budget(budget), memory, SessionCosts(sizes))
+    rate = case[2] * 1e9
+    host = SpillSpec(memory=HOST, write_bytes_per_second=rate, read_bytes_per_second=rate)
+    return abstract_terms(problem, host).question(problem.with_budget(budget))
 
 
 def measured(case: Case, method: str, seconds: float) -> SimulatedRow:
@@ -136,16 +134,12 @@ def _paged(name: str) -> Callable[[PagingQuestion, float], Found]:
 
 
 def _best(question: PagingQuestion, seconds: float) -> Found:
-    """As `remat compile --spill` has it: a plan that pages nothing, one that may, more time for the first if faster."""
-    begin, solver = time.monotonic(), make_solver("auto")
-    without = run_solver(question.problem, solver, Limits(seconds=WITHOUT_SHARE * seconds)).plan
-    known_ns = None if without is None else without.time_ns
-    paged = _paged("auto")(replace(question, beat_ns=known_ns), (1 - WITHOUT_SHARE) * seconds)
-    if without is None or (paged.time_ns is not None and paged.time_ns < without.time_ns):
-        return paged
-    left = seconds - (time.monotonic() - begin)
-    again = run_solver(question.problem, solver, Limits(seconds=left), without.schedule).plan if left > 0 else None
-    return Found(min(without.time_ns, without.time_ns if again is None else again.time_ns), 0, "recompute")
+    """The best of recomputing, paging and both, as `remat compile --spill` has it."""
+    found = answer_paged(question, make_pager("auto"), Limits(seconds=seconds))
+    if found.paged is None:
+        return Found(found.time_ns, 0, "recompute") if found.time_ns is not None else Found()
+    paging = found.paged.paging
+    return Found(paging.time_ns, paging.written_bytes, paging.best_from)
 
 
 FINDERS: dict[str, Callable[[PagingQuestion, float], Found]] = {

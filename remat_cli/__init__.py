@@ -333,6 +333,7 @@ def solve(
     order: str | None = None,
     time_limit: str | float | None = None,
     gap: str | float | None = None,
+    spill: str | Mapping[str, Any] | None = None,
     seed: int | None = None,
     threads: int | None = None,
     config: str | Path | None = None,
@@ -341,7 +342,8 @@ def solve(
 ) -> SolveReport:
     """Solve an abstract instance, a graph of nodes with cost and memory and of edges, within a budget.
 
-    Other keywords are options of the solver: `solve(file, budget=0.8, solver="moccasin", max_copies=3)`.
+    With `spill="host:12GB/s"` values may wait behind a link of that bandwidth; costs then count as nanoseconds. Other
+    keywords are options of the solver: `solve(file, budget=0.8, solver="moccasin", max_copies=3)`.
 
     Raises:
         RematError: the instance or a value cannot be used.
@@ -369,6 +371,7 @@ def compare(
     order: str | None = None,
     time_limit: str | float | None = None,
     gap: str | float | None = None,
+    spill: str | Mapping[str, Any] | None = None,
     seed: int | None = None,
     threads: int | None = None,
     config: str | Path | None = None,

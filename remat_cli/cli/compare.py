@@ -15,6 +15,7 @@ from remat_cli.cli.session import run, settings
     epilog=options.examples(
         "remat compare unet.train.onnx",
         "remat compare graph.json --budgets 90%,70% --solvers auto,rotor,checkmate --time-limit 30s --svg graph.svg",
+        "remat compare graph.json --spill host:12GB/s --solvers auto,paging,pofo,rotor",
     ),
 )
 @click.argument("file", type=options.INPUT_FILE, metavar="MODEL|INSTANCE.json")
@@ -28,13 +29,15 @@ from remat_cli.cli.session import run, settings
 @click.option("--svg", type=options.FILE, metavar="FILE", help="Draw overhead against budget, one line per solver.")
 @options.force_option
 @options.device_option
+@options.spill_option
 @options.model_options
 @options.common_options
 def compare_command(file: Path, budgets: str | None, solvers: str | None, **flags: Any) -> int:
     """Run every solver on the same problem, at several budgets, and tabulate what each reaches.
 
     Each run has a process of its own; --threads says how many there are at once. Solvers that do not take the problem
-    are listed with their reason. Ops stay whole. The first Ctrl-C prints what had ended.
+    are listed with their reason. Ops stay whole. With --spill those that page stand beside those that do not. The first
+    Ctrl-C prints what had ended.
     """
     from remat_cli.contest.comparison import SECONDS, compare_request, refuse_model_flags
 

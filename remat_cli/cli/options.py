@@ -114,7 +114,8 @@ estimate_option = _option(
 spill_option = _option(
     "--spill",
     metavar="disk:DIR|host",
-    help="Let values wait in a file in this folder, or behind a GPU in the host, while they are not needed. [no]",
+    help="Let values wait in a file in this folder, or behind a GPU in the host, while they are not needed; "
+    "host:12GB/s says how fast that is. [no]",
 )
 devices_options = _group(
     _option(

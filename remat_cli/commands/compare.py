@@ -20,11 +20,12 @@ from remat_cli.contest.comparison import (
     refuse_model_flags,
 )
 from remat_cli.contest.runner import run_side_by_side
+from remat_cli.contest.solving import made
 from remat_cli.core.instance import instance_problem, load_instance
 from remat_cli.report.compare_report import CompareReport, NotApplicable
 from remat_cli.settings.devices import only_device
 from remat_cli.settings.settings import Settings
-from remat_cli.solvers import make_solver
+from remat_cli.stages.page_answer import abstract_terms, terms_of
 from remat_cli.stages.prepare import prepare, work_folder
 from remat_cli.stages.profile import profile_model
 from remat_cli.stages.solve import prepare_kernels, refusal
@@ -60,7 +61,7 @@ def compare(request: CompareRequest, settings: Settings, progress: Progress) -> 
     if not solvers:
         raise ConfigError(f"no solver applies: {'; '.join(f'{one.solver}: {one.reason}' for one in refused.values())}")
     for name, options in solvers.items():
-        prepare_kernels(make_solver(name, options), subject.problem, progress)
+        prepare_kernels(made(name, options, may_page=subject.may_page), subject.problem, progress)
     comparison = Comparison(request, settings, subject, solvers)
     jobs = [comparison.job(*one) for one in comparison.open]
     report = comparison.report(run_side_by_side(jobs, comparison.slots, progress))
@@ -76,17 +77,20 @@ def _subject(request: CompareRequest, settings: Settings, progress: Progress) ->
     """The one problem of all runs."""
     if request.is_instance:
         instance = load_instance(request.path)
-        return Subject(instance_problem(instance), instance.names)
+        problem = instance_problem(instance)
+        terms = None if settings.spill is None else abstract_terms(problem, settings.spill)
+        return Subject(problem, instance.names, terms)
     only_device(settings.devices)
     with work_folder(request.path, settings.work_dir, settings.memory_limit_bytes) as work:
         prepared = prepare(request.path, settings.conditions, work, progress)
-        problem = profile_model(prepared, settings.conditions, progress).problem()
-    return Subject(problem, tuple(op.name for op in prepared.graph.ops))
+        platform = profile_model(prepared, settings.conditions, progress)
+    problem = platform.problem()
+    return Subject(problem, tuple(op.name for op in prepared.graph.ops), terms_of(platform, problem))
 
 
 def _refused(request: CompareRequest, subject: Subject) -> dict[str, NotApplicable]:
     """The solvers that do not take the problem, and why."""
-    chosen = {name: make_solver(name, options) for name, options in request.solvers.items()}
+    chosen = {name: made(name, options, may_page=subject.may_page) for name, options in request.solvers.items()}
     reasons = {name: refusal(subject.problem, solver, subject.names) for name, solver in chosen.items()}
     return {name: NotApplicable(name, reason) for name, reason in reasons.items() if reason is not None}
 

@@ -1,19 +1,24 @@
 """`remat solve`: an abstract benchmark instance, without ONNX."""
 
+from dataclasses import replace
 from pathlib import Path
 
+from remat_cli.base import progress as stages
+from remat_cli.base.errors import ConfigError
 from remat_cli.base.progress import Progress
 from remat_cli.commands.asked import search_of
 from remat_cli.core.instance import instance_problem, load_instance
-from remat_cli.report.solution import solution_report
+from remat_cli.core.spill import SpillSpec
+from remat_cli.report.solution import SolutionReport, solution_report
 from remat_cli.report.solve import SolveReport
 from remat_cli.settings.settings import Settings, require_budget
 from remat_cli.stages.ask import ask_abstract
-from remat_cli.stages.solve import answer
+from remat_cli.stages.page_answer import abstract_terms, answer_paged, paged_solution
+from remat_cli.stages.solve import BudgetQuestion, Search, answer, prepare_kernels
 
 
 def solve_instance(instance: Path, settings: Settings, progress: Progress) -> SolveReport:
-    """Solve an abstract benchmark instance.
+    """Solve an abstract benchmark instance; its values may wait in another memory where the settings name one.
 
     Raises:
         InputError: the instance or the settings cannot be used.
@@ -21,10 +26,22 @@ def solve_instance(instance: Path, settings: Settings, progress: Progress) -> So
     search, budget = search_of(settings), require_budget(settings)
     loaded = load_instance(instance)
     question = ask_abstract(instance_problem(loaded), budget, settings.scope, loaded.names)
-    solved = answer(question, search, progress)
-    return SolveReport(
-        instance=str(instance),
-        ops=len(question.problem.ops),
-        budget=question.text,
-        solution=solution_report(solved.run, solved.question.problem, solved.question.baseline),
-    )
+    if settings.spill is None:
+        solved = answer(question, search, progress)
+        solution = solution_report(solved.run, solved.question.problem, solved.question.baseline)
+    else:
+        solution = _paged(question, search, settings.spill, progress)
+    return SolveReport(instance=str(instance), ops=len(question.problem.ops), budget=question.text, solution=solution)
+
+
+def _paged(question: BudgetQuestion, search: Search, spill: SpillSpec, progress: Progress) -> SolutionReport:
+    """The best plan whose values may wait."""
+    assert search.pager is not None
+    if question.least:
+        raise ConfigError(f"budget '{question.text}' is not found with --spill: write bytes, or a share such as 50%")
+    problem = question.problem
+    asked = abstract_terms(problem, spill).question(problem)
+    prepare_kernels(search.pager, problem, progress)
+    progress.stage(stages.SOLVING)
+    found = answer_paged(asked, search.pager, replace(search.limits, should_stop=progress.should_stop))
+    return paged_solution(found, problem, question.baseline)

@@ -11,6 +11,7 @@ import msgspec
 from remat_cli.base.errors import ConfigError
 from remat_cli.base.files import check_target
 from remat_cli.contest.runner import Job
+from remat_cli.contest.solving import is_pager, made, names_of, solved
 from remat_cli.core.budget import Budget, parse_budget, resolve
 from remat_cli.core.floor import working_set_floor
 from remat_cli.core.plan import Plan
@@ -18,9 +19,9 @@ from remat_cli.core.problem import Problem
 from remat_cli.core.simulate import baseline
 from remat_cli.report.bench_run import BenchCase, BenchRun, joined
 from remat_cli.report.compare_report import ComparedBudget, CompareReport, CompareRun
-from remat_cli.report.solution import solution_report
 from remat_cli.settings.settings import Settings
-from remat_cli.solvers import SOLVERS, make_solver, solve
+from remat_cli.solvers import ADD_SPILL, PAGERS
+from remat_cli.solvers._paging.question import PagingTerms
 from remat_cli.solvers.base import Limits
 
 BUDGETS = "0.9,0.8,0.7"
@@ -63,7 +64,8 @@ def compare_request(path: Path, budgets: str | None, solvers: str | None, config
 
         check_target(config.svg, sources=(path,), overwrite=config.force)
         require_matplotlib()
-    chosen = _with_options(_parse_names(solvers), config)
+    may_page = config.spill is not None
+    chosen = _with_options(_parse_names(solvers, names_of(may_page=may_page)), config)
     return CompareRequest(path, parse_budgets(BUDGETS if budgets is None else budgets), chosen, config.svg)
 
 
@@ -97,17 +99,19 @@ def parse_budgets(text: str) -> tuple[Budget, ...]:
     return budgets
 
 
-def _parse_names(text: str | None) -> list[str]:
-    """The solvers to compare, in the order of the registry; all unless the user named some."""
+def _parse_names(text: str | None, known: list[str]) -> list[str]:
+    """The solvers to compare, in the order of the registry; all that are known unless the user named some."""
     if text is None:
-        return list(SOLVERS)
+        return known
     names = [part.replace("_", "-") for part in _parts(text, "solvers", "--solvers auto,rotor")]
     for name in names:
-        if name not in SOLVERS:
-            raise ConfigError(f"no solver named '{name}'; there are: {', '.join(SOLVERS)}")
+        if name not in known and name in PAGERS:
+            raise ConfigError(f"solver '{name}' plans with a memory to page to: {ADD_SPILL}")
+        if name not in known:
+            raise ConfigError(f"no solver named '{name}'; there are: {', '.join(known)}")
         if names.count(name) > 1:
             raise ConfigError(f"solvers '{text}': '{name}' is there twice")
-    return [name for name in SOLVERS if name in names]
+    return [name for name in known if name in names]
 
 
 def _parts(text: str, what: str, example: str) -> list[str]:
@@ -127,7 +131,7 @@ def _with_options(names: list[str], config: Settings) -> dict[str, dict[str, Any
             raise ConfigError(f"option '{key}' names none of the solvers compared: write --option rotor.NAME=VALUE")
         chosen[name][option] = value
     for name, options in chosen.items():
-        make_solver(name, options)
+        made(name, options, may_page=config.spill is not None)
     return chosen
 
 
@@ -137,10 +141,16 @@ Pair: TypeAlias = tuple[ComparedBudget, str]
 
 @dataclass(frozen=True)
 class Subject:
-    """What is compared on: the problem, without a budget, and its ops' names."""
+    """What is compared on: the problem, without a budget, its ops' names, and on which terms its values may page."""
 
     problem: Problem
     names: tuple[str, ...]
+    terms: PagingTerms | None = None
+
+    @property
+    def may_page(self) -> bool:
+        """Whether there is a memory to page to."""
+        return self.terms is not None
 
     @property
     def fixed_bytes(self) -> int:
@@ -214,7 +224,7 @@ class Comparison:
             time_limit_seconds=self.settings.time_limit_seconds,
             gap_percent_asked=100 * float(self.settings.gap_share),
         )
-        return Job(case, self.subject.problem.with_budget(budget.bytes))
+        return Job(case, self.subject.problem.with_budget(budget.bytes), self.subject.terms)
 
     def report(self, ended: Mapping[int, BenchRun]) -> CompareReport:
         """What came of the open pairs that had ended, by their numbers, and of the rest that they are impossible."""
@@ -239,16 +249,19 @@ class Comparison:
             floor_bytes=max([self.floor_bytes, *(run.floor_bytes for run in runs)]),
             runs=runs,
             missing_runs=len(self.asked) - len(runs),
+            spill=None if self.subject.terms is None else self.subject.terms.memory,
         )
 
     def _judged(self, run: BenchRun) -> CompareRun:
         """What a process found, with all options that it ran under."""
-        options = msgspec.to_builtins(make_solver(run.solver, run.options))
-        return joined(CompareRun, run, fixed_bytes=self.subject.fixed_bytes, options=options)
+        options = msgspec.to_builtins(made(run.solver, run.options, may_page=self.subject.may_page))
+        pages = is_pager(run.solver, may_page=self.subject.may_page)
+        return joined(CompareRun, run, fixed_bytes=self.subject.fixed_bytes, options=options, may_page=pages)
 
     def _impossible(self, budget: ComparedBudget, solver: str) -> CompareRun:
         """A budget below what single ops need: that takes no solver, and no process, to say."""
         problem = self.subject.problem.with_budget(budget.bytes)
         limits = Limits(order=self.settings.order, seed=self.settings.seed)
-        run = solve(problem, solver, limits, self.solvers[solver])
-        return joined(CompareRun, solution_report(run, problem, self.subject.baseline), budget=budget.text)
+        found = solved(problem, solver, self.solvers[solver], limits, self.subject.terms).solution
+        pages = is_pager(solver, may_page=self.subject.may_page)
+        return joined(CompareRun, found, budget=budget.text, may_page=pages)

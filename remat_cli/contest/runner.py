@@ -20,18 +20,21 @@ from remat_cli.base import progress as stages
 from remat_cli.base.errors import RematError
 from remat_cli.base.processes import ProcessDied, Tell, available_cores, family, started
 from remat_cli.base.progress import Progress, silent
+from remat_cli.contest.solving import made, solved
 from remat_cli.core.budget import parse_budget, resolve
 from remat_cli.core.graph import Phase
 from remat_cli.core.instance import instance_problem, load_instance
 from remat_cli.core.plan import Schedule
 from remat_cli.core.problem import Device, Memory, OpSpec, Problem, TensorSpec
 from remat_cli.core.simulate import baseline
+from remat_cli.core.spill import HOST, SpillSpec
 from remat_cli.core.timeline import time_of
 from remat_cli.report.bench_run import FAILED, BenchCase, BenchRun, BenchStatus, TracePoint, joined
-from remat_cli.report.solution import overhead_percent, solution_report
+from remat_cli.report.solution import overhead_percent
 from remat_cli.report.style import percent
-from remat_cli.solvers import make_solver, solve
+from remat_cli.solvers._paging.question import PagingTerms
 from remat_cli.solvers.base import Limits
+from remat_cli.stages.page_answer import abstract_terms
 from remat_cli.stages.solve import prepare_kernels
 
 MIB = 2**20
@@ -41,10 +44,14 @@ AFTER_PLAN_SECONDS = 0.3  # of the warm-up, so that code behind the first plan i
 
 @dataclass(frozen=True)
 class Job:
-    """A case, and the file of its instance or its problem under the budget: all that its process must know."""
+    """A case, and the file of its instance or its problem under the budget: all that its process must know.
+
+    On these `terms` values may wait in another memory.
+    """
 
     case: BenchCase
     source: Path | Problem
+    terms: PagingTerms | None = None
 
 
 def solve_case(job: Job, tell: Tell) -> BenchRun:
@@ -67,14 +74,14 @@ def measure(job: Job, tell: Tell) -> BenchRun:
     case, process, inherited = job.case, psutil.Process(), peak_bytes()
     problem = job.source if isinstance(job.source, Problem) else load_problem(case, job.source)
     plan = baseline(problem)
-    _warm_up(case, problem)
+    _warm_up(job, problem)
     start_bytes = process.memory_info().rss
     tell()
     cpu = sum(os.times()[:4])  # with that of processes it has started and seen end
     watch = _Watch(problem, tell, is_probe=case.probe)
-    result = solve(problem, case.solver, _limits(case, watch), case.options)
+    result = solved(problem, case.solver, case.options, _limits(case, watch), job.terms)
     cpu = sum(os.times()[:4]) - cpu
-    found = solution_report(result, problem, plan)
+    found = result.solution
     grown = peak_bytes()
     return joined(
         BenchRun,
@@ -146,11 +153,11 @@ def _limits(case: BenchCase, watch: _Watch) -> Limits:
     )
 
 
-def _warm_up(case: BenchCase, problem: Problem) -> None:
+def _warm_up(job: Job, problem: Problem) -> None:
     """Load all code that the solver needs, by solving a tiny problem with it: the clock is for solving only."""
-    tiny = tiny_problem()
+    case, tiny = job.case, tiny_problem()
     for likely in (problem, tiny):
-        prepare_kernels(make_solver(case.solver, case.options), likely, silent())
+        prepare_kernels(made(case.solver, case.options, may_page=job.terms is not None), likely, silent())
     found: list[float] = []
     limits = Limits(
         seconds=WARM_UP_SECONDS,
@@ -159,7 +166,7 @@ def _warm_up(case: BenchCase, problem: Problem) -> None:
         report=lambda schedule, bound_ns: None if schedule is None else found.append(time.monotonic()),
         should_stop=lambda: bool(found) and time.monotonic() > found[0] + AFTER_PLAN_SECONDS,
     )
-    solve(tiny, case.solver, limits, case.options)
+    solved(tiny, case.solver, case.options, limits, None if job.terms is None else tiny_terms(tiny))
 
 
 def tiny_problem() -> Problem:
@@ -169,6 +176,11 @@ def tiny_problem() -> Problem:
     ops = tuple(OpSpec(reads[op], (op,), (1,), (0,), phase=phase) for op, phase in enumerate(phases))
     tensors = tuple(TensorSpec(1, op) for op in range(len(reads)))
     return Problem(ops, tensors, (Memory("cpu", 5),), (Device("cpu", 0),))
+
+
+def tiny_terms(tiny: Problem) -> PagingTerms:
+    """A memory that takes a unit of time for a byte."""
+    return abstract_terms(tiny, SpillSpec(memory=HOST, write_bytes_per_second=1e9, read_bytes_per_second=1e9))
 
 
 def _point(problem: Problem, seconds: float, time_ns: int | None, bound_ns: int | None) -> TracePoint:

@@ -7,6 +7,7 @@ import msgspec
 
 from remat_cli.base.units import format_bytes
 from remat_cli.core.budget import describe_bytes
+from remat_cli.core.spill import SpillMemory
 from remat_cli.report.solution import EXIT_DONE, SolutionReport
 from remat_cli.report.style import Style, columns, percent, plural
 
@@ -17,9 +18,10 @@ VALID_SPACES = {"free": frozenset({"free"}), "keep": frozenset({"free", "first_i
 
 
 class CompareRun(SolutionReport, frozen=True, kw_only=True):
-    """One solver at one budget; `budget` is what the user wrote."""
+    """One solver at one budget; `budget` is what the user wrote. Plans of those that `may_page` let values wait."""
 
     budget: str
+    may_page: bool = False
 
     @property
     def has_plan(self) -> bool:
@@ -46,8 +48,9 @@ class CompareReport(msgspec.Struct, frozen=True, kw_only=True):
 
     Each run had `run_threads` threads and `time_limit_seconds`; `threads` is what all that ran at once had together.
     `floor_bytes` is the highest floor that was proved, by the working sets of single ops or by a solver. `missing_runs`
-    had not ended when the user stopped the command. `picture` is the file that was written, and `picture_error` why it
-    could not be: the figures took minutes, so they are told all the same.
+    had not ended when the user stopped the command. `spill` is the memory that values may wait in. `picture` is the
+    file that was written, and `picture_error` why it could not be: the figures took minutes, so they are told all the
+    same.
     """
 
     model: str | None = None
@@ -67,6 +70,7 @@ class CompareReport(msgspec.Struct, frozen=True, kw_only=True):
     runs: tuple[CompareRun, ...]
     not_applicable: tuple[NotApplicable, ...] = ()
     missing_runs: int = 0
+    spill: SpillMemory | None = None
     picture: str | None = None
     picture_error: str | None = None
     seconds: float = 0.0
@@ -99,8 +103,9 @@ class CompareReport(msgspec.Struct, frozen=True, kw_only=True):
         return any(run.status == "infeasible" for run in self._valid_at(budget))
 
     def _valid_at(self, budget: str) -> list[CompareRun]:
-        """The runs at one budget whose proofs hold for the plans of all."""
-        return [run for run in self.runs if run.budget == budget and run.space in VALID_SPACES[self.order]]
+        """The runs at one budget whose proofs hold for the plans of all: where values may page, those that know it."""
+        runs = [run for run in self.runs if run.budget == budget and run.space in VALID_SPACES[self.order]]
+        return [run for run in runs if run.may_page] if self.spill is not None else runs
 
 
 def _rank(run: CompareRun) -> tuple[bool, int, bool]:
@@ -150,8 +155,14 @@ def _heading(report: CompareReport, style: Style) -> list[str]:
     return [
         f"{style.paint(name, 'strong')}  {ops}",
         f"baseline peak {describe_bytes(report.baseline_peak_bytes)}{fixed}",
+        *([] if report.spill is None else [_spill_line(report.spill)]),
         f"{plural(len(report.runs), 'run')} in {report.seconds:.1f} s: at most {each}, seed {report.seed}",
     ]
+
+
+def _spill_line(spill: SpillMemory) -> str:
+    rates = (f"{rate / 1e9:.2f} GB/s" for rate in (spill.write_bytes_per_second, spill.read_bytes_per_second))
+    return f"values may wait in {spill.name}, {' out, '.join(rates)} back"
 
 
 def _legend(report: CompareReport, style: Style) -> list[str]:

@@ -7,6 +7,7 @@ import msgspec
 from remat_cli.core.plan import Plan
 from remat_cli.core.problem import Problem
 from remat_cli.core.solver_run import SolverRun, StatusName
+from remat_cli.core.spill import Paging
 from remat_cli.core.verification import Verification
 
 EXIT_DONE = 0
@@ -94,6 +95,18 @@ def solution_report(run: SolverRun, problem: Problem, baseline: Plan) -> Solutio
         seed=run.seed,
         options=run.options,
         facts=run.facts,
+    )
+
+
+def with_paging(solution: SolutionReport, paging: Paging, peak_bytes: int | None = None) -> SolutionReport:
+    """The same of a plan that pages: the makespan for the time, and what is held for the peak, or `peak_bytes`."""
+    spent = overhead_percent(paging.time_ns, solution.baseline_time)
+    return msgspec.structs.replace(
+        solution,
+        time=paging.time_ns,
+        overhead_percent=spent,
+        gap_percent=difference(spent, solution.lower_bound_percent),
+        peak_bytes=paging.peak_bytes if peak_bytes is None else peak_bytes,
     )
 
 

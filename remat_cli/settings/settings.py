@@ -172,7 +172,13 @@ class Settings(
 
     @property
     def conditions(self) -> Conditions:
-        """What stages need to know about the model and the machine."""
+        """What stages need to know about the model and the machine.
+
+        Raises:
+            ConfigError: values cannot be paged from these devices to that memory.
+        """
+        if self.spill is not None:
+            _check_spill(self.spill, self.devices)
         return Conditions(
             devices=self.devices,
             dims={name: size for name, size in self.dims.items() if isinstance(size, int)} | self._corner,
@@ -273,8 +279,6 @@ def _settled(settings: Settings) -> Settings:
     devices, threads = with_threads(settings.devices, settings.intra_op_threads)
     budget = settings.budget or described_budget(devices)
     spill = settings.spill or next((spec.spill for spec in devices if spec.spill is not None), None)
-    if spill is not None:
-        _check_spill(spill, devices)
     return msgspec.structs.replace(settings, devices=devices, intra_op_threads=threads, budget=budget, spill=spill)
 
 

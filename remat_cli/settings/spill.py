@@ -11,7 +11,7 @@ from remat_cli.core.spill import DISK, HOST, SpillSpec
 
 
 def parse_spill(value: object) -> SpillSpec:
-    """The memory that `disk:DIR` or `host` stands for, or a mapping with its folder, its budget and bandwidths.
+    """The memory that `disk:DIR`, `host` or `host:12GB/s` stands for, or a mapping: folder, budget and bandwidths.
 
     Raises:
         ConfigError: it is neither, a figure cannot be, or the folder is not there.
@@ -28,14 +28,28 @@ def parse_spill(value: object) -> SpillSpec:
 
 
 def _named(text: str) -> SpillSpec:
-    kind, _, folder = text.partition(":")
+    kind, _, rest = text.partition(":")
     if text == HOST:
         return SpillSpec(memory=HOST)
-    if kind != DISK or not folder:
+    if kind == HOST:
+        speed = _parse_speed(text, rest)
+        return SpillSpec(memory=HOST, write_bytes_per_second=speed, read_bytes_per_second=speed)
+    if kind != DISK or not rest:
         raise ConfigError(
             f"spill '{text}' is no memory to page to: write disk:DIR with a folder of a fast disk, or host behind a GPU"
         )
-    return SpillSpec(folder)
+    return SpillSpec(rest)
+
+
+def _parse_speed(text: str, speed: str) -> float:
+    """Bytes per second from `12GB/s`."""
+    size, slash, second = speed.partition("/")
+    if not slash or second.strip() != "s":
+        raise ConfigError(f"spill '{text}': '{speed}' is no bandwidth: write one such as host:12GB/s")
+    found = float(parse_bytes(size))
+    if found <= 0:
+        raise ConfigError(f"spill '{text}': the bandwidth must be above 0")
+    return found
 
 
 def _described(values: dict[Any, Any]) -> SpillSpec:

@@ -16,6 +16,7 @@ from remat_cli.core.simulate import baseline, simulate
 from remat_cli.solvers._paging.question import Pager
 from remat_cli.solvers.base import Improvement, Limits, ProvedFloor, Solution, Solver, SolverRun, Status
 
+ADD_SPILL = "add --spill disk:DIR, or for an instance --spill host:12GB/s"
 PROOF_SECONDS = 1.0  # to prove that there is no plan, after a solver has found none
 
 SOLVERS: Mapping[str, str] = {
@@ -92,7 +93,7 @@ def solver_class(name: str) -> Any:
         ConfigError: no such solver.
     """
     if name not in SOLVERS and name in PAGERS:
-        raise ConfigError(f"solver '{name}' plans with a memory to page to: add --spill disk:DIR")
+        raise ConfigError(f"solver '{name}' plans with a memory to page to: {ADD_SPILL}")
     if name not in SOLVERS:
         raise ConfigError(f"no solver named '{name}'; there are: {', '.join(SOLVERS)}")
     module, _, attribute = SOLVERS[name].partition(":")

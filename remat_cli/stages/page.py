@@ -10,20 +10,18 @@ from remat_cli.base.errors import ConfigError
 from remat_cli.base.progress import Progress, aside
 from remat_cli.base.units import format_bytes
 from remat_cli.core.budget import describe_bytes
-from remat_cli.core.floor import working_set_floor
 from remat_cli.core.paged_plan import PagedPlan
-from remat_cli.core.paged_sessions import SessionCosts, own_sizes
+from remat_cli.core.paged_sessions import SessionCosts
 from remat_cli.core.plan import Schedule
 from remat_cli.core.problem import Problem
 from remat_cli.core.segments import Cut
 from remat_cli.core.simulate import baseline
-from remat_cli.core.solver_run import ProvedFloor, SolverRun, Status
 from remat_cli.core.spill import DISK
 from remat_cli.core.weight_need import weight_need
 from remat_cli.core.weight_paging import NO_WEIGHTS, WeightPaging
-from remat_cli.solvers._paging.question import PagingFound, PagingQuestion
 from remat_cli.stages.ask import CompileRequest, ask
 from remat_cli.stages.hosted import hosted_weights
+from remat_cli.stages.page_answer import AUTO, WITHOUT_SHARE, page_by, terms_of
 from remat_cli.stages.planned import PlannedModel
 from remat_cli.stages.platform import Platform
 from remat_cli.stages.prepare import Prepared
@@ -31,9 +29,7 @@ from remat_cli.stages.resident import needed_bytes
 from remat_cli.stages.solve import LEAST_SECONDS, BudgetAnswer, BudgetQuestion, Search, answer, prepare_kernels, refusal
 from remat_cli.stages.write import as_asked, write_within_budget
 
-AUTO = "auto"
 WITHOUT_TRIES = 3  # of plans that page nothing, until a process would hold as little as it may
-WITHOUT_SHARE = 0.3  # of the time limit, for a plan that pages nothing
 
 
 def plan_paging(prepared: Prepared, platform: Platform, request: CompileRequest, progress: Progress) -> PlannedModel:
@@ -148,37 +144,20 @@ def _paged(
     progress: Progress,
     beat_ns: int | None = None,
 ) -> PlannedModel:
-    pager, spill = search.pager, platform.spill
+    pager, spill, weights = search.pager, platform.spill, NO_WEIGHTS
     assert pager is not None
-    assert spill is not None
-    weights = NO_WEIGHTS
-    if spill.memory == DISK:
+    if spill is not None and spill.memory == DISK:
         weights = hosted_weights(platform, prepared.reference, prepared.conditions, progress)
+    terms = terms_of(platform, question.problem, weights)
+    assert terms is not None
     uncounted = _weight_bytes(platform, weights) + sum(platform.session_bytes.values())
     prepare_kernels(pager, question.problem, progress)
     progress.stage(stages.SOLVING)
-    begin = time.monotonic()
-    limits = replace(search.limits, should_stop=progress.should_stop, started=begin)
-    sizes = own_sizes(platform.graph, question.problem)
-    costs = SessionCosts(sizes, platform.profile.call_ns, spill.fresh_page_ns, weights)
-    found = pager.page(PagingQuestion(question.problem, spill, costs, beat_ns), limits)
-    found = _within(found, spill.budget_bytes)
-    run = SolverRun(
-        solver=pager.name,
-        seed=limits.seed,
-        options=msgspec.to_builtins(pager),
-        status=_status(question.problem, found, uncounted),
-        space="first_in_order" if pager.name != AUTO else "free",
-        floor=_floor(question.problem, uncounted),
-        plan=found.plan,
-        bound_ns=question.problem.baseline_time_ns,
-        seconds=time.monotonic() - begin,
-        seconds_to_best=found.seconds_to_best,
-        facts=found.facts,
-    )
-    answered = BudgetAnswer(question, run)
+    limits = replace(search.limits, should_stop=progress.should_stop)
+    found = page_by(replace(terms.question(question.problem), beat_ns=beat_ns), pager, limits, uncounted)
+    answered = BudgetAnswer(question, found.run)
     if found.paged is None:
-        obstacle = _weight_obstacle(question.problem, platform, costs)
+        obstacle = _weight_obstacle(question.problem, platform, terms.costs)
         return PlannedModel(prepared, platform, answered, prepared, weight_obstacle=obstacle)
     cut = _cut(question.problem, found.paged)
     return PlannedModel(prepared, platform, answered, prepared, cut=cut, paged=found.paged)
@@ -201,31 +180,6 @@ def _weight_obstacle(problem: Problem, platform: Platform, costs: SessionCosts) 
 def _weight_bytes(platform: Platform, weights: WeightPaging) -> int:
     """Of all weights that may be away."""
     return sum(platform.graph.weights[each.weight].size_bytes for each in weights.weights)
-
-
-def _within(found: PagingFound, most_bytes: int | None) -> PagingFound:
-    """Nothing, where the other memory has too little room for the plan."""
-    paged = found.paged
-    if paged is None or most_bytes is None or paged.paging.file_bytes <= most_bytes:
-        return found
-    return replace(found, plan=None, paged=None, facts={**found.facts, "file_bytes": paged.paging.file_bytes})
-
-
-def _status(problem: Problem, found: PagingFound, uncounted: int) -> Status:
-    if found.paged is not None:
-        is_least = found.paged.paging.time_ns <= problem.baseline_time_ns
-        return Status.OPTIMAL if is_least else Status.FEASIBLE
-    is_impossible = _floor(problem, uncounted).bytes > problem.memories[0].budget_bytes
-    return Status.INFEASIBLE if is_impossible else Status.NOT_FOUND
-
-
-def _floor(problem: Problem, uncounted: int) -> ProvedFloor:
-    """What some op needs whatever else is dropped, without so many bytes that are no part of a proof.
-
-    Those are weights that may be away, and what a process was measured to hold beside tensors: another may hold less.
-    """
-    floor, uncounted = working_set_floor(problem), min(uncounted, problem.memories[0].fixed_bytes)
-    return ProvedFloor(floor.bytes[0] - uncounted, () if floor.ops[0] is None else (floor.ops[0],))
 
 
 def _cut(problem: Problem, paged: PagedPlan) -> Cut:

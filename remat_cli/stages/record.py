@@ -12,7 +12,6 @@ from remat_cli.base.errors import ModelError
 from remat_cli.base.files import sha256
 from remat_cli.base.units import format_bytes
 from remat_cli.core.graph import Graph
-from remat_cli.core.paged_plan import PagedPlan
 from remat_cli.core.plan import Compute, Schedule
 from remat_cli.core.plan_file import (
     ExactSession,
@@ -30,7 +29,7 @@ from remat_cli.core.verification import Verification
 from remat_cli.devices.provider_table import PROVIDERS, named_spec
 from remat_cli.onnx_io.packed import packed_weights
 from remat_cli.onnx_io.phases import annotate
-from remat_cli.report.solution import SolutionReport, overhead_percent, solution_report
+from remat_cli.report.solution import SolutionReport, solution_report, with_paging
 from remat_cli.runtime.profile_cache import provenance
 from remat_cli.runtime.verify_request import VerifyRequest
 from remat_cli.stages.ask import CompileRequest
@@ -66,20 +65,9 @@ def planned_solution(planned: PlannedModel) -> SolutionReport:
     if planned.written is not None:
         return msgspec.structs.replace(solution, peak_bytes=planned.written.promised_bytes)
     if planned.paged is not None:
-        return _paged_solution(planned, planned.paged, solution)
+        assert planned.cut is not None
+        return with_paging(solution, planned.paged.paging, planned.cut.peak_bytes[0])
     return solution if planned.cut is None else msgspec.structs.replace(solution, peak_bytes=planned.cut.peak_bytes[0])
-
-
-def _paged_solution(planned: PlannedModel, paged: PagedPlan, solution: SolutionReport) -> SolutionReport:
-    """With the makespan for the time, and what is held between and in sessions for the peak."""
-    assert planned.cut is not None
-    took, base = paged.paging.time_ns, planned.answer.question.baseline.time_ns
-    least = solution.lower_bound_percent
-    spent = overhead_percent(took, base)
-    gap = None if least is None or spent is None else max(0.0, spent - least)
-    return msgspec.structs.replace(
-        solution, time=took, overhead_percent=spent, gap_percent=gap, peak_bytes=planned.cut.peak_bytes[0]
-    )
 
 
 def plan_file(planned: PlannedModel, request: CompileRequest) -> PlanFile:

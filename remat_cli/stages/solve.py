@@ -185,7 +185,7 @@ def _better(run: SolverRun, early: SolverRun) -> SolverRun:
     return replace(run, plan=early.plan, status=proved_status(run, early.plan))
 
 
-def refusal(problem: Problem, solver: Solver, names: Sequence[str]) -> str | None:
+def refusal(problem: Problem, solver: Solver | Pager, names: Sequence[str]) -> str | None:
     """Why a solver does not take a problem, with ops by their names; None where it does."""
     reason = solver.supports(problem)
     return None if reason is None else name_ops(reason, names)

@@ -11,10 +11,11 @@ from remat_cli.base.progress import Detail, Progress, silent
 from remat_cli.commands import asked
 from remat_cli.commands import compare as pipeline_compare
 from remat_cli.commands.compare import check_agreement, compare
-from remat_cli.contest import runner
+from remat_cli.contest import runner, solving
 from remat_cli.contest.comparison import compare_request
 from remat_cli.contest.runner import Job, run_side_by_side
 from remat_cli.report.bench_run import BenchCase
+from remat_cli.report.style import Style
 from remat_cli.settings.settings import load_settings
 from remat_cli.stages.solve import name_ops, refusal
 from tests.contest import mishaps
@@ -214,7 +215,7 @@ class Picky:
 
 @pytest.fixture
 def picky(monkeypatch):
-    for module in (asked, pipeline_compare):
+    for module in (asked, solving):
         monkeypatch.setattr(module, "make_solver", lambda name, options=None: Picky(name))
 
 
@@ -230,3 +231,31 @@ def test_solve_refuses_with_the_name_of_the_op(picky):
     with pytest.raises(ConfigError, match=r"solver keep-all cannot take this problem: op \S+ breaks the chain"):
         solve_instance(INSTANCE, config, silent())
     assert refusal(None, Picky("keep-all"), ("a", "conv")) == "op conv breaks the chain"
+
+
+def test_plans_that_page_stand_beside_those_that_do_not(here):
+    chain = ROOT / "bench" / "instances" / "gpt_3_layers_train.json"
+    report = compared(chain, "0.7", "rotor,auto,greedy-paging,checkmate", spill="host:400GB/s", order="free")
+    assert [run.solver for run in report.runs] == ["auto", "greedy-paging", "checkmate", "rotor"]
+    assert {run.solver: run.may_page for run in report.runs} == {
+        "auto": True, "greedy-paging": True, "checkmate": False, "rotor": False,
+    }  # fmt: skip
+    assert report.spill is not None
+    assert report.spill.read_bytes_per_second == 400e9
+    best, *others = [run for run in report.runs_at("0.7") if run.has_plan]
+    assert best.solver == "auto"
+    assert all(run.peak_bytes <= run.budget_bytes for run in (best, *others))
+    assert report.bound_percent("0.7") == 0.0  # what was proved of plans that page nothing does not count
+    assert "values may wait in host, 400.00 GB/s out, 400.00 GB/s back" in "\n".join(report.lines(Style()))
+
+
+def test_a_pager_without_a_memory_is_told_what_to_add():
+    with pytest.raises(ConfigError, match=r"solver 'pofo' plans with a memory to page to: add --spill"):
+        compared(solvers="pofo")
+
+
+def test_a_model_pages_to_a_disk_in_a_comparison_too(here, tmp_path):
+    model = ROOT / "sample_models" / "chain.onnx"
+    spill = {"folder": str(tmp_path), "write_bytes_per_second": 1e10, "read_bytes_per_second": 1e10}
+    report = compared(model, "100%", "greedy-paging,keep-all", cache_dir=str(tmp_path), spill=spill)
+    assert {run.solver: run.status for run in report.runs} == {"greedy-paging": "feasible", "keep-all": "optimal"}

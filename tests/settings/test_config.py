@@ -306,3 +306,17 @@ def test_force_overwrites(tmp_path):
     with pytest.raises(ConfigError, match="--force"):
         output_paths(tmp_path / "net.onnx", load_settings({}))
     output_paths(tmp_path / "net.onnx", load_settings({"force": True}))
+
+
+@pytest.mark.parametrize(("text", "rate"), [("host:12GB/s", 12e9), ("host:1GiB/s", 2.0**30), ("host:0.5GB/s", 5e8)])
+def test_the_host_behind_a_link_of_known_speed(text, rate):
+    spill = load_settings({"spill": text}).spill
+    assert spill is not None
+    assert (spill.memory, spill.folder) == ("host", "")
+    assert (spill.write_bytes_per_second, spill.read_bytes_per_second) == (rate, rate)
+
+
+@pytest.mark.parametrize("text", ["host:", "host:12GB", "host:12GB/h", "host:fast/s", "host:0/s"])
+def test_speeds_that_are_none(text):
+    with pytest.raises(ConfigError, match=r"spill 'host:|is not a size"):
+        load_settings({"spill": text})

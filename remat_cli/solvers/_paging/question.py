@@ -24,6 +24,18 @@ class PagingQuestion:
     beat_ns: int | None = None
 
 
+@dataclass(frozen=True)
+class PagingTerms:
+    """The memory that values of a problem may wait in, and what sessions of it cost, whatever the budget."""
+
+    memory: SpillMemory
+    costs: SessionCosts
+
+    def question(self, problem: Problem) -> PagingQuestion:
+        """The problem under its budget, on these terms."""
+        return PagingQuestion(problem, self.memory, self.costs)
+
+
 class Pager(Protocol):
     """A frozen msgspec Struct whose fields are its options, like a solver."""
 
