@@ -216,6 +216,22 @@ def test_schedules_of_many_stages():
     assert gains >= 2
 
 
+@pytest.mark.parametrize("stages", [EXACT_STAGES - 2, EXACT_STAGES + 4])
+def test_times_that_are_too_large_to_be_added_up_are_counted_in_larger_units(stages):
+    """Costs in operations, as some instances have them: the same chain a hundred million million times as slow."""
+    free, slow = many_stages(stages), 10**14
+    figures = free.chain
+    rows = {name: tuple(slow * ns for ns in getattr(figures, name)) for name in ("forward_ns", "backward_ns")}
+    for percent in (55, 70):
+        chain = replace(free, budget_bytes=free.peak_bytes * percent // 100)
+        slower = replace(chain, chain=replace(figures, **rows), link=Link(2, 2, slow))
+        plan, found = pofo_schedule(slower), pofo_schedule(chain)
+        assert plan is not None
+        assert found is not None
+        assert plan.run.peak_bytes <= chain.budget_bytes
+        assert plan.run.makespan / slower.compute_ticks <= 1.02 * found.run.makespan / chain.compute_ticks
+
+
 def test_tables_end_with_the_limits():
     """Stage by stage: what is asked to stop in between has no plan of POFO's, and no half a table."""
     free = many_stages(EXACT_STAGES + 4)

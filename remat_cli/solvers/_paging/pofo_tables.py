@@ -73,6 +73,11 @@ def table_bytes(stages: int, slots: int) -> int:
     return (stages * (stages + 1) // 2 * width**2 + 2 * (stages + 1) * width**3) * ENTRY_BYTES
 
 
+def can_add_up(ticks: int, stages: int) -> bool:
+    """Whether sums of all times of a chain, and of what it takes to move all that it may hold, fit the entries."""
+    return ticks * (stages + 1) ** 2 < kernels.NEVER
+
+
 def _never() -> bool:
     return False
 
@@ -89,7 +94,7 @@ def fill_tables(figures: PofoFigures, is_over: Callable[[], bool] = _never) -> P
         raise ModelError(f"POFO's tables for {stages} stages and {slots} slots take {size >> 20} MiB, {most}")
     work = sum(figures.forward_ticks) + sum(figures.backward_ticks)
     moved = figures.budget * (figures.write + figures.read)
-    if (work + moved) * (stages + 1) ** 2 >= kernels.NEVER:
+    if not can_add_up(work + moved, stages):
         raise ModelError(
             f"POFO's tables cannot add up times of {work} ticks; give the link a bandwidth in fewer digits"
         )
