@@ -75,6 +75,12 @@ class Dim(msgspec.Struct, frozen=True, omit_defaults=True):
         return found if self.within is None else found.union(*(each.names for each in self.within.factors))
 
     @property
+    def is_never_zero(self) -> bool:
+        """Whether it is at least one for all sizes that are: it grows with them, and is that for the least."""
+        grows = self.within is None and all(term.factor > 0 for term in self.terms)
+        return grows and self.at(dict.fromkeys(self.names, 1)) > 0
+
+    @property
     def symbol(self) -> str | None:
         """The name that it is, and nothing more."""
         is_plain = len(self.terms) == 1 and (self.terms[0].factor, self.offset, self.divisor) == (1, 0, 1)

@@ -16,6 +16,7 @@ from remat_cli.onnx_io.interface import dims_of
 from remat_cli.splitting.expands import drop_unread
 
 PREFIX = "remat/shape/"
+ALLOWS_ZERO = "allowzero"
 COPIED, REST = 0, -1
 
 
@@ -31,23 +32,32 @@ def with_known_shapes(model: ir.Model, dims: Mapping[str, tuple[Dim, ...]]) -> i
         shape = _written_down(node, dims)
         if shape is not None:
             node.replace_input_with(1, _weight(plain.graph, shape))
+            node.attributes.pop(ALLOWS_ZERO, None)
     drop_unread(plain.graph)
     return plain
 
 
 def _written_down(node: ir.Node, dims: Mapping[str, tuple[Dim, ...]]) -> list[int] | None:
     """The shape of a Reshape for all sizes; None where it is constant already, or needs two lengths that vary."""
-    zeros = node.attributes.get("allowzero")
-    if (node.domain, node.op_type) != ("", "Reshape") or (zeros is not None and zeros.as_int()):
+    if (node.domain, node.op_type) != ("", "Reshape"):
         return None
     source, shape, made = node.inputs[0], node.inputs[1], node.outputs[0]
     if source is None or shape is None or shape.const_value is not None:
         return None
     before, after = dims.get(source.name or ""), dims.get(made.name or "")
-    if before is None or after is None:
+    if before is None or after is None or takes_zero(node, after):
         return None
     found = [_entry(dim, at, before) for at, dim in enumerate(after)]
     return found if found.count(REST) <= 1 and not any(dim == Dim() for dim in after) else None
+
+
+def takes_zero(node: ir.Node, made: Sequence[Dim]) -> bool:
+    """Whether a zero in the shape of a Reshape is a length, and may be one: torch writes all Reshapes like that.
+
+    Where no length is ever zero, the op does the same without saying so, and a zero can stand for a copied length.
+    """
+    zeros = node.attributes.get(ALLOWS_ZERO)
+    return zeros is not None and bool(zeros.as_int()) and not all(dim.is_never_zero for dim in made)
 
 
 def _entry(dim: Dim, at: int, before: Sequence[Dim]) -> int:

@@ -230,7 +230,7 @@ def is_op_on_parts(op: OpView, sliced: Sliced | None, slab: Slab) -> bool:
 def _is_reshape_on_parts(op: OpView, sliced: Sliced) -> bool:
     """Whether a Reshape to a constant shape that copies or leaves open a length makes a slab of a part as it is."""
     wanted, need = op.constant(1), sliced.needs[0]
-    if op.key != ("", "Reshape") or op.integer("allowzero", 0) or wanted is None or need is None:
+    if op.key != ("", "Reshape") or wanted is None or need is None or (op.integer("allowzero", 0) and 0 in wanted):
         return False
     source = list(op.input_shape(0))
     source[need.axis] = need.extent

@@ -15,6 +15,7 @@ from remat_cli.core.graph import TensorType
 from remat_cli.core.sizes import Dim, number, product_of
 from remat_cli.onnx_io.normalise import names_in
 from remat_cli.splitting.expands import drop_unread
+from remat_cli.splitting.known_shapes import ALLOWS_ZERO, takes_zero
 from remat_cli.splitting.loop_values import SizeValues
 from remat_cli.splitting.rules_shape import OPEN_SHAPES, REPEATED, REST
 
@@ -48,6 +49,7 @@ def with_open_shapes(
             parts = [numbers.constant([said]) if axis in found else numbers.length(dim) for axis, dim in made]
             name = f"{OPEN_SHAPES}{node.name}"
             node.replace_input_with(1, numbers.op(new.graph, name, "Concat", parts, ir.AttrInt64("axis", 0)))
+            node.attributes.pop(ALLOWS_ZERO, None)
     drop_unread(new.graph)
     lengths = {each.outputs[0].name or "": _length(each) for each in new.graph if each not in nodes}
     types = {
@@ -80,9 +82,8 @@ def _open_of(
     if node.op_type == "Expand":
         shift = len(after) - len(before)
         return [axis for axis in varying if axis >= shift and before[axis - shift] == after[axis]]
-    zeros = node.attributes.get("allowzero")
     starts = [(dim, product_of(before[:axis])) for axis, dim in enumerate(before)]
     kept = [axis for axis in varying if (after[axis], product_of(after[:axis])) in starts]
-    if not kept or (zeros is not None and zeros.as_int()):
+    if not kept or takes_zero(node, after):
         return []
     return [max(kept, key=lambda axis: (after[axis].at(most), -axis))]

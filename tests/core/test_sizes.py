@@ -38,6 +38,24 @@ def test_only_a_plain_name_is_a_symbol():
         assert other.symbol is None
 
 
+@pytest.mark.parametrize(
+    ("dim", "is_never_zero"),
+    [
+        (Dim(offset=0), False),
+        (Dim(offset=3), True),
+        (Dim((Term((B, S), 4),)), True),
+        (Dim((Term((S,)),), -1), False),
+        (Dim((Term((S,), 2),), -1), True),
+        (Dim((Term((S,)),), 1, 2), True),
+        (Dim((Term((S,)),), 0, 32), False),
+        (Dim((Term((S,), -1),), 9), False),
+        (Dim((Term((S,)),), within=SizeBound((Dim((Term((S,)),)),), 9)), False),
+    ],
+)
+def test_a_length_that_grows_from_one_is_never_zero(dim, is_never_zero):
+    assert dim.is_never_zero is is_never_zero
+
+
 @given(st.integers(1, 9), st.integers(0, 30), st.integers(1, 9), st.integers(0, 30), st.integers(1, 400))
 def test_corners_are_sizes_of_which_none_can_grow_alone(low, more, other_low, other_more, most):
     limit = SizeLimit((B, S), max(most, low * other_low))

@@ -20,12 +20,13 @@ MATRICES = Dim((Term(("batch",), 4),))
 MOST = {"batch": 3, "seq": 40}
 
 
-def model(op_type: str, read: list[object], parts: list[str]) -> ir.Model:
+def model(op_type: str, read: list[object], parts: list[str], allowzero: int) -> ir.Model:
     """y made of x, to a shape put together of the parts, which are computed of the input `ids`, or constant."""
     nodes = [helper.make_node("Shape", ["ids"], ["shape"])]
     nodes += [helper.make_node("Gather", ["shape", at], [to]) for at, to in (("first", "b"), ("second", "s"))]
     nodes += [helper.make_node("Mul", ["b", "four"], ["b4"]), helper.make_node("Concat", parts, ["to"], axis=0)]
-    nodes += [helper.make_node(op_type, ["x", "to"], ["y"])]
+    said = {"allowzero": allowzero} if op_type == "Reshape" else {}
+    nodes += [helper.make_node(op_type, ["x", "to"], ["y"], **said)]
     numbers = {"first": [0], "second": [1], "four": [4], "rest": [-1]}
     weights = [numpy_helper.from_array(np.array(value, np.int64), name) for name, value in numbers.items()]
     port = helper.make_tensor_value_info
@@ -48,15 +49,16 @@ CASES = {
 }
 
 
-def built(case: str) -> tuple[ir.Model, dict[str, tuple[Dim, ...]], list[int]]:
+def built(case: str, allowzero: int = 0) -> tuple[ir.Model, dict[str, tuple[Dim, ...]], list[int]]:
     op_type, read, parts, made, found = CASES[case]
     declared = [f"x{at}" if dim.terms else dim.offset for at, dim in enumerate(read)]
-    return model(op_type, declared, parts), {"x": read, "y": made, "ids": (BATCH, SEQ)}, found
+    return model(op_type, declared, parts, allowzero), {"x": read, "y": made, "ids": (BATCH, SEQ)}, found
 
 
+@pytest.mark.parametrize("allowzero", [0, 1])
 @pytest.mark.parametrize("case", CASES)
-def test_results_stay_at_any_size(case):
-    source, dims, _ = built(case)
+def test_results_stay_at_any_size(case, allowzero):
+    source, dims, _ = built(case, allowzero)
     opened = with_open_shapes(source, dims, MOST, {"y"})
     sessions = [ort.InferenceSession(ir.to_proto(each).SerializeToString()) for each in (source, opened.model)]
     rng = np.random.default_rng(0)
@@ -69,9 +71,10 @@ def test_results_stay_at_any_size(case):
         assert one.tobytes() == other.tobytes()
 
 
+@pytest.mark.parametrize("allowzero", [0, 1])
 @pytest.mark.parametrize("case", CASES)
-def test_rules_cut_where_a_length_is_open(case):
-    source, dims, found = built(case)
+def test_rules_cut_where_a_length_is_open(case, allowzero):
+    source, dims, found = built(case, allowzero)
     opened = with_open_shapes(source, dims, MOST, {"y"})
     node = next(each for each in opened.model.graph if each.op_type == CASES[case][0])
     read, made = (tuple(dim.at(MOST) for dim in dims[name]) for name in ("x", "y"))

@@ -5,9 +5,13 @@ from __future__ import annotations
 import sqlite3
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from examples.make_encoder import save_encoder
 from remat_cli.base.progress import silent
+from remat_cli.core.profile import OpCost
+from remat_cli.runtime.profilers import Measured
 from remat_cli.settings.settings import load_settings
 from remat_cli.stages import believe
 from remat_cli.stages import prepare as prepare_stage
@@ -61,3 +65,27 @@ def test_a_model_that_is_known_to_be_settled_is_optimised_once(tmp_path, monkeyp
     second, _ = prepared(tmp_path)
     assert len(passes) == 1
     assert second.reference_sha256 == first.reference_sha256
+
+
+def test_a_long_model_of_many_sizes_is_run_once_for_costs_and_outputs_though_its_costs_are_known(tmp_path, monkeypatch):
+    """Else two runs would say whether costs hold, and a third what comes out."""
+    save_encoder(tmp_path / "encoder.onnx", 1, 32, 2)
+    asked = load_settings({"cache_dir": str(tmp_path / "cache"), "dims": {"batch": "1..2", "seq": "1..8"}}).conditions
+    real, looks = prepare_stage.look, []
+
+    def long_look(*words):
+        seen = real(*words)
+        looks.append(seen)
+        costs = tuple(OpCost(name, 10**9) for name in seen.types)
+        return msgspec.structs.replace(seen, measured=Measured(costs, 3 * 10**9 * len(looks), 0, None, runs=1))
+
+    monkeypatch.setattr(prepare_stage, "look", long_look)
+    monkeypatch.setattr(believe, "time_whole", lambda *words: pytest.fail("a run more"))
+    for times in (1, 2):
+        model = prepare(tmp_path / "encoder.onnx", asked, tmp_path, silent())
+        profile_model(model, asked, silent())
+        assert len(looks) == times
+        assert model.was_long
+        assert model.first_outputs is not None
+        assert model.facts.measured is not None
+        assert model.facts.measured.run_ns == 3 * 10**9 * times
