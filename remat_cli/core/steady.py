@@ -59,9 +59,12 @@ class SteadyForm:
     """A graph in a branch without a memory pattern, behind workspaces of so many bytes that are freed at once.
 
     Nothing is written to these ballasts, so that they only decide which regions the arena takes, in which order.
+    `early` are outputs whose shape the branch says: they are made before it begins, all beside each other. What a
+    caller still holds of the run before then lies beside them too, and not between tensors that come and go.
     """
 
     ballast_bytes: tuple[int, ...] = ()
+    early: tuple[str, ...] = ()
 
     @property
     def ballasts(self) -> list[Ballast]:

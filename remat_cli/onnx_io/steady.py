@@ -19,6 +19,7 @@ from remat_cli.onnx_io.interface import dims_of, fed_inputs, port_of
 from remat_cli.onnx_io.normalise import fresh_name, names_in
 
 FORM_KEY = "remat.steady"  # model metadata: bytes of each ballast
+EARLY_KEY = "remat.steady_early"  # model metadata: numbers of outputs whose shape the body says
 INNER = f"{PREFIX}inner/"  # of the body's own outputs
 OLDEST_OPSET = 11  # the first with sequences
 INLINE_BYTES = 1024  # smaller weights go into the body, where shapes that they say stay known
@@ -51,8 +52,8 @@ def waiting_input(model: ir.Model) -> ir.Value | None:
 def steady(model: ir.Model, form: SteadyForm) -> ir.Model:
     """The model in this form; `can_be_steady` must hold. Interface, nodes, their order and names stay.
 
-    Outputs of the body leave their shapes open, so that they are made when the op that fills them runs: the runtime
-    would make outputs of known shape before the body begins.
+    Outputs of the body leave their shapes open, so that they are made when the op that fills them runs; those that are
+    `early` do not, and the runtime makes them before the body begins.
     """
     new = model.clone()
     graph = new.graph
@@ -76,10 +77,15 @@ def steady(model: ir.Model, form: SteadyForm) -> ir.Model:
     whole = ir.Node("", "If", [condition], branches, outputs=made, name=BODY)
     for value, inner in zip(outputs, body.outputs, strict=True):
         assert value is inner
-        value.name, value.shape = f"{INNER}{value.name}", _open_shape(value)
+        if value.name not in form.early:
+            value.shape = _open_shape(value)
+        value.name = f"{INNER}{value.name}"
     graph.outputs.extend(made)
     graph.extend([*writer.main, whole])
     new.metadata_props[FORM_KEY] = ",".join(map(str, form.ballast_bytes))
+    if form.early:
+        numbers = (str(number) for number, value in enumerate(made) if value.name in form.early)
+        new.metadata_props[EARLY_KEY] = ",".join(numbers)
     return new
 
 
@@ -238,7 +244,9 @@ def form_of(model: ir.Model) -> SteadyForm | None:
     sizes = model.metadata_props.get(FORM_KEY)
     if sizes is None or _body_of(model) is None or not all(size.isdigit() for size in _listed(sizes)):
         return None
-    return SteadyForm(tuple(map(int, _listed(sizes))))
+    numbers = _listed(model.metadata_props.get(EARLY_KEY, ""))
+    early = (value.name or "" for number, value in enumerate(model.graph.outputs) if str(number) in numbers)
+    return SteadyForm(tuple(map(int, _listed(sizes))), tuple(early))
 
 
 def _listed(sizes: str) -> list[str]:
@@ -280,6 +288,7 @@ def seen_through(model: ir.Model) -> ir.Model:
     for name in [name for name in graph.initializers if name.startswith(PREFIX)]:
         del graph.initializers[name]
     del model.metadata_props[FORM_KEY]
+    model.metadata_props.pop(EARLY_KEY, None)
     return model
 
 
@@ -319,10 +328,11 @@ def _open_gate(graph: ir.Graph, nodes: list[ir.Node]) -> None:
     gate.outputs[0].replace_all_uses_with(gated, replace_graph_outputs=True)
 
 
-def as_in_branch(model: ir.Model) -> ir.Model:
-    """The graph as the branch will have it: nothing is said of the shape of the input that waits, nor of outputs."""
+def as_in_branch(model: ir.Model, early: Sequence[str] = ()) -> ir.Model:
+    """The graph as the branch will have it: no shape is said of the input that waits, nor of outputs made late."""
     new = model.clone()
     gated = waiting_input(new)
-    for value in (*([] if gated is None else [gated]), *new.graph.outputs):
+    late = [value for value in new.graph.outputs if value.name not in early]
+    for value in (*([] if gated is None else [gated]), *late):
         value.shape = _open_shape(value)
     return new

@@ -14,9 +14,10 @@ from remat_cli.core.problem import Problem
 from remat_cli.core.simulate import baseline
 from remat_cli.solvers import make_solver, must_search, run_solver
 from remat_cli.solvers._paging.autocapper import autocapper
-from remat_cli.solvers._paging.chain_proposals import CHAIN_KERNELS, baseline_order, chain_proposals, halved, no_chain
+from remat_cli.solvers._paging.chain_proposals import baseline_order, chain_proposals, halved, no_chain
 from remat_cli.solvers._paging.pager import CLOSER, PagingProposal, page_best
-from remat_cli.solvers._paging.pofo_schedule import pofo_schedule
+from remat_cli.solvers._paging.pofo_proposals import KERNELS as POFO_KERNELS
+from remat_cli.solvers._paging.pofo_proposals import pofo_proposals
 from remat_cli.solvers._paging.question import PagingFound, PagingQuestion
 from remat_cli.solvers.base import Limits
 from remat_cli.solvers.least_budget import KERNELS
@@ -46,7 +47,7 @@ class BestPager(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """POFO's, where the model is a chain, and those of plans that recompute."""
         if not must_search(problem):
             return ()
-        return (*CHAIN_KERNELS, *KERNELS) if no_chain(problem) is None else KERNELS
+        return (*POFO_KERNELS, *KERNELS) if no_chain(problem) is None else KERNELS
 
     def page(self, question: PagingQuestion, limits: Limits) -> PagingFound:
         """The best of each kind of proposal in a short part of the time, and of the best kinds in all the rest.
@@ -84,7 +85,7 @@ def _as_it_is(question: PagingQuestion, limits: Limits) -> Iterator[PagingPropos
 
 def _pofo(question: PagingQuestion, limits: Limits) -> Iterator[PagingProposal]:
     """POFO, where the model is a chain."""
-    return chain_proposals("pofo", question, limits, partial(pofo_schedule, limits=halved(limits)))
+    return pofo_proposals(question, limits)
 
 
 def _capped(question: PagingQuestion, limits: Limits) -> Iterator[PagingProposal]:

@@ -8,11 +8,12 @@ import msgspec
 from remat_cli.core.problem import Problem
 from remat_cli.solvers._paging.autocapper import BUDGETS, autocapper
 from remat_cli.solvers._paging.chain_plan import ChainPlan
-from remat_cli.solvers._paging.chain_proposals import CHAIN_KERNELS, PlanChain, chain_proposals, halved, no_chain
+from remat_cli.solvers._paging.chain_proposals import CHAIN_KERNELS, PlanChain, chain_proposals, no_chain
 from remat_cli.solvers._paging.opportunist import opportunist
 from remat_cli.solvers._paging.paged_chain import PagedChain
 from remat_cli.solvers._paging.pager import CLOSER, page_best
-from remat_cli.solvers._paging.pofo_schedule import SLOTS, pofo_schedule
+from remat_cli.solvers._paging.pofo_proposals import KERNELS, pofo_proposals
+from remat_cli.solvers._paging.pofo_schedule import SLOTS
 from remat_cli.solvers._paging.question import PagingFound, PagingQuestion
 from remat_cli.solvers.base import Limits
 
@@ -38,12 +39,12 @@ class PofoPager(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return no_chain(problem)
 
     def page(self, question: PagingQuestion, limits: Limits) -> PagingFound:
-        """POFO's plan on blocks, spelled out and paged."""
-        return _page(self.name, question, limits, partial(pofo_schedule, slots=self.slots, limits=halved(limits)))
+        """POFO's plan on blocks and rotor's, spelled out and paged."""
+        return page_best(question, pofo_proposals(question, limits, self.slots), limits, CLOSER)
 
     def kernels(self, problem: Problem) -> tuple[str, ...]:
-        """Those that fill its tables."""
-        return CHAIN_KERNELS
+        """Those that fill its tables and rotor's."""
+        return KERNELS
 
 
 class AutocapperPager(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -25,8 +25,8 @@ class CompileRequest:
     """Conditions, budgets by memory (`budget` is how the user wrote them), the search, and which splits may be made.
 
     `files` says where weights go, and `count_mapped` counts pages of a data file against a budget on the process.
-    `overlap` lets copies between memories run beside ops; `checks` says how the
-    plan is verified.
+    `overlap` lets copies between memories run beside ops; `checks` says how the plan is verified. `for_process`: the
+    budget of live bytes is one that a budget for the process came to.
     """
 
     conditions: Conditions
@@ -39,6 +39,7 @@ class CompileRequest:
     checks: Checks = CHECKS
     files: WeightFiles = IN_FILES
     count_mapped: bool = False
+    for_process: bool = False
 
     @property
     def process_budget_bytes(self) -> int | None:
@@ -66,7 +67,7 @@ def ask(platform: Platform, request: CompileRequest) -> BudgetQuestion:
         is_share = is_share or budget.kind == "fraction" or is_whole
     problem = platform.problem(bytes_, request.overlap)
     names = tuple(op.name for op in platform.graph.ops) if len(problem.ops) == len(platform.graph.ops) else ()
-    return BudgetQuestion(problem, baseline(problem), request.budget, least, names, is_share)
+    return BudgetQuestion(problem, baseline(problem), request.budget, least, names, is_share, request.for_process)
 
 
 def ask_abstract(problem: Problem, budget: Budget, scope: Scope, names: tuple[str, ...] = ()) -> BudgetQuestion:

@@ -27,9 +27,10 @@ from remat_cli.stages.platform import Platform
 from remat_cli.stages.prepare import Prepared
 from remat_cli.stages.resident import needed_bytes
 from remat_cli.stages.solve import LEAST_SECONDS, BudgetAnswer, BudgetQuestion, Search, answer, prepare_kernels, refusal
+from remat_cli.stages.within_process import ProcessBudget, fastest_within
 from remat_cli.stages.write import as_asked, write_within_budget
 
-WITHOUT_TRIES = 3  # of plans that page nothing, until a process would hold as little as it may
+WITHOUT_TRIES = 5  # of plans that page nothing, for the fastest whose process holds as little as it may
 
 
 def plan_paging(prepared: Prepared, platform: Platform, request: CompileRequest, progress: Progress) -> PlannedModel:
@@ -104,20 +105,15 @@ def _without_paging(
     (budget,) = request.budgets.values()
     if budget.kind != "bytes" or platform.spill is None or platform.spill.memory != DISK:
         return _recomputed(prepared, alone, request, search, progress, start)
-    less_bytes = 0
-    for _ in range(WITHOUT_TRIES):
-        less = msgspec.structs.replace(budget, bytes=budget.bytes - less_bytes)
-        asked = replace(request, budgets=dict.fromkeys(request.budgets, less))
-        found = _recomputed(prepared, alone, asked, search.share(1 / WITHOUT_TRIES), progress, start)
-        if found is None or found.written is None:
-            return None
-        excess_bytes = needed_bytes(found, request) - budget.bytes
-        if excess_bytes <= 0:
-            return as_asked(found, budget.bytes)
-        less_bytes += excess_bytes
-        if less_bytes >= budget.bytes:
-            return None
-    return None
+
+    def within(target_bytes: int) -> PlannedModel | None:
+        less = msgspec.structs.replace(budget, bytes=target_bytes)
+        asked = replace(request, budgets=dict.fromkeys(request.budgets, less), for_process=True)
+        return _recomputed(prepared, alone, asked, search.share(1 / WITHOUT_TRIES), progress, start)
+
+    process = ProcessBudget(budget.bytes, budget.bytes)
+    found = fastest_within(process, WITHOUT_TRIES, within, lambda found: needed_bytes(found, request))
+    return None if found is None else as_asked(found, budget.bytes)
 
 
 def _recomputed(

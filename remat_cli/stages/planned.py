@@ -25,7 +25,8 @@ from remat_cli.stages.steady import Formed
 class WrittenModel:
     """A rewritten model as the judge sees it, gates included.
 
-    `on_top_bytes` are fixed bytes of its form that a budget which is a share of the rest does not have to hold.
+    `on_top_bytes` are bytes of its form that the budget does not have to hold: fixed ones, where it is a share of the
+    rest, and outputs made beforehand, where the process has a budget.
     `unexplained_bytes` is by how much its live peak was measured to be more, for a reason that no rule of the judge
     has. `formed` is the form in which it is written, and what a process then holds for its runs.
     """

@@ -15,13 +15,11 @@ from remat_cli.stages.platform import Platform
 from remat_cli.stages.prepare import Prepared
 from remat_cli.stages.resident import needed_bytes, uncounted_bytes
 from remat_cli.stages.settle import Settled, Settling
+from remat_cli.stages.within_process import ProcessBudget, fastest_within
 from remat_cli.stages.write import as_asked
 
 PLANS = 6  # that are made to find the live budget which the process's comes to
 MEASURED_PLANS = 3  # that are verified until a process stays within its budget
-FIRST_SHARE = 1 / 16  # of the budget, left free at first for tables and gaps of the arena
-STEP_SHARE = 0.5  # of what is too much is taken off: fewer gaps come with fewer bytes
-ENOUGH_SHARE = 0.03  # of the budget may be left over where the plan costs time
 
 
 @dataclass(frozen=True)
@@ -75,23 +73,12 @@ class ProcessPlanning:
         That no plan can be had is claimed only from what is live and not mapped: a process never holds less.
         """
         budget_bytes = self.budget_bytes - room_bytes
-        most_bytes = budget_bytes + self.uncounted_bytes
-        best: PlannedModel | None = None
-        target_bytes = most_bytes - int(FIRST_SHARE * budget_bytes)
-        for _ in range(PLANS):
-            found = self._within(target_bytes) if target_bytes > 0 else None
-            if found is None or found.written is None:
-                break
-            left_bytes = budget_bytes - needed_bytes(found, self.request)
-            if left_bytes >= 0 and (best is None or found.plan.time_ns < best.plan.time_ns):
-                best = found
-            is_free = found.plan.time_ns <= found.answer.question.baseline.time_ns
-            if left_bytes >= 0 and (is_free or left_bytes <= ENOUGH_SHARE * budget_bytes):
-                break
-            if left_bytes >= 0:
-                target_bytes = min(most_bytes, target_bytes + left_bytes)
-            else:
-                target_bytes = min(target_bytes, found.written.promised_bytes) + int(STEP_SHARE * left_bytes)
+        best = fastest_within(
+            ProcessBudget(budget_bytes, budget_bytes + self.uncounted_bytes),
+            PLANS,
+            self._within,
+            lambda found: needed_bytes(found, self.request),
+        )
         if best is not None:
             return best
         widest = self._within(self.budget_bytes + self.uncounted_bytes)
@@ -102,5 +89,6 @@ class ProcessPlanning:
     def _within(self, target_bytes: int) -> PlannedModel:
         """The plan for so many live bytes."""
         budget = Budget(self.request.budget, "bytes", target_bytes)
-        live = replace(self.request, scope="live", budgets=dict.fromkeys(self.request.budgets, budget))
+        budgets = dict.fromkeys(self.request.budgets, budget)
+        live = replace(self.request, scope="live", budgets=budgets, for_process=True)
         return plan_model(self.prepared, self.platform, live, self.work, self.progress)

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from remat_cli.core.graph import Graph, Op
+from remat_cli.core.graph import Graph, Op, without_buffers
 from remat_cli.core.load_forecast import LoadedWeight, LoadForecast, load_forecast
 from remat_cli.core.problem import make_problem
 from remat_cli.core.profile import Profile
@@ -170,7 +170,11 @@ def model_forecast(prepared: Prepared, profile: Profile) -> tuple[ProcessMemory,
         requests = run_requests(graph, plan, kept)
     else:
         waiting = waiting_input(prepared.reference)
-        branch = SteadyBranch(0 if waiting is None else len(waiting.shape or ()))
+        sizes = {tensor.name: tensor.size_bytes for tensor in graph.tensors}
+        early = {name: sizes[name] for name in form.early if name in sizes}
+        graph = without_buffers(graph, early)
+        plan = baseline(make_problem(graph, profile))
+        branch = SteadyBranch(0 if waiting is None else len(waiting.shape or ()), tuple(early.values()))
         requests = steady_requests(run_requests(graph, plan, KeptBuffers((), ())), branch, form)
     weights = list(_loaded_weights(graph, prepared, is_steady=form is not None, is_mapped=is_mapped))
     if not prepared.source.has_packed:

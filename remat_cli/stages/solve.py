@@ -56,6 +56,7 @@ class BudgetQuestion:
 
     Of a split model the baseline is that of the whole one. `names` are those of the ops, where they have any.
     `is_share`: the budget is a share of what planning can change, on top of whatever is fixed; 100 % in bytes is one.
+    `for_process`: it is what a budget for the process came to, and the process is counted by itself.
     """
 
     problem: Problem
@@ -64,6 +65,7 @@ class BudgetQuestion:
     least: bool = False
     names: tuple[str, ...] = ()
     is_share: bool = False
+    for_process: bool = False
 
     @property
     def budget_bytes(self) -> int:

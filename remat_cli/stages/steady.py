@@ -2,7 +2,7 @@
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -24,7 +24,7 @@ from remat_cli.runtime.arena import FIRST_REGION_BYTES, UNIT_BYTES, RunMemory, p
 from remat_cli.runtime.loading import shapes_at_load
 
 RUNS = 128  # or until the arena is left as it was found, mostly after a few
-HELD = (0, 1)  # runs whose outputs the caller still holds: callers drop them before the next run, or after it
+HELD = (1, 0)  # runs whose outputs the caller still holds: callers drop them before the next run, or after it
 LEAST_GAIN_BYTES = 2**20
 LEAST_GAIN_SHARE = 0.05
 MOST_TIME_SHARE = 0.02
@@ -34,6 +34,7 @@ NO_BALLAST = SteadyForm()
 MOST_BALLASTS = 3
 MOST_REQUESTS, LEAST_FORMS = 300_000, 8  # simulated in the search for ballasts, run by run; forms tried in any case
 RESERVED_SHARE = 0.02
+EARLY_SHARE = 1 / 16  # of the peak, that outputs may take which are made before the graph's first op
 LEAST_STEP_SHARE = 0.005  # by which one more ballast, or another one, has to be better
 
 
@@ -100,7 +101,33 @@ def inside(rewritten: Rewritten, graph: Graph, conditions: Conditions) -> Inside
     model = raise_opset(rewritten.model, OLDEST_OPSET, graph) if conditions.may_be_steady else None
     if model is None or not can_be_steady(model):
         return None
-    known = known_dims(as_in_branch(model), graph, conditions)
+    return _inside(model, graph, conditions, NO_BALLAST)
+
+
+def with_early_outputs(found: Inside, graph: Graph, conditions: Conditions, most_bytes: int) -> Inside | None:
+    """The same where small outputs, of so many bytes together, are made before the branch begins; None: there are none.
+
+    They are what a training step hands back of its weights: made between tensors that come and go, and held until the
+    next run has ended, they would leave that one other gaps than the run before had, and so on from run to run.
+    """
+    sizes = {tensor.name: tensor.size_bytes for tensor in graph.tensors}
+    late = [
+        value.name or "" for value in found.model.graph.outputs if value.name not in found.early and _has_size(value)
+    ]
+    smallest_first = sorted(late, key=lambda name: sizes[name])
+    fit = sum(total <= most_bytes for total in itertools.accumulate(sizes[name] for name in smallest_first))
+    chosen = frozenset(smallest_first[:fit])
+    if not chosen:
+        return None
+    return _inside(found.model, graph, conditions, SteadyForm(early=tuple(name for name in late if name in chosen)))
+
+
+def _has_size(value: Any) -> bool:
+    return value.shape is not None and all(isinstance(dim, int) for dim in value.shape)
+
+
+def _inside(model: Any, graph: Graph, conditions: Conditions, form: SteadyForm) -> Inside:
+    known = known_dims(as_in_branch(model, form.early), graph, conditions)
     sizes = {tensor.name: tensor.size_bytes for tensor in graph.tensors}
     outputs = [value.name or "" for value in model.graph.outputs]
     early = {
@@ -109,7 +136,7 @@ def inside(rewritten: Rewritten, graph: Graph, conditions: Conditions) -> Inside
     waiting = waiting_input(model)
     assert waiting is not None
     assert waiting.shape is not None
-    return Inside(model, known, early, len(waiting.shape))
+    return Inside(model, known, early, len(waiting.shape), form)
 
 
 def may_gain(without: RunsForecast) -> bool:
@@ -126,22 +153,28 @@ class Formed:
     fixed_bytes: int = 0
 
 
-def best_form(plain: Judged, within: Judged, branch: SteadyBranch, most_bytes: int, *, must: bool = False) -> Formed:
+def best_form(plain: Judged, within: Judged, found: Inside, most_bytes: int, below_bytes: int | None = None) -> Formed:
     """The form in which a process holds least; none where that saves little, or takes more than a little time.
 
     `plain` and `within` are what the judge says of the model without the form and in it; `most_bytes` are there for
-    activations. A model for many sizes `must` have it, since the runtime uses the pattern of one size for others, and
-    with a region for all: where regions just fit the tensors of one size, each other size takes more of them.
+    activations. What holds no less than `below_bytes` is not wanted.
     """
     without = forecast(run_requests(plain.graph, plain.plan, plain.kept))
-    most = BALLAST_SHARE * most_bytes
-    if must:
-        return _leanest(within, branch, _roomy_forms(most), _price_at_all) or _bare(within, branch)
-    found = _leanest(within, branch, itertools.chain([NO_BALLAST], _forms(most)), _price)
+    forms = itertools.chain([NO_BALLAST], _forms(BALLAST_SHARE * most_bytes))
+    best = _leanest(within, found.branch, forms, _price, below_bytes)
     gain = max(LEAST_GAIN_BYTES, LEAST_GAIN_SHARE * without.most_bytes)
-    if found is None or without.most_bytes - found.runs.most_bytes < gain:
+    if best is None or best.form is None or without.most_bytes - best.runs.most_bytes < gain:
         return Formed(None, without)
-    return found
+    return replace(best, form=replace(best.form, early=found.form.early))
+
+
+def roomy_form(within: Judged, branch: SteadyBranch, most_bytes: int) -> Formed:
+    """The form for a model of many sizes, which must have one, with a region that has room for all.
+
+    The runtime uses the pattern of one size for others; and where regions just fit the tensors of one size, each other
+    size takes more of them.
+    """
+    return _leanest(within, branch, _roomy_forms(BALLAST_SHARE * most_bytes), _price_at_all) or _bare(within, branch)
 
 
 def _bare(within: Judged, branch: SteadyBranch) -> Formed:
@@ -155,6 +188,7 @@ def _leanest(
     branch: SteadyBranch,
     forms: Iterable[SteadyForm],
     price: Callable[[SteadyForm, RunsForecast], float],
+    below_bytes: int | None = None,
 ) -> Formed | None:
     """The form under which the arena comes to hold least; None where its own ops take too long.
 
@@ -165,7 +199,7 @@ def _leanest(
     requests = run_requests(within.graph, within.plan, within.kept)
     best: Formed | None = None
     for form in itertools.islice(forms, 1 + max(LEAST_FORMS, MOST_REQUESTS // len(requests))):
-        most_bytes = None if best is None else int(best.runs.most_bytes * (1 - LEAST_STEP_SHARE))
+        most_bytes = below_bytes if best is None else int(best.runs.most_bytes * (1 - LEAST_STEP_SHARE))
         runs = forecast_below(steady_requests(requests, branch, form), form, most_bytes)
         if runs is not None and (best is None or price(form, runs) < price(best.form or form, best.runs)):
             best = Formed(form, runs)

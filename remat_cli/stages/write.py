@@ -36,7 +36,18 @@ from remat_cli.stages.fit import excess_bytes, fit
 from remat_cli.stages.planned import PlannedModel, WrittenModel
 from remat_cli.stages.prepare import Prepared, free_names, written_interface
 from remat_cli.stages.solve import BudgetAnswer, Search, answer_again, tidied
-from remat_cli.stages.steady import Formed, Inside, best_form, forecast, inside, kept_by_default, may_gain
+from remat_cli.stages.steady import (
+    EARLY_SHARE,
+    Formed,
+    Inside,
+    best_form,
+    forecast,
+    inside,
+    kept_by_default,
+    may_gain,
+    roomy_form,
+    with_early_outputs,
+)
 
 FORM_TIME_SHARE = 1.001  # of the time of a plan: what room for the form's few bytes may cost
 MOST_PASSES = 6  # of the optimiser, each answered by gates
@@ -159,21 +170,46 @@ def _write(prepared: Prepared, profile: Profile, answer: BudgetAnswer) -> Writte
     without = forecast(run_requests(plain.graph, plain.plan, plain.kept))
     is_wanted = prepared.conditions.family is not None or may_gain(without)
     found = inside(rewritten, plain.graph, prepared.conditions) if is_wanted else None
-    if found is None:
-        formed, judged = Formed(None, without), plain
-    else:
-        within = judge_again(prepared, profile, answer.plan, rewritten, found)
-        most_bytes = max(answer.question.budget_bytes, within.plan.peak) - within.fixed_bytes
-        must = prepared.conditions.family is not None
-        formed, judged = best_form(plain, within, found.branch, most_bytes, must=must), plain
-        if formed.form is not None:
-            judged = judge_again(prepared, profile, answer.plan, rewritten, replace(found, form=formed.form))
-            rewritten = replace(rewritten, model=steady(found.model, formed.form))
-            fixed_bytes = FLAG_BYTES + weight_bytes_of(found.model, formed.form)
-            formed = replace(formed, fixed_bytes=fixed_bytes)
+    formed, judged = Formed(None, without), plain
+    if found is not None:
+        found, formed = _leanest_form(prepared, profile, answer, rewritten, plain, found)
+    if found is not None and formed.form is not None:
+        judged = judge_again(prepared, profile, answer.plan, rewritten, replace(found, form=formed.form))
+        rewritten = replace(rewritten, model=steady(found.model, formed.form))
+        fixed_bytes = FLAG_BYTES + weight_bytes_of(found.model, formed.form)
+        formed = replace(formed, fixed_bytes=fixed_bytes)
     set_model_metadata(rewritten.model, "remat.predicted_peak_bytes", str(judged.plan.peak))
     on_top_bytes = formed.fixed_bytes if answer.question.is_share else 0
+    if answer.question.for_process and found is not None and formed.form is not None:
+        on_top_bytes = formed.fixed_bytes + sum(found.early[name] for name in formed.form.early)
     return WrittenModel(rewritten, judged, formed, on_top_bytes=on_top_bytes)
+
+
+def _leanest_form(
+    prepared: Prepared, profile: Profile, answer: BudgetAnswer, rewritten: Rewritten, plain: Judged, found: Inside
+) -> tuple[Inside, Formed]:
+    """The form in which a process holds least, with small outputs made beforehand where that is leaner."""
+    assert answer.plan is not None
+    conditions, question = prepared.conditions, answer.question
+    judge = partial(judge_again, prepared, profile, answer.plan, rewritten)
+
+    def formed(inside: Inside, within: Judged, below_bytes: int | None) -> Formed:
+        most_bytes = max(question.budget_bytes, within.plan.peak) - within.fixed_bytes
+        if conditions.family is not None:
+            return roomy_form(within, inside.branch, most_bytes)
+        return best_form(plain, within, inside, most_bytes, below_bytes)
+
+    late, other = judge(found), None
+    if conditions.family is None and not question.least:
+        other = with_early_outputs(found, plain.graph, conditions, int(EARLY_SHARE * late.plan.peak))
+    if other is not None:
+        early = judge(other)
+        if question.for_process or early.plan.peak <= max(question.budget_bytes, late.plan.peak):
+            best = formed(other, early, None)
+            if best.form is not None:  # first, since others need not be simulated for longer than they hold no more
+                as_lean = formed(found, late, best.runs.most_bytes + 1)
+                return (other, best) if as_lean.form is None else (found, as_lean)
+    return found, formed(found, late, None)
 
 
 def _left_alone(prepared: Prepared, plan: Plan, budget_bytes: int) -> Rewritten:

@@ -7,12 +7,15 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import onnxruntime as ort
 import pytest
 
+import remat_cli
 from remat_cli.cli import main
 from remat_cli.core.steady import BODY
 from remat_cli.onnx_io.packed import packed_weights
+from remat_cli.onnx_io.steady import form_of
 from remat_cli.runtime.resident import can_measure_resident
 
 SAMPLES = Path(__file__).resolve().parents[2] / "sample_models"
@@ -73,6 +76,21 @@ def test_bytes_bound_the_process(capsys, tmp_path):
     given = feeds(SAMPLES / "unet.onnx")
     for one, other in zip(outputs(SAMPLES / "unet.onnx", given), outputs(output, given), strict=True):
         assert np.array_equal(one, other)
+
+
+@measured
+def test_parameters_that_a_step_hands_back_leave_later_runs_no_gaps(tmp_path):
+    step, output = tmp_path / "unet.train.onnx", tmp_path / "out.onnx"
+    remat_cli.train(SAMPLES / "unet.onnx", loss="mse", output=step)
+    words = {"budget": "75MiB", "budget_scope": "process", "split": "off", "time_limit": "5s"}
+    report = remat_cli.compile(step, output=output, **words)
+    found = form_of(ir.load(output))
+    assert len(found.early) > 20
+    process = report.verification.process
+    assert process.needed_bytes <= 75 * MIB
+    assert process.rewritten.later_runs_bytes <= process.rewritten.first_run_bytes + 2 * MIB
+    assert abs(process.predicted.later_runs_bytes - process.rewritten.later_runs_bytes) <= 4 * MIB
+    assert report.solution.peak_bytes <= 75 * MIB
 
 
 @measured

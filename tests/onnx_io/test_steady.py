@@ -11,10 +11,10 @@ from onnx import TensorProto, helper, numpy_helper
 
 from remat_cli.core.steady import BODY, PREFIX, SteadyForm
 from remat_cli.onnx_io.load import DimBindings, load, save
-from remat_cli.onnx_io.steady import can_be_steady, form_of, seen_through, steady, weight_bytes_of
+from remat_cli.onnx_io.steady import EARLY_KEY, can_be_steady, form_of, seen_through, steady, weight_bytes_of
 from tests.helpers import run_profiled
 
-FORMS = (SteadyForm(), SteadyForm((2**19 + 256,)))
+FORMS = (SteadyForm(), SteadyForm((2**19 + 256,)), SteadyForm((2**19 + 256,), ("y",)))
 SIZE = 2**12
 
 
@@ -117,6 +117,22 @@ def test_constants_are_counted(form):
     model = opened()
     own = [value for name, value in steady(model, form).graph.initializers.items() if name.startswith(PREFIX)]
     assert sum(value.const_value.nbytes for value in own) == weight_bytes_of(model, form)
+
+
+def test_only_early_outputs_say_their_shape_inside():
+    body = next(node for node in steady(opened(), FORMS[2]).graph if node.name == BODY).attributes["then_branch"]
+    early, _ = body.as_graph().outputs
+    assert early.shape == ir.Shape([2, SIZE])
+    body = next(node for node in steady(opened(), FORMS[1]).graph if node.name == BODY).attributes["then_branch"]
+    late, _ = body.as_graph().outputs
+    assert not any(isinstance(dim, int) for dim in late.shape)
+
+
+@pytest.mark.parametrize("told", ["7", "x", "0,,1", "-1"])
+def test_early_outputs_that_are_none_are_not_read(told):
+    model = steady(opened(), FORMS[2])
+    model.metadata_props[EARLY_KEY] = told
+    assert set(form_of(model).early) <= {"y", "z"}
 
 
 def test_what_cannot_be_written():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 import sys
+from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 
@@ -12,10 +13,11 @@ import msgspec
 import onnx
 import pytest
 
+import remat_cli
 from remat_cli.base.progress import silent
 from remat_cli.commands.asked import request_of, settings_of
 from remat_cli.core.requests import run_requests
-from remat_cli.core.steady import SteadyForm, steady_requests
+from remat_cli.core.steady import steady_requests
 from remat_cli.onnx_io.load import save
 from remat_cli.onnx_io.steady import steady
 from remat_cli.runtime.arena import simulate_runs
@@ -23,7 +25,7 @@ from remat_cli.stages.plan import plan_model
 from remat_cli.stages.planned import PlannedModel
 from remat_cli.stages.prepare import prepare
 from remat_cli.stages.profile import profile_model
-from remat_cli.stages.steady import inside
+from remat_cli.stages.steady import inside, with_early_outputs
 from remat_cli.stages.write import judge_again
 from tests.runtime.test_arena import SAMPLES, watched
 from tests.torch_like.outcome import save_model
@@ -66,18 +68,23 @@ def open_dimensions(path: Path) -> set[str]:
     return {dim.dim_param for port in inputs for dim in port.type.tensor_type.shape.dim if dim.dim_param}
 
 
-def check(planned: PlannedModel, folder: Path, ballasts: tuple[int, ...] | None, held: int) -> None:
-    """The log of a written model in a form beside the simulation."""
+def check(
+    planned: PlannedModel, folder: Path, ballasts: tuple[int, ...] | None, held: int, most_early_bytes: int = 0
+) -> None:
+    """The log of a written model in a form beside the simulation, with outputs of so many bytes made beforehand."""
     assert planned.written is not None
     rewritten = planned.written.rewritten
     judge = partial(judge_again, planned.prepared, planned.profile, planned.plan, rewritten)
     judged, model = judge(), rewritten.model
     requests = run_requests(judged.graph, judged.plan, judged.kept)
     if ballasts is not None:
-        form = SteadyForm(ballasts)
         conditions = msgspec.structs.replace(planned.prepared.conditions, plain=False)
         found = inside(rewritten, judged.graph, conditions)
         assert found is not None
+        if most_early_bytes:
+            found = with_early_outputs(found, judged.graph, conditions, most_early_bytes)
+            assert found is not None
+        form = replace(found.form, ballast_bytes=ballasts)
         judged, model = judge(found), steady(model, form)
         requests = steady_requests(run_requests(judged.graph, judged.plan, judged.kept), found.branch, form)
     path = folder / "written.onnx"
@@ -102,6 +109,21 @@ def planned(tmp_path_factory):
 @pytest.mark.parametrize("ballast", BALLASTS)
 def test_regions_of_a_compiled_sample(ballast, held, tmp_path, planned):
     check(planned(SAMPLES_BY_NAME["unet"], "70%"), tmp_path, ballast, held)
+
+
+@pytest.fixture(scope="module")
+def step(tmp_path_factory):
+    """A small training step, with two dozen outputs of which all but the loss are parameters."""
+    path = tmp_path_factory.mktemp("step") / "chain.train.onnx"
+    remat_cli.train(SAMPLES_BY_NAME["chain"], loss="mse", output=path)
+    return path
+
+
+@pytest.mark.parametrize("held", [0, 1, 2])
+@pytest.mark.parametrize("ballast", BALLASTS[1:3])
+@pytest.mark.parametrize("most_bytes", [2**12, 2**30])
+def test_regions_with_outputs_made_beforehand(most_bytes, ballast, held, step, tmp_path, planned):
+    check(planned(step, "100%"), tmp_path, ballast, held, most_bytes)
 
 
 @pytest.mark.slow

@@ -13,7 +13,8 @@ from remat_cli.core.paging_judge import follow_paging
 from remat_cli.core.problem import Problem
 from remat_cli.core.simulate import baseline, simulate
 from remat_cli.core.spill import SpillMemory
-from remat_cli.solvers import PAGERS, make_pager, make_solver
+from remat_cli.solvers import PAGERS, make_pager, make_solver, run_solver
+from remat_cli.solvers._paging import pager
 from remat_cli.solvers._paging.question import PagingFound, PagingQuestion
 from remat_cli.solvers._paging.spare import without_idle_moves
 from remat_cli.solvers.base import Limits
@@ -88,6 +89,27 @@ def test_auto_is_no_slower_than_paging_pofo_or_recomputing(percent, bytes_per_ns
     others = [found.paging.time_ns for found in (page(name, asked, 3.0).paged for name in ("paging", "pofo")) if found]
     assert best.paged.paging.time_ns <= min(others, default=best.paged.paging.time_ns)
     assert best.paged.paging.time_ns >= asked.problem.baseline_time_ns
+
+
+@pytest.mark.parametrize(("call_ns", "is_each_alone"), [(0, True), (50, False)])
+def test_where_calls_cost_nothing_each_op_is_a_session(call_ns, is_each_alone, monkeypatch):
+    asked = question(chain_training(10, size=6, forward_ns=7), 70, call_ns=call_ns)
+    monkeypatch.setattr(pager, "COUNTS", (4,))
+    found = page("greedy-paging", asked)
+    check(asked, found)
+    assert (len(found.paged.paging.firsts) == len(found.plan.schedule.steps)) == is_each_alone
+
+
+@pytest.mark.parametrize("percent", [80, 60, 45, 35])
+@pytest.mark.parametrize("bytes_per_ns", [0.05, 1.0])
+def test_pofo_is_no_slower_than_recomputation_of_its_blocks(percent, bytes_per_ns):
+    asked = question(chain_training(10, size=6, forward_ns=7), percent, bytes_per_ns)
+    alone = run_solver(asked.problem, make_solver("rotor"), Limits(seconds=2.0)).plan
+    if alone is None:
+        return
+    found = page("pofo", asked, 6.0)
+    check(asked, found)
+    assert found.paged.paging.time_ns <= alone.time_ns + END_NS
 
 
 def test_a_faster_disk_is_never_worse():

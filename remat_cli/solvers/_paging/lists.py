@@ -73,13 +73,18 @@ def choose_gaps(problem: PagedProblem, rule: Rule) -> list[Choice]:
     """Gaps to page until every step has room, by the rule; those that turn out not to be needed are left out."""
     held = list(problem.held_bytes())
     across: list[list[Choice]] = [[] for _ in held]
+    worth: dict[Choice, tuple[float, Choice]] = {}
     for tensor, gap in hot_gaps(problem):
         uses = problem.tensors[tensor].uses
-        for step in range(uses[gap] + 1, uses[gap + 1]):
-            across[step].append(Choice(tensor, gap, uses[gap], uses[gap + 1]))
+        choice = Choice(tensor, gap, uses[gap], uses[gap + 1])
+        worth[choice] = rule(problem, choice), choice
+        for step in range(choice.since + 1, choice.until):
+            across[step].append(choice)
     chosen: list[Choice] = []
     for step in range(len(held)):
-        spare = sorted(set(across[step]).difference(chosen), key=lambda choice: (rule(problem, choice), choice))
+        if held[step] <= problem.budget_bytes:
+            continue
+        spare = sorted(set(across[step]).difference(chosen), key=worth.__getitem__)
         while held[step] > problem.budget_bytes:
             chosen.append(spare.pop())
             _hold(held, chosen[-1], -problem.tensors[chosen[-1].tensor].size_bytes)

@@ -25,6 +25,8 @@ from remat_cli.solvers._paging.spare import without_idle_moves
 from remat_cli.solvers.base import Limits
 
 COUNTS = (16, 32, 64, 128)  # of sessions of about equal time; more hold less, and cost more calls
+CALLS_SHARE = 0.01  # of the time of a plan, that calls may take for each op to be a session of its own
+OP_BY_OP_SHARE = 0.3  # of the time that is left, for one plan in such sessions
 CLOSER = 2  # of the best by simple rules are searched closely
 MORE_AWAY = (0, 1, 2, 4, 8)  # sessions whose weights page beyond those that must
 
@@ -38,7 +40,7 @@ class PagingProposal(NamedTuple):
 
 @dataclass(frozen=True)
 class _Candidate:
-    """A proposal as sessions, with the best schedule of them so far."""
+    """A proposal as sessions, with the best schedule of them so far, and how long simple rules took for it."""
 
     source: str
     plan: Plan
@@ -47,6 +49,7 @@ class _Candidate:
     sessions: PagedSessions
     schedule: PagedSchedule
     makespan: int
+    seconds: float
 
 
 def page_best(
@@ -59,6 +62,8 @@ def page_best(
         if proposal.schedule not in seen:
             seen.add(proposal.schedule)
             candidates += _candidates(question, proposal)
+    candidates.sort(key=lambda each: each.makespan)
+    candidates += _op_by_op(question, tuple(candidates), limits)
     candidates.sort(key=lambda each: each.makespan)
     if not candidates:
         return PagingFound()
@@ -91,8 +96,31 @@ def _candidates(question: PagingQuestion, proposal: PagingProposal) -> Iterator[
         if not ways:
             return
         for found, costs in ways:
-            schedule, makespan = _by_rules(found.problem)
-            yield _Candidate(proposal.source, plan, _firsts(found), costs, found, schedule, makespan)
+            yield _candidate(proposal.source, plan, found, costs)
+
+
+def _candidate(source: str, plan: Plan, found: PagedSessions, costs: SessionCosts) -> _Candidate:
+    begin = time.monotonic()
+    schedule, makespan = _by_rules(found.problem)
+    spent = time.monotonic() - begin
+    return _Candidate(source, plan, _firsts(found), costs, found, schedule, makespan, spent)
+
+
+def _op_by_op(question: PagingQuestion, candidates: Sequence[_Candidate], limits: Limits) -> Iterator[_Candidate]:
+    """The plans with a session for each op, where calls cost next to nothing and there is time for the rules.
+
+    Their work grows with the square of the sessions; a plan that holds no more than it may needs none of it.
+    """
+    for each in {candidate.plan.schedule: candidate for candidate in reversed(candidates)}.values():
+        plan, problem, count = each.plan, question.problem, len(each.plan.schedule.steps)
+        is_cheap = count * each.costs.call_ns <= CALLS_SHARE * plan.time_ns
+        needed_seconds = each.seconds * (count / len(each.firsts)) ** 2
+        fits = plan.peak <= problem.memories[0].budget_bytes
+        if is_cheap and not limits.is_over and (fits or needed_seconds < OP_BY_OP_SHARE * limits.seconds_left):
+            costs = msgspec.structs.replace(question.costs, weights=NO_WEIGHTS)
+            found = _fitted(question, plan, grouped(problem, plan, 0), costs)
+            if found is not None:
+                yield _candidate(each.source, plan, found, costs)
 
 
 def _ways(
