@@ -66,7 +66,8 @@ model_options = _group(
         "dims",
         multiple=True,
         metavar="NAME=SIZE",
-        help="Bind a symbolic dimension: --dim batch=8; or a range of sizes: --dim seq=1..8192.",
+        help="Bind a symbolic dimension: --dim batch=8; or a range of sizes: --dim seq=1..8192; in steps: "
+        "--dim height=32..256:16.",
     ),
     _option(
         "--limit",

@@ -90,8 +90,7 @@ def refuse_ranges(settings: Settings, what: str) -> None:
     """
     if settings.family is not None:
         each = settings.family.ranges[0]
-        given = f"--dim {each.name}={each.low}..{each.high}"
-        raise ConfigError(f"{given}: {what} of one size: write --dim {each.name}={each.high}")
+        raise ConfigError(f"--dim {each}: {what} of one size: write --dim {each.name}={each.high}")
 
 
 def with_picture(settings: Settings, source: Path, report: Callable[[], R], draw: Callable[[R], bytes]) -> R:

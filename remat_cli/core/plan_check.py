@@ -58,6 +58,8 @@ def _check_family(plan: PlanFile, dims: Mapping[str, tuple[Dim, ...]]) -> None:
     missing = {name for found in dims.values() for dim in found for name in dim.names} - plan.request.dims.keys()
     if asked is None or missing:
         raise ModelError(f"its dimensions depend on {', '.join(sorted(missing)) or 'sizes'}, which it was not made for")
+    if wrong := next((each for each in asked.ranges if each.high not in each.sizes), None):
+        raise ModelError(f"the sizes {wrong} do not end where they say")
     for name, found in dims.items():
         if shapes.get(name) != tuple(dim.at(plan.request.dims) for dim in found):
             raise ModelError(f"the dimensions of tensor '{name}' for all sizes are not those in its graph")

@@ -88,9 +88,7 @@ def _chosen(plan: PlanFile, family: SizeFamily, sizes: Mapping[str, int]) -> dic
             raise ModelError(f"--dim {name}={size}: the plan is for all sizes of {', '.join(ranges)} only")
     chosen = {**plan.request.dims, **sizes}
     if not family.admits(chosen):
-        said = ", ".join(
-            [*(f"{each.name}={each.low}..{each.high}" for each in family.ranges), *map(str, family.limits)]
-        )
+        said = ", ".join([*map(str, family.ranges), *map(str, family.limits)])
         told = ", ".join(f"{name}={chosen[name]}" for name in ranges)
         raise ModelError(f"{told} is not among the sizes that the plan is for: {said}")
     return chosen

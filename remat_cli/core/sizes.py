@@ -3,7 +3,9 @@
 import bisect
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from fractions import Fraction
+from typing import Annotated
 
 import msgspec
 import numpy as np
@@ -11,14 +13,33 @@ import numpy as np
 MOST_DIVISOR = 64
 MOST_POWER = 2
 MOST_TERMS = 2
+MOST_FRACTION = 4096  # the 64th part of a height times that of a width
 
 
-class SizeRange(msgspec.Struct, frozen=True):
-    """A named dimension of the model's inputs that may be anything from `low` to `high`, both included."""
+class SizeRange(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A named dimension of the model's inputs that may be `low`, `low` + `step` and so on up to `high`, included."""
 
     name: str
     low: int
     high: int
+    step: Annotated[int, msgspec.Meta(ge=1)] = 1
+
+    def __str__(self) -> str:
+        """As a user writes it."""
+        return f"{self.name}={self.low}..{self.high}{'' if self.step == 1 else f':{self.step}'}"
+
+    @property
+    def sizes(self) -> range:
+        """All that it may be."""
+        return range(self.low, self.high + 1, self.step)
+
+    def down_from(self, size: int) -> int:
+        """The largest of its sizes that is no larger; the least where there is none."""
+        return self.sizes[max(0, bisect.bisect_right(self.sizes, size) - 1)]
+
+    def up_from(self, size: int) -> int:
+        """The least of its sizes that is no smaller; the largest where there is none."""
+        return self.sizes[min(len(self.sizes) - 1, bisect.bisect_left(self.sizes, size))]
 
 
 class SizeLimit(msgspec.Struct, frozen=True):
@@ -163,15 +184,17 @@ def _candidates(samples: Sequence[Sample]) -> Iterator[Dim]:
 
 
 def _sums(chosen: Sequence[tuple[str, ...]], samples: Sequence[Sample]) -> Iterator[Dim]:
-    """Whole factors of these products, and an offset, by least squares."""
+    """Factors of these products, and an offset, by least squares; fractions as whole numbers that are divided."""
     rows = [[*(math.prod(sizes[name] for name in names) for names in chosen), 1] for sizes, _ in samples]
     if len(samples) <= len(chosen) + 1:
         return
     factors, _, rank, _ = np.linalg.lstsq(np.array(rows, float), np.array([value for _, value in samples]), rcond=None)
     if rank == len(chosen) + 1:
-        *whole, offset = (round(float(factor)) for factor in factors)
+        found = [Fraction(float(factor)).limit_denominator(MOST_FRACTION) for factor in factors]
+        divisor = math.lcm(*(each.denominator for each in found))
+        *whole, offset = (int(each * divisor) for each in found)
         if all(whole):
-            yield Dim(tuple(map(Term, chosen, whole)), offset)
+            yield Dim(tuple(map(Term, chosen, whole)), offset, divisor)
 
 
 def _rounded(name: str, samples: Sequence[Sample]) -> Iterator[Dim]:
@@ -191,7 +214,7 @@ class SizeFamily(msgspec.Struct, frozen=True):
 
     def admits(self, sizes: Mapping[str, int]) -> bool:
         """Whether sizes of all named dimensions belong to it."""
-        in_range = all(each.low <= sizes[each.name] <= each.high for each in self.ranges)
+        in_range = all(sizes[each.name] in each.sizes for each in self.ranges)
         return in_range and all(limit.holds(sizes) for limit in self.limits)
 
     @property
@@ -224,17 +247,16 @@ class SizeFamily(msgspec.Struct, frozen=True):
         return max(numbers), math.prod(numbers)
 
     def _most(self, each: SizeRange, sizes: Mapping[str, int]) -> int:
-        most = each.high
-        for limit in (limit for limit in self.limits if each.name in limit.names):
-            count = limit.names.count(each.name)
-            rest = math.prod(sizes[name] for name in limit.names if name != each.name)
-            while most > each.low and most**count * rest > limit.most:
-                most = min(most - 1, max(each.low, int((limit.most / rest) ** (1 / count)) + 1))
-        return most
+        limits = [limit for limit in self.limits if each.name in limit.names]
+        return _last(each.sizes, lambda size: all(limit.holds({**sizes, each.name: size}) for limit in limits))
 
 
 def _most_within(bound: SizeBound, each: SizeRange, sizes: Mapping[str, int]) -> int:
     """The most that a dimension may be within a bound, up to what it is; its least where that is not within."""
-    steps = range(each.low, sizes[each.name] + 1)
-    past = bisect.bisect_left(steps, True, key=lambda size: not bound.holds({**sizes, each.name: size}))
-    return steps[max(0, past - 1)]
+    rising = range(each.low, sizes[each.name] + 1, each.step)
+    return _last(rising, lambda size: bound.holds({**sizes, each.name: size}))
+
+
+def _last(rising: Sequence[int], holds: Callable[[int], bool]) -> int:
+    """The last of rising numbers for which something holds that does not hold again once it fails; else the first."""
+    return rising[max(0, bisect.bisect_left(rising, True, key=lambda size: not holds(size)) - 1)]

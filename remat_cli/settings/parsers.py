@@ -33,22 +33,27 @@ def parse_seconds(value: object) -> float:
 
 
 def parse_dims(value: object) -> dict[str, int | SizeRange]:
-    """Dimensions from `batch=8` or `seq=1..8192` texts, or the mapping of a YAML file.
+    """Dimensions from `batch=8`, `seq=1..8192` or `height=32..256:16` texts, or the mapping of a YAML file.
 
     Raises:
-        ConfigError: not NAME=SIZE or NAME=LOW..HIGH with positive sizes that rise.
+        ConfigError: not NAME=SIZE, NAME=LOW..HIGH or NAME=LOW..HIGH:STEP with positive sizes that rise.
     """
-    dims: dict[str, int | SizeRange] = {}
-    for name, size in parse_pairs(value, "=", "dimension", "--dim batch=8").items():
-        match = re.fullmatch(r"\s*([0-9]+)\s*(?:\.\.\s*([0-9]+)\s*)?", str(size))
-        low, high = (int(match[1]), int(match[2] or match[1])) if match else (0, 0)
-        if low < 1:
-            how = "such as --dim batch=8, or a range such as --dim seq=1..8192"
-            raise ConfigError(f"dimension {name}={size}: the size must be a positive integer, {how}")
-        if high < low:
-            raise ConfigError(f"dimension {name}={size}: the range ends before it begins: write {name}={high}..{low}")
-        dims[name] = low if low == high else SizeRange(name, low, high)
-    return dims
+    pairs = parse_pairs(value, "=", "dimension", "--dim batch=8")
+    return {name: _parse_dim(name, size) for name, size in pairs.items()}
+
+
+def _parse_dim(name: str, size: object) -> int | SizeRange:
+    match = re.fullmatch(r"\s*([0-9]+)\s*(?:\.\.\s*([0-9]+)\s*(?::\s*([0-9]+)\s*)?)?", str(size))
+    low, high, step = (int(match[1]), int(match[2] or match[1]), int(match[3] or 1)) if match else (0, 0, 0)
+    if low < 1 or step < 1:
+        how = "such as --dim batch=8, or a range such as --dim seq=1..8192 or, in steps, --dim height=32..256:16"
+        raise ConfigError(f"dimension {name}={size}: the size must be a positive integer, {how}")
+    if high < low:
+        raise ConfigError(f"dimension {name}={size}: the range ends before it begins: write {name}={high}..{low}")
+    if over := (high - low) % step:
+        told = SizeRange(name, low, high - over, step)
+        raise ConfigError(f"dimension {name}={size}: steps of {step} from {low} do not end at {high}: write {told}")
+    return low if low == high else SizeRange(name, low, high, step)
 
 
 def parse_limits(value: object) -> tuple[SizeLimit, ...]:

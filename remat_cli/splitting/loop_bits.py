@@ -7,6 +7,7 @@ depend on where a tile begins too.
 
 from __future__ import annotations
 
+import bisect
 import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -117,7 +118,7 @@ def proved_part(sized: SizedView, region: LoopRegion, tiling: Tiling, family: Si
 
 def _ending_at(each: SizeRange, high: int) -> SizeRange:
     """A range that ends earlier."""
-    return msgspec.structs.replace(each, high=high)
+    return msgspec.structs.replace(each, high=each.down_from(high))
 
 
 def kinds_of(sized: SizedView, region: LoopRegion) -> dict[object, int]:
@@ -294,18 +295,18 @@ def _all_sizes(op: _SizedOp, tiling: Tiling, family: SizeFamily) -> Iterator[dic
     """
     steps: dict[str, range] = {}
     for each in family.ranges:
-        low, high = each.low, each.high
+        sizes = each.sizes
         if each.name == op.length.symbol:
-            low = max(low, tiling.rows + 1)
+            sizes = sizes[bisect.bisect_right(sizes, tiling.rows) :]
         elif not op.depends_on(each.name):
-            high = low
+            sizes = sizes[:1]
         elif RULES[op.op.key] is matrix.matmul and op.only_counts_matrices(each.name):
-            high = min(high, max(low, op.op.threads))
-        steps[each.name] = range(low, high + 1)
+            sizes = sizes[: bisect.bisect_left(sizes, op.op.threads) + 1]
+        steps[each.name] = sizes
     for chosen in itertools.product(*_paths(op, steps, family)):
-        sizes = {**family.fixed, **{name: size for part in chosen for name, size in part.items()}}
-        if all(limit.holds(sizes) for limit in family.limits):
-            yield sizes
+        found = {**family.fixed, **{name: size for part in chosen for name, size in part.items()}}
+        if all(limit.holds(found) for limit in family.limits):
+            yield found
 
 
 def _paths(op: _SizedOp, steps: Mapping[str, range], family: SizeFamily) -> list[list[dict[str, int]]]:
@@ -319,7 +320,8 @@ def _paths(op: _SizedOp, steps: Mapping[str, range], family: SizeFamily) -> list
         return [[]]
     while left:
         one = left.pop(0)
-        pair = (other for other in left if not {one, other} & limited and op.only_adds(one, other))
+        alike = (other for other in left if steps[other].step == steps[one].step)
+        pair = (other for other in alike if not {one, other} & limited and op.only_adds(one, other))
         other = next(pair, None)
         if other is None:
             paths.append([{one: size} for size in steps[one]])

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from remat_cli.base.errors import ModelError, RuntimeFailure
+from remat_cli.core.sizes import SizeFamily, SizeRange
 from remat_cli.runtime._ort import one_line
 from remat_cli.runtime.caps import OUT_OF_MEMORY
 
@@ -19,6 +20,7 @@ FORMS = {
     "op": "one op of",
 }
 """What remat calls its files -> what is said of them."""
+LIKELY_STEP = 16  # of images that are halved four times
 OURS = re.compile(rf"(?<![\w/.-])({'|'.join(FORMS)})(_\d+)?\.onnx(?![\w-])")
 OF_THE_MACHINE = (
     *OUT_OF_MEMORY,
@@ -78,6 +80,19 @@ def files_named_after(model: Path) -> Iterator[None]:
             raise
         kind = _kind(text) if found[1] in SAME else RuntimeFailure
         raise kind(OURS.sub(lambda ours: f"{FORMS[ours[1]]} {model}", text)) from error
+
+
+def in_steps(family: SizeFamily | None) -> str:
+    """What to do where a model that is compiled for many sizes may run at multiples only: ask for fewer of them."""
+    longest = None if family is None else max(family.ranges, key=lambda each: each.high)
+    if longest is None:
+        return ""
+    step = LIKELY_STEP if longest.step == 1 else 2 * longest.step
+    low, high = -(-longest.low // step) * step, longest.high // step * step
+    if high <= low:
+        return ""
+    told = SizeRange(longest.name, low, high, step)
+    return f"; where the model only runs at multiples give a step, such as --dim {told}"
 
 
 def _kind(reason: str) -> type[ModelError | RuntimeFailure]:

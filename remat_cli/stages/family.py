@@ -225,7 +225,7 @@ class FamilyPlanner:
         if not ranges:
             return text
         widest = max(ranges, key=lambda each: each.high)
-        return f"{text}; some are proved to have the same for --dim {widest.name}={widest.low}..{widest.high}"
+        return f"{text}; some are proved to have the same for --dim {widest}"
 
     @cached_property
     def _refused(self) -> list[tuple[LoopRegion, Tiling]]:

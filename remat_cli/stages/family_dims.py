@@ -11,7 +11,7 @@ from remat_cli.onnx_io.to_graph import INPUTS, to_graph
 from remat_cli.runtime.feeds import make_feeds
 from remat_cli.runtime.session import run_each
 from remat_cli.splitting.learn_dims import learn_dims
-from remat_cli.stages.blame import refusals_of
+from remat_cli.stages.blame import in_steps, refusals_of
 from remat_cli.stages.prepare import Prepared, exact_settings, types_of
 
 SMALL = (6, 9, 11, 16, 12, 13)  # above the least sizes, with all rests of division by two, three and four
@@ -48,8 +48,8 @@ def small_sizes(family: SizeFamily) -> list[dict[str, int]]:
 
 def _near(each: SizeRange, at: int) -> int:
     """A size a little above the least; of few sizes, one after another."""
-    above = SMALL[at % len(SMALL)]
-    return each.low + (above if each.low + max(SMALL) <= each.high else above % (each.high - each.low + 1))
+    above = SMALL[at % len(SMALL)] if max(SMALL) < len(each.sizes) else at
+    return each.sizes[above % len(each.sizes)]
 
 
 def _graphs_at(prepared: Prepared, path: Path, all_sizes: list[dict[str, int]]) -> Iterator[Graph]:
@@ -63,7 +63,8 @@ def _graphs_at(prepared: Prepared, path: Path, all_sizes: list[dict[str, int]]) 
 
     def told(number: int) -> AbstractContextManager[None]:
         sizes = ", ".join(f"{name}={size}" for name, size in all_sizes[number].items())
-        return refusals_of(prepared.source.path, f"ONNX Runtime fails to run at {sizes}")
+        doing = f"ONNX Runtime fails to run at {sizes}"
+        return refusals_of(prepared.source.path, doing, in_steps(prepared.conditions.family))
 
     seen = run_each(path, feeds, exact_settings(prepared.conditions), told)
     for each, types in zip(inputs, seen, strict=True):

@@ -37,7 +37,7 @@ def _at_bounds(plan: PlanFile, family: SizeFamily) -> Iterator[dict[str, int]]:
     for bound in dict.fromkeys(dim.within for dims in known.values() for dim in dims if dim.within is not None):
         for corner in family.corners_within(bound):
             yield corner
-            yield {**corner, longest.name: _inside(longest, corner[longest.name] + 1)}
+            yield {**corner, longest.name: longest.up_from(corner[longest.name] + 1)}
 
 
 def rising_and_falling(all_sizes: Sequence[Mapping[str, int]]) -> list[int]:
@@ -58,11 +58,10 @@ def _around(family: SizeFamily, rows: tuple[int, ...], chosen: random.Random) ->
     ranges = family.ranges
     yield {each.name: each.low for each in ranges}
     for step in range(1, STEPS + 1):
-        for one in (0, 1):
+        for beside in (SizeRange.down_from, lambda each, size: each.up_from(size + 1)):
             for longest in rows[:2]:
                 yield {
-                    each.name: _inside(each, longest * step + one) if each is _longest(ranges) else each.low
-                    for each in ranges
+                    each.name: beside(each, longest * step) if each is _longest(ranges) else each.low for each in ranges
                 }
     for _ in range(MOST_SIZES):
         yield {each.name: _drawn(each, chosen) for each in ranges}
@@ -72,10 +71,6 @@ def _longest(ranges: tuple[SizeRange, ...]) -> SizeRange:
     return max(ranges, key=lambda each: each.high)
 
 
-def _inside(each: SizeRange, size: int) -> int:
-    return min(each.high, max(each.low, size))
-
-
 def _drawn(each: SizeRange, chosen: random.Random) -> int:
     """Small sizes as often as large ones."""
-    return _inside(each, round(each.low * (each.high / each.low) ** chosen.random()))
+    return each.down_from(round(each.low * (each.high / each.low) ** chosen.random()))

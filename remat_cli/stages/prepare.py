@@ -34,7 +34,7 @@ from remat_cli.runtime.profilers import LONG_SECONDS, Measured, ProfileRequest
 from remat_cli.runtime.session import Observation, SessionSettings, first_sight, optimize, run_profiled
 from remat_cli.runtime.sight import Sight, look
 from remat_cli.splitting.propose import SplitForm
-from remat_cli.stages.blame import files_named_after, refusals_of
+from remat_cli.stages.blame import files_named_after, in_steps, refusals_of
 from remat_cli.stages.corrections import known_corrections, with_corrections
 
 RUNS, WARMUPS = 4, 1
@@ -152,7 +152,8 @@ def prepare(path: Path, conditions: Conditions, work: Path, progress: Progress) 
     digest = digest_of(reference_path, conditions)
     facts, seen = known_facts_of(digest, conditions), None
     if facts is None or was_measured_by_a_look(facts, conditions):
-        with refusals_of(path, "ONNX Runtime fails to run", "" if conditions.inputs else RANDOM_INPUTS):
+        next_step = f"{'' if conditions.inputs else RANDOM_INPUTS}{in_steps(conditions.family)}"
+        with refusals_of(path, "ONNX Runtime fails to run", next_step):
             seen = first_look(reference_path, feeds, conditions)
         fresh = facts_of(seen, reference, types_of(inputs_of(source.ir)))
         facts = fresh if facts is None else msgspec.structs.replace(facts, measured=fresh.measured)

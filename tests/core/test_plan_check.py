@@ -286,3 +286,11 @@ def test_a_changed_plan_is_read_and_drawn_or_refused_in_one_line(tmp_path_factor
         assert plan.plan().schedule == plan.schedule
         lines = [report.path]
     assert len(lines) == 1
+
+
+@pytest.mark.parametrize("changes", [{"low": 9}, {"step": 2}, {"step": 0}])
+def test_sizes_end_where_they_say(tmp_path, changes):
+    values = msgspec.json.decode(msgspec.json.encode(PLANS["sized"]))
+    values["request"]["family"]["ranges"][0].update(changes)
+    said = refusal(tmp_path, values)
+    assert "batch=" in said or ">= 1" in said

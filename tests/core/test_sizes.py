@@ -28,6 +28,28 @@ def test_an_expression_is_found_from_its_values(dim, text):
     assert fit_dim([(sizes, dim.at(sizes)) for sizes in SIZES]) == dim
 
 
+@pytest.mark.parametrize(
+    "dim", [Dim((Term((B, S)),), 64, 64), Dim((Term((S,), 3),), 16, 8), Dim((Term((B, S)),), 0, 4)]
+)
+def test_shares_of_products_are_found_where_sizes_are_in_steps(dim):
+    samples = [{name: 16 * size for name, size in sizes.items()} for sizes in SIZES]
+    found = fit_dim([(sizes, dim.at(sizes)) for sizes in samples])
+    assert found is not None
+    for b, s in itertools.product(range(16, 512, 16), range(32, 1024, 48)):
+        assert found.at({B: b, S: s}) == dim.at({B: b, S: s})
+
+
+@pytest.mark.parametrize("step", [1, 2, 5, 16])
+def test_sizes_in_steps(step):
+    each = SizeRange("height", 7, 7 + 6 * step, step)
+    assert list(each.sizes) == [7 + step * at for at in range(7)]
+    assert str(each) == f"height=7..{7 + 6 * step}" + ("" if step == 1 else f":{step}")
+    for size in range(1, 8 + 7 * step):
+        assert each.down_from(size) == max((at for at in each.sizes if at <= size), default=each.low)
+        assert each.up_from(size) == min((at for at in each.sizes if at >= size), default=each.high)
+        assert SizeFamily((each,)).admits({"height": size}) == (size in list(each.sizes))
+
+
 def test_what_follows_no_rule_is_none():
     assert fit_dim([(sizes, number) for sizes, number in zip(SIZES, [3, 1, 4, 1, 5, 9, 2], strict=True)]) is None
 
@@ -56,15 +78,15 @@ def test_a_length_that_grows_from_one_is_never_zero(dim, is_never_zero):
     assert dim.is_never_zero is is_never_zero
 
 
-@given(st.integers(1, 9), st.integers(0, 30), st.integers(1, 9), st.integers(0, 30), st.integers(1, 400))
-def test_corners_are_sizes_of_which_none_can_grow_alone(low, more, other_low, other_more, most):
+@given(
+    st.integers(1, 9), st.integers(0, 30), st.integers(1, 9), st.integers(0, 30), st.integers(1, 400), st.integers(1, 5)
+)
+def test_corners_are_sizes_of_which_none_can_grow_alone(low, more, other_low, other_more, most, step):
     limit = SizeLimit((B, S), max(most, low * other_low))
-    family = SizeFamily((SizeRange(B, low, low + more), SizeRange(S, other_low, other_low + other_more)), (limit,))
-    all_sizes = [
-        {B: b, S: s}
-        for b, s in itertools.product(range(low, low + more + 1), range(other_low, other_low + other_more + 1))
-        if b * s <= limit.most
-    ]
+    ranges = SizeRange(B, low, low + more), SizeRange(S, other_low, other_low + other_more * step, step)
+    family = SizeFamily(ranges, (limit,))
+    every = itertools.product(*(each.sizes for each in ranges))
+    all_sizes = [{B: b, S: s} for b, s in every if b * s <= limit.most]
     for corner in family.corners:
         assert corner in all_sizes
         assert not any(corner[B] <= each[B] and corner[S] <= each[S] and each != corner for each in all_sizes)

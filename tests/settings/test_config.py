@@ -5,6 +5,7 @@ from fractions import Fraction
 from pathlib import Path
 
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -12,6 +13,7 @@ from remat_cli.base.errors import ConfigError
 from remat_cli.base.processes import available_cores
 from remat_cli.cli.printing import Printing, printing_of
 from remat_cli.core.budget import parse_budget
+from remat_cli.core.sizes import SizeRange
 from remat_cli.devices.provider_table import named_spec
 from remat_cli.settings.parsers import parse_dims, parse_input_shapes, parse_options, parse_seconds
 from remat_cli.settings.settings import (
@@ -207,7 +209,18 @@ def test_bad_durations(text):
         parse_seconds(text)
 
 
-@pytest.mark.parametrize("text", ["batch", "=8", "batch=", "batch=0", "batch=-1", "batch=1.5"])
+@pytest.mark.parametrize("given", [("height=32..256:16", "batch=8..8:4"), {"height": "32..256:16", "batch": 8}])
+def test_dims_in_steps(given):
+    assert parse_dims(given) == {"height": SizeRange("height", 32, 256, 16), "batch": 8}
+
+
+def test_steps_are_read_from_yaml(tmp_path):
+    path = tmp_path / "sizes.yaml"
+    path.write_text("dims: {height: 32..256:16}\n")
+    assert parse_dims(yaml.safe_load(path.read_text())["dims"]) == {"height": SizeRange("height", 32, 256, 16)}
+
+
+@pytest.mark.parametrize("text", ["batch", "=8", "batch=", "batch=0", "batch=-1", "batch=1.5", "x=1..", "x=1..9:0"])
 def test_bad_dims(text):
     with pytest.raises(ConfigError, match="--dim batch=8"):
         parse_dims((text,))

@@ -202,6 +202,8 @@ def test_a_family_without_a_plan_is_not_called_impossible(encoder, folder, capsy
     [
         (("--dim", "seq=9..1"), "dimension seq=9..1: the range ends before it begins: write seq=1..9"),
         (("--dim", "seq=0..4"), "the size must be a positive integer"),
+        (("--dim", "seq=8..64:0"), "the size must be a positive integer"),
+        (("--dim", "seq=8..70:16"), "dimension seq=8..70:16: steps of 16 from 8 do not end at 70: write seq=8..56:16"),
         (("--limit", "batch*seq<=10"), "--limit batch*seq<=10: there is no --dim batch; give its range first"),
         ((*DIMS, "--limit", "batch*seq<=0"), "limit 'batch*seq<=0' is not a limit on a product of dimensions"),
         ((*DIMS, "--limit", "seq"), "write 'batch*seq<=16384'"),
