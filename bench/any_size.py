@@ -11,6 +11,7 @@ import math
 import os
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
@@ -27,6 +28,7 @@ from remat_cli.base.units import format_bytes
 from remat_cli.core.family import NO_RATCHET, RATCHET_ROOM_BYTES
 from remat_cli.runtime.resident import resident_bytes
 from remat_cli.runtime.session import SessionSettings, in_turn_options
+from tests.torch_like import any_size as drawn
 from tests.torch_like.encoders import save_encoder_of
 
 RESULTS = Path(__file__).with_name("results")
@@ -316,6 +318,20 @@ def line(name: str, rows: dict[tuple[str, str], Row]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
+def drawn_lines() -> list[str]:
+    """What became of random encoders."""
+    ends = Counter(row.status.strip() for row in drawn.read_rows())
+    if not ends:
+        return []
+    found = ", ".join(f"{count} {status}" for status, count in ends.most_common())
+    return [
+        "",
+        f"Of {ends.total()} random encoders, compiled to 50 % for batches of 1 to {drawn.MOST_BATCH} and lengths of 1 to",
+        f"{drawn.LONGEST}, verified (bits, order, peaks at up to 16 sizes, what processes keep), then run at",
+        f"{drawn.SIZES} random sizes each (`python -m tests.torch_like.any_size 0 200 --write`): {found}.",
+    ]
+
+
 def told(made: Row) -> str:
     """How long compiling and the original at its largest took, and how many others wanted the machine's two cores."""
     run = f", a run {made['run_seconds']:.1f} s" if "run_seconds" in made else ""
@@ -366,7 +382,7 @@ def main() -> None:
         measure(name, asked.part or list(PARTS), asked.models, is_again=asked.again)
     rows = read()
     lines = [line(name, rows) for name in CASES if (name, "compile") in rows]
-    (RESULTS / "any_size.md").write_text(HEAD + "\n".join(lines) + "\n")
+    (RESULTS / "any_size.md").write_text(HEAD + "\n".join([*lines, *drawn_lines()]) + "\n")
     if lost := broken(rows):
         sys.exit("\n".join(lost))
 

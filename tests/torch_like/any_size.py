@@ -19,6 +19,7 @@ from tests.torch_like.survey import say
 
 MOST_BATCH, LONGEST = 4, 512
 SIZES = 10
+ROWS = Path(__file__).resolve().parents[2] / "bench" / "results" / "any_size_drawn.jsonl"
 
 
 class SizesOutcome(msgspec.Struct, frozen=True):
@@ -28,6 +29,12 @@ class SizesOutcome(msgspec.Struct, frozen=True):
     budget: str
     status: str
     details: tuple[str, ...] = ()
+
+
+def read_rows() -> list[SizesOutcome]:
+    """What was written."""
+    lines = ROWS.read_bytes().splitlines() if ROWS.exists() else []
+    return [msgspec.json.decode(line, type=SizesOutcome) for line in lines]
 
 
 def any_size_outcome(seed: int, budget: str, folder: Path) -> SizesOutcome:
@@ -68,11 +75,18 @@ def main() -> None:
     parser.add_argument("first", type=int)
     parser.add_argument("last", type=int, help="the first seed that is not run")
     parser.add_argument("--budget", default="50%")
+    parser.add_argument(
+        "--write", action="store_true", help=f"also as lines of {ROWS.name}; seeds that it has are left"
+    )
     asked = parser.parse_args()
+    known = {row.seed for row in read_rows() if row.budget == asked.budget} if asked.write else set()
     ends: Counter[str] = Counter()
     with tempfile.TemporaryDirectory() as folder:
-        for seed in range(asked.first, asked.last):
+        for seed in sorted(set(range(asked.first, asked.last)) - known):
             row = any_size_outcome(seed, asked.budget, Path(folder))
+            if asked.write:
+                with ROWS.open("ab") as file:
+                    file.write(msgspec.json.encode(row) + b"\n")
             ends[row.status] += 1
             say(f"{seed:5} {row.status}  {'; '.join(row.details)}")
     say(", ".join(f"{count} {status}" for status, count in ends.most_common()))
