@@ -326,8 +326,8 @@ def drawn_lines() -> list[str]:
     found = ", ".join(f"{count} {status}" for status, count in ends.most_common())
     return [
         "",
-        f"Of {ends.total()} random encoders, compiled to 50 % for batches of 1 to {drawn.MOST_BATCH} and lengths of 1 to",
-        f"{drawn.LONGEST}, verified (bits, order, peaks at up to 16 sizes, what processes keep), then run at",
+        f"Of {ends.total()} random encoders, compiled to 50 % for batches of 1 to {drawn.MOST_BATCH} and lengths of 1",
+        f"to {drawn.LONGEST}, verified (bits, order, peaks at up to 16 sizes, what processes keep), then run at",
         f"{drawn.SIZES} random sizes each (`python -m tests.torch_like.any_size 0 200 --write`): {found}.",
     ]
 
