@@ -23,6 +23,10 @@ from remat_cli.core.problem import Problem
 from remat_cli.core.simulate import baseline
 from remat_cli.core.spill import HOST, SpillSpec
 from remat_cli.solvers import make_pager, make_solver, run_solver
+from remat_cli.solvers._paging.fluid import fluid_bounds
+from remat_cli.solvers._paging.hot import cut_bound
+from remat_cli.solvers._paging.plan_steps import plan_steps
+from remat_cli.solvers._paging.pofo_proposals import KERNELS as POFO_KERNELS
 from remat_cli.solvers._paging.question import PagingQuestion
 from remat_cli.solvers._warmup import load_kernels
 from remat_cli.solvers.base import Limits
@@ -34,13 +38,16 @@ PICTURES = RESULTS / "paging"
 RATE = 12
 DIVISORS = (1.25, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0)
 SWEEP_RATES, SWEEP_DIVISORS, SWEEP_NETWORKS = (6, 12, 24, 48), (2.0, 4.0), ("ResNet-50",)
-METHODS = ("recompute", "paging", "pofo", "auto")
+METHODS = ("recompute", "rotor", "paging", "pofo", "auto")
+FEW_OPS = 150  # with so few, the bound is that of a linear program
+BOUND_SECONDS = 60.0
 
 
 class SimulatedRow(msgspec.Struct, frozen=True):
     """One method on one case; times in ns, 0 bytes moved where nothing pages, no time where no plan was found.
 
-    `volume_ns` is the bound of the thesis for paging alone: all ops, or what is too much out and back.
+    `volume_ns` is the bound of the thesis for paging alone: all ops, or what is too much out and back; `bound_ns` the
+    best that is known for it, in rows of paging alone.
     """
 
     network: str
@@ -56,6 +63,7 @@ class SimulatedRow(msgspec.Struct, frozen=True):
     seconds: float
     limit: float
     best_from: str = ""
+    bound_ns: int = 0
 
 
 class Found(msgspec.Struct, frozen=True):
@@ -115,12 +123,24 @@ def measured(case: Case, method: str, seconds: float) -> SimulatedRow:
         seconds=round(time.monotonic() - begin, 2),
         limit=seconds,
         best_from=found.best_from,
+        bound_ns=_bound_ns(question) if method == "paging" else 0,
     )
 
 
-def _recomputed(question: PagingQuestion, seconds: float) -> Found:
-    plan = run_solver(question.problem, make_solver("auto"), Limits(seconds=seconds)).plan
-    return Found() if plan is None else Found(plan.time_ns, 0, "recompute")
+def _bound_ns(question: PagingQuestion) -> int:
+    """What no paging of every op once, in their order, is faster than: of a linear program, or of each op's own cut."""
+    steps = plan_steps(question.problem, baseline(question.problem), question.memory.link)
+    is_small = len(question.problem.ops) <= FEW_OPS
+    ticks = fluid_bounds([steps], Limits(seconds=BOUND_SECONDS))[0] if is_small else cut_bound(steps)
+    return ticks // question.memory.link.ticks
+
+
+def _recomputed(name: str) -> Callable[[PagingQuestion, float], Found]:
+    def find(question: PagingQuestion, seconds: float) -> Found:
+        plan = run_solver(question.problem, make_solver(name), Limits(seconds=seconds)).plan
+        return Found() if plan is None else Found(plan.time_ns, 0, name)
+
+    return find
 
 
 def _paged(name: str) -> Callable[[PagingQuestion, float], Found]:
@@ -143,7 +163,8 @@ def _best(question: PagingQuestion, seconds: float) -> Found:
 
 
 FINDERS: dict[str, Callable[[PagingQuestion, float], Found]] = {
-    "recompute": _recomputed,
+    "recompute": _recomputed("auto"),
+    "rotor": _recomputed("rotor"),
     "paging": _paged("paging"),
     "pofo": _paged("pofo"),
     "auto": _best,
@@ -160,8 +181,9 @@ def read_rows() -> list[SimulatedRow]:
 @click.command()
 @click.option("--seconds", default=10.0, show_default=True, help="Limit of each method on each case.")
 @click.option("--budget", default=math.inf, help="Stop after so many seconds.")
+@click.option("--methods", default=",".join(METHODS), show_default=True, help="Some of these.")
 @click.option("--write", is_flag=True, help="Make the page and pictures of the rows that there are.")
-def main(seconds: float, budget: float, write: bool) -> None:
+def main(seconds: float, budget: float, methods: str, write: bool) -> None:
     """Measure what is missing, or write the page."""
     if write:
         rows = [msgspec.structs.asdict(row) for row in read_rows()]
@@ -171,10 +193,10 @@ def main(seconds: float, budget: float, write: bool) -> None:
             Path(PICTURES / name).write_bytes(picture)
         return
     known = {(row.network, row.divisor, row.rate, row.method) for row in read_rows()}
-    load_kernels(KERNELS, lambda: click.echo("compiling kernels", err=True))
+    load_kernels((*KERNELS, *POFO_KERNELS), lambda: click.echo("compiling kernels", err=True))
     end = time.monotonic() + budget
     for case in cases():
-        for method in METHODS:
+        for method in methods.split(","):
             if (*case, method) not in known and time.monotonic() < end:
                 row = measured(case, method, seconds)
                 with ROWS.open("ab") as file:

@@ -22,6 +22,8 @@ def parse_spill(value: object) -> SpillSpec:
     if spec.memory == HOST:
         return spec
     path = Path(spec.folder).expanduser()
+    if path.exists() and not path.is_dir():
+        raise ConfigError(f"spill {spec.name}: {path} is no folder: name one")
     if not path.is_dir():
         raise ConfigError(f"spill {spec.name}: folder {path} does not exist: create it")
     return msgspec.structs.replace(spec, folder=str(path.resolve()))

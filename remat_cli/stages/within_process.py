@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from remat_cli.stages.planned import PlannedModel
 
 FIRST_SHARE = 1 / 16  # of the budget, left free at first for tables and gaps of the arena
-STEP_SHARE = 0.5  # of what is too much is taken off at first: fewer gaps come with fewer bytes
+FIRST_STEP_SHARE = 0.5  # of what is too much is taken off at first: fewer gaps come with fewer bytes
 ENOUGH_SHARE = 0.03  # of the budget may be left over where the plan costs time
 
 
@@ -27,7 +27,7 @@ def fastest_within(
     """Of some plans for different live bytes the fastest whose process needs no more than its budget, if any does."""
     best: PlannedModel | None = None
     target_bytes = budget.most_live_bytes - int(FIRST_SHARE * budget.bytes)
-    for number in range(1, tries + 1):
+    for number in range(tries):
         found = plan_for(target_bytes) if target_bytes > 0 else None
         if found is None or found.written is None:
             break
@@ -40,6 +40,6 @@ def fastest_within(
         if left_bytes >= 0:
             target_bytes = min(budget.most_live_bytes, target_bytes + left_bytes)
         else:
-            share = STEP_SHARE if 2 * number <= tries else 1  # what fits late is better than none
+            share = 1 if number else FIRST_STEP_SHARE
             target_bytes = min(target_bytes, found.written.promised_bytes) + int(share * left_bytes)
     return best

@@ -312,6 +312,7 @@ def test_one_process_may_time_a_plan(plan_path, feeds):
     [
         ({"spill": "floppy:/x"}, "write disk:DIR"),
         ({"spill": "disk:/no/such/folder"}, "does not exist: create it"),
+        ({"spill": f"disk:{__file__}"}, "is no folder: name one"),
         ({"spill": "host"}, "cpu uses the host's memory itself"),
         ({"spill": "host", "device": ("cpu", "webgpu")}, "from one device's memory only"),
         ({"spill": "disk:/tmp", "device": "webgpu"}, "from the CPU's memory only, not from webgpu:0; write host"),
