@@ -18,6 +18,7 @@ from remat_cli.base.processes import available_cores
 from remat_cli.base.progress import Progress
 from remat_cli.core.family import told
 from remat_cli.core.graph import TensorType
+from remat_cli.core.loops import loop_name
 from remat_cli.core.problem import make_problem
 from remat_cli.core.profile import OpCost, Profile
 from remat_cli.core.sizes import SizeFamily
@@ -276,7 +277,7 @@ class FamilyPlanner:
         prepared = _prepare_loops(whole, model.model, folder)
         if prepared is None:
             return None
-        profile = profile_split(prepared, self.whole, self.progress)
+        profile = self._with_buffers(profile_split(prepared, self.whole, self.progress), rung)
         problem = make_problem(prepared.graph, profile, self.question.problem.memories[0].budget_bytes)
         asked = replace(self.question, problem=problem, names=tuple(op.name for op in prepared.graph.ops))
         first = replace(
@@ -289,6 +290,21 @@ class FamilyPlanner:
             dims=model.dims,
         )
         return write_within_budget(first, request.search, self.progress)
+
+    def _with_buffers(self, profile: Profile, rung: _Rung) -> Profile:
+        """Costs in which tiles of windows may take what a kernel takes for itself, which counters do not see there."""
+        buffers = {
+            loop_name(self.sized.view.graph.ops[min(region.own)].name): max(
+                self._profile.ops[op].workspace_bytes for op in region.own
+            )
+            for region in rung.regions
+            if region.windows is not None
+        }
+        ops = (
+            msgspec.structs.replace(cost, workspace_bytes=cost.workspace_bytes + buffers.get(cost.name, 0))
+            for cost in profile.ops
+        )
+        return msgspec.structs.replace(profile, ops=tuple(ops))
 
     def _record(self, rung: _Rung) -> Splitting:
         whole = self.whole
