@@ -112,13 +112,8 @@ class _Writer:
             return
         joined = self._results(f"{prefix}tiles/", exits)
         tiled = [self._loop(f"{prefix}tiles", count, starts, body, joined)]
-        for at, (own_name, name) in enumerate(zip(lying, exits, strict=True)):
-            if own_name != name:  # of blocks, joined as they lie in memory
-                shape = self._numbers.constant([0, self._sized.dims[name][1].offset, 0, 0])
-                joined[at].shape = None
-                seen = self._numbers.op(tiled, f"{prefix}closed/{name}", "Reshape", [joined[at], shape])
-                seen.type, seen.shape = joined[at].type, self._opaque(name)
-                joined[at] = seen
+        pairs = zip(exits, lying, joined, strict=True)
+        joined = [value if name == own else self._closed(tiled, value, name) for name, own, value in pairs]
         other = ir.Graph([], joined, nodes=tiled, name=f"{prefix}in_tiles")
         branches = [ir.AttrGraph("then_branch", whole), ir.AttrGraph("else_branch", other)]
         self._graph.append(ir.Node("", "If", [self._numbers.holds(bound)], branches, outputs=outer, name=loop.name))
@@ -126,6 +121,14 @@ class _Writer:
     def _lying(self, region: LoopRegion, name: str) -> str:
         """The name under which a tensor's dimensions are known as tiles of it are joined."""
         return f"{name}{OPENED}" if region.windows is not None and name in blocked_names(self._sized) else name
+
+    def _closed(self, nodes: list[ir.Node], value: ir.Value, name: str) -> ir.Value:
+        """A tensor in blocks of channels that was joined as it lies in memory, in its own shape."""
+        shape = self._numbers.constant([0, self._sized.dims[name][1].offset, 0, 0])
+        value.shape = None
+        seen = self._numbers.op(nodes, f"{value.name}/closed", "Reshape", [value, shape])
+        seen.type, seen.shape = value.type, self._opaque(name)
+        return seen
 
     def _loop(
         self, name: str, count: ir.Value, starts: list[ir.Value], body: ir.Graph, results: list[ir.Value]

@@ -84,7 +84,10 @@ def _runs_in_tiles(sized: SizedView, op: int) -> bool:
     if RULES.get(spec.key) not in ALONG and not relabels_blocks(spec, made in view.blocked):
         return False
     is_told = spec.text("auto_pad", "NOTSET") == "NOTSET" and not spec.integer("ceil_mode", 0)
-    return is_told and spec.integer("channels_last", 0) == 0 and extents[ROWS] >= LEAST_UNITS
+    if not is_told or spec.integer("channels_last", 0) or extents[ROWS] < LEAST_UNITS:
+        return False
+    third = extents[ROWS] // 3
+    return sliced_part(sized, op, Slab(ROWS, third, extents[ROWS] - third)) is not None
 
 
 def _region(sized: SizedView, ops: set[int]) -> LoopRegion | None:
