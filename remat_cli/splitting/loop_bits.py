@@ -92,7 +92,7 @@ def refusal(
         rule = RULES[view.key]
         if rule in FREE or (rule in BY_ROWS and tiling.least > 1) or _is_against_weights(view):
             continue
-        refused = _refused(_SizedOp.of(sized, region, op), tiling, family, most_asked)
+        refused = _refused(SizedOp.of(sized, region, op), tiling, family, most_asked)
         if refused is not None:
             return op, refused
     return None
@@ -125,7 +125,7 @@ def kinds_of(sized: SizedView, region: LoopRegion) -> dict[object, int]:
     """Ops of the region that rules look at alike, one of each; regions of the same kinds have the same proof."""
     known: dict[object, int] = {}
     for op in sorted(region.ops):
-        known.setdefault((_kind(sized.view.ops[op]), _SizedOp.of(sized, region, op).place), op)
+        known.setdefault((_kind(sized.view.ops[op]), SizedOp.of(sized, region, op).place), op)
     return known
 
 
@@ -154,7 +154,7 @@ def _is_against_weights(view: OpView) -> bool:
 
 
 @dataclass(frozen=True)
-class _SizedOp:
+class SizedOp:
     """An op of a region, the dimensions of what it reads and makes, and the axis along which it is cut.
 
     `read_axis` is the one along which what it reads first is cut (None: it is read whole).
@@ -173,7 +173,8 @@ class _SizedOp:
         return self.inputs, self.outputs, self.axis, self.length
 
     @classmethod
-    def of(cls, sized: SizedView, region: LoopRegion, op: int) -> _SizedOp:
+    def of(cls, sized: SizedView, region: LoopRegion, op: int) -> SizedOp:
+        """An op of a region with the dimensions around it."""
         view = sized.view
         reads = zip(view.reads[op], view.ops[op].inputs, strict=True)
         makes = zip(view.makes[op], view.ops[op].outputs, strict=True)
@@ -237,7 +238,7 @@ def _at(all_dims: tuple[tuple[Dim, ...] | None, ...], sizes: Mapping[str, int]) 
     return tuple(None if dims is None else tuple(dim.at(sizes) for dim in dims) for dims in all_dims)
 
 
-def _refused(op: _SizedOp, tiling: Tiling, family: SizeFamily, most_asked: int) -> Mapping[str, int] | None:
+def _refused(op: SizedOp, tiling: Tiling, family: SizeFamily, most_asked: int) -> Mapping[str, int] | None:
     if RULES[op.op.key] is matrix.matmul and _is_same_by_ends(op, tiling, family):
         return None
     every = _all_sizes(op, tiling, family)
@@ -262,7 +263,7 @@ def _refused(op: _SizedOp, tiling: Tiling, family: SizeFamily, most_asked: int) 
     return None
 
 
-def _is_same_by_ends(op: _SizedOp, tiling: Tiling, family: SizeFamily) -> bool:
+def _is_same_by_ends(op: SizedOp, tiling: Tiling, family: SizeFamily) -> bool:
     """Whether rows of a product have the bits of the whole for all sizes, as its least and largest sizes tell.
 
     Where dimensions rise with sizes, the ends of each are those of the family's.
@@ -281,13 +282,13 @@ def _is_same_by_ends(op: _SizedOp, tiling: Tiling, family: SizeFamily) -> bool:
     return matrix.have_rows_same_bits(rows, columns, depth, op.op.threads)
 
 
-def _with_tiles(op: _SizedOp, tiling: Tiling, least: dict[str, int]) -> dict[str, int]:
+def _with_tiles(op: SizedOp, tiling: Tiling, least: dict[str, int]) -> dict[str, int]:
     """The least sizes of which there is more than one tile, where that is one size."""
     name = op.length.symbol
     return least if name is None else least | {name: max(least[name], tiling.rows + 1)}
 
 
-def _all_sizes(op: _SizedOp, tiling: Tiling, family: SizeFamily) -> Iterator[dict[str, int]]:
+def _all_sizes(op: SizedOp, tiling: Tiling, family: SizeFamily) -> Iterator[dict[str, int]]:
     """Sizes that decide what the rule says, of which there is more than one tile.
 
     Products of matrices that are no fewer than threads are computed by one thread each, however many there are: a
@@ -309,7 +310,7 @@ def _all_sizes(op: _SizedOp, tiling: Tiling, family: SizeFamily) -> Iterator[dic
             yield found
 
 
-def _paths(op: _SizedOp, steps: Mapping[str, range], family: SizeFamily) -> list[list[dict[str, int]]]:
+def _paths(op: SizedOp, steps: Mapping[str, range], family: SizeFamily) -> list[list[dict[str, int]]]:
     """By named dimension all its sizes; two that only count together rise one after the other, through all their sums.
 
     Those of a decoder's cache and of its new words are such where an op reads both, joined. A limit tells them apart.

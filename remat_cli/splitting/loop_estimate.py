@@ -15,6 +15,7 @@ from remat_cli.core.profile import OpCost, Profile
 from remat_cli.core.simulate import baseline
 from remat_cli.splitting.loop_bits import Tiling
 from remat_cli.splitting.loop_regions import LoopRegion, SizedView, unread
+from remat_cli.splitting.window_estimate import window_bytes
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,8 @@ class LoopEstimate:
     def _body_bytes(self, number: int) -> int:
         """The most that one tile holds, in the order of the ops; what shares a buffer counts once."""
         view, region = self.sized.view, self.regions[number]
+        if region.windows is not None:
+            return window_bytes(self.sized, region, self.tilings[number], self.profile)
         length = next(self._length(name, axis) for name, axis in region.axes.items())
         share = min(1.0, self.tilings[number].rows / length)
         order = sorted(region.ops)

@@ -17,6 +17,7 @@ from remat_cli.splitting import rules_indexed, rules_pointwise, rules_shape
 from remat_cli.splitting.op_view import OpView, Slab, Sliced
 from remat_cli.splitting.rules import RULES
 from remat_cli.splitting.view import ModelView
+from remat_cli.splitting.windows import WindowTiles
 
 PROBE = 2  # parts: the second of them is what rules are asked for, so that a wrong start shows
 CHEAP = {rules.__name__ for rules in (rules_pointwise, rules_shape, rules_indexed)}
@@ -45,6 +46,11 @@ class SizedView:
         """Model outputs."""
         return frozenset(value.name or "" for value in self.view.model.graph.outputs)
 
+    def units_of(self, region: LoopRegion) -> int:
+        """How long the axis along which a region is cut is at the largest sizes."""
+        lengths = ((self.dims[name][axis], self.view.tensors[name].shape[axis]) for name, axis in region.axes.items())
+        return next(length for dim, length in lengths if dim == region.length)
+
     def axes_of(self, name: str) -> list[tuple[Dim, int]]:
         """Axes of a tensor whose length depends on the sizes, with that length, the longest first."""
         shape = self.view.tensors[name].shape
@@ -58,7 +64,8 @@ class LoopRegion:
 
     `copies` are those of `ops` that make what others outside read too: they run again in the loop, tile by tile. `axes`
     says along which axis each tensor made inside is cut, `reads` the axis of what an op reads in part, by op and
-    position; what is not there is read whole.
+    position; what is not there is read whole. Ops that look at windows have `windows`, which say instead of `reads`
+    what each tile reads.
     """
 
     length: Dim
@@ -66,6 +73,7 @@ class LoopRegion:
     copies: set[int] = field(default_factory=set)
     axes: dict[str, int] = field(default_factory=dict)
     reads: dict[tuple[int, int], int] = field(default_factory=dict)
+    windows: WindowTiles | None = None
 
     @property
     def own(self) -> set[int]:
@@ -97,7 +105,7 @@ def find_loops(sized: SizedView, least_bytes: int) -> list[LoopRegion]:
             continue
         for cut, copies in itertools.product(sized.axes_of(name), (False, True)):
             region = _grown(sized, large, name, cut, copies=copies)
-            if region is not None and not region.own & taken and _is_closed(sized, region):
+            if region is not None and not region.own & taken and is_closed(sized, region):
                 found.append(region)
                 taken |= region.own
                 break
@@ -240,7 +248,7 @@ def _is_reshape_on_parts(op: OpView, sliced: Sliced) -> bool:
     return bool(shape == sliced.constants[1].tolist())
 
 
-def _is_closed(sized: SizedView, region: LoopRegion) -> bool:
+def is_closed(sized: SizedView, region: LoopRegion) -> bool:
     """Whether nothing outside both reads from the region and is read by it, so that it can be one op."""
     view, tainted, own = sized.view, set[str](), region.own
     for op in range(min(region.ops), max(region.ops) + 1):

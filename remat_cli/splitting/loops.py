@@ -25,6 +25,7 @@ from remat_cli.splitting.loop_bits import Tiling
 from remat_cli.splitting.loop_regions import LoopRegion, SizedView, unread
 from remat_cli.splitting.loop_values import PREFIX, SizeValues
 from remat_cli.splitting.short_sizes import cone_of, shared_by, short_sizes
+from remat_cli.splitting.window_loops import OPENED, WindowBody, blocked_names, opened_dims
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,7 @@ class _Writer:
         self._nodes = {node.name: node for node in model.graph}
         self._values = {value.name: value for node in model.graph for value in node.outputs}
         self._values |= {value.name: value for value in model.graph.inputs}
-        self._numbers = SizeValues(model.graph, sized.dims, self._taken)
+        self._numbers = SizeValues(model.graph, {**sized.dims, **opened_dims(sized)}, self._taken)
         self._shared: dict[tuple[str, SizeBound], ir.Value] = {}
         self.shared_dims: dict[str, tuple[Dim, ...]] = {}
 
@@ -86,7 +87,11 @@ class _Writer:
         own = [self._nodes[view.graph.ops[op].name] for op in sorted(region.own)]
         bound = short_sizes(self._sized, region, tiling)
         whole = None if bound is None else self._whole(prefix, region, exits, (bound, tiling))
-        starts = [self._numbers.empty(name, region.axes[name], self._values[name]) for name in exits]
+        lying = [self._lying(region, name) for name in exits]
+        starts = [
+            self._numbers.empty(own, region.axes[name], self._values[name])
+            for own, name in zip(lying, exits, strict=True)
+        ]
         old = [self._values[name] for name in exits]
         outer = self._results(f"{prefix}whole/", exits)
         new_of, inside = dict(zip(old, outer, strict=True)), set(own)
@@ -97,6 +102,8 @@ class _Writer:
         self._graph.remove(own)
         loop = _Loop(prefix, loop_name(own[0].name or ""), region, length, tiles, *self._inside(prefix, region))
         body = self._body(loop, exits)
+        for node in own if region.windows is not None else ():
+            node.resize_inputs(0)  # tiles have copies
         for value, result in new_of.items():
             result.name, value.name = value.name, f"{prefix}tile/{value.name}"
             result.shape = self._opaque(result.name or "")
@@ -104,10 +111,24 @@ class _Writer:
             self._graph.append(self._loop(loop.name, count, starts, body, outer))
             return
         joined = self._results(f"{prefix}tiles/", exits)
-        tiled = self._loop(f"{prefix}tiles", count, starts, body, joined)
-        other = ir.Graph([], joined, nodes=[tiled], name=f"{prefix}in_tiles")
+        tiled = [self._loop(f"{prefix}tiles", count, starts, body, joined)]
+        pairs = zip(exits, lying, joined, strict=True)
+        joined = [value if name == own else self._closed(tiled, value, name) for name, own, value in pairs]
+        other = ir.Graph([], joined, nodes=tiled, name=f"{prefix}in_tiles")
         branches = [ir.AttrGraph("then_branch", whole), ir.AttrGraph("else_branch", other)]
         self._graph.append(ir.Node("", "If", [self._numbers.holds(bound)], branches, outputs=outer, name=loop.name))
+
+    def _lying(self, region: LoopRegion, name: str) -> str:
+        """The name under which a tensor's dimensions are known as tiles of it are joined."""
+        return f"{name}{OPENED}" if region.windows is not None and name in blocked_names(self._sized) else name
+
+    def _closed(self, nodes: list[ir.Node], value: ir.Value, name: str) -> ir.Value:
+        """A tensor in blocks of channels that was joined as it lies in memory, in its own shape."""
+        shape = self._numbers.constant([0, self._sized.dims[name][1].offset, 0, 0])
+        value.shape = None
+        seen = self._numbers.op(nodes, f"{value.name}/closed", "Reshape", [value, shape])
+        seen.type, seen.shape = value.type, self._opaque(name)
+        return seen
 
     def _loop(
         self, name: str, count: ir.Value, starts: list[ir.Value], body: ir.Graph, results: list[ir.Value]
@@ -240,6 +261,8 @@ class _Writer:
         tile = self._numbers.op(before, f"{prefix}number", "Add", [number, zero])
         after = self._numbers.op(before, f"{prefix}next", "Add", [tile, self._numbers.constant([1])])
         bounds = [self._bound(before, loop, name, at) for name, at in (("start", tile), ("stop", after))]
+        if region.windows is not None:
+            return self._window_body(loop, (number, going), (before, tile, after), (bounds[0], bounds[1]), exits)
         cuts: dict[tuple[str, int], ir.Value] = {}
         inside = set(loop.made.values())
         for op, node in loop.nodes.items():
@@ -282,6 +305,46 @@ class _Writer:
             results.append(joined)
         nodes = [*before, *loop.nodes.values(), *end]
         return ir.Graph([number, going, *held], [end[0].outputs[0], *results], nodes=nodes, name=f"{prefix}body")
+
+    def _window_body(
+        self,
+        loop: _Loop,
+        carried: tuple[ir.Value, ir.Value],
+        begun: tuple[list[ir.Node], ir.Value, ir.Value],
+        bounds: tuple[ir.Value, ir.Value],
+        exits: list[str],
+    ) -> ir.Graph:
+        """A body whose tiles are the first, inner ones or the last."""
+        region, prefix, (nodes, tile, after) = loop.region, loop.prefix, begun
+        first = self._numbers.op(nodes, f"{prefix}is_first", "Equal", [tile, self._numbers.constant([0])])
+        last = self._numbers.op(nodes, f"{prefix}is_last", "Equal", [after, loop.tiles])
+        zero = self._numbers.weight(zero_of(loop.name), np.array(0, np.int64))
+        writer = WindowBody(
+            self._sized,
+            self._numbers,
+            region,
+            prefix,
+            loop.nodes,
+            self._values,
+            zero,
+            bounds,
+            self._copy,
+        )
+        node, made = writer.tile((first, last), exits)
+        nodes.append(node)
+        number, going = carried
+        goes_on = ir.Value(name=f"{prefix}goes_on", type=going.type, shape=going.shape)
+        nodes.append(ir.Node("", "Identity", [going], outputs=[goes_on], name=f"{prefix}goes_on"))
+        held, results = list[ir.Value](), [goes_on]
+        for name, value in zip(exits, made, strict=True):
+            axis = ir.AttrInt64("axis", region.axes[name])
+            sofar = ir.Value(name=f"{prefix}sofar/{name}", type=value.type)
+            sofar.shape = self._open(value, f"{prefix}s{len(held)}")
+            joined = self._numbers.op(nodes, f"{prefix}joined/{name}", "Concat", [sofar, value], axis)
+            joined.type, joined.shape = value.type, self._open(value, f"{prefix}j{len(held)}")
+            held.append(sofar)
+            results.append(joined)
+        return ir.Graph([number, going, *held], results, nodes=nodes, name=f"{prefix}body")
 
     def _bound(self, nodes: list[ir.Node], loop: _Loop, name: str, tile: ir.Value) -> ir.Value:
         product = self._numbers.op(nodes, f"{loop.prefix}{name}_of_all", "Mul", [tile, loop.length])

@@ -12,6 +12,7 @@ from remat_cli.core.sizes import SizeBound
 from remat_cli.splitting.loop_bits import Tiling
 from remat_cli.splitting.loop_regions import LoopRegion, SizedView
 from remat_cli.splitting.view import ModelView
+from remat_cli.splitting.window_estimate import whole_up_to
 
 
 def short_sizes(sized: SizedView, region: LoopRegion, tiling: Tiling) -> SizeBound | None:
@@ -21,6 +22,8 @@ def short_sizes(sized: SizedView, region: LoopRegion, tiling: Tiling) -> SizeBou
     tile: beyond these, tiles stay nearer to the processor. A region that reads a matrix of weights always runs in its
     loop: the runtime packs such weights for each branch anew.
     """
+    if region.windows is not None:
+        return SizeBound((region.length,), whole_up_to(sized, region, tiling))  # convolutions do not pack weights
     if any(_has_matrix(sized.view, op) for op in region.own):
         return None
     if not region.copies:

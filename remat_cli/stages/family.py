@@ -5,7 +5,7 @@ Loop; how many, in how many tiles, is decided by estimate, then measured.
 """
 
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -18,6 +18,7 @@ from remat_cli.base.processes import available_cores
 from remat_cli.base.progress import Progress
 from remat_cli.core.family import told
 from remat_cli.core.graph import TensorType
+from remat_cli.core.loops import loop_name
 from remat_cli.core.problem import make_problem
 from remat_cli.core.profile import OpCost, Profile
 from remat_cli.core.sizes import SizeFamily
@@ -29,12 +30,15 @@ from remat_cli.onnx_io.to_graph import INPUTS, to_graph
 from remat_cli.runtime.likeness import have_same_bits
 from remat_cli.splitting.expands import without_expands
 from remat_cli.splitting.known_shapes import with_known_shapes
-from remat_cli.splitting.loop_bits import Tiling, kinds_of, proved_part, refusal, refused_size
+from remat_cli.splitting.loop_bits import Tiling, kinds_of, proved_part, refusal
 from remat_cli.splitting.loop_estimate import LoopEstimate
 from remat_cli.splitting.loop_regions import LoopRegion, SizedView, find_loops
 from remat_cli.splitting.loops import looped
 from remat_cli.splitting.open_shapes import with_open_shapes
 from remat_cli.splitting.view import ModelView, view_model
+from remat_cli.splitting.window_bits import window_refusal
+from remat_cli.splitting.window_estimate import halo_percent
+from remat_cli.splitting.window_regions import find_windows
 from remat_cli.stages.ask import CompileRequest
 from remat_cli.stages.blame import blamed_on
 from remat_cli.stages.family_dims import dims_of_all
@@ -49,7 +53,7 @@ from remat_cli.stages.prepare import (
     optimise,
 )
 from remat_cli.stages.solve import BudgetQuestion, answer
-from remat_cli.stages.split_model import in_place_of, profile_split
+from remat_cli.stages.split_model import channel_block, in_place_of, profile_split
 from remat_cli.stages.tables import with_positions_looked_up
 from remat_cli.stages.write import write_within_budget
 
@@ -149,7 +153,12 @@ class FamilyPlanner:
     def _view(self, lean: Any, types: dict[str, tuple[TensorType, ...]], threads: int) -> ModelView:
         prepared = self.whole.prepared
         graph = prepared.graph if lean is prepared.reference else to_graph(lean, types)
-        return view_model(lean, graph, 1, threads)
+        return view_model(lean, graph, self._block, threads)
+
+    @cached_property
+    def _block(self) -> int:
+        prepared = self.whole.prepared
+        return channel_block(prepared, prepared.conditions, self.work)
 
     @cached_property
     def _profile(self) -> Profile:
@@ -167,16 +176,23 @@ class FamilyPlanner:
         peak = self.question.baseline.peak
         sizes = sorted({size for size in self.sized.sizes.values() if size >= LEAST_SHARE * peak}, reverse=True)
         for least_bytes in sizes:
-            regions, before = find_loops(self.sized, least_bytes), None
-            tiles = 2
-            while regions and tiles <= MOST_TILES:
-                rung = self._rung(regions, tiles)
-                if rung is not None and before is not None and rung.tilings == before.tilings:
-                    break  # more tiles are too short for their bits to be proved
-                if rung is not None and rung.peak_bytes < peak:
-                    yield rung
-                before = rung
-                tiles *= 2
+            loops = find_loops(self.sized, least_bytes)
+            taken = {op for region in loops for op in region.ops}
+            windows = find_windows(self.sized, least_bytes, taken)
+            for regions in (loops, [*loops, *windows] if windows else []):
+                yield from (rung for rung in self._rungs_of(regions) if rung.peak_bytes < peak)
+
+    def _rungs_of(self, regions: Sequence[LoopRegion]) -> Iterator[_Rung]:
+        """The same regions in ever more tiles."""
+        before, tiles = None, 2
+        while regions and tiles <= MOST_TILES:
+            rung = self._rung(regions, tiles)
+            if rung is not None and before is not None and rung.tilings == before.tilings:
+                break  # more tiles are too short for their bits to be proved
+            if rung is not None:
+                yield rung
+            before = rung
+            tiles *= 2
 
     def _rung(self, regions: Sequence[LoopRegion], tiles: int) -> _Rung | None:
         chosen = [(region, self._finest(region, tiles)) for region in regions]
@@ -202,23 +218,29 @@ class FamilyPlanner:
         key = (self._kind(region), rows)
         if key not in self._proofs:
             is_whole = rows >= length
-            is_refused = not is_whole and refused_size(self.sized, region, Tiling(rows), self._family) is not None
+            is_refused = not is_whole and self._refusal(region, Tiling(rows)) is not None
             if is_refused:
                 self._refused.append((region, Tiling(rows)))
             self._proofs[key] = not (is_whole or is_refused)
         return Tiling(rows) if self._proofs[key] else None
+
+    def _refusal(self, region: LoopRegion, tiling: Tiling) -> tuple[int, Mapping[str, int]] | None:
+        """The op, and a size, of which tiles may have other bits."""
+        look = refusal if region.windows is None else window_refusal
+        return look(self.sized, region, tiling, self._family)
 
     def _obstacle(self) -> str | None:
         """Which tiles were refused for their bits, and for which sizes they are not; None: none was."""
         if not self._refused:
             return None
         region, tiling = self._refused[0]  # the largest tensor, in the fewest tiles
-        found = refusal(self.sized, region, tiling, self._family)
+        found = self._refusal(region, tiling)
         if found is None:
             return None
         op, sizes = found
         text = f"tiles of op {self.sized.view.graph.ops[op].name} may have other bits at {told(sizes)}"
-        parts = (proved_part(self.sized, *refused, self._family) for refused in self._refused[:MOST_TOLD])
+        loops = [each for each in self._refused if each[0].windows is None]
+        parts = (proved_part(self.sized, *refused, self._family) for refused in loops[:MOST_TOLD])
         ranges = [
             each for part in parts if part is not None for each in part.ranges if each.name == region.length.symbol
         ]
@@ -235,7 +257,8 @@ class FamilyPlanner:
         """What regions have in common whose proofs are the same, such as those of all layers."""
         ops = frozenset(region.ops)
         if ops not in self._kinds:
-            self._kinds[ops] = region.length, frozenset(kinds_of(self.sized, region))
+            kinds = ops if region.windows is not None else frozenset(kinds_of(self.sized, region))
+            self._kinds[ops] = region.length, kinds
         return self._kinds[ops]
 
     @cached_property
@@ -254,7 +277,7 @@ class FamilyPlanner:
         prepared = _prepare_loops(whole, model.model, folder)
         if prepared is None:
             return None
-        profile = profile_split(prepared, self.whole, self.progress)
+        profile = self._with_buffers(profile_split(prepared, self.whole, self.progress), rung)
         problem = make_problem(prepared.graph, profile, self.question.problem.memories[0].budget_bytes)
         asked = replace(self.question, problem=problem, names=tuple(op.name for op in prepared.graph.ops))
         first = replace(
@@ -268,19 +291,35 @@ class FamilyPlanner:
         )
         return write_within_budget(first, request.search, self.progress)
 
+    def _with_buffers(self, profile: Profile, rung: _Rung) -> Profile:
+        """Costs in which tiles of windows may take what a kernel takes for itself, which counters do not see there."""
+        buffers = {
+            loop_name(self.sized.view.graph.ops[min(region.own)].name): max(
+                self._profile.ops[op].workspace_bytes for op in region.own
+            )
+            for region in rung.regions
+            if region.windows is not None
+        }
+        ops = (
+            msgspec.structs.replace(cost, workspace_bytes=cost.workspace_bytes + buffers.get(cost.name, 0))
+            for cost in profile.ops
+        )
+        return msgspec.structs.replace(profile, ops=tuple(ops))
+
     def _record(self, rung: _Rung) -> Splitting:
         whole = self.whole
         pairs = list(zip(rung.regions, rung.tilings, strict=True))
         return Splitting(
             regions=tuple(_region(self.sized, region, tiling, self._length(region)) for region, tiling in pairs),
-            facts=tuple(
-                RegionFacts(self._length(region), 0.0, whole.answer.question.baseline.peak, rung.peak_bytes, 0, 0)
-                for region, _ in pairs
-            ),
+            facts=tuple(self._facts(region, tiling, rung) for region, tiling in pairs),
             whole_sha256=whole.prepared.reference_sha256,
             whole_profile=whole.profile,
             whole_floor_bytes=whole.answer.run.floor.bytes,
         )
+
+    def _facts(self, region: LoopRegion, tiling: Tiling, rung: _Rung) -> RegionFacts:
+        before, halo = self.whole.answer.question.baseline.peak, halo_percent(self.sized, region, tiling)
+        return RegionFacts(self._length(region), halo, before, rung.peak_bytes, 0, 0)
 
     def _length(self, region: LoopRegion) -> int:
         return region.length.at(self.request.conditions.dims)

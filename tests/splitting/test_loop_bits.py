@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from remat_cli.core.sizes import Dim, SizeFamily, SizeLimit, SizeRange, Term, number
-from remat_cli.splitting.loop_bits import Tiling, _paths, _SizedOp
+from remat_cli.splitting.loop_bits import SizedOp, Tiling, _paths
 from remat_cli.splitting.rules_matrix import Product, Span, has_same_bits, have_rows_same_bits
 
 SIZE = st.integers(1, 300)
@@ -44,7 +44,7 @@ def dim(*names, factor=1):
 
 
 def reader(*dims, length):
-    return _SizedOp(None, ((*dims, number(7)),), (tuple(dims),), 0, length)
+    return SizedOp(None, ((*dims, number(7)),), (tuple(dims),), 0, length)
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ ROWS_OF_ALL, FOUR_OF_ALL = Dim((Term(("batch", "seq")),)), Dim((Term(("batch",),
 def test_regrouping_is_the_same_for_all_sizes_where_the_same_lies_before_the_axis(
     read, read_axis, made, axis, is_alike
 ):
-    assert _SizedOp(None, (read, None), (made,), axis, made[axis], read_axis).is_regrouped_alike is is_alike
+    assert SizedOp(None, (read, None), (made,), axis, made[axis], read_axis).is_regrouped_alike is is_alike
     if is_alike:
         sizes = {"batch": 3, "seq": 9, "past": 2}
         before, after = ([each.at(sizes) for each in dims] for dims in (read, made))

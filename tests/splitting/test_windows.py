@@ -1,0 +1,74 @@
+"""How tiles of windowed ops read: the same rows before and behind a tile's bounds, whatever the size."""
+
+from __future__ import annotations
+
+import pytest
+
+from remat_cli.splitting.op_view import Slab, Sliced
+from remat_cli.splitting.windows import Demand, Edge, Part, window_tiles
+
+PADS = {(True, True): (1, 1), (True, False): (1, 0), (False, True): (0, 1), (False, False): (0, 0)}
+
+
+def window_of(length: int, stride: int):
+    """A window of three with padding of one, as a rule: so many rows of `length` make one of every `stride`."""
+
+    def slicer(op: int, slab: Slab) -> Sliced | None:
+        start, stop = slab.start * stride - 1, (slab.stop - 1) * stride + 2
+        pads = PADS[start < 0, stop > length]
+        return Sliced((Slab(2, max(0, start), min(length, stop)),), slab, {"pads": pads})
+
+    return slicer
+
+
+def one_op(length: int, stride: int) -> Demand:
+    return Demand(2, (0,), [("x",)], [("y",)], window_of(length, stride))
+
+
+@pytest.mark.parametrize(("stride", "units"), [(1, 12), (1, 30), (2, 12), (2, 17)])
+def test_tiles_are_told_by_units(stride, units):
+    length = units * stride
+    tiles = window_tiles(one_op(length, stride), {"y": 1}, units, {"x": length, "y": units})
+    assert tiles is not None
+    behind = Edge(stride, 2 - stride)
+    assert [form.ops[0].needs[0] for form in tiles.forms] == [
+        Part(None, behind),
+        Part(Edge(stride, -1), behind),
+        Part(Edge(stride, -1), None),
+    ]
+    first, inner, last = (dict(form.ops[0].attributes)["pads"] for form in tiles.forms)
+    assert (first, inner) == ((1, 0), (0, 0))
+    assert last == ((0, 1) if stride == 1 else (0, 0))
+    assert all(form.holds["y"] == form.ops[0].asked for form in tiles.forms)
+
+
+@pytest.mark.parametrize("cut", [(0, 4), (4, 9), (9, 12)])
+def test_a_part_is_what_the_rule_says(cut):
+    tiles = window_tiles(one_op(12, 1), {"y": 1}, 12, {"x": 12, "y": 12})
+    assert tiles is not None
+    form = tiles.first if cut[0] == 0 else tiles.last if cut[1] == 12 else tiles.inner
+    sliced = window_of(12, 1)(0, Slab(2, *cut))
+    assert sliced is not None
+    assert form.ops[0].needs[0].slab(2, cut, 12) == sliced.needs[0]
+
+
+def test_what_two_ops_read_of_one_tensor_is_held_once():
+    """The second op reads what the first makes, and with it the rows that the first alone would not need."""
+    slicer = window_of(12, 1)
+    demand = Demand(2, (0, 1), [("x",), ("y",)], [("y",), ("z",)], slicer)
+    tiles = window_tiles(demand, {"y": 1, "z": 1}, 12, {"x": 12, "y": 12, "z": 12})
+    assert tiles is not None
+    assert tiles.inner.holds == {"y": Part(Edge(1, -1), Edge(1, 1)), "z": Part(Edge(1, 0), Edge(1, 0))}
+    assert tiles.inner.ops[0].needs[0] == Part(Edge(1, -2), Edge(1, 2))
+
+
+def test_an_op_that_reads_all_of_what_is_cut_has_no_tiles():
+    demand = Demand(2, (0, 1), [("x",), ("y",)], [("y",), ("z",)], lambda op, slab: Sliced((None,), slab))
+    assert window_tiles(demand, {"z": 1}, 12, {"x": 12, "y": 12, "z": 12}) is None
+
+
+def test_tiles_that_change_with_more_than_their_bounds_are_not_alike():
+    def odd(op: int, slab: Slab) -> Sliced:
+        return Sliced((slab,), slab, {"pads": (slab.start % 2,)})
+
+    assert window_tiles(Demand(2, (0,), [("x",)], [("y",)], odd), {"y": 1}, 12, {"x": 12, "y": 12}) is None

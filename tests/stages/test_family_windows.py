@@ -1,0 +1,139 @@
+"""Convolutions of pictures of any height and width, computed in rows of tiles: the first, inner ones and the last."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+
+from remat_cli.cli import main
+
+FIXED = ("--format", "json", "--quiet", "--force", "--no-capped-run", "--time-limit", "5s", "--budget", "min")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def cache(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("REMAT_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+def node(op_type: str, read: list[str], made: str, **attributes: object) -> onnx.NodeProto:
+    return onnx.helper.make_node(op_type, read, [made], name=made, **attributes)
+
+
+def saved(path: Path, nodes: list[onnx.NodeProto], weights: dict[str, tuple[int, ...]], dims: list[str]) -> Path:
+    """A model whose output is `y`, with normal weights of these shapes."""
+    rng = np.random.default_rng(0)
+    arrays = {
+        name: (rng.standard_normal(shape) / np.sqrt(np.prod(shape[1:]))).astype(np.float32)
+        for name, shape in weights.items()
+    }
+    arrays["twice"] = np.array([1, 1, 2, 2], np.float32)
+    port = partial(onnx.helper.make_tensor_value_info, elem_type=onnx.TensorProto.FLOAT)
+    ports = [port("x", shape=[1, 3, *dims]), port("y", shape=[1, 4, *(f"{dim}_out" for dim in dims)])]
+    initializers = [onnx.numpy_helper.from_array(array, name) for name, array in arrays.items()]
+    graph = onnx.helper.make_graph(nodes, "rows", ports[:1], ports[1:], initializers)
+    onnx.save(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8), path)
+    return path
+
+
+def save_plain(path: Path) -> Path:
+    """Convolutions one after the other, a sum around two of them, and a stride at the end."""
+    pads = {"pads": [1, 1, 1, 1]}
+    nodes = [
+        node("Conv", ["x", "wa"], "a", **pads),
+        node("Relu", ["a"], "b"),
+        node("Conv", ["b", "wc"], "c", **pads),
+        node("Add", ["c", "b"], "d"),
+        node("Conv", ["d", "wy"], "y", strides=[2, 2], **pads),
+    ]
+    return saved(path, nodes, {"wa": (32, 3, 3, 3), "wc": (32, 32, 3, 3), "wy": (4, 32, 3, 3)}, ["height", "width"])
+
+
+def save_halving(path: Path) -> Path:
+    """Halves a picture and doubles it, beside what was there before."""
+    pads = {"pads": [1, 1, 1, 1]}
+    nodes = [
+        node("Conv", ["x", "wa"], "a", **pads),
+        node("MaxPool", ["a"], "b", kernel_shape=[2, 2], strides=[2, 2]),
+        node("Conv", ["b", "wc"], "c", **pads),
+        node(
+            "Resize",
+            ["c", "", "twice"],
+            "d",
+            mode="nearest",
+            coordinate_transformation_mode="asymmetric",
+            nearest_mode="floor",
+        ),
+        node("Concat", ["a", "d"], "e", axis=1),
+        node("Conv", ["e", "wf"], "f", **pads),
+        node("Relu", ["f"], "g"),
+        node("Conv", ["g", "wy"], "y"),
+    ]
+    weights = {"wa": (16, 3, 3, 3), "wc": (32, 16, 3, 3), "wf": (32, 48, 3, 3), "wy": (4, 32, 1, 1)}
+    return saved(path, nodes, weights, ["height", "width"])
+
+
+MODELS = {
+    "plain": (save_plain, "height=9..150", "width=8..40", 1),
+    "halving": (save_halving, "height=8..160:2", "width=8..40:4", 2),
+}
+
+
+@pytest.fixture(scope="module", params=MODELS)
+def compiled(request, tmp_path_factory) -> tuple[Path, Path]:
+    save, height, width, _ = MODELS[request.param]
+    path = save(tmp_path_factory.mktemp(request.param) / "model.onnx")
+    written = path.with_name("any.onnx")
+    assert main(["compile", str(path), "--dim", height, "--dim", width, *FIXED, "-o", str(written)]) == 0
+    return path, written
+
+
+def plan_of(written: Path) -> dict:
+    return json.loads(written.with_suffix(".plan.json").read_text())
+
+
+def test_bits_are_those_of_the_users_model_at_any_size(compiled):
+    path, written = compiled
+    ranges = [
+        range(each["low"], each["high"] + 1, each.get("step", 1))
+        for each in plan_of(written)["request"]["family"]["ranges"]
+    ]
+    chosen = np.random.default_rng(0)
+    sizes = [*zip(*((each[0], each[-1]) for each in ranges), strict=True)]
+    sizes += [tuple(int(chosen.choice(each)) for each in ranges) for _ in range(50)]
+    original, ours = (ort.InferenceSession(str(each)) for each in (path, written))
+    for size in sizes:
+        feeds = {"x": chosen.standard_normal((1, 3, *size)).astype(np.float32)}
+        assert original.run(None, feeds)[0].tobytes() == ours.run(None, feeds)[0].tobytes(), size
+
+
+def test_what_is_promised_is_much_less_and_holds(compiled):
+    plan = plan_of(compiled[1])
+    seen = plan["verification"]["family"]
+    assert plan["splitting"]["regions"]
+    assert len(seen["runs"]) == 16
+    assert all(run["outputs_identical"] and run["order_honoured"] for run in seen["runs"])
+    assert max(run["peak_bytes"] for run in seen["runs"]) <= seen["promised_bytes"] + 4096
+    assert seen["promised_bytes"] < max(run["original_peak_bytes"] for run in seen["runs"]) * 0.6
+    assert plan["splitting"]["facts"][0]["halo_percent"] > 0
+
+
+def test_weights_are_there_once(compiled):
+    def arrays(graph: onnx.GraphProto) -> int:
+        inner = (arrays(a.g) for each in graph.node for a in each.attribute if a.HasField("g"))
+        return sum(len(w.raw_data) for w in graph.initializer) + sum(inner)
+
+    original, ours = (arrays(onnx.load(path).graph) for path in compiled)
+    assert ours < 1.5 * original  # channels may be filled up to whole blocks
+
+
+def test_it_verifies_again(compiled, capsys):
+    assert main(["verify", str(compiled[1].with_suffix(".plan.json")), "--no-capped-run"]) == 0
+    assert "outputs identical at 16 of them" in capsys.readouterr().out
