@@ -43,6 +43,8 @@ event, not run: transfers slow nothing. Memory is activations and gradients of v
 - *over volume* is the makespan of paging only over the bound of the thesis: all ops, or what is too much out and back;
   *over bound* is the same over the best bound that is known: what is too much for an op must be out before it and back
   after it, and for networks of up to 150 ops a linear program in which tensors are fluids.
+- Rows of *recompute only*, those of *auto* from DenseNet-121 at 1/3 on, and those of *auto* for other links were
+  searched before POFO was given gaps to close; others, some of them while the machine had other work to do.
 - An overhead is that over every op once with all memory. `-`: no plan was found.
 """
 
