@@ -8,9 +8,10 @@ ends; plain convolutions are products of matrices, of which all sizes are asked.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from math import prod
 
-from remat_cli.core.sizes import SizeFamily, SizeRange
+from remat_cli.core.sizes import SizeFamily
 from remat_cli.onnx_io.op_facts import NCHWC
 from remat_cli.splitting import rules_window as window
 from remat_cli.splitting.loop_bits import SizedOp, Tiling
@@ -21,7 +22,7 @@ from remat_cli.splitting.window_estimate import whole_up_to
 from remat_cli.splitting.window_regions import sliced_part
 from remat_cli.splitting.windows import ROWS, Part, PartOp, TileForm
 
-MOST_ASKED = 300_000  # parts, of which one takes some ten microseconds
+MOST_ASKED = 50_000  # sizes of one op, of which each takes some fifty microseconds
 Sizes = Mapping[str, int]
 
 
@@ -29,30 +30,36 @@ def window_refusal(
     sized: SizedView, region: LoopRegion, tiling: Tiling, family: SizeFamily, most_asked: int = MOST_ASKED
 ) -> tuple[int, Sizes] | None:
     """The op, and a size, of which some tile may have other bits than the whole; None: there is none."""
-    asked, whole = 0, whole_up_to(sized, region, tiling)
+    whole = whole_up_to(sized, region, tiling)
     for op in sorted(region.ops):
         known = SizedOp.of(sized, region, op)
-        for sizes in _sizes(known, region, family):
+        choices = _choices(known, region, family)
+        if prod(map(len, choices)) > most_asked:
+            return op, dict(family.corners[0])  # asking for all, in vain, would take long
+        for chosen in itertools.product(*choices):
+            sizes = {**family.fixed, **{each.name: size for each, size in zip(family.ranges, chosen, strict=True)}}
             units = region.length.at(sizes)
             if units <= whole:
                 continue  # it runs whole
-            asked += 1
-            if asked > most_asked or not _is_same(sized, region, op, known.at(sizes), _tiles(region, tiling, units)):
+            if not _is_same(sized, region, op, known.at(sizes), _tiles(region, tiling, units)):
                 return op, sizes
     return None
 
 
-def _sizes(op: SizedOp, region: LoopRegion, family: SizeFamily) -> Iterator[dict[str, int]]:
-    """Sizes that decide: all of those that say how many rows there are, and the ends of others that do not matter."""
+def _choices(op: SizedOp, region: LoopRegion, family: SizeFamily) -> list[tuple[int, ...]]:
+    """Sizes that decide: all of those that say how many rows there are, and the ends of others that do not matter.
+
+    How wide a picture is matters to products of matrices, and to means, which may be of all of it.
+    """
     rule, is_blocked = RULES.get(op.op.key), op.op.key[0] == NCHWC
     is_product = rule is window.convolution and not is_blocked
-
-    def some(each: SizeRange) -> tuple[int, ...]:
-        is_all = each.name in region.length.names or (is_product and op.depends_on(each.name))
-        return tuple(each.sizes) if is_all else tuple(dict.fromkeys((each.low, each.high)))
-
-    for chosen in itertools.product(*map(some, family.ranges)):
-        yield {**family.fixed, **{each.name: size for each, size in zip(family.ranges, chosen, strict=True)}}
+    is_mean = rule is window.pooling and op.op.node.op_type != "MaxPool"
+    return [
+        tuple(each.sizes)
+        if each.name in region.length.names or ((is_product or is_mean) and op.depends_on(each.name))
+        else tuple(dict.fromkeys((each.low, each.high)))
+        for each in family.ranges
+    ]
 
 
 def _tiles(region: LoopRegion, tiling: Tiling, units: int) -> list[tuple[TileForm, tuple[int, int]]]:
