@@ -16,7 +16,7 @@ from remat_cli.stages.prepare import Prepared
 from remat_cli.stages.resident import needed_bytes, uncounted_bytes
 from remat_cli.stages.settle import Settled, Settling
 from remat_cli.stages.within_process import ProcessBudget, fastest_within
-from remat_cli.stages.write import as_asked
+from remat_cli.stages.write import as_asked, with_budget
 
 PLANS = 6  # that are made to find the live budget which the process's comes to
 MEASURED_PLANS = 3  # that are verified until a process stays within its budget
@@ -87,8 +87,11 @@ class ProcessPlanning:
         return replace(widest, answer=widest.answer.without_plan(), written=None)
 
     def _within(self, target_bytes: int) -> PlannedModel:
-        """The plan for so many live bytes."""
+        """The plan for so many live bytes; what its form needs on top of them counts as asked for."""
         budget = Budget(self.request.budget, "bytes", target_bytes)
         budgets = dict.fromkeys(self.request.budgets, budget)
         live = replace(self.request, scope="live", budgets=budgets, for_process=True)
-        return plan_model(self.prepared, self.platform, live, self.work, self.progress)
+        found = plan_model(self.prepared, self.platform, live, self.work, self.progress)
+        if found.written is None or found.written.promised_bytes <= target_bytes:
+            return found
+        return with_budget(found, found.written.promised_bytes)
