@@ -34,7 +34,7 @@ from tests.torch_like.encoders import save_encoder_of
 RESULTS = Path(__file__).with_name("results")
 GENERATED = Path(__file__).with_name("generated") / "any_size"
 BITS = 200
-SESSIONS, ROUNDS = 4, 3  # of each, and runs in turn at least
+SESSIONS, ROUNDS = 4, 6  # of each, and runs in turn at least
 SHORT_SECONDS = 1.5  # that short runs are repeated for in each session
 WORDS = 60
 PARTS = ("compile", "bits", "times")
@@ -309,7 +309,7 @@ def line(name: str, rows: dict[tuple[str, str], Row]) -> str:
     cells += [
         f"{format_bytes(made['original_bytes'])} to {format_bytes(made['promised_bytes'])}",
         f"{100 * made['promised_bytes'] / made['original_bytes']:.1f} %",
-        *(f"{timed[str(size)]['percent']:+.0f} % at {size}" if timed else "-" for size in case.short),
+        *(compared(size, timed[str(size)]) if timed else "-" for size in case.short),
         f"{same['same']} of {same['asked']}" if same else "-",
         " / ".join(format_bytes(max(0, each)) for each in made["resident_bytes"]),
         str(made["nodes"]),
@@ -330,6 +330,12 @@ def drawn_lines() -> list[str]:
         f"to {drawn.LONGEST}, verified (bits, order, peaks at up to 16 sizes, what processes keep), then run at",
         f"{drawn.SIZES} random sizes each (`python -m tests.torch_like.any_size 0 200 --write`): {found}.",
     ]
+
+
+def compared(size: int, timed: Row) -> str:
+    """The time against the original's, and a second session of the original against the first, if there was one."""
+    again = f" ({timed['again_percent']:+.0f} %)" if "again_percent" in timed else ""
+    return f"{timed['percent']:+.0f} %{again} at {size}"
 
 
 def told(made: Row) -> str:
@@ -360,10 +366,12 @@ HEAD = """# Models compiled for all sizes
 Made by `python -m bench.any_size`; `make bench-any-size` does it all, exports by torch among it.
 Names say layers x heads x width of a head. Peaks are those of a run at the largest sizes, without weights: the
 original's, and what the file promises. Times are against the original, the least of runs in turn, in four sessions of
-each. Same bits: of 200 random sizes, small ones as often as large ones. Resident is what a process holds of its own
-after runs of the lengths 100 (or most), most, most/16, most/2, least: the original, the file, and the file after the
-largest length alone. Beside the time of compiling stand that of a process which loads the original and runs it once
-at the largest length, and the load: how many processes wanted the machine's two cores when compiling ended.
+each; in brackets the original in a session of its own once more, against itself. Rows without brackets are older:
+threads of either session spun in the other's way, so that they may be off by a fifth. Same bits: of 200 random sizes,
+small ones as often as large ones. Resident is what a process holds of its own after runs of the lengths 100 (or most),
+most, most/16, most/2, least: the original, the file, and the file after the largest length alone. Beside the time of
+compiling stand that of a process which loads the original and runs it once at the largest length, and the load: how
+many processes wanted the machine's two cores when compiling ended.
 
 | model | sizes | budget | peak at most | share | time, short | longer | same bits | resident | nodes | compiled in |
 |---|---|---|---|---|---|---|---|---|---|---|
