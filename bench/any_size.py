@@ -32,7 +32,7 @@ from tests.torch_like.encoders import save_encoder_of
 RESULTS = Path(__file__).with_name("results")
 GENERATED = Path(__file__).with_name("generated") / "any_size"
 BITS = 200
-SESSIONS, ROUNDS = 4, 3  # of each, and runs in turn at least
+SESSIONS, ROUNDS = 4, 6  # of each, and runs in turn at least
 SHORT_SECONDS = 1.5  # that short runs are repeated for in each session
 WORDS = 60
 PARTS = ("compile", "bits", "times")
@@ -307,13 +307,19 @@ def line(name: str, rows: dict[tuple[str, str], Row]) -> str:
     cells += [
         f"{format_bytes(made['original_bytes'])} to {format_bytes(made['promised_bytes'])}",
         f"{100 * made['promised_bytes'] / made['original_bytes']:.1f} %",
-        *(f"{timed[str(size)]['percent']:+.0f} % at {size}" if timed else "-" for size in case.short),
+        *(compared(size, timed[str(size)]) if timed else "-" for size in case.short),
         f"{same['same']} of {same['asked']}" if same else "-",
         " / ".join(format_bytes(max(0, each)) for each in made["resident_bytes"]),
         str(made["nodes"]),
         told(made),
     ]
     return f"| {' | '.join(cells)} |"
+
+
+def compared(size: int, timed: Row) -> str:
+    """The time against the original's, and a second session of the original against the first, if there was one."""
+    again = f" ({timed['again_percent']:+.0f} %)" if "again_percent" in timed else ""
+    return f"{timed['percent']:+.0f} %{again} at {size}"
 
 
 def told(made: Row) -> str:
@@ -344,10 +350,13 @@ HEAD = """# Models compiled for all sizes
 Made by `python -m bench.any_size`; `make bench-any-size` does it all, exports by torch among it.
 Names say layers x heads x width of a head. Peaks are those of a run at the largest sizes, without weights: the
 original's, and what the file promises. Times are against the original, the least of runs in turn, in four sessions of
-each. Same bits: of 200 random sizes, small ones as often as large ones. Resident is what a process holds of its own
-after runs of the lengths 100 (or most), most, most/16, most/2, least: the original, the file, and the file after the
-largest length alone. Beside the time of compiling stand that of a process which loads the original and runs it once
-at the largest length, and the load: how many processes wanted the machine's two cores when compiling ended.
+each; in brackets the original in a session of its own once more, against itself. Where that was more than a tenth off
+the measurement was thrown away. Rows without brackets are older: threads of either session spun in the other's way, so
+that they may be off by a fifth. Same bits: of 200 random sizes, small ones as often as large ones. Resident is what a
+process holds of its own after runs of the lengths 100 (or most), most, most/16, most/2, least: the original, the file,
+and the file after the largest length alone. Beside the time of compiling stand that of a process which loads the
+original and runs it once at the largest length, and the load: how many processes wanted the machine's two cores when
+compiling ended.
 
 | model | sizes | budget | peak at most | share | time, short | longer | same bits | resident | nodes | compiled in |
 |---|---|---|---|---|---|---|---|---|---|---|
