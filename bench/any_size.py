@@ -366,12 +366,13 @@ HEAD = """# Models compiled for all sizes
 Made by `python -m bench.any_size`; `make bench-any-size` does it all, exports by torch among it.
 Names say layers x heads x width of a head. Peaks are those of a run at the largest sizes, without weights: the
 original's, and what the file promises. Times are against the original, the least of runs in turn, in four sessions of
-each; in brackets the original in a session of its own once more, against itself. Rows without brackets are older:
-threads of either session spun in the other's way, so that they may be off by a fifth. Same bits: of 200 random sizes,
-small ones as often as large ones. Resident is what a process holds of its own after runs of the lengths 100 (or most),
-most, most/16, most/2, least: the original, the file, and the file after the largest length alone. Beside the time of
-compiling stand that of a process which loads the original and runs it once at the largest length, and the load: how
-many processes wanted the machine's two cores when compiling ended.
+each; in brackets the original in a session of its own once more, against itself. Where that was more than a tenth off
+the measurement was thrown away. Rows without brackets are older: threads of either session spun in the other's way, so
+that they may be off by a fifth. Same bits: of 200 random sizes, small ones as often as large ones. Resident is what a
+process holds of its own after runs of the lengths 100 (or most), most, most/16, most/2, least: the original, the file,
+and the file after the largest length alone. Beside the time of compiling stand that of a process which loads the
+original and runs it once at the largest length, and the load: how many processes wanted the machine's two cores when
+compiling ended.
 
 | model | sizes | budget | peak at most | share | time, short | longer | same bits | resident | nodes | compiled in |
 |---|---|---|---|---|---|---|---|---|---|---|
