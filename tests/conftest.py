@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -32,3 +33,11 @@ def shared() -> Path:
     if not SHARED.is_dir():
         pytest.skip("published instances and vectors are not beside this checkout")
     return SHARED
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """One profile cache for all runs of a file, which asks for it by a mark."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("REMAT_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
+        yield

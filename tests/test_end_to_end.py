@@ -13,12 +13,7 @@ from remat_cli.cli import main
 SAMPLES = Path(__file__).resolve().parents[1] / "sample_models"
 
 
-@pytest.fixture(autouse=True, scope="module")
-def cache(tmp_path_factory):
-    """One profile cache for all runs of this file."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("REMAT_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
-        yield
+pytestmark = pytest.mark.usefixtures("cache")
 
 
 def compile_model(capsys, model, budget, folder, *more):

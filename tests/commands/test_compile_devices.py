@@ -21,12 +21,7 @@ TWO_CPUS = ("--device", "cpu:1threads", "--device", "cpu:2threads")
 TWO_MEMORIES = ("--device", "cpu:2threads", "--device", str(NODE))
 
 
-@pytest.fixture(autouse=True, scope="module")
-def cache(tmp_path_factory):
-    """One profile cache for all runs of this file."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("REMAT_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
-        yield
+pytestmark = pytest.mark.usefixtures("cache")
 
 
 def compiled(capsys, folder, name, *more):

@@ -14,12 +14,7 @@ from tests.torch_like.families import KINDS
 SIZES = 8
 
 
-@pytest.fixture(autouse=True, scope="module")
-def cache(tmp_path_factory):
-    """A profile cache for all runs of this file."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("REMAT_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
-        yield
+pytestmark = pytest.mark.usefixtures("cache")
 
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=list(KINDS))

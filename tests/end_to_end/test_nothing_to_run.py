@@ -24,11 +24,7 @@ NODES = {
 }
 
 
-@pytest.fixture(autouse=True, scope="module")
-def cache(tmp_path_factory):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("REMAT_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
-        yield
+pytestmark = pytest.mark.usefixtures("cache")
 
 
 def model_file(folder: Path, name: str, has_input: bool = True) -> Path:

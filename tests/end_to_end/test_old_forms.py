@@ -19,11 +19,7 @@ FLOAT = TensorProto.FLOAT
 X = np.arange(6, dtype=np.float32).reshape(2, 3) - 2
 
 
-@pytest.fixture(autouse=True, scope="module")
-def cache(tmp_path_factory):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("REMAT_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
-        yield
+pytestmark = pytest.mark.usefixtures("cache")
 
 
 def sparse(is_flat: bool) -> onnx.SparseTensorProto:

@@ -22,12 +22,7 @@ SAMPLES = Path(__file__).resolve().parents[2] / "sample_models"
 MIB = 2**20
 
 
-@pytest.fixture(autouse=True, scope="module")
-def cache(tmp_path_factory):
-    """One profile cache for all runs of this file."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("REMAT_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
-        yield
+pytestmark = pytest.mark.usefixtures("cache")
 
 
 measured = pytest.mark.skipif(not can_measure_resident(), reason="the system does not tell resident memory")

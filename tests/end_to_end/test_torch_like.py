@@ -13,12 +13,7 @@ FEW, MANY = (9, 10, 17, 28, 38, 43), range(1000, 1500)
 LEAST_EXACT = 0.95  # of the plans, whose first prediction was exact
 
 
-@pytest.fixture(autouse=True, scope="module")
-def cache(tmp_path_factory):
-    """A profile cache for all runs of this file."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("REMAT_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
-        yield
+pytestmark = pytest.mark.usefixtures("cache")
 
 
 def test_promises_hold_on_a_few_random_models(tmp_path):

@@ -11,12 +11,7 @@ from onnx import TensorProto, helper
 
 import remat_cli
 
-
-@pytest.fixture(autouse=True, scope="module")
-def cache(tmp_path_factory):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("REMAT_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
-        yield
+pytestmark = pytest.mark.usefixtures("cache")
 
 
 Port = tuple[str, int, list[int]]

@@ -22,11 +22,7 @@ DIMS = ("--dim", "batch=1..3", "--dim", "seq=1..600")
 FIXED = ("--format", "json", "--quiet", "--force", "--no-capped-run", "--time-limit", "5s")
 
 
-@pytest.fixture(autouse=True, scope="module")
-def cache(tmp_path_factory):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("REMAT_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
-        yield
+pytestmark = pytest.mark.usefixtures("cache")
 
 
 @pytest.fixture(scope="module")

@@ -22,11 +22,7 @@ FIXED = ("--format", "json", "--quiet", "--force", "--no-capped-run", "--time-li
 DIMS = ("--dim", "height=8..64:8", "--dim", "width=16..40:4")
 
 
-@pytest.fixture(autouse=True, scope="module")
-def cache(tmp_path_factory):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("REMAT_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
-        yield
+pytestmark = pytest.mark.usefixtures("cache")
 
 
 @pytest.fixture(scope="module")

@@ -16,11 +16,7 @@ from remat_cli.cli import main
 FIXED = ("--format", "json", "--quiet", "--force", "--no-capped-run", "--time-limit", "5s", "--budget", "min")
 
 
-@pytest.fixture(autouse=True, scope="module")
-def cache(tmp_path_factory):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("REMAT_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
-        yield
+pytestmark = pytest.mark.usefixtures("cache")
 
 
 def node(op_type: str, read: list[str], made: str, **attributes: object) -> onnx.NodeProto:

@@ -27,13 +27,7 @@ from remat_cli.stages.splitter import Splitter
 from tests.splitting.random_models import Sketch
 from tests.splitting.sliced_op import block_size
 
-
-@pytest.fixture(autouse=True, scope="module")
-def cache(tmp_path_factory):
-    """One profile cache for all runs of this file."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("REMAT_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
-        yield
+pytestmark = pytest.mark.usefixtures("cache")
 
 
 @pytest.fixture(scope="module")

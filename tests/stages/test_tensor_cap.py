@@ -18,11 +18,7 @@ SAMPLES = Path(__file__).resolve().parents[2] / "sample_models"
 FIXED = ("--format", "json", "--quiet", "--force", "--no-capped-run", "--time-limit", "6s")
 
 
-@pytest.fixture(autouse=True, scope="module")
-def cache(tmp_path_factory):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("REMAT_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
-        yield
+pytestmark = pytest.mark.usefixtures("cache")
 
 
 def compiled(capsys, folder, model, *words):
