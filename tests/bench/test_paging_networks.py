@@ -43,6 +43,7 @@ def test_the_page_counts_what_rows_say():
             "peak_bytes": 2 * 10**9,
             "compute_ns": 100,
             "volume_ns": 200,
+            "bound_ns": 210,
             "time_ns": time_ns,
             "moved_bytes": 5 * 10**8,
             "seconds": 1.0,
@@ -50,12 +51,13 @@ def test_the_page_counts_what_rows_say():
             "best_from": "x",
         }
 
-    times = {"recompute": 110, "paging": 230, "pofo": None, "auto": 105}
+    times = {"recompute": 110, "rotor": 120, "paging": 230, "pofo": None, "auto": 105}
     rows = [row(method, time_ns, rate) for rate in (12, 24) for method, time_ns in times.items()]
     text = page(rows)
     assert "Of 1 cases" in text
     assert "| auto beside recompute only | -5.00 | -5.00 | 0 of 1 | 0 |" in text
     assert "| POFO beside recompute only | - | - | 0 of 0 | 1 |" in text
-    assert "| N | 2.00 | 2 | 1/2 for +10.0 % | - | - | 1/2 for +5.0 % |" in text
-    assert "| N | 1/2 | 24 | 10.00 | 130.00 | - | 5.00 | 1.150 | 0.50 |" in text
+    assert "| POFO beside recompute blocks only | - | - | 0 of 0 | 1 |" in text
+    assert "| N | 2.00 | 2 | 1/2 for +10.0 % | 1/2 for +20.0 % | - | - | 1/2 for +5.0 % |" in text
+    assert "| N | 1/2 | 24 | 10.00 | 20.00 | 130.00 | - | 5.00 | 1.150 | 1.095 | 0.50 |" in text
     assert overhead_percent(row("auto", None)) is None

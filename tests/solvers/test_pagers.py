@@ -17,7 +17,8 @@ from remat_cli.solvers import PAGERS, make_pager, make_solver, run_solver
 from remat_cli.solvers._paging import pager
 from remat_cli.solvers._paging.question import PagingFound, PagingQuestion
 from remat_cli.solvers._paging.spare import without_idle_moves
-from remat_cli.solvers.base import Limits
+from remat_cli.solvers._warmup import load_kernels
+from remat_cli.solvers.base import Compiled, Limits
 from tests.solvers.random_training import chain_training, random_training
 
 CHAINS_ONLY = {"pofo", "autocapper", "opportunist"}
@@ -36,7 +37,10 @@ def question(problem: Problem, percent: int, bytes_per_ns: float = 1.0, call_ns:
 
 
 def page(name: str, asked: PagingQuestion, seconds: float = 2.0) -> PagingFound:
-    return make_pager(name).page(asked, Limits(seconds=seconds))
+    pager = make_pager(name)
+    if isinstance(pager, Compiled):
+        load_kernels(pager.kernels(asked.problem), lambda: None)  # before the clock starts, as in a compile
+    return pager.page(asked, Limits(seconds=seconds))
 
 
 def check(asked: PagingQuestion, found: PagingFound) -> None:
