@@ -85,7 +85,7 @@ def _recompute_line(report: CompileReport) -> str:
 def _no_plan_lines(report: CompileReport, style: Style) -> list[str]:
     """Why there is no plan: the floor and who causes it, or the time limit."""
     solution = report.solution
-    lines = _impossible_lines(solution, style) if solution.status == "infeasible" else _not_found_lines(solution, style)
+    lines = _impossible_lines(solution, style) if solution.status == "infeasible" else _not_found_lines(report, style)
     lines += [*split_lines(report.regions), *obstacle_lines(report.split_obstacle, report.regions)]
     if report.blocking_op is not None:
         cause = f"op {report.blocking_op} needs these at once"
@@ -109,8 +109,9 @@ def _impossible_lines(solution: SolutionReport, style: Style) -> list[str]:
     return lines
 
 
-def _not_found_lines(solution: SolutionReport, style: Style) -> list[str]:
-    """What is proved, and what may help."""
+def _not_found_lines(report: CompileReport, style: Style) -> list[str]:
+    """What is proved, and what may help: more time does not where whole ops need more and splitting cannot help."""
+    solution = report.solution
     split_floor = solution.floor_with_splitting_bytes
     least = f"{describe_bytes(solution.floor_bytes)} for whole ops"
     if split_floor is not None:
@@ -118,7 +119,9 @@ def _not_found_lines(solution: SolutionReport, style: Style) -> list[str]:
     lines = [style.paint(f"no plan within budget was found in {solution.seconds:.1f} s", "bad")]
     nearest = nearest_bytes(solution)
     if nearest is None:
-        return [*lines, f"the proved least is {least}: try a longer --time-limit or a larger --budget"]
+        is_time_wasted = report.split_obstacle is not None and solution.floor_bytes > solution.budget_bytes
+        advice = "a larger --budget" if is_time_wasted else "a longer --time-limit or a larger --budget"
+        return [*lines, f"the proved least is {least}: try {advice}"]
     lines += [f"the smallest of the plans that {solution.solver} makes takes {describe_bytes(nearest)}"]
     return [*lines, f"the proved least is {least}: try another --solver or a larger --budget"]
 

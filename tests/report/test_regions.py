@@ -102,6 +102,14 @@ def test_the_obstacle_is_told_where_the_budget_is_out_of_reach():
     assert obstacle_lines(None, ()) == []
 
 
+@pytest.mark.parametrize(("floor_bytes", "may_help"), [(3 * MIB, False), (1 * MIB, True)])
+def test_more_time_is_advised_only_where_it_may_help(floor_bytes, may_help):
+    solution = msgspec.structs.replace(samples.no_solution("not_found"), floor_bytes=floor_bytes)
+    text = render_text(msgspec.structs.replace(samples.obstacle_report(), solution=solution), Style())
+    assert ("--time-limit" in text) is may_help
+    assert "a larger --budget" in text
+
+
 @pytest.mark.parametrize("status", ["infeasible", "not_found"])
 def test_both_floors_are_told_where_the_budget_is_out_of_reach(status):
     solution = msgspec.structs.replace(samples.no_solution(status), floor_with_splitting_bytes=12 * MIB)
