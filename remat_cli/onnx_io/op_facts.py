@@ -104,6 +104,8 @@ def facts_of(node: ir.Node) -> OpFacts:
         reason = f"{domain}.{node.op_type} is not known to be free of side effects"
         return replace(PLAIN, why_not_repeatable=reason)
     facts = facts or PLAIN
+    if domain == ONNX and node.op_type == "Scan" and is_by_rows(node):
+        return PLAIN
     if not facts.why_not_repeatable and has_body(node):
         return CONTROL_FLOW
     if not facts.why_not_repeatable and any(_is_not_tensor(value) for value in (*node.inputs, *node.outputs)):
@@ -135,6 +137,22 @@ def is_ours(node: ir.Node) -> bool:
 def has_body(node: ir.Node) -> bool:
     """Whether an op runs a graph of its own: If, Loop, Scan and the like."""
     return any(a.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS) for a in node.attributes.values())
+
+
+def is_by_rows(node: ir.Node) -> bool:
+    """Whether a Scan does the same with each row of what it reads, and only ops of which nothing but results remain."""
+    body = node.attributes.get("body")
+    if body is None or body.type != ir.AttributeType.GRAPH or node.inputs[:1] in ((), (None,)):
+        return False
+    attributes = {
+        name: attribute for name, attribute in node.attributes.items() if name not in ("body", "num_scan_inputs")
+    }
+    if any(any(attribute.as_ints()) for attribute in attributes.values()):
+        return False  # other axes, or backwards
+    graph = body.as_graph()
+    inner = list(ir.traversal.RecursiveGraphIterator(graph))
+    has_states = node.attributes["num_scan_inputs"].as_int() != len(node.inputs)
+    return not has_states and not any(has_body(each) or facts_of(each).why_not_repeatable for each in inner)
 
 
 def _is_not_tensor(value: ir.Value | None) -> bool:

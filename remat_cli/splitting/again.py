@@ -11,8 +11,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from remat_cli.splitting.bands import has_small_input, reads_rows
 from remat_cli.splitting.estimate import held_at_peaks
-from remat_cli.splitting.recast import Copied, Recast
+from remat_cli.splitting.recast import Copied, Recast, with_copies
 from remat_cli.splitting.steps import RunStep, Step, WholeStep, reads_of, results_of
 from remat_cli.splitting.timeline import owner_of
 
@@ -23,6 +24,28 @@ MOST_CHOICES = 2
 NEAR_SHARE = 0.95  # of the peak, from which on a step is another peak
 MOST_SITES = 24  # peaks that hold other tensors
 LEAST_NAMED = 0.05  # of what is held: so large is a tensor that tells peaks apart
+
+
+def small_sources_again(cast: Recast) -> Recast:
+    """The model with convolutions of small inputs made again for who reads rows, where others before need all of them.
+
+    Such are the statistics of a normalisation over whole lines: they read channels, and then nothing holds these.
+    """
+    view = cast.view
+    place = {op: at for at, op in enumerate(cast.order)}
+    copies = []
+    for op in cast.order:
+        if not has_small_input(view, op) or not view.graph.ops[op].repeatable:
+            continue
+        chain, (name, *_) = [op], view.makes[op]
+        while len(view.readers[name]) == 1 and view.graph.ops[view.readers[name][0]].op_type == "Reshape":
+            chain.append(view.readers[name][0])
+            name = view.makes[chain[-1]][0]
+        late = frozenset(reader for reader in view.readers[name] if reads_rows(view, reader, name))
+        early = [place[reader] for reader in view.readers[name] if reader not in late]
+        if late and early and min(early) < min(place[reader] for reader in late) and not view.tensors[name].kept:
+            copies.append(Copied(tuple(chain), late))
+    return with_copies(cast, copies)
 
 
 def copies_at_peak(cast: Recast, steps: Sequence[Step], lasting: frozenset[str]) -> tuple[tuple[Copied, ...], ...]:

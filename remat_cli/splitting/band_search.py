@@ -12,7 +12,7 @@ from functools import cached_property
 from itertools import product
 
 from remat_cli.core.profile import OpCost
-from remat_cli.splitting.again import copies_at_peak
+from remat_cli.splitting.again import copies_at_peak, small_sources_again
 from remat_cli.splitting.bands import LEANS, Banding, BandRules, BandSize, Lean, band_ops
 from remat_cli.splitting.demands import UncutOp, band_works
 from remat_cli.splitting.estimate import Estimate, estimate, piece_bytes
@@ -62,6 +62,16 @@ class BandCandidate:
         return tuple(in_order(self.cast.view, weave(self.cast, self.banding, works, self.may_fill)))
 
 
+@dataclass(frozen=True)
+class _Family:
+    """Bandings that differ in how large bands are; `is_again` tells that small sources are made again."""
+
+    least_bytes: int
+    lean: Lean
+    crossing: float
+    is_again: bool
+
+
 @dataclass
 class BandSearch:
     """Searches bandings of one model for many budgets; all that were judged are kept."""
@@ -73,14 +83,14 @@ class BandSearch:
     forbidden: frozenset[str] = frozenset()
     judged: dict[object, BandCandidate | None] = field(default_factory=dict)
     known: dict[object, BandCandidate | UncutOp | None] = field(default_factory=dict)
-    casts: dict[int, Recast] = field(default_factory=dict)
+    casts: dict[tuple[int, bool], Recast] = field(default_factory=dict)
     copied: dict[tuple[int, tuple[Copied, ...]], Recast] = field(default_factory=dict)
 
     def propose(self, free_bytes: int, ends: float) -> BandCandidate | None:
         """The least time added of what fits `free_bytes`, found until `ends` on the clock; None where nothing fits."""
-        for crossing, lean in product(CROSSINGS, LEANS):
+        for crossing, again, lean in product(CROSSINGS, self._agains, LEANS):
             for least in self._sizes:
-                self._fewest_tiles(least, lean, crossing, free_bytes, ends)
+                self._fewest_tiles(_Family(least, lean, crossing, again), free_bytes, ends)
         best = self._cheapest(free_bytes)
         if best is None or self._is_long(best):
             self._make_again(free_bytes, ends)
@@ -206,23 +216,32 @@ class BandSearch:
         sizes = sizes[step - 1 :: step]
         return (*sizes[::4], *sizes[2::4], *sizes[1::2])
 
-    def _fewest_tiles(self, least: int, lean: Lean, crossing: float, free_bytes: int, ends: float) -> None:
-        """Judge bandings from one size on, by bisection: more tiles need less memory, until there are too many."""
+    @cached_property
+    def _agains(self) -> tuple[bool, ...]:
+        """Whether small sources are made again: both where there are any."""
+        return (
+            (False, True)
+            if any(self._cast(least, True) is not self._cast(least) for least in self._sizes)
+            else (False,)
+        )
+
+    def _fewest_tiles(self, family: _Family, free_bytes: int, ends: float) -> None:
+        """Judge bandings of a family by bisection: more tiles need less memory, until there are too many."""
         low, high = 0, len(SHARES) - 1
         while low <= high and time.monotonic() < ends:
             middle = (low + high) // 2
-            found = self._member(least, lean, crossing, SHARES[middle])
+            found = self._member(family, SHARES[middle])
             if found is None or found.cost.peak_bytes <= free_bytes:
                 high = middle - 1
             else:
                 low = middle + 1
 
-    def _member(self, least: int, lean: Lean, crossing: float, share: int) -> BandCandidate | None:
-        key = (least, lean, crossing, share)
-        if key not in self.judged:
-            rules = BandRules(least, lean, self.limits.axis)
-            self.judged[key] = self.banded(rules, self._size(share, crossing))
-        return self.judged[key]
+    def _member(self, family: _Family, share: int) -> BandCandidate | None:
+        if (family, share) not in self.judged:
+            rules = BandRules(family.least_bytes, family.lean, self.limits.axis)
+            cast = self._cast(family.least_bytes, family.is_again)
+            self.judged[family, share] = self._banded(cast, rules, self._size(share, family.crossing))
+        return self.judged[family, share]
 
     @cached_property
     def _largest(self) -> int:
@@ -248,15 +267,18 @@ class BandSearch:
             uncut |= {found.op}
         return None
 
-    def _cast(self, least_bytes: int) -> Recast:
-        """The model in the ops that suit bands of tensors from some size on."""
-        if least_bytes not in self.casts:
-            plain = Recast(self.view, self.order, tuple(self.costs), {}, {})
-            apart = resizes_apart(norms_apart(plain, least_bytes, self.forbidden), least_bytes, self.forbidden)
-            found = layouts_apart(apart, least_bytes)
+    def _cast(self, least_bytes: int, is_again: bool = False) -> Recast:
+        """The model in the ops that suit bands of tensors from some size on; small sources made again where asked."""
+        if (least_bytes, is_again) not in self.casts:
+            found = small_sources_again(self._cast(least_bytes)) if is_again else self._recast(least_bytes)
             same = (cast for cast in self.casts.values() if cast.origin == found.origin)
-            self.casts[least_bytes] = next(same, found)
-        return self.casts[least_bytes]
+            self.casts[least_bytes, is_again] = next(same, found)
+        return self.casts[least_bytes, is_again]
+
+    def _recast(self, least_bytes: int) -> Recast:
+        plain = Recast(self.view, self.order, tuple(self.costs), {}, {})
+        apart = resizes_apart(norms_apart(plain, least_bytes, self.forbidden), least_bytes, self.forbidden)
+        return layouts_apart(apart, least_bytes)
 
     def judge(self, cast: Recast, rules: BandRules, size: BandSize, banding: Banding) -> BandCandidate | UncutOp | None:
         """A banding with all its steps and their cost; None where they are too many."""

@@ -12,12 +12,13 @@ from typing import Literal
 
 from remat_cli.core.splits import SplitAxis
 from remat_cli.splitting.op_view import Slab
-from remat_cli.splitting.rules_conv_channels import CHANNELS, CONVOLUTIONS
+from remat_cli.splitting.rules_conv_channels import CHANNELS, CONVOLUTIONS, SPATIAL
 from remat_cli.splitting.view import ModelView
 
 Lean = Literal["rows", "outer"]  # which axis is cut where several would do
 LEANS: tuple[Lean, ...] = ("rows", "outer")
 CROSSING_SHARE = 0.1  # what each reader that cuts a tensor otherwise costs beside the tensor's being whole
+SMALL_INPUT = 8  # times smaller than its result is what a convolution may read again for each band of channels
 SWEEPS = 3
 
 
@@ -134,7 +135,7 @@ class _Labels:
         shape = self.view.ops[op].output_shape
         allowed = self.rules.axis.axes(len(shape))
         found = []
-        is_by_rows = self.rules.lean == "rows" and self.view.graph.ops[op].op_type in CONVOLUTIONS
+        is_by_rows = self.rules.lean == "rows" and self._reads_much(op)
         for axis in _preferred(len(shape), self.rules.lean):
             if is_by_rows and axis == CHANNELS:
                 continue  # would read all of its input
@@ -145,6 +146,17 @@ class _Labels:
             self.reads[op, axis] = {name: need for name, need in read if name in self.view.tensors}
             found.append(axis)
         return tuple(found)
+
+    def _reads_much(self, op: int) -> bool:
+        """Whether an op is a convolution of which each channel reads too much, all of its input, to be made by itself.
+
+        It is not where the input is small, and nothing reads the result by rows.
+        """
+        if self.view.graph.ops[op].op_type not in CONVOLUTIONS:
+            return False
+        return not has_small_input(self.view, op) or any(
+            reads_rows(self.view, reader, name) for name in self.view.makes[op] for reader in self.view.readers[name]
+        )
 
     def _cost_behind(self, op: int, axis: int) -> float:
         return sum(self._tensor_cost(name, op, axis) for name in self.view.makes[op] if name)
@@ -165,6 +177,32 @@ class _Labels:
             label = axis if reader == op else self.axis.get(reader)
             others += label is None or self.reads[reader, label].get(name) != made
         return tensor.size_bytes * (bool(others) + CROSSING_SHARE * others)
+
+
+def has_small_input(view: ModelView, op: int) -> bool:
+    """Whether an op is a convolution that may read its input again for each band of channels, or run again whole."""
+    if view.graph.ops[op].op_type not in CONVOLUTIONS:
+        return False
+    read, made = (view.tensors.get(names[op][0]) for names in (view.reads, view.makes))
+    return read is not None and made is not None and read.size_bytes <= made.size_bytes / SMALL_INPUT
+
+
+def reads_rows(view: ModelView, reader: int, name: str) -> bool:
+    """Whether an op can read slabs of a tensor along a spatial axis; a change of shape if what reads its result can."""
+    return any(_reads_along(view, reader, name, axis) for axis in range(SPATIAL, len(view.tensors[name].shape)))
+
+
+def _reads_along(view: ModelView, reader: int, name: str, axis: int) -> bool:
+    place, (made, *_) = view.reads[reader].index(name), view.makes[reader]
+    for other in range(len(view.ops[reader].output_shape)):
+        needs = axes_read(view, reader, other)
+        if needs is None or needs[place] != axis:
+            continue
+        if view.graph.ops[reader].op_type != "Reshape":
+            return True
+        if any(_reads_along(view, each, made, other) for each in view.readers[made]):
+            return True
+    return False
 
 
 def _preferred(rank: int, lean: Lean) -> tuple[int, ...]:

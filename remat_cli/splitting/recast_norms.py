@@ -1,10 +1,11 @@
 """Normalisations over whole images, taken apart into statistics, cut by channels, and the rest, cut by rows.
 
-The fused kernel works in the same order, so the bits are the same (measured with ONNX Runtime 1.31.1: groups of any
-size that is a multiple of 16 elements, 1, 2 and 4 threads).
+The fused kernel works in the same order, so the bits are the same (measured with ONNX Runtime 1.31.1, 1, 2 and 4
+threads). Groups of a multiple of 16 elements are added up all at once; others begin unlike in memory, where a reduction
+of many lines takes another way, so that a Scan takes one after another, as the fused kernel does.
 """
 
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass
 from math import prod
 
@@ -19,11 +20,15 @@ from remat_cli.splitting.op_view import Shape
 from remat_cli.splitting.recast import Recast, Rewrite
 from remat_cli.splitting.view import ModelView
 
-ALIGNED = 16  # elements: groups of a multiple of it all begin alike in memory, as sums need it
+ALIGNED = 16  # elements: groups of a multiple of it all begin alike in memory, as sums of many at once need it
+SCAN_SINCE = 9  # opset: before, Scan had batches
+LINE_NS = 5_000  # what a Scan takes for a line besides adding it up
+LINES_HELD = 2  # at a time: one less its mean, and squares of that
 AXES_INPUT_SINCE = 18  # before this opset ReduceMean had its axes as an attribute
 FLOAT = "float"
 PASSES = 4  # times that the fused kernel goes over its input
 Drafts = Generator[Draft, None, str]  # ends with the name of the value that they make
+Statistics = Generator[Draft, None, tuple[str, str]]  # ends with the names of means and variances
 
 
 def norms_apart(cast: Recast, least_bytes: int, forbidden: frozenset[str]) -> Recast:
@@ -76,7 +81,9 @@ def _norm(view: ModelView, op: int, least_bytes: int) -> Norm | None:
     tensor = view.tensors.get(grouped)
     if scale is None or shift is None or tensor is None or tensor.producer is None or tensor.dtype != FLOAT:
         return None
-    if tensor.size_bytes < least_bytes or prod(tensor.shape[2:]) % ALIGNED:
+    if tensor.size_bytes < least_bytes or len(tensor.shape) < 3:
+        return None
+    if prod(tensor.shape[2:]) % ALIGNED and view.model.graph.opset_imports.get("", 1) < SCAN_SINCE:
         return None
     attribute = node.attributes.get("epsilon")
     epsilon = 1e-5 if attribute is None else attribute.as_float()
@@ -108,10 +115,7 @@ def _apart(rewrite: Rewrite, norm: Norm) -> Drafts:
     wide, narrow = grouped, (*grouped[:2], *[1] * (len(grouped) - 2))
     per_group = (1, grouped[1], *[1] * (len(grouped) - 2))
     steps = _Steps(rewrite, norm, rewrite.cast.costs[norm.op].time_ns // PASSES)
-    mean = yield from steps.mean(norm.grouped, "mean", narrow)
-    apart = yield from steps.two("Sub", norm.grouped, mean, "centred", wide)
-    squares = yield from steps.two("Mul", apart, apart, "squares", wide)
-    variance = yield from steps.mean(squares, "variance", narrow)
+    mean, variance = yield from steps.statistics(wide, narrow)
     epsilon = rewrite.constant(np.array(norm.epsilon, np.float32), f"{norm.grouped}/epsilon")
     safe = yield from steps.two("Add", variance, epsilon, "safe", narrow)
     deviation = yield from steps.one("Sqrt", safe, "deviation", narrow)
@@ -148,7 +152,37 @@ class _Steps:
     norm: Norm
     pass_ns: int
 
-    def mean(self, value: str, what: str, shape: Shape) -> Drafts:
+    def statistics(self, wide: Shape, narrow: Shape) -> Statistics:
+        """Mean and variance of each group."""
+        if prod(wide[2:]) % ALIGNED:
+            return (yield from self._statistics_by_line(wide, narrow))
+        mean = yield from self._mean(self.norm.grouped, "mean", narrow)
+        apart = yield from self.two("Sub", self.norm.grouped, mean, "centred", wide)
+        squares = yield from self.two("Mul", apart, apart, "squares", wide)
+        return mean, (yield from self._mean(squares, "variance", narrow))
+
+    def _statistics_by_line(self, wide: Shape, narrow: Shape) -> Statistics:
+        """Mean and variance of one group after another."""
+        rewrite, grouped = self.rewrite, self.norm.grouped
+        lines, line = prod(wide[:2]), prod(wide[2:])
+        flat = yield from self._reshaped(grouped, "by_line", (lines, line))
+        made = tuple(rewrite.name(f"{grouped}/{what}") for what in ("means", "variances"))
+        for name in made:
+            rewrite.types[name] = TensorType(FLOAT, (lines, 1))
+        name = rewrite.name(f"{rewrite.view.graph.ops[self.norm.op].name}/by_line")
+        held = LINES_HELD * line * np.dtype(np.float32).itemsize
+        rewrite.count(name, self.norm.op, PASSES * self.pass_ns + lines * LINE_NS, held)
+        body = _line_body(line, rewrite.view.model.graph.opset_imports)
+        attributes = (ir.AttrInt64("num_scan_inputs", 1), ir.AttrGraph("body", body))
+        yield Draft(name, "Scan", (flat,), made, changed=attributes)
+        mean = yield from self._reshaped(made[0], "mean", narrow)
+        return mean, (yield from self._reshaped(made[1], "variance", narrow))
+
+    def _reshaped(self, value: str, what: str, shape: Shape) -> Drafts:
+        target = self.rewrite.constant(np.array(shape, np.int64), f"{self.norm.grouped}/{what}/shape")
+        return (yield from self._made("Reshape", (value, target), what, shape, 0))
+
+    def _mean(self, value: str, what: str, shape: Shape) -> Drafts:
         """The mean of each group."""
         axes = np.arange(2, len(shape), dtype=np.int64)
         if self.rewrite.view.model.graph.opset_imports.get("", 1) >= AXES_INPUT_SINCE:
@@ -183,3 +217,32 @@ class _Steps:
         rewrite.count(name, norm.op, self.pass_ns * passes if size == whole else 0)
         yield Draft(name, op_type, reads, (result,), changed=changed)
         return result
+
+
+def _line_body(line: int, versions: Mapping[str, int]) -> ir.Graph:
+    """Mean and variance of one line, in ops that work in the order of the fused kernel."""
+    kind = ir.TensorType(ir.DataType.FLOAT)
+    read = ir.Value(name="line", type=kind, shape=ir.Shape([line]))
+    axes = ir.tensor(np.array([0], np.int64), name="along")
+    along = ir.Value(name="along", type=ir.TensorType(ir.DataType.INT64), shape=ir.Shape([1]), const_value=axes)
+    is_input = versions.get("", 1) >= AXES_INPUT_SINCE
+
+    def node(op_type: str, reads: list[ir.Value], makes: str) -> ir.Node:
+        is_mean = op_type == "ReduceMean"
+        given = [ir.AttrInt64s("axes", [0])] if is_mean and not is_input else []
+        made = ir.Value(name=makes, type=kind, shape=ir.Shape([1 if is_mean else line]))
+        return ir.Node(
+            "", op_type, [*reads, along] if is_mean and is_input else reads, given, outputs=[made], name=makes
+        )
+
+    mean = node("ReduceMean", [read], "mean")
+    apart = node("Sub", [read, mean.outputs[0]], "centred")
+    squares = node("Mul", [apart.outputs[0]] * 2, "squares")
+    variance = node("ReduceMean", [squares.outputs[0]], "variance")
+    return ir.Graph(
+        [read],
+        [mean.outputs[0], variance.outputs[0]],
+        nodes=[mean, apart, squares, variance],
+        initializers=[along] if is_input else [],
+        name="by_line",
+    )

@@ -100,6 +100,7 @@ _ROWS: Mapping[Rule, Mapping[str, str]] = {
         ONNX: "ReduceMax ReduceMin ReduceProd ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceSumSquare"
     },
     lines.summation: {ONNX: "ReduceSum ReduceMean"},
+    lines.by_rows: {ONNX: "Scan"},
     lines.best_place: {ONNX: "ArgMax ArgMin"},
     attention.attention: {ONNX: "Attention"},
     attention.multi_head: {CONTRIB: "MultiHeadAttention"},

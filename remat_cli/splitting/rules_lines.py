@@ -10,6 +10,7 @@ from itertools import groupby
 
 import onnx_ir as ir
 
+from remat_cli.onnx_io.op_facts import is_by_rows
 from remat_cli.splitting.op_view import OpView, Shape, Slab, Sliced, broadcast_need, of_first
 from remat_cli.splitting.rules_matrix import element_type
 
@@ -105,6 +106,16 @@ def summation(op: OpView, slab: Slab) -> Sliced | None:
         return None
     is_exact = not _is_double(op) and _goes_same_way(op.input_shape(0), need, axes)
     return sliced if is_exact or op.may_reassociate else None
+
+
+def by_rows(op: OpView, slab: Slab) -> Sliced | None:
+    """Scan without states: the same rows of all that it reads; they begin alike in memory, as views of it."""
+    if slab.axis != 0 or not is_by_rows(op.node):
+        return None
+    inner = [math.prod(shape[1:]) for shape in op.inputs if shape is not None]
+    together = 1 if op.may_reassociate else math.lcm(*(ALIGNED // math.gcd(ALIGNED, line) for line in inner))
+    makes = slab._replace(start=slab.start // together * together)
+    return Sliced(tuple(makes for _ in op.inputs), makes)
 
 
 def best_place(op: OpView, slab: Slab) -> Sliced | None:

@@ -258,6 +258,35 @@ def test_ops_that_must_not_repeat_say_why(op_type: str, domain: str, attributes:
     assert reason in facts_of(node).why_not_repeatable
 
 
+def scan(op_type: str, *, states: int = 0, **attributes: list[int]) -> ir.Node:
+    """A Scan over rows of one input whose body is one op, besides states that stay as they are."""
+    kept = [ir.val(f"state{number}") for number in range(states)]
+    row = ir.val("row")
+    node = ir.node(op_type, [row])
+    body = ir.Graph([*kept, row], [*kept, *node.outputs], nodes=[node])
+    reads = [*(ir.val(f"first{number}") for number in range(states)), ir.val("x")]
+    return ir.node("Scan", reads, {"body": body, "num_scan_inputs": 1, **attributes})
+
+
+def test_a_scan_of_rows_by_themselves_may_repeat() -> None:
+    assert facts_of(scan("Relu")) == PLAIN
+    assert facts_of(scan("Relu", scan_input_axes=[0], scan_output_directions=[0])) == PLAIN
+
+
+@pytest.mark.parametrize(
+    "node",
+    [
+        scan("Relu", states=1),
+        scan("RandomNormalLike"),
+        scan("Relu", scan_input_axes=[1]),
+        scan("Relu", scan_input_directions=[1]),
+    ],
+    ids=["states", "random", "axis", "backwards"],
+)
+def test_other_scans_may_not(node: ir.Node) -> None:
+    assert "control flow" in facts_of(node).why_not_repeatable
+
+
 def test_batch_norm_in_inference_form_may_repeat() -> None:
     inputs = [ir.val(name) for name in "xsbmv"]
     assert facts_of(ir.node("BatchNormalization", inputs)) == PLAIN

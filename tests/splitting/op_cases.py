@@ -53,7 +53,15 @@ def recurrent(gates: int) -> tuple[Array, ...]:
     return real(5, 4, 8), real(1, gates * 16, 8), real(1, gates * 16, 16)
 
 
+def means_of_rows(line: int) -> onnx.GraphProto:
+    """A body that gives the mean of a row."""
+    ends = [onnx.helper.make_tensor_value_info(*end) for end in (("row", 1, [line]), ("mean", 1, [1]))]
+    node = onnx.helper.make_node("ReduceMean", ["row", "along"], ["mean"])
+    return onnx.helper.make_graph([node], "row", ends[:1], ends[1:], [onnx.numpy_helper.from_array(ints(0), "along")])
+
+
 CASES = (
+    OneOp("Scan", (real(64, 37),), {"body": means_of_rows(37), "num_scan_inputs": 1}),
     *(OneOp(op, (real(*SIZES), SCALE)) for op in ("Min", "Max")),
     OneOp("Where", (real(5, 9, 4) > 0.5, real(5, 9, 4), real(5, 9, 4))),
     OneOp("Pow", (real(5, 9, 4), SCALE)),

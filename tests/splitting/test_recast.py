@@ -67,9 +67,14 @@ def test_a_norm_taken_apart_has_the_same_bits(groups, items, scale):
 
 
 @pytest.mark.parametrize("size", [5, 7, 9, 18])
-def test_a_norm_over_lines_that_begin_unlike_in_memory_stays_whole(size):
-    case = normalised(32, size=size)
-    assert ("InstanceNormalization" in kinds_of(norms_apart(as_it_is(case), 1, NOTHING))) == bool(size * size % 16)
+@pytest.mark.parametrize("groups", [8, 32])
+def test_a_norm_over_lines_that_begin_unlike_in_memory_is_added_up_line_by_line(size, groups):
+    case = normalised(groups, size=size, items=2)
+    apart = norms_apart(as_it_is(case), 1, NOTHING)
+    line = size * size * 32 // groups
+    assert "InstanceNormalization" not in kinds_of(apart)
+    assert ("Scan" in kinds_of(apart)) == bool(line % 16)
+    check_same(case, apart.view.model, (groups, size))
 
 
 def kinds_of(cast: Recast) -> list[str]:
@@ -99,6 +104,31 @@ def test_a_model_with_norms_goes_in_bands(groups, percent):
     found = search(case, may_fill=case.may_fill).propose(peak * percent // 100, time.monotonic() + 60)
     assert found is not None
     assert found.cost.peak_bytes <= peak * percent // 100
+    check(case, found)
+
+
+def sound(channels: int = 64, length: int = 59_999) -> Case:
+    """The first layers of a model of speech: a convolution of a wave, each channel normalised over time, another."""
+    sketch = Sketch(np.random.default_rng(channels))
+    long, short = (length - 10) // 5 + 1, ((length - 10) // 5 - 2) // 2 + 1
+    value, weight = sketch.input("x", [1, 1, length]), sketch.weight(channels, 1, 10, scale=0.3)
+    value = sketch.add("Conv", [value, weight], [1, channels, long], kernel_shape=[10], strides=[5])
+    factor, shift = (sketch.weight(channels) for _ in range(2))
+    value = sketch.add("InstanceNormalization", [value, factor, shift], [1, channels, long])
+    value = sketch.add("Relu", [value], [1, channels, long])
+    weight = sketch.weight(channels, channels, 3, scale=0.1)
+    value = sketch.add("Conv", [value, weight], [1, channels, short], kernel_shape=[3], strides=[2])
+    return make_case(sketch.sample([sketch.add("GlobalAveragePool", [value], [1, channels, 1])]))
+
+
+def test_what_is_normalised_over_odd_times_is_made_twice_by_channels_and_by_times():
+    case = sound()
+    peak = max(case.timeline.memory_bytes)
+    found = search(case, may_fill=case.may_fill).propose(peak // 2, time.monotonic() + 60)
+    assert found is not None
+    kinds = [op.op_type for op in found.cast.view.graph.ops]
+    assert kinds.count("Conv") == 3
+    assert "Scan" in kinds
     check(case, found)
 
 
