@@ -103,13 +103,47 @@ class _Labels:
             for op in ops if sweep % 2 == 0 else reversed(ops):
                 now = self.axis[op]
                 self.axis[op] = min(self.choices[op], key=lambda axis: (self._cost(op, axis), axis != now))
+        self._add_small()
         return self.axis
+
+    def _add_small(self) -> None:
+        """Cut small ops between large ones too where bands can go through: whole, they would hold up all of them."""
+        choices = {op: self._choices(op) for op in self._between}
+        for op in (op for op in self.order if choices.get(op)):
+            self.axis[op] = min(choices[op], key=lambda axis: (self._cost(op, axis), choices[op].index(axis)))
+        while stuck := [op for op in choices if op in self.axis and not self._passes_on(op)]:
+            for op in stuck:
+                del self.axis[op]
+
+    def _passes_on(self, op: int) -> bool:
+        """Whether an op takes bands as they are made, and its readers take bands as it makes them."""
+        axis, makers = self.axis, ((name, self.view.tensors[name].producer) for name in self.reads[op, self.axis[op]])
+        taken = (self.reads[op, axis[op]][name] == axis[maker] for name, maker in makers if maker in axis)
+        read = ((name, reader) for name in self.view.makes[op] if name for reader in self.view.readers[name])
+        given = (reader in axis and self.reads[reader, axis[reader]].get(name) == axis[op] for name, reader in read)
+        return all(taken) and all(given)
 
     @cached_property
     def choices(self) -> dict[int, tuple[int, ...]]:
         """By op that reads or makes something large, the axes it can be cut along, the preferred first."""
         found = {op: self._choices(op) for op in self.order if self._is_large(op)}
         return {op: axes for op, axes in found.items() if axes}
+
+    @cached_property
+    def _between(self) -> tuple[int, ...]:
+        """Small ops on a way from a large one that is cut to another, such as those on a number for each row."""
+        view, cut = self.view, self.choices
+        behind: set[int] = set()
+        for op in self.order:
+            makers = (view.tensors[name].producer for name in view.reads[op] if name in view.tensors)
+            if op not in cut and any(maker in cut or maker in behind for maker in makers):
+                behind.add(op)
+        before: set[int] = set()
+        for op in reversed(self.order):
+            readers = (reader for name in view.makes[op] if name for reader in view.readers[name])
+            if op in behind and any(reader in cut or reader in before for reader in readers):
+                before.add(op)
+        return tuple(op for op in self.order if op in before and not self._is_large(op))
 
     @cached_property
     def reads(self) -> dict[tuple[int, int], Mapping[str, int | None]]:

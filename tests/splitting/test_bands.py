@@ -143,3 +143,20 @@ def test_what_is_forbidden_stays_whole():
     looking.restrict(SplitLimits(axis=SplitAxis()), frozenset({case.view.graph.ops[op].name}))
     other = looking.propose(max(case.timeline.memory_bytes) * 90 // 100, time.monotonic() + 60)
     assert other is None or op not in other.banding.crew
+
+
+def test_a_number_for_each_row_does_not_hold_up_all_bands():
+    sketch = Sketch(np.random.default_rng(0))
+    rows, wide = 512, 256
+    value = sketch.add("MatMul", [sketch.input("x", [rows, 16]), sketch.weight(16, wide)], [rows, wide])
+    length = sketch.add("ReduceL2", [value], [rows, 1], axes=[1])
+    length = sketch.add("Clip", [length, sketch.constant(np.array(1e-6, np.float32))], [rows, 1])
+    value = sketch.add("Div", [value, length], [rows, wide])
+    value = sketch.add("MatMul", [value, sketch.weight(wide, 16)], [rows, 16])
+    case = make_case(sketch.sample([value]))
+    found = search(case).banded(
+        BandRules(rows * wide * 4, "outer", SplitAxis()), BandSize(rows * wide // 2, rows * wide)
+    )
+    assert found is not None
+    assert found.cost.peak_bytes < max(case.timeline.memory_bytes) / 2
+    check(case, found)
