@@ -27,6 +27,11 @@ def pytest_configure(config: pytest.Config) -> None:
     presence.device = config.getoption("--device")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The commands of the README are one long test: first, so that nothing waits for it at the end."""
+    items.sort(key=lambda item: item.path.name != "test_readme.py")
+
+
 @pytest.fixture(scope="session")
 def shared() -> Path:
     """Folder of published benchmark graphs and vectors beside the checkout; tests that need it skip without it."""

@@ -44,7 +44,9 @@ def check_promises(report, folder):
     assert int(told["remat.budget_bytes"]) == solution["budget_bytes"]
 
 
-@pytest.mark.parametrize(("name", "budget"), [("unet", "80%"), ("densenet", "90%"), ("inception", "85%")])
+@pytest.mark.parametrize(
+    ("name", "budget"), [("unet", "80%"), pytest.param("densenet", "90%", marks=pytest.mark.slow), ("inception", "85%")]
+)
 def test_a_sample_fits_the_budget_and_every_promise_is_measured(capsys, tmp_path, name, budget):
     code, report, _ = compile_model(capsys, SAMPLES / f"{name}.onnx", budget, tmp_path)
     assert code == 0
@@ -99,6 +101,7 @@ def test_verification_catches_a_model_that_was_changed(capsys, tmp_path):
     assert "compile again" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_keep_order_and_named_solvers(capsys, tmp_path):
     for solver in ("local-search", "moccasin"):
         code, report, _ = compile_model(

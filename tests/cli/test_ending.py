@@ -49,7 +49,7 @@ def started(place, *arguments, **streams):
     return subprocess.Popen(command, cwd=place, env=environment(place), text=True, **streams)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("stage", ["reading", "optimising", "profiling", "solving", "verifying"])
 def test_no_folder_is_left_when_it_is_told_to_end(place, stage, number):
     with started(place, "compile", "net.onnx", "--budget", "100%") as process:
@@ -199,7 +199,10 @@ def test_handlers_and_the_folder_are_put_back():
     assert after == (signal.SIG_IGN, signal.SIG_IGN)
 
 
-@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", ">&- 2>&-", "<&- >&- 2>&-"])
+@pytest.mark.parametrize(
+    "closed",
+    [*(pytest.param(each, marks=pytest.mark.slow) for each in ("<&-", ">&-", "2>&-")), ">&- 2>&-", "<&- >&- 2>&-"],
+)
 def test_closed_streams(place, closed):
     command = f"exec {sys.executable} -m remat_cli inspect net.onnx {closed}"
     done = subprocess.run(

@@ -113,7 +113,7 @@ def test_the_warm_up_problem_needs_a_recompute():
 
 @pytest.mark.parametrize("path", sorted((ROOT / "configs" / "bench").glob("*.yaml")), ids=lambda path: path.stem)
 def test_bench_files_of_the_project_are_right(path, shared):
-    if path.stem == "scale" and not (ROOT / "bench" / "generated").is_dir():
+    if path.stem == "scale" and not any((ROOT / "bench" / "generated").glob("layered_*")):
         pytest.skip("the large graphs are not generated")
     bench = load_bench(path, Overrides())
     assert bench.targets

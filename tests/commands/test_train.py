@@ -128,6 +128,7 @@ def test_settings_may_come_from_a_file(net, capsys):
     assert "los" in err
 
 
+@pytest.mark.slow
 def test_the_largest_batch_is_found_and_planned(net, capsys):
     found = report(capsys, "max-batch", net, *ENTROPY, "--budget", "2MiB", "--time-limit", "1s")
     assert found["max_batch"] >= found["keep_all_batch"] >= 1
@@ -148,7 +149,9 @@ def test_max_batch_wants_bytes_and_no_batch(net, capsys):
     assert (code, "max-batch looks for the batch itself" in err) == (2, True)
 
 
-@pytest.mark.parametrize("flags", [("--optimizer", "adam"), ("--budget", "90%", "--time-limit", "5s")])
+@pytest.mark.parametrize(
+    "flags", [("--optimizer", "adam"), pytest.param(("--budget", "90%", "--time-limit", "5s"), marks=pytest.mark.slow)]
+)
 def test_the_printed_loop_trains_as_it_stands(net, capsys, flags):
     found = report(capsys, "train", net, *ENTROPY, "--batch", 32, *flags)
     assert "'x' float32 [32, 1, 8, 8], 'target' int64 [32]" in found["snippet"]

@@ -12,12 +12,13 @@ import remat_cli as remat
 from tests.torch_like.families import KINDS
 
 SIZES = 8
+LONG = {"rotary and local attention": pytest.mark.slow}
 
 
 pytestmark = pytest.mark.usefixtures("cache")
 
 
-@pytest.mark.parametrize("kind", KINDS.values(), ids=list(KINDS))
+@pytest.mark.parametrize("kind", [pytest.param(KINDS[name], id=name, marks=LONG.get(name, ())) for name in KINDS])
 def test_one_file_for_all_sizes(tmp_path, kind):
     path, ours = kind.save(tmp_path / "model.onnx"), tmp_path / "any.onnx"
     found = remat.compile(

@@ -336,6 +336,7 @@ def test_a_budget_that_holds_everything_pages_nothing(step):
     assert read_plan(Path(report.plan)).paging is None
 
 
+@pytest.mark.slow
 def test_bytes_bound_the_process_also_of_a_plan_that_pages_nothing(step):
     """All tensors at once would fit, but not with what a process holds beside: some must be made again, or page."""
     live = paged(step, "live", solver="auto", budget="100%", time_limit="1s").solution.peak_bytes
@@ -346,6 +347,7 @@ def test_bytes_bound_the_process_also_of_a_plan_that_pages_nothing(step):
         assert report.solution.budget_bytes == live
 
 
+@pytest.mark.slow
 def test_bytes_are_the_process_s(step):
     """What a process holds beside tensors is measured and planned for: a budget in bytes bounds all of it."""
     report = paged(step, "bytes", solver="greedy-paging", budget="26MiB", verify="fast")
@@ -356,6 +358,7 @@ def test_bytes_are_the_process_s(step):
     assert any("beside tensors" in note for note in report.verification.notes)
 
 
+@pytest.mark.slow
 def test_a_budget_that_open_sessions_take_is_not_found(step):
     """The tensors would fit, the process that runs them does not: no plan, and nothing is called impossible."""
     report = paged(step, "tight", solver="greedy-paging", budget="14MiB", verify="fast")

@@ -73,6 +73,7 @@ def test_bytes_bound_the_process(capsys, tmp_path):
         assert np.array_equal(one, other)
 
 
+@pytest.mark.slow
 @measured
 def test_parameters_that_a_step_hands_back_leave_later_runs_no_gaps(tmp_path):
     step, output = tmp_path / "unet.train.onnx", tmp_path / "out.onnx"
@@ -88,6 +89,7 @@ def test_parameters_that_a_step_hands_back_leave_later_runs_no_gaps(tmp_path):
     assert report.solution.peak_bytes <= 75 * MIB
 
 
+@pytest.mark.slow
 @measured
 def test_a_hard_limit_lets_only_the_new_model_live(capsys, tmp_path):
     code, report, _ = compiled(capsys, tmp_path, "unet", "22MiB", "--time-limit", "20s")
@@ -127,6 +129,7 @@ def test_plain_leaves_the_form_out(capsys, tmp_path):
     assert is_steady(output)
 
 
+@pytest.mark.slow
 def test_weights_lie_beside_the_model_where_that_is_wanted(capsys, tmp_path):
     code, report, output = compiled(capsys, tmp_path, "unet", "70%", "--external-data", "--verify", "fast")
     data = output.with_name("out.onnx.data")
@@ -188,6 +191,7 @@ def test_packed_weights_are_mapped_and_a_budget_does_not_count_them(capsys, tmp_
     assert main(["verify", str(tmp_path / "out.plan.json"), "-q"]) == 0
 
 
+@pytest.mark.slow
 def test_a_compiled_model_with_packed_weights_can_be_compiled_again(capsys, tmp_path, monkeypatch):
     monkeypatch.setattr("remat_cli.stages.resident.LEAST_COPIES_BYTES", 2**16)
     _, _, output = compiled(capsys, tmp_path, "transformer", "100%", "--external-data")
@@ -198,6 +202,7 @@ def test_a_compiled_model_with_packed_weights_can_be_compiled_again(capsys, tmp_
     assert all(map(np.array_equal, outputs(output, given), outputs(again, given)))
 
 
+@pytest.mark.slow
 @measured
 def test_mapped_weights_do_not_count_against_a_budget_on_the_process(capsys, tmp_path):
     """The transformer has 0.6 MiB of weights, so that a budget that leaves out so much is met only without them."""

@@ -9,7 +9,7 @@ import pytest
 from tests.torch_like.outcome import ERROR, EXACT, FAILED, LEARNT, Outcome, outcome_of
 from tests.torch_like.survey import summary
 
-FEW, MANY = (9, 10, 17, 28, 38, 43), range(1000, 1500)
+FEW, SOME, MANY = (9, 28), (10, 17, 38, 43), range(1000, 1500)
 LEAST_EXACT = 0.95  # of the plans, whose first prediction was exact
 
 
@@ -18,6 +18,11 @@ pytestmark = pytest.mark.usefixtures("cache")
 
 def test_promises_hold_on_a_few_random_models(tmp_path):
     check([outcome_of(seed, "min", tmp_path, capped_run=False, time_limit="1s") for seed in FEW])
+
+
+@pytest.mark.slow
+def test_promises_hold_on_some_more_that_once_failed(tmp_path):
+    check([outcome_of(seed, "min", tmp_path, capped_run=False, time_limit="1s") for seed in SOME])
 
 
 @pytest.mark.slow

@@ -41,6 +41,7 @@ def check(kind: str, cases: list[Case], materials: Path) -> None:
     assert not broken, "\n".join(broken)
 
 
+@pytest.mark.slow
 def test_a_few_node_models(materials):
     check("node", [case for case in KINDS["node"].cases() if case.name in FEW_NODES], materials)
 

@@ -14,7 +14,7 @@ skip_without(presence.device)
 pytestmark = pytest.mark.gpu
 
 GPU = named_spec(presence.device)
-FEW, MANY = 4, 200
+FEW, MANY = 2, 200
 
 
 def check(seed, folder):

@@ -15,6 +15,7 @@ from remat_cli.cli import main
 from remat_cli.onnx_io.seeds import give_seeds, seeded_copy, without_seeds
 
 ROWS, WIDTH, HIDDEN = 1024, 64, 256
+FEW = {("Dropout", f"n={ROWS}"), ("Bernoulli", f"n=1..{ROWS}")}
 DRAWS = {
     "RandomNormalLike": [
         helper.make_node("RandomNormalLike", ["h"], ["n"]),
@@ -69,8 +70,14 @@ def test_a_seed_of_the_users_stays(tmp_path):
     assert without_seeds(model) is model
 
 
-@pytest.mark.parametrize("op_type", DRAWS)
-@pytest.mark.parametrize("dim", [f"n={ROWS}", f"n=1..{ROWS}"])
+@pytest.mark.parametrize(
+    ("op_type", "dim"),
+    [
+        pytest.param(op_type, dim, marks=() if (op_type, dim) in FEW else pytest.mark.slow)
+        for op_type in DRAWS
+        for dim in (f"n={ROWS}", f"n=1..{ROWS}")
+    ],
+)
 def test_a_random_model_is_compiled_and_verified(op_type, dim, tmp_path, capsys):
     """Its outputs differ from run to run; what is verified is that they are the same for the same numbers."""
     path, written = tmp_path / "model.onnx", tmp_path / "out.onnx"

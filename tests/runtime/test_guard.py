@@ -141,7 +141,7 @@ def test_the_command_says_how_to_wait_longer(endless, capsys):
     assert threading.active_count() < 20
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=pytest.mark.slow), signal.SIGTERM])
 def test_an_endless_run_hears_signals(tmp_path, endless, number):
     (tmp_path / "temporary").mkdir()
     command = [sys.executable, "-m", "remat_cli", "inspect", str(endless)]

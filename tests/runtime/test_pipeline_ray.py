@@ -65,7 +65,7 @@ def arrays(path):
         return {name: found[name].tobytes() for name in found.files}
 
 
-@pytest.mark.parametrize("mode", ["--flush", "--no-flush"])
+@pytest.mark.parametrize("mode", [pytest.param("--flush", marks=pytest.mark.slow), "--no-flush"])
 def test_actors_give_the_bits_of_one_process(schedule, tmp_path, mode):
     words = ("--steps", 4, mode, "--learning-rate", 0.01)
     here = run(schedule, "--local", *words, "--output", tmp_path / "here.npz")
@@ -78,6 +78,7 @@ def test_actors_give_the_bits_of_one_process(schedule, tmp_path, mode):
     assert {event["tid"] for event in json.loads((tmp_path / "t.json").read_text())["traceEvents"]} == {0, 1}
 
 
+@pytest.mark.slow
 def test_a_lost_actor_is_one_line_and_its_state_is_saved(schedule, tmp_path):
     """An actor is killed while it works; the run goes on from the last update that was finished."""
     words = ("--steps", 200, "--state", tmp_path / "state")
@@ -181,6 +182,7 @@ def at_home(folder):
     return {**said, "HOME": str(folder)}
 
 
+@pytest.mark.slow
 def test_a_cluster_that_is_there_is_joined_and_gives_the_same_bits(schedule, head, tmp_path):
     """Actors take the devices that the cluster says it has; who has not its token is told so."""
     address, home = head
@@ -197,6 +199,7 @@ def test_a_cluster_that_is_there_is_joined_and_gives_the_same_bits(schedule, hea
     assert line == f"error: the cluster at {address} refuses our token: set RAY_AUTH_TOKEN to that of the cluster\n"
 
 
+@pytest.mark.slow
 def test_an_address_where_no_cluster_is_ends_in_one_line(schedule):
     """Nobody, a web server, somebody who takes who comes and says nothing, and a host that is not there."""
     handler = http.server.BaseHTTPRequestHandler

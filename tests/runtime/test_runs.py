@@ -105,7 +105,7 @@ def planned(tmp_path_factory):
     return make
 
 
-@pytest.mark.parametrize("held", [0, 1, 2])
+@pytest.mark.parametrize("held", [0, pytest.param(1, marks=pytest.mark.slow), 2])
 @pytest.mark.parametrize("ballast", BALLASTS)
 def test_regions_of_a_compiled_sample(ballast, held, tmp_path, planned):
     check(planned(SAMPLES_BY_NAME["unet"], "70%"), tmp_path, ballast, held)
@@ -119,7 +119,7 @@ def step(tmp_path_factory):
     return path
 
 
-@pytest.mark.parametrize("held", [0, 1, 2])
+@pytest.mark.parametrize("held", [0, pytest.param(1, marks=pytest.mark.slow), 2])
 @pytest.mark.parametrize("ballast", BALLASTS[1:3])
 @pytest.mark.parametrize("most_bytes", [2**12, 2**30])
 def test_regions_with_outputs_made_beforehand(most_bytes, ballast, held, step, tmp_path, planned):

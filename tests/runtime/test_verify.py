@@ -83,7 +83,9 @@ SLOW = {"products": 150}  # half a second or more
 SHAPE_BYTES = 16  # of the constant that the first product is reshaped by
 
 
-@pytest.mark.parametrize("changes", [{}, {"portable": True}, {"may_reassociate": True}])
+@pytest.mark.parametrize(
+    "changes", [{}, pytest.param({"portable": True}, marks=pytest.mark.slow), {"may_reassociate": True}]
+)
 def test_a_slow_model_is_run_twelve_times_at_most(request_of, tmp_path, changes):
     original = skip_model(tmp_path / "slow.onnx", **SLOW)
     rewritten = skip_model(tmp_path / "slow.remat.onnx", again="Exp", **SLOW)

@@ -80,8 +80,13 @@ def test_plans_of_any_graph_fit_and_follow(name, seed):
         check(asked, found)
 
 
-@pytest.mark.parametrize("percent", [70, 50, 35])
-@pytest.mark.parametrize("bytes_per_ns", [0.05, 1.0])
+LONG = pytest.mark.slow  # a search that ends with its time
+
+
+@pytest.mark.parametrize(
+    ("bytes_per_ns", "percent"),
+    [(1.0, 70), (1.0, 50), (1.0, 35), (0.05, 35), *(pytest.param(0.05, each, marks=LONG) for each in (70, 50))],
+)
 def test_auto_is_no_slower_than_paging_pofo_or_recomputing(percent, bytes_per_ns):
     asked = question(chain_training(10, size=6, forward_ns=7), percent, bytes_per_ns)
     best = page("auto", asked, 9.0)
@@ -104,7 +109,7 @@ def test_where_calls_cost_nothing_each_op_is_a_session(call_ns, is_each_alone, m
     assert (len(found.paged.paging.firsts) == len(found.plan.schedule.steps)) == is_each_alone
 
 
-@pytest.mark.parametrize("percent", [80, 60, 45, 35])
+@pytest.mark.parametrize("percent", [pytest.param(80, marks=LONG), 60, 45, 35])
 @pytest.mark.parametrize("bytes_per_ns", [0.05, 1.0])
 def test_pofo_is_no_slower_than_recomputation_of_its_blocks(percent, bytes_per_ns):
     asked = question(chain_training(10, size=6, forward_ns=7), percent, bytes_per_ns)

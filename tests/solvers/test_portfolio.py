@@ -87,6 +87,7 @@ def test_it_ends_early_when_nothing_improves():
     assert result.seconds < 15.0
 
 
+@pytest.mark.slow
 def test_the_whole_is_solved_on_small_problems_only():
     problem = at_fraction(fusion_net(), 0.95)
     options = {"patience": 0.1, "proof": 1.0}

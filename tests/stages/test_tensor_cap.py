@@ -32,7 +32,7 @@ def inside(plan: Path) -> list[int]:
     return [t.size_bytes for t in tensors if t.producer is not None and t.view_of is None and not t.kept]
 
 
-@pytest.mark.parametrize(("model", "parts"), [("unet", 2), ("transformer", 4)])
+@pytest.mark.parametrize(("model", "parts"), [pytest.param("unet", 2, marks=pytest.mark.slow), ("transformer", 4)])
 def test_no_tensor_inside_is_larger(capsys, tmp_path, model, parts):
     _, _, plan = compiled(capsys, tmp_path, model, "--budget", "100%", "--split", "off")
     most = math.ceil(max(inside(plan)) / parts)
@@ -43,6 +43,7 @@ def test_no_tensor_inside_is_larger(capsys, tmp_path, model, parts):
     assert read_plan(plan).request.max_tensor_bytes == most
 
 
+@pytest.mark.slow
 def test_inputs_above_it_are_named(capsys, tmp_path):
     code, report, _ = compiled(capsys, tmp_path, "detector", "--max-tensor", "1MiB")
     assert code == 0

@@ -90,6 +90,7 @@ def test_a_plan_on_webgpu_alone_is_compiled_verified_and_run(model, cache, tmp_p
     assert ran["is_repeatable"]
 
 
+@pytest.mark.slow
 def test_ops_are_cut_for_the_largest_tensor_of_the_device(model, cache, tmp_path):
     """Two joined skips of 64 KiB are never there as a whole; what is fed has 32 KiB."""
     report = compiled(cache, model, tmp_path / "m.onnx", "100%", "--device", "webgpu", "--max-tensor", "32KiB")
@@ -122,6 +123,7 @@ def test_what_stays_too_large_for_the_device_runs_elsewhere(model, cache, tmp_pa
     assert "tensor 'x' of 32.00 KiB is above its largest of 16.00 KiB; add --device cpu" in done.stderr
 
 
+@pytest.mark.slow
 def test_where_the_cpu_has_room_nothing_goes_to_a_device_that_is_slower(model, cache, tmp_path):
     report = compiled(cache, model, tmp_path / "m.onnx", "cpu=64MiB,webgpu:0=64MiB", *BOTH)
     assert ops_on(report, "cpu") > 0

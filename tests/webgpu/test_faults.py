@@ -84,6 +84,7 @@ def test_a_device_that_is_lost_in_mid_run_is_one_line(plan, cache, layer):
     assert one_error(done) == f"fetching 'y' from memory 'webgpu:0' failed: {LOST}"
 
 
+@pytest.mark.slow
 def test_a_device_that_does_not_come_back_in_profiling_is_one_line_and_no_op_is_blamed(model, folder, layer):
     own = {"REMAT_CACHE_DIR": str(folder / "fresh")}
     done = remat("profile", model, "--device", "webgpu", **own, **layer, LAYER_LOSES_DEVICE_AT="4")
