@@ -109,10 +109,10 @@ def summation(op: OpView, slab: Slab) -> Sliced | None:
 
 
 def by_rows(op: OpView, slab: Slab) -> Sliced | None:
-    """Scan without states: the same rows of all that it reads; they begin alike in memory, as views of it."""
+    """Scan without states: the same rows of all that it reads; rows are views, and those of a slab begin alike."""
     if slab.axis != 0 or not is_by_rows(op.node):
         return None
-    inner = [math.prod(shape[1:]) for shape in op.inputs if shape is not None]
+    inner = [math.prod(shape[1:]) for shape in (*op.inputs, *op.outputs) if shape is not None]
     together = 1 if op.may_reassociate else math.lcm(*(ALIGNED // math.gcd(ALIGNED, line) for line in inner))
     makes = slab._replace(start=slab.start // together * together)
     return Sliced(tuple(makes for _ in op.inputs), makes)
