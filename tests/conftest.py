@@ -28,8 +28,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The commands of the README are one long test: first, so that nothing waits for it at the end."""
-    items.sort(key=lambda item: item.path.name != "test_readme.py")
+    """Long tests first, those of the README before all, so that nothing waits for one at the end."""
+    ranks = {"test_readme.py": 0} | dict.fromkeys(("tests", "end_to_end"), 1)
+    items.sort(key=lambda item: ranks.get(item.path.name, ranks.get(item.path.parent.name, 2)))
 
 
 @pytest.fixture(scope="session")
