@@ -141,18 +141,16 @@ def has_body(node: ir.Node) -> bool:
 
 def is_by_rows(node: ir.Node) -> bool:
     """Whether a Scan does the same with each row of what it reads, and only ops of which nothing but results remain."""
-    body = node.attributes.get("body")
+    body, count = node.attributes.get("body"), node.attributes.get("num_scan_inputs")
     if body is None or body.type != ir.AttributeType.GRAPH or node.inputs[:1] in ((), (None,)):
         return False
-    attributes = {
-        name: attribute for name, attribute in node.attributes.items() if name not in ("body", "num_scan_inputs")
-    }
-    if any(any(attribute.as_ints()) for attribute in attributes.values()):
+    if count is None or count.type != ir.AttributeType.INT or count.as_int() != len(node.inputs):
+        return False  # it has states
+    others = (each for name, each in node.attributes.items() if name not in ("body", "num_scan_inputs"))
+    if any(each.type != ir.AttributeType.INTS or any(each.as_ints()) for each in others):
         return False  # other axes, or backwards
-    graph = body.as_graph()
-    inner = list(ir.traversal.RecursiveGraphIterator(graph))
-    has_states = node.attributes["num_scan_inputs"].as_int() != len(node.inputs)
-    return not has_states and not any(has_body(each) or facts_of(each).why_not_repeatable for each in inner)
+    inner = ir.traversal.RecursiveGraphIterator(body.as_graph())
+    return not any(has_body(each) or facts_of(each).why_not_repeatable for each in inner)
 
 
 def _is_not_tensor(value: ir.Value | None) -> bool:

@@ -219,11 +219,8 @@ class BandSearch:
     @cached_property
     def _agains(self) -> tuple[bool, ...]:
         """Whether small sources are made again: both where there are any."""
-        return (
-            (False, True)
-            if any(self._cast(least, True) is not self._cast(least) for least in self._sizes)
-            else (False,)
-        )
+        has_any = any(self._cast(least, True) is not self._cast(least) for least in self._sizes)
+        return (False, True) if has_any else (False,)
 
     def _fewest_tiles(self, family: _Family, free_bytes: int, ends: float) -> None:
         """Judge bandings of a family by bisection: more tiles need less memory, until there are too many."""
