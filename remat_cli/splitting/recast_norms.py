@@ -5,7 +5,7 @@ threads). Groups of a multiple of 16 elements are added up all at once; others b
 of many lines takes another way, so that a Scan takes one after another, as the fused kernel does.
 """
 
-from collections.abc import Generator, Mapping
+from collections.abc import Generator
 from dataclasses import dataclass
 from math import prod
 
@@ -140,8 +140,7 @@ def _per_channel(steps: "_Steps", value: str, narrow: Shape, shape: Shape) -> Dr
     flat = (*shape[:2], *[1] * (len(shape) - 2))
     spread = steps.rewrite.constant(np.array(each, np.int64), f"{value}/each")
     repeated = yield from steps.two("Expand", value, spread, "each_channel", each)
-    target = steps.rewrite.constant(np.array(flat, np.int64), f"{value}/flat")
-    return (yield from steps.two("Reshape", repeated, target, "by_channel", flat))
+    return (yield from steps.reshaped(repeated, "by_channel", flat))
 
 
 @dataclass(frozen=True)
@@ -165,20 +164,20 @@ class _Steps:
         """Mean and variance of one group after another."""
         rewrite, grouped = self.rewrite, self.norm.grouped
         lines, line = prod(wide[:2]), prod(wide[2:])
-        flat = yield from self._reshaped(grouped, "by_line", (lines, line))
+        flat = yield from self.reshaped(grouped, "by_line", (lines, line))
         made = tuple(rewrite.name(f"{grouped}/{what}") for what in ("means", "variances"))
         for name in made:
             rewrite.types[name] = TensorType(FLOAT, (lines, 1))
         name = rewrite.name(f"{rewrite.view.graph.ops[self.norm.op].name}/by_line")
         held = LINES_HELD * line * np.dtype(np.float32).itemsize
         rewrite.count(name, self.norm.op, PASSES * self.pass_ns + lines * LINE_NS, held)
-        body = _line_body(line, rewrite.view.model.graph.opset_imports)
-        attributes = (ir.AttrInt64("num_scan_inputs", 1), ir.AttrGraph("body", body))
+        attributes = (ir.AttrInt64("num_scan_inputs", 1), ir.AttrGraph("body", _line_body(line)))
         yield Draft(name, "Scan", (flat,), made, changed=attributes)
-        mean = yield from self._reshaped(made[0], "mean", narrow)
-        return mean, (yield from self._reshaped(made[1], "variance", narrow))
+        mean = yield from self.reshaped(made[0], "mean", narrow)
+        return mean, (yield from self.reshaped(made[1], "variance", narrow))
 
-    def _reshaped(self, value: str, what: str, shape: Shape) -> Drafts:
+    def reshaped(self, value: str, what: str, shape: Shape) -> Drafts:
+        """A change of shape."""
         target = self.rewrite.constant(np.array(shape, np.int64), f"{self.norm.grouped}/{what}/shape")
         return (yield from self._made("Reshape", (value, target), what, shape, 0))
 
@@ -219,30 +218,18 @@ class _Steps:
         return result
 
 
-def _line_body(line: int, versions: Mapping[str, int]) -> ir.Graph:
+def _line_body(line: int) -> ir.Graph:
     """Mean and variance of one line, in ops that work in the order of the fused kernel."""
     kind = ir.TensorType(ir.DataType.FLOAT)
     read = ir.Value(name="line", type=kind, shape=ir.Shape([line]))
-    axes = ir.tensor(np.array([0], np.int64), name="along")
-    along = ir.Value(name="along", type=ir.TensorType(ir.DataType.INT64), shape=ir.Shape([1]), const_value=axes)
-    is_input = versions.get("", 1) >= AXES_INPUT_SINCE
 
-    def node(op_type: str, reads: list[ir.Value], makes: str) -> ir.Node:
-        is_mean = op_type == "ReduceMean"
-        given = [ir.AttrInt64s("axes", [0])] if is_mean and not is_input else []
-        made = ir.Value(name=makes, type=kind, shape=ir.Shape([1 if is_mean else line]))
-        return ir.Node(
-            "", op_type, [*reads, along] if is_mean and is_input else reads, given, outputs=[made], name=makes
-        )
+    def made(op_type: str, reads: list[ir.Value], name: str, size: int) -> ir.Value:
+        value = ir.Value(name=name, type=kind, shape=ir.Shape([size]))
+        return ir.Node("", op_type, reads, outputs=[value], name=name).outputs[0]
 
-    mean = node("ReduceMean", [read], "mean")
-    apart = node("Sub", [read, mean.outputs[0]], "centred")
-    squares = node("Mul", [apart.outputs[0]] * 2, "squares")
-    variance = node("ReduceMean", [squares.outputs[0]], "variance")
-    return ir.Graph(
-        [read],
-        [mean.outputs[0], variance.outputs[0]],
-        nodes=[mean, apart, squares, variance],
-        initializers=[along] if is_input else [],
-        name="by_line",
-    )
+    mean = made("ReduceMean", [read], "mean", 1)
+    apart = made("Sub", [read, mean], "centred", line)
+    squares = made("Mul", [apart, apart], "squares", line)
+    variance = made("ReduceMean", [squares], "variance", 1)
+    nodes = [node for value in (mean, apart, squares, variance) if (node := value.producer()) is not None]
+    return ir.Graph([read], [mean, variance], nodes=nodes, name="by_line")
