@@ -130,8 +130,13 @@ def _written(report: CompileReport, settled: Settled, request: CompileRequest, t
         output=str(targets.model),
         plan=str(targets.plan),
         snippet=plan.snippet,
-        warnings=(*_paging_notes(settled.planned, request), *plan.warnings),
+        warnings=(*_paging_notes(settled.planned, request), *_unverified_notes(settled), *plan.warnings),
     )
+
+
+def _unverified_notes(settled: Settled) -> tuple[str, ...]:
+    """What is known of the bits of a model that was not verified; verification says it else."""
+    return settled.planned.whole.notes if settled.seen is None else ()
 
 
 def _paging_notes(planned: PlannedModel, request: CompileRequest) -> tuple[str, ...]:

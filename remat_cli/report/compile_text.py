@@ -148,6 +148,7 @@ def verification_lines(seen: Verification, style: Style) -> list[str]:
     ((predicted_bytes, measured_bytes),) = seen.peaks.values()
     yes = {True: "yes", False: "no", None: "not measured"}
     rows = [
+        *([["compared with", seen.reference]] if applies(seen.reference) else []),
         ["outputs identical", yes[seen.outputs_identical] + _difference(seen)],
         ["order honoured", yes[seen.order_honoured]],
         ["live tensors, predicted", describe_bytes(predicted_bytes)],

@@ -278,6 +278,8 @@ def request_of(plan: PlanFile, whole: Prepared, rewritten: Path) -> VerifyReques
         original_cap_bytes=whole.facts.smallest_cap_bytes,
         may_reassociate=plan.request.allow_reassociation and plan.splitting is not None,
         has_block=promise.runs is None or promise.runs.ballast_bytes is None,
+        original=whole.original.path if whole.conditions.may_be_alone and not plan.request.portable else None,
+        compared_with=whole.original.name,
     )
 
 

@@ -7,15 +7,14 @@ from typing import Any
 import msgspec
 
 from remat_cli.base.errors import RuntimeFailure
-from remat_cli.base.files import sha256
 from remat_cli.base.progress import Progress
 from remat_cli.core.conditions import Conditions
 from remat_cli.core.graph import Graph
 from remat_cli.core.profile import Profile
+from remat_cli.onnx_io.interface import interface_of
 from remat_cli.onnx_io.layout import block_of_probe, layout_probe, uses_blocks
 from remat_cli.onnx_io.load import prepare_optimized, save
 from remat_cli.onnx_io.opset import raise_opset
-from remat_cli.onnx_io.phases import carry_phases
 from remat_cli.onnx_io.to_graph import op_signatures, to_graph
 from remat_cli.runtime.likeness import are_close, are_same_bits, have_same_bits, likeness
 from remat_cli.runtime.profile_cache import ProfileCache
@@ -31,18 +30,10 @@ from remat_cli.splitting.steps import TiledRegion
 from remat_cli.splitting.view import ModelView
 from remat_cli.stages.blame import blamed_on
 from remat_cli.stages.corrections import known_corrections, with_corrections
+from remat_cli.stages.facts import ModelFacts, facts_scope, known_facts, known_facts_of, remember_facts
+from remat_cli.stages.optimise import digest_of, optimise
 from remat_cli.stages.planned import PlannedModel
-from remat_cli.stages.prepare import (
-    ModelFacts,
-    Prepared,
-    default_settings,
-    facts_scope,
-    known_facts,
-    known_facts_of,
-    observe,
-    optimise,
-    remember_facts,
-)
+from remat_cli.stages.prepare import Prepared, as_planned, default_settings, observe
 from remat_cli.stages.profile import profile_beside
 from remat_cli.stages.write import save_in_order
 
@@ -65,10 +56,19 @@ def prepare_split(
     Raises:
         RuntimeFailure: ONNX Runtime refuses the model.
     """
+    ways = (replace(whole, optimised_as=each) for each in whole.optimised_as.for_tiles)
+    found = (_prepare_split(each, model, conditions, work, may_reassociate) for each in ways)
+    return next((prepared for prepared in found if prepared is not None), None)
+
+
+def _prepare_split(
+    whole: Prepared, model: Any, conditions: Conditions, work: Path, may_reassociate: bool
+) -> Prepared | None:
+    """The same, optimised in one way."""
     with blamed_on(whole.source.path, "ONNX Runtime cannot optimise the tiles of"):
-        path = optimise(model, conditions, work)
-    reference = carry_phases(model, prepare_optimized(path))
-    digest = sha256(path)
+        path = optimise(model, conditions, work, whole.optimised_as)
+    reference = as_planned(path, model, interface_of(whole.reference), whole.optimised_as)
+    digest = digest_of(path, conditions, whole.optimised_as)
     facts = known_facts_of(digest, conditions)
     if facts is None or not (facts.has_same_bits or may_reassociate):
         with blamed_on(whole.source.path, "ONNX Runtime fails to run the tiles of"):

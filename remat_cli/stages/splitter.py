@@ -28,9 +28,10 @@ from remat_cli.splitting.search import SplitLimits
 from remat_cli.splitting.timeline import TensorTimeline
 from remat_cli.splitting.view import view_model
 from remat_cli.stages.ask import CompileRequest
+from remat_cli.stages.facts import KnownSplit
 from remat_cli.stages.known_splits import known_splits, remember_split
 from remat_cli.stages.planned import PlannedModel
-from remat_cli.stages.prepare import KnownSplit, Prepared
+from remat_cli.stages.prepare import Prepared
 from remat_cli.stages.solve import BudgetAnswer, BudgetQuestion, answer
 from remat_cli.stages.split_model import (
     ExposedTiles,
