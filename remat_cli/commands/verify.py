@@ -17,9 +17,10 @@ from remat_cli.devices.provider_table import named_spec
 from remat_cli.report.compile import VerifyReport
 from remat_cli.report.file_report import FileReport
 from remat_cli.report.process_picture import process_svg
+from remat_cli.runtime.session import runtime_version
 from remat_cli.settings.settings import Settings
 from remat_cli.stages.prepare import prepare, work_folder
-from remat_cli.stages.record import elsewhere, find_file, moved_version, whole_sha256
+from remat_cli.stages.record import elsewhere, find_file, whole_sha256
 from remat_cli.stages.verify import PlannedRun
 from remat_cli.stages.verify import verify_plan as run_both
 from remat_cli.stages.verify_file import read_pair, verify_file
@@ -39,6 +40,16 @@ def verify(file: Path, original: Path | None, settings: Settings, progress: Prog
         return verify_plan(file, settings, progress)
     if original is None:
         raise ConfigError(f"{file} is no plan: of a compiled model say what it was made from: --original MODEL.onnx")
+    return verify_beside(file, original, settings, progress)
+
+
+def verify_beside(file: Path, original: Path, settings: Settings, progress: Progress) -> FileReport:
+    """Run a compiled file and the model that it was made from, and compare them with what the file says of itself.
+
+    Raises:
+        ConfigError: a picture is asked for.
+        ModelError: one of them cannot be used, or they do not belong together.
+    """
     if settings.svg is not None:
         raise ConfigError("--svg: both processes are drawn of a plan only: give its PLAN.json")
     with work_folder(original, settings.work_dir, settings.memory_limit_bytes) as work:
@@ -83,10 +94,10 @@ def _verified(plan: Path, settings: Settings, progress: Progress) -> VerifyRepor
         check_belongs(read, whole.source.sha256)
         if whole.reference_sha256 != whole_sha256(read):
             if read.placement is not None:
-                raise ModelError(f"{OTHERWISE.format(source, moved_version(read))}: compile it again here")
+                raise ModelError(f"{_optimised_otherwise(read, source)}: compile it again here")
             asked = msgspec.structs.replace(whole.conditions, inputs=settings.conditions.inputs)
             found = _file_report(rewritten, source, asked, (settings, progress), work)
-            why = f"{OTHERWISE.format(source, moved_version(read))}: this is what holds of the file"
+            why = f"{_optimised_otherwise(read, source)}: this is what holds of the file"
             return msgspec.structs.replace(found, plan=str(plan), warnings=(why, *found.warnings))
         if read.splitting is None:
             check_graph_of(read, whole.graph)
@@ -101,7 +112,11 @@ def _verified(plan: Path, settings: Settings, progress: Progress) -> VerifyRepor
     )
 
 
-OTHERWISE = "ONNX Runtime optimises {} differently here than where the plan was made ({})"
+def _optimised_otherwise(plan: PlanFile, source: Path) -> str:
+    """What is different here, with both versions where they are."""
+    here, there = runtime_version(), plan.profile.provenance.runtime_version
+    where = "where the plan was made" + ("" if here == there else f" by {there}")
+    return f"ONNX Runtime {here} optimises {source} differently here than {where}"
 
 
 def _file_report(

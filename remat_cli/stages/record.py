@@ -33,7 +33,6 @@ from remat_cli.onnx_io.phases import annotate
 from remat_cli.onnx_io.rewrite import set_model_metadata
 from remat_cli.report.solution import SolutionReport, solution_report, with_paging
 from remat_cli.runtime.profile_cache import provenance
-from remat_cli.runtime.session import runtime_version
 from remat_cli.runtime.verify_request import VerifyRequest
 from remat_cli.stages.ask import CompileRequest
 from remat_cli.stages.limits import cap_lines, cap_of
@@ -332,12 +331,6 @@ def elsewhere(plan: PlanFile) -> tuple[str, ...]:
     if not changed:
         return ()
     return (f"the plan was made elsewhere ({'; '.join(changed)}): its times, and perhaps its peak, do not hold here",)
-
-
-def moved_version(plan: PlanFile) -> str:
-    """How a plan's runtime and this one differ, in words; the same version where they do not."""
-    here, made = runtime_version(), plan.profile.provenance.runtime_version
-    return f"version {here}" if here == made else f"version {here}, and {made} where the plan was made"
 
 
 def _moved(device: str, profile: Profile) -> list[str]:
