@@ -99,7 +99,7 @@ def _choose_any(
 
 
 @compiled
-def _fill(counts, single, lengths, strides):  # type: ignore[no-untyped-def]  # pragma: no cover
+def _fill(counts: Any, single: Any, lengths: Any, strides: Any) -> None:  # pragma: no cover
     """Masks from all branches down to none, cells upwards: each entry reads only larger masks or smaller cells."""
     masks, cells, width = counts.shape
     branches = len(lengths)
