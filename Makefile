@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 # `make setup EXTRAS=cpu,svg,dev,cluster` adds Ray, whose tests are skipped without it.
 EXTRAS ?= cpu,svg,dev
 .DEFAULT_GOAL := help
-.PHONY: help setup demo picture test test-slow check fmt lint types models schema docs wheel bench-models bench-split bench-train bench-train-curves bench-devices bench-placement bench-classics bench-gpu test-gpu bench-webgpu bench-eager bench-paging bench-paging-simulated bench-real bench-real-models bench-process bench-callers fuzz fuzz-quick mutation bench-instances bench-quick bench-solvers bench-scale lock clean bench-pipelines setup-webgpu test-webgpu bench-any-size bench-max-tensor bench-weight-paging setup-targets bench-targets
+.PHONY: help setup demo picture test test-slow check fmt lint types models schema docs wheel bench-models bench-split bench-train bench-train-curves bench-devices bench-placement bench-classics bench-gpu test-gpu bench-webgpu bench-eager bench-paging bench-paging-simulated bench-real bench-real-models bench-process bench-callers fuzz fuzz-quick mutation bench-instances bench-quick bench-solvers bench-scale lock clean bench-pipelines setup-webgpu test-webgpu bench-any-size bench-max-tensor bench-weight-paging setup-targets bench-targets test-newest test-versions
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "%-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -36,6 +36,17 @@ test: $(STAMP)  ## fast tests, two at a time (TEST_JOBS=8)
 
 test-slow: $(STAMP)  ## all tests, long ones included
 	$(BIN)/python -m pytest
+
+# Fast tests of what depends most on the version of ONNX Runtime: whole compiles, and what the runtime does with memory.
+VERSION_TESTS := tests/test_end_to_end.py tests/end_to_end $(addprefix tests/runtime/test_,$(addsuffix .py,arena load_forecast packing places resident session verify weights)) tests/core/test_load_forecast.py tests/core/test_reuse.py
+OLDER_VERSION ?= 1.31.1
+
+test-newest: $(STAMP)  ## the fast tests of compiles and memory on the ONNX Runtime that pip gives without constraints, two minutes
+	$(BIN)/python -m tests.other_versions newest -m 'not slow' --numprocesses $(TEST_JOBS) --dist worksteal $(VERSION_TESTS)
+
+test-versions: $(STAMP)  ## all tests of the runtime on an older version, and files of this one verified there, half an hour (OLDER_VERSION=1.31.1)
+	$(BIN)/python -m tests.other_versions $(OLDER_VERSION) tests/runtime
+	$(BIN)/python -m pytest tests/end_to_end/test_verify_file.py -k another_version
 
 # A folder of rows that is there already is gone on with; shards of one folder may run on several machines.
 SHARD ?= 1/1

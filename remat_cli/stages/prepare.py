@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -107,6 +107,12 @@ def work_folder(model: Path, kept: Path | None, memory_bytes: int | None = None)
             yield kept
 
 
+FORGOTTEN: Final = (
+    "no cache directory can be written: costs are measured and kernels compiled anew in every run; "
+    "set REMAT_CACHE_DIR to a directory that can be"
+)
+
+
 def prepare(path: Path, conditions: Conditions, work: Path, progress: Progress) -> Prepared:
     """Load a model, let ONNX Runtime optimise it, and see which tensors exist in one run.
 
@@ -115,6 +121,8 @@ def prepare(path: Path, conditions: Conditions, work: Path, progress: Progress) 
         RuntimeFailure: the machine has too little memory, time or disk for them.
     """
     progress.stage(stages.READING)
+    if conditions.forgets_costs:
+        progress.note(FORGOTTEN)
     bindings = DimBindings(conditions.dims, conditions.input_shapes)
     source = load(path, bindings, has_custom_ops=bool(conditions.custom_ops))
     has_seeds = give_seeds(source.ir)

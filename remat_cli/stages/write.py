@@ -23,6 +23,7 @@ from remat_cli.core.solver_run import Status
 from remat_cli.core.steady import FLAG_BYTES
 from remat_cli.core.tidy import calm
 from remat_cli.devices.provider_table import PROVIDERS
+from remat_cli.onnx_io.compiled import PEAK_KEY, PORTABLE_KEY
 from remat_cli.onnx_io.interface import weight_uses
 from remat_cli.onnx_io.load import SourceModel, save
 from remat_cli.onnx_io.loaded import Touched, held_back, touched
@@ -178,7 +179,9 @@ def _write(prepared: Prepared, profile: Profile, answer: BudgetAnswer) -> Writte
         rewritten = replace(rewritten, model=steady(found.model, formed.form))
         fixed_bytes = FLAG_BYTES + weight_bytes_of(found.model, formed.form)
         formed = replace(formed, fixed_bytes=fixed_bytes)
-    set_model_metadata(rewritten.model, "remat.predicted_peak_bytes", str(judged.plan.peak))
+    set_model_metadata(rewritten.model, PEAK_KEY, str(judged.plan.peak))
+    if prepared.conditions.portable:
+        set_model_metadata(rewritten.model, PORTABLE_KEY, "yes")
     on_top_bytes = formed.fixed_bytes if answer.question.is_share else 0
     if answer.question.for_process and found is not None and formed.form is not None:
         on_top_bytes = formed.fixed_bytes + sum(found.early[name] for name in formed.form.early)
