@@ -53,7 +53,7 @@ from remat_cli.stages.prepare import (
     optimise,
 )
 from remat_cli.stages.solve import BudgetQuestion, answer
-from remat_cli.stages.split_model import channel_block, in_place_of, profile_split
+from remat_cli.stages.split_model import in_place_of, profile_split
 from remat_cli.stages.tables import with_positions_looked_up
 from remat_cli.stages.write import write_within_budget
 
@@ -153,12 +153,7 @@ class FamilyPlanner:
     def _view(self, lean: Any, types: dict[str, tuple[TensorType, ...]], threads: int) -> ModelView:
         prepared = self.whole.prepared
         graph = prepared.graph if lean is prepared.reference else to_graph(lean, types)
-        return view_model(lean, graph, self._block, threads)
-
-    @cached_property
-    def _block(self) -> int:
-        prepared = self.whole.prepared
-        return channel_block(prepared, prepared.conditions, self.work)
+        return view_model(lean, graph, prepared.layout_block, threads)
 
     @cached_property
     def _profile(self) -> Profile:
