@@ -119,10 +119,3 @@ def numbers_of(version: str) -> tuple[int, int]:
     """Major and minor number of a version; what is behind them matters to nobody here."""
     major, minor, *_ = [*version.split("."), "0"]
     return int(major), int(minor) if minor.isdigit() else 0
-
-
-UNGUARDED = (
-    "{path} was made before files had guards: on another kind of processor than {processor} it computes other numbers "
-    "without a word; compile it again"
-)
-"""What a user is told of a file that depends on the processor and does not check it."""

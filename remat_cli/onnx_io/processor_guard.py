@@ -75,3 +75,24 @@ def _block_of(guard: ir.Node) -> int:
     if read is not None and read.const_value is not None:
         return dims_of(read.const_value)[1]
     return 0
+
+
+def with_lone_guards(model: ir.Model, guard: Guard) -> ir.Model:
+    """A model that remat cuts into sessions of its own, with a guard for sessions of anybody else's. In place.
+
+    Nothing waits for it, so that the ops stay as a plan knows them: it is both the first and the last op of the file,
+    one of which any session runs first.
+    """
+    graph = model.graph
+    block = ir.Value(name=guard.constant, type=ir.TensorType(ir.DataType.FLOAT), shape=ir.Shape(guard.kind.shape))
+    block.const_value = guard.weights[guard.constant]
+    graph.register_initializer(block)
+    first, last = (_lone_guard(name, block) for name in (guard.name, f"{guard.name}/again"))
+    graph.insert_before(graph[0], first)
+    graph.append(last)
+    return model
+
+
+def _lone_guard(name: str, block: ir.Value) -> ir.Node:
+    attributes = [ir.AttrInt64(key, value) for key, value in GUARD_ATTRIBUTES]
+    return ir.Node(NCHWC, GUARD_OP, [block], attributes, outputs=[ir.Value(name=name)], name=name)
