@@ -121,8 +121,8 @@ def _written(report: CompileReport, settled: Settled, request: CompileRequest, t
     draft = plan_file(planned, request)
 
     def write_model() -> PlanFile:
-        save_written(planned, targets.model, request.files)
-        return written_at(draft, targets.model, targets.plan, seen)
+        runs_on = save_written(planned, targets.model, request.files)
+        return msgspec.structs.replace(written_at(draft, targets.model, targets.plan, seen), runs_on=runs_on)
 
     plan = write_with_plan(targets.plan, draft, write_model)
     return msgspec.structs.replace(
@@ -130,6 +130,7 @@ def _written(report: CompileReport, settled: Settled, request: CompileRequest, t
         output=str(targets.model),
         plan=str(targets.plan),
         snippet=plan.snippet,
+        runs_on=plan.runs_on,
         warnings=(*_paging_notes(settled.planned, request), *_unverified_notes(settled), *plan.warnings),
     )
 

@@ -14,9 +14,11 @@ from remat_cli.core.plan_file import PlanFile, check_belongs, is_plan
 from remat_cli.core.plan_reader import read_plan
 from remat_cli.core.verification import applies
 from remat_cli.devices.provider_table import named_spec
+from remat_cli.onnx_io.compiled_file import runs_on_at
 from remat_cli.report.compile import VerifyReport
 from remat_cli.report.file_report import FileReport
 from remat_cli.report.process_picture import process_svg
+from remat_cli.report.runs_on import guard_warnings
 from remat_cli.runtime.session import runtime_version
 from remat_cli.settings.settings import Settings
 from remat_cli.stages.prepare import prepare, work_folder
@@ -96,19 +98,21 @@ def _verified(plan: Path, settings: Settings, progress: Progress) -> VerifyRepor
             if read.placement is not None:
                 raise ModelError(f"{_optimised_otherwise(read, source)}: compile it again here")
             asked = msgspec.structs.replace(whole.conditions, inputs=settings.conditions.inputs)
-            found = _file_report(rewritten, source, asked, (settings, progress), work)
+            alone = _file_report(rewritten, source, asked, (settings, progress), work)
             why = f"{_optimised_otherwise(read, source)}: this is what holds of the file"
-            return msgspec.structs.replace(found, plan=str(plan), warnings=(why, *found.warnings))
+            return msgspec.structs.replace(alone, plan=str(plan), warnings=(why, *alone.warnings))
         if read.splitting is None:
             check_graph_of(read, whole.graph)
         found = run_both(PlannedRun(read, rewritten), whole, work, settings.checks, progress)
+    runs_on = runs_on_at(rewritten)
     return VerifyReport(
         plan=str(plan),
         model=str(rewritten),
         source=str(source),
         budget_bytes=read.request.budget_bytes,
         verification=found,
-        warnings=(*elsewhere(read), *found.notes),
+        runs_on=runs_on,
+        warnings=(*guard_warnings(runs_on), *elsewhere(read), *found.notes),
     )
 
 

@@ -3,6 +3,7 @@
 import os
 from collections import defaultdict
 from pathlib import Path
+from platform import machine
 from typing import Any
 
 import msgspec
@@ -30,6 +31,7 @@ from remat_cli.devices.provider_table import PROVIDERS, named_spec
 from remat_cli.onnx_io.compiled import BUDGET_KEY, PEAK_KEY
 from remat_cli.onnx_io.packed import packed_weights
 from remat_cli.onnx_io.phases import annotate
+from remat_cli.onnx_io.processor_guard import guard_for, with_lone_guards
 from remat_cli.onnx_io.rewrite import set_model_metadata
 from remat_cli.report.solution import SolutionReport, solution_report, with_paging
 from remat_cli.runtime.profile_cache import provenance
@@ -125,7 +127,11 @@ def noted_model(planned: PlannedModel) -> Any:
         "remat.devices": ",".join(device.name for device in problem.devices),
         "remat.budget_bytes": ",".join(f"{memory.name}={memory.budget_bytes}" for memory in problem.memories),
     }
-    return annotate(planned.prepared.reference, runs, about)
+    noted, guard = (
+        annotate(planned.prepared.reference, runs, about),
+        guard_for(machine(), planned.prepared.layout_block),
+    )
+    return noted if guard is None else with_lone_guards(noted, guard)
 
 
 def model_to_write(planned: PlannedModel) -> Any:
