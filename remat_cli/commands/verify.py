@@ -17,6 +17,7 @@ from remat_cli.devices.provider_table import named_spec
 from remat_cli.report.compile import VerifyReport
 from remat_cli.report.process_picture import process_svg
 from remat_cli.settings.settings import Settings
+from remat_cli.stages.asked_for import asked_of
 from remat_cli.stages.prepare import prepare, work_folder
 from remat_cli.stages.record import elsewhere, find_file, whole_sha256
 from remat_cli.stages.verify import PlannedRun
@@ -69,7 +70,8 @@ def _verified(plan: Path, settings: Settings, progress: Progress) -> VerifyRepor
         source=str(source),
         budget_bytes=read.request.budget_bytes,
         verification=found,
-        warnings=(*elsewhere(read), *found.notes),
+        warnings=(*(f"not kept: {line}" for line in found.warned), *elsewhere(read), *found.notes),
+        asked=asked_of(read, whole),
     )
 
 

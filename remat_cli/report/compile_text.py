@@ -3,7 +3,16 @@
 from remat_cli.base.units import format_bytes
 from remat_cli.core.budget import describe_bytes
 from remat_cli.core.verification import Verification, applies
-from remat_cli.report.compile import CompileReport, VerifyReport, delivery_lines, recomputed, solver_line, verdict_lines
+from remat_cli.report.compile import (
+    CompileReport,
+    VerifyReport,
+    compile_verdict,
+    delivery_lines,
+    recomputed,
+    solver_line,
+    verdict_lines,
+    verify_verdict,
+)
 from remat_cli.report.devices_text import device_compile_lines, device_verification_lines, measured_table
 from remat_cli.report.explain import live_tensor_lines
 from remat_cli.report.family_text import family_lines
@@ -19,7 +28,8 @@ def compile_lines(report: CompileReport, style: Style) -> list[str]:
     if report.is_cut_into_sessions:
         return device_compile_lines(report, style)
     solution = report.solution
-    lines = [_compile_heading(report, style), budget_line(report.budget, solution, report.uncounted_bytes), ""]
+    lines = [compile_verdict(report).line(style), _compile_heading(report, style)]
+    lines += [budget_line(report.budget, solution, report.uncounted_bytes), ""]
     if solution.peak_bytes is None or solution.time is None:
         lines += _no_plan_lines(report, style)
     else:
@@ -134,11 +144,12 @@ def nearest_bytes(solution: SolutionReport) -> int | None:
 def verify_lines(report: VerifyReport, style: Style) -> list[str]:
     """The verdict, and the figures behind it."""
     seen = report.verification
+    first = verify_verdict(report).line(style)
     heading = style.paint(report.model, "strong") + f"  against {report.source}"
     if seen.runs_in_one_session:
-        lines = [heading, f"budget {describe_bytes(report.budget_bytes)}", "", *verification_lines(seen, style)]
+        lines = [first, heading, f"budget {describe_bytes(report.budget_bytes)}", "", *verification_lines(seen, style)]
     else:
-        lines = [heading, "", *device_verification_lines(seen, style), *measured_table(seen)]
+        lines = [first, heading, "", *device_verification_lines(seen, style), *measured_table(seen)]
     return [*lines, *_warning_lines(report.warnings, seen, style)]
 
 
