@@ -8,6 +8,7 @@ from remat_cli.base.progress import Progress
 from remat_cli.commands.asked import request_of, with_picture
 from remat_cli.core.plan_file import is_plan
 from remat_cli.core.plan_reader import read_plan
+from remat_cli.core.promises import Asked
 from remat_cli.core.sized_plan import plan_at
 from remat_cli.report.inspection import InspectReport, inspect_model, inspect_plan
 from remat_cli.report.regions import estimated_regions
@@ -15,12 +16,13 @@ from remat_cli.report.sized import inspect_at
 from remat_cli.report.svg_chart import inspect_picture
 from remat_cli.settings.devices import only_device
 from remat_cli.settings.settings import Settings
+from remat_cli.stages.as_given import forecast_of_file
 from remat_cli.stages.ask import ask
+from remat_cli.stages.asked_for import asked_of
 from remat_cli.stages.plan import propose_regions
 from remat_cli.stages.prepare import prepare, work_folder
 from remat_cli.stages.profile import profile_model
 from remat_cli.stages.record import elsewhere
-from remat_cli.stages.resident import model_forecast
 
 
 def inspect_file(path: Path, settings: Settings, progress: Progress) -> InspectReport:
@@ -37,19 +39,25 @@ def _inspected(path: Path, settings: Settings, progress: Progress) -> InspectRep
     if is_plan(path):
         read = read_plan(path)
         if settings.conditions.dims:
-            return inspect_at(path, plan_at(read, settings.conditions.dims), elsewhere(read))
-        return inspect_plan(path, read, elsewhere(read))
+            found = inspect_at(path, plan_at(read, settings.conditions.dims), elsewhere(read))
+        else:
+            found = inspect_plan(path, read, elsewhere(read))
+        return msgspec.structs.replace(found, asked=asked_of(read))
     only_device(settings.devices)
     with work_folder(path, settings.work_dir, settings.memory_limit_bytes) as work:
         prepared = prepare(path, settings.conditions, work, progress)
         platform = profile_model(prepared, settings.conditions, progress)
-        process, runs = model_forecast(prepared, platform.profile)
-        request = None if settings.budget is None else request_of(settings)
+        process, runs = forecast_of_file(prepared, platform.profile, work, progress)
+        request = None if settings.budget is None else request_of(settings, settings.compile_scope)
         problem, budget = platform.problem(), None
         if request is not None and not (question := ask(platform, request)).least:
             problem, budget = question.problem, question.text
         report = inspect_model(path, prepared.graph, platform.profile, problem, budget)
-        report = msgspec.structs.replace(report, process=process, runs=runs)
+        asked = Asked(
+            process_budget_bytes=None if request is None else request.process_budget_bytes,
+            process_bytes=process.counted_bytes(with_mapped=settings.count_mapped) + prepared.graph.input_bytes,
+        )
+        report = msgspec.structs.replace(report, process=process, runs=runs, asked=asked)
         if request is None or settings.split == "off":
             return report
         regions, facts, obstacle = propose_regions(prepared, platform, request, work)

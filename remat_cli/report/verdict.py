@@ -128,7 +128,9 @@ def bits_of(seen: Verification) -> str:
     return "outputs within tolerance" if seen.are_outputs_kept else "other outputs"
 
 
-def session_need(seen: Verification | None, asked: Asked, budget_bytes: int, live_bytes: int, was_bytes: int) -> Need:
+def session_need(
+    seen: Verification | None, asked: Asked, budget_bytes: int, live_bytes: int, was_bytes: int | None
+) -> Need:
     """What one session needs of what was bounded: measured where it was, else as predicted (`live_bytes`)."""
     process = seen.process if seen is not None and applies(seen.process) else None
     if asked.process_budget_bytes is not None and process is not None:

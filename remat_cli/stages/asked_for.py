@@ -6,7 +6,7 @@ from remat_cli.core.plan_file import PlanFile
 from remat_cli.core.promises import Asked, CheaperBudget
 from remat_cli.core.splits import SplitOptions, parse_split_axis
 from remat_cli.stages.known_splits import known_splits
-from remat_cli.stages.prepare import KnownSplit, Prepared
+from remat_cli.stages.prepare import Prepared
 
 CHEAPER = 0.75
 """Of the extra time of a plan: what a larger budget takes at most to be worth naming."""
@@ -37,7 +37,8 @@ def _cheaper(plan: PlanFile, whole: Prepared) -> CheaperBudget | None:
         allow_reassociation=request.allow_reassociation,
     )
     found = (
-        CheaperBudget(_share(plan, known), 100 * (known.relative_time - 1)) for known in known_splits(whole, options)
+        CheaperBudget(math.ceil(_share_of(plan, known.budget_bytes)), 100 * (known.relative_time - 1))
+        for known in known_splits(whole, options)
     )
     larger = (
         each
@@ -46,11 +47,6 @@ def _cheaper(plan: PlanFile, whole: Prepared) -> CheaperBudget | None:
         and each.overhead_percent <= CHEAPER * own
     )
     return min(larger, key=lambda each: each.share_percent, default=None)
-
-
-def _share(plan: PlanFile, known: KnownSplit) -> int:
-    """The budget of a known split as a percentage, rounded up to a whole one, which keeps it."""
-    return math.ceil(_share_of(plan, known.budget_bytes))
 
 
 def _share_of(plan: PlanFile, budget_bytes: int) -> float:
