@@ -136,6 +136,13 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
             more.append(judged("max_overhead", self.max_overhead_percent, overhead_percent))
         return (*kept, *more)
 
+    def warned(self, overhead_percent: float | None) -> tuple[str, ...]:
+        """What is told of the time where it is more than was asked for, by the verdict on `max_overhead`."""
+        most = self.max_overhead_percent
+        if most is None or overhead_percent is None or is_kept("max_overhead", most, overhead_percent) is not False:
+            return ()
+        return (f"{overhead_percent:+.1f} % time, at most {most:+g} % was asked for",)
+
 
 def _of_process(promised: float) -> float:
     return promised * (1 + PROCESS_SHARE) + PROCESS_ROOM_BYTES

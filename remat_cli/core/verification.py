@@ -8,6 +8,7 @@ import msgspec
 
 from remat_cli.core.family import FamilySeen
 from remat_cli.core.learning import Learnt
+from remat_cli.core.noise import TimeNoise
 from remat_cli.core.promises import Check, MeasuredPromise, fits, judged, worst
 from remat_cli.core.resident import ProcessSeen
 
@@ -78,6 +79,8 @@ class Verification(msgspec.Struct, frozen=True, kw_only=True):
     identical and are not, `outputs_close` says whether they are within the tolerance for sums in another order, and
     `outputs_max_relative_error` is the largest difference relative to the largest magnitude in its tensor.
 
+    `time_noise` says how far times may be off (None: nothing was timed).
+
     `process` is what resident memory of fresh processes showed (None: not measured), `family` what runs at other sizes
     showed of a model that is compiled for many.
 
@@ -133,6 +136,7 @@ class Verification(msgspec.Struct, frozen=True, kw_only=True):
     family: FamilySeen = LEFT_OUT
     predicted_overhead_percent: float | None = LEFT_OUT
     measured_overhead_percent: float | None = LEFT_OUT
+    time_noise: TimeNoise | None = LEFT_OUT
 
     reference: str = LEFT_OUT
     must_be_identical: bool = LEFT_OUT
@@ -207,6 +211,12 @@ class Verification(msgspec.Struct, frozen=True, kw_only=True):
     def is_broken(self) -> bool:
         """Whether outputs differ or the order was not kept, which no other plan of the same kind would mend."""
         return worst(self.promises) == "broken"
+
+    @property
+    def noise_told(self) -> str:
+        """How far times may be off, where that is worth telling; else empty."""
+        noise = self.time_noise if applies(self.time_noise) else None
+        return "" if noise is None else noise.told
 
     @property
     def is_faster_than_single(self) -> bool:

@@ -199,6 +199,7 @@ def _verdict(
     price = Price(
         predicted_percent=predicted_percent,
         measured_percent=None if seen is None else measured_overhead(seen),
+        noise="" if seen is None else seen.noise_told,
         cheaper=asked.cheaper,
         is_looked_up=asked.is_looked_up,
     )
@@ -208,7 +209,7 @@ def _verdict(
         needs=needs,
         is_measured=is_measured(seen, asked),
         broken=seen.failures,
-        warned=seen.warned,
+        warned=(*seen.warned, *asked.warned(price.measured_percent)),
         bits=bits_of(seen),
         price=price,
     )

@@ -70,7 +70,8 @@ def _before_after(report: CompileReport, peak_bytes: int, time: int) -> list[str
     rows += [["time, predicted", duration(solution.baseline_time), duration(time), percent(solution.overhead_percent)]]
     if seen is not None and seen.measured_overhead_percent is not None:
         rows += [["time, measured", "", "", percent(seen.measured_overhead_percent)]]
-    return columns(rows, "<>>>")
+    noise = [f"  {seen.noise_told}"] if seen is not None and seen.noise_told else []
+    return [*columns(rows, "<>>>"), *noise]
 
 
 def _change(after: int, before: int) -> float | None:
@@ -171,7 +172,10 @@ def verification_lines(seen: Verification, style: Style) -> list[str]:
         *_optional("smallest cap, this model", seen.smallest_cap_bytes),
         ["runs where the original fails", yes[seen.capped_run_ok] + _under(seen)],
         ["time, predicted", percent(seen.predicted_overhead_percent)],
-        ["time, measured", percent(seen.measured_overhead_percent)],
+        [
+            "time, measured",
+            percent(seen.measured_overhead_percent) + (f" ({told})" if (told := seen.noise_told) else ""),
+        ],
     ]
     sizes = family_lines(seen.family) if applies(seen.family) else []
     process = process_lines(seen.process) if applies(seen.process) and seen.process is not None else []

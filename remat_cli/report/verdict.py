@@ -28,13 +28,13 @@ class Need(msgspec.Struct, frozen=True, kw_only=True):
 class Price(msgspec.Struct, frozen=True, kw_only=True):
     """What a plan costs in time, in percent (None: not known), and the next cheaper budget that is known.
 
-    `off_percent` is by how much measured times may be off, as the machine was busy. `is_looked_up`: cheaper budgets
+    `noise` says how far measured times may be off. `is_looked_up`: cheaper budgets
     were looked for.
     """
 
     predicted_percent: float | None
     measured_percent: float | None = None
-    off_percent: float | None = None
+    noise: str = ""
     cheaper: CheaperBudget | None = None
     is_looked_up: bool = True
 
@@ -106,8 +106,8 @@ def _price_text(price: Price) -> str:
     if told is None:
         return ""
     text = f"{told:+.0f} % time"
-    if price.measured_percent is not None and price.off_percent is not None:
-        text += f" (busy machine: may be off by {price.off_percent:.0f} %)"
+    if price.measured_percent is not None and price.noise:
+        text += f" ({price.noise})"
     if not price.is_dear:
         return text
     if price.measured_percent is not None and price.predicted_percent is not None:

@@ -149,6 +149,7 @@ def verify_closely(
         predicted_workspace_bytes=request.workspace.get(rewritten.exact.peak_op, 0),
         predicted_overhead_percent=request.predicted_overhead_percent,
         measured_overhead_percent=_overhead_percent(turns),
+        time_noise=turns.noise,
         inferences=done + caps.runs,
         notes=(*_output_notes(request, original), *_portable_notes(request), *caps.notes),
     )
