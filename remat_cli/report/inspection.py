@@ -367,7 +367,7 @@ def _advice(report: InspectReport) -> str:
     if is_live and report.budget_bytes is not None and report.budget_bytes < report.floor_bytes:
         if report.regions:
             return "whole ops need more; `remat compile` may split them"
-        return "impossible with whole ops, below their floor"
+        return "impossible with whole ops, below the floor"
     return "that is as it is: `remat compile` may find a plan"
 
 
