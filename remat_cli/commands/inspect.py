@@ -9,6 +9,7 @@ from remat_cli.commands.asked import request_of, with_picture
 from remat_cli.core.plan_file import is_plan
 from remat_cli.core.plan_reader import read_plan
 from remat_cli.core.sized_plan import plan_at
+from remat_cli.onnx_io.as_written import condition_of
 from remat_cli.report.inspection import InspectReport, inspect_model, inspect_plan
 from remat_cli.report.regions import estimated_regions
 from remat_cli.report.sized import inspect_at
@@ -44,12 +45,19 @@ def _inspected(path: Path, settings: Settings, progress: Progress) -> InspectRep
         prepared = prepare(path, settings.conditions, work, progress)
         platform = profile_model(prepared, settings.conditions, progress)
         process, runs = model_forecast(prepared, platform.profile)
+        condition = condition_of(path)
         request = None if settings.budget is None else request_of(settings)
         problem, budget = platform.problem(), None
         if request is not None and not (question := ask(platform, request)).least:
             problem, budget = question.problem, question.text
         report = inspect_model(path, prepared.graph, platform.profile, problem, budget)
-        report = msgspec.structs.replace(report, process=process, runs=runs)
+        report = msgspec.structs.replace(
+            report,
+            process=process,
+            runs=runs,
+            is_as_written=condition.is_as_written,
+            warnings=(*condition.warnings, *report.warnings),
+        )
         if request is None or settings.split == "off":
             return report
         regions, facts, obstacle = propose_regions(prepared, platform, request, work)

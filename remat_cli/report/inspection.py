@@ -64,6 +64,7 @@ class InspectReport(msgspec.Struct, frozen=True, kw_only=True):
     process holds that loads and runs it with default options, `runs` its runs' part. Plans for many sizes may be looked
     at for some `sizes`. Plans that span devices, or page (`paging`), have `devices`, `links`, `memories`, `placement`
     and a `way` to run; other bytes are then those of the first memory, the baseline is `baseline_device` alone.
+    `is_as_written`: a compiled file's graph is the one that remat wrote (None: the file does not say what that was).
     """
 
     exit_code: ClassVar[int] = EXIT_DONE
@@ -111,6 +112,7 @@ class InspectReport(msgspec.Struct, frozen=True, kw_only=True):
     process: ProcessMemory | None = None
     runs: RunsForecast | None = None
     sizes: dict[str, int] | None = None
+    is_as_written: bool | None = None
     warnings: tuple[str, ...] = ()
 
     @property
@@ -271,6 +273,7 @@ def _learnt(seen: Verification | None) -> dict[str, Any]:
 def inspect_lines(report: InspectReport, style: Style) -> list[str]:
     """Everything about one model or plan, the verdict first."""
     where = f"{plural(report.ops, 'op')} on {report.device}{'' if report.sizes is None else f', {told(report.sizes)}'}"
+    where += ", as remat wrote it" if report.is_as_written else ""
     lines = [style.paint(report.path, "strong") + f"  ({report.kind}, {where})", *_figures(report, style), ""]
     lines += memory_chart(
         report.memory_bytes, fixed_bytes=report.fixed_bytes, rules=_rules(report), bands=_bands(report), style=style
@@ -312,8 +315,7 @@ def _figures(report: InspectReport, style: Style) -> list[str]:
 
 def _floor_rows(report: InspectReport) -> list[list[str]]:
     """The floor of whole ops and, where it is known, that with splitting."""
-    cause = f", caused by {report.blocking_op}" if report.blocking_op else ""
-    whole = describe_bytes(report.floor_bytes) + cause
+    whole = describe_bytes(report.floor_bytes) + (f", caused by {report.blocking_op}" if report.blocking_op else "")
     if report.floor_with_splitting_bytes is None:
         return [["floor of whole ops" if report.regions else "floor", whole]]
     return [["floor of whole ops", whole], ["floor with splitting", describe_bytes(report.floor_with_splitting_bytes)]]
@@ -383,11 +385,8 @@ def _memory_lines(memory: MemoryReport, style: Style) -> list[str]:
     lines += memory_chart(memory.memory_bytes, fixed_bytes=memory.fixed_bytes, rules=rules, rows=6, style=style)
     if memory.peak_op is not None:
         lines += [f"  alive at step {memory.peak_step} ({memory.peak_op}):", *live_tensor_lines(memory.alive, style)]
-    if memory.workspace_bytes:
-        lines.append(f"  and {format_bytes(memory.workspace_bytes)} of workspace")
-    if memory.fixed_bytes:
-        lines.append(f"  and {format_bytes(memory.fixed_bytes)} fixed")
-    return lines
+    lines += [f"  and {format_bytes(memory.workspace_bytes)} of workspace"] if memory.workspace_bytes else []
+    return lines + ([f"  and {format_bytes(memory.fixed_bytes)} fixed"] if memory.fixed_bytes else [])
 
 
 def _closing(report: InspectReport, style: Style) -> list[str]:

@@ -5,6 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from remat_cli.core.resident import WeightFiles
+from remat_cli.onnx_io.as_written import signed
+from remat_cli.onnx_io.least_imports import asking_least
 from remat_cli.onnx_io.packed import PackedWeights, packed_weights, packing_signature
 from remat_cli.onnx_io.save import SMALL_BYTES, has_data_file, save
 from remat_cli.onnx_io.seeds import without_seeds
@@ -25,11 +27,14 @@ def save_written(planned: PlannedModel, path: Path, files: WeightFiles) -> None:
         ConfigError: the path cannot be written.
         RematError: the disk is full or failed.
     """
-    model = without_seeds(model_to_write(planned))
-    if planned.written is None or not saves_packed(planned.written, planned.prepared, files):
+    model = asking_least(without_seeds(model_to_write(planned)))
+    if planned.written is None:
         save(model, path, external=has_data_file(model, files.external))
+    elif not saves_packed(planned.written, planned.prepared, files):
+        save(signed(model), path, external=has_data_file(model, files.external))
     else:
-        save(model, path, external=True, packed=_packed(model, planned.prepared))
+        packed = _packed(model, planned.prepared)
+        save(signed(model, len(packed.copies)), path, external=True, packed=packed)
 
 
 def _packed(model: Any, prepared: Prepared) -> PackedWeights:
