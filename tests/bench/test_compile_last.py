@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
+import onnx
 import pytest
+from onnx import TensorProto, helper, numpy_helper
 
 from bench import compile_last
 from bench.compile_last import END, FILES, NAMES, PAGE, START, Outcome, outcomes, refusal_of, table, with_table
@@ -60,6 +65,64 @@ def test_the_page_has_every_tool_and_file():
     rows = rows_of(PAGE.read_text(encoding="utf-8"))
     assert rows["tool"] == list(FILES)
     assert set(rows) == {"tool", "---", *(NAMES[tool] for tool in TOOLS)}
+
+
+def branching(path, sequence):
+    """An If that counts the elements of a sequence from outside, as the steady form does."""
+    value = helper.make_tensor_value_info
+    counted = helper.make_node("SequenceLength", ["s"], ["a"])
+    other = helper.make_node("Size", ["x"], ["b"])
+    branches = [
+        helper.make_graph([node], name, [], [value(node.output[0], TensorProto.INT64, [])])
+        for node, name in ((counted, "then"), (other, "else"))
+    ]
+    nodes = [
+        sequence,
+        helper.make_node("Size", ["x"], ["n"]),
+        helper.make_node("Greater", ["n", "least"], ["go"]),
+        helper.make_node("If", ["go"], ["y"], then_branch=branches[0], else_branch=branches[1]),
+    ]
+    save(path, nodes, value("y", TensorProto.INT64, []), least=np.int64(-1))
+
+
+def gated(path):
+    """A view along no axis, as a gate is."""
+    nodes = [
+        helper.make_node("Size", ["x"], ["n"]),
+        helper.make_node("Mul", ["n", "none"], ["axes"]),
+        helper.make_node("Unsqueeze", ["x", "axes"], ["y"]),
+    ]
+    save(path, nodes, helper.make_tensor_value_info("y", TensorProto.FLOAT, None), none=np.zeros(0, np.int64))
+
+
+def save(path, nodes, output, **weights):
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 3])],
+        [output],
+        [numpy_helper.from_array(np.asarray(array), name) for name, array in weights.items()],
+    )
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not TOOLS_PYTHON.exists(), reason="make bench-compile-last sets up an environment with OpenVINO")
+def test_what_openvino_cannot_read(tmp_path):
+    """It dies of an empty sequence that a branch reads from outside, and takes no axis for the first one."""
+    branching(tmp_path / "empty.onnx", helper.make_node("SequenceEmpty", [], ["s"]))
+    branching(tmp_path / "filled.onnx", helper.make_node("SequenceConstruct", ["least"], ["s"]))
+    gated(tmp_path / "gate.onnx")
+    read = "import openvino, sys; print(openvino.Core().read_model(sys.argv[1]).outputs[0].partial_shape)"
+    codes, told = [], []
+    for name in ("empty", "filled", "gate"):
+        done = subprocess.run(
+            [TOOLS_PYTHON, "-I", "-c", read, tmp_path / f"{name}.onnx"], capture_output=True, text=True, check=False
+        )
+        codes.append(done.returncode)
+        told.append(done.stdout.strip())
+    assert codes == [-signal.SIGSEGV, 0, 0]
+    assert told[-1] == "[1,2,3]"  # [2,3] by the standard
 
 
 @pytest.mark.slow
