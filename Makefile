@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 # `make setup EXTRAS=cpu,svg,dev,cluster` adds Ray, whose tests are skipped without it.
 EXTRAS ?= cpu,svg,dev
 .DEFAULT_GOAL := help
-.PHONY: help setup demo picture test test-slow check fmt lint types models schema docs wheel bench-models bench-split bench-train bench-train-curves bench-devices bench-placement bench-classics bench-gpu test-gpu bench-webgpu bench-eager bench-paging bench-paging-simulated bench-real bench-real-models bench-process bench-callers fuzz fuzz-quick mutation bench-instances bench-quick bench-solvers bench-scale lock clean bench-pipelines setup-webgpu test-webgpu bench-any-size bench-max-tensor bench-weight-paging setup-targets bench-targets test-newest test-versions
+.PHONY: help setup demo picture test test-slow check fmt lint types models schema docs wheel bench-models bench-split bench-train bench-train-curves bench-devices bench-placement bench-classics bench-gpu test-gpu bench-webgpu bench-eager bench-paging bench-paging-simulated bench-real bench-real-models bench-process bench-callers fuzz fuzz-quick mutation bench-instances bench-quick bench-solvers bench-scale lock clean bench-pipelines setup-webgpu test-webgpu bench-any-size bench-max-tensor bench-weight-paging setup-targets bench-targets test-newest test-versions bench-opsets bench-compile-last
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "%-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -226,6 +226,23 @@ bench-targets: setup-targets $(REAL_STAMP)  ## files compiled here, run on emula
 	$(REAL_VENV)/bin/python -m bench.targets_models $(TARGETS)/models
 	$(BIN)/python -m bench.targets
 	$(BIN)/python -m bench.targets --write
+
+# Pythons of environments with numpy and other versions of ONNX Runtime: OPSETS="--python PATH --python PATH"
+OPSETS ?=
+
+bench-opsets: $(STAMP)  ## what compiled samples ask of a runtime, and what other versions make of them, ten minutes
+	$(BIN)/python -m bench.opsets $(OPSETS) --write
+
+COMPILE_LAST_VENV := .venv-compile-last
+COMPILE_LAST_STAMP := $(COMPILE_LAST_VENV)/.installed
+
+$(COMPILE_LAST_STAMP): bench/compile_last_requirements.txt
+	$(PYTHON) -m venv $(COMPILE_LAST_VENV)
+	$(COMPILE_LAST_VENV)/bin/python -m pip install --quiet --disable-pip-version-check -r bench/compile_last_requirements.txt
+	touch $@
+
+bench-compile-last: $(STAMP) $(COMPILE_LAST_STAMP)  ## what other tools do to compiled files, into docs/compile-last.md, ten minutes
+	$(BIN)/python -m bench.compile_last --python $(COMPILE_LAST_VENV)/bin/python --write
 
 bench-max-tensor: $(STAMP)  ## a cap per tensor on samples, zoo and the networks of the papers, rows that are missing, an hour
 	$(BIN)/python -m bench.max_tensor --write

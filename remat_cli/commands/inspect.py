@@ -12,6 +12,7 @@ from remat_cli.core.plan_reader import read_plan
 from remat_cli.core.promises import Asked
 from remat_cli.core.runs_on import RunsOn
 from remat_cli.core.sized_plan import plan_at
+from remat_cli.onnx_io.as_written import condition_of
 from remat_cli.onnx_io.compiled_file import compiled_runs_on, runs_on_at
 from remat_cli.report.inspection import InspectReport, inspect_model, inspect_plan
 from remat_cli.report.regions import estimated_regions
@@ -47,6 +48,7 @@ def _inspected(path: Path, settings: Settings, progress: Progress) -> InspectRep
         prepared = prepare(path, settings.conditions, work, progress)
         platform = profile_model(prepared, settings.conditions, progress)
         process, runs = forecast_of_file(prepared, platform.profile, work, progress)
+        condition = condition_of(path)
         request = None if settings.budget is None else request_of(settings, settings.compile_scope)
         problem, budget = platform.problem(), None
         if request is not None and not (question := ask(platform, request)).least:
@@ -57,7 +59,14 @@ def _inspected(path: Path, settings: Settings, progress: Progress) -> InspectRep
             process_budget_bytes=None if request is None else request.process_budget_bytes,
             process_bytes=process.counted_bytes(with_mapped=settings.count_mapped) + prepared.graph.input_bytes,
         )
-        report = msgspec.structs.replace(report, process=process, runs=runs, asked=asked)
+        report = msgspec.structs.replace(
+            report,
+            process=process,
+            runs=runs,
+            asked=asked,
+            is_as_written=condition.is_as_written,
+            warnings=(*condition.warnings, *report.warnings),
+        )
         if request is None or settings.split == "off":
             return report
         regions, facts, obstacle = propose_regions(prepared, platform, request, work)

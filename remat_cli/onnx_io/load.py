@@ -15,6 +15,7 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from remat_cli.base.errors import ModelError
 from remat_cli.core.program import InputSpec
 from remat_cli.core.steady import SteadyForm
+from remat_cli.onnx_io.as_written import forget_signature
 from remat_cli.onnx_io.canonical import canonicalise, outputs_by_place
 from remat_cli.onnx_io.checking import all_bodies, all_nodes, has_runtime_ops, without_runtime_ops
 from remat_cli.onnx_io.interface import Interface, Port, fed_inputs, inputs_of, interface_of, outputs_of, port_of
@@ -126,6 +127,7 @@ def load(path: Path, dims: DimBindings, *, has_custom_ops: bool = False) -> Sour
     has_packed = sum(map(forget_packed, all_tensors(proto.graph))) > 0
     model = ir.from_proto(proto)
     ir.external_data.set_base_dir(model.graph, path.resolve().parent)
+    forget_signature(model)
     form = form_of(model)
     seen_through(model)
     _repair(model)

@@ -69,6 +69,7 @@ class InspectReport(msgspec.Struct, frozen=True, kw_only=True):
     `asked` is what else was asked for, `promises` what verification of a plan showed of all that it promises (nothing
     of a model, of which nothing was promised), `unkept` says which of its predictions were not kept. In JSON `fits` and
     `verdict`, by prediction, stand beside the fields; null without a budget.
+    `is_as_written`: a compiled file's graph is the one that remat wrote (None: the file does not say what that was).
     """
 
     exit_code: ClassVar[int] = EXIT_DONE
@@ -118,6 +119,7 @@ class InspectReport(msgspec.Struct, frozen=True, kw_only=True):
     runs: RunsForecast | None = None
     sizes: dict[str, int] | None = None
     runs_on: RunsOn | None = LEFT_OUT
+    is_as_written: bool | None = None
     warnings: tuple[str, ...] = ()
     asked: Asked = Asked()
     promises: tuple[MeasuredPromise, ...] = ()
@@ -306,6 +308,7 @@ def _learnt(seen: Verification | None) -> dict[str, Any]:
 def inspect_lines(report: InspectReport, style: Style) -> list[str]:
     """Everything about one model or plan, the verdict first."""
     where = f"{plural(report.ops, 'op')} on {report.device}{'' if report.sizes is None else f', {told(report.sizes)}'}"
+    where += ", as remat wrote it" if report.is_as_written else ""
     lines = [inspect_verdict(report).line(style)] if report.needs else []
     lines += [style.paint(report.path, "strong") + f"  ({report.kind}, {where})", *_figures(report), ""]
     lines += memory_chart(
@@ -345,8 +348,7 @@ def _figures(report: InspectReport) -> list[str]:
 
 def _floor_rows(report: InspectReport) -> list[list[str]]:
     """The floor of whole ops and, where it is known, that with splitting."""
-    cause = f", caused by {report.blocking_op}" if report.blocking_op else ""
-    whole = describe_bytes(report.floor_bytes) + cause
+    whole = describe_bytes(report.floor_bytes) + (f", caused by {report.blocking_op}" if report.blocking_op else "")
     if report.floor_with_splitting_bytes is None:
         return [["floor of whole ops" if report.regions else "floor", whole]]
     return [["floor of whole ops", whole], ["floor with splitting", describe_bytes(report.floor_with_splitting_bytes)]]

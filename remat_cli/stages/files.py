@@ -6,6 +6,8 @@ from typing import Any
 
 from remat_cli.core.resident import WeightFiles
 from remat_cli.core.runs_on import RunsOn
+from remat_cli.onnx_io.as_written import signed
+from remat_cli.onnx_io.least_imports import asking_least
 from remat_cli.onnx_io.packed import PackedWeights, packed_weights, packing_signature
 from remat_cli.onnx_io.rewrite import set_model_metadata
 from remat_cli.onnx_io.save import SMALL_BYTES, has_data_file, save
@@ -28,15 +30,18 @@ def save_written(planned: PlannedModel, path: Path, files: WeightFiles) -> RunsO
         ConfigError: the path cannot be written.
         RematError: the disk is full or failed.
     """
-    model = without_seeds(model_to_write(planned))
+    model = asking_least(without_seeds(model_to_write(planned)))
     is_packed = planned.written is not None and saves_packed(planned.written, planned.prepared, files)
     runs_on = runs_on_of(model, planned.prepared, is_packed=is_packed)
     for key, text in runs_on.metadata.items():
         set_model_metadata(model, key, text)
-    if not is_packed:
+    if planned.written is None:
         save(model, path, external=has_data_file(model, files.external))
+    elif not is_packed:
+        save(signed(model), path, external=has_data_file(model, files.external))
     else:
-        save(model, path, external=True, packed=_packed(model, planned.prepared))
+        packed = _packed(model, planned.prepared)
+        save(signed(model, len(packed.copies)), path, external=True, packed=packed)
     return runs_on
 
 

@@ -13,7 +13,7 @@ from remat_cli.core.graph import Graph
 from remat_cli.core.profile import Profile
 from remat_cli.onnx_io.interface import interface_of
 from remat_cli.onnx_io.load import save
-from remat_cli.onnx_io.opset import raise_opset
+from remat_cli.onnx_io.opset import lowered, opset_of, raise_opset
 from remat_cli.onnx_io.to_graph import op_signatures, to_graph
 from remat_cli.runtime.likeness import are_close, are_same_bits, have_same_bits, likeness
 from remat_cli.runtime.profile_cache import ProfileCache
@@ -91,6 +91,14 @@ def in_place_of(whole: Prepared, graph: Graph, facts: ModelFacts, *, was_long: b
         first_outputs=None,
         was_long=was_long,
     )
+
+
+def in_least_opset(model: Any, whole: Prepared) -> Any:
+    """A split model under the operator set of the whole one, unless a tile of it is filled in place.
+
+    So every runtime that takes the whole model takes its tiles, by the same versions of kernels.
+    """
+    return lowered(model, opset_of(whole.reference))
 
 
 def raised_model(whole: Prepared, conditions: Conditions, work: Path) -> Any | None:

@@ -36,6 +36,7 @@ from remat_cli.stages.solve import BudgetAnswer, BudgetQuestion, answer
 from remat_cli.stages.split_model import (
     ExposedTiles,
     find_culprit,
+    in_least_opset,
     prepare_split,
     profile_split,
     raised_model,
@@ -306,7 +307,7 @@ class Splitter:
         for _ in range(MOST_CULPRITS):
             if current is None or not current.regions:
                 return None
-            model = split_model(current.view, current.order, current.parts)
+            model = in_least_opset(split_model(current.view, current.order, current.parts), whole)
             folder = Path(tempfile.mkdtemp(prefix="split_", dir=self.work))
             prepared = prepare_split(whole, model, request.conditions, folder, may_reassociate)
             if prepared is not None:
