@@ -6,6 +6,7 @@ from typing import Any
 
 from remat_cli.core.resident import WeightFiles
 from remat_cli.onnx_io.packed import PackedWeights, packed_weights, packing_signature
+from remat_cli.onnx_io.primers import primed
 from remat_cli.onnx_io.save import SMALL_BYTES, has_data_file, save
 from remat_cli.onnx_io.seeds import without_seeds
 from remat_cli.runtime.packing import PackingJob, save_packed
@@ -13,13 +14,14 @@ from remat_cli.runtime.session import SessionSettings
 from remat_cli.stages.planned import PlannedModel
 from remat_cli.stages.prepare import Prepared
 from remat_cli.stages.record import model_to_write
-from remat_cli.stages.resident import saves_packed
+from remat_cli.stages.resident import saves_packed, wants_primers
 
 
 def save_written(planned: PlannedModel, path: Path, files: WeightFiles) -> None:
     """Write the model; with its weights in a file beside it where that was asked for, or they are many.
 
-    Copies as kernels pack them go there too where they are large.
+    Copies as kernels pack them go there too where they are large, with primers where the heap would keep some of those
+    that a session makes.
 
     Raises:
         ConfigError: the path cannot be written.
@@ -28,8 +30,10 @@ def save_written(planned: PlannedModel, path: Path, files: WeightFiles) -> None:
     model = without_seeds(model_to_write(planned))
     if planned.written is None or not saves_packed(planned.written, planned.prepared, files):
         save(model, path, external=has_data_file(model, files.external))
-    else:
-        save(model, path, external=True, packed=_packed(model, planned.prepared))
+        return
+    if wants_primers(planned.written, planned.prepared, files):
+        model = primed(model)
+    save(model, path, external=True, packed=_packed(model, planned.prepared))
 
 
 def _packed(model: Any, prepared: Prepared) -> PackedWeights:
