@@ -23,6 +23,7 @@ from remat_cli.core.plan_file import (
     Solved,
     graph_instances,
 )
+from remat_cli.core.primers import PREFIX as PRIMERS
 from remat_cli.core.problem import input_ops
 from remat_cli.core.profile import Placement, Profile
 from remat_cli.core.sized_plan import with_promise
@@ -268,7 +269,7 @@ def request_of(plan: PlanFile, whole: Prepared, rewritten: Path) -> VerifyReques
     """What verification must find for the rewritten model of a plan; `whole` is the model before splitting."""
     profile, promise = plan.profile, plan.promise
     order = tuple(name for name in promise.order if name not in set(promise.gates))
-    packed = packed_weights(rewritten)
+    packed = packed_weights(rewritten).without(PRIMERS)  # whose weight counts as nothing
     return VerifyRequest(
         reference=whole.reference_path,
         rewritten=rewritten,
