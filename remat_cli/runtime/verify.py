@@ -284,8 +284,8 @@ def _likeness(
     """
     if turns.likeness is None:
         return None, 0
-    in_turn = zip((original, rewritten), turns.prints, strict=True)
-    if all(prints in found for model, found in in_turn for prints in model.exact.prints):
+    in_turn = zip((original.exact, rewritten.exact), turns.prints, strict=True)
+    if all(prints in found for exact, found in in_turn for prints in exact.prints):
         return turns.likeness, 0
     exact = program.alone[0]
     feeds = tuple(request.all_packed_feeds[place] for place in exact.on)
