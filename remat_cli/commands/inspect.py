@@ -4,23 +4,30 @@ from pathlib import Path
 
 import msgspec
 
+from remat_cli.base.errors import ModelError
 from remat_cli.base.progress import Progress
 from remat_cli.commands.asked import request_of, with_picture
 from remat_cli.core.plan_file import is_plan
 from remat_cli.core.plan_reader import read_plan
+from remat_cli.core.promises import Asked
+from remat_cli.core.runs_on import RunsOn
 from remat_cli.core.sized_plan import plan_at
+from remat_cli.onnx_io.as_written import condition_of
+from remat_cli.onnx_io.compiled_file import compiled_runs_on, runs_on_at
 from remat_cli.report.inspection import InspectReport, inspect_model, inspect_plan
 from remat_cli.report.regions import estimated_regions
+from remat_cli.report.runs_on import guard_warnings
 from remat_cli.report.sized import inspect_at
 from remat_cli.report.svg_chart import inspect_picture
 from remat_cli.settings.devices import only_device
 from remat_cli.settings.settings import Settings
+from remat_cli.stages.as_given import forecast_of_file
 from remat_cli.stages.ask import ask
+from remat_cli.stages.asked_for import asked_of
 from remat_cli.stages.plan import propose_regions
 from remat_cli.stages.prepare import prepare, work_folder
 from remat_cli.stages.profile import profile_model
-from remat_cli.stages.record import elsewhere
-from remat_cli.stages.resident import model_forecast
+from remat_cli.stages.record import elsewhere, find_file
 
 
 def inspect_file(path: Path, settings: Settings, progress: Progress) -> InspectReport:
@@ -35,23 +42,54 @@ def inspect_file(path: Path, settings: Settings, progress: Progress) -> InspectR
 
 def _inspected(path: Path, settings: Settings, progress: Progress) -> InspectReport:
     if is_plan(path):
-        read = read_plan(path)
-        if settings.conditions.dims:
-            return inspect_at(path, plan_at(read, settings.conditions.dims), elsewhere(read))
-        return inspect_plan(path, read, elsewhere(read))
+        return _inspected_plan(path, settings)
     only_device(settings.devices)
     with work_folder(path, settings.work_dir, settings.memory_limit_bytes) as work:
         prepared = prepare(path, settings.conditions, work, progress)
         platform = profile_model(prepared, settings.conditions, progress)
-        process, runs = model_forecast(prepared, platform.profile)
-        request = None if settings.budget is None else request_of(settings)
+        process, runs = forecast_of_file(prepared, platform.profile, work, progress)
+        condition = condition_of(path)
+        request = None if settings.budget is None else request_of(settings, settings.compile_scope)
         problem, budget = platform.problem(), None
         if request is not None and not (question := ask(platform, request)).least:
             problem, budget = question.problem, question.text
         report = inspect_model(path, prepared.graph, platform.profile, problem, budget)
-        report = msgspec.structs.replace(report, process=process, runs=runs)
+        report = _with_runs_on(report, compiled_runs_on(prepared.source.ir))
+        asked = Asked(
+            process_budget_bytes=None if request is None else request.process_budget_bytes,
+            process_bytes=process.counted_bytes(with_mapped=settings.count_mapped) + prepared.graph.input_bytes,
+        )
+        report = msgspec.structs.replace(
+            report,
+            process=process,
+            runs=runs,
+            asked=asked,
+            is_as_written=condition.is_as_written,
+            warnings=(*condition.warnings, *report.warnings),
+        )
         if request is None or settings.split == "off":
             return report
         regions, facts, obstacle = propose_regions(prepared, platform, request, work)
     reports = estimated_regions(regions, facts, prepared.graph)
     return msgspec.structs.replace(report, regions=reports, split_obstacle=obstacle)
+
+
+def _inspected_plan(path: Path, settings: Settings) -> InspectReport:
+    """The same of a plan, with where its model runs: as the model itself says, where it is there."""
+    read = read_plan(path)
+    if settings.conditions.dims:
+        report = inspect_at(path, plan_at(read, settings.conditions.dims), elsewhere(read))
+    else:
+        report = inspect_plan(path, read, elsewhere(read))
+    report = msgspec.structs.replace(report, asked=asked_of(read))
+    try:
+        return _with_runs_on(report, runs_on_at(find_file(read.output, path, "model")))
+    except ModelError:
+        return _with_runs_on(report, read.runs_on)
+
+
+def _with_runs_on(report: InspectReport, runs_on: RunsOn | None) -> InspectReport:
+    """The report with where the file runs; as it is where that is nothing that a file says of itself."""
+    if runs_on is None:
+        return report
+    return msgspec.structs.replace(report, runs_on=runs_on, warnings=(*guard_warnings(runs_on), *report.warnings))

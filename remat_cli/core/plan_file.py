@@ -16,6 +16,7 @@ from remat_cli.core.plan import Instance, Plan, Schedule
 from remat_cli.core.problem import Problem, device_tensor_ids, make_device_problem, make_problem
 from remat_cli.core.profile import Placement, Profile
 from remat_cli.core.resident import ProcessMemory, RunsForecast
+from remat_cli.core.runs_on import RunsOn
 from remat_cli.core.simulate import simulate
 from remat_cli.core.sizes import Dim, SizeFamily
 from remat_cli.core.spill import Paging
@@ -54,7 +55,8 @@ class PlanRequest(msgspec.Struct, frozen=True):
     that knew none have `off`; no tensor was to be larger than `max_tensor_bytes`. `process_budget_bytes` bounds the
     process, mapped pages of files with it where `count_mapped` (None: the budget bounds what is live). `external_data`
     is whether weights were to go into a file of their own (None: where they are large), and `packed_weights` whether
-    copies as kernels pack them were to go there too. `custom_ops` are the libraries whose operators the model has.
+    copies as kernels pack them were to go there too. `max_overhead_percent` is the most extra time that was to be
+    spent (None: any). `custom_ops` are the libraries whose operators the model has.
     """
 
     budget: str
@@ -76,6 +78,7 @@ class PlanRequest(msgspec.Struct, frozen=True):
     external_data: bool | None = None
     packed_weights: bool = True
     count_mapped: bool = False
+    max_overhead_percent: float | None = None
 
 
 class Solved(msgspec.Struct, frozen=True):
@@ -148,7 +151,8 @@ class PlanFile(msgspec.Struct, frozen=True, kw_only=True):
     the split model, and the whole one is told of there. With `placement` the plan spans devices: `device` names them,
     `profile` is the first one's, `output` is the optimised model, which `schedule` indexes (its ops after those that
     stand for model inputs, where there are several memories), figures of bytes are the first memory's. With `paging`
-    there is a placement on one device, and `solved.time_ns` is the makespan with stalls.
+    there is a placement on one device, and `solved.time_ns` is the makespan with stalls. `runs_on` is where the model
+    runs that was written; plans of versions that did not know it have None.
     """
 
     format: Literal["remat-plan"] = FORMAT
@@ -168,6 +172,7 @@ class PlanFile(msgspec.Struct, frozen=True, kw_only=True):
     snippet: str
     warnings: tuple[str, ...] = ()
     verification: Verification | None = None
+    runs_on: RunsOn | None = None
     splitting: Splitting | None = None
     placement: Placement | None = None
     paging: Paging | None = None

@@ -15,6 +15,7 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from remat_cli.base.errors import ModelError
 from remat_cli.core.program import InputSpec
 from remat_cli.core.steady import SteadyForm
+from remat_cli.onnx_io.as_written import forget_signature
 from remat_cli.onnx_io.canonical import canonicalise, outputs_by_place
 from remat_cli.onnx_io.checking import all_bodies, all_nodes, has_runtime_ops, without_runtime_ops
 from remat_cli.onnx_io.interface import Interface, Port, fed_inputs, inputs_of, interface_of, outputs_of, port_of
@@ -27,6 +28,7 @@ from remat_cli.onnx_io.normalise import (
 )
 from remat_cli.onnx_io.old_forms import check_opset, with_dense_tensors, with_known_opset
 from remat_cli.onnx_io.packed import forget_packed
+from remat_cli.onnx_io.primers import without_primers
 from remat_cli.onnx_io.save import save
 from remat_cli.onnx_io.steady import form_of, seen_through
 from remat_cli.onnx_io.untrusted import all_tensors, check_texts, check_types, external_files
@@ -46,8 +48,8 @@ class SourceModel:
 
     `sha256` is the hash of the file and of its external data. `interface` is what the file declares, symbolic
     dimensions included; `fixed_interface` what a file for the bound sizes declares. `data_files` hold what of its
-    weights lies outside, `form` is the steady form that the file has; here it is seen through. `converted` says what
-    was converted.
+    weights lies outside, `form` is the steady form that the file has; here it is seen through, and primers are taken
+    out. `converted` says what was converted.
     """
 
     ir: ir.Model
@@ -59,6 +61,7 @@ class SourceModel:
     form: SteadyForm | None = None
     has_packed: bool = False
     converted: str | None = None
+    is_primed: bool = False
 
     @property
     def fixed_interface(self) -> Interface:
@@ -113,7 +116,7 @@ def load(path: Path, dims: DimBindings, *, has_custom_ops: bool = False) -> Sour
     Raises:
         ModelError: the file is missing, not a valid model, or has dimensions, ops or data that remat cannot use.
     """
-    proto = _read(path)
+    proto = read_proto(path)
     check_texts(path, proto)
     check_types(path, proto)
     check_opset(path, proto)
@@ -126,13 +129,14 @@ def load(path: Path, dims: DimBindings, *, has_custom_ops: bool = False) -> Sour
     has_packed = sum(map(forget_packed, all_tensors(proto.graph))) > 0
     model = ir.from_proto(proto)
     ir.external_data.set_base_dir(model.graph, path.resolve().parent)
-    form = form_of(model)
+    forget_signature(model)
+    form, is_primed = form_of(model), without_primers(model)
     seen_through(model)
     _repair(model)
     interface = interface_of(model)
     bound = bind_dimensions(model.graph, dims)
     digest, data = _sha256([path, *data_files]), tuple(data_files)
-    return SourceModel(model, path, digest, bound, interface, data, form, has_packed, converted)
+    return SourceModel(model, path, digest, bound, interface, data, form, has_packed, converted, is_primed)
 
 
 def prepare_optimized(path: Path, before: ir.Model | None = None) -> ir.Model:
@@ -143,11 +147,12 @@ def prepare_optimized(path: Path, before: ir.Model | None = None) -> ir.Model:
     Raises:
         ModelError: the file is missing or not a model.
     """
-    proto = _read(path)
+    proto = read_proto(path)
     for tensor in all_tensors(proto.graph):
         forget_packed(tensor)
     model = ir.from_proto(proto)
     ir.external_data.set_base_dir(model.graph, path.resolve().parent)
+    without_primers(model)
     seen_through(model)
     _repair(model)
     drop_unused_weights(model.graph)
@@ -165,7 +170,7 @@ def _repair(model: ir.Model) -> None:
     lift_constants(model.graph)
 
 
-def _read(path: Path) -> onnx.ModelProto:
+def read_proto(path: Path) -> onnx.ModelProto:
     """The file's contents, external data left on disk."""
     if not path.exists():
         raise ModelError(f"model {path} does not exist")

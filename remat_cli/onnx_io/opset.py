@@ -1,4 +1,4 @@
-"""A model under a newer version of the ONNX operators, where that changes nothing."""
+"""A model under another version of the ONNX operators, where that changes nothing."""
 
 from collections.abc import Mapping
 from math import prod
@@ -15,6 +15,12 @@ LAST_AXIS_SINCE = 13  # before, these worked on all axes from `axis` on as if th
 LAST_AXIS_OPS = frozenset({"Softmax", "LogSoftmax", "Hardmax"})
 
 
+def opset_of(model: ir.Model) -> int:
+    """The version of ONNX's own operators that a model declares; 0 where it declares none."""
+    imports = model.graph.opset_imports
+    return imports.get("", imports.get("ai.onnx", 0))
+
+
 def raise_opset(model: ir.Model, version: int, graph: Graph) -> ir.Model | None:
     """A copy that declares operator set `version`; None where some op has another form or meaning there.
 
@@ -23,20 +29,67 @@ def raise_opset(model: ir.Model, version: int, graph: Graph) -> ir.Model | None:
     Forms are compared by the schemas of both versions; every attribute that is given and every input and output, by
     name and place, must still be there. Kernels of other versions may still give other bits: compare them.
     """
-    imports = model.graph.opset_imports
-    old = imports.get("", imports.get("ai.onnx", 0))
+    old = opset_of(model)
     copy = model.clone()
     if old >= version:
         return copy
     shapes = {tensor.name: tensor.shape for tensor in graph.tensors}
     if model.functions or not all(_keeps_meaning(node, old, version, shapes) for node in model.graph):
         return None
-    for domain in ONNX_DOMAINS:
-        if domain in copy.graph.opset_imports:
-            copy.graph.opset_imports[domain] = version
+    _declare_opset(copy, version)
     for node in copy.graph:
         _say_count(node, old, version)
     return copy
+
+
+def lowered(model: ir.Model, version: int) -> ir.Model:
+    """A model that was raised, under operator set `version` again; itself where some op needs a newer one.
+
+    Its ops are those it had before and plain ones that remat wrote: they mean the same where their form is there.
+    """
+    old = opset_of(model)
+    if old <= version:
+        return model
+    copy = model.clone()
+    for node in copy.graph.all_nodes():
+        if node.domain in ONNX_DOMAINS and not _takes_older_form(node, old, version):
+            return model
+    _declare_opset(copy, version)
+    return copy
+
+
+def _declare_opset(model: ir.Model, version: int) -> None:
+    for domain in ONNX_DOMAINS:
+        if domain in model.graph.opset_imports:
+            model.graph.opset_imports[domain] = version
+
+
+def _takes_older_form(node: ir.Node, old: int, version: int) -> bool:
+    """Give a node of operator set `old` the form of an older one, in place; False where it has none there.
+
+    What became an input was an attribute before, so it must be a constant; how many pieces a Split makes, its outputs
+    say.
+    """
+    try:
+        schema, now = (onnx.defs.get_schema(node.op_type, each, "") for each in (version, old))
+    except onnx.defs.SchemaError:
+        return False
+    if node.op_type == "Split" and version < COUNT_SINCE:
+        node.attributes.pop("num_outputs", None)
+    names = [port.name for port in now.inputs][: len(node.inputs)]
+    for place in reversed(range(schema.max_input, len(node.inputs))):
+        _say_as_attribute(node, place, names[place], schema)
+    places = [port.name for port in schema.inputs][: len(node.inputs)]
+    is_whole = len(node.inputs) <= schema.max_input and places == names[: len(places)]
+    return is_whole and set(node.attributes) <= set(schema.attributes)
+
+
+def _say_as_attribute(node: ir.Node, place: int, name: str, schema: onnx.defs.OpSchema) -> None:
+    """Say a constant, the last input, as an attribute where a schema has one of its name."""
+    value = node.inputs[place]
+    if value is not None and value.const_value is not None and name in schema.attributes:
+        node.attributes[name] = ir.AttrInt64s(name, value.const_value.numpy().tolist())
+        node.resize_inputs(place)
 
 
 def _say_count(node: ir.Node, old: int, new: int) -> None:

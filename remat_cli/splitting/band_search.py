@@ -95,7 +95,7 @@ class BandSearch:
         if best is None or self._is_long(best):
             self._make_again(free_bytes, ends)
             best = self._cheapest(free_bytes)
-        return None if best is None else self._refined(best, free_bytes, ends)
+        return None if best is None else self._joined(self._refined(best, free_bytes, ends))
 
     def capped(self, most_bytes: int, ends: float) -> list[BandCandidate]:
         """Bandings in which no tensor should be larger than that, the cheapest first; those that fail last."""
@@ -279,17 +279,31 @@ class BandSearch:
 
     def judge(self, cast: Recast, rules: BandRules, size: BandSize, banding: Banding) -> BandCandidate | UncutOp | None:
         """A banding with all its steps and their cost; None where they are too many."""
+        return self._woven(cast, rules, size, banding, self.limits.may_fill)
+
+    def _woven(
+        self, cast: Recast, rules: BandRules, size: BandSize, banding: Banding, may_fill: bool
+    ) -> BandCandidate | UncutOp | None:
         works = band_works(cast, banding)
         if isinstance(works, UncutOp):
             return works
-        steps = weave(cast, banding, works, self.limits.may_fill)
+        steps = weave(cast, banding, works, may_fill)
         nodes = nodes_of(cast.view, steps)
         if nodes > MORE_NODES * self._most_nodes:
             return None
         ordered = in_order(cast.view, steps)
         cost = estimate(cast.view, cast.costs, ordered, frozenset(), cast.order, self._lasting)
         cost = replace(cost, whole_time_ns=sum(each.time_ns for each in self.costs))
-        return BandCandidate(cast, rules, size, banding, self.limits.may_fill, nodes, cost)
+        return BandCandidate(cast, rules, size, banding, may_fill, nodes, cost)
+
+    def _joined(self, best: BandCandidate) -> BandCandidate:
+        """The same with tiles joined, where filling them in place brings nothing: older runtimes cannot do that."""
+        if not best.may_fill:
+            return best
+        other = self._woven(best.cast, best.rules, best.size, best.banding, may_fill=False)
+        if not isinstance(other, BandCandidate) or other.cost.peak_bytes > best.cost.peak_bytes:
+            return best
+        return other if self._price(other) <= self._price(best) else best
 
     @property
     def _most_nodes(self) -> int:

@@ -46,7 +46,7 @@ from remat_cli.stages.optimise import digest_of, optimise
 from remat_cli.stages.planned import PlannedModel
 from remat_cli.stages.prepare import Prepared, as_planned, facts_of, first_look
 from remat_cli.stages.solve import BudgetQuestion, answer
-from remat_cli.stages.split_model import channel_block, in_place_of, profile_split
+from remat_cli.stages.split_model import in_place_of, profile_split
 from remat_cli.stages.tables import with_positions_looked_up
 from remat_cli.stages.write import write_within_budget
 
@@ -146,12 +146,7 @@ class FamilyPlanner:
     def _view(self, lean: Any, types: dict[str, tuple[TensorType, ...]], threads: int) -> ModelView:
         prepared = self.whole.prepared
         graph = prepared.graph if lean is prepared.reference else to_graph(lean, types)
-        return view_model(lean, graph, self._block, threads)
-
-    @cached_property
-    def _block(self) -> int:
-        prepared = self.whole.prepared
-        return channel_block(prepared, prepared.conditions, self.work)
+        return view_model(lean, graph, prepared.layout_block, threads)
 
     @cached_property
     def _profile(self) -> Profile:

@@ -24,6 +24,8 @@ from remat_cli.core.problem import Problem, input_ops, make_problem
 from remat_cli.core.profile import OpCost
 from remat_cli.core.simulate import simulate
 from remat_cli.devices.provider_table import PROVIDERS
+from remat_cli.onnx_io.as_written import signed
+from remat_cli.onnx_io.least_imports import asking_least
 from remat_cli.onnx_io.rewrite import RewriteInfo, Rewritten, rewrite
 from remat_cli.onnx_io.save import has_data_file, save
 from remat_cli.onnx_io.seeds import without_seeds
@@ -154,7 +156,7 @@ def save_gated(rewritten: Rewritten, path: Path) -> None:
     Raises:
         RematError: the disk is full or failed.
     """
-    model = without_seeds(rewritten.model)
+    model = signed(asking_least(without_seeds(rewritten.model)))
     save(model, path, external=has_data_file(model, None))
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -21,6 +21,7 @@ from remat_cli.core.profile import DeviceSpec
 from remat_cli.core.program import InputSpec
 from remat_cli.core.verification import Verification
 from remat_cli.onnx_io.interface import Interface, fed_inputs
+from remat_cli.onnx_io.layout import uses_blocks
 from remat_cli.onnx_io.load import DimBindings, SourceModel, inputs_of, load, prepare_optimized, save, state_file
 from remat_cli.onnx_io.open_sizes import with_sizes_at_ports
 from remat_cli.onnx_io.phases import carry_phases
@@ -37,6 +38,7 @@ from remat_cli.stages.corrections import known_corrections, with_corrections
 from remat_cli.stages.facts import WARMUPS, ModelFacts, known_facts_of, remember_facts
 from remat_cli.stages.optimise import AS_BOUND, OptimisedAs, digest_of, optimise
 from remat_cli.stages.original import Original, as_read, original_of
+from remat_cli.stages.processor import block_here
 
 RANDOM_INPUTS = "; the inputs were made up: give ones that it takes with --inputs FILE.npz"
 NOT_RUN = "ONNX Runtime does not run {} as it is: outputs are those of the converted model"
@@ -82,6 +84,16 @@ class Prepared:
         return replace(self, conditions=msgspec.structs.replace(self.conditions, plain=True))
 
     @cached_property
+    def block_here(self) -> int:
+        """How many channels the runtime's blocked layout keeps together on this processor; 1 where it has none."""
+        return block_here(self.reference_path.parent)
+
+    @cached_property
+    def layout_block(self) -> int:
+        """The same of the optimised model; 1 where no op of it works in that layout."""
+        return self.block_here if uses_blocks(self.reference) else 1
+
+    @cached_property
     def outputs(self) -> Mapping[str, Any]:
         """What the user's file gives for `feeds`; of many sizes what the optimised model gives, by its first run."""
         if self.conditions.family is None:
@@ -107,6 +119,12 @@ def work_folder(model: Path, kept: Path | None, memory_bytes: int | None = None)
             yield kept
 
 
+FORGOTTEN: Final = (
+    "no cache directory can be written: costs are measured and kernels compiled anew in every run; "
+    "set REMAT_CACHE_DIR to a directory that can be"
+)
+
+
 def prepare(path: Path, conditions: Conditions, work: Path, progress: Progress) -> Prepared:
     """Load a model, let ONNX Runtime optimise it, and see which tensors exist in one run.
 
@@ -115,6 +133,8 @@ def prepare(path: Path, conditions: Conditions, work: Path, progress: Progress) 
         RuntimeFailure: the machine has too little memory, time or disk for them.
     """
     progress.stage(stages.READING)
+    if conditions.forgets_costs:
+        progress.note(FORGOTTEN)
     bindings = DimBindings(conditions.dims, conditions.input_shapes)
     source = load(path, bindings, has_custom_ops=bool(conditions.custom_ops))
     has_seeds = give_seeds(source.ir)

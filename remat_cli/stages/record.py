@@ -3,6 +3,7 @@
 import os
 from collections import defaultdict
 from pathlib import Path
+from platform import machine
 from typing import Any
 
 import msgspec
@@ -22,13 +23,17 @@ from remat_cli.core.plan_file import (
     Solved,
     graph_instances,
 )
+from remat_cli.core.primers import PREFIX as PRIMERS
 from remat_cli.core.problem import input_ops
 from remat_cli.core.profile import Placement, Profile
 from remat_cli.core.sized_plan import with_promise
 from remat_cli.core.verification import Verification
 from remat_cli.devices.provider_table import PROVIDERS, named_spec
+from remat_cli.onnx_io.compiled import BUDGET_KEY, PEAK_KEY
 from remat_cli.onnx_io.packed import packed_weights
 from remat_cli.onnx_io.phases import annotate
+from remat_cli.onnx_io.processor_guard import guard_for, with_lone_guards
+from remat_cli.onnx_io.rewrite import set_model_metadata
 from remat_cli.report.solution import SolutionReport, solution_report, with_paging
 from remat_cli.runtime.profile_cache import provenance
 from remat_cli.runtime.verify_request import VerifyRequest
@@ -123,12 +128,21 @@ def noted_model(planned: PlannedModel) -> Any:
         "remat.devices": ",".join(device.name for device in problem.devices),
         "remat.budget_bytes": ",".join(f"{memory.name}={memory.budget_bytes}" for memory in problem.memories),
     }
-    return annotate(planned.prepared.reference, runs, about)
+    noted, guard = (
+        annotate(planned.prepared.reference, runs, about),
+        guard_for(machine(), planned.prepared.layout_block),
+    )
+    return noted if guard is None else with_lone_guards(noted, guard)
 
 
 def model_to_write(planned: PlannedModel) -> Any:
-    """The model that stands beside the plan file."""
-    return noted_model(planned) if planned.written is None else planned.written.rewritten.model
+    """The model that stands beside the plan file; what it says of its bytes is what the plan came to."""
+    if planned.written is None:
+        return noted_model(planned)
+    model = planned.written.rewritten.model
+    set_model_metadata(model, PEAK_KEY, str(planned.written.promised_bytes))
+    set_model_metadata(model, BUDGET_KEY, str(planned.answer.question.budget_bytes))
+    return model
 
 
 def _request(planned: PlannedModel, request: CompileRequest) -> PlanRequest:
@@ -148,6 +162,7 @@ def _request(planned: PlannedModel, request: CompileRequest) -> PlanRequest:
         input_shapes=conditions.input_shapes,
         family=conditions.family,
         custom_ops=conditions.custom_ops,
+        max_overhead_percent=100 * float(request.search.max_overhead_share) if question.least else None,
     )
     if planned.written is None:
         return msgspec.structs.replace(asked, max_tensor_bytes=cap_of(request))
@@ -254,7 +269,7 @@ def request_of(plan: PlanFile, whole: Prepared, rewritten: Path) -> VerifyReques
     """What verification must find for the rewritten model of a plan; `whole` is the model before splitting."""
     profile, promise = plan.profile, plan.promise
     order = tuple(name for name in promise.order if name not in set(promise.gates))
-    packed = packed_weights(rewritten)
+    packed = packed_weights(rewritten).without(PRIMERS)  # whose weight counts as nothing
     return VerifyRequest(
         reference=whole.reference_path,
         rewritten=rewritten,
@@ -378,7 +393,8 @@ def warnings(plan: PlanFile, seen: Verification | None) -> tuple[str, ...]:
     """What the user should know besides the figures."""
     whole = cap_lines(plan)
     if seen is not None:
-        return (*seen.notes, NO_GAIN, *whole) if seen.is_worse_under_cap else (*seen.notes, *whole)
+        unkept = (f"not kept: {line}" for line in seen.warned)
+        return (*unkept, *seen.notes, *((NO_GAIN,) if seen.is_worse_under_cap else ()), *whole)
     profiles = plan.placement.profiles if plan.placement is not None else ()
     if absent := [profile.device for profile in profiles if not profile.provenance.measured]:
         return (f"not verified: {', '.join(absent)} is not here, its costs are estimated from a description",)

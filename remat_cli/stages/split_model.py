@@ -12,13 +12,11 @@ from remat_cli.core.conditions import Conditions
 from remat_cli.core.graph import Graph
 from remat_cli.core.profile import Profile
 from remat_cli.onnx_io.interface import interface_of
-from remat_cli.onnx_io.layout import block_of_probe, layout_probe, uses_blocks
-from remat_cli.onnx_io.load import prepare_optimized, save
-from remat_cli.onnx_io.opset import raise_opset
+from remat_cli.onnx_io.load import save
+from remat_cli.onnx_io.opset import lowered, opset_of, raise_opset
 from remat_cli.onnx_io.to_graph import op_signatures, to_graph
 from remat_cli.runtime.likeness import are_close, are_same_bits, have_same_bits, likeness
 from remat_cli.runtime.profile_cache import ProfileCache
-from remat_cli.runtime.session import optimize
 from remat_cli.runtime.turns import time_in_turn
 from remat_cli.splitting.build import (
     FILL_SINCE,
@@ -95,6 +93,14 @@ def in_place_of(whole: Prepared, graph: Graph, facts: ModelFacts, *, was_long: b
     )
 
 
+def in_least_opset(model: Any, whole: Prepared) -> Any:
+    """A split model under the operator set of the whole one, unless a tile of it is filled in place.
+
+    So every runtime that takes the whole model takes its tiles, by the same versions of kernels.
+    """
+    return lowered(model, opset_of(whole.reference))
+
+
 def raised_model(whole: Prepared, conditions: Conditions, work: Path) -> Any | None:
     """The whole model under the opset that filling tiles in place needs; None where it does not run alike."""
     raised = raise_opset(whole.reference, FILL_SINCE, whole.graph)
@@ -135,16 +141,6 @@ def find_culprit(tiles: ExposedTiles, whole: Prepared, conditions: Conditions, w
     tests = (are_close, are_same_bits) if tiles.may_reassociate else (are_same_bits,)
     culprits = (first_difference(view, pieces, ours, theirs, is_same) for is_same in tests)
     return next((culprit for culprit in culprits if culprit is not None), None)
-
-
-def channel_block(prepared: Prepared, conditions: Conditions, work: Path) -> int:
-    """How many channels the CPU's blocked layout keeps together; 1 where the model has no such layout."""
-    if not uses_blocks(prepared.reference):
-        return 1
-    probe, optimised = work / "probe.onnx", work / "probe.optimised.onnx"
-    save(layout_probe(), probe)
-    optimize(probe, optimised, "all", conditions.intra_op_threads)
-    return block_of_probe(prepare_optimized(optimised))
 
 
 def profile_split(split: Prepared, whole: PlannedModel, progress: Progress) -> Profile:

@@ -35,8 +35,8 @@ from remat_cli.stages.prepare import Prepared
 from remat_cli.stages.solve import BudgetAnswer, BudgetQuestion, answer
 from remat_cli.stages.split_model import (
     ExposedTiles,
-    channel_block,
     find_culprit,
+    in_least_opset,
     prepare_split,
     profile_split,
     raised_model,
@@ -108,7 +108,7 @@ class Splitter:
     def search(self) -> SplitProposer:
         """The search for splittings, on the whole ops in the order of the baseline."""
         whole, conditions, splits = self.whole, self.request.conditions, self.request.splits
-        block = channel_block(whole.prepared, conditions, self.work)
+        block = whole.prepared.layout_block
         threads = conditions.intra_op_threads or available_cores()
         raised = raised_model(whole.prepared, conditions, self.work) if self.may_fill else None
         model = raised or whole.prepared.reference
@@ -307,7 +307,7 @@ class Splitter:
         for _ in range(MOST_CULPRITS):
             if current is None or not current.regions:
                 return None
-            model = split_model(current.view, current.order, current.parts)
+            model = in_least_opset(split_model(current.view, current.order, current.parts), whole)
             folder = Path(tempfile.mkdtemp(prefix="split_", dir=self.work))
             prepared = prepare_split(whole, model, request.conditions, folder, may_reassociate)
             if prepared is not None:

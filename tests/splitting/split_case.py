@@ -19,7 +19,7 @@ from remat_cli.core.plan import Schedule
 from remat_cli.core.profile import OpCost
 from remat_cli.core.simulate import baseline, simulate
 from remat_cli.onnx_io.layout import uses_blocks
-from remat_cli.onnx_io.opset import raise_opset
+from remat_cli.onnx_io.opset import lowered, opset_of, raise_opset
 from remat_cli.onnx_io.to_graph import to_graph
 from remat_cli.splitting.build import FILL_SINCE, split_model
 from remat_cli.splitting.estimate import Estimate, estimate
@@ -65,7 +65,11 @@ class Case:
         if any(found is None for found in steps):
             return None
         regions = [TiledRegion(c.ops, found or ()) for c, found in zip(cuttings, steps, strict=True)]
-        return split_model(self.view, self.timeline.order, regions)
+        return self.lean(split_model(self.view, self.timeline.order, regions))
+
+    def lean(self, split: ir.Model) -> ir.Model:
+        """A split model under the opset of the whole one, unless it needs the newer one; as `compile` has it."""
+        return lowered(split, opset_of(self.reference))
 
 
 def make_case(sample: Sample) -> Case:

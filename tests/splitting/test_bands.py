@@ -36,7 +36,7 @@ def search(case: Case, most_tiles: int = 32, may_fill: bool = False) -> BandSear
 
 def split_of(case: Case, found: BandCandidate):
     """The model in bands."""
-    return split_model(found.cast.view, found.cast.order, [TiledRegion(found.cast.order, found.steps)])
+    return case.lean(split_model(found.cast.view, found.cast.order, [TiledRegion(found.cast.order, found.steps)]))
 
 
 def judged_bytes(case: Case, split) -> int:
@@ -160,3 +160,23 @@ def test_a_number_for_each_row_does_not_hold_up_all_bands():
     assert found is not None
     assert found.cost.peak_bytes < max(case.timeline.memory_bytes) / 2
     check(case, found)
+
+
+def test_tiles_are_filled_in_place_only_where_that_saves_memory():
+    """Of every banding that is proposed the joined one is taken where it holds no more and takes no longer."""
+    case = unet()
+    if not case.may_fill:
+        pytest.skip("the model cannot be raised to the opset that fills")
+    peak, chosen = max(case.timeline.memory_bytes), set()
+    for percent in range(40, 96, 5):
+        looking = search(case, may_fill=True)
+        found = looking.propose(peak * percent // 100, time.monotonic() + 60)
+        if found is None:
+            continue
+        joined = search(case, may_fill=False).judge(found.cast, found.rules, found.size, found.banding)
+        assert isinstance(joined, BandCandidate)
+        is_needed = joined.cost.peak_bytes > found.cost.peak_bytes or joined.cost.added_ns > found.cost.added_ns
+        assert found.may_fill <= is_needed
+        check(case, found)
+        chosen.add(found.may_fill)
+    assert chosen

@@ -11,6 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from remat_cli.onnx_io.opset import opset_of
+from remat_cli.splitting.build import FILL_SINCE
 from remat_cli.splitting.tiling import Cutting
 from tests.splitting.form import check_form
 from tests.splitting.random_models import Sample, Sketch, image_models, transformer_models
@@ -105,6 +107,7 @@ def test_slices_of_any_opset(opset):
     split = case.split([Cutting((0, 1, 2, 3, 4), (("t4", 1),), 4)])
     assert split is not None
     assert sum(node.op_type == "Slice" for node in split.graph) == 4
+    assert opset_of(split) == opset
     check_same(case, split, opset)
 
 
@@ -128,6 +131,7 @@ def test_a_model_that_was_split_can_be_split_again(is_filled):
     fills = frozenset({"t2"} if is_filled else ())
     split = case.split([Cutting((1, 2), (("t2", 2),), 3, fills=fills)])
     assert split is not None
+    assert opset_of(split) == (FILL_SINCE if is_filled else opset_of(case.reference))
     again = make_case(Sample(ir.to_proto(split), case.feeds))
     count = 0
     for index, op in enumerate(again.view.graph.ops):

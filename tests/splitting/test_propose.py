@@ -48,7 +48,7 @@ def test_every_proposal_keeps_its_budget_and_all_bits(percent):
     case = unet()
     for proposal in proposer(case, op_ns=1_000).propose(share(case, percent)):
         assert proposal.peak_bytes <= share(case, percent) == proposal.target_bytes
-        split = split_model(proposal.view, proposal.order, proposal.parts)
+        split = case.lean(split_model(proposal.view, proposal.order, proposal.parts))
         check_same(case, split, (proposal.form, percent))
 
 

@@ -14,9 +14,10 @@ from onnx import numpy_helper
 
 from remat_cli.base.progress import silent
 from remat_cli.cli import main
+from remat_cli.onnx_io.checking import all_nodes
 from remat_cli.onnx_io.load import inputs_of
 from remat_cli.settings.settings import load_settings
-from remat_cli.splitting.build import split_model
+from remat_cli.splitting.build import FILL_OP, FILL_SINCE, split_model
 from remat_cli.splitting.steps import TiledRegion, region_steps
 from remat_cli.splitting.tiling import Cutting
 from remat_cli.splitting.view import view_model
@@ -86,6 +87,9 @@ def _check_model(model, folder):
     assert [o.name for o in split.graph.output] == [o.name for o in whole.graph.output]
     large = [numpy_helper.to_array(w).nbytes for w in split.graph.initializer]
     assert sum(large) <= sum(numpy_helper.to_array(w).nbytes for w in whole.graph.initializer) * 1.1
+    is_filled = any(node.op_type == FILL_OP for node in all_nodes(split.graph))
+    versions = [{entry.domain: entry.version for entry in each.opset_import}[""] for each in (whole, split)]
+    assert versions[1] == (FILL_SINCE if is_filled else versions[0])
 
 
 def test_without_splits_it_is_impossible(capsys, tmp_path, model):
