@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 # `make setup EXTRAS=cpu,svg,dev,cluster` adds Ray, whose tests are skipped without it.
 EXTRAS ?= cpu,svg,dev
 .DEFAULT_GOAL := help
-.PHONY: help setup demo picture test test-slow check fmt lint types models schema docs wheel bench-models bench-split bench-train bench-train-curves bench-devices bench-placement bench-classics bench-gpu test-gpu bench-webgpu bench-eager bench-paging bench-paging-simulated bench-real bench-real-models bench-process bench-callers fuzz fuzz-quick mutation bench-instances bench-quick bench-solvers bench-scale lock clean bench-pipelines setup-webgpu test-webgpu bench-any-size bench-max-tensor bench-weight-paging bench-opsets bench-compile-last
+.PHONY: help setup demo picture test test-slow check fmt lint types models schema docs wheel bench-models bench-split bench-train bench-train-curves bench-devices bench-placement bench-classics bench-gpu test-gpu bench-webgpu bench-eager bench-paging bench-paging-simulated bench-real bench-real-models bench-process bench-callers fuzz fuzz-quick mutation bench-instances bench-quick bench-solvers bench-scale lock clean bench-pipelines setup-webgpu test-webgpu bench-any-size bench-max-tensor bench-weight-paging setup-targets bench-targets test-newest test-versions bench-opsets bench-compile-last
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "%-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -36,6 +36,17 @@ test: $(STAMP)  ## fast tests, two at a time (TEST_JOBS=8)
 
 test-slow: $(STAMP)  ## all tests, long ones included
 	$(BIN)/python -m pytest
+
+# Fast tests of what depends most on the version of ONNX Runtime: whole compiles, and what the runtime does with memory.
+VERSION_TESTS := tests/test_end_to_end.py tests/end_to_end $(addprefix tests/runtime/test_,$(addsuffix .py,arena load_forecast packing places resident session verify weights)) tests/core/test_load_forecast.py tests/core/test_reuse.py
+OLDER_VERSION ?= 1.31.1
+
+test-newest: $(STAMP)  ## the fast tests of compiles and memory on the ONNX Runtime that pip gives without constraints, two minutes
+	$(BIN)/python -m tests.other_versions newest -m 'not slow' --numprocesses $(TEST_JOBS) --dist worksteal $(VERSION_TESTS)
+
+test-versions: $(STAMP)  ## all tests of the runtime on an older version, and files of this one verified there, half an hour (OLDER_VERSION=1.31.1)
+	$(BIN)/python -m tests.other_versions $(OLDER_VERSION) tests/runtime
+	$(BIN)/python -m pytest tests/end_to_end/test_verify_file.py -k another_version
 
 # A folder of rows that is there already is gone on with; shards of one folder may run on several machines.
 SHARD ?= 1/1
@@ -184,6 +195,37 @@ bench-real-models: $(REAL_STAMP)  ## export the models of the bench of record, i
 bench-real: $(STAMP) $(if $(wildcard $(REAL_MODELS)/*.onnx),,bench-real-models)  ## models that users run out of memory with, rows that are missing, hours
 	$(BIN)/python -m bench.real.measure --models $(REAL_MODELS) $(REAL)
 	$(BIN)/python -m bench.real.report
+
+# Other processors, played by an emulator (Debian): QEMU, and for ARM a Python with the runtime's wheel for it.
+TARGETS := build/targets
+ARM64 := $(TARGETS)/arm64
+ARM64_PACKAGES := libc6 libgcc-s1 libstdc++6 zlib1g libexpat1 libffi8 libssl3 libbz2-1.0 liblzma5 libuuid1 libcrypt1 \
+	python3.11 python3.11-minimal libpython3.11-minimal libpython3.11-stdlib
+ARM64_WHEELS := --no-deps --python-version 3.11 --only-binary=:all: \
+	--platform manylinux_2_28_aarch64 --platform manylinux_2_27_aarch64 --platform manylinux2014_aarch64
+ARM64_FEATURES := fp asimd evtstrm aes pmull sha1 sha2 crc32 atomics fphp asimdhp cpuid asimdrdm lrcpc dcpop asimddp
+
+setup-targets: $(ARM64)/.installed  ## an emulator of other processors, and an arm64 Python with ONNX Runtime (Debian), two minutes
+
+# The runtime reads the processor's features from a file, which the emulator passes through: so it gets one of its own.
+$(ARM64)/.installed: constraints.txt $(STAMP)
+	rm -rf $(ARM64)
+	mkdir -p $(ARM64)/debs $(ARM64)/wheels $(ARM64)/site $(ARM64)/root/proc
+	$(SUDO) dpkg --add-architecture arm64
+	$(SUDO) apt-get update -qq
+	$(SUDO) apt-get install -qq -y --no-install-recommends qemu-user-static
+	cd $(ARM64)/debs && apt-get download -qq $(addsuffix :arm64,$(ARM64_PACKAGES))
+	for package in $(ARM64)/debs/*.deb; do dpkg -x $$package $(ARM64)/root; done
+	$(BIN)/python -m pip download --quiet --disable-pip-version-check --constraint constraints.txt $(ARM64_WHEELS) \
+		--dest $(ARM64)/wheels onnxruntime numpy flatbuffers protobuf packaging
+	for wheel in $(ARM64)/wheels/*.whl; do $(BIN)/python -m zipfile --extract $$wheel $(ARM64)/site; done
+	for core in 0 1; do printf 'processor\t: %s\nFeatures\t: $(ARM64_FEATURES)\nCPU implementer\t: 0x41\nCPU architecture: 8\nCPU variant\t: 0x4\nCPU part\t: 0xd0b\nCPU revision\t: 1\n\n' $$core; done >$(ARM64)/root/proc/cpuinfo
+	touch $@
+
+bench-targets: setup-targets $(REAL_STAMP)  ## files compiled here, run on emulated processors: rows that are missing, hours
+	$(REAL_VENV)/bin/python -m bench.targets_models $(TARGETS)/models
+	$(BIN)/python -m bench.targets
+	$(BIN)/python -m bench.targets --write
 
 # Pythons of environments with numpy and other versions of ONNX Runtime: OPSETS="--python PATH --python PATH"
 OPSETS ?=

@@ -29,7 +29,6 @@ from remat_cli.splitting.steps import TiledRegion, region_steps
 from remat_cli.splitting.tiling import Cutting
 from remat_cli.splitting.view import view_model
 from remat_cli.stages.prepare import Prepared, prepare
-from remat_cli.stages.split_model import channel_block
 from sample_models.make_models import Builder
 
 CHANNELS, SIZE, HEIGHT = 32, 128, 2
@@ -97,7 +96,7 @@ def split_before(whole: onnx.ModelProto, tiles: int) -> onnx.ModelProto:
 
 def split_after(whole: Prepared, tiles: int, config: Settings, work: Path) -> Path:
     """The optimised block in the same tiles, as remat writes it."""
-    view = view_model(whole.reference, whole.graph, channel_block(whole, config.conditions, work))
+    view = view_model(whole.reference, whole.graph, whole.layout_block)
     ops = range(len(whole.graph.ops))
     inside = tuple(op for op in ops if whole.graph.ops[op].op_type not in REORDERS)[1:]  # without the stem
     (exit_name,) = (name for name in view.makes[inside[-1]] if name)

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from remat_cli.report.bench_run import BenchReport
     from remat_cli.report.compare_report import CompareReport
     from remat_cli.report.compile import CompileReport, VerifyReport
+    from remat_cli.report.file_report import FileReport
     from remat_cli.report.inspection import InspectReport
     from remat_cli.report.partition import PartitionReport
     from remat_cli.report.pipeline_run import PipelineRunReport
@@ -222,26 +223,33 @@ def inspect(
 
 
 def verify(
-    plan: str | Path,
+    file: str | Path,
     *,
+    original: str | Path | None = None,
     verify: bool | str | None = None,
     capped_run: bool | None = None,
+    dim: Mapping[str, int | str] | None = None,
+    inputs: str | Path | None = None,
     svg: str | Path | None = None,
     force: bool | None = None,
     work_dir: str | Path | None = None,
     config: str | Path | None = None,
     on_progress: Callable[[Event], None] | None = None,
     **options: Any,
-) -> VerifyReport:
+) -> VerifyReport | FileReport:
     """Run the original and the rewritten model of a plan, and compare them with what the plan promises.
 
-    Raises:
-        RematError: the plan cannot be read, or its models are gone, changed, or optimised differently here.
-    """
-    given = {key: value for key, value in locals().items() if key != "plan"}
-    from remat_cli.commands.verify import verify_plan
+    `file` may also be a compiled model, beside the `original` that it was made from: then with what it says of itself.
+    So it is, too, where the runtime optimises the original otherwise than where the plan was made.
 
-    return verify_plan(Path(plan), _settings(given), _listening(on_progress))
+    Raises:
+        RematError: the file cannot be read, or the models it speaks of are gone or changed.
+    """
+    given = {key: value for key, value in locals().items() if key not in ("file", "original")}
+    from remat_cli.commands.verify import verify as verify_either
+
+    beside = None if original is None else Path(original)
+    return verify_either(Path(file), beside, _settings(given), _listening(on_progress))
 
 
 def run(

@@ -121,8 +121,8 @@ def _written(report: CompileReport, settled: Settled, request: CompileRequest, t
     draft = plan_file(planned, request)
 
     def write_model() -> PlanFile:
-        save_written(planned, targets.model, request.files)
-        return written_at(draft, targets.model, targets.plan, seen)
+        runs_on = save_written(planned, targets.model, request.files)
+        return msgspec.structs.replace(written_at(draft, targets.model, targets.plan, seen), runs_on=runs_on)
 
     plan = write_with_plan(targets.plan, draft, write_model)
     return msgspec.structs.replace(
@@ -130,8 +130,14 @@ def _written(report: CompileReport, settled: Settled, request: CompileRequest, t
         output=str(targets.model),
         plan=str(targets.plan),
         snippet=plan.snippet,
-        warnings=(*_paging_notes(settled.planned, request), *plan.warnings),
+        runs_on=plan.runs_on,
+        warnings=(*_paging_notes(settled.planned, request), *_unverified_notes(settled), *plan.warnings),
     )
+
+
+def _unverified_notes(settled: Settled) -> tuple[str, ...]:
+    """What is known of the bits of a model that was not verified; verification says it else."""
+    return settled.planned.whole.notes if settled.seen is None else ()
 
 
 def _paging_notes(planned: PlannedModel, request: CompileRequest) -> tuple[str, ...]:

@@ -4,14 +4,18 @@ from pathlib import Path
 
 import msgspec
 
+from remat_cli.base.errors import ModelError
 from remat_cli.base.progress import Progress
 from remat_cli.commands.asked import request_of, with_picture
 from remat_cli.core.plan_file import is_plan
 from remat_cli.core.plan_reader import read_plan
+from remat_cli.core.runs_on import RunsOn
 from remat_cli.core.sized_plan import plan_at
-from remat_cli.onnx_io.as_written import condition_of
+from remat_cli.onnx_io.as_written import FileCondition, condition_of
+from remat_cli.onnx_io.compiled_file import compiled_runs_on, runs_on_at
 from remat_cli.report.inspection import InspectReport, inspect_model, inspect_plan
 from remat_cli.report.regions import estimated_regions
+from remat_cli.report.runs_on import guard_warnings
 from remat_cli.report.sized import inspect_at
 from remat_cli.report.svg_chart import inspect_picture
 from remat_cli.settings.devices import only_device
@@ -20,7 +24,7 @@ from remat_cli.stages.ask import ask
 from remat_cli.stages.plan import propose_regions
 from remat_cli.stages.prepare import prepare, work_folder
 from remat_cli.stages.profile import profile_model
-from remat_cli.stages.record import elsewhere
+from remat_cli.stages.record import elsewhere, find_file
 from remat_cli.stages.resident import model_forecast
 
 
@@ -36,30 +40,47 @@ def inspect_file(path: Path, settings: Settings, progress: Progress) -> InspectR
 
 def _inspected(path: Path, settings: Settings, progress: Progress) -> InspectReport:
     if is_plan(path):
-        read = read_plan(path)
-        if settings.conditions.dims:
-            return inspect_at(path, plan_at(read, settings.conditions.dims), elsewhere(read))
-        return inspect_plan(path, read, elsewhere(read))
+        return _inspected_plan(path, settings)
     only_device(settings.devices)
     with work_folder(path, settings.work_dir, settings.memory_limit_bytes) as work:
         prepared = prepare(path, settings.conditions, work, progress)
         platform = profile_model(prepared, settings.conditions, progress)
         process, runs = model_forecast(prepared, platform.profile)
-        condition = condition_of(path)
         request = None if settings.budget is None else request_of(settings)
         problem, budget = platform.problem(), None
         if request is not None and not (question := ask(platform, request)).least:
             problem, budget = question.problem, question.text
         report = inspect_model(path, prepared.graph, platform.profile, problem, budget)
-        report = msgspec.structs.replace(
-            report,
-            process=process,
-            runs=runs,
-            is_as_written=condition.is_as_written,
-            warnings=(*condition.warnings, *report.warnings),
-        )
+        report = _with_runs_on(report, compiled_runs_on(prepared.source.ir))
+        report = _with_condition(msgspec.structs.replace(report, process=process, runs=runs), condition_of(path))
         if request is None or settings.split == "off":
             return report
         regions, facts, obstacle = propose_regions(prepared, platform, request, work)
     reports = estimated_regions(regions, facts, prepared.graph)
     return msgspec.structs.replace(report, regions=reports, split_obstacle=obstacle)
+
+
+def _inspected_plan(path: Path, settings: Settings) -> InspectReport:
+    """The same of a plan, with where its model runs: as the model itself says, where it is there."""
+    read = read_plan(path)
+    if settings.conditions.dims:
+        report = inspect_at(path, plan_at(read, settings.conditions.dims), elsewhere(read))
+    else:
+        report = inspect_plan(path, read, elsewhere(read))
+    try:
+        return _with_runs_on(report, runs_on_at(find_file(read.output, path, "model")))
+    except ModelError:
+        return _with_runs_on(report, read.runs_on)
+
+
+def _with_runs_on(report: InspectReport, runs_on: RunsOn | None) -> InspectReport:
+    """The report with where the file runs; as it is where that is nothing that a file says of itself."""
+    if runs_on is None:
+        return report
+    return msgspec.structs.replace(report, runs_on=runs_on, warnings=(*guard_warnings(runs_on), *report.warnings))
+
+
+def _with_condition(report: InspectReport, condition: FileCondition) -> InspectReport:
+    """The report with what became of a compiled file since it was written."""
+    warnings = (*condition.warnings, *report.warnings)
+    return msgspec.structs.replace(report, is_as_written=condition.is_as_written, warnings=warnings)

@@ -131,7 +131,9 @@ class _Search:
         paths = StepPaths(self.work / "step.onnx", self.work / "step.state.npz")
         step = make_step(self.model, options, self.settings.conditions, self.progress)
         write_step(step, paths)
+        is_first = self.latest is None
         conditions = self.request.conditions
+        conditions = msgspec.structs.replace(conditions, forgets_costs=conditions.forgets_costs and is_first)
         prepared = prepare(paths.step, conditions, self.work, self.progress)
         return prepared, profile_model(prepared, conditions, self.progress)
 

@@ -1,4 +1,4 @@
-"""`remat verify`: run both models of a plan again, and compare them with what the plan promises."""
+"""`remat verify`: run both models again, and compare them with what the plan promises, or the file says of itself."""
 
 from pathlib import Path
 
@@ -10,44 +10,83 @@ from remat_cli.base.progress import Progress
 from remat_cli.commands.asked import with_picture
 from remat_cli.core.conditions import Conditions
 from remat_cli.core.plan_check import check_graph_of
-from remat_cli.core.plan_file import PlanFile, check_belongs
+from remat_cli.core.plan_file import PlanFile, check_belongs, is_plan
 from remat_cli.core.plan_reader import read_plan
 from remat_cli.core.verification import applies
 from remat_cli.devices.provider_table import named_spec
+from remat_cli.onnx_io.as_written import condition_of
+from remat_cli.onnx_io.compiled_file import runs_on_at
 from remat_cli.report.compile import VerifyReport
+from remat_cli.report.file_report import FileReport
 from remat_cli.report.process_picture import process_svg
+from remat_cli.report.runs_on import guard_warnings
+from remat_cli.runtime.session import runtime_version
 from remat_cli.settings.settings import Settings
 from remat_cli.stages.prepare import prepare, work_folder
 from remat_cli.stages.record import elsewhere, find_file, whole_sha256
 from remat_cli.stages.verify import PlannedRun
 from remat_cli.stages.verify import verify_plan as run_both
+from remat_cli.stages.verify_file import read_pair, verify_file
 
 
-def verify_plan(plan: Path, settings: Settings, progress: Progress) -> VerifyReport:
-    """Run the original and the rewritten model of a plan and compare them with what the plan promises.
-
-    With `svg` what both processes hold over time becomes a picture.
+def verify(file: Path, original: Path | None, settings: Settings, progress: Progress) -> VerifyReport | FileReport:
+    """Verify a plan, or a compiled file beside the model that it was made from.
 
     Raises:
-        ModelError: the plan cannot be read, or the models it speaks of are gone, changed, or optimised differently.
+        ConfigError: a file without its original, or a plan with one.
+        ModelError: a file cannot be read, or is not what it should be.
+        MissingDependency: matplotlib is not installed.
+    """
+    if is_plan(file):
+        if original is not None:
+            raise ConfigError(f"--original: {file} is a plan, which knows its original: leave --original out")
+        return verify_plan(file, settings, progress)
+    if original is None:
+        raise ConfigError(f"{file} is no plan: of a compiled model say what it was made from: --original MODEL.onnx")
+    return verify_beside(file, original, settings, progress)
+
+
+def verify_beside(file: Path, original: Path, settings: Settings, progress: Progress) -> FileReport:
+    """Run a compiled file and the model that it was made from, and compare them with what the file says of itself.
+
+    Raises:
+        ConfigError: a picture is asked for.
+        ModelError: one of them cannot be used, or they do not belong together.
+    """
+    if settings.svg is not None:
+        raise ConfigError("--svg: both processes are drawn of a plan only: give its PLAN.json")
+    with work_folder(original, settings.work_dir, settings.memory_limit_bytes) as work:
+        return _file_report(file, original, settings.conditions, (settings, progress), work)
+
+
+def verify_plan(plan: Path, settings: Settings, progress: Progress) -> VerifyReport | FileReport:
+    """Run the original and the rewritten model of a plan and compare them with what the plan promises.
+
+    With `svg` what both processes hold over time becomes a picture. Where the runtime optimises the original otherwise
+    than where the plan was made, its figures say nothing, and what the file says of itself is verified.
+
+    Raises:
+        ModelError: the plan cannot be read, or the models it speaks of are gone or changed.
         MissingDependency: matplotlib is not installed.
     """
     return with_picture(settings, plan, lambda: _verified(plan, settings, progress), _picture)
 
 
-def _picture(report: VerifyReport) -> bytes:
+def _picture(report: VerifyReport | FileReport) -> bytes:
     """Both processes over time.
 
     Raises:
         ConfigError: they were not measured.
     """
+    if isinstance(report, FileReport):
+        raise ConfigError(f"--svg: there is no picture, as {report.warnings[0]}")
     process = report.verification.process if applies(report.verification.process) else None
     if process is None or not process.traces:
         raise ConfigError("--svg: resident memory is measured of verified plans for the CPU only, with --verify true")
     return process_svg(process)
 
 
-def _verified(plan: Path, settings: Settings, progress: Progress) -> VerifyReport:
+def _verified(plan: Path, settings: Settings, progress: Progress) -> VerifyReport | FileReport:
     read = read_plan(plan)
     rewritten = find_file(read.output, plan, "model")
     source = find_file(read.source, plan, "source")
@@ -57,19 +96,47 @@ def _verified(plan: Path, settings: Settings, progress: Progress) -> VerifyRepor
         whole = prepare(source, _as_requested(read, settings.conditions), work, progress)
         check_belongs(read, whole.source.sha256)
         if whole.reference_sha256 != whole_sha256(read):
-            raise ModelError(
-                f"ONNX Runtime optimises {source} differently here than where the plan was made: compile it again here"
-            )
+            if read.placement is not None:
+                raise ModelError(f"{_optimised_otherwise(read, source)}: compile it again here")
+            asked = msgspec.structs.replace(whole.conditions, inputs=settings.conditions.inputs)
+            alone = _file_report(rewritten, source, asked, (settings, progress), work)
+            why = f"{_optimised_otherwise(read, source)}: this is what holds of the file"
+            return msgspec.structs.replace(alone, plan=str(plan), warnings=(why, *alone.warnings))
         if read.splitting is None:
             check_graph_of(read, whole.graph)
         found = run_both(PlannedRun(read, rewritten), whole, work, settings.checks, progress)
+    runs_on = runs_on_at(rewritten)
     return VerifyReport(
         plan=str(plan),
         model=str(rewritten),
         source=str(source),
         budget_bytes=read.request.budget_bytes,
         verification=found,
-        warnings=(*elsewhere(read), *found.notes),
+        runs_on=runs_on,
+        warnings=(*guard_warnings(runs_on), *elsewhere(read), *found.notes),
+    )
+
+
+def _optimised_otherwise(plan: PlanFile, source: Path) -> str:
+    """What is different here, with both versions where they are."""
+    here, there = runtime_version(), plan.profile.provenance.runtime_version
+    where = "where the plan was made" + ("" if here == there else f" by {there}")
+    return f"ONNX Runtime {here} optimises {source} differently here than {where}"
+
+
+def _file_report(
+    file: Path, original: Path, conditions: Conditions, how: tuple[Settings, Progress], work: Path
+) -> FileReport:
+    """What a file keeps of what it says of itself."""
+    settings, progress = how
+    pair = read_pair(file, original, conditions, work)
+    found = verify_file(pair, conditions, settings.checks, progress)
+    return FileReport(
+        model=str(file),
+        source=str(original),
+        verification=found,
+        promises=found.promises,
+        warnings=condition_of(file).warnings,
     )
 
 

@@ -19,8 +19,8 @@ class Conditions(msgspec.Struct, frozen=True, kw_only=True):
     `dims` and `input_shapes` bind what the model leaves open; of a `family` of sizes, `dims` are the largest. `inputs`
     are real ones (.npz), else they are drawn from `seed`. `estimate` admits devices that are not here, at estimated
     costs. `intra_op_threads` 0 is the runtime's own default. `custom_ops` are shared libraries with operators of the
-    user's own. `cache_dir` holds measured costs. A run of the model that shows no progress for `run_seconds` is ended.
-    Values may wait in `spill` meanwhile.
+    user's own. `cache_dir` holds measured costs, which a process that `forgets_costs` takes with it when it ends. A run
+    of the model that shows no progress for `run_seconds` is ended. Values may wait in `spill` meanwhile.
     """
 
     devices: tuple[DeviceSpec, ...]
@@ -35,6 +35,7 @@ class Conditions(msgspec.Struct, frozen=True, kw_only=True):
     intra_op_threads: int = 0
     custom_ops: tuple[str, ...] = ()
     cache_dir: Path
+    forgets_costs: bool = False
     run_seconds: float = 3600.0
     spill: SpillSpec | None = None
 

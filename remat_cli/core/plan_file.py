@@ -16,6 +16,7 @@ from remat_cli.core.plan import Instance, Plan, Schedule
 from remat_cli.core.problem import Problem, device_tensor_ids, make_device_problem, make_problem
 from remat_cli.core.profile import Placement, Profile
 from remat_cli.core.resident import ProcessMemory, RunsForecast
+from remat_cli.core.runs_on import RunsOn
 from remat_cli.core.simulate import simulate
 from remat_cli.core.sizes import Dim, SizeFamily
 from remat_cli.core.spill import Paging
@@ -148,7 +149,8 @@ class PlanFile(msgspec.Struct, frozen=True, kw_only=True):
     the split model, and the whole one is told of there. With `placement` the plan spans devices: `device` names them,
     `profile` is the first one's, `output` is the optimised model, which `schedule` indexes (its ops after those that
     stand for model inputs, where there are several memories), figures of bytes are the first memory's. With `paging`
-    there is a placement on one device, and `solved.time_ns` is the makespan with stalls.
+    there is a placement on one device, and `solved.time_ns` is the makespan with stalls. `runs_on` is where the model
+    runs that was written; plans of versions that did not know it have None.
     """
 
     format: Literal["remat-plan"] = FORMAT
@@ -168,6 +170,7 @@ class PlanFile(msgspec.Struct, frozen=True, kw_only=True):
     snippet: str
     warnings: tuple[str, ...] = ()
     verification: Verification | None = None
+    runs_on: RunsOn | None = None
     splitting: Splitting | None = None
     placement: Placement | None = None
     paging: Paging | None = None

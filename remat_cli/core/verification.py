@@ -84,14 +84,17 @@ class Verification(msgspec.Struct, frozen=True, kw_only=True):
     what was predicted before anything was learnt from runs of this model, `room_bytes` what of the budget is left over
     for what could not be put right otherwise.
 
-    Of a plan that is cut into sessions: outputs are compared with those of the optimised model in one session on
-    `reference`; they must be the same bits where `must_be_identical` (one execution provider), else close
-    (`largest_difference`, relative as above). Peaks are total bytes by memory, of which the fixed bytes are weights and
-    inputs; a provider that hides what it holds has None. Times are the least over `runs` turns of the plan and of the
-    best plan on one device (`measured_single_time_ns`, by device), taken in turns. `rejected_time_ns` is what a plan on
-    several devices took that was given up for this one, on one device, because it was not measured to be faster.
+    Of a plan that is cut into sessions: outputs are compared with those of the user's file where all sessions are
+    on the CPU, else with those of the optimised model in one session on one device; they must be the same bits
+    where `must_be_identical` (one execution provider), else close (`largest_difference`, relative as above). Peaks
+    are total bytes by memory, of which the fixed bytes are weights and inputs; a provider that hides what it holds
+    has None. Times are the least over `runs` turns of the plan and of the best plan on one device
+    (`measured_single_time_ns`, by device), taken in turns. `rejected_time_ns` is what a plan on several devices
+    took that was given up for this one, on one device, because it was not measured to be faster.
     `misplaced_op` says which op of a shared session the runtime put elsewhere than the plan, by its own report.
     `paging` is about plans that page.
+
+    `reference` names what outputs are compared with: which file in which session, at which sizes.
 
     `inferences` is how many runs of either model verification took, failed ones included.
     `within_budget` is about a default session's first run, or every memory. `notes` are lines for people: what was not

@@ -34,6 +34,7 @@ from remat_cli.onnx_io.assemble import Draft
 from remat_cli.onnx_io.default_order import captured_values, depth_first_order, ready_order
 from remat_cli.onnx_io.gate_helpers import HelperWriter
 from remat_cli.onnx_io.op_facts import NCHWC
+from remat_cli.onnx_io.processor_guard import GUARD_ATTRIBUTES, GUARD_OP, GUARD_RESULT, Guard
 
 
 def add_gates(scene: Scene) -> Woven:
@@ -100,7 +101,7 @@ class Scene:
     cannot be passed through. `barriers` are values whose shape must not be known beforehand to those who read them.
     `apart` lists for some steps the values that a gate must separate from it, lest the runtime fuse maker and reader.
     `inputs` and `outputs` are those of the model. Of values in `told` the runtime knows the shape before they exist, or
-    finds it elsewhere, which matters to gates of the form `shape` only.
+    finds it elsewhere, which matters to gates of the form `shape` only. All steps wait for the `guard`.
     """
 
     steps: tuple[Draft, ...]
@@ -115,6 +116,14 @@ class Scene:
     taken: frozenset[str]
     form: GateForm = "size"
     told: frozenset[str] = frozenset()
+    guard: Guard | None = None
+
+    @property
+    def guarded(self) -> int | None:
+        """The step in front of which the guard stands: the first that reads something, so that it can wait."""
+        if self.guard is None:
+            return None
+        return next((number for number, step in enumerate(self.steps) if step.all_reads), None)
 
 
 @dataclass(frozen=True)
@@ -141,7 +150,7 @@ def weave(scene: Scene, gated: Collection[int]) -> Woven:
     writer = HelperWriter(scene.types, scene.opaque, scene.opset, set(scene.taken), scene.form, scene.told)
     weaver = _Weaver(scene, last_reads, writer)
     for number, step in enumerate(scene.steps):
-        weaver.add(number, step, number in gated)
+        weaver.add(number, step, number in gated or number == scene.guarded)
     return Woven(tuple(writer.drafts), writer.zeros, writer.types, weaver.gates)
 
 
@@ -171,11 +180,24 @@ class _Weaver:
         passage = _Passage(dict(self.views))
         if through or idle:
             passage.token = unread[0] if unread else self._token(number, (through or step.reads)[0])
+            if number == self.scene.guarded:
+                passage.token = self._guard(number, passage.token)
             self._pass_through(step, [*unread[1:], *through], passage)
         self.views.update({name: passage.new[name] for name in fresh})
         draft = step.reading(passage.new)
         self.writer.drafts.append(self._opaque_view(draft, passage.token) if idle else draft)
         self._seal(step, passage)
+
+    def _guard(self, number: int, token: str) -> str:
+        """What exists once the guard has let the file run; a guard that is not the first op waits for the token."""
+        guard = self.scene.guard
+        assert guard is not None
+        block, prefix = guard.constant, f"remat_gate/{guard.name}"
+        if number:
+            block = self.writer.filled_after(prefix, self.writer.count(prefix, token), guard.shape, guard.kind)
+        name = self.writer.fresh(guard.name, GUARD_RESULT)
+        self.writer.drafts.append(Draft(name, GUARD_OP, (block,), (name,), NCHWC, attributes=GUARD_ATTRIBUTES))
+        return name
 
     def _pass_through(self, step: Draft, values: list[str], passage: _Passage) -> None:
         """Write a view of each value, each waiting for the one before, the first for the token."""

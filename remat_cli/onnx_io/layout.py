@@ -6,14 +6,15 @@ import numpy as np
 import onnx_ir as ir
 
 from remat_cli.onnx_io.op_facts import NCHWC
+from remat_cli.onnx_io.op_versions import all_nodes
 
 CHANNELS = 24  # a multiple of 8, not of 16: how far the optimiser pads it tells the size of a block
 PADDED_TO_BLOCK: Mapping[int, int] = {24: 8, 32: 16}
 
 
 def uses_blocks(model: ir.Model) -> bool:
-    """Whether any op of an optimised model works in the blocked layout."""
-    return any(node.domain == NCHWC for node in model.graph)
+    """Whether any op of an optimised model works in the blocked layout, one in the body of another op too."""
+    return any(node.domain == NCHWC for node in all_nodes(model))
 
 
 def layout_probe() -> ir.Model:

@@ -114,7 +114,7 @@ def load(path: Path, dims: DimBindings, *, has_custom_ops: bool = False) -> Sour
     Raises:
         ModelError: the file is missing, not a valid model, or has dimensions, ops or data that remat cannot use.
     """
-    proto = _read(path)
+    proto = read_proto(path)
     check_texts(path, proto)
     check_types(path, proto)
     check_opset(path, proto)
@@ -145,7 +145,7 @@ def prepare_optimized(path: Path, before: ir.Model | None = None) -> ir.Model:
     Raises:
         ModelError: the file is missing or not a model.
     """
-    proto = _read(path)
+    proto = read_proto(path)
     for tensor in all_tensors(proto.graph):
         forget_packed(tensor)
     model = ir.from_proto(proto)
@@ -167,7 +167,7 @@ def _repair(model: ir.Model) -> None:
     lift_constants(model.graph)
 
 
-def _read(path: Path) -> onnx.ModelProto:
+def read_proto(path: Path) -> onnx.ModelProto:
     """The file's contents, external data left on disk."""
     if not path.exists():
         raise ModelError(f"model {path} does not exist")

@@ -20,6 +20,7 @@ from remat_cli.onnx_io.free_shapes import Canvas, Dims, Infer, free_shapes, know
 from remat_cli.onnx_io.gates import Scene, Woven, add_gates, newly_lone_reads
 from remat_cli.onnx_io.interface import Interface, Port, fed_inputs, type_of
 from remat_cli.onnx_io.normalise import fresh_name, names_in
+from remat_cli.onnx_io.processor_guard import Guard
 from remat_cli.onnx_io.to_graph import INPUTS, to_graph
 
 LEAST_BYTES = 1024  # a gate is not worth it to free smaller buffers in time
@@ -151,6 +152,7 @@ class RewriteInfo:
     """What the rewritten model says about itself, and the interface it must keep.
 
     `barriers` are values that the runtime's optimiser must not look past; `gates` have the form that suits the device.
+    All ops wait for the `guard`, where the model runs on one kind of processor only.
     """
 
     budget_bytes: int
@@ -160,6 +162,7 @@ class RewriteInfo:
     interface: Interface
     barriers: frozenset[str] = frozenset()
     gates: GateForm = "size"
+    guard: Guard | None = None
 
 
 @dataclass(frozen=True)
@@ -191,10 +194,16 @@ def rewrite(model: ir.Model, graph: Graph, plan: Plan, info: RewriteInfo, infer:
     steps, types = _steps(model, graph, plan, taken)
     _refuse_dead_clones(steps, {port.name for port in info.interface.outputs})
     steps, weights = free_reshapes(steps, _weights(model), taken)
+    if info.guard is not None:
+        weights.update(info.guard.weights)
     parts = Parts(model, info.interface, weights, _value_types(steps, types))
     scene = _scene(graph, steps, types, parts, taken)
     scene = replace(
-        scene, barriers=info.barriers & scene.types.keys(), form=info.gates, told=_told_at_first(parts, steps)
+        scene,
+        barriers=info.barriers & scene.types.keys(),
+        form=info.gates,
+        told=_told_at_first(parts, steps),
+        guard=info.guard,
     )
     released = release_buffers(parts, scene, infer)
     drafts = released.woven.drafts

@@ -4,11 +4,13 @@ import msgspec
 
 from remat_cli.core.placing import best_device
 from remat_cli.core.profile import Reference, Way
+from remat_cli.core.runs_on import RunsOn
 from remat_cli.core.verification import LEFT_OUT, Verification, applies
 from remat_cli.report.explain import DeviceReport, LinkReport, LiveTensor, Recompute
 from remat_cli.report.paged import PagingReport
 from remat_cli.report.placed import Obstacle, PlacedPlan, device_reports, find_obstacle, link_reports, placed_recomputes
 from remat_cli.report.regions import RegionReport
+from remat_cli.report.runs_on import runs_on_lines
 from remat_cli.report.solution import SolutionReport, compile_exit_code, verified_exit_code
 from remat_cli.report.style import Style, lines_of, percent, plural, shorten
 
@@ -27,7 +29,8 @@ ONE_SESSION_ONLY = (
 class CompileReport(msgspec.Struct, frozen=True, kw_only=True):
     """One compilation. `output` and `plan` are None when nothing was written. What does not apply is left out.
 
-    `gated_output` is the plan as a model for sessions of the user's own, where it is another one.
+    `gated_output` is the plan as a model for sessions of the user's own, where it is another one. `runs_on` is where
+    what was written runs.
 
     `uncounted_bytes` of the solution's budget are for mapped weights, which a budget on the process does not count.
 
@@ -69,6 +72,7 @@ class CompileReport(msgspec.Struct, frozen=True, kw_only=True):
     split_obstacle: str | None = None
     gates: int = 0
     snippet: str = ""
+    runs_on: RunsOn | None = LEFT_OUT
     warnings: tuple[str, ...] = ()
     seconds: float = 0.0
 
@@ -95,6 +99,7 @@ class VerifyReport(msgspec.Struct, frozen=True, kw_only=True):
     source: str
     budget_bytes: int
     verification: Verification
+    runs_on: RunsOn | None = LEFT_OUT
     warnings: tuple[str, ...] = ()
 
     def lines(self, style: Style) -> list[str]:
@@ -169,4 +174,4 @@ def delivery_lines(report: CompileReport, how: str, style: Style) -> list[str]:
         lines += ["", style.paint(f"nothing was delivered; the failed model is kept as {report.failed_output}", "bad")]
     if report.snippet and report.exit_code == 0:
         lines += ["", how, "", *(f"    {line}".rstrip() for line in report.snippet.rstrip().splitlines())]
-    return lines
+    return [*lines, *runs_on_lines(report.runs_on)]

@@ -10,6 +10,7 @@ from remat_cli.report.family_text import family_lines
 from remat_cli.report.learnt import learnt_lines
 from remat_cli.report.process_text import process_lines
 from remat_cli.report.regions import floor_lines, obstacle_lines, split_lines
+from remat_cli.report.runs_on import runs_on_lines
 from remat_cli.report.solution import SolutionReport
 from remat_cli.report.style import Style, columns, duration, percent, plural
 
@@ -139,7 +140,7 @@ def verify_lines(report: VerifyReport, style: Style) -> list[str]:
         lines = [heading, f"budget {describe_bytes(report.budget_bytes)}", "", *verification_lines(seen, style)]
     else:
         lines = [heading, "", *device_verification_lines(seen, style), *measured_table(seen)]
-    return [*lines, *_warning_lines(report.warnings, seen, style)]
+    return [*lines, *_warning_lines(report.warnings, seen, style), *runs_on_lines(report.runs_on)]
 
 
 def verification_lines(seen: Verification, style: Style) -> list[str]:
@@ -148,6 +149,7 @@ def verification_lines(seen: Verification, style: Style) -> list[str]:
     ((predicted_bytes, measured_bytes),) = seen.peaks.values()
     yes = {True: "yes", False: "no", None: "not measured"}
     rows = [
+        *([["compared with", seen.reference]] if applies(seen.reference) else []),
         ["outputs identical", yes[seen.outputs_identical] + _difference(seen)],
         ["order honoured", yes[seen.order_honoured]],
         ["live tensors, predicted", describe_bytes(predicted_bytes)],

@@ -18,7 +18,7 @@ from remat_cli.core.problem import Problem
 from remat_cli.core.profile import Profile, Reference, Way
 from remat_cli.core.resident import ProcessMemory, RunsForecast
 from remat_cli.core.simulate import baseline
-from remat_cli.core.verification import Verification, applies
+from remat_cli.core.verification import LEFT_OUT, Verification, applies
 from remat_cli.report.devices_text import device_table, estimate_lines, link_lines, single_time
 from remat_cli.report.explain import (
     DeviceReport,
@@ -47,6 +47,7 @@ from remat_cli.report.placed import (
 from remat_cli.report.placement_picture import placement_lines
 from remat_cli.report.process_text import forecast_lines
 from remat_cli.report.regions import RegionReport, obstacle_lines, planned_regions, region_lines, step_times_ns
+from remat_cli.report.runs_on import RunsOn, runs_on_lines
 from remat_cli.report.solution import EXIT_DONE, difference
 from remat_cli.report.style import Style, columns, duration, percent, plural
 from remat_cli.report.terminal_chart import Band, ChartRule, memory_chart
@@ -112,6 +113,7 @@ class InspectReport(msgspec.Struct, frozen=True, kw_only=True):
     process: ProcessMemory | None = None
     runs: RunsForecast | None = None
     sizes: dict[str, int] | None = None
+    runs_on: RunsOn | None = LEFT_OUT
     is_as_written: bool | None = None
     warnings: tuple[str, ...] = ()
 
@@ -391,9 +393,6 @@ def _memory_lines(memory: MemoryReport, style: Style) -> list[str]:
 
 def _closing(report: InspectReport, style: Style) -> list[str]:
     """Recomputes and warnings, where there are any."""
-    lines: list[str] = []
-    if report.recomputes:
-        lines += ["", "recomputes, the costliest first:", *recompute_lines(report.recomputes)]
-    if report.warnings:
-        lines += ["", *(style.paint(f"warning: {warning}", "warn") for warning in report.warnings)]
-    return lines
+    costs = ["", "recomputes, the costliest first:", *recompute_lines(report.recomputes)] if report.recomputes else []
+    warned = [style.paint(f"warning: {warning}", "warn") for warning in report.warnings]
+    return [*costs, *([""] if warned else []), *warned, *runs_on_lines(report.runs_on)]

@@ -20,6 +20,16 @@ def process_lines(seen: ProcessSeen) -> list[str]:
     return lines + (_limited_lines(seen.limited) if seen.limited is not None else [])
 
 
+def pair_lines(original: ProcessMemory, rewritten: ProcessMemory) -> list[str]:
+    """Resident memory of both models, measured."""
+    rows = [["process memory, measured", "original", "this model", "change"]]
+    for name, old, new in zip(NAMES, _figures(original), _figures(rewritten), strict=True):
+        change = percent(100 * (new - old) / old) if old > 0 else ""
+        rows.append([name, format_bytes(max(0, old)), format_bytes(max(0, new)), change])
+    rows[-1][3] = ""
+    return columns(rows, "<>>>")
+
+
 MOST_CHARACTERS = 100  # of how a model ended
 NAMES = ("  loading, at most", "  once loaded", "  first run", "  later runs", "  of which mapped files")
 

@@ -352,11 +352,7 @@ def unowned(value: Any) -> Any:
 
     It is freed when no value refers to it any more, as before.
     """
-    ort = import_ort()
-    inner = value._get_c_value()
-    is_bool = value.data_type() == "tensor(bool)"
-    shared = ort.capi.onnxruntime_pybind11_state.OrtValue.from_dlpack(inner.__dlpack__(), is_bool)
-    return ort.OrtValue(shared)
+    return import_ort().OrtValue.from_dlpack(value)
 
 
 def placed_value(array: Array, place: tuple[str, int]) -> Any:

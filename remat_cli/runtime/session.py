@@ -27,12 +27,15 @@ from remat_cli.runtime._ort import (
 from remat_cli.runtime.guard import guarded
 from remat_cli.runtime.providers import UsableDevice, check_session, configure, device_of, parse_device, require_device
 
+Level = Literal["all", "extended", "basic"]
+
 
 class SessionSettings(msgspec.Struct, frozen=True):
     """How a session is opened.
 
     `exact` sets the options under which the runtime runs exactly the file: its order, its ops, and every buffer
-    freed at its last use. Otherwise the options are the runtime's default ones. `intra_op_threads` is 0 for the
+    freed at its last use. Otherwise the options are the runtime's default ones, but for the `level` up to which it
+    optimises, of which all is the default. `intra_op_threads` is 0 for the
     runtime's own default; a number of threads in `device` wins. `provider_options` go to the device's provider.
     A run that shows no end for `run_seconds` is ended.
     `is_alone`: the device's provider runs every op, and one that it does not support is an error; otherwise the CPU
@@ -40,6 +43,7 @@ class SessionSettings(msgspec.Struct, frozen=True):
     """
 
     exact: bool = True
+    level: Level = "all"
     intra_op_threads: int = 0
     device: str = "cpu"
     profiling: bool = False
@@ -109,6 +113,8 @@ def session_options(settings: SessionSettings) -> Any:
         options.execution_order = ort.ExecutionOrder.PRIORITY_BASED
         options.enable_mem_reuse = False
         options.enable_mem_pattern = False
+    elif settings.level != "all":
+        options.graph_optimization_level = _levels(ort)[settings.level]
     if settings.intra_op_threads:
         options.intra_op_num_threads = settings.intra_op_threads
     options.enable_profiling = settings.profiling
@@ -202,6 +208,23 @@ def run_profiled(path: Path, feeds: Mapping[str, Array], settings: SessionSettin
     return observation(runs[0], outputs, path.name)
 
 
+def outputs_of(
+    path: Path, feeds: Sequence[Mapping[str, Array]], settings: SessionSettings
+) -> tuple[dict[str, Array], ...]:
+    """What a model gives for each of the feeds, in one session; nothing is opened for none.
+
+    Raises:
+        RuntimeFailure: the runtime refuses or fails to run the model.
+        MissingDependency: the device cannot be used.
+    """
+    if not feeds:
+        return ()
+    session, doing = open_session(path, settings), f"ONNX Runtime fails to run {path.name}"
+    with runtime_errors(doing):
+        runs = (partial(run_session, session, group) for group in feeds)
+        return tuple(guarded(run, settings.run_seconds, doing) for run in runs)
+
+
 def run_each(
     path: Path,
     feeds: Iterable[Mapping[str, Array]],
@@ -272,8 +295,6 @@ def baseline_bytes(events: tuple[ProfileEvent, ...]) -> int:
     return events[0].requested_bytes - events[0].growth_bytes if events else 0
 
 
-Level = Literal["all", "extended", "basic"]
-
 LARGEST_SINGLE_FILE = 2**31 - 2**24
 """Weights above this go to a file beside the model, since a protobuf file ends at 2 GiB."""
 EXTERNAL_DATA_ENTRY = b"\x0a\x08location\x12"
@@ -303,12 +324,7 @@ def optimize(
     """
     ort = import_ort()
     options = new_options(ort)
-    levels = {
-        "all": ort.GraphOptimizationLevel.ORT_ENABLE_ALL,
-        "extended": ort.GraphOptimizationLevel.ORT_ENABLE_EXTENDED,
-        "basic": ort.GraphOptimizationLevel.ORT_ENABLE_BASIC,
-    }
-    options.graph_optimization_level = levels[level]
+    options.graph_optimization_level = _levels(ort)[level]
     options.enable_mem_reuse = (
         False  # nothing runs, and what looks for buffers to use again takes squares of their number
     )
@@ -326,6 +342,15 @@ def optimize(
         )
     if not target.exists():
         raise RuntimeFailure(f"ONNX Runtime did not write the optimised {source.name} to {target}")
+
+
+def _levels(ort: Any) -> dict[Level, Any]:
+    """The runtime's name of each level."""
+    return {
+        "all": ort.GraphOptimizationLevel.ORT_ENABLE_ALL,
+        "extended": ort.GraphOptimizationLevel.ORT_ENABLE_EXTENDED,
+        "basic": ort.GraphOptimizationLevel.ORT_ENABLE_BASIC,
+    }
 
 
 def needs_data_file(source: Path) -> bool:

@@ -60,7 +60,8 @@ class TurnsJob(msgspec.Struct, frozen=True):
     """Run two models in turn on the same inputs, each in a session of its own, then `rounds` more against the clock.
 
     Rounds go on while they end within LEAST_SECONDS; with none nothing is timed. With `compares` the outputs of each
-    turn are held against each other.
+    turn are held against each other. With `second_only` there are figures of the second model alone: the ops of a
+    user's file need no names of their own.
     """
 
     models: tuple[str, str]
@@ -68,6 +69,7 @@ class TurnsJob(msgspec.Struct, frozen=True):
     session: SessionRuns
     rounds: int = 0
     compares: bool = False
+    second_only: bool = False
 
 
 class OutputPrint(msgspec.Struct, frozen=True):
@@ -115,12 +117,14 @@ class RunFigures(msgspec.Struct, frozen=True):
 
 
 class TurnFigures(msgspec.Struct, frozen=True):
-    """What two models showed that ran in turn: figures of each, least times, likeness (None: not asked for), and runs.
+    """What two models showed that ran in turn: figures, least times, likeness (None: not asked for), and runs.
 
-    `runs` counts those of both models. Times are those of runs after each session's first.
+    `figures` are those of both or of the second, `prints` what came out of each in its runs. `runs` counts those of
+    both models. Times are those of runs after each session's first.
     """
 
-    figures: tuple[RunFigures, RunFigures]
+    figures: tuple[RunFigures, ...]
+    prints: tuple[tuple[tuple[OutputPrint, ...], ...], ...]
     times_ns: tuple[int, int] | None
     likeness: Likeness | None
     runs: int
@@ -160,11 +164,10 @@ def run_in_turns(job: TurnsJob, advance: Advance) -> TurnFigures:
                 alike.append(likeness(*outputs))
             advance(2 * (number + 1), total)
     timed = _timed_rounds(sessions, feeds[0], job.rounds, lambda done: advance(2 * (len(turns) + done), total))
-    first, second = (
-        figures_of(path, runs, found) for path, (_, runs), found in zip(paths, profiled, prints, strict=True)
-    )
+    shown = list(zip(paths, profiled, prints, strict=True))
     return TurnFigures(
-        figures=(first, second),
+        figures=tuple(figures_of(path, runs, found) for path, (_, runs), found in shown[job.second_only :]),
+        prints=tuple(map(tuple, prints)),
         times_ns=(min(times[0][1:] + timed[0]), min(times[1][1:] + timed[1])) if job.rounds else None,
         likeness=worst(alike) if job.compares else None,
         runs=2 * (len(turns) + len(timed[0])),

@@ -8,7 +8,7 @@ import msgspec
 from remat_cli.base.processes import fresh
 from remat_cli.core.family import FamilySeen
 from remat_cli.core.learning import Lesson, Session
-from remat_cli.core.verification import Verification
+from remat_cli.core.verification import LEFT_OUT, Verification
 from remat_cli.runtime._ort import (
     Advance,
     ignore_progress,
@@ -21,6 +21,7 @@ from remat_cli.runtime.lessons import lessons_of, out_of_order, seen_workspace
 from remat_cli.runtime.likeness import Likeness, LikenessJob, compare_models, worst
 from remat_cli.runtime.turns import (
     ROUNDS,
+    OutputPrint,
     RunFigures,
     RunJob,
     SessionRuns,
@@ -32,26 +33,42 @@ from remat_cli.runtime.turns import (
 )
 from remat_cli.runtime.verify_request import VerifyRequest
 
-MOST_RUNS = 12
-"""Of both models together, unless verification is thorough; short ones are timed more often, for half a second."""
 THOROUGH_RUNS = 60
 """About as many as thorough verification takes: what its progress is told in."""
 SHORT_NS = 2e9
 """Of the first runs of both models: they are timed again in turn where they take no longer."""
 
 
+Prints = tuple[tuple[OutputPrint, ...], ...]
+"""What came out of each run of a session."""
+
+
 @dataclass(frozen=True)
 class _Program:
-    """What is run: each model alone in `alone`, the first session exact, then both in turn, and on the clock."""
+    """What is run: each model alone in `alone`, the first session exact, then both in turn, and on the clock.
+
+    `reference_alone` are further sessions of the optimised original, where the user's file takes its turns.
+    """
 
     alone: tuple[SessionRuns, ...]
     turns: SessionRuns
     rounds: int
+    reference_alone: tuple[SessionRuns, ...] = ()
 
     @property
     def runs(self) -> int:
         """Of both models together, without the further rounds of short ones."""
-        return 2 * (sum(len(session.on) for session in (*self.alone, self.turns)) + self.rounds)
+        of_both = sum(len(session.on) for session in (*self.alone, self.turns)) + self.rounds
+        return 2 * of_both + sum(len(session.on) for session in self.reference_alone)
+
+
+@dataclass(frozen=True)
+class _Original:
+    """What sessions on the original showed: alone under exact options, by default, and what came out in turn."""
+
+    exact: RunFigures
+    default: RunFigures
+    prints: Prints
 
 
 @dataclass(frozen=True)
@@ -70,12 +87,16 @@ class _Sessions:
 
 @dataclass(frozen=True)
 class _Shown:
-    """What all runs but capped ones showed of the original and the rewritten model, and how many there were."""
+    """What all runs but capped ones showed of the original and the rewritten model, and how many there were.
 
-    original: _Sessions
+    `pairs` are what came out of both of them for the same inputs.
+    """
+
+    original: _Original
     rewritten: _Sessions
     turns: TurnFigures
     runs: int
+    pairs: tuple[tuple[Prints, Prints], ...]
     family: FamilySeen | None = None
 
 
@@ -95,7 +116,7 @@ def verify_closely(
     request: VerifyRequest, advance: Advance = ignore_progress
 ) -> tuple[Verification, tuple[Lesson, ...]]:
     """Like `verify`; also where the runs left what the judge says of each op."""
-    total = THOROUGH_RUNS if request.mode == "thorough" else MOST_RUNS
+    total = THOROUGH_RUNS if request.mode == "thorough" else request.most_runs
     program, done = _program(request), 2
 
     def more(part: int, parts: int) -> None:
@@ -104,8 +125,7 @@ def verify_closely(
     advance(0, total)
     shown = _run_both(request, program, more) if request.sizes is None else _run_at_sizes(request, program, more)
     original, rewritten, turns, done = shown.original, shown.rewritten, shown.turns, shown.runs
-    pairs = zip(original.promised, rewritten.promised, strict=True)
-    identical = all(a == b for one, other in pairs for a, b in zip(one.prints, other.prints, strict=False))
+    identical = all(one == other for one, other in shown.pairs)
     likeness, likeness_runs = (None, 0) if identical else _likeness(request, program, original, rewritten, turns)
     done += likeness_runs
     in_order = all(_runs_in_order(request, figures) for figures in rewritten.promised)
@@ -117,9 +137,10 @@ def verify_closely(
     predicted, measured = _live_peaks(request, fixed, rewritten)
     caps = CappedRuns(notes=(AGAIN,))
     if within and predicted == measured:
-        caps = _capped(request, original, rewritten, MOST_RUNS - program.runs - likeness_runs, more)
+        caps = _capped(request, original, rewritten, request.most_runs - program.runs - likeness_runs, more)
     advance(total, total)
     report = Verification(
+        reference=request.compared_with or LEFT_OUT,
         outputs_identical=identical,
         outputs_close=likeness.are_close if likeness else None,
         outputs_max_relative_error=likeness.relative_error if likeness else None,
@@ -173,21 +194,31 @@ def _program(request: VerifyRequest) -> _Program:
     alone = SessionRuns(exact, all_feeds if is_thorough else (0,))
     rounds = 0 if is_fast or not request.timed else 5 if is_thorough else 1
     if not request.portable:
-        return _Program((alone,), by_default, rounds)
+        once = () if request.original is None else (SessionRuns(default, (0,)),)
+        return _Program((alone,), by_default, rounds, once)
     again = SessionRuns(exact, all_feeds if is_thorough else (last,))
     return _Program((alone, by_default), again, rounds)
 
 
 def _run_both(request: VerifyRequest, program: _Program, advance: Advance) -> _Shown:
     """Both models apart, then in turn."""
-    alone = _run_alone(request, program)
+    first, second = _run_alone(request, program)
     turns = _run_in_turns(request, program, advance)
-    original, rewritten = (
-        _Sessions(found[0], figures, found[1] if request.portable else figures)
-        for found, figures in zip(alone, turns.figures, strict=True)
-    )
+    original = _Original(first[0], first[1] if len(first) > 1 else turns.figures[0], turns.prints[0])
+    rewritten = _Sessions(second[0], turns.figures[-1], second[1] if request.portable else turns.figures[-1])
     runs = 2 * sum(len(session.on) for session in program.alone) + turns.runs
-    return _Shown(original, rewritten, turns, runs)
+    runs += sum(len(session.on) for session in program.reference_alone)
+    return _Shown(original, rewritten, turns, runs, _pairs(program, original, rewritten))
+
+
+def _pairs(program: _Program, original: _Original, rewritten: _Sessions) -> tuple[tuple[Prints, Prints], ...]:
+    """What both models gave for the same inputs, with the original's own in turn where it was fed them there."""
+    exact, turns = program.alone[0].on, program.turns.on
+    wanted = {**dict(zip(exact, original.exact.prints, strict=True)), **dict(zip(turns, original.prints, strict=True))}
+    return tuple(
+        (tuple(wanted[place] for place in on), figures.prints)
+        for on, figures in zip((exact, turns), rewritten.promised, strict=True)
+    )
 
 
 def _run_at_sizes(request: VerifyRequest, program: _Program, advance: Advance) -> _Shown:
@@ -205,18 +236,21 @@ def _run_at_sizes(request: VerifyRequest, program: _Program, advance: Advance) -
     exact, *default = run_fresh(run_model, job, seconds=limit)
     first = see_at_sizes(many.original, feeds, default_settings, advance)
     second = see_at_sizes(request.rewritten, feeds, settings, advance)
-    original = _Sessions(first.figures, first.figures, first.figures)
+    original = _Original(first.figures, first.figures, first.figures.prints)
     times_ns, rounds = (first.first_ns, second.first_ns), 0
     if program.rounds and (request.mode == "thorough" or sum(times_ns) < SHORT_NS):
         rounds = ROUNDS + 1
-        times_ns = time_in_turn((request.reference, request.rewritten), request.feeds, settings)
+        times_ns = time_in_turn((many.original, request.rewritten), request.feeds, settings)
     family = FamilySeen(many.promised_bytes, sizes_seen(many.all_sizes, first, second))
     family = msgspec.structs.replace(family, resident_at_largest_bytes=second.first_resident_bytes)
+    prints = first.figures.prints, second.figures.prints
+    timed = times_ns if program.rounds else None
     return _Shown(
         original=original,
         rewritten=_Sessions(exact, second.figures, default[0] if default else second.figures),
-        turns=TurnFigures((first.figures, second.figures), times_ns if program.rounds else None, None, 2 * len(feeds)),
+        turns=TurnFigures((first.figures, second.figures), prints, timed, None, 2 * len(feeds)),
         runs=len(apart) + 2 * len(feeds) + 2 * rounds,
+        pairs=((prints[0][:1], exact.prints[:1]), prints),
         family=family,
     )
 
@@ -224,8 +258,9 @@ def _run_at_sizes(request: VerifyRequest, program: _Program, advance: Advance) -
 def _run_alone(request: VerifyRequest, program: _Program) -> tuple[tuple[RunFigures, ...], tuple[RunFigures, ...]]:
     """Both models at the same time, each in a process of its own; nothing is timed here."""
     feeds, limit = request.all_packed_feeds, request.run_seconds
+    original = RunJob(str(request.reference.resolve()), feeds, (*program.alone, *program.reference_alone))
     with (
-        started(run_model, RunJob(str(request.reference.resolve()), feeds, program.alone), fresh, limit) as first,
+        started(run_model, original, fresh, limit) as first,
         started(run_model, RunJob(str(request.rewritten.resolve()), feeds, program.alone), fresh, limit) as second,
     ):
         return first.answer(), second.answer()
@@ -233,13 +268,15 @@ def _run_alone(request: VerifyRequest, program: _Program) -> tuple[tuple[RunFigu
 
 def _run_in_turns(request: VerifyRequest, program: _Program, advance: Advance) -> TurnFigures:
     """Both models in one process, one after the other; their outputs are held together where they need not be equal."""
-    models = (str(request.reference.resolve()), str(request.rewritten.resolve()))
-    job = TurnsJob(models, request.all_packed_feeds, program.turns, program.rounds, request.may_reassociate)
+    original = request.reference if request.original is None else request.original
+    models = (str(original.resolve()), str(request.rewritten.resolve()))
+    feeds, is_file = request.all_packed_feeds, request.original is not None
+    job = TurnsJob(models, feeds, program.turns, program.rounds, request.may_reassociate, second_only=is_file)
     return run_fresh(run_in_turns, job, advance, request.run_seconds)
 
 
 def _likeness(
-    request: VerifyRequest, program: _Program, original: _Sessions, rewritten: _Sessions, turns: TurnFigures
+    request: VerifyRequest, program: _Program, original: _Original, rewritten: _Sessions, turns: TurnFigures
 ) -> tuple[Likeness | None, int]:
     """How close outputs are that are not identical, where they need not be, and how many more runs it took.
 
@@ -247,12 +284,13 @@ def _likeness(
     """
     if turns.likeness is None:
         return None, 0
-    if all(prints in model.turns.prints for model in (original, rewritten) for prints in model.exact.prints):
+    in_turn = zip((original.exact, rewritten.exact), turns.prints, strict=True)
+    if all(prints in found for exact, found in in_turn for prints in exact.prints):
         return turns.likeness, 0
-    exact = program.alone[0]
-    feeds = tuple(request.all_packed_feeds[place] for place in exact.on)
+    alone = program.alone[0]
+    feeds = tuple(request.all_packed_feeds[place] for place in alone.on)
     models = (str(request.reference.resolve()), str(request.rewritten.resolve()))
-    found = run_fresh(compare_models, LikenessJob(models, feeds, (exact.settings,)), seconds=request.run_seconds)
+    found = run_fresh(compare_models, LikenessJob(models, feeds, (alone.settings,)), seconds=request.run_seconds)
     return worst([turns.likeness, found]), 2 * len(feeds)
 
 
@@ -269,9 +307,9 @@ def _runs_in_order(request: VerifyRequest, figures: RunFigures) -> bool:
     return tuple(op for op in figures.executed if op not in request.gate_ops) == request.expected_order
 
 
-def _output_notes(request: VerifyRequest, original: _Sessions) -> tuple[str, ...]:
+def _output_notes(request: VerifyRequest, original: _Original) -> tuple[str, ...]:
     """Warnings about outputs that would be equal whatever the models do."""
-    runs = (*original.exact.prints, *original.turns.prints)
+    runs = (*original.exact.prints, *original.prints)
     notes = [
         f"output '{first.name}' has the same value everywhere: comparing it proves little"
         for first in runs[0]
@@ -297,7 +335,7 @@ def _overhead_percent(turns: TurnFigures) -> float | None:
 
 
 def _capped(
-    request: VerifyRequest, original: _Sessions, rewritten: _Sessions, most_runs: int, advance: Advance
+    request: VerifyRequest, original: _Original, rewritten: _Sessions, most_runs: int, advance: Advance
 ) -> CappedRuns:
     """Capped runs where they can tell something, otherwise why not."""
     if not request.capped or request.mode == "fast":
@@ -317,7 +355,7 @@ def _capped(
     return capped_runs(needs, request.original_cap_bytes, request.mode == "thorough", most_runs, advance)
 
 
-def _kinds_that_differ(request: VerifyRequest, original: _Sessions, rewritten: _Sessions) -> tuple[bool, ...]:
+def _kinds_that_differ(request: VerifyRequest, original: _Original, rewritten: _Sessions) -> tuple[bool, ...]:
     """Kinds of session (default first; True: exact) that are promised and in which the plan's peak is lower."""
     pairs = {} if request.sizes and not request.portable else {True: (rewritten.exact, original.exact)}
     if not request.portable:
@@ -325,7 +363,9 @@ def _kinds_that_differ(request: VerifyRequest, original: _Sessions, rewritten: _
     return tuple(kind for kind, (ours, theirs) in pairs.items() if ours.peak_live_bytes < theirs.peak_live_bytes)
 
 
-def _need(request: VerifyRequest, model: Path, seen: _Sessions, is_exact: bool, loading_bytes: int = 0) -> ModelNeed:
+def _need(
+    request: VerifyRequest, model: Path, seen: _Original | _Sessions, is_exact: bool, loading_bytes: int = 0
+) -> ModelNeed:
     """What capped runs need to know about one model; workspace was seen in the exact session."""
     exact, live = seen.exact, (seen.exact if is_exact else seen.default).peak_live_bytes
     beyond = exact.in_use_peak_bytes - exact.baseline_bytes - exact.peak_live_bytes

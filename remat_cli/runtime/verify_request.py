@@ -9,6 +9,8 @@ from remat_cli.core.verification import VerifyMode
 from remat_cli.runtime._ort import LONGEST_RUN_SECONDS, Array, PackedArray, pack_all
 from remat_cli.runtime.session import SessionSettings
 
+MOST_RUNS = 13
+
 
 @dataclass(frozen=True)
 class ManySizes:
@@ -27,7 +29,9 @@ class ManySizes:
 class VerifyRequest:
     """Two models and what the plan promises of the second.
 
-    `reference` is the optimised original, `rewritten` what the plan made of it. `expected_order` are the names of its
+    `reference` is the optimised original, whose memory is measured, `rewritten` what the plan made of it. `original` is
+    the user's file, whose outputs and time count in default sessions, and which `compared_with` names (None:
+    `reference` stands for it). `expected_order` are the names of its
     ops in plan order, without the `gate_ops`. Bytes: `predicted_live_peak_bytes` are activations alone; `fixed_bytes`
     is the fixed part (weights as kept, and inputs) predicted for the rewritten model, gate constants included, and
     `reference_fixed_bytes` that of the original. `outside_bytes` is what of `fixed_bytes` lies outside the session's
@@ -69,6 +73,8 @@ class VerifyRequest:
     judged: Judged | None = None
     run_seconds: float = LONGEST_RUN_SECONDS
     sizes: ManySizes | None = None
+    original: Path | None = None
+    compared_with: str = ""
 
     def settings(self, *, exact: bool) -> SessionSettings:
         """Settings of a session on either model."""
@@ -79,6 +85,11 @@ class VerifyRequest:
             custom_ops=self.custom_ops,
             run_seconds=self.run_seconds,
         )
+
+    @property
+    def most_runs(self) -> int:
+        """Of both models together, unless verification is thorough; short ones are timed more often."""
+        return MOST_RUNS - (self.original is None)
 
     @property
     def packed_feeds(self) -> tuple[PackedArray, ...]:

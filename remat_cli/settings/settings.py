@@ -20,6 +20,7 @@ from remat_cli.core.splits import DEFAULT_RACE_SHARE, SplitAxis, SplitMode, Spli
 from remat_cli.core.training import TrainOptions
 from remat_cli.core.verification import Checks, VerifyMode
 from remat_cli.devices.provider_table import PROVIDERS, is_plain, named_spec
+from remat_cli.settings import cache_place
 from remat_cli.settings.devices import described_budget, memory_budgets, with_threads
 from remat_cli.settings.parsers import PARSERS
 from remat_cli.settings.yaml_file import converted, read_yaml, suggest
@@ -192,6 +193,7 @@ class Settings(
             intra_op_threads=self.intra_op_threads,
             custom_ops=tuple(str(library.resolve()) for library in self.custom_ops),
             cache_dir=self.cache_dir,
+            forgets_costs=cache_place.is_temporary(self.cache_dir),
             run_seconds=self.run_limit_seconds,
             spill=self.spill,
         )
@@ -249,7 +251,8 @@ def load_settings(
     values = _parse(defaults or {}, "") | (_parse(read_yaml(file), f"{file}: ") if file else {})
     for key, value in _parse(given, "").items():
         values[key] = {**values[key], **value} if isinstance(values.get(key), dict) else value
-    values.setdefault("cache_dir", default_cache_dir(os.environ))
+    if "cache_dir" not in values:
+        values["cache_dir"] = cache_place.usable_cache_dir(os.environ)
     settings = converted(values, Settings)
     _check_values(settings)
     return _settled(settings)
@@ -260,12 +263,9 @@ def allows_color() -> bool:
     return not os.environ.get("NO_COLOR")
 
 
-def default_cache_dir(environment: Mapping[str, str]) -> Path:
-    """REMAT_CACHE_DIR, else `remat` in XDG_CACHE_HOME, else in ~/.cache."""
-    if chosen := environment.get("REMAT_CACHE_DIR"):
-        return Path(chosen).expanduser()
-    base = environment.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "remat"
+def keep_kernels() -> None:
+    """Let numba keep compiled kernels where it can; to be called before it is imported."""
+    cache_place.keep_kernels(os.environ)
 
 
 def _settled(settings: Settings) -> Settings:

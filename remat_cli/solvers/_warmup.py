@@ -25,8 +25,16 @@ def _module(name: str) -> Any:
 
 
 def is_compiled(entries: Iterable[Any]) -> bool:
-    """Whether this machine's cache holds these kernels, which Python calls, as the source now stands."""
-    return all(_is_cached(entry) for entry in entries)
+    """Whether this machine's cache holds these kernels, which Python calls, as the source now stands.
+
+    Where nothing can be kept: whether this process has compiled them.
+    """
+    return all(_is_cached(entry) if can_keep(entry) else bool(entry.signatures) for entry in entries)
+
+
+def can_keep(entry: Any) -> bool:
+    """Whether there is a place where numba keeps what it compiles of this kernel."""
+    return entry.stats.cache_path is not None
 
 
 def _is_cached(entry: Any) -> bool:

@@ -7,7 +7,8 @@ from remat_cli.core.profile import OpCost
 from remat_cli.runtime.profile_cache import PLAUSIBLE_SHARE
 from remat_cli.runtime.profilers import WholeTime, time_whole
 from remat_cli.runtime.session import SessionSettings
-from remat_cli.stages.prepare import Prepared, known_facts_of
+from remat_cli.stages.facts import known_facts_of
+from remat_cli.stages.prepare import Prepared
 
 CALL_NS, OP_CALL_NS = 100_000, 5_000  # of a run and of each op in it, beside the kernels
 CHECK_SECONDS = 0.2

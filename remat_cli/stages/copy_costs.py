@@ -7,7 +7,7 @@ from remat_cli.core.profile import DeviceSpec, LinkCost
 from remat_cli.runtime.links import measure_link
 from remat_cli.runtime.profile_cache import CacheScope, ProfileCache, provenance
 from remat_cli.runtime.session import SessionSettings, device_settings
-from remat_cli.stages.prepare import RUNS, WARMUPS
+from remat_cli.stages.facts import RUNS, WARMUPS
 
 
 def scope_apart(spec: DeviceSpec, conditions: Conditions) -> CacheScope:

@@ -24,8 +24,7 @@ from remat_cli.core.profile import OpCost, Profile
 from remat_cli.core.sizes import SizeFamily
 from remat_cli.core.solver_run import Status
 from remat_cli.core.splits import Region, RegionFacts, Splitting
-from remat_cli.onnx_io.load import prepare_optimized
-from remat_cli.onnx_io.phases import carry_phases
+from remat_cli.onnx_io.interface import interface_of
 from remat_cli.onnx_io.to_graph import INPUTS, to_graph
 from remat_cli.runtime.likeness import have_same_bits
 from remat_cli.splitting.expands import without_expands
@@ -41,19 +40,13 @@ from remat_cli.splitting.window_estimate import halo_percent
 from remat_cli.splitting.window_regions import find_windows
 from remat_cli.stages.ask import CompileRequest
 from remat_cli.stages.blame import blamed_on
+from remat_cli.stages.facts import ModelFacts, known_facts_of
 from remat_cli.stages.family_dims import dims_of_all
+from remat_cli.stages.optimise import digest_of, optimise
 from remat_cli.stages.planned import PlannedModel
-from remat_cli.stages.prepare import (
-    ModelFacts,
-    Prepared,
-    digest_of,
-    facts_of,
-    first_look,
-    known_facts_of,
-    optimise,
-)
+from remat_cli.stages.prepare import Prepared, as_planned, facts_of, first_look
 from remat_cli.stages.solve import BudgetQuestion, answer
-from remat_cli.stages.split_model import channel_block, in_place_of, profile_split
+from remat_cli.stages.split_model import in_place_of, profile_split
 from remat_cli.stages.tables import with_positions_looked_up
 from remat_cli.stages.write import write_within_budget
 
@@ -153,12 +146,7 @@ class FamilyPlanner:
     def _view(self, lean: Any, types: dict[str, tuple[TensorType, ...]], threads: int) -> ModelView:
         prepared = self.whole.prepared
         graph = prepared.graph if lean is prepared.reference else to_graph(lean, types)
-        return view_model(lean, graph, self._block, threads)
-
-    @cached_property
-    def _block(self) -> int:
-        prepared = self.whole.prepared
-        return channel_block(prepared, prepared.conditions, self.work)
+        return view_model(lean, graph, prepared.layout_block, threads)
 
     @cached_property
     def _profile(self) -> Profile:
@@ -329,9 +317,9 @@ def _prepare_loops(whole: Prepared, model: Any, work: Path) -> Prepared | None:
     """The model with loops, optimised like the whole one; None where its outputs are not those of the whole one."""
     conditions = whole.conditions
     with blamed_on(whole.source.path, "ONNX Runtime cannot optimise the loops of"):
-        path = optimise(model, conditions, work)
-    reference = carry_phases(model, prepare_optimized(path))
-    digest = digest_of(path, conditions)
+        path = optimise(model, conditions, work, whole.optimised_as)
+    reference = as_planned(path, model, interface_of(whole.reference), whole.optimised_as)
+    digest = digest_of(path, conditions, whole.optimised_as)
     facts, was_long = known_facts_of(digest, conditions), False
     if facts is None:
         with blamed_on(whole.source.path, "ONNX Runtime fails to run the loops of"):

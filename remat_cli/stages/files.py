@@ -5,9 +5,11 @@ from pathlib import Path
 from typing import Any
 
 from remat_cli.core.resident import WeightFiles
+from remat_cli.core.runs_on import RunsOn
 from remat_cli.onnx_io.as_written import signed
 from remat_cli.onnx_io.least_imports import asking_least
-from remat_cli.onnx_io.packed import PackedWeights, packed_weights, packing_signature
+from remat_cli.onnx_io.packed import NOTHING_PACKED, PackedWeights, packed_weights, packing_signature
+from remat_cli.onnx_io.rewrite import set_model_metadata
 from remat_cli.onnx_io.save import SMALL_BYTES, has_data_file, save
 from remat_cli.onnx_io.seeds import without_seeds
 from remat_cli.runtime.packing import PackingJob, save_packed
@@ -16,25 +18,28 @@ from remat_cli.stages.planned import PlannedModel
 from remat_cli.stages.prepare import Prepared
 from remat_cli.stages.record import model_to_write
 from remat_cli.stages.resident import saves_packed
+from remat_cli.stages.runs_on import runs_on_of
 
 
-def save_written(planned: PlannedModel, path: Path, files: WeightFiles) -> None:
+def save_written(planned: PlannedModel, path: Path, files: WeightFiles) -> RunsOn:
     """Write the model; with its weights in a file beside it where that was asked for, or they are many.
 
-    Copies as kernels pack them go there too where they are large.
+    Copies as kernels pack them go there too where they are large. The model says where it runs, which is given back.
 
     Raises:
         ConfigError: the path cannot be written.
         RematError: the disk is full or failed.
     """
     model = asking_least(without_seeds(model_to_write(planned)))
-    if planned.written is None:
-        save(model, path, external=has_data_file(model, files.external))
-    elif not saves_packed(planned.written, planned.prepared, files):
-        save(signed(model), path, external=has_data_file(model, files.external))
-    else:
-        packed = _packed(model, planned.prepared)
-        save(signed(model, len(packed.copies)), path, external=True, packed=packed)
+    is_packed = planned.written is not None and saves_packed(planned.written, planned.prepared, files)
+    runs_on = runs_on_of(model, planned.prepared, is_packed=is_packed)
+    for key, text in runs_on.metadata.items():
+        set_model_metadata(model, key, text)
+    packed = _packed(model, planned.prepared) if is_packed else NOTHING_PACKED
+    if planned.written is not None:
+        model = signed(model, len(packed.copies))
+    save(model, path, external=is_packed or has_data_file(model, files.external), packed=packed)
+    return runs_on
 
 
 def _packed(model: Any, prepared: Prepared) -> PackedWeights:

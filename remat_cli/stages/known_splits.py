@@ -6,8 +6,9 @@ import msgspec
 
 from remat_cli.core.splits import SplitOptions
 from remat_cli.splitting.propose import SplitProposal
+from remat_cli.stages.facts import KnownSplit, known_facts_of, remember_facts
 from remat_cli.stages.planned import PlannedModel
-from remat_cli.stages.prepare import KnownSplit, Prepared, known_facts_of, remember_facts
+from remat_cli.stages.prepare import Prepared
 
 MOST_KEPT = 16
 

@@ -1,19 +1,17 @@
 """From a model file to what planning needs: load, optimise, look at one run, measure."""
 
 import contextlib
-import hashlib
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
 from remat_cli.base import progress as stages
-from remat_cli.base.errors import RuntimeFailure
-from remat_cli.base.files import sha256
+from remat_cli.base.errors import ModelError
 from remat_cli.base.processes import memory_limited
 from remat_cli.base.progress import Progress
 from remat_cli.core.conditions import CPU, Conditions
@@ -23,56 +21,30 @@ from remat_cli.core.profile import DeviceSpec
 from remat_cli.core.program import InputSpec
 from remat_cli.core.verification import Verification
 from remat_cli.onnx_io.interface import Interface, fed_inputs
+from remat_cli.onnx_io.layout import uses_blocks
 from remat_cli.onnx_io.load import DimBindings, SourceModel, inputs_of, load, prepare_optimized, save, state_file
+from remat_cli.onnx_io.open_sizes import with_sizes_at_ports
 from remat_cli.onnx_io.phases import carry_phases
 from remat_cli.onnx_io.seeds import give_seeds
 from remat_cli.onnx_io.to_graph import INPUTS, op_signatures, to_graph
 from remat_cli.onnx_io.told_inputs import told_inputs
 from remat_cli.runtime.feeds import feeds_of
-from remat_cli.runtime.profile_cache import CacheScope, ProfileCache, provenance
-from remat_cli.runtime.profilers import LONG_SECONDS, Measured, ProfileRequest
-from remat_cli.runtime.session import Observation, SessionSettings, first_sight, optimize, run_profiled
+from remat_cli.runtime.likeness import have_same_bits
+from remat_cli.runtime.profilers import LONG_SECONDS, ProfileRequest
+from remat_cli.runtime.session import Observation, SessionSettings, first_sight, outputs_of, run_profiled
 from remat_cli.runtime.sight import Sight, look
-from remat_cli.splitting.propose import SplitForm
 from remat_cli.stages.blame import files_named_after, in_steps, refusals_of
 from remat_cli.stages.corrections import known_corrections, with_corrections
+from remat_cli.stages.facts import WARMUPS, ModelFacts, known_facts_of, remember_facts
+from remat_cli.stages.optimise import AS_BOUND, OptimisedAs, digest_of, optimise
+from remat_cli.stages.original import Original, as_read, original_of
+from remat_cli.stages.processor import block_here
 
-RUNS, WARMUPS = 4, 1
 RANDOM_INPUTS = "; the inputs were made up: give ones that it takes with --inputs FILE.npz"
-MOST_PASSES = 6
-
-
-class KnownSplit(msgspec.Struct, frozen=True):
-    """A plan with splits of one `form`, found under `options` by a search for `target_bytes` of activations.
-
-    It keeps a budget of `budget_bytes`, and takes `relative_time` times as long as the model in its own order.
-    """
-
-    options: str
-    target_bytes: int
-    budget_bytes: int
-    relative_time: float
-    form: SplitForm = "regions"
-
-
-class ModelFacts(msgspec.Struct, frozen=True):
-    """What runs of the optimised model showed; with `measured` it is kept in the profile cache.
-
-    `packed_bytes` is None where the runtime does not count them. `smallest_cap_bytes` is the least arena under which a
-    default session runs it, once a verification has found it. Of a split model: `has_same_bits` is false where its
-    outputs are only close to those of the whole one, and `relative_time` is how long a run takes, as a multiple of the
-    whole model's. Of a whole model: `can_be_raised` says whether it has the same bits under the newer opset that
-    filling tiles in place needs (None: not tried), and `splits` are plans with splits that were found.
-    """
-
-    types: dict[str, tuple[TensorType, ...]]
-    packed_bytes: int | None
-    measured: Measured | None = None
-    smallest_cap_bytes: int | None = None
-    has_same_bits: bool = True
-    relative_time: float | None = None
-    can_be_raised: bool | None = None
-    splits: tuple[KnownSplit, ...] = ()
+NOT_RUN = "ONNX Runtime does not run {} as it is: outputs are those of the converted model"
+OPEN = "the runtime optimises this model without knowing its sizes: where it does, outputs differ from {}"
+OTHER_BITS = "no form of this model was found whose outputs have the bits of {}"
+MOST_ALIKE = 16
 
 
 @dataclass(frozen=True)
@@ -81,7 +53,9 @@ class Prepared:
 
     `more_feeds` are other inputs, on which outputs are compared too; `conditions` are those that it was prepared under.
     `corrections` are what runs taught of ops, by signature; `first_outputs` are those of a run, if there was one.
-    `original_path` is the model that its outputs are compared with: the user's file, if the runtime runs it.
+    `original` is what outputs are compared with: the user's file in a session of its own, if the runtime runs it.
+    `original_path` is that file as the user has it; `optimised_as` is how the runtime optimised it, and is to optimise
+    what is made of it, so that bits stay those of `original`; `notes` say what of that a user should know.
     `was_long`: its first run, just now, was so long that its costs are believed.
     `has_seeds` says that ops of it draw random numbers without a seed, and have one as long as models are compared.
     """
@@ -98,6 +72,9 @@ class Prepared:
     facts: ModelFacts
     corrections: Mapping[str, Correction]
     original_path: Path
+    original: Original
+    optimised_as: OptimisedAs = AS_BOUND
+    notes: tuple[str, ...] = ()
     first_outputs: Mapping[str, Any] | None = None
     has_seeds: bool = False
     was_long: bool = False
@@ -107,8 +84,20 @@ class Prepared:
         return replace(self, conditions=msgspec.structs.replace(self.conditions, plain=True))
 
     @cached_property
+    def block_here(self) -> int:
+        """How many channels the runtime's blocked layout keeps together on this processor; 1 where it has none."""
+        return block_here(self.reference_path.parent)
+
+    @cached_property
+    def layout_block(self) -> int:
+        """The same of the optimised model; 1 where no op of it works in that layout."""
+        return self.block_here if uses_blocks(self.reference) else 1
+
+    @cached_property
     def outputs(self) -> Mapping[str, Any]:
-        """What the model gives for `feeds`: of the first run, else of one made now."""
+        """What the user's file gives for `feeds`; of many sizes what the optimised model gives, by its first run."""
+        if self.conditions.family is None:
+            return self.original.outputs[0]
         if self.first_outputs is not None:
             return self.first_outputs
         return observe(self.reference_path, self.feeds, self.conditions).outputs
@@ -130,6 +119,12 @@ def work_folder(model: Path, kept: Path | None, memory_bytes: int | None = None)
             yield kept
 
 
+FORGOTTEN: Final = (
+    "no cache directory can be written: costs are measured and kernels compiled anew in every run; "
+    "set REMAT_CACHE_DIR to a directory that can be"
+)
+
+
 def prepare(path: Path, conditions: Conditions, work: Path, progress: Progress) -> Prepared:
     """Load a model, let ONNX Runtime optimise it, and see which tensors exist in one run.
 
@@ -138,6 +133,8 @@ def prepare(path: Path, conditions: Conditions, work: Path, progress: Progress) 
         RuntimeFailure: the machine has too little memory, time or disk for them.
     """
     progress.stage(stages.READING)
+    if conditions.forgets_costs:
+        progress.note(FORGOTTEN)
     bindings = DimBindings(conditions.dims, conditions.input_shapes)
     source = load(path, bindings, has_custom_ops=bool(conditions.custom_ops))
     has_seeds = give_seeds(source.ir)
@@ -145,38 +142,139 @@ def prepare(path: Path, conditions: Conditions, work: Path, progress: Progress) 
     told = told_inputs(source.ir)
     feeds = feeds_of(*fed, conditions.seed, told)
     more_feeds = () if conditions.inputs else (feeds_of(*fed, conditions.seed + 1, told),)
+    if source.converted is not None:
+        progress.note(source.converted)
     progress.stage(stages.OPTIMISING)
-    with refusals_of(path, "ONNX Runtime cannot optimise"):
-        reference_path = optimise(with_free_sizes(source, conditions), conditions, work)
-    reference = carry_phases(source.ir, prepare_optimized(reference_path))
-    digest = digest_of(reference_path, conditions)
-    facts, seen = known_facts_of(digest, conditions), None
-    if facts is None or was_measured_by_a_look(facts, conditions):
-        next_step = f"{'' if conditions.inputs else RANDOM_INPUTS}{in_steps(conditions.family)}"
-        with refusals_of(path, "ONNX Runtime fails to run", next_step):
-            seen = first_look(reference_path, feeds, conditions)
-        fresh = facts_of(seen, reference, types_of(inputs_of(source.ir)))
-        facts = fresh if facts is None else msgspec.structs.replace(facts, measured=fresh.measured)
-    graph = to_graph(reference, facts.types)
-    signatures = op_signatures(reference, graph)
+    original = original_of(source, (feeds, *more_feeds), conditions, work, has_seeds=has_seeds)
+    found, original, notes = _Search(source, original, feeds, conditions, work).found()
+    for note in notes:
+        progress.note(note)
+    graph = to_graph(found.reference, found.facts.types)
+    signatures = op_signatures(found.reference, graph)
     corrections = known_corrections(signatures, conditions)
     return Prepared(
         conditions=conditions,
         source=source,
-        reference=reference,
-        reference_path=reference_path,
-        reference_sha256=digest,
+        reference=found.reference,
+        reference_path=found.path,
+        reference_sha256=found.digest,
         graph=with_corrections(graph, signatures, corrections),
         signatures=signatures,
         feeds=feeds,
         more_feeds=more_feeds,
-        facts=facts,
+        facts=found.facts,
         corrections=corrections,
-        original_path=_original(source, feeds, work, (conditions, progress)),
+        original_path=source.path if has_seeds else original.path,
+        original=original,
+        optimised_as=found.optimised_as,
+        notes=notes,
         has_seeds=has_seeds,
-        first_outputs=None if seen is None else seen.outputs,
-        was_long=seen is not None and facts.measured is not None,
+        first_outputs=None if found.seen is None else found.seen.outputs,
+        was_long=found.seen is not None and found.facts.measured is not None,
     )
+
+
+@dataclass(frozen=True)
+class _Found:
+    """An optimised form of the model, what is known of it, and its first run if that was made just now."""
+
+    optimised_as: OptimisedAs
+    path: Path
+    reference: Any
+    digest: str
+    facts: ModelFacts
+    seen: Sight | None
+
+
+@dataclass(frozen=True)
+class _Search:
+    """For a form of the model whose outputs have the bits of the user's file, the usual form first."""
+
+    source: SourceModel
+    original: Original
+    feeds: Mapping[str, Any]
+    conditions: Conditions
+    work: Path
+
+    def found(self) -> tuple[_Found, Original, tuple[str, ...]]:
+        """The first such form, else the usual one; what it was compared with, and what a user should know of that."""
+        usual = self._seen(AS_BOUND, self.work)
+        original = self.original if self._runs_original(usual) else self._as_read()
+        notes = () if original is self.original else (NOT_RUN.format(self.source.path),)
+        if self._has_bits(usual, original):
+            return self._noted(usual, original), original, notes
+        for number, optimised_as in enumerate((OptimisedAs(self.source.interface), self._in_one_pass), 1):
+            other = self._tried(optimised_as, number)
+            if other is not None and self._has_bits(other, original):
+                return self._noted(other, original), original, (*notes, OPEN.format(original.name))
+        return usual, original, (*notes, OTHER_BITS.format(original.name))
+
+    @property
+    def _in_one_pass(self) -> OptimisedAs:
+        """What a session makes of the user's file, which is not optimised again."""
+        return OptimisedAs(self.source.interface, passes=1)
+
+    def _tried(self, optimised_as: OptimisedAs, number: int) -> _Found | None:
+        """Another form; None where the runtime refuses it."""
+        folder = self.work / f"as_given_{number}"
+        folder.mkdir(exist_ok=True)
+        try:
+            return self._seen(optimised_as, folder)
+        except ModelError:
+            return None
+
+    def _seen(self, optimised_as: OptimisedAs, folder: Path) -> _Found:
+        """A form, known from the cache or looked at in a run."""
+        source, conditions = self.source, self.conditions
+        with refusals_of(source.path, "ONNX Runtime cannot optimise"):
+            path = optimise(with_free_sizes(source, conditions), conditions, folder, optimised_as)
+        reference = as_planned(path, source.ir, written_interface(source, conditions), optimised_as)
+        digest = digest_of(path, conditions, optimised_as)
+        facts, seen = known_facts_of(digest, conditions), None
+        if facts is None or was_measured_by_a_look(facts, conditions):
+            next_step = f"{'' if conditions.inputs else RANDOM_INPUTS}{in_steps(conditions.family)}"
+            with refusals_of(source.path, "ONNX Runtime fails to run", next_step):
+                seen = first_look(path, self.feeds, conditions)
+            fresh = facts_of(seen, reference, types_of(inputs_of(source.ir)))
+            facts = fresh if facts is None else msgspec.structs.replace(facts, measured=fresh.measured)
+        return _Found(optimised_as, path, reference, digest, facts, seen)
+
+    def _runs_original(self, usual: _Found) -> bool:
+        """Whether the runtime runs the user's file as it is; what is known to have its bits was compared with it."""
+        if self.original.key in usual.facts.alike:
+            return True
+        try:
+            with refusals_of(self.source.path, "ONNX Runtime fails to run"):
+                return bool(self.original.outputs)
+        except ModelError:
+            return False
+
+    def _as_read(self) -> Original:
+        save(with_free_sizes(self.source, self.conditions), self.work / "converted.onnx")
+        return as_read(self.original, self.source, self.work / "converted.onnx")
+
+    def _has_bits(self, found: _Found, original: Original) -> bool:
+        """Whether a form gives what the original gives, for all that it is fed."""
+        if original.key in found.facts.alike:
+            return True
+        known = () if found.seen is None or self.conditions.family is not None else (found.seen.outputs,)
+        with refusals_of(self.source.path, "ONNX Runtime fails to run"):
+            rest = outputs_of(found.path, original.feeds[len(known) :], exact_settings(self.conditions))
+        return all(map(have_same_bits, original.outputs, (*known, *rest)))
+
+    def _noted(self, found: _Found, original: Original) -> _Found:
+        """The form, with a note in the cache that it has these bits; the user's own inputs are compared every time."""
+        if self.conditions.inputs is not None or original.key in found.facts.alike:
+            return found
+        alike = (*found.facts.alike, original.key)[-MOST_ALIKE:]
+        remember_facts(found.digest, self.conditions, alike=alike)
+        return replace(found, facts=msgspec.structs.replace(found.facts, alike=alike))
+
+
+def as_planned(path: Path, before: Any, ports: Interface, optimised_as: OptimisedAs) -> Any:
+    """An optimised model as it is planned: marked as `before`, with the sizes of `ports` where its file has none."""
+    reference = carry_phases(before, prepare_optimized(path))
+    return reference if optimised_as.ports is None else with_sizes_at_ports(reference, ports)
 
 
 def free_names(conditions: Conditions) -> frozenset[str]:
@@ -202,32 +300,9 @@ def with_free_sizes(source: SourceModel, conditions: Conditions) -> Any:
     return model
 
 
-def digest_of(path: Path, conditions: Conditions) -> str:
-    """The hash of an optimised model; what is known of one for many sizes holds for the largest only."""
-    digest = sha256(path)
-    if conditions.family is None:
-        return digest
-    return hashlib.sha256(f"{digest} {sorted(conditions.dims.items())}".encode()).hexdigest()
-
-
 def types_of(inputs: Sequence[InputSpec]) -> tuple[TensorType, ...]:
     """The types of what is fed."""
     return tuple(TensorType(spec.dtype, spec.shape) for spec in inputs)
-
-
-def _original(source: SourceModel, feeds: Mapping[str, Any], work: Path, request: tuple[Conditions, Progress]) -> Path:
-    """What outputs are compared with: the user's file, or what was made of it where the runtime does not run it."""
-    conditions, progress = request
-    if source.converted is None:
-        return source.path
-    progress.note(source.converted)
-    try:
-        first_sight(source.path, feeds, exact_settings(conditions))
-    except RuntimeFailure:
-        progress.note(f"ONNX Runtime does not run {source.path} as it is: outputs are those of the converted model")
-        save(source.ir, work / "converted.onnx")
-        return work / "converted.onnx"
-    return source.path
 
 
 def remember_cap(prepared: Prepared, verification: Verification, conditions: Conditions) -> None:
@@ -235,73 +310,6 @@ def remember_cap(prepared: Prepared, verification: Verification, conditions: Con
     found = verification.original_smallest_cap_bytes
     if found is not None and verification.cap_options == "default" and prepared.facts.smallest_cap_bytes is None:
         remember_facts(prepared.reference_sha256, conditions, smallest_cap_bytes=found)
-
-
-def cache_scope(spec: DeviceSpec, conditions: Conditions) -> CacheScope:
-    """What, besides the model, costs depend on that are measured inside it."""
-    threads = conditions.threads_of(spec)
-    device = CPU if spec.provider == CPU else spec.session_device
-    return CacheScope(device, provenance(device, threads, conditions.optimization, RUNS, WARMUPS))
-
-
-def optimise(model: Any, conditions: Conditions, work: Path) -> Path:
-    """The reference model on disk, in canonical form: optimised until the runtime finds nothing more to change.
-
-    One pass may leave something for the next, and a default session would do that to the rewritten model, plan or not.
-    """
-    current, raw, reference = work / "normalised.onnx", work / "optimised.onnx", work / "reference.onnx"
-    save(model, current)
-    known = sha256(current)
-    for _ in range(MOST_PASSES):
-        optimize(
-            current,
-            raw,
-            conditions.optimization,
-            conditions.intra_op_threads,
-            conditions.custom_ops,
-            conditions.run_seconds,
-        )
-        save(prepare_optimized(raw, model), reference)
-        current, before, known = reference, known, sha256(reference)
-        if known == before or known_facts_of(known, conditions) is not None:  # kept of a model that was settled
-            break
-    return reference
-
-
-def known_facts_of(digest: str, conditions: Conditions) -> ModelFacts | None:
-    """What the cache knows of the optimised model.
-
-    The user's own inputs always get a run: shapes may depend on them.
-    """
-    if conditions.inputs is not None:
-        return None
-    with ProfileCache(conditions.cache_dir) as cache:
-        return known_facts(cache, facts_scope(conditions), digest)
-
-
-def facts_scope(conditions: Conditions) -> CacheScope:
-    """Where the model was profiled as a whole, if it was: the first device with the CPU provider, else the first."""
-    on_cpu = (spec for spec in conditions.devices if spec.provider == CPU)
-    return cache_scope(next(on_cpu, conditions.device), conditions)
-
-
-def known_facts(cache: ProfileCache, scope: CacheScope, digest: str) -> ModelFacts | None:
-    """What the cache holds about a model; None also for what another version of remat wrote in another form."""
-    stored = cache.model(scope, digest)
-    try:
-        return None if stored is None else msgspec.json.decode(stored, type=ModelFacts)
-    except msgspec.MsgspecError:
-        return None
-
-
-def remember_facts(digest: str, conditions: Conditions, **found: Any) -> None:
-    """Add to what the cache holds about a model; nothing where it holds nothing yet."""
-    scope = facts_scope(conditions)
-    with ProfileCache(conditions.cache_dir) as cache:
-        known = known_facts(cache, scope, digest)
-        if known is not None:
-            fresh = msgspec.structs.replace(known, **found)
-            cache.store_model(scope, digest, msgspec.json.encode(fresh))
 
 
 def profile_request(conditions: Conditions, spec: DeviceSpec, runs: int) -> ProfileRequest:

@@ -39,16 +39,9 @@ from remat_cli.runtime.weights import loaded_weight_bytes
 from remat_cli.stages import believe
 from remat_cli.stages.copy_costs import link_costs, scope_apart
 from remat_cli.stages.cut import own_bytes, workspaces
+from remat_cli.stages.facts import RUNS, WARMUPS, ModelFacts, cache_scope, known_facts
 from remat_cli.stages.platform import Platform
-from remat_cli.stages.prepare import (
-    RUNS,
-    WARMUPS,
-    ModelFacts,
-    Prepared,
-    cache_scope,
-    known_facts,
-    profile_request,
-)
+from remat_cli.stages.prepare import Prepared, profile_request
 from remat_cli.stages.spill import with_host, with_spill
 
 MOST_VALUE_BYTES = 2**30  # of recorded floats; larger ones are random

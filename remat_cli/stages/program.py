@@ -35,17 +35,19 @@ from remat_cli.stages.cut import cut_of, sides_of
 from remat_cli.stages.paged_program import paged_actions, spill_of, step_workspace
 from remat_cli.stages.platform import Platform
 from remat_cli.stages.record import find_file
+from remat_cli.stages.runs_on import refuse_other_processors
 
 
 def make_program(read: PlanFile, path: Path, folder: Path) -> Program:
     """Write what a plan needs to be run into a folder.
 
     Raises:
-        ModelError: its model is gone or was changed, or the plan does not fit it.
+        ModelError: its model is gone or was changed, the plan does not fit it, or was made for other processors.
     """
     model = find_file(read.output, path, "model")
     if sha256(model) != read.output.sha256:
         raise ModelError(f"{model} is not the model that the plan was written with: compile again")
+    refuse_other_processors(read)
     if read.placement is None:
         return _whole_program(read, model)
     return placed_program(read, model, folder)

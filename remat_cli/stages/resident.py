@@ -63,7 +63,7 @@ def see_processes(request: ResidentRequest, advance: Advance = ignore_progress) 
     paths = (request.reference, request.rewritten)
     found = tuple(_seen(request, path, advance) for path in paths)
     are_mapped = (request.is_mapped, data_path(request.rewritten).exists())
-    original, rewritten = (_worst(figures, is_mapped=each) for figures, each in zip(found, are_mapped, strict=True))
+    original, rewritten = (worst_of(figures, is_mapped=each) for figures, each in zip(found, are_mapped, strict=True))
     job = HardLimitJob("", pack_all(request.feeds), 0, request.settings, LIMITED_RUNS)
     return ProcessSeen(
         original=original,
@@ -87,7 +87,8 @@ def _seen(request: ResidentRequest, model: Path, advance: Advance) -> list[Resid
     return [run_fresh(measure_resident, job, advance, request.settings.run_seconds) for job in jobs]
 
 
-def _worst(found: list[ResidentFigures], *, is_mapped: bool) -> ProcessMemory:
+def worst_of(found: list[ResidentFigures], *, is_mapped: bool) -> ProcessMemory:
+    """The most that processes held in each phase; `is_mapped`: weights lie in a file of their own."""
     return ProcessMemory(
         load_peak_bytes=max(each.load_peak_bytes.total_bytes for each in found),
         loaded_bytes=max(each.loaded_bytes.total_bytes for each in found),

@@ -7,19 +7,16 @@ from typing import Any
 import msgspec
 
 from remat_cli.base.errors import RuntimeFailure
-from remat_cli.base.files import sha256
 from remat_cli.base.progress import Progress
 from remat_cli.core.conditions import Conditions
 from remat_cli.core.graph import Graph
 from remat_cli.core.profile import Profile
-from remat_cli.onnx_io.layout import block_of_probe, layout_probe, uses_blocks
-from remat_cli.onnx_io.load import prepare_optimized, save
+from remat_cli.onnx_io.interface import interface_of
+from remat_cli.onnx_io.load import save
 from remat_cli.onnx_io.opset import lowered, opset_of, raise_opset
-from remat_cli.onnx_io.phases import carry_phases
 from remat_cli.onnx_io.to_graph import op_signatures, to_graph
 from remat_cli.runtime.likeness import are_close, are_same_bits, have_same_bits, likeness
 from remat_cli.runtime.profile_cache import ProfileCache
-from remat_cli.runtime.session import optimize
 from remat_cli.runtime.turns import time_in_turn
 from remat_cli.splitting.build import (
     FILL_SINCE,
@@ -31,18 +28,10 @@ from remat_cli.splitting.steps import TiledRegion
 from remat_cli.splitting.view import ModelView
 from remat_cli.stages.blame import blamed_on
 from remat_cli.stages.corrections import known_corrections, with_corrections
+from remat_cli.stages.facts import ModelFacts, facts_scope, known_facts, known_facts_of, remember_facts
+from remat_cli.stages.optimise import digest_of, optimise
 from remat_cli.stages.planned import PlannedModel
-from remat_cli.stages.prepare import (
-    ModelFacts,
-    Prepared,
-    default_settings,
-    facts_scope,
-    known_facts,
-    known_facts_of,
-    observe,
-    optimise,
-    remember_facts,
-)
+from remat_cli.stages.prepare import Prepared, as_planned, default_settings, observe
 from remat_cli.stages.profile import profile_beside
 from remat_cli.stages.write import save_in_order
 
@@ -65,10 +54,19 @@ def prepare_split(
     Raises:
         RuntimeFailure: ONNX Runtime refuses the model.
     """
+    ways = (replace(whole, optimised_as=each) for each in whole.optimised_as.for_tiles)
+    found = (_prepare_split(each, model, conditions, work, may_reassociate) for each in ways)
+    return next((prepared for prepared in found if prepared is not None), None)
+
+
+def _prepare_split(
+    whole: Prepared, model: Any, conditions: Conditions, work: Path, may_reassociate: bool
+) -> Prepared | None:
+    """The same, optimised in one way."""
     with blamed_on(whole.source.path, "ONNX Runtime cannot optimise the tiles of"):
-        path = optimise(model, conditions, work)
-    reference = carry_phases(model, prepare_optimized(path))
-    digest = sha256(path)
+        path = optimise(model, conditions, work, whole.optimised_as)
+    reference = as_planned(path, model, interface_of(whole.reference), whole.optimised_as)
+    digest = digest_of(path, conditions, whole.optimised_as)
     facts = known_facts_of(digest, conditions)
     if facts is None or not (facts.has_same_bits or may_reassociate):
         with blamed_on(whole.source.path, "ONNX Runtime fails to run the tiles of"):
@@ -143,16 +141,6 @@ def find_culprit(tiles: ExposedTiles, whole: Prepared, conditions: Conditions, w
     tests = (are_close, are_same_bits) if tiles.may_reassociate else (are_same_bits,)
     culprits = (first_difference(view, pieces, ours, theirs, is_same) for is_same in tests)
     return next((culprit for culprit in culprits if culprit is not None), None)
-
-
-def channel_block(prepared: Prepared, conditions: Conditions, work: Path) -> int:
-    """How many channels the CPU's blocked layout keeps together; 1 where the model has no such layout."""
-    if not uses_blocks(prepared.reference):
-        return 1
-    probe, optimised = work / "probe.onnx", work / "probe.optimised.onnx"
-    save(layout_probe(), probe)
-    optimize(probe, optimised, "all", conditions.intra_op_threads)
-    return block_of_probe(prepare_optimized(optimised))
 
 
 def profile_split(split: Prepared, whole: PlannedModel, progress: Progress) -> Profile:

@@ -28,13 +28,13 @@ from remat_cli.splitting.search import SplitLimits
 from remat_cli.splitting.timeline import TensorTimeline
 from remat_cli.splitting.view import view_model
 from remat_cli.stages.ask import CompileRequest
+from remat_cli.stages.facts import KnownSplit
 from remat_cli.stages.known_splits import known_splits, remember_split
 from remat_cli.stages.planned import PlannedModel
-from remat_cli.stages.prepare import KnownSplit, Prepared
+from remat_cli.stages.prepare import Prepared
 from remat_cli.stages.solve import BudgetAnswer, BudgetQuestion, answer
 from remat_cli.stages.split_model import (
     ExposedTiles,
-    channel_block,
     find_culprit,
     in_least_opset,
     prepare_split,
@@ -108,7 +108,7 @@ class Splitter:
     def search(self) -> SplitProposer:
         """The search for splittings, on the whole ops in the order of the baseline."""
         whole, conditions, splits = self.whole, self.request.conditions, self.request.splits
-        block = channel_block(whole.prepared, conditions, self.work)
+        block = whole.prepared.layout_block
         threads = conditions.intra_op_threads or available_cores()
         raised = raised_model(whole.prepared, conditions, self.work) if self.may_fill else None
         model = raised or whole.prepared.reference

@@ -1,7 +1,7 @@
 """Run a plan that spans devices beside the plain model and the best single device, and compare with its promises."""
 
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -11,6 +11,7 @@ import msgspec
 
 from remat_cli.base import progress as stages
 from remat_cli.base.progress import Progress
+from remat_cli.core.conditions import CPU
 from remat_cli.core.family import FamilySeen
 from remat_cli.core.learning import Judged, Lesson
 from remat_cli.core.plan import Compute, Schedule
@@ -20,7 +21,6 @@ from remat_cli.core.program import Program, SeenMemory
 from remat_cli.core.resident import ProcessSeen
 from remat_cli.core.simulate import simulate
 from remat_cli.core.verification import Checks, PagingSeen, Verification
-from remat_cli.onnx_io.save import save
 from remat_cli.onnx_io.seeds import seeded_copy
 from remat_cli.runtime._ort import LONGEST_RUN_SECONDS
 from remat_cli.runtime.family import resident_after
@@ -30,10 +30,11 @@ from remat_cli.runtime.paged_resident import see_resident
 from remat_cli.runtime.segment_memory import see_memory
 from remat_cli.runtime.segment_run import TimedRuns, time_runs
 from remat_cli.runtime.session import runtime_version
-from remat_cli.runtime.verify import MOST_RUNS, THOROUGH_RUNS, verify_closely
-from remat_cli.runtime.verify_request import ManySizes, VerifyRequest
+from remat_cli.runtime.verify import THOROUGH_RUNS, verify_closely
+from remat_cli.runtime.verify_request import MOST_RUNS, ManySizes, VerifyRequest
 from remat_cli.stages.family_sizes import rising_and_falling, sizes_to_check
-from remat_cli.stages.prepare import Prepared, default_settings, with_free_sizes
+from remat_cli.stages.original import Original
+from remat_cli.stages.prepare import Prepared, default_settings
 from remat_cli.stages.program import placed_program
 from remat_cli.stages.record import request_of
 from remat_cli.stages.resident import ResidentRequest, see_processes
@@ -51,13 +52,15 @@ SEEDS_NOTE = "random ops without a seed were given equal ones in both models, to
 class PlannedRun:
     """A plan file and the model that it speaks of; `single` is the best plan on one device, if it is another one.
 
-    `judged` is what the judge says of every op of that model, where that is known.
+    `judged` is what the judge says of every op of that model, where that is known. `original` is what sessions on
+    several devices are compared with (None: the optimised model, in one session on one of them).
     """
 
     plan: PlanFile
     model: Path
     single: Schedule | None = None
     judged: Judged | None = None
+    original: Original | None = None
 
 
 def verify_plan(run: PlannedRun, whole: Prepared, work: Path, checks: Checks, progress: Progress) -> Verification:
@@ -79,11 +82,16 @@ def verify_plan_closely(
     progress.stage(stages.VERIFYING)
     _tell_how_long(run.plan, checks, progress)
     given = run, whole
-    run, whole = _with_seeds(run, whole, work)
+    run = _with_seeds(run, whole, work)
     if run.plan.placement is not None:
         feeds = (whole.feeds, *(() if checks.mode == "fast" else whole.more_feeds))
         return verify_sessions(
-            run, feeds, work, progress, is_thorough=checks.mode == "thorough", seconds=whole.conditions.run_seconds
+            replace(run, original=_original_of_sessions(run.plan, whole)),
+            feeds,
+            work,
+            progress,
+            is_thorough=checks.mode == "thorough",
+            seconds=whole.conditions.run_seconds,
         ), ()
     request = replace(
         request_of(run.plan, whole, run.model), mode=checks.mode, capped=checks.capped_run, judged=run.judged
@@ -98,26 +106,25 @@ def verify_plan_closely(
             report = msgspec.structs.replace(report, notes=(*report.notes, LONG_NOTE), process=None)
         else:
             report = msgspec.structs.replace(report, process=_process(*given, checks, progress))
+    if whole.notes:
+        report = msgspec.structs.replace(report, notes=(*whole.notes, *report.notes))
     if whole.has_seeds:
         report = msgspec.structs.replace(report, notes=(*report.notes, SEEDS_NOTE))
     return report, lessons
 
 
-def _with_seeds(run: PlannedRun, whole: Prepared, work: Path) -> tuple[PlannedRun, Prepared]:
-    """Both models such that they draw the same random numbers."""
+def _with_seeds(run: PlannedRun, whole: Prepared, work: Path) -> PlannedRun:
+    """The model such that it draws the same random numbers as what it is compared with."""
     if not whole.has_seeds:
-        return run, whole
-    original = work / "original_with_seeds.onnx"
-    save(with_free_sizes(whole.source, whole.conditions), original)
-    model = seeded_copy(run.model, work / "with_seeds.onnx")
-    return replace(run, model=model), replace(whole, original_path=original)
+        return run
+    return replace(run, model=seeded_copy(run.model, work / "with_seeds.onnx"))
 
 
 def _many_sizes(plan: PlanFile, whole: Prepared) -> ManySizes:
     """The sizes of the plan's family that models are run at, and what they are fed then."""
     all_sizes, seed = sizes_to_check(plan), whole.conditions.seed
     feeds = tuple(make_feeds(whole.source.inputs_at(sizes), seed + at) for at, sizes in enumerate(all_sizes[1:], 1))
-    return ManySizes(whole.original_path, tuple(all_sizes), feeds, plan.promise.peak_bytes)
+    return ManySizes(whole.original.path, tuple(all_sizes), feeds, plan.promise.peak_bytes)
 
 
 def _kept(request: VerifyRequest, seen: FamilySeen, progress: Progress) -> FamilySeen:
@@ -167,7 +174,7 @@ def _process(run: PlannedRun, whole: Prepared, checks: Checks, progress: Progres
 
 def _tell_how_long(plan: PlanFile, checks: Checks, progress: Progress) -> None:
     """How many runs there will be, and about how long they take."""
-    runs = {"fast": 4, "thorough": THOROUGH_RUNS}.get(checks.mode, MOST_RUNS)
+    runs = {"fast": 5, "thorough": THOROUGH_RUNS}.get(checks.mode, MOST_RUNS)
     how_many = "about" if checks.mode == "thorough" else "at most"
     progress.foretell(f"{how_many} {runs} runs of either model", runs * plan.solved.time_ns / 1e9)
 
@@ -181,18 +188,17 @@ def verify_sessions(
     is_thorough: bool = False,
     seconds: float = LONGEST_RUN_SECONDS,
 ) -> Verification:
-    """Run a plan on several devices and the best single one in turns, beside the plain model.
+    """Run a plan on several devices and the best single one in turns, beside the original.
 
     A run may take so many `seconds`.
     """
     timed_runs = partial(time_runs, seconds=seconds)
     folder = Path(tempfile.mkdtemp(prefix="verify_", dir=work))
     program = _program(run.plan, run.model, folder / "planned")
-    reference = _program(_plain(run.plan), run.model, folder / "plain")
     planned = timed_runs(program, feeds[0], FIRST_RUNS, {})
-    originals = [timed_runs(reference, fed, 0, {}) for fed in feeds]
+    originals = run.original.outputs[: len(feeds)] if run.original else _plain_outputs(run, folder, feeds, timed_runs)
     others = [planned, *(timed_runs(program, fed, 0, {}) for fed in feeds[1:])]
-    alike = [_compared(*pair) for pair in zip(originals, others, strict=True)]
+    alike = [_compared(wanted, other.arrays) for wanted, other in zip(originals, others, strict=True)]
     progress.advance(1, 3)
     seen = see_memory(program, feeds[0], seconds)
     progress.advance(2, 3)
@@ -202,6 +208,8 @@ def verify_sessions(
     progress.advance(3, 3)
     taken = 2 * len(feeds) + sum(found.runs + found.warmups for found in timed.values())
     report = _verification(run, program, alike, seen, timed, taken)
+    if run.original is not None:
+        report = msgspec.structs.replace(report, reference=run.original.name)
     if program.spill is None:
         return report
     return msgspec.structs.replace(report, paging=_paging(run.plan, program, timed[""], feeds[0]))
@@ -288,9 +296,28 @@ def _notes(hidden: Sequence[str]) -> tuple[str, ...]:
     return tuple(f"what providers hold inside their sessions in memory '{name}' does not show" for name in hidden)
 
 
-def _compared(original: TimedRuns, other: TimedRuns) -> Likeness | None:
+def _compared(original: Mapping[str, Any], other: Mapping[str, Any]) -> Likeness | None:
     """How alike the outputs are; None: the same bits."""
-    return None if have_same_bits(original.arrays, other.arrays) else likeness(original.arrays, other.arrays)
+    return None if have_same_bits(original, other) else likeness(original, other)
+
+
+def _plain_outputs(
+    run: PlannedRun,
+    folder: Path,
+    feeds: Sequence[Mapping[str, Any]],
+    timed_runs: Callable[[Program, Mapping[str, Any], int, Mapping[str, Any]], TimedRuns],
+) -> list[Mapping[str, Any]]:
+    """What the optimised model gives in one session on the reference device."""
+    plain = _program(_plain(run.plan), run.model, folder / "plain")
+    return [timed_runs(plain, fed, 0, {}).arrays for fed in feeds]
+
+
+def _original_of_sessions(plan: PlanFile, whole: Prepared) -> Original | None:
+    """The user's file, where the plan's sessions are to give its bits: on the CPU alone, with the threads of a run."""
+    assert plan.placement is not None
+    threads = {whole.conditions.threads_of(spec) for spec in plan.placement.devices}
+    is_cpu = {spec.provider for spec in plan.placement.devices} == {CPU}
+    return whole.original if is_cpu and threads == {whole.conditions.intra_op_threads} else None
 
 
 def _in_turns(

@@ -1,5 +1,6 @@
 """From a plan to a judged model: rewrite, read it back, judge it again, gates included."""
 
+import platform
 import tempfile
 from dataclasses import replace
 from functools import partial
@@ -23,9 +24,11 @@ from remat_cli.core.solver_run import Status
 from remat_cli.core.steady import FLAG_BYTES
 from remat_cli.core.tidy import calm
 from remat_cli.devices.provider_table import PROVIDERS
+from remat_cli.onnx_io.compiled import PEAK_KEY, PORTABLE_KEY
 from remat_cli.onnx_io.interface import weight_uses
 from remat_cli.onnx_io.load import SourceModel, save
 from remat_cli.onnx_io.loaded import Touched, held_back, touched
+from remat_cli.onnx_io.processor_guard import guard_for
 from remat_cli.onnx_io.rewrite import RewriteInfo, Rewritten, rewrite, set_model_metadata
 from remat_cli.onnx_io.steady import steady, weight_bytes_of
 from remat_cli.onnx_io.to_graph import to_graph
@@ -178,7 +181,9 @@ def _write(prepared: Prepared, profile: Profile, answer: BudgetAnswer) -> Writte
         rewritten = replace(rewritten, model=steady(found.model, formed.form))
         fixed_bytes = FLAG_BYTES + weight_bytes_of(found.model, formed.form)
         formed = replace(formed, fixed_bytes=fixed_bytes)
-    set_model_metadata(rewritten.model, "remat.predicted_peak_bytes", str(judged.plan.peak))
+    set_model_metadata(rewritten.model, PEAK_KEY, str(judged.plan.peak))
+    if prepared.conditions.portable:
+        set_model_metadata(rewritten.model, PORTABLE_KEY, "yes")
     on_top_bytes = formed.fixed_bytes if answer.question.is_share else 0
     if answer.question.for_process and found is not None and formed.form is not None:
         on_top_bytes = formed.fixed_bytes + sum(found.early[name] for name in formed.form.early)
@@ -223,7 +228,8 @@ def _left_alone(prepared: Prepared, plan: Plan, budget_bytes: int) -> Rewritten:
     assert form is not None  # what compiles is given sessions
     interface = written_interface(source, conditions)
     bound = _bound(source, conditions)
-    info = RewriteInfo(budget_bytes, source.sha256, __version__, bound, interface, gates=form)
+    guard = guard_for(platform.machine(), prepared.layout_block)
+    info = RewriteInfo(budget_bytes, source.sha256, __version__, bound, interface, gates=form, guard=guard)
     infer = partial(shapes_at_load, custom_ops=conditions.custom_ops)
     rewritten = rewrite(prepared.reference, prepared.graph, plan, info, infer)
     for _ in range(0 if conditions.portable else MOST_PASSES):

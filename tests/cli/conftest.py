@@ -19,6 +19,7 @@ HOMES: dict[str, Any] = {
     "profile_ops": profile,
     "inspect_file": inspect,
     "verify_plan": verify,
+    "verify_beside": verify,
     "solve_instance": solve,
     "train_model": train,
     "find_max_batch": max_batch,
@@ -39,6 +40,7 @@ class FakePipeline:
             "profile_ops": samples.profile_report(),
             "inspect_file": samples.inspect_report(),
             "verify_plan": samples.verify_report(),
+            "verify_beside": samples.file_report(),
             "solve_instance": samples.solve_report(),
             "train_model": samples.train_report(),
             "find_max_batch": samples.max_batch_report(),
@@ -54,7 +56,8 @@ class FakePipeline:
         monkeypatch.setattr(HOMES["profile_ops"], "clear_profile_cache", self._clear)
 
     def _function(self, name):
-        def call(path, config, progress):
+        def call(path, *words):
+            config, progress = words[-2:]
             self.calls.append((name, path, config))
             if self.during is not None:
                 self.during(progress)

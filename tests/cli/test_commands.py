@@ -72,6 +72,14 @@ def test_solve_answers_with_its_exit_code(remat, pipeline, status, code):
     assert remat(*WORDS["solve"], "--format", "json").code == code
 
 
+def test_verify_takes_a_file_beside_its_original(remat, pipeline, folder):
+    for name in ("net.remat.onnx", "net.onnx"):
+        Path(name).write_bytes(b"no plan")
+    pipeline.reports["verify_beside"] = samples.file_report(25 * 2**20)
+    assert remat("verify", "net.remat.onnx", "--original", "net.onnx").code == 4
+    assert pipeline.calls[-1][:2] == ("verify_beside", Path("net.remat.onnx"))
+
+
 def test_verify_answers_with_its_exit_code(remat, pipeline):
     pipeline.reports["verify_plan"] = samples.verify_report(samples.verification(outputs_identical=False))
     assert remat(*WORDS["verify"]).code == 5
@@ -393,6 +401,7 @@ def test_a_command_and_its_story_have_its_name(command):
 def test_examples_run(remat, pipeline, folder):
     for name in ("unet.onnx", "bert.onnx", "resnet.onnx", "model.onnx", "unet.plan.json"):
         Path(name).write_bytes(b"{}")
+    Path("unet.remat.onnx").write_bytes(b"no plan")
     for command in WORDS:
         examples = remat(command, "--help").out.partition("Example")[2].splitlines()[1:]
         for example in examples:

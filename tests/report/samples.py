@@ -6,6 +6,7 @@ from pathlib import Path
 
 import msgspec
 
+from remat_cli.core.file_check import FileVerification
 from remat_cli.core.graph import Graph, Op, Tensor, Weight
 from remat_cli.core.plan import Plan, Schedule
 from remat_cli.core.plan_file import (
@@ -26,6 +27,7 @@ from remat_cli.core.training import StepFacts
 from remat_cli.core.verification import Verification
 from remat_cli.report.compile import CompileReport, VerifyReport
 from remat_cli.report.explain import alive_at, recomputes
+from remat_cli.report.file_report import FileReport
 from remat_cli.report.inspection import InspectReport, inspect_model, inspect_plan
 from remat_cli.report.profile import ProfileReport
 from remat_cli.report.regions import estimated_regions, region_reports
@@ -186,6 +188,21 @@ def verify_report(seen: Verification | None = None) -> VerifyReport:
         budget_bytes=26 * MIB,
         verification=seen or verification(),
     )
+
+
+def file_report(measured_bytes: int = 24 * MIB) -> FileReport:
+    """A file that says that it takes 24 MiB."""
+    seen = FileVerification(
+        outputs_identical=True,
+        order_honoured=True,
+        predicted_peak_bytes=24 * MIB,
+        budget_bytes=26 * MIB,
+        measured_peak_bytes=measured_bytes,
+        measured_peak_default_session_bytes=measured_bytes,
+        runtime_version="1.32.0",
+        inferences=5,
+    )
+    return FileReport(model="net.remat.onnx", source="net.onnx", verification=seen, promises=seen.promises)
 
 
 def profile_report() -> ProfileReport:

@@ -18,7 +18,6 @@ from remat_cli.devices.provider_table import named_spec
 from remat_cli.settings.parsers import parse_dims, parse_input_shapes, parse_options, parse_seconds
 from remat_cli.settings.settings import (
     Settings,
-    default_cache_dir,
     load_settings,
     output_paths,
     require_budget,
@@ -245,12 +244,10 @@ def test_input_shapes_round_trip(shapes):
     assert parse_input_shapes(texts) == {name: tuple(sizes) for name, sizes in shapes.items()}
 
 
-def test_cache_directory(monkeypatch):
-    assert default_cache_dir({"REMAT_CACHE_DIR": "/a", "XDG_CACHE_HOME": "/b"}) == Path("/a")
-    assert default_cache_dir({"XDG_CACHE_HOME": "/b"}) == Path("/b/remat")
-    assert default_cache_dir({}) == Path.home() / ".cache" / "remat"
+def test_the_cache_directory_is_the_one_that_was_chosen(monkeypatch):
     monkeypatch.setenv("REMAT_CACHE_DIR", "/c")
     assert load_settings({}).cache_dir == Path("/c")
+    assert not load_settings({}).conditions.forgets_costs
 
 
 def test_no_color(monkeypatch):

@@ -14,6 +14,7 @@ from remat_cli.core.profile import OpCost
 from remat_cli.runtime.profilers import Measured
 from remat_cli.settings.settings import load_settings
 from remat_cli.stages import believe
+from remat_cli.stages import optimise as optimise_stage
 from remat_cli.stages import prepare as prepare_stage
 from remat_cli.stages.prepare import prepare
 from remat_cli.stages.profile import profile_model
@@ -57,8 +58,8 @@ def test_the_reference_is_the_same_every_time(tmp_path):
 
 def test_a_model_that_is_known_to_be_settled_is_optimised_once(tmp_path, monkeypatch):
     passes = []
-    real = prepare_stage.optimize
-    monkeypatch.setattr(prepare_stage, "optimize", lambda *words: (passes.append(words), real(*words)))
+    real = optimise_stage.optimize
+    monkeypatch.setattr(optimise_stage, "optimize", lambda *words: (passes.append(words), real(*words)))
     first, _ = prepared(tmp_path)
     assert len(passes) >= 2
     passes.clear()

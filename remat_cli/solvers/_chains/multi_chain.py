@@ -10,11 +10,11 @@ from functools import partial
 from math import prod
 from typing import Any
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
 from remat_cli.solvers._chains.revolve import LOSS, NEVER, SlotAction, forward_table, keep_and_advance, reverse
+from remat_cli.solvers._kernel import compiled
 
 
 @dataclass(frozen=True)
@@ -98,8 +98,8 @@ def _choose_any(
     raise ValueError(f"{slots} slots are too few for branches of {left} layers")
 
 
-@numba.njit(cache=True)
-def _fill(counts, single, lengths, strides):  # type: ignore[no-untyped-def]  # pragma: no cover
+@compiled
+def _fill(counts: Any, single: Any, lengths: Any, strides: Any) -> None:  # pragma: no cover
     """Masks from all branches down to none, cells upwards: each entry reads only larger masks or smaller cells."""
     masks, cells, width = counts.shape
     branches = len(lengths)

@@ -9,18 +9,17 @@ Steps stand in *slots*, with empty slots between them, so that a step comes or g
 are grouped in blocks of a power of two; a block knows its highest slot, and what was added to all of its slots.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from types import MappingProxyType
-from typing import Any, Final, TypeVar, cast
+from typing import Final
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
 from remat_cli.core.problem import Problem
+from remat_cli.solvers._kernel import Function, compiled
 
 Ints = NDArray[np.int64]
-Function = TypeVar("Function", bound=Callable[..., Any])
 
 # Rows of a net. Tensors are renumbered so that those of op v are OUT_PTR[v] .. OUT_PTR[v+1]-1.
 (
@@ -109,9 +108,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 SCALE = 2.0**40  # keeps fractions and logarithms apart when they are stored as integers
 EMPTY = -(2**60)  # bytes of an empty slot: nothing that is added ever brings it above a budget
 
-_OPTIONS: Final = MappingProxyType(
-    {"cache": True, "nogil": True, "no_cfunc_wrapper": True, "error_model": "numpy", "_nrt": False}
-)
+_OPTIONS: Final = MappingProxyType({"nogil": True, "no_cfunc_wrapper": True, "error_model": "numpy", "_nrt": False})
 
 
 def kernel(function: Function) -> Function:
@@ -119,7 +116,7 @@ def kernel(function: Function) -> Function:
 
     Kernels allocate nothing, so reference counting is off, which with the other switches shortens compilation.
     """
-    return cast(Function, numba.njit(**_OPTIONS)(function))
+    return compiled(function, **_OPTIONS)
 
 
 def fragment(function: Function) -> Function:
@@ -127,7 +124,7 @@ def fragment(function: Function) -> Function:
 
     Numba optimises a kernel anew inside each of its callers, and theirs, so every level of calls saved counts.
     """
-    return cast(Function, numba.njit(inline="always", **_OPTIONS)(function))
+    return compiled(function, inline="always", **_OPTIONS)
 
 
 def make_net(problem: Problem, in_place: Sequence[Sequence[int]] = ()) -> Ints:

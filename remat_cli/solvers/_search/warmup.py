@@ -9,7 +9,7 @@ from remat_cli.core.problem import Device, Memory, OpSpec, Problem, TensorSpec
 from remat_cli.solvers._search import kernels, orders, profile, records, repair, slots
 from remat_cli.solvers._search.state import make_net
 from remat_cli.solvers._search.tracks import Track, make_track
-from remat_cli.solvers._warmup import is_compiled
+from remat_cli.solvers._warmup import can_keep, is_compiled
 
 # The kernels that Python calls; all others are compiled into them.
 ENTRIES = (
@@ -26,9 +26,10 @@ ENTRIES = (
 def warm_up() -> None:
     """Load all kernels from the cache, or compile them into it: half a minute, once per machine and version.
 
-    Compiling goes on in two processes: another fills the cache with kernels that this one comes to late.
+    Compiling goes on in two processes: another fills the cache, if there is one, with
+    kernels that this one comes to late.
     """
-    if is_compiled(ENTRIES):
+    if is_compiled(ENTRIES) or not can_keep(ENTRIES[0]):
         _run_all()
         return
     command = [sys.executable, "-c", f"from {__name__} import compile_some; compile_some()"]

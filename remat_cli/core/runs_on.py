@@ -1,0 +1,121 @@
+"""Where a compiled file runs: which processors, which versions of the runtime, under which session options."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+from typing import Final, Self
+
+import msgspec
+
+RUNS_ON_KEY: Final = "remat.runs_on"
+"""Model metadata: the line for people; each field has a key of its own behind it."""
+MADE_FOR: Final = "made_for_"
+"""With what the name of every guard begins."""
+TRIED_UP_TO: Final = "1.32"
+"""The newest runtime on which files of all kinds were run."""
+SAME_BITS_FROM: Final = "1.26"
+"""The oldest runtime on which every file tried had the bits of its original; older ones fuse some originals otherwise.
+
+Measured on 1.16, 1.18, 1.20, 1.22, 1.23, 1.24, 1.26, 1.28, 1.30, 1.31 and 1.32: up to 1.24 a DenseNet differs by 3e-5,
+up to 1.20 a transformer by 4e-7.
+"""
+FAMILIES: Final[Mapping[str, str]] = MappingProxyType(
+    {"x86_64": "x86-64", "amd64": "x86-64", "aarch64": "arm64", "arm64": "arm64"}
+)
+"""What people call a processor family, by what systems call it."""
+WIDE_BLOCK: Final = 16
+"""Channels in a block of the runtime's layout where x86-64 has AVX-512; elsewhere there are 8, or no blocks."""
+DEFAULT_OPTIONS: Final = ("any graph optimisation level", "any number of threads", "CPU memory arena on")
+"""Session options under which a file keeps what was promised of it."""
+EXACT_OPTIONS: Final = ("the exact options of the plan",)
+"""The same of a portable file, which any other session optimises again."""
+
+
+class RunsOn(msgspec.Struct, frozen=True):
+    """What a file needs, as read from what it contains.
+
+    `processor` is the kind that it was made on, and the only one that it runs on where it has a `layout_block`: so many
+    channels lie together in its weights (None: no op of it is in that layout, and any processor runs it).
+    `least_runtime` is the oldest version with the bits of the original, `loads_from` the oldest that has all its ops;
+    `tried_up_to` is the newest that was tried, since a newer one cannot be refused. It holds under these `options`.
+    `is_guarded`: an op of the file refuses other processors.
+    """
+
+    processor: str
+    layout_block: int | None
+    least_runtime: str
+    loads_from: str
+    tried_up_to: str
+    options: tuple[str, ...]
+    is_guarded: bool = False
+
+    @property
+    def line(self) -> str:
+        """All of it in one line for people."""
+        loads = "" if self.loads_from == self.least_runtime else f"loads from {self.loads_from}, "
+        runtime = f"ONNX Runtime {self.least_runtime} or newer ({loads}tried up to {self.tried_up_to})"
+        if self.layout_block is None:
+            return f"runs on: any processor (bits compared on {self.processor}), {runtime}"
+        return f"runs on: {self.processor}, {runtime}; for others `--portable`"
+
+    @property
+    def is_unguarded(self) -> bool:
+        """Whether it computes something else on other processors without a word."""
+        return self.layout_block is not None and not self.is_guarded
+
+    @property
+    def metadata(self) -> dict[str, str]:
+        """The entries of the model's metadata that say so."""
+        values = msgspec.to_builtins(self)
+        fields = {f"{RUNS_ON_KEY}.{name}": _written(value) for name, value in values.items()}
+        return {RUNS_ON_KEY: self.line, **fields}
+
+    @classmethod
+    def from_metadata(cls, entries: Mapping[str, str]) -> Self | None:
+        """What a file's metadata says; None where it says nothing, or nothing that can be read."""
+        start = f"{RUNS_ON_KEY}."
+        found: dict[str, object] = {
+            key.removeprefix(start): text for key, text in entries.items() if key.startswith(start)
+        }
+        if "options" in found:
+            found["options"] = str(found["options"]).split("; ")
+        if found.get("layout_block") == "none":
+            found["layout_block"] = None
+        try:
+            return msgspec.convert(found, cls, strict=False)
+        except msgspec.ValidationError:
+            return None
+
+
+def _written(value: object) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, list | tuple):
+        return "; ".join(map(str, value))
+    return "none" if value is None else str(value)
+
+
+def processor_of(machine: str, block: int) -> str:
+    """The kind of a processor as people know it, by what the system calls it and the runtime's block on it."""
+    family = FAMILIES.get(machine.lower(), machine.lower())
+    if family != "x86-64":
+        return family
+    return f"{family} with AVX-512" if block == WIDE_BLOCK else f"{family} without AVX-512"
+
+
+def guard_name(processor: str) -> str:
+    """The name of the op that refuses other processors, which stands in the error of the session."""
+    kind = processor.replace(" with ", " ").replace("AVX-512", "avx512").replace("-", "_").replace(" ", "_")
+    return f"{MADE_FOR}{kind}__compile_again_on_this_processor"
+
+
+def newest(versions: Iterable[str]) -> str:
+    """The newest of some versions of the runtime, as MAJOR.MINOR."""
+    return ".".join(map(str, max(numbers_of(version) for version in versions)))
+
+
+def numbers_of(version: str) -> tuple[int, int]:
+    """Major and minor number of a version; what is behind them matters to nobody here."""
+    major, minor, *_ = [*version.split("."), "0"]
+    return int(major), int(minor) if minor.isdigit() else 0

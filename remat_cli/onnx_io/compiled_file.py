@@ -1,0 +1,52 @@
+"""What a compiled file says of where it runs, checked against what it contains."""
+
+from pathlib import Path
+
+import msgspec
+import onnx
+import onnx_ir as ir
+
+from remat_cli.core.runs_on import DEFAULT_OPTIONS, SAME_BITS_FROM, TRIED_UP_TO, RunsOn, newest
+from remat_cli.onnx_io.layout import uses_blocks
+from remat_cli.onnx_io.op_versions import loads_from
+from remat_cli.onnx_io.processor_guard import guard_in
+
+COMPILED_KEY = "remat.version"
+"""Model metadata that every compiled file has."""
+UNKNOWN_PROCESSOR = "the kind of processor that it was compiled on"
+UNKNOWN_BLOCK = 0
+
+
+def runs_on_at(path: Path) -> RunsOn | None:
+    """Where the compiled file at a path runs; None for a file that remat did not write."""
+    return compiled_runs_on(ir.from_proto(onnx.load(str(path), format="protobuf", load_external_data=False)))
+
+
+def compiled_runs_on(model: ir.Model) -> RunsOn | None:
+    """Where a compiled model runs; None for one that remat did not write.
+
+    Blocks and the guard are looked for in the model itself: what other tools do to a file does not change what it says.
+    """
+    if COMPILED_KEY not in model.metadata_props:
+        return None
+    said = RunsOn.from_metadata(model.metadata_props) or _unsaid(model)
+    guard = guard_in(model)
+    block = said.layout_block if guard is None or not guard.block else guard.block
+    return msgspec.structs.replace(
+        said,
+        layout_block=(block or UNKNOWN_BLOCK) if uses_blocks(model) else None,
+        is_guarded=guard is not None,
+    )
+
+
+def _unsaid(model: ir.Model) -> RunsOn:
+    """What can be told of a file that was made before files said it."""
+    loads = loads_from(model, TRIED_UP_TO)
+    return RunsOn(
+        processor=UNKNOWN_PROCESSOR,
+        layout_block=None,
+        least_runtime=newest((loads, SAME_BITS_FROM)),
+        loads_from=loads,
+        tried_up_to=TRIED_UP_TO,
+        options=DEFAULT_OPTIONS,
+    )

@@ -1,0 +1,23 @@
+"""Where a compiled file runs, as the last line of every report about it."""
+
+from typing import Any
+
+from remat_cli.core.runs_on import RunsOn
+from remat_cli.core.verification import applies
+
+__all__ = ["RunsOn", "guard_warnings", "runs_on_lines"]
+
+UNGUARDED = (
+    "the file has no guard: on another kind of processor than the one that it was compiled on it may compute other "
+    "numbers without a word; compile it again"
+)
+
+
+def runs_on_lines(runs_on: RunsOn | Any | None) -> list[str]:
+    """The line, with an empty one before it; nothing where it is not known."""
+    return ["", runs_on.line] if applies(runs_on) and runs_on is not None else []
+
+
+def guard_warnings(runs_on: RunsOn | None) -> tuple[str, ...]:
+    """What a user is told of a file that depends on the processor and does not check it: it was made before."""
+    return (UNGUARDED,) if runs_on is not None and runs_on.is_unguarded else ()

@@ -1,0 +1,107 @@
+"""The user's file as it was given, in a session as users open one: what all outputs are compared with."""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from remat_cli.core.conditions import Conditions
+from remat_cli.onnx_io.load import SourceModel
+from remat_cli.onnx_io.seeds import seeded_copy
+from remat_cli.runtime.feeds import make_feeds
+from remat_cli.runtime.session import SessionSettings, outputs_of
+
+SMALL = 8  # above the least sizes, at which those of many sizes are compared before they are planned
+LEVELS = {
+    "all": "default session",
+    "extended": "default session without this processor's layout",
+    "basic": "session that fuses no ops (ORT_ENABLE_BASIC)",
+}
+
+
+@dataclass(frozen=True)
+class Original:
+    """A file that outputs are compared with, how its session is opened, and what it is fed for that.
+
+    `name` says which file in which session it is, at which sizes. `key` stands for the file's contents, the sizes and
+    the feeds.
+    """
+
+    path: Path
+    name: str
+    settings: SessionSettings
+    feeds: tuple[Mapping[str, Any], ...]
+    key: str
+
+    @cached_property
+    def outputs(self) -> tuple[Mapping[str, Any], ...]:
+        """What it gives for each of the feeds, in one session.
+
+        Raises:
+            RuntimeFailure: the runtime refuses or fails to run it.
+        """
+        return outputs_of(self.path, self.feeds, self.settings)
+
+
+def original_of(
+    source: SourceModel, feeds: Sequence[Mapping[str, Any]], conditions: Conditions, work: Path, *, has_seeds: bool
+) -> Original:
+    """The user's file, but for seeds of ops that draw numbers without one; for many sizes it is fed small ones too."""
+    path = seeded_copy(source.path, work / "original_with_seeds.onnx") if has_seeds else source.path
+    with_seeds = ", with seeds for its random ops" if has_seeds else ""
+    named = f"the user's file {source.path.name}{with_seeds}"
+    return Original(
+        path=path,
+        name=", ".join([named, LEVELS[conditions.optimization], *_sizes(conditions)]),
+        settings=_settings(conditions),
+        feeds=tuple(feeds) if conditions.family is None else _small_feeds(source, conditions),
+        key=_key(source, conditions),
+    )
+
+
+def as_read(original: Original, source: SourceModel, path: Path) -> Original:
+    """What is compared with where the runtime does not run the user's file: the model as remat reads it, at `path`."""
+    made = "converted" if source.converted else "read"
+    name = original.name.replace("the user's file", f"the model as it was {made} from")
+    return Original(path, name, original.settings, original.feeds, f"{original.key} as read")
+
+
+def _settings(conditions: Conditions) -> SessionSettings:
+    """A session of the user's own, at the level of optimisation that plans are made at."""
+    return SessionSettings(
+        exact=False,
+        level=conditions.optimization,
+        intra_op_threads=conditions.intra_op_threads,
+        custom_ops=conditions.custom_ops,
+        run_seconds=conditions.run_seconds,
+    )
+
+
+def _sizes(conditions: Conditions) -> list[str]:
+    """The sizes that were asked for, as a user writes them."""
+    ranges = () if conditions.family is None else conditions.family.ranges
+    free = {each.name for each in ranges}
+    named = [f"{name}={size}" for name, size in conditions.dims.items() if name not in free]
+    shapes = [f"{name}:{','.join(map(str, shape))}" for name, shape in conditions.input_shapes.items()]
+    return [*map(str, ranges), *named, *shapes]
+
+
+def _small_feeds(source: SourceModel, conditions: Conditions) -> tuple[Mapping[str, Any], ...]:
+    """Inputs of small sizes: what the runtime fuses depends on none, and verification runs the file at many."""
+    family = conditions.family
+    assert family is not None
+    small = {each.name: each.up_from(each.low + SMALL) for each in family.ranges}
+    least = {each.name: each.low for each in family.ranges}
+    sizes = next(
+        (sizes for sizes in (small, least) if family.admits({**conditions.dims, **sizes})), dict(conditions.dims)
+    )
+    return (make_feeds(source.inputs_at({**conditions.dims, **sizes}), conditions.seed),)
+
+
+def _key(source: SourceModel, conditions: Conditions) -> str:
+    asked = msgspec.json.encode((conditions.dims, conditions.input_shapes, conditions.seed), order="sorted").decode()
+    return hashlib.sha256(f"{source.sha256} {conditions.optimization} {asked}".encode()).hexdigest()

@@ -1,0 +1,18 @@
+"""How many channels the runtime's blocked layout keeps together on this processor: what compiled files depend on."""
+
+import tempfile
+from pathlib import Path
+
+from remat_cli.onnx_io.layout import block_of_probe, layout_probe
+from remat_cli.onnx_io.load import prepare_optimized
+from remat_cli.onnx_io.save import save
+from remat_cli.runtime.session import optimize
+
+
+def block_here(work: Path) -> int:
+    """Channels per block, as the runtime's optimiser shows; 1 where it has no blocks. `work` is for small files."""
+    with tempfile.TemporaryDirectory(prefix="block_", dir=work) as folder:
+        probe, optimised = Path(folder) / "probe.onnx", Path(folder) / "probe.optimised.onnx"
+        save(layout_probe(), probe)
+        optimize(probe, optimised, "all")
+        return block_of_probe(prepare_optimized(optimised))

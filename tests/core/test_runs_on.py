@@ -1,0 +1,55 @@
+"""Where a file runs: one line for people, entries of metadata and back, names of processors."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from remat_cli.core.runs_on import DEFAULT_OPTIONS, RUNS_ON_KEY, RunsOn, newest, processor_of
+
+BLOCKED = RunsOn("x86-64 with AVX-512", 16, "1.26", "1.26", "1.32", DEFAULT_OPTIONS, is_guarded=True)
+ANYWHERE = RunsOn("arm64", None, "1.26", "1.18", "1.33", DEFAULT_OPTIONS)
+
+
+def test_the_line_of_a_file_for_one_kind_of_processor():
+    assert BLOCKED.line == (
+        "runs on: x86-64 with AVX-512, ONNX Runtime 1.26 or newer (tried up to 1.32); for others `--portable`"
+    )
+
+
+def test_the_line_of_a_file_for_any_processor_says_where_bits_were_compared():
+    assert ANYWHERE.line == (
+        "runs on: any processor (bits compared on arm64), "
+        "ONNX Runtime 1.26 or newer (loads from 1.18, tried up to 1.33)"
+    )
+
+
+@pytest.mark.parametrize("runs_on", [BLOCKED, ANYWHERE])
+def test_metadata_says_the_line_and_gives_the_fields_back(runs_on):
+    assert runs_on.metadata[RUNS_ON_KEY] == runs_on.line
+    assert RunsOn.from_metadata({**runs_on.metadata, "remat.version": "0.1"}) == runs_on
+
+
+def test_metadata_that_says_nothing_or_nonsense_is_no_answer():
+    assert RunsOn.from_metadata({}) is None
+    assert RunsOn.from_metadata({RUNS_ON_KEY: "runs on: the moon"}) is None
+    assert RunsOn.from_metadata(BLOCKED.metadata | {f"{RUNS_ON_KEY}.layout_block": "sixteen"}) is None
+
+
+def test_only_a_file_with_blocks_needs_a_guard():
+    assert not BLOCKED.is_unguarded
+    assert not ANYWHERE.is_unguarded
+    assert msgspec.structs.replace(BLOCKED, is_guarded=False).is_unguarded
+
+
+def test_processors_are_told_apart_as_far_as_files_depend_on_them():
+    assert processor_of("x86_64", 16) == processor_of("AMD64", 16) == "x86-64 with AVX-512"
+    assert processor_of("x86_64", 8) == processor_of("x86_64", 1) == "x86-64 without AVX-512"
+    assert processor_of("aarch64", 1) == processor_of("arm64", 16) == "arm64"
+    assert processor_of("riscv64", 1) == "riscv64"
+
+
+def test_versions_are_compared_as_numbers():
+    assert newest(["1.9", "1.26", "1.3"]) == "1.26"
+    assert newest(["1.32.0", "1.31.1"]) == "1.32"
+    assert newest(["1.33.0.dev20260101"]) == "1.33"

@@ -1,0 +1,248 @@
+"""`remat verify FILE.onnx --original MODEL`: what a compiled file keeps here, without its plan."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import remat_cli
+from remat_cli import RematError
+from remat_cli.cli import main
+from remat_cli.report.file_report import FileReport
+
+ROOT = Path(__file__).resolve().parents[2]
+SAMPLE = ROOT / "sample_models" / "chain.onnx"
+DIGITS = ROOT / "examples" / "digits.onnx"
+OTHER_VERSIONS = sorted((ROOT / "build" / "versions").glob("*/onnxruntime"))
+"""Runtimes that `make test-versions` puts there."""
+
+pytestmark = pytest.mark.usefixtures("cache")
+
+
+@pytest.fixture(scope="module")
+def compiled(cache, tmp_path_factory):
+    """A compiled sample and its plan."""
+    folder = tmp_path_factory.mktemp("compiled")
+    found = remat_cli.compile(SAMPLE, budget="60%", output=folder / "chain.remat.onnx", verify="fast")
+    assert found.exit_code == 0
+    return Path(found.output), Path(found.plan)
+
+
+@pytest.fixture
+def alone(compiled, tmp_path):
+    """The compiled file in a folder of its own."""
+    return Path(shutil.copy(compiled[0], tmp_path / "alone.onnx"))
+
+
+def changed(path, change):
+    """The same file after a change to what it holds."""
+    model = onnx.load(path)
+    change(model)
+    onnx.save(model, path)
+    return path
+
+
+def told(model):
+    return {entry.key: entry for entry in model.metadata_props}
+
+
+def test_a_file_alone_keeps_its_promises(alone):
+    found = remat_cli.verify(alone, original=SAMPLE)
+    assert isinstance(found, FileReport)
+    seen = found.verification
+    assert found.exit_code == 0, seen
+    assert [each.kept for each in found.promises] == [True] * 4
+    assert seen.measured_peak_bytes == seen.predicted_peak_bytes
+    assert seen.measured_peak_default_session_bytes <= seen.budget_bytes < seen.original_default_session_peak_bytes
+    assert seen.measured_overhead_percent is not None
+    assert seen.notes == ()
+    if sys.platform == "linux":
+        assert seen.process.rewritten.first_run_bytes > 0
+
+
+def test_it_measures_what_the_plan_promises(compiled):
+    seen = remat_cli.verify(compiled[0], original=SAMPLE, verify="fast").verification
+    plan = remat_cli.read_plan(compiled[1])
+    assert seen.predicted_peak_bytes == plan.promise.peak_bytes
+    assert seen.measured_peak_bytes == plan.promise.fixed_bytes + plan.promise.live_peak_bytes
+    assert (seen.process, seen.measured_overhead_percent) == (None, None)
+
+
+@pytest.mark.parametrize("words", [{"external_data": True}, {"portable": True}])
+def test_files_of_every_kind(tmp_path, words):
+    """Of a model with matrices, whose packed copies lie in the data file where there is one."""
+    source = dense(tmp_path / "dense.onnx")
+    made = remat_cli.compile(source, budget="70%", output=tmp_path / "out.onnx", verify="fast", **words)
+    assert made.exit_code == 0
+    found = remat_cli.verify(made.output, original=source, verify="fast")
+    assert found.exit_code == 0, found
+    assert found.verification.measured_peak_bytes == remat_cli.read_plan(made.plan).promise.peak_bytes
+    assert found.verification.is_portable == ("portable" in words)
+
+
+def dense(path):
+    """Two branches of matrix products of 1 MiB of weights each, joined at the end."""
+    generator = np.random.default_rng(0)
+    weights, nodes = [], [helper.make_node("Relu", ["x"], ["a0"], "relu")]
+    for number in range(6):
+        weights.append(numpy_helper.from_array(generator.normal(size=(512, 512)).astype(np.float32), f"w{number}"))
+        nodes.append(helper.make_node("MatMul", [f"a{number}", f"w{number}"], [f"m{number}"], f"product{number}"))
+        nodes.append(helper.make_node("Tanh", [f"m{number}"], [f"a{number + 1}"], f"tanh{number}"))
+    nodes.append(helper.make_node("Add", ["a0", "a6"], ["s"], "join"))
+    nodes.append(helper.make_node("Exp", ["s"], ["y"], "end"))
+    ports = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [2048, 512]) for name in ("x", "y")]
+    graph = helper.make_graph(nodes, "dense", ports[:1], ports[1:], weights)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    return path
+
+
+def test_other_weights_in_the_original_are_seen(alone, tmp_path):
+    def change(model):
+        weight = model.graph.initializer[0]
+        weight.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(weight) * 2, weight.name))
+
+    original = changed(Path(shutil.copy(SAMPLE, tmp_path / "other.onnx")), change)
+    found = remat_cli.verify(alone, original=original, verify="fast")
+    assert not found.verification.outputs_identical
+    assert found.exit_code == 5
+    assert any("not byte for byte" in note for note in found.verification.notes)
+
+
+def test_an_original_that_was_saved_again_is_no_other_one(alone, tmp_path):
+    def change(model):
+        model.producer_name = "somebody"
+
+    original = changed(Path(shutil.copy(SAMPLE, tmp_path / "again.onnx")), change)
+    found = remat_cli.verify(alone, original=original, verify="fast")
+    assert found.exit_code == 0
+    (note,) = found.verification.notes
+    assert str(original) in note
+
+
+@pytest.mark.parametrize("key", ["remat.predicted_peak_bytes", "remat.budget_bytes"])
+def test_more_memory_than_the_file_says_is_seen(alone, key):
+    def change(model):
+        told(model)[key].value = "1000"
+
+    found = remat_cli.verify(changed(alone, change), original=SAMPLE, verify="fast")
+    assert found.exit_code == 4
+    assert len(found.verification.failures) == 1
+
+
+@pytest.mark.parametrize(("reads", "is_kept", "first"), [("x", False, "first"), ("a", True, None)])
+def test_an_order_that_a_session_does_not_keep_is_seen(tmp_path, reads, is_kept, first):
+    """Two ops that may run in either order, without a gate between them; and with one that reads the other."""
+    ports = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [64]) for name in ("x", "y")]
+    nodes = [
+        helper.make_node("Sin", ["x"], ["a"], "first"),
+        helper.make_node("Cos", [reads], ["b"], "second"),
+        helper.make_node("Sub", ["a", "b"], ["y"], "last"),
+    ]
+    graph = helper.make_graph(nodes, "net", ports[:1], ports[1:])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    onnx.save(model, tmp_path / "original.onnx")
+    for key, value in (("remat.version", "0.1.0"), ("remat.budget_bytes", "9999")):
+        model.metadata_props.add(key=key, value=value)
+    onnx.save(model, tmp_path / "file.onnx")
+    found = remat_cli.verify(tmp_path / "file.onnx", original=tmp_path / "original.onnx", verify="fast")
+    seen = found.verification
+    assert (seen.order_honoured, seen.first_op_out_of_order) == (is_kept, first)
+    assert found.exit_code == (0 if is_kept else 5)
+    assert seen.predicted_peak_bytes is None
+    assert any("what its peak is" in note for note in seen.notes)
+
+
+def test_sizes_that_are_left_open_are_the_users_to_say(tmp_path):
+    made = remat_cli.compile(
+        DIGITS, budget="80%", dim={"batch": "1..32"}, output=tmp_path / "digits.onnx", verify="fast"
+    )
+    assert made.exit_code == 0
+    with pytest.raises(RematError, match="--dim batch=N"):
+        remat_cli.verify(made.output, original=DIGITS)
+    found = remat_cli.verify(made.output, original=DIGITS, dim={"batch": 32}, verify="fast")
+    smaller = remat_cli.verify(made.output, original=DIGITS, dim={"batch": 5}, verify="fast")
+    assert (found.exit_code, smaller.exit_code) == (0, 0)
+    assert smaller.verification.measured_peak_bytes < found.verification.measured_peak_bytes
+
+
+def test_inputs_of_the_user(alone, tmp_path):
+    (port,) = onnx.load(SAMPLE).graph.input
+    shape = [dim.dim_value for dim in port.type.tensor_type.shape.dim]
+    np.savez(tmp_path / "inputs.npz", **{port.name: np.full(shape, 0.5, np.float32)})
+    found = remat_cli.verify(alone, original=SAMPLE, inputs=tmp_path / "inputs.npz", verify="fast")
+    assert found.exit_code == 0
+    assert found.verification.inferences == 3
+
+
+def test_a_plan_whose_model_is_optimised_otherwise_here_tells_of_the_file(compiled, tmp_path, capsys):
+    """As on another version of the runtime: the plan names another optimised model."""
+    plan = json.loads(compiled[1].read_text())
+    place = plan["splitting"] or plan
+    place["whole_sha256" if plan["splitting"] else "optimized_sha256"] = "0" * 64
+    for kind in ("source", "output"):
+        plan[kind]["path"] = str((compiled[1].parent / plan[kind]["path"]).resolve())
+    other = tmp_path / "other.plan.json"
+    other.write_text(json.dumps(plan))
+    code = main(["verify", str(other), "--verify", "fast", "--format", "json", "--quiet"])
+    found = json.loads(capsys.readouterr().out)
+    assert code == 0
+    assert found["plan"] == str(other)
+    assert found["verification"]["outputs_identical"]
+    assert "optimises" in found["warnings"][0]
+    assert "what holds of the file" in found["warnings"][0]
+    assert [each["kept"] for each in found["promises"]] == [True] * 4
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["{file}"], "--original MODEL.onnx"),
+        (["{plan}", "--original", "{source}"], "leave --original out"),
+        (["{source}", "--original", "{source}"], "is no file that `remat compile` wrote"),
+        (["{file}", "--original", "{other}"], "was not made from"),
+        (["{file}", "--original", "{file}", "--svg", "a.svg"], "--svg"),
+    ],
+)
+def test_what_cannot_be_verified_is_said_in_a_line(compiled, capsys, words, text):
+    other = ROOT / "sample_models" / "transformer.onnx"
+    names = {"file": compiled[0], "plan": compiled[1], "source": SAMPLE, "other": other}
+    assert main(["verify", *(word.format(**names) for word in words), "--quiet"]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert text in err
+    assert err.count("\n") == 1
+
+
+def test_the_report_for_people(compiled, capsys):
+    assert main(["verify", str(compiled[0]), "--original", str(SAMPLE), "--verify", "fast", "--quiet"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("the file keeps its promises on ONNX Runtime ")
+    assert any(line.split() == ["outputs", "identical", "yes"] for line in lines)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not OTHER_VERSIONS, reason="no other versions of ONNX Runtime are here: `make test-versions`")
+@pytest.mark.parametrize("runtime", OTHER_VERSIONS, ids=lambda path: path.parent.name)
+@pytest.mark.parametrize("model", ["chain", "unet", "transformer"])
+def test_on_another_version_the_file_holds_what_it_promised(tmp_path, runtime, model):
+    source = ROOT / "sample_models" / f"{model}.onnx"
+    made = remat_cli.compile(source, budget="60%", output=tmp_path / "out.onnx", verify="fast")
+    words = [str(made.output), "--original", str(source), "--format", "json", "--quiet"]
+    done = subprocess.run(
+        [sys.executable, "-m", "remat_cli", "verify", *words],
+        env={**os.environ, "PYTHONPATH": f"{runtime.parent}{os.pathsep}{ROOT}"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["verification"]["runtime_version"] in runtime.parent.name
