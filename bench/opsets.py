@@ -96,7 +96,8 @@ def run_in(python: Path, source: Path, file: Path) -> Row:
     """Both models in one version of the runtime."""
     feeds = file.with_name("feeds.npz")
     if not feeds.exists():
-        np.savez(feeds, **make_feeds(inputs_of(load(source, DimBindings()).ir), 0))
+        arrays: Row = dict(make_feeds(inputs_of(load(source, DimBindings()).ir), 0))
+        np.savez(feeds, **arrays)
     command = [str(python), "-I", str(RUN), str(source), str(file), str(feeds)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     found: Row = json.loads(done.stdout)
