@@ -14,6 +14,7 @@ from remat_cli.core.plan_file import PlanFile, check_belongs, is_plan
 from remat_cli.core.plan_reader import read_plan
 from remat_cli.core.verification import applies
 from remat_cli.devices.provider_table import named_spec
+from remat_cli.onnx_io.as_written import condition_of
 from remat_cli.onnx_io.compiled_file import runs_on_at
 from remat_cli.report.compile import VerifyReport
 from remat_cli.report.file_report import FileReport
@@ -137,7 +138,13 @@ def _file_report(
     settings, progress = how
     pair = read_pair(file, original, conditions, work)
     found = verify_file(pair, conditions, settings.checks, progress)
-    return FileReport(model=str(file), source=str(original), verification=found, promises=found.promises)
+    return FileReport(
+        model=str(file),
+        source=str(original),
+        verification=found,
+        promises=found.promises,
+        warnings=condition_of(file).warnings,
+    )
 
 
 def _as_requested(plan: PlanFile, conditions: Conditions) -> Conditions:
