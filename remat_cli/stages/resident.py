@@ -204,7 +204,9 @@ def model_forecast(
     runs = forecast(requests, form)
     branch_ops = 0 if form is None else len(graph.ops)
     file = LoadedFile(len(graph.ops), branch_ops, is_primed=prepared.source.is_primed)
-    return _process(load_forecast(weights, file, load_rules(version or runtime_version())), runs, is_mapped=is_mapped), runs
+    return _process(
+        load_forecast(weights, file, load_rules(version or runtime_version())), runs, is_mapped=is_mapped
+    ), runs
 
 
 def _process(loading: LoadForecast, runs: RunsForecast, *, is_mapped: bool) -> ProcessMemory:
