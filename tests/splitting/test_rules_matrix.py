@@ -76,8 +76,7 @@ def stored(matrices: Array, is_turned: bool, leads: bool) -> Array:
     SIZES,
     DEPTHS,
     st.sampled_from(((4,), (2, 3), (1, 5), (1,))),
-    st.tuples(*(st.booleans(),) * 4),
-    st.sampled_from((1.0, 0.125)),
+    st.tuples(*(st.booleans(),) * 4, st.sampled_from((1.0, 0.125))),
     THREADS,
 )
 def test_fused_matmul_of_factors_whose_batches_are_transposed(
@@ -85,14 +84,13 @@ def test_fused_matmul_of_factors_whose_batches_are_transposed(
     columns: int,
     depth: int,
     batch: tuple[int, ...],
-    forms: tuple[bool, bool, bool, bool],
-    alpha: float,
+    form: tuple[bool, bool, bool, bool, float],
     threads: int,
 ) -> None:
-    turned, leads = forms[:2], forms[2:]
+    turned, leads, alpha = form[:2], form[2:4], form[4]
     left, right = noise(*batch, rows, depth), noise(*batch, depth, columns)
     names = ("transA", "transB", "transBatchA", "transBatchB")
-    attributes = {**dict(zip(names, map(int, forms), strict=True)), "alpha": alpha}
+    attributes = {**dict(zip(names, map(int, form), strict=False)), "alpha": alpha}
     factors = (stored(left, turned[0], leads[0]), stored(right, turned[1], leads[1]))
     op = product(*factors, "FusedMatMul", attributes=attributes, domain="com.microsoft", opset=1)
     np.testing.assert_allclose(run(op)[0], alpha * (left @ right), rtol=1e-3, atol=1e-3)
