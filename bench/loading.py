@@ -167,7 +167,7 @@ def _cell(row: Row, figure: str) -> str:
 
 
 def _worst(row: Row, figure: str) -> int:
-    return max(each[figure] for each in row["measured"])
+    return max(int(each[figure]) for each in row["measured"])
 
 
 def _mib(size_bytes: int) -> str:

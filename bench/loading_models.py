@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 import onnx
@@ -24,7 +25,7 @@ class Draft:
         self.weights: list[onnx.TensorProto] = []
         self._random = np.random.default_rng(0)
 
-    def op(self, op_type: str, inputs: Sequence[str], outputs: int = 1, **attributes: object) -> str:
+    def op(self, op_type: str, inputs: Sequence[str], outputs: int = 1, **attributes: Any) -> str:
         """An op; of several results the first is returned, the others are named `NAME_1` and so on."""
         name = f"{op_type}_{len(self.nodes)}"
         results = [name, *(f"{name}_{number}" for number in range(1, outputs))]
