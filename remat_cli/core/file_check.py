@@ -60,7 +60,8 @@ class FileVerification(msgspec.Struct, frozen=True, kw_only=True):
     inputs, the prediction with workspace too. `measured_peak_bytes` counts them without workspace under the exact
     options, `measured_peak_default_session_bytes` in an ordinary session in its first run, and
     `original_default_session_peak_bytes` that of the original. A `is_portable` file promises nothing in an ordinary
-    session. `inferences` is how many runs of either model it took.
+    session. `reference` says which file in which session outputs are compared with, `inferences` how many runs of
+    either model it took.
     """
 
     outputs_identical: bool
@@ -72,6 +73,7 @@ class FileVerification(msgspec.Struct, frozen=True, kw_only=True):
     measured_peak_default_session_bytes: int | None = None
     original_default_session_peak_bytes: int | None = None
     is_portable: bool = False
+    reference: str = ""
     process: ProcessPair | None = None
     measured_overhead_percent: float | None = None
     runtime_version: str

@@ -56,6 +56,7 @@ NAMES = {"outputs": "outputs", "order": "order", "live": "live tensors", "defaul
 
 def _rows(seen: FileVerification) -> list[list[str]]:
     return [
+        *([["compared with", seen.reference]] if seen.reference else []),
         ["outputs identical", YES[seen.outputs_identical]],
         ["order honoured", YES[seen.order_honoured]],
         ["live tensors, predicted", _bytes(seen.predicted_peak_bytes)],

@@ -52,22 +52,29 @@ def original_of(
 ) -> Original:
     """The user's file, but for seeds of ops that draw numbers without one; for many sizes it is fed small ones too."""
     path = seeded_copy(source.path, work / "original_with_seeds.onnx") if has_seeds else source.path
-    with_seeds = ", with seeds for its random ops" if has_seeds else ""
-    named = f"the user's file {source.path.name}{with_seeds}"
     return Original(
         path=path,
-        name=", ".join([named, LEVELS[conditions.optimization], *_sizes(conditions)]),
+        name=_name(user_file(source.path, has_seeds=has_seeds), conditions),
         settings=_settings(conditions),
         feeds=tuple(feeds) if conditions.family is None else _small_feeds(source, conditions),
         key=_key(source, conditions),
     )
 
 
-def as_read(original: Original, source: SourceModel, path: Path) -> Original:
+def user_file(path: Path, *, has_seeds: bool) -> str:
+    """What reports call the file that the user gave."""
+    return f"the user's file {path.name}{', with seeds for its random ops' if has_seeds else ''}"
+
+
+def as_read(original: Original, source: SourceModel, conditions: Conditions, path: Path) -> Original:
     """What is compared with where the runtime does not run the user's file: the model as remat reads it, at `path`."""
     made = "converted" if source.converted else "read"
-    name = original.name.replace("the user's file", f"the model as it was {made} from")
+    name = _name(f"the model as it was {made} from {source.path.name}", conditions)
     return Original(path, name, original.settings, original.feeds, f"{original.key} as read")
+
+
+def _name(what: str, conditions: Conditions) -> str:
+    return ", ".join([what, LEVELS[conditions.optimization], *_sizes(conditions)])
 
 
 def _settings(conditions: Conditions) -> SessionSettings:

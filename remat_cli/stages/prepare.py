@@ -41,7 +41,7 @@ from remat_cli.stages.original import Original, as_read, original_of
 from remat_cli.stages.processor import block_here
 
 RANDOM_INPUTS = "; the inputs were made up: give ones that it takes with --inputs FILE.npz"
-NOT_RUN = "ONNX Runtime does not run {} as it is: outputs are those of the converted model"
+NOT_RUN = "ONNX Runtime does not run {} as it is: outputs are compared with those of the model as it was read"
 OPEN = "the runtime is not told the sizes when it optimises this model: with them, last bits differ from those of {}"
 OTHER_BITS = "no form of this model was found whose outputs have the bits of {}"
 MOST_ALIKE = 16
@@ -251,7 +251,7 @@ class _Search:
 
     def _as_read(self) -> Original:
         save(with_free_sizes(self.source, self.conditions), self.work / "converted.onnx")
-        return as_read(self.original, self.source, self.work / "converted.onnx")
+        return as_read(self.original, self.source, self.conditions, self.work / "converted.onnx")
 
     def _has_bits(self, found: _Found, original: Original) -> bool:
         """Whether a form gives what the original gives, for all that it is fed."""

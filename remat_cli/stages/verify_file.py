@@ -23,6 +23,7 @@ from remat_cli.runtime.file_runs import FileJob, FileRuns, SessionSeen, run_file
 from remat_cli.runtime.resident import ResidentJob, can_measure_resident, measure_resident
 from remat_cli.runtime.turns import time_in_turn
 from remat_cli.runtime.weights import kept_weight_bytes
+from remat_cli.stages.original import user_file
 from remat_cli.stages.prepare import default_settings
 from remat_cli.stages.resident import RUNS, THOROUGH_RUNS, worst_of
 from remat_cli.stages.verify import SEEDS_NOTE
@@ -136,6 +137,7 @@ def _report(
         measured_peak_default_session_bytes=_peak(file.source, pair.feeds[0], seen.file),
         original_default_session_peak_bytes=_peak(pair.original, pair.feeds[0], seen.original),
         is_portable=file.is_portable,
+        reference=f"{user_file(pair.original.path, has_seeds=pair.has_seeds)}, default session",
         process=process,
         measured_overhead_percent=overhead_percent,
         runtime_version=seen.runtime_version,
