@@ -25,7 +25,7 @@ import onnxruntime as ort
 from examples.make_encoder import save_encoder
 from remat_cli import compile as compile_file
 from remat_cli.base.units import format_bytes
-from remat_cli.core.family import NO_RATCHET, RATCHET_ROOM_BYTES
+from remat_cli.core.promises import is_kept
 from remat_cli.runtime.resident import resident_bytes
 from remat_cli.runtime.session import SessionSettings, in_turn_options
 from tests.torch_like import any_size as drawn
@@ -354,7 +354,7 @@ def broken(rows: Mapping[tuple[str, str], Row]) -> list[str]:
     for (name, part), row in rows.items():
         if part == "compile" and row["plan"]:
             _, after, largest = row["resident_bytes"]
-            if after > max(NO_RATCHET * largest, largest + RATCHET_ROOM_BYTES):
+            if not is_kept("after_all_sizes", largest, after):
                 found.append(
                     f"{name}: {format_bytes(after)} after many sizes, {format_bytes(largest)} after the largest"
                 )

@@ -10,11 +10,13 @@ from remat_cli.base.errors import ConfigError
 from remat_cli.base.progress import Progress
 from remat_cli.commands.asked import refuse_ranges, request_of
 from remat_cli.core.plan_file import PlanFile, write_with_plan
+from remat_cli.core.promises import Asked
 from remat_cli.onnx_io.load import SourceModel
 from remat_cli.onnx_io.save import data_path
 from remat_cli.report.compile import CompileReport
 from remat_cli.settings.settings import Outputs, Settings, output_paths
 from remat_cli.stages.ask import CompileRequest
+from remat_cli.stages.asked_for import asked_of
 from remat_cli.stages.files import save_written
 from remat_cli.stages.gated import GatedModel, gating_of, save_gated
 from remat_cli.stages.limits import cut_to_limits, limits_of, within_limits
@@ -114,11 +116,13 @@ def _written(report: CompileReport, settled: Settled, request: CompileRequest, t
     planned, seen = settled.planned, settled.seen
     if not planned.has_plan:
         told = () if planned.weight_obstacle is None else (planned.weight_obstacle,)
-        return msgspec.structs.replace(report, warnings=(*report.warnings, *told))
+        asked = Asked(process_budget_bytes=request.process_budget_bytes)
+        return msgspec.structs.replace(report, warnings=(*report.warnings, *told), asked=asked)
+    draft = plan_file(planned, request)
+    report = msgspec.structs.replace(report, asked=asked_of(draft, planned.whole))
     if seen is not None and not seen.passed:
         save_written(planned, targets.failed, request.files)
         return msgspec.structs.replace(report, failed_output=str(targets.failed), warnings=seen.notes)
-    draft = plan_file(planned, request)
 
     def write_model() -> PlanFile:
         runs_on = save_written(planned, targets.model, request.files)

@@ -9,9 +9,10 @@ from remat_cli.base.progress import Progress
 from remat_cli.commands.asked import request_of, with_picture
 from remat_cli.core.plan_file import is_plan
 from remat_cli.core.plan_reader import read_plan
+from remat_cli.core.promises import Asked
 from remat_cli.core.runs_on import RunsOn
 from remat_cli.core.sized_plan import plan_at
-from remat_cli.onnx_io.as_written import FileCondition, condition_of
+from remat_cli.onnx_io.as_written import condition_of
 from remat_cli.onnx_io.compiled_file import compiled_runs_on, runs_on_at
 from remat_cli.report.inspection import InspectReport, inspect_model, inspect_plan
 from remat_cli.report.regions import estimated_regions
@@ -20,12 +21,13 @@ from remat_cli.report.sized import inspect_at
 from remat_cli.report.svg_chart import inspect_picture
 from remat_cli.settings.devices import only_device
 from remat_cli.settings.settings import Settings
+from remat_cli.stages.as_given import forecast_of_file
 from remat_cli.stages.ask import ask
+from remat_cli.stages.asked_for import asked_of
 from remat_cli.stages.plan import propose_regions
 from remat_cli.stages.prepare import prepare, work_folder
 from remat_cli.stages.profile import profile_model
 from remat_cli.stages.record import elsewhere, find_file
-from remat_cli.stages.resident import model_forecast
 
 
 def inspect_file(path: Path, settings: Settings, progress: Progress) -> InspectReport:
@@ -45,14 +47,26 @@ def _inspected(path: Path, settings: Settings, progress: Progress) -> InspectRep
     with work_folder(path, settings.work_dir, settings.memory_limit_bytes) as work:
         prepared = prepare(path, settings.conditions, work, progress)
         platform = profile_model(prepared, settings.conditions, progress)
-        process, runs = model_forecast(prepared, platform.profile)
-        request = None if settings.budget is None else request_of(settings)
+        process, runs = forecast_of_file(prepared, platform.profile, work, progress)
+        condition = condition_of(path)
+        request = None if settings.budget is None else request_of(settings, settings.compile_scope)
         problem, budget = platform.problem(), None
         if request is not None and not (question := ask(platform, request)).least:
             problem, budget = question.problem, question.text
         report = inspect_model(path, prepared.graph, platform.profile, problem, budget)
         report = _with_runs_on(report, compiled_runs_on(prepared.source.ir))
-        report = _with_condition(msgspec.structs.replace(report, process=process, runs=runs), condition_of(path))
+        asked = Asked(
+            process_budget_bytes=None if request is None else request.process_budget_bytes,
+            process_bytes=process.counted_bytes(with_mapped=settings.count_mapped) + prepared.graph.input_bytes,
+        )
+        report = msgspec.structs.replace(
+            report,
+            process=process,
+            runs=runs,
+            asked=asked,
+            is_as_written=condition.is_as_written,
+            warnings=(*condition.warnings, *report.warnings),
+        )
         if request is None or settings.split == "off":
             return report
         regions, facts, obstacle = propose_regions(prepared, platform, request, work)
@@ -67,6 +81,7 @@ def _inspected_plan(path: Path, settings: Settings) -> InspectReport:
         report = inspect_at(path, plan_at(read, settings.conditions.dims), elsewhere(read))
     else:
         report = inspect_plan(path, read, elsewhere(read))
+    report = msgspec.structs.replace(report, asked=asked_of(read))
     try:
         return _with_runs_on(report, runs_on_at(find_file(read.output, path, "model")))
     except ModelError:
@@ -78,9 +93,3 @@ def _with_runs_on(report: InspectReport, runs_on: RunsOn | None) -> InspectRepor
     if runs_on is None:
         return report
     return msgspec.structs.replace(report, runs_on=runs_on, warnings=(*guard_warnings(runs_on), *report.warnings))
-
-
-def _with_condition(report: InspectReport, condition: FileCondition) -> InspectReport:
-    """The report with what became of a compiled file since it was written."""
-    warnings = (*condition.warnings, *report.warnings)
-    return msgspec.structs.replace(report, is_as_written=condition.is_as_written, warnings=warnings)

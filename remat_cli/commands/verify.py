@@ -22,6 +22,7 @@ from remat_cli.report.process_picture import process_svg
 from remat_cli.report.runs_on import guard_warnings
 from remat_cli.runtime.session import runtime_version
 from remat_cli.settings.settings import Settings
+from remat_cli.stages.asked_for import asked_of
 from remat_cli.stages.prepare import prepare, work_folder
 from remat_cli.stages.record import elsewhere, find_file, whole_sha256
 from remat_cli.stages.verify import PlannedRun
@@ -113,7 +114,13 @@ def _verified(plan: Path, settings: Settings, progress: Progress) -> VerifyRepor
         budget_bytes=read.request.budget_bytes,
         verification=found,
         runs_on=runs_on,
-        warnings=(*guard_warnings(runs_on), *elsewhere(read), *found.notes),
+        warnings=(
+            *(f"not kept: {line}" for line in found.warned),
+            *guard_warnings(runs_on),
+            *elsewhere(read),
+            *found.notes,
+        ),
+        asked=asked_of(read, whole),
     )
 
 

@@ -4,11 +4,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-NO_RATCHET = 1.10
-"""Of what the largest size leaves resident: what any sequence of sizes may leave, with RATCHET_ROOM_BYTES more."""
-RATCHET_ROOM_BYTES = 4 * 2**20
-KEPT_BYTES = 4096
-"""What a session may hold more when it has run other sizes before: kernels keep small buffers."""
+from remat_cli.core.promises import Check, is_kept, judged
 
 
 class SizeSeen(msgspec.Struct, frozen=True):
@@ -46,8 +42,8 @@ class FamilySeen(msgspec.Struct, frozen=True):
     @property
     def excess_bytes(self) -> int:
         """How much more than promised runs held; 0 where that is only what kernels keep."""
-        more = self.largest.peak_bytes - self.promised_bytes
-        return more if more > KEPT_BYTES else 0
+        held = self.largest.peak_bytes
+        return 0 if is_kept("runs_at_sizes", self.promised_bytes, held) else held - self.promised_bytes
 
     @property
     def outputs_identical(self) -> bool:
@@ -55,26 +51,24 @@ class FamilySeen(msgspec.Struct, frozen=True):
         return all(run.outputs_identical for run in self.runs)
 
     @property
-    def checks(self) -> tuple[tuple[bool, str], ...]:
-        """What is promised of all sizes, and a line for each that is broken."""
+    def checks(self) -> tuple[Check, ...]:
+        """What is promised of all sizes, each with a line for people where it is broken."""
         most, other = self.largest, next((run for run in self.runs if not run.outputs_identical), self.runs[0])
         moved = next((run for run in self.runs if not run.order_honoured), None)
-        ratchet = (
-            self.resident_bytes is None
-            or self.resident_at_largest_bytes is None
-            or self.resident_bytes
-            <= max(NO_RATCHET * self.resident_at_largest_bytes, self.resident_at_largest_bytes + RATCHET_ROOM_BYTES)
-        )
+        where = told({} if moved is None else moved.sizes)
         return (
-            (self.outputs_identical, f"at {told(other.sizes)} the outputs differ from the original's"),
-            (moved is None, f"at {told({} if moved is None else moved.sizes)} ops run in another order"),
-            (
-                most.peak_bytes <= self.promised_bytes + KEPT_BYTES,
+            Check(
+                judged("outputs_at_sizes", True, self.outputs_identical),
+                f"at {told(other.sizes)} the outputs differ from the original's",
+            ),
+            Check(judged("order_at_sizes", True, moved is None), f"at {where} ops run in another order"),
+            Check(
+                judged("runs_at_sizes", self.promised_bytes, most.peak_bytes),
                 f"at {told(most.sizes)} runs held {most.peak_bytes:,} bytes, more than the promised "
                 f"{self.promised_bytes:,}",
             ),
-            (
-                ratchet,
+            Check(
+                judged("after_all_sizes", self.resident_at_largest_bytes, self.resident_bytes),
                 f"after runs of many sizes a process held {self.resident_bytes or 0:,} bytes for them, and after the "
                 f"largest alone {self.resident_at_largest_bytes or 0:,}",
             ),

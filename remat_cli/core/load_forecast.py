@@ -26,9 +26,9 @@ Where a branch reads weights from outside, originals are freed only when all are
 every copy. Those in a data file all leave then; those in the heap stay.
 
 Where the copies are in the data file too, a session makes each all the same, compares it, drops it, and reads the saved
-one when it first runs. Of dropped copies the heap keeps some, unless they are larger than what it serves: of nine
-models mostly one to three times the largest, and seven times with one of them in one process of three; of a single
-copy none.
+one when it first runs, or (`load_rules`) right then. So does every op beyond the first that reads a weight in the same
+way. What the heap keeps of dropped copies follows from its rules (`core.heap`): with primers in the file, the largest
+that it served; without them up to seven more. Copies larger than it serves all go back.
 
 The rest, a session's own structures, is fitted: 0.75 MiB, 4.7 KiB an op, 4.3 KiB a weight, and 6.9 KiB more for each
 weight that a branch reads from outside (0.9 MiB off at most). An op in a branch takes 3.3 KiB more (two models of
@@ -42,13 +42,12 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
+from remat_cli.core.heap import FIRST_THRESHOLD_BYTES, LARGEST_THRESHOLD_BYTES, SLACK_BYTES, Heap
+from remat_cli.core.load_rules import LoadRules
 from remat_cli.core.pages import whole_pages
+from remat_cli.core.primers import HELD_BYTES
 
 STREAM_BYTES = 2**22  # of the buffer
-HEAP_BYTES = 212 * 2**10  # smaller blocks lie in the heap
-SLACK_BYTES = 96  # that an aligned block needs beyond its size
-LARGEST_THRESHOLD_BYTES = 2**25
-LEFT_COPIES = 2
 SESSION_BYTES, OP_BYTES, WEIGHT_BYTES, CAPTURED_BYTES = 3 * 2**18, 4800, 4400, 7100
 IN_BRANCH_BYTES = 3400
 
@@ -56,14 +55,16 @@ IN_BRANCH_BYTES = 3400
 class LoadedWeight(msgspec.Struct, frozen=True):
     """A weight of a file.
 
-    `packed_bytes` are those of all copies that ops make of it (0: none does). `is_read_plainly`: some op reads it as it
-    is too, so that it stays beside its copies. `is_mapped`: it lies in a data file, else in the model file.
-    `is_captured`: a branch reads it from outside. `is_saved`: its copies are in the data file too, so that a session
-    drops those that it makes.
+    `packed_bytes` are those of all copies that stay of it (0: no op packs it), `copies` how many, `packings` how often
+    ops make one. `is_read_plainly`: some op reads it as it is too, so that it stays beside its copies. `is_mapped`: it
+    lies in a data file, else in the model file. `is_captured`: a branch reads it from outside. `is_saved`: its copies
+    are in the data file too, so that a session drops those that it makes.
     """
 
     size_bytes: int
     packed_bytes: int = 0
+    copies: int = 1
+    packings: int = 1
     is_read_plainly: bool = False
     is_mapped: bool = False
     is_captured: bool = False
@@ -81,6 +82,12 @@ class LoadedWeight(msgspec.Struct, frozen=True):
         return copies_bytes + (0 if self.is_mapped or self.is_replaced else self.size_bytes)
 
     @property
+    def dropped_bytes(self) -> tuple[int, ...]:
+        """The copies that are made of it and dropped."""
+        count = max(self.packings, self.copies) if self.is_saved else max(0, self.packings - self.copies)
+        return (self.packed_bytes // self.copies,) * count if self.packed_bytes else ()
+
+    @property
     def inside_bytes(self) -> int:
         """Its bytes in the model file."""
         return 0 if self.is_mapped else self.size_bytes
@@ -95,18 +102,32 @@ class LoadForecast(msgspec.Struct, frozen=True):
     """What a process holds for a session, above one without weights: at most while it loads, and afterwards.
 
     `loaded_bytes` is what stays when runs have read all weights. `mapped_bytes` of these are pages of the data file:
-    they come when a run first reads them, processes share them, and the system can drop them. By `reused_bytes` the
-    two other figures may be less in one process or another; 0 unless weights inside the file are packed.
+    they come when a run first reads them, but for `read_bytes` of them, which loading reads; processes share them, and
+    the system can drop them. By `reused_bytes` the two other figures may be less in one process or another; 0 unless
+    weights inside the file are packed.
     """
 
     load_peak_bytes: int
     loaded_bytes: int
     mapped_bytes: int
     reused_bytes: int
+    read_bytes: int = 0
 
 
-def load_forecast(weights: Sequence[LoadedWeight], ops: int, branch_ops: int = 0) -> LoadForecast:
-    """Forecast for a file that loading does not change, of so many ops, `branch_ops` of them in a branch.
+class LoadedFile(msgspec.Struct, frozen=True):
+    """What of a file matters beside its weights: how many ops it has, and how many of them in a branch; its primers."""
+
+    ops: int
+    branch_ops: int = 0
+    is_primed: bool = False
+
+
+def load_forecast(
+    weights: Sequence[LoadedWeight],
+    file: LoadedFile,
+    rules: LoadRules = LoadRules(),  # noqa: B008
+) -> LoadForecast:
+    """Forecast for a file that loading does not change.
 
     `weights` are in the order in which ops read them first. Where they lie inside the file, this holds for a process's
     first file, given by its path: once malloc's threshold is higher, as after larger files, it can be half as much
@@ -115,25 +136,26 @@ def load_forecast(weights: Sequence[LoadedWeight], ops: int, branch_ops: int = 0
     inside = [weight.inside_bytes for weight in weights]
     parsed_bytes = sum(inside) + min(STREAM_BYTES, sum(inside))
     holes_bytes = _holes_bytes(inside)
-    read_bytes = _structure_bytes(weights, ops) + IN_BRANCH_BYTES * branch_ops + sum(inside) + holes_bytes
+    read_bytes = _structure_bytes(weights, file) + sum(inside) + holes_bytes
     copied_bytes = read_bytes + max(inside, default=0)
-    packing = _pack(weights)
+    packing = _pack(weights, Heap(places=0) if file.is_primed else Heap(), rules)
     copies_bytes = sum(weight.packed_bytes for weight in weights if not weight.is_mapped)
     unread_bytes = sum(weight.mapped_bytes for weight in weights if not weight.packed_bytes)
     saved_bytes = sum(weight.packed_bytes for weight in weights if weight.is_saved)
-    left_bytes = _left_bytes(weights)
-    found_bytes = min(left_bytes, max((weight.packed_bytes for weight in weights if weight.is_saved), default=0))
+    kept_bytes = sum(weight.mapped_bytes for weight in weights if not weight.is_replaced)
     return LoadForecast(
-        load_peak_bytes=max(parsed_bytes, copied_bytes, read_bytes + packing.most_bytes + left_bytes - found_bytes),
-        loaded_bytes=read_bytes + packing.held_bytes + left_bytes + unread_bytes + saved_bytes,
-        mapped_bytes=sum(weight.mapped_bytes for weight in weights if not weight.is_replaced) + saved_bytes,
+        load_peak_bytes=max(parsed_bytes, copied_bytes, read_bytes + packing.most_bytes),
+        loaded_bytes=read_bytes + packing.held_bytes + unread_bytes + (0 if rules.reads_saved else saved_bytes),
+        mapped_bytes=kept_bytes + saved_bytes,
         reused_bytes=min(copies_bytes, holes_bytes + packing.holes_bytes),
+        read_bytes=kept_bytes - unread_bytes + (saved_bytes if rules.reads_saved else 0),
     )
 
 
-def _structure_bytes(weights: Sequence[LoadedWeight], ops: int) -> int:
+def _structure_bytes(weights: Sequence[LoadedWeight], file: LoadedFile) -> int:
     captured = sum(weight.is_captured for weight in weights)
-    return SESSION_BYTES + OP_BYTES * ops + WEIGHT_BYTES * len(weights) + CAPTURED_BYTES * captured
+    ops_bytes = OP_BYTES * file.ops + IN_BRANCH_BYTES * file.branch_ops + HELD_BYTES * file.is_primed
+    return SESSION_BYTES + ops_bytes + WEIGHT_BYTES * len(weights) + CAPTURED_BYTES * captured
 
 
 def _holes_bytes(inside: Sequence[int]) -> int:
@@ -143,17 +165,9 @@ def _holes_bytes(inside: Sequence[int]) -> int:
         place = bisect.bisect_left(holes, size + SLACK_BYTES)
         if place < len(holes):
             bisect.insort(holes, holes.pop(place) - size)
-        if 0 < size < HEAP_BYTES:
+        if 0 < size < FIRST_THRESHOLD_BYTES:
             bisect.insort(holes, size)
     return sum(holes)
-
-
-def _left_bytes(weights: Sequence[LoadedWeight]) -> int:
-    """What the heap keeps of copies that were made and dropped: a few of the largest that it serves itself, if many."""
-    sizes = [weight.packed_bytes for weight in weights if weight.is_saved]
-    served = [size for size in sizes if size <= LARGEST_THRESHOLD_BYTES]
-    largest = max(served, default=0)
-    return min(sum(served) - largest, LEFT_COPIES * largest)
 
 
 class _Packing(msgspec.Struct):
@@ -164,16 +178,18 @@ class _Packing(msgspec.Struct):
     holes_bytes: int = 0
 
 
-def _pack(weights: Sequence[LoadedWeight]) -> _Packing:
+def _pack(weights: Sequence[LoadedWeight], heap: Heap, rules: LoadRules) -> _Packing:
     """Pack weight after weight. What branches read from outside is freed only at the end."""
     packing, later_bytes = _Packing(), 0
     for weight, freed_bytes in zip(weights, _freed(weights), strict=True):
         if not weight.packed_bytes:
             continue
-        packing.held_bytes += weight.packed_bytes + weight.mapped_bytes
-        packing.most_bytes = max(packing.most_bytes, packing.held_bytes)
-        if weight.is_saved:
-            packing.held_bytes -= weight.packed_bytes
+        stays = rules.reads_saved or not weight.is_saved
+        packing.held_bytes += weight.mapped_bytes + (weight.packed_bytes if stays else 0)
+        packing.most_bytes = max(packing.most_bytes, packing.held_bytes + heap.held_bytes)
+        for size in weight.dropped_bytes:
+            packing.most_bytes = max(packing.most_bytes, packing.held_bytes + heap.during(size))
+            heap = heap.after(size)
         if not weight.is_replaced:
             continue
         if weight.is_captured:
@@ -181,7 +197,7 @@ def _pack(weights: Sequence[LoadedWeight]) -> _Packing:
         else:
             packing.held_bytes -= freed_bytes
             packing.holes_bytes += weight.inside_bytes if not freed_bytes else 0
-    packing.held_bytes -= later_bytes
+    packing.held_bytes += heap.held_bytes - later_bytes
     return packing
 
 

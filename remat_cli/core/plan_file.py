@@ -55,7 +55,8 @@ class PlanRequest(msgspec.Struct, frozen=True):
     that knew none have `off`; no tensor was to be larger than `max_tensor_bytes`. `process_budget_bytes` bounds the
     process, mapped pages of files with it where `count_mapped` (None: the budget bounds what is live). `external_data`
     is whether weights were to go into a file of their own (None: where they are large), and `packed_weights` whether
-    copies as kernels pack them were to go there too. `custom_ops` are the libraries whose operators the model has.
+    copies as kernels pack them were to go there too. `max_overhead_percent` is the most extra time that was to be
+    spent (None: any). `custom_ops` are the libraries whose operators the model has.
     """
 
     budget: str
@@ -77,6 +78,7 @@ class PlanRequest(msgspec.Struct, frozen=True):
     external_data: bool | None = None
     packed_weights: bool = True
     count_mapped: bool = False
+    max_overhead_percent: float | None = None
 
 
 class Solved(msgspec.Struct, frozen=True):

@@ -6,6 +6,9 @@ from typing import Literal
 
 import msgspec
 
+from remat_cli.base.units import format_bytes
+from remat_cli.core.promises import PHASES, Check, judged
+
 
 class RunsForecast(msgspec.Struct, frozen=True):
     """What a session's arena takes of the process's memory, by simulation, with default options.
@@ -48,6 +51,15 @@ class ProcessMemory(msgspec.Struct, frozen=True):
     def peak_bytes(self) -> int:
         """The most of all."""
         return max(self.load_peak_bytes, self.first_run_bytes, self.later_runs_bytes)
+
+    def of_phase(self, phase: str) -> int:
+        """The most in one of the phases."""
+        return {
+            "loading": self.load_peak_bytes,
+            "loaded": self.loaded_bytes,
+            "first_run": self.first_run_bytes,
+            "later_runs": self.later_runs_bytes,
+        }[phase]
 
     def counted_bytes(self, *, with_mapped: bool) -> int:
         """The most that counts against a limit."""
@@ -119,9 +131,27 @@ class ProcessSeen(msgspec.Struct, frozen=True):
         return self.rewritten.counted_bytes(with_mapped=self.with_mapped) + self.input_bytes
 
     @property
-    def checks(self) -> tuple[tuple[bool, str], ...]:
-        """What a budget on the process promises."""
+    def checks(self) -> tuple[Check, ...]:
+        """What a budget on the process promises, if there is one, and what was predicted of each phase."""
+        return (*self._budget_checks, *(self._phase_check(phase) for phase in PHASES))
+
+    @property
+    def _budget_checks(self) -> tuple[Check, ...]:
         if self.budget_bytes is None:
             return ()
-        is_kept = self.needed_bytes <= self.budget_bytes
-        return ((is_kept, f"the process holds {self.needed_bytes:,} bytes, more than the budget"),)
+        line = f"the process holds {self.needed_bytes:,} bytes, more than the budget of {self.budget_bytes:,}"
+        return (Check(judged("process", self.budget_bytes, self.needed_bytes), line),)
+
+    def _phase_check(self, phase: str) -> Check:
+        promised, measured = self.predicted.of_phase(phase), self.rewritten.of_phase(phase)
+        line = f"{PHASE_WORDS[phase]} held {format_bytes(max(0, measured))}, promised {format_bytes(promised)}"
+        return Check(judged(phase, promised, measured), line)
+
+
+PHASE_WORDS = {
+    "loading": "the process, while loading,",
+    "loaded": "the process, once loaded,",
+    "first_run": "the first run",
+    "later_runs": "later runs",
+}
+"""How a phase is named in a sentence."""

@@ -8,6 +8,8 @@ import msgspec
 
 from remat_cli.core.family import FamilySeen
 from remat_cli.core.learning import Learnt
+from remat_cli.core.noise import TimeNoise
+from remat_cli.core.promises import Check, MeasuredPromise, fits, judged, worst
 from remat_cli.core.resident import ProcessSeen
 
 VerifyMode = Literal["off", "fast", "on", "thorough"]
@@ -53,7 +55,8 @@ class PagingSeen(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def excess_bytes(self) -> int:
         """How far that is above the budget; 0 where it is within, or was not measured."""
-        return max(0, (self.process_bytes or 0) - self.budget_bytes) if self.budget_bytes else 0
+        held = self.process_bytes or 0
+        return 0 if not self.budget_bytes or fits(held, self.budget_bytes) else held - self.budget_bytes
 
 
 LEFT_OUT: Final[Any] = msgspec.UNSET
@@ -76,6 +79,8 @@ class Verification(msgspec.Struct, frozen=True, kw_only=True):
     identical and are not, `outputs_close` says whether they are within the tolerance for sums in another order, and
     `outputs_max_relative_error` is the largest difference relative to the largest magnitude in its tensor.
 
+    `time_noise` says how far times may be off (None: nothing was timed).
+
     `process` is what resident memory of fresh processes showed (None: not measured), `family` what runs at other sizes
     showed of a model that is compiled for many.
 
@@ -97,7 +102,8 @@ class Verification(msgspec.Struct, frozen=True, kw_only=True):
     `reference` names what outputs are compared with: which file in which session, at which sizes.
 
     `inferences` is how many runs of either model verification took, failed ones included.
-    `within_budget` is about a default session's first run, or every memory. `notes` are lines for people: what was not
+    `within_budget` is about a default session's first run, or every memory; `budget_bytes` is the budget of live bytes
+    of one session, which a portable model keeps under exact options only. `notes` are lines for people: what was not
     checked and why, slack between live bytes and the smallest cap.
     """
 
@@ -116,6 +122,8 @@ class Verification(msgspec.Struct, frozen=True, kw_only=True):
     learnt: tuple[Learnt, ...] = LEFT_OUT
     rounds_of_learning: int = LEFT_OUT
     room_bytes: int = LEFT_OUT
+    budget_bytes: int = LEFT_OUT
+    is_portable: bool = LEFT_OUT
     measured_peak_default_session_bytes: int = LEFT_OUT
     original_default_session_peak_bytes: int = LEFT_OUT
     smallest_cap_bytes: int | None = LEFT_OUT
@@ -131,6 +139,7 @@ class Verification(msgspec.Struct, frozen=True, kw_only=True):
     family: FamilySeen = LEFT_OUT
     predicted_overhead_percent: float | None = LEFT_OUT
     measured_overhead_percent: float | None = LEFT_OUT
+    time_noise: TimeNoise | None = LEFT_OUT
 
     reference: str = LEFT_OUT
     must_be_identical: bool = LEFT_OUT
@@ -161,14 +170,28 @@ class Verification(msgspec.Struct, frozen=True, kw_only=True):
         return {name: (bytes_, measured.get(name)) for name, bytes_ in predicted.items()}
 
     @property
+    def checks(self) -> tuple[Check, ...]:
+        """All that is promised, with the verdict on each, and a line for people where it is broken."""
+        return self._session_checks() if self.runs_in_one_session else self._placement_checks()
+
+    @property
+    def promises(self) -> tuple[MeasuredPromise, ...]:
+        """All that is promised, with the verdict on each."""
+        return tuple(check.promise for check in self.checks)
+
+    @property
     def failures(self) -> tuple[str, ...]:
-        """One line per broken promise; empty when all of them hold."""
-        checks = self._session_checks() if self.runs_in_one_session else self._placement_checks()
-        return tuple(line for is_kept, line in checks if not is_kept)
+        """One line per broken promise of bits, order, or memory that was asked for; empty when all of them hold."""
+        return tuple(check.line for check in self.checks if check.consequence in ("memory", "broken"))
+
+    @property
+    def warned(self) -> tuple[str, ...]:
+        """One line per prediction that was not kept, of what nobody asked to be kept."""
+        return tuple(check.line for check in self.checks if check.consequence == "told")
 
     @property
     def passed(self) -> bool:
-        """Whether every promise that was checked holds."""
+        """Whether every promise that was checked holds, but for predictions of what nobody asked to be kept."""
         return not self.failures
 
     @property
@@ -190,8 +213,13 @@ class Verification(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def is_broken(self) -> bool:
         """Whether outputs differ or the order was not kept, which no other plan of the same kind would mend."""
-        differs = applies(self.family) and not self.family.outputs_identical
-        return differs or not self.are_outputs_kept or (self.runs_in_one_session and not self.order_honoured)
+        return worst(self.promises) == "broken"
+
+    @property
+    def noise_told(self) -> str:
+        """How far times may be off, where that is worth telling; else empty."""
+        noise = self.time_noise if applies(self.time_noise) else None
+        return "" if noise is None else noise.told
 
     @property
     def is_faster_than_single(self) -> bool:
@@ -216,21 +244,39 @@ class Verification(msgspec.Struct, frozen=True, kw_only=True):
         fixed = {name: bytes_ + more.get(name, 0) for name, bytes_ in self.predicted_fixed_bytes.items()}
         return msgspec.structs.replace(self, predicted_peak_bytes=predicted_peak_bytes, predicted_fixed_bytes=fixed)
 
-    def _session_checks(self) -> tuple[tuple[bool, str], ...]:
+    def _session_checks(self) -> tuple[Check, ...]:
         """What one rewritten model promises."""
         predicted, measured = self.predicted_peak_bytes, self.measured_peak_bytes
+        assert isinstance(predicted, int)
+        assert isinstance(measured, int)
         too_far = "" if self.outputs_close is None else " by more than sums in another order explain"
         return (
-            (self.are_outputs_kept, f"the outputs differ from the original's{too_far}"),
-            (
-                self.order_honoured,
+            Check(judged("outputs", True, self.are_outputs_kept), f"the outputs differ from the original's{too_far}"),
+            Check(
+                judged("order", True, self.order_honoured),
                 f"the runtime did not run the ops in the plan's order: not '{self.first_op_out_of_order}' in its turn",
             ),
-            (self.is_peak_exact, f"the measured peak is {measured} bytes, not the predicted {predicted}"),
-            (self.within_budget, f"a session needs {self.most_measured_bytes:,} bytes, more than the budget"),
+            Check(
+                judged("live", predicted, measured),
+                f"the measured peak is {measured} bytes, not the predicted {predicted}",
+            ),
+            self._default_session_check(),
             *(self.family.checks if applies(self.family) else ()),
             *(self.process.checks if applies(self.process) and self.process is not None else ()),
         )
+
+    def _default_session_check(self) -> Check:
+        """The budget of live bytes, which a session keeps; without figures where an older version wrote none."""
+        budget = self.budget_bytes if applies(self.budget_bytes) else None
+        found = MeasuredPromise("default_session", budget, self.bounded_bytes, self.within_budget)
+        return Check(found, f"a session needs {self.bounded_bytes:,} bytes, more than the budget")
+
+    @property
+    def bounded_bytes(self) -> int:
+        """What a budget of live bytes bounds: of a portable model, which default sessions change, exact ones alone."""
+        exact = self.measured_peak_bytes
+        is_portable = applies(self.is_portable) and self.is_portable
+        return exact if is_portable and isinstance(exact, int) else self.most_measured_bytes
 
     @property
     def most_measured_bytes(self) -> int:
@@ -238,26 +284,28 @@ class Verification(msgspec.Struct, frozen=True, kw_only=True):
         exact = self.measured_peak_bytes
         return max(self.measured_peak_default_session_bytes, exact if isinstance(exact, int) else 0)
 
-    def _placement_checks(self) -> tuple[tuple[bool, str], ...]:
+    def _placement_checks(self) -> tuple[Check, ...]:
         """What a plan that is cut into sessions promises."""
         overfull = (
-            (seen is None or seen <= bytes_, f"memory '{name}' held {seen or 0:,} bytes, not the predicted {bytes_:,}")
+            Check(
+                judged(f"memory {name}", bytes_, seen),
+                f"memory '{name}' held {seen or 0:,} bytes, not the predicted {bytes_:,}",
+            )
             for name, (bytes_, seen) in self.peaks.items()
         )
         misplaced = self.misplaced_op if applies(self.misplaced_op) else None
         return (
-            (misplaced is None, f"{misplaced}, as the plan wants it"),
-            (self.are_outputs_kept, f"the outputs differ from those of {self.reference}"),
-            (self.within_budget, "a measured peak is above its budget"),
+            Check(judged("placement", True, misplaced is None), f"{misplaced}, as the plan wants it"),
+            Check(judged("outputs", True, self.are_outputs_kept), f"the outputs differ from those of {self.reference}"),
+            Check(judged("budgets", True, self.within_budget), "a measured peak is above its budget"),
             *overfull,
             *self._paging_checks(),
         )
 
-    def _paging_checks(self) -> tuple[tuple[bool, str], ...]:
+    def _paging_checks(self) -> tuple[Check, ...]:
         """What a plan that pages promises of the process that runs it."""
-        if not applies(self.paging):
+        if not applies(self.paging) or not self.paging.budget_bytes:
             return ()
-        held, budget = self.paging.process_bytes or 0, self.paging.budget_bytes
-        return (
-            (not self.paging.excess_bytes, f"the process holds {held:,} bytes, more than the budget of {budget:,}"),
-        )
+        held, budget = self.paging.process_bytes, self.paging.budget_bytes
+        line = f"the process holds {held or 0:,} bytes, more than the budget of {budget:,}"
+        return (Check(judged("process", budget, held), line),)

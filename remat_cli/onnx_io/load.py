@@ -28,6 +28,7 @@ from remat_cli.onnx_io.normalise import (
 )
 from remat_cli.onnx_io.old_forms import check_opset, with_dense_tensors, with_known_opset
 from remat_cli.onnx_io.packed import forget_packed
+from remat_cli.onnx_io.primers import without_primers
 from remat_cli.onnx_io.save import save
 from remat_cli.onnx_io.steady import form_of, seen_through
 from remat_cli.onnx_io.untrusted import all_tensors, check_texts, check_types, external_files
@@ -47,8 +48,8 @@ class SourceModel:
 
     `sha256` is the hash of the file and of its external data. `interface` is what the file declares, symbolic
     dimensions included; `fixed_interface` what a file for the bound sizes declares. `data_files` hold what of its
-    weights lies outside, `form` is the steady form that the file has; here it is seen through. `converted` says what
-    was converted.
+    weights lies outside, `form` is the steady form that the file has; here it is seen through, and primers are taken
+    out. `converted` says what was converted.
     """
 
     ir: ir.Model
@@ -60,6 +61,7 @@ class SourceModel:
     form: SteadyForm | None = None
     has_packed: bool = False
     converted: str | None = None
+    is_primed: bool = False
 
     @property
     def fixed_interface(self) -> Interface:
@@ -128,13 +130,13 @@ def load(path: Path, dims: DimBindings, *, has_custom_ops: bool = False) -> Sour
     model = ir.from_proto(proto)
     ir.external_data.set_base_dir(model.graph, path.resolve().parent)
     forget_signature(model)
-    form = form_of(model)
+    form, is_primed = form_of(model), without_primers(model)
     seen_through(model)
     _repair(model)
     interface = interface_of(model)
     bound = bind_dimensions(model.graph, dims)
     digest, data = _sha256([path, *data_files]), tuple(data_files)
-    return SourceModel(model, path, digest, bound, interface, data, form, has_packed, converted)
+    return SourceModel(model, path, digest, bound, interface, data, form, has_packed, converted, is_primed)
 
 
 def prepare_optimized(path: Path, before: ir.Model | None = None) -> ir.Model:
@@ -150,6 +152,7 @@ def prepare_optimized(path: Path, before: ir.Model | None = None) -> ir.Model:
         forget_packed(tensor)
     model = ir.from_proto(proto)
     ir.external_data.set_base_dir(model.graph, path.resolve().parent)
+    without_primers(model)
     seen_through(model)
     _repair(model)
     drop_unused_weights(model.graph)

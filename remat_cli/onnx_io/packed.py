@@ -62,6 +62,12 @@ class PackedWeights:
         """Those of all copies, in order."""
         return [buffer for copy in self._all for buffer in copy.buffers]
 
+    def without(self, prefix: str) -> "PackedWeights":
+        """Those of weights whose names begin otherwise."""
+        return PackedWeights(
+            self.file, {name: found for name, found in self.copies.items() if not name.startswith(prefix)}
+        )
+
     def pieces(self) -> Iterator[bytes]:
         """The contents of the buffers, one after the other."""
         if not self.copies:

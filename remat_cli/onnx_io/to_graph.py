@@ -151,10 +151,11 @@ class _Builder:
 def known_kind(tensor: Tensor, known: Mapping[str, KnownDims]) -> tuple[KnownDims, int] | None:
     """Shape and element size of a tensor, where the runtime knows its shape before a run and may use its buffer again.
 
-    Model outputs live on; a tensor without dimensions is never put into a buffer used before.
+    Model outputs live on; a tensor without dimensions is never put into a buffer used before. Dimensions that have the
+    same name are the same to the runtime; of those without a name it knows nothing.
     """
     dims = known.get(tensor.name)
-    if tensor.kept or not dims or not all(isinstance(dim, int) for dim in dims):
+    if tensor.kept or not dims or None in dims:
         return None
     return dims, element_bits(tensor.dtype)
 

@@ -32,11 +32,22 @@ def render_text(report: Report, style: Style) -> str:
     return "\n".join(lines) + "\n"
 
 
+def _values_of(report: object) -> dict[str, Any]:
+    """The fields of a report, and those properties that it says belong in JSON too, also of a report inside it."""
+    values: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(report))  # not-a-number becomes null
+    for name in getattr(report, "also_in_json", ()):
+        values[name] = msgspec.json.decode(msgspec.json.encode(getattr(report, name)))
+    for name in values:
+        if hasattr(getattr(report, name), "also_in_json"):
+            values[name] = _values_of(getattr(report, name))
+    return values
+
+
 def render_json(report: Report) -> str:
     """One JSON object, keys as in the report types, indented, ASCII only, with a newline at the end."""
     from remat_cli.report.solve import SolveReport
 
-    values: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(report))  # not-a-number becomes null
+    values: dict[str, Any] = _values_of(report)
     if isinstance(report, SolveReport):
         values |= values.pop("solution")
     return json.dumps(values, indent=2) + "\n"

@@ -1,9 +1,13 @@
 """What compiling and verifying found out, for one device or several, as plain values that become JSON."""
 
+from typing import ClassVar
+
 import msgspec
 
+from remat_cli.base.units import format_bytes
 from remat_cli.core.placing import best_device
 from remat_cli.core.profile import Reference, Way
+from remat_cli.core.promises import Asked, MeasuredPromise
 from remat_cli.core.runs_on import RunsOn
 from remat_cli.core.verification import LEFT_OUT, Verification, applies
 from remat_cli.report.explain import DeviceReport, LinkReport, LiveTensor, Recompute
@@ -13,6 +17,7 @@ from remat_cli.report.regions import RegionReport
 from remat_cli.report.runs_on import runs_on_lines
 from remat_cli.report.solution import SolutionReport, compile_exit_code, verified_exit_code
 from remat_cli.report.style import Style, lines_of, percent, plural, shorten
+from remat_cli.report.verdict import Need, Price, ReportVerdict, bits_of, is_measured, session_need
 
 ONE_SESSION_ONLY = (
     "device",
@@ -26,11 +31,16 @@ ONE_SESSION_ONLY = (
 )
 
 
+ALSO_IN_JSON = ("fits", "promises", "verdict")
+
+
 class CompileReport(msgspec.Struct, frozen=True, kw_only=True):
     """One compilation. `output` and `plan` are None when nothing was written. What does not apply is left out.
 
     `gated_output` is the plan as a model for sessions of the user's own, where it is another one. `runs_on` is where
     what was written runs.
+
+    `asked` is what else was asked for. In JSON `fits`, `promises` and `verdict` stand beside the fields.
 
     `uncounted_bytes` of the solution's budget are for mapped weights, which a budget on the process does not count.
 
@@ -44,6 +54,7 @@ class CompileReport(msgspec.Struct, frozen=True, kw_only=True):
     `obstacle` is an op that fits nowhere, where that is why there is no plan.
     """
 
+    also_in_json: ClassVar = ALSO_IN_JSON
     model: str
     device: str = LEFT_OUT
     budget: str
@@ -75,6 +86,22 @@ class CompileReport(msgspec.Struct, frozen=True, kw_only=True):
     runs_on: RunsOn | None = LEFT_OUT
     warnings: tuple[str, ...] = ()
     seconds: float = 0.0
+    asked: Asked = Asked()
+
+    @property
+    def promises(self) -> tuple[MeasuredPromise, ...]:
+        """All that was promised, with the verdict on each."""
+        return all_promises(self.verification, self.asked)
+
+    @property
+    def fits(self) -> bool:
+        """Whether there is a plan that keeps what was asked of it."""
+        return compile_verdict(self).fits
+
+    @property
+    def verdict(self) -> str:
+        """The first line of the report."""
+        return compile_verdict(self).text
 
     @property
     def is_cut_into_sessions(self) -> bool:
@@ -92,8 +119,12 @@ class CompileReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class VerifyReport(msgspec.Struct, frozen=True, kw_only=True):
-    """One verification of a plan's model against the original; `budget_bytes` is that of the first memory."""
+    """One verification of a plan's model against the original; `budget_bytes` is that of the first memory.
 
+    `asked` is what else was asked for. In JSON `fits`, `promises` and `verdict` stand beside the fields.
+    """
+
+    also_in_json: ClassVar = ALSO_IN_JSON
     plan: str
     model: str
     source: str
@@ -101,6 +132,22 @@ class VerifyReport(msgspec.Struct, frozen=True, kw_only=True):
     verification: Verification
     runs_on: RunsOn | None = LEFT_OUT
     warnings: tuple[str, ...] = ()
+    asked: Asked = Asked()
+
+    @property
+    def promises(self) -> tuple[MeasuredPromise, ...]:
+        """All that was promised, with the verdict on each."""
+        return all_promises(self.verification, self.asked)
+
+    @property
+    def fits(self) -> bool:
+        """Whether the model keeps what was asked of it."""
+        return verify_verdict(self).fits
+
+    @property
+    def verdict(self) -> str:
+        """The first line of the report."""
+        return verify_verdict(self).text
 
     def lines(self, style: Style) -> list[str]:
         """The report for people."""
@@ -110,6 +157,88 @@ class VerifyReport(msgspec.Struct, frozen=True, kw_only=True):
     def exit_code(self) -> int:
         """0 when every promise holds, 5 where outputs or order were not kept, 4 where only bytes differ."""
         return verified_exit_code(self.verification)
+
+
+def all_promises(seen: Verification | None, asked: Asked) -> tuple[MeasuredPromise, ...]:
+    """What one verification showed of all promises, those that only the request knows with them."""
+    overhead = None if seen is None else measured_overhead(seen)
+    return asked.promises(() if seen is None else seen.promises, overhead)
+
+
+def measured_overhead(seen: Verification) -> float | None:
+    """Extra time in percent, where it was measured against the original."""
+    return seen.measured_overhead_percent if applies(seen.measured_overhead_percent) else None
+
+
+def compile_verdict(report: CompileReport) -> ReportVerdict:
+    """What a compile's report says first."""
+    solution, seen, asked = report.solution, report.verification, report.asked
+    if solution.peak_bytes is None:
+        return ReportVerdict(no_plan=_no_plan(report))
+    needs = (
+        _memory_needs(report.devices)
+        if report.is_cut_into_sessions
+        else (session_need(seen, asked, solution.budget_bytes, solution.peak_bytes, solution.baseline_peak_bytes),)
+    )
+    return _verdict(needs, seen, asked, solution.overhead_percent)
+
+
+def verify_verdict(report: VerifyReport) -> ReportVerdict:
+    """What the report of a verification says first."""
+    seen, asked = report.verification, report.asked
+    if not seen.runs_in_one_session:
+        needs = tuple(
+            Need(needed_bytes=predicted if measured is None else measured, budget_bytes=budget, memory=name)
+            for name, (predicted, measured) in seen.peaks.items()
+            if (budget := asked.memory_budgets.get(name)) is not None
+        )
+        return _verdict(needs, seen, asked, None)
+    need = session_need(seen, asked, report.budget_bytes, seen.bounded_bytes, seen.original_default_session_peak_bytes)
+    return _verdict((need,), seen, asked, seen.predicted_overhead_percent)
+
+
+def _verdict(
+    needs: tuple[Need, ...], seen: Verification | None, asked: Asked, predicted_percent: float | None
+) -> ReportVerdict:
+    """The figures with what verification showed; without one, by prediction."""
+    price = Price(
+        predicted_percent=predicted_percent,
+        measured_percent=None if seen is None else measured_overhead(seen),
+        noise="" if seen is None else seen.noise_told,
+        cheaper=asked.cheaper,
+        is_looked_up=asked.is_looked_up,
+    )
+    if seen is None:
+        return ReportVerdict(needs=needs, bits="not verified", price=price)
+    return ReportVerdict(
+        needs=needs,
+        is_measured=is_measured(seen, asked),
+        broken=seen.failures,
+        warned=(*seen.warned, *asked.warned(price.measured_percent)),
+        bits=bits_of(seen),
+        price=price,
+    )
+
+
+def _no_plan(report: CompileReport) -> str:
+    """Why there is none, in a few words; the lines below say more."""
+    within = f"within {format_bytes(report.asked.process_budget_bytes or report.solution.budget_bytes)}"
+    if report.is_cut_into_sessions:
+        within = "within these budgets"
+    if report.solution.status == "infeasible":
+        return f"proved impossible {within}"
+    return f"no plan was found {within}"
+
+
+def _memory_needs(devices: tuple[DeviceReport, ...]) -> tuple[Need, ...]:
+    """What each memory of a plan on devices holds, where that is known."""
+    needs = {
+        each.memory: Need(needed_bytes=held, budget_bytes=each.budget_bytes, memory=each.memory)
+        for each in devices
+        for held in (each.predicted_peak_bytes if each.measured_peak_bytes is None else each.measured_peak_bytes,)
+        if held is not None
+    }
+    return tuple(needs.values())
 
 
 def on_devices(report: CompileReport, placed: PlacedPlan) -> CompileReport:

@@ -3,7 +3,16 @@
 from remat_cli.base.units import format_bytes
 from remat_cli.core.budget import describe_bytes
 from remat_cli.core.verification import Verification, applies
-from remat_cli.report.compile import CompileReport, VerifyReport, delivery_lines, recomputed, solver_line, verdict_lines
+from remat_cli.report.compile import (
+    CompileReport,
+    VerifyReport,
+    compile_verdict,
+    delivery_lines,
+    recomputed,
+    solver_line,
+    verdict_lines,
+    verify_verdict,
+)
 from remat_cli.report.devices_text import device_compile_lines, device_verification_lines, measured_table
 from remat_cli.report.explain import live_tensor_lines
 from remat_cli.report.family_text import family_lines
@@ -20,7 +29,8 @@ def compile_lines(report: CompileReport, style: Style) -> list[str]:
     if report.is_cut_into_sessions:
         return device_compile_lines(report, style)
     solution = report.solution
-    lines = [_compile_heading(report, style), budget_line(report.budget, solution, report.uncounted_bytes), ""]
+    lines = [compile_verdict(report).line(style), _compile_heading(report, style)]
+    lines += [budget_line(report.budget, solution, report.uncounted_bytes), ""]
     if solution.peak_bytes is None or solution.time is None:
         lines += _no_plan_lines(report, style)
     else:
@@ -61,7 +71,8 @@ def _before_after(report: CompileReport, peak_bytes: int, time: int) -> list[str
     rows += [["time, predicted", duration(solution.baseline_time), duration(time), percent(solution.overhead_percent)]]
     if seen is not None and seen.measured_overhead_percent is not None:
         rows += [["time, measured", "", "", percent(seen.measured_overhead_percent)]]
-    return columns(rows, "<>>>")
+    noise = [f"  {seen.noise_told}"] if seen is not None and seen.noise_told else []
+    return [*columns(rows, "<>>>"), *noise]
 
 
 def _change(after: int, before: int) -> float | None:
@@ -135,11 +146,12 @@ def nearest_bytes(solution: SolutionReport) -> int | None:
 def verify_lines(report: VerifyReport, style: Style) -> list[str]:
     """The verdict, and the figures behind it."""
     seen = report.verification
+    first = verify_verdict(report).line(style)
     heading = style.paint(report.model, "strong") + f"  against {report.source}"
     if seen.runs_in_one_session:
-        lines = [heading, f"budget {describe_bytes(report.budget_bytes)}", "", *verification_lines(seen, style)]
+        lines = [first, heading, f"budget {describe_bytes(report.budget_bytes)}", "", *verification_lines(seen, style)]
     else:
-        lines = [heading, "", *device_verification_lines(seen, style), *measured_table(seen)]
+        lines = [first, heading, "", *device_verification_lines(seen, style), *measured_table(seen)]
     return [*lines, *_warning_lines(report.warnings, seen, style), *runs_on_lines(report.runs_on)]
 
 
@@ -162,7 +174,10 @@ def verification_lines(seen: Verification, style: Style) -> list[str]:
         *_optional("smallest cap, this model", seen.smallest_cap_bytes),
         ["runs where the original fails", yes[seen.capped_run_ok] + _under(seen)],
         ["time, predicted", percent(seen.predicted_overhead_percent)],
-        ["time, measured", percent(seen.measured_overhead_percent)],
+        [
+            "time, measured",
+            percent(seen.measured_overhead_percent) + (f" ({told})" if (told := seen.noise_told) else ""),
+        ],
     ]
     sizes = family_lines(seen.family) if applies(seen.family) else []
     process = process_lines(seen.process) if applies(seen.process) and seen.process is not None else []

@@ -6,7 +6,14 @@ from remat_cli.base.units import format_bytes
 from remat_cli.core.budget import describe_bytes
 from remat_cli.core.profile import Reference
 from remat_cli.core.verification import Verification, applies
-from remat_cli.report.compile import CompileReport, delivery_lines, recomputed, solver_line, verdict_lines
+from remat_cli.report.compile import (
+    CompileReport,
+    compile_verdict,
+    delivery_lines,
+    recomputed,
+    solver_line,
+    verdict_lines,
+)
 from remat_cli.report.explain import DeviceReport, LinkReport
 from remat_cli.report.paged import paging_lines, paging_seen_lines
 from remat_cli.report.placed import Obstacle
@@ -18,7 +25,8 @@ MARK_LINE = f"  {MARK} estimated from a description, never run there"
 
 def device_compile_lines(report: CompileReport, style: Style) -> list[str]:
     """What runs where, what that gains as planned and as measured, and how to run it."""
-    lines = [_heading(report, style), f"budget {report.budget}: {_budgets(report.devices)}"]
+    lines = [compile_verdict(report).line(style), _heading(report, style)]
+    lines += [f"budget {report.budget}: {_budgets(report.devices)}"]
     if report.solution.time is None:
         lines += ["", *_no_plan_lines(report, style)]
     else:

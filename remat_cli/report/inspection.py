@@ -16,10 +16,10 @@ from remat_cli.core.plan import Plan
 from remat_cli.core.plan_file import PlanFile, Promise
 from remat_cli.core.problem import Problem
 from remat_cli.core.profile import Profile, Reference, Way
+from remat_cli.core.promises import Asked, Bounds, MeasuredPromise
 from remat_cli.core.resident import ProcessMemory, RunsForecast
 from remat_cli.core.simulate import baseline
 from remat_cli.core.verification import LEFT_OUT, Verification, applies
-from remat_cli.report.devices_text import device_table, estimate_lines, link_lines, single_time
 from remat_cli.report.explain import (
     DeviceReport,
     LinkReport,
@@ -35,7 +35,7 @@ from remat_cli.report.explain import (
     step_name,
 )
 from remat_cli.report.learnt import learnt_lines
-from remat_cli.report.paged import PagingReport, all_paging_lines, paging_report
+from remat_cli.report.paged import PagingReport, paging_report
 from remat_cli.report.placed import (
     PlacedPlan,
     device_reports,
@@ -44,13 +44,13 @@ from remat_cli.report.placed import (
     placed_recomputes,
     placement_matrix,
 )
-from remat_cli.report.placement_picture import placement_lines
 from remat_cli.report.process_text import forecast_lines
 from remat_cli.report.regions import RegionReport, obstacle_lines, planned_regions, region_lines, step_times_ns
 from remat_cli.report.runs_on import RunsOn, runs_on_lines
 from remat_cli.report.solution import EXIT_DONE, difference
-from remat_cli.report.style import Style, columns, duration, percent, plural
+from remat_cli.report.style import Style, columns, duration, lines_of, percent, plural
 from remat_cli.report.terminal_chart import Band, ChartRule, memory_chart
+from remat_cli.report.verdict import Need, Price, ReportVerdict, session_need
 
 
 class InspectReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,10 +65,15 @@ class InspectReport(msgspec.Struct, frozen=True, kw_only=True):
     process holds that loads and runs it with default options, `runs` its runs' part. Plans for many sizes may be looked
     at for some `sizes`. Plans that span devices, or page (`paging`), have `devices`, `links`, `memories`, `placement`
     and a `way` to run; other bytes are then those of the first memory, the baseline is `baseline_device` alone.
+
+    `asked` is what else was asked for, `promises` what verification of a plan showed of all that it promises (nothing
+    of a model, of which nothing was promised), `unkept` says which of its predictions were not kept. In JSON `fits` and
+    `verdict`, by prediction, stand beside the fields; null without a budget.
     `is_as_written`: a compiled file's graph is the one that remat wrote (None: the file does not say what that was).
     """
 
     exit_code: ClassVar[int] = EXIT_DONE
+    also_in_json: ClassVar = ("fits", "verdict")
     path: str
     kind: Literal["model", "plan"]
     device: str
@@ -116,17 +121,37 @@ class InspectReport(msgspec.Struct, frozen=True, kw_only=True):
     runs_on: RunsOn | None = LEFT_OUT
     is_as_written: bool | None = None
     warnings: tuple[str, ...] = ()
+    asked: Asked = Asked()
+    promises: tuple[MeasuredPromise, ...] = ()
+    unkept: tuple[str, ...] = ()
 
     @property
     def fits(self) -> bool | None:
-        """Whether the peak is within the budget, in every memory; None without a budget."""
+        """Whether what the budget bounds is within it, by prediction, in every memory; None without a budget."""
+        return all(need.fits for need in self.needs) if self.needs else None
+
+    @property
+    def verdict(self) -> str | None:
+        """The first line of the report; None without a budget."""
+        return inspect_verdict(self).text if self.needs else None
+
+    @property
+    def needs(self) -> tuple[Need, ...]:
+        """What is needed of what the budget bounds, by prediction: of every memory, of a process, or of live bytes."""
         if self.memories:
-            return all(memory.peak_bytes <= memory.budget_bytes for memory in self.memories)
-        return None if self.budget_bytes is None else self.peak_bytes <= self.budget_bytes
+            return tuple(
+                Need(needed_bytes=each.peak_bytes, budget_bytes=each.budget_bytes, memory=each.name)
+                for each in self.memories
+            )
+        if self.budget_bytes is None:
+            return ()
+        return (session_need(None, self.asked, self.budget_bytes, self.peak_bytes, self.baseline_peak_bytes),)
 
     def lines(self, style: Style) -> list[str]:
         """Everything about one model or plan, on one device or several."""
-        return device_inspect_lines(self, style) if self.devices else inspect_lines(self, style)
+        if self.devices:
+            return lines_of("remat_cli.report.inspection_devices:device_inspect_lines", self, style)
+        return inspect_lines(self, style)
 
 
 def inspect_model(
@@ -199,6 +224,7 @@ def inspect_plan(path: Path, file: PlanFile, warnings: tuple[str, ...] = ()) -> 
         baseline_memory_bytes=promise.baseline_memory_bytes,
         baseline_peak_bytes=promise.baseline_peak_bytes,
         recomputes=recomputes(file.graph, problem, plan),
+        **_promised(file),
         overhead_percent=overhead,
         lower_bound_percent=bound,
         gap_percent=difference(overhead, bound),
@@ -259,10 +285,17 @@ def _inspect_placed(path: Path, file: PlanFile, warnings: tuple[str, ...]) -> In
         single=file.placement.single,
         segments=file.placement.segments,
         way=file.placement.way,
+        **_promised(file),
         paging=None if placed.paged is None else paging_report(file.graph, problem, plan, placed.paged),
         baseline_device=problem.devices[best_device(problem)].name,
         warnings=warnings,
     )
+
+
+def _promised(file: PlanFile) -> dict[str, Any]:
+    """What verification of a plan showed of its promises; nothing of one that was not verified."""
+    seen = file.verification
+    return {} if seen is None else {"promises": seen.promises, "unkept": seen.warned}
 
 
 def _learnt(seen: Verification | None) -> dict[str, Any]:
@@ -276,7 +309,8 @@ def inspect_lines(report: InspectReport, style: Style) -> list[str]:
     """Everything about one model or plan, the verdict first."""
     where = f"{plural(report.ops, 'op')} on {report.device}{'' if report.sizes is None else f', {told(report.sizes)}'}"
     where += ", as remat wrote it" if report.is_as_written else ""
-    lines = [style.paint(report.path, "strong") + f"  ({report.kind}, {where})", *_figures(report, style), ""]
+    lines = [inspect_verdict(report).line(style)] if report.needs else []
+    lines += [style.paint(report.path, "strong") + f"  ({report.kind}, {where})", *_figures(report), ""]
     lines += memory_chart(
         report.memory_bytes, fixed_bytes=report.fixed_bytes, rules=_rules(report), bands=_bands(report), style=style
     )
@@ -292,10 +326,10 @@ def inspect_lines(report: InspectReport, style: Style) -> list[str]:
     if report.process is not None and report.runs is not None:
         lines += ["", *forecast_lines(report.process, report.runs)]
     lines += learnt_lines(report.learnt, report.rounds_of_learning, report.room_bytes)
-    return lines + _closing(report, style)
+    return lines + closing_lines(report, style)
 
 
-def _figures(report: InspectReport, style: Style) -> list[str]:
+def _figures(report: InspectReport) -> list[str]:
     """Peak, floor, budget and bound, each in bytes and a readable unit."""
     rows = [["peak", describe_bytes(report.peak_bytes)], ["fixed", describe_bytes(report.fixed_bytes)]]
     rows += _floor_rows(report)
@@ -307,12 +341,9 @@ def _figures(report: InspectReport, style: Style) -> list[str]:
         bound = f"proved least {percent(report.lower_bound_percent)}"
         rows += [["overhead", f"{percent(report.overhead_percent)}, {bound}, space {report.space or 'unknown'}"]]
     if report.budget_bytes is not None:
-        text = f"{report.budget} = " if report.budget else ""
-        rows += [["budget", f"{text}{describe_bytes(report.budget_bytes)}: {_verdict(report)}"]]
-    lines = columns(rows, "<<")
-    if report.fits is not None:
-        lines[-1] = style.paint(lines[-1], "good" if report.fits else "bad")
-    return lines
+        text, (need, *_) = f"{report.budget} = " if report.budget else "", report.needs
+        rows += [["budget", f"{text}{describe_bytes(need.budget_bytes)} {BOUNDED[need.bounds]}"]]
+    return columns(rows, "<<")
 
 
 def _floor_rows(report: InspectReport) -> list[list[str]]:
@@ -323,19 +354,30 @@ def _floor_rows(report: InspectReport) -> list[list[str]]:
     return [["floor of whole ops", whole], ["floor with splitting", describe_bytes(report.floor_with_splitting_bytes)]]
 
 
-def _verdict(report: InspectReport) -> str:
-    """Whether it fits and, if not, whether a plan could make it."""
-    if report.fits:
-        return "fits"
-    if report.budget_bytes is not None and report.budget_bytes < report.floor_bytes:
+BOUNDED: dict[Bounds, str] = {"live": "of what is live at once", "process": "of the process"}
+
+
+def inspect_verdict(report: InspectReport) -> ReportVerdict:
+    """What the report of a model or plan under a budget says first."""
+    is_plan = report.kind == "plan"
+    price = Price(predicted_percent=report.overhead_percent, is_looked_up=False) if is_plan else None
+    advice = "" if is_plan else _advice(report)
+    return ReportVerdict(needs=report.needs, warned=report.unkept, price=price, advice=advice)
+
+
+def _advice(report: InspectReport) -> str:
+    """Whether a plan could make a model fit that does not fit as it is; mapped weights do not count in a process."""
+    is_live = report.asked.process_budget_bytes is None
+    if is_live and report.budget_bytes is not None and report.budget_bytes < report.floor_bytes:
         if report.regions:
-            return "does not fit with whole ops; `remat compile` may split them"
+            return "whole ops need more; `remat compile` may split them"
         return "impossible with whole ops, below the floor"
-    return "does not fit as it is; `remat compile` may find a plan"
+    return "that is as it is: `remat compile` may find a plan"
 
 
 def _rules(report: InspectReport) -> list[ChartRule]:
-    rules = [] if report.budget_bytes is None else [ChartRule("budget", report.budget_bytes)]
+    is_live = report.asked.process_budget_bytes is None
+    rules = [] if report.budget_bytes is None or not is_live else [ChartRule("budget", report.budget_bytes)]
     if report.baseline_peak_bytes is not None:
         rules.append(ChartRule("original peak", report.baseline_peak_bytes, "faint"))
     return rules
@@ -350,48 +392,7 @@ def _bands(report: InspectReport) -> list[Band]:
     ]
 
 
-def device_inspect_lines(report: InspectReport, style: Style) -> list[str]:
-    """Everything about one plan on several devices, the verdict first."""
-    where = f"{plural(report.ops, 'op')} on {report.device}, {plural(report.segments, 'session')}"
-    verdict = style.paint("fits", "good") if report.fits else style.paint("does not fit", "bad")
-    lines = [style.paint(report.path, "strong") + f"  ({where}): {verdict}", *_device_figures(report), ""]
-    ways = link_lines(report.links) if report.paging is None else all_paging_lines(report.paging)
-    lines += [*device_table(report.devices, is_run=False), "", *ways, *estimate_lines(report.devices, report.links)]
-    lines += [] if report.placement is None else ["", *placement_lines(report.placement, style)]
-    for memory in report.memories:
-        lines += ["", *_memory_lines(memory, style)]
-    return lines + _closing(report, style)
-
-
-def _device_figures(report: InspectReport) -> list[str]:
-    """Time and what it is compared with."""
-    rows = []
-    estimated = {device.name for device in report.devices if not device.is_measured}
-    if report.time is not None:
-        against = f"{percent(report.overhead_percent)} against every op once on {report.baseline_device or 'unknown'}"
-        rows += [["time", f"{'~' if estimated else ''}{duration(report.time)}, planned: {against}"]]
-    if report.single:
-        alone = ", ".join(f"{reference.device} {single_time(reference, estimated)}" for reference in report.single)
-        rows += [["one device alone", f"{alone} (same budgets)"]]
-    rows += [["proved least", f"{percent(report.lower_bound_percent)}, space {report.space or 'unknown'}"]]
-    return columns(rows, "<<")
-
-
-def _memory_lines(memory: MemoryReport, style: Style) -> list[str]:
-    """The curve of one memory under its budget, and what is there when it is fullest."""
-    users = ", ".join(name for name in memory.devices if name != memory.name)
-    lines = [style.paint(f"memory {memory.name}", "strong") + (f" of {users}" if users else "")]
-    rules = [ChartRule("budget", memory.budget_bytes)]
-    if memory.peak_bytes > max(memory.memory_bytes, default=0):
-        rules.append(ChartRule("needed as cut into sessions", memory.peak_bytes, "faint"))
-    lines += memory_chart(memory.memory_bytes, fixed_bytes=memory.fixed_bytes, rules=rules, rows=6, style=style)
-    if memory.peak_op is not None:
-        lines += [f"  alive at step {memory.peak_step} ({memory.peak_op}):", *live_tensor_lines(memory.alive, style)]
-    lines += [f"  and {format_bytes(memory.workspace_bytes)} of workspace"] if memory.workspace_bytes else []
-    return lines + ([f"  and {format_bytes(memory.fixed_bytes)} fixed"] if memory.fixed_bytes else [])
-
-
-def _closing(report: InspectReport, style: Style) -> list[str]:
+def closing_lines(report: InspectReport, style: Style) -> list[str]:
     """Recomputes and warnings, where there are any."""
     costs = ["", "recomputes, the costliest first:", *recompute_lines(report.recomputes)] if report.recomputes else []
     warned = [style.paint(f"warning: {warning}", "warn") for warning in report.warnings]

@@ -7,6 +7,7 @@ import msgspec
 
 from remat_cli.base.units import format_bytes
 from remat_cli.core.program import CopyAction, Program, RunRecord, SeenMemory, SessionAction, Span, Spill
+from remat_cli.core.promises import fits
 from remat_cli.report.solution import EXIT_DONE, EXIT_UNVERIFIED
 from remat_cli.report.style import Style, columns, duration, percent, plural
 
@@ -54,7 +55,7 @@ class RanMemory(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def is_within_budget(self) -> bool:
         """Whether the measured peak is within the budget."""
-        return self.measured_peak_bytes <= self.budget_bytes
+        return fits(self.measured_peak_bytes, self.budget_bytes)
 
 
 class RanPages(msgspec.Struct, frozen=True, kw_only=True):

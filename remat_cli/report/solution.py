@@ -6,6 +6,7 @@ import msgspec
 
 from remat_cli.core.plan import Plan
 from remat_cli.core.problem import Problem
+from remat_cli.core.promises import worst
 from remat_cli.core.solver_run import SolverRun, StatusName
 from remat_cli.core.spill import Paging
 from remat_cli.core.verification import Verification
@@ -59,9 +60,7 @@ def compile_exit_code(solution: SolutionReport, seen: Verification | None) -> in
 
 def verified_exit_code(seen: Verification) -> int:
     """0 where all promises hold, 5 where outputs or order were not kept, 4 where only bytes were not as promised."""
-    if seen.passed:
-        return EXIT_DONE
-    return EXIT_UNVERIFIED if seen.is_broken else EXIT_NOT_FOUND
+    return {"memory": EXIT_NOT_FOUND, "broken": EXIT_UNVERIFIED}.get(worst(seen.promises), EXIT_DONE)
 
 
 def solution_report(run: SolverRun, problem: Problem, baseline: Plan) -> SolutionReport:

@@ -11,6 +11,7 @@ import msgspec
 import numpy as np
 
 from remat_cli.core.learning import MeasuredCurve
+from remat_cli.core.noise import TimeNoise, scatter_percent
 from remat_cli.runtime._events import ProfiledRun
 from remat_cli.runtime._ort import (
     Advance,
@@ -25,6 +26,7 @@ from remat_cli.runtime._ort import (
     share_arena,
     unpack,
 )
+from remat_cli.runtime.busy import cpu_clock
 from remat_cli.runtime.likeness import Likeness, likeness, worst
 from remat_cli.runtime.session import (
     SessionSettings,
@@ -120,7 +122,8 @@ class TurnFigures(msgspec.Struct, frozen=True):
     """What two models showed that ran in turn: figures, least times, likeness (None: not asked for), and runs.
 
     `figures` are those of both or of the second, `prints` what came out of each in its runs. `runs` counts those of
-    both models. Times are those of runs after each session's first.
+    both models. Times are those of runs after each session's first; `noise` says how far they may be off (None: nothing
+    was timed).
     """
 
     figures: tuple[RunFigures, ...]
@@ -128,6 +131,7 @@ class TurnFigures(msgspec.Struct, frozen=True):
     times_ns: tuple[int, int] | None
     likeness: Likeness | None
     runs: int
+    noise: TimeNoise | None = None
 
 
 def run_model(job: RunJob, advance: Advance) -> tuple[RunFigures, ...]:
@@ -163,14 +167,18 @@ def run_in_turns(job: TurnsJob, advance: Advance) -> TurnFigures:
             if job.compares and prints[0][-1] != prints[1][-1]:
                 alike.append(likeness(*outputs))
             advance(2 * (number + 1), total)
+    before = cpu_clock()
     timed = _timed_rounds(sessions, feeds[0], job.rounds, lambda done: advance(2 * (len(turns) + done), total))
+    all_times = [first[1:] + more for first, more in zip(times, timed, strict=True)]
+    noise = TimeNoise(scatter_percent(*all_times), *cpu_clock().since(before)) if job.rounds else None
     shown = list(zip(paths, profiled, prints, strict=True))
     return TurnFigures(
         figures=tuple(figures_of(path, runs, found) for path, (_, runs), found in shown[job.second_only :]),
         prints=tuple(map(tuple, prints)),
-        times_ns=(min(times[0][1:] + timed[0]), min(times[1][1:] + timed[1])) if job.rounds else None,
+        times_ns=(min(all_times[0]), min(all_times[1])) if job.rounds else None,
         likeness=worst(alike) if job.compares else None,
         runs=2 * (len(turns) + len(timed[0])),
+        noise=noise,
     )
 
 

@@ -8,6 +8,7 @@ import msgspec
 from remat_cli.base.processes import fresh
 from remat_cli.core.family import FamilySeen
 from remat_cli.core.learning import Lesson, Session
+from remat_cli.core.promises import fits
 from remat_cli.core.verification import LEFT_OUT, Verification
 from remat_cli.runtime._ort import (
     Advance,
@@ -133,7 +134,7 @@ def verify_closely(
     workspace = seen_workspace(request.workspace, rewritten.exact)
     default_peak = fixed + rewritten.default.peak_with_workspace(workspace)
     exact_peak = fixed + rewritten.exact.peak_with_workspace(workspace)
-    within = (exact_peak if request.portable else max(default_peak, exact_peak)) <= request.budget_bytes
+    within = fits(exact_peak if request.portable else max(default_peak, exact_peak), request.budget_bytes)
     predicted, measured = _live_peaks(request, fixed, rewritten)
     caps = CappedRuns(notes=(AGAIN,))
     if within and predicted == measured:
@@ -150,6 +151,8 @@ def verify_closely(
         learnt=(),
         rounds_of_learning=0,
         room_bytes=0,
+        budget_bytes=request.budget_bytes,
+        is_portable=request.portable,
         predicted_peak_bytes=predicted,
         measured_peak_bytes=measured,
         measured_peak_default_session_bytes=default_peak,
@@ -167,6 +170,7 @@ def verify_closely(
         predicted_workspace_bytes=request.workspace.get(rewritten.exact.peak_op, 0),
         predicted_overhead_percent=request.predicted_overhead_percent,
         measured_overhead_percent=_overhead_percent(turns),
+        time_noise=turns.noise,
         inferences=done + caps.runs,
         notes=(*_output_notes(request, original), *_portable_notes(request), *caps.notes),
     )

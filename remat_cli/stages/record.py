@@ -23,6 +23,7 @@ from remat_cli.core.plan_file import (
     Solved,
     graph_instances,
 )
+from remat_cli.core.primers import PREFIX as PRIMERS
 from remat_cli.core.problem import input_ops
 from remat_cli.core.profile import Placement, Profile
 from remat_cli.core.sized_plan import with_promise
@@ -161,6 +162,7 @@ def _request(planned: PlannedModel, request: CompileRequest) -> PlanRequest:
         input_shapes=conditions.input_shapes,
         family=conditions.family,
         custom_ops=conditions.custom_ops,
+        max_overhead_percent=100 * float(request.search.max_overhead_share) if question.least else None,
     )
     if planned.written is None:
         return msgspec.structs.replace(asked, max_tensor_bytes=cap_of(request))
@@ -267,7 +269,7 @@ def request_of(plan: PlanFile, whole: Prepared, rewritten: Path) -> VerifyReques
     """What verification must find for the rewritten model of a plan; `whole` is the model before splitting."""
     profile, promise = plan.profile, plan.promise
     order = tuple(name for name in promise.order if name not in set(promise.gates))
-    packed = packed_weights(rewritten)
+    packed = packed_weights(rewritten).without(PRIMERS)  # whose weight counts as nothing
     return VerifyRequest(
         reference=whole.reference_path,
         rewritten=rewritten,
@@ -391,7 +393,8 @@ def warnings(plan: PlanFile, seen: Verification | None) -> tuple[str, ...]:
     """What the user should know besides the figures."""
     whole = cap_lines(plan)
     if seen is not None:
-        return (*seen.notes, NO_GAIN, *whole) if seen.is_worse_under_cap else (*seen.notes, *whole)
+        unkept = (f"not kept: {line}" for line in seen.warned)
+        return (*unkept, *seen.notes, *((NO_GAIN,) if seen.is_worse_under_cap else ()), *whole)
     profiles = plan.placement.profiles if plan.placement is not None else ()
     if absent := [profile.device for profile in profiles if not profile.provenance.measured]:
         return (f"not verified: {', '.join(absent)} is not here, its costs are estimated from a description",)

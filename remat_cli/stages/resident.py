@@ -1,5 +1,6 @@
 """What a process holds that loads and runs a model: forecast from a plan, and seen in fresh processes."""
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,7 +9,9 @@ from typing import Any
 import msgspec
 
 from remat_cli.core.graph import Graph, Op, without_buffers
-from remat_cli.core.load_forecast import LoadedWeight, LoadForecast, load_forecast
+from remat_cli.core.heap import LARGEST_THRESHOLD_BYTES
+from remat_cli.core.load_forecast import LoadedFile, LoadedWeight, LoadForecast, load_forecast
+from remat_cli.core.load_rules import load_rules
 from remat_cli.core.problem import make_problem
 from remat_cli.core.profile import Profile
 from remat_cli.core.requests import run_requests
@@ -17,12 +20,13 @@ from remat_cli.core.reuse import KeptBuffers
 from remat_cli.core.simulate import baseline
 from remat_cli.core.steady import SteadyBranch, steady_requests
 from remat_cli.onnx_io.interface import weight_uses
+from remat_cli.onnx_io.primers import can_be_primed
 from remat_cli.onnx_io.save import SMALL_BYTES, data_path, has_data_file
 from remat_cli.onnx_io.steady import INLINE_BYTES, waiting_input
 from remat_cli.runtime._ort import Advance, ignore_progress, pack_all, run_fresh
 from remat_cli.runtime.hard_limit import HardLimitJob, limit_kind, runs_under_limit
 from remat_cli.runtime.resident import ResidentFigures, ResidentJob, can_measure_resident, measure_resident
-from remat_cli.runtime.session import SessionSettings
+from remat_cli.runtime.session import SessionSettings, runtime_version
 from remat_cli.runtime.weights import can_save_packed, packs_weight
 from remat_cli.stages.ask import CompileRequest
 from remat_cli.stages.planned import PlannedModel, WrittenModel
@@ -140,7 +144,10 @@ def process_forecast(written: WrittenModel, prepared: Prepared, files: WeightFil
     ops = len(written.graph.ops) + (FORM_OPS if written.formed.form is not None else 0)
     is_mapped = has_data_file(written.rewritten.model, files.external)
     branch_ops = 0 if written.formed.form is None else len(written.graph.ops)
-    return _process(load_forecast(weights, ops, branch_ops), written.formed.runs, is_mapped=is_mapped)
+    file = LoadedFile(ops, branch_ops, is_primed=_wants_primers(weights))
+    return _process(
+        load_forecast(weights, file, load_rules(runtime_version())), written.formed.runs, is_mapped=is_mapped
+    )
 
 
 def saves_packed(written: WrittenModel, prepared: Prepared, files: WeightFiles) -> bool:
@@ -148,11 +155,20 @@ def saves_packed(written: WrittenModel, prepared: Prepared, files: WeightFiles) 
     return any(weight.is_saved for weight in _written_weights(written, prepared, files))
 
 
+def wants_primers(written: WrittenModel, prepared: Prepared, files: WeightFiles) -> bool:
+    """Whether chance would decide how many of the copies stay on the heap that a session makes and drops."""
+    return _wants_primers(_written_weights(written, prepared, files))
+
+
+def _wants_primers(weights: Iterable[LoadedWeight]) -> bool:
+    return any(size < LARGEST_THRESHOLD_BYTES for weight in weights if weight.is_saved for size in weight.dropped_bytes)
+
+
 def _written_weights(written: WrittenModel, prepared: Prepared, files: WeightFiles) -> list[LoadedWeight]:
     """The weights of a written model as they will be in its files."""
     is_mapped, is_steady = has_data_file(written.rewritten.model, files.external), written.formed.form is not None
     weights = list(_loaded_weights(written.graph, prepared, is_steady=is_steady, is_mapped=is_mapped))
-    is_packed = files.packed and _is_alone(prepared)
+    is_packed = files.packed and _is_alone(prepared) and can_be_primed(written.rewritten.model)
     copies_bytes = sum(weight.packed_bytes for weight in weights if weight.is_saved)
     return weights if is_packed and copies_bytes >= LEAST_COPIES_BYTES else _without_saved_copies(weights)
 
@@ -181,9 +197,9 @@ def model_forecast(prepared: Prepared, profile: Profile) -> tuple[ProcessMemory,
     if not prepared.source.has_packed:
         weights = _without_saved_copies(weights)
     runs = forecast(requests, form)
-    return _process(
-        load_forecast(weights, len(graph.ops), 0 if form is None else len(graph.ops)), runs, is_mapped=is_mapped
-    ), runs
+    branch_ops = 0 if form is None else len(graph.ops)
+    file = LoadedFile(len(graph.ops), branch_ops, is_primed=prepared.source.is_primed)
+    return _process(load_forecast(weights, file, load_rules(runtime_version())), runs, is_mapped=is_mapped), runs
 
 
 def _process(loading: LoadForecast, runs: RunsForecast, *, is_mapped: bool) -> ProcessMemory:
@@ -191,7 +207,7 @@ def _process(loading: LoadForecast, runs: RunsForecast, *, is_mapped: bool) -> P
     anonymous_bytes, run_bytes = loading.loaded_bytes - loading.mapped_bytes, runs.most_bytes + RUN_BYTES
     return ProcessMemory(
         load_peak_bytes=loading.load_peak_bytes,
-        loaded_bytes=anonymous_bytes,
+        loaded_bytes=anonymous_bytes + loading.read_bytes,
         first_run_bytes=loading.loaded_bytes + runs.first_run_bytes + RUN_BYTES,
         later_runs_bytes=loading.loaded_bytes + runs.later_runs_bytes + RUN_BYTES,
         mapped_bytes=loading.mapped_bytes,
@@ -203,6 +219,7 @@ def _loaded_weights(graph: Graph, prepared: Prepared, *, is_steady: bool, is_map
     """The weights of a file in the order in which ops read them first, with all copies saved that can be."""
     uses = dict(zip(prepared.reference.graph.initializers, weight_uses(prepared.reference), strict=True))
     gathered = _gathered_bytes(graph)
+    packings = Counter(weight for op in graph.ops for weight in op.weights)
     for number in dict.fromkeys(weight for op in graph.ops for weight in op.weights):
         weight = graph.weights[number]
         use = uses.get(weight.name)
@@ -213,6 +230,8 @@ def _loaded_weights(graph: Graph, prepared: Prepared, *, is_steady: bool, is_map
         yield LoadedWeight(
             size_bytes=read_bytes,
             packed_bytes=len(packing) * weight.size_bytes,
+            copies=max(1, len(packing)),
+            packings=packings[number],
             is_read_plainly=len(packing) < len(set(readers)),
             is_mapped=in_file,
             is_captured=is_steady and weight.size_bytes > INLINE_BYTES,

@@ -18,6 +18,7 @@ from remat_cli.core.plan import Compute, Schedule
 from remat_cli.core.plan_file import PlanFile, graph_instances
 from remat_cli.core.profile import HOST_MEMORY, DeviceSpec, Profile
 from remat_cli.core.program import Program, SeenMemory
+from remat_cli.core.promises import fits
 from remat_cli.core.resident import ProcessSeen
 from remat_cli.core.simulate import simulate
 from remat_cli.core.verification import Checks, PagingSeen, Verification
@@ -282,7 +283,7 @@ def _verification(
         predicted_time_ns=run.plan.solved.time_ns,
         measured_time_ns=timed[""].least_ns,
         measured_single_time_ns={name: found.least_ns for name, found in timed.items() if name},
-        within_budget=all(peak <= place.budgets[name] for name, peak in peaks.items()),
+        within_budget=all(fits(peak, place.budgets[name]) for name, peak in peaks.items()),
         rejected_time_ns=None,
         runs=timed[""].runs,
         misplaced_op=seen.misplaced_op,

@@ -2,7 +2,8 @@
 
 import pytest
 
-from remat_cli.core.family import KEPT_BYTES, FamilySeen, SizeSeen
+from remat_cli.core.family import FamilySeen, SizeSeen
+from remat_cli.core.promises import KEPT_BYTES
 
 
 def seen(*peaks: int, order: bool = True) -> FamilySeen:
@@ -17,11 +18,11 @@ def seen(*peaks: int, order: bool = True) -> FamilySeen:
 def test_more_than_kernels_keep_is_told_with_its_size(peaks, excess):
     found = seen(*peaks)
     assert found.excess_bytes == excess
-    broken = [line for is_kept, line in found.checks if not is_kept]
+    broken = [check.line for check in found.checks if check.promise.kept is False]
     assert len(broken) == (excess > 0)
     assert all("at seq=2 runs held" in line for line in broken)
 
 
 def test_another_order_at_some_size_is_told():
-    broken = [line for is_kept, line in seen(5, 6, order=False).checks if not is_kept]
+    broken = [check.line for check in seen(5, 6, order=False).checks if check.promise.kept is False]
     assert broken == ["at seq=1 ops run in another order"]

@@ -1,0 +1,48 @@
+"""How far measured times may be off: by how runs of the same thing scatter, and by what else the machine was doing."""
+
+from collections.abc import Sequence
+from statistics import median
+
+import msgspec
+
+BUSY_SHARE = 0.5  # of the cores that were left: once others use as much, they are in the way
+LEAST_BUSY_PERCENT, LEAST_QUIET_PERCENT = 5.0, 25.0
+"""From what scatter on it is told: short runs scatter on a quiet machine too, and the least of them still holds."""
+
+
+class TimeNoise(msgspec.Struct, frozen=True):
+    """What was seen while runs were timed.
+
+    `scatter_percent` is how far the median run lies above the least one, of the model where that is more (None: each
+    was timed once); `other_cores`
+    is how many cores other processes kept busy meanwhile, `free_cores` how many this one left.
+    """
+
+    scatter_percent: float | None
+    other_cores: float
+    free_cores: float
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether other processes were in the way."""
+        return self.other_cores > BUSY_SHARE * self.free_cores
+
+    @property
+    def off_percent(self) -> float | None:
+        """By how much times may be off, where that is worth telling."""
+        least, scatter = LEAST_BUSY_PERCENT if self.is_busy else LEAST_QUIET_PERCENT, self.scatter_percent
+        return scatter if scatter is not None and scatter >= least else None
+
+    @property
+    def told(self) -> str:
+        """The same in a few words; empty where there is nothing to tell."""
+        if self.scatter_percent is None and self.is_busy:
+            return "busy machine: how far times are off is not known"
+        if self.off_percent is None:
+            return ""
+        return f"{'busy machine: ' if self.is_busy else ''}times may be off by {self.off_percent:.0f} %"
+
+
+def scatter_percent(*times_ns: Sequence[int]) -> float | None:
+    """How far the median of runs lies above the least, in percent, the most of several things; None: none ran twice."""
+    return max((100 * (median(each) / max(1, min(each)) - 1) for each in times_ns if len(each) > 1), default=None)

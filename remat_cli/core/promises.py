@@ -1,0 +1,162 @@
+"""Whether what was promised was kept, and what follows from that: the one place that decides, for every measure.
+
+Who measures something hands over two figures and the measure's name. Rooms to be above a promise, and what a broken one
+means for the exit code, are in tables here and nowhere else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
+from typing import Final, Literal
+
+import msgspec
+
+Figure = bool | int | float | None
+"""Bytes or percent, or whether something is so; None: not known."""
+Bounds = Literal["live", "process"]
+"""What a budget bounds: what is live at once in a memory, or what a process holds."""
+Consequence = Literal["none", "told", "memory", "broken"]
+"""Of a promise: kept, or only to be told, or memory is not as promised, or bits or order are not those of the plan."""
+
+PROCESS_SHARE, PROCESS_ROOM_BYTES = 0.03, 2 * 2**20
+"""How far a process may be above what was predicted of it."""
+KEPT_BYTES = 4096
+"""What a session may hold more when it has run other sizes before: kernels keep small buffers."""
+RATCHET_SHARE, RATCHET_ROOM_BYTES = 0.10, 4 * 2**20
+"""Above what the largest size leaves resident: what any sequence of sizes may leave, the larger of the two."""
+DEAR_PERCENT = 30.0
+"""More time than this is said first."""
+
+PHASES: Final = ("loading", "loaded", "first_run", "later_runs")
+"""Of a process, in the order in which they come; each is predicted and measured by itself."""
+BITS_AND_ORDER: Final = frozenset({"outputs", "order", "outputs_at_sizes", "order_at_sizes"})
+ONLY_TOLD: Final = frozenset({*PHASES, "max_overhead"})
+SEVERITY: Final[tuple[Consequence, ...]] = ("none", "told", "memory", "broken")
+
+
+class MeasuredPromise(msgspec.Struct, frozen=True):
+    """One promise beside what was measured of it; `kept` is None where it was not measured.
+
+    Measures are `outputs` and `order` (and both `_at_sizes`, of a model for many), `live` (bytes under exact options,
+    equal to the byte), `default_session`, `runs_at_sizes` and `after_all_sizes`, the phases of a process (`loading`,
+    `loaded`, `first_run`, `later_runs`), `process` (a budget on all of it), `max_overhead` (percent of time), and of
+    plans that are cut into sessions `placement`, `budgets` and `memory NAME`.
+    """
+
+    measure: str
+    promised: Figure
+    measured: Figure
+    kept: bool | None
+
+
+class Check(msgspec.Struct, frozen=True):
+    """A promise, and the line that people read where it was not kept."""
+
+    promise: MeasuredPromise
+    line: str
+
+    @property
+    def consequence(self) -> Consequence:
+        """What follows from it."""
+        return consequence_of(self.promise)
+
+
+def judged(measure: str, promised: Figure, measured: Figure) -> MeasuredPromise:
+    """A promise with the verdict on it."""
+    return MeasuredPromise(measure, promised, measured, is_kept(measure, promised, measured))
+
+
+def is_kept(measure: str, promised: Figure, measured: Figure) -> bool | None:
+    """Whether what was measured keeps the promise; None where one of them is not known."""
+    if promised is None or measured is None:
+        return None
+    if isinstance(promised, bool) or measure == "live":
+        return measured == promised
+    return measured <= LIMITS.get(measure, float)(promised)
+
+
+def consequence_of(promise: MeasuredPromise) -> Consequence:
+    """What follows from a promise: nothing from one that was kept or not measured.
+
+    A process that is above its prediction, but above no budget of its own, is told; so is time.
+    """
+    if promise.kept is not False:
+        return "none"
+    if promise.measure in BITS_AND_ORDER:
+        return "broken"
+    return "told" if promise.measure in ONLY_TOLD else "memory"
+
+
+def worst(promises: Iterable[MeasuredPromise]) -> Consequence:
+    """What follows from all of them together."""
+    return max(map(consequence_of, promises), key=SEVERITY.index, default="none")
+
+
+def fits(needed_bytes: int, budget_bytes: int) -> bool:
+    """Whether what is needed is within a budget that bounds just that."""
+    return needed_bytes <= budget_bytes
+
+
+def is_dear(*overheads_percent: float | None) -> bool:
+    """Whether a plan costs so much time, as predicted or as measured, that its price is said first."""
+    return any(each is not None and each > DEAR_PERCENT for each in overheads_percent)
+
+
+class CheaperBudget(msgspec.Struct, frozen=True):
+    """A larger budget for which a plan is known that takes less time: a share of what planning can change."""
+
+    share_percent: int
+    overhead_percent: float
+
+
+class Asked(msgspec.Struct, frozen=True, kw_only=True):
+    """What was asked beside a budget of live bytes, and what is known to answer it with; None where there is none.
+
+    `process_budget_bytes` bounds a process, of which `process_bytes` were predicted, inputs included. Time was to be
+    at most `max_overhead_percent` more. `cheaper` is the next larger budget with a plan that takes less time, looked
+    for where `is_looked_up`. `memory_budgets` are those of a plan that is cut into sessions, by memory.
+    """
+
+    process_budget_bytes: int | None = None
+    process_bytes: int | None = None
+    max_overhead_percent: float | None = None
+    cheaper: CheaperBudget | None = None
+    is_looked_up: bool = False
+    memory_budgets: dict[str, int] = {}
+
+    def promises(
+        self, kept: tuple[MeasuredPromise, ...], overhead_percent: float | None
+    ) -> tuple[MeasuredPromise, ...]:
+        """The same with what only a request knows: the most time, and a budget on a process that nobody watched."""
+        more = []
+        if self.process_budget_bytes is not None and all(each.measure != "process" for each in kept):
+            more.append(judged("process", self.process_budget_bytes, None))
+        if self.max_overhead_percent is not None:
+            more.append(judged("max_overhead", self.max_overhead_percent, overhead_percent))
+        return (*kept, *more)
+
+    def warned(self, overhead_percent: float | None) -> tuple[str, ...]:
+        """What is told of the time where it is more than was asked for, by the verdict on `max_overhead`."""
+        most = self.max_overhead_percent
+        if most is None or overhead_percent is None or is_kept("max_overhead", most, overhead_percent) is not False:
+            return ()
+        return (f"{overhead_percent:+.1f} % time, at most {most:+g} % was asked for",)
+
+
+def _of_process(promised: float) -> float:
+    return promised * (1 + PROCESS_SHARE) + PROCESS_ROOM_BYTES
+
+
+def _after_sizes(promised: float) -> float:
+    return max(promised * (1 + RATCHET_SHARE), promised + RATCHET_ROOM_BYTES)
+
+
+LIMITS: Final[Mapping[str, Callable[[float], float]]] = MappingProxyType(
+    {
+        **dict.fromkeys(PHASES, _of_process),
+        "runs_at_sizes": lambda promised: promised + KEPT_BYTES,
+        "after_all_sizes": _after_sizes,
+    }
+)
+"""The most that keeps a promise, by measure; as promised where it is not listed."""

@@ -1,0 +1,72 @@
+"""What a process holds that runs a file with open sizes as it is, at some sizes, in an ordinary session.
+
+Where a file leaves sizes open the runtime knows less than where they are bound: it folds other shapes, works in place
+and uses a dead buffer again only where two shapes have the same names, and so needs other memory, at times twice as
+much. So the user's own file is optimised and measured, beside the bound one that a plan is made for.
+"""
+
+from dataclasses import replace
+from pathlib import Path
+
+import onnx_ir as ir
+
+from remat_cli.base.files import sha256
+from remat_cli.base.progress import Progress
+from remat_cli.core.profile import Profile
+from remat_cli.core.resident import ProcessMemory, RunsForecast
+from remat_cli.onnx_io.load import inputs_of, prepare_optimized, save
+from remat_cli.onnx_io.to_graph import op_signatures, to_graph
+from remat_cli.runtime.session import optimize
+from remat_cli.stages.prepare import Prepared, facts_of, first_look, types_of
+from remat_cli.stages.profile import profile_model
+from remat_cli.stages.resident import model_forecast
+from remat_cli.stages.steady import known_dims
+
+
+def forecast_of_file(
+    prepared: Prepared, profile: Profile, work: Path, progress: Progress
+) -> tuple[ProcessMemory, RunsForecast]:
+    """What a process holds that loads and runs the user's file as it is, with default options.
+
+    Raises:
+        RuntimeFailure: the runtime refuses or fails to run it.
+    """
+    if not has_open_sizes(prepared):
+        return model_forecast(prepared, profile)
+    given = _as_given(prepared, work)
+    found = profile_model(given, given.conditions, progress)
+    return model_forecast(given, found.profile)
+
+
+def has_open_sizes(prepared: Prepared) -> bool:
+    """Whether the file leaves sizes of what it is fed open, and is not one of ours, whose form makes up for that."""
+    shapes = (port.shape for port in prepared.source.interface.inputs)
+    is_open = any(shape is None or not all(isinstance(dim, int) for dim in shape) for shape in shapes)
+    return is_open and prepared.source.form is None
+
+
+def _as_given(prepared: Prepared, work: Path) -> Prepared:
+    """The same with the file as a session optimises it that is given no sizes, and what a run of that showed."""
+    raw, path, conditions = work / "as_given.raw.onnx", work / "as_given.onnx", prepared.conditions
+    optimize(
+        prepared.original_path,
+        raw,
+        conditions.optimization,
+        conditions.intra_op_threads,
+        conditions.custom_ops,
+        conditions.run_seconds,
+    )
+    reference: ir.Model = prepare_optimized(raw, prepared.source.ir)
+    save(reference, path)
+    facts = facts_of(first_look(path, prepared.feeds, conditions), reference, types_of(inputs_of(prepared.source.ir)))
+    known = known_dims(reference, to_graph(reference, facts.types), conditions)
+    graph = to_graph(reference, facts.types, known)
+    return replace(
+        prepared,
+        reference=reference,
+        reference_path=path,
+        reference_sha256=sha256(path),
+        graph=graph,
+        signatures=op_signatures(reference, graph),
+        facts=facts,
+    )
