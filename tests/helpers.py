@@ -54,10 +54,11 @@ def profile_events(
 def run_profiled(model: bytes | str | Path, feeds: Feeds, exact: bool) -> tuple[list[str], list[np.ndarray], int]:
     """Names of the executed nodes in order, the outputs, and the largest number of bytes live at once."""
     events, outputs = profile_events(model, feeds, exact)
-    return [e["name"].removesuffix(SUFFIX) for e in events], outputs, _live_peak(events)
+    return [e["name"].removesuffix(SUFFIX) for e in events], outputs, live_peak(events)
 
 
-def _live_peak(events: list[dict[str, Any]]) -> int:
+def live_peak(events: list[dict[str, Any]]) -> int:
+    """The most that was held when one of these kernels ended, above what was held before the first."""
     held = [int(e["args"]["mem_bytes_requested_in_use"]) for e in events]
     start = held[0] - int(events[0]["args"]["mem_requested_in_use_delta"])
     return max(held) - start

@@ -157,7 +157,8 @@ def _metadata(draft: Draft) -> dict[str, str]:
 
 def _attributes(draft: Draft, inner: Mapping[str, ir.Value]) -> list[ir.Attr]:
     if draft.source is None:
-        return [*(ir.AttrInt64(name, value) for name, value in draft.attributes), *draft.changed]
+        own = (_attribute(attribute, inner) for attribute in draft.changed)
+        return [*(ir.AttrInt64(name, value) for name, value in draft.attributes), *own]
     replaced = {attribute.name for attribute in draft.changed}
     kept = [attribute for attribute in draft.source.attributes.values() if attribute.name not in replaced]
     return [*(_attribute(attribute, inner) for attribute in kept), *draft.changed]

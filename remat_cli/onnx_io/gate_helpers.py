@@ -96,12 +96,6 @@ class HelperWriter:
         """The op that gives a vector of int64 as it is, and its second argument, which exists once the counter does."""
         return "Add", self._nought(f"{prefix}/zero", counter, 1)
 
-    def filled_after(self, prefix: str, counter: str, shape: str, kind: TensorType) -> str:
-        """A tensor of zeros, of the shape that a constant says, which is made once the counter exists."""
-        zero = self._nought(f"{prefix}/zero", counter, 1)
-        dims = self.append(f"{prefix}/dims", "Add", (zero, shape), TensorType("int64", (len(kind.shape),)))
-        return self.append(f"{prefix}/block", "ConstantOfShape", (dims,), kind)
-
     def _nought(self, name: str, counter: str, length: int) -> str:
         """So many zeros, which exist once the counter does.
 

@@ -34,7 +34,7 @@ from remat_cli.onnx_io.assemble import Draft
 from remat_cli.onnx_io.default_order import captured_values, depth_first_order, ready_order
 from remat_cli.onnx_io.gate_helpers import HelperWriter
 from remat_cli.onnx_io.op_facts import NCHWC
-from remat_cli.onnx_io.processor_guard import GUARD_ATTRIBUTES, GUARD_OP, GUARD_RESULT, Guard
+from remat_cli.onnx_io.processor_guard import GUARD_RESULT, Guard
 
 
 def add_gates(scene: Scene) -> Woven:
@@ -192,11 +192,9 @@ class _Weaver:
         """What exists once the guard has let the file run; a guard that is not the first op waits for the token."""
         guard = self.scene.guard
         assert guard is not None
-        block, prefix = guard.constant, f"remat_gate/{guard.name}"
-        if number:
-            block = self.writer.filled_after(prefix, self.writer.count(prefix, token), guard.shape, guard.kind)
+        begins_with = self.writer.count(f"remat_gate/{guard.name}", token) if number else guard.rounds
         name = self.writer.fresh(guard.name, GUARD_RESULT)
-        self.writer.drafts.append(Draft(name, GUARD_OP, (block,), (name,), NCHWC, attributes=GUARD_ATTRIBUTES))
+        self.writer.drafts.append(guard.draft(name, begins_with))
         return name
 
     def _pass_through(self, step: Draft, values: list[str], passage: _Passage) -> None:

@@ -5,6 +5,9 @@ file that holds weights in that layout computes other numbers elsewhere without 
 one block apart and refuses one that is no whole block there; that of 16 channels for one is refused where blocks are 8,
 and the other way round. Ops of that domain are computed in no session before its first run, at no level of
 optimisation, so that it is the first op of that run which refuses.
+
+It stands in a loop of one round, for the sake of processors without that layout (ARM, browsers): a session that does
+not know an op names the op alone, but where it stands in a loop also the loop, when it loads the file.
 """
 
 from __future__ import annotations
@@ -17,13 +20,14 @@ import onnx_ir as ir
 
 from remat_cli.core.graph import TensorType
 from remat_cli.core.runs_on import MADE_FOR, guard_name, processor_of
+from remat_cli.onnx_io.assemble import Draft
+from remat_cli.onnx_io.default_order import subgraphs
 from remat_cli.onnx_io.interface import dims_of
 from remat_cli.onnx_io.op_facts import NCHWC
 from remat_cli.onnx_io.op_versions import all_nodes
 
-GUARD_OP = "ReorderOutput"
-GUARD_ATTRIBUTES = (("channels", 1),)
-GUARD_RESULT = TensorType("float", (1, 1, 1, 1))
+GUARD_OP = "Loop"
+GUARD_RESULT = TensorType("int64", ())
 
 
 @dataclass(frozen=True)
@@ -34,27 +38,45 @@ class Guard:
     block: int
 
     @property
+    def rounds(self) -> str:
+        """The name of the number of its rounds, with which it also begins where it waits for nothing."""
+        return f"{self.name}/rounds"
+
+    @property
     def constant(self) -> str:
-        """The name of the block that it takes apart."""
+        """The name of the block that it takes apart, which its body reads from outside: as weights are counted."""
         return f"{self.name}/block"
 
     @property
-    def shape(self) -> str:
-        """The name of that block's shape, where it is made during the run."""
-        return f"{self.name}/shape"
-
-    @property
-    def kind(self) -> TensorType:
-        """The type of that block."""
-        return TensorType("float", (1, self.block, 1, 1))
-
-    @property
     def weights(self) -> Mapping[str, ir.TensorProtocol]:
-        """What it may read."""
+        """What it reads."""
         return {
-            self.constant: ir.tensor(np.zeros(self.kind.shape, np.float32), name=self.constant),
-            self.shape: ir.tensor(np.array(self.kind.shape, np.int64), name=self.shape),
+            self.rounds: ir.tensor(np.array(1, np.int64), name=self.rounds),
+            self.constant: ir.tensor(np.zeros((1, self.block, 1, 1), np.float32), name=self.constant),
         }
+
+    def draft(self, name: str, begins_with: str) -> Draft:
+        """The guard as a node to be; it waits for the number that it begins with, whatever that is."""
+        reads, captured = (self.rounds, "", begins_with), ((self.constant, self.constant),)
+        body = self.body(ir.Value(name=self.constant))
+        return Draft(name, GUARD_OP, reads, (name,), captured=captured, changed=(body,))
+
+    def body(self, block: ir.Value) -> ir.Attr:
+        """One round: take a block apart, and count what came of it."""
+        number, last, count = (_scalar(name, ir.DataType.INT64) for name in ("number", "last", "count"))
+        go, goes_on = (_scalar(name, ir.DataType.BOOL) for name in ("go", "goes_on"))
+        apart, channels = ir.Value(name="apart"), [ir.AttrInt64("channels", 1)]
+        nodes = [
+            ir.Node("", "Identity", [go], outputs=[goes_on], name=f"{self.name}/goes_on"),
+            ir.Node(NCHWC, "ReorderOutput", [block], channels, outputs=[apart], name=f"{self.name}/apart"),
+            ir.Node("", "Size", [apart], outputs=[count], name=f"{self.name}/count"),
+        ]
+        graph = ir.Graph([number, go, last], [goes_on, count], nodes=nodes, name=f"{self.name}/round")
+        return ir.AttrGraph("body", graph)
+
+
+def _scalar(name: str, kind: ir.DataType) -> ir.Value:
+    return ir.Value(name=name, type=ir.TensorType(kind), shape=ir.Shape([]))
 
 
 def guard_for(machine: str, block: int) -> Guard | None:
@@ -64,17 +86,15 @@ def guard_for(machine: str, block: int) -> Guard | None:
 
 def guard_in(model: ir.Model) -> Guard | None:
     """The guard that a file has; None for one without."""
-    found = (node for node in all_nodes(model) if node.domain == NCHWC and (node.name or "").startswith(MADE_FOR))
-    node = next(found, None)
-    return None if node is None else Guard(node.name or "", _block_of(node))
+    named = (node for node in all_nodes(model) if node.op_type == GUARD_OP and (node.name or "").startswith(MADE_FOR))
+    return next((Guard(node.name or "", block) for node in named if (block := _block_of(node))), None)
 
 
 def _block_of(guard: ir.Node) -> int:
-    """Channels of the block that a guard takes apart; 0 where the file does not say so itself."""
-    read = guard.inputs[0]
-    if read is not None and read.const_value is not None:
-        return dims_of(read.const_value)[1]
-    return 0
+    """Channels of the block that a guard takes apart; 0 where it takes none apart."""
+    inner = (node for body in subgraphs(guard) for node in body if node.domain == NCHWC and node.inputs)
+    blocks = (value.const_value for node in inner if (value := node.inputs[0]) is not None)
+    return next((dims_of(block)[1] for block in blocks if block is not None), 0)
 
 
 def with_lone_guards(model: ir.Model, guard: Guard) -> ir.Model:
@@ -84,15 +104,19 @@ def with_lone_guards(model: ir.Model, guard: Guard) -> ir.Model:
     one of which any session runs first.
     """
     graph = model.graph
-    block = ir.Value(name=guard.constant, type=ir.TensorType(ir.DataType.FLOAT), shape=ir.Shape(guard.kind.shape))
-    block.const_value = guard.weights[guard.constant]
-    graph.register_initializer(block)
-    first, last = (_lone_guard(name, block) for name in (guard.name, f"{guard.name}/again"))
+    rounds, block = (_weight(guard, name) for name in (guard.rounds, guard.constant))
+    for value in (rounds, block):
+        graph.register_initializer(value)
+    first, last = (
+        ir.Node("", GUARD_OP, [rounds, None, rounds], [guard.body(block)], outputs=[ir.Value(name=name)], name=name)
+        for name in (guard.name, f"{guard.name}/again")
+    )
     graph.insert_before(graph[0], first)
     graph.append(last)
     return model
 
 
-def _lone_guard(name: str, block: ir.Value) -> ir.Node:
-    attributes = [ir.AttrInt64(key, value) for key, value in GUARD_ATTRIBUTES]
-    return ir.Node(NCHWC, GUARD_OP, [block], attributes, outputs=[ir.Value(name=name)], name=name)
+def _weight(guard: Guard, name: str) -> ir.Value:
+    tensor = guard.weights[name]
+    shape = ir.Shape(dims_of(tensor))
+    return ir.Value(name=name, type=ir.TensorType(tensor.dtype), shape=shape, const_value=tensor)

@@ -8,8 +8,6 @@ much. So the user's own file is optimised and measured, beside the bound one tha
 from dataclasses import replace
 from pathlib import Path
 
-import onnx_ir as ir
-
 from remat_cli.base.files import sha256
 from remat_cli.base.progress import Progress
 from remat_cli.core.profile import Profile
@@ -56,7 +54,7 @@ def _as_given(prepared: Prepared, work: Path) -> Prepared:
         conditions.custom_ops,
         conditions.run_seconds,
     )
-    reference: ir.Model = prepare_optimized(raw, prepared.source.ir)
+    reference = prepare_optimized(raw, prepared.source.ir)
     save(reference, path)
     facts = facts_of(first_look(path, prepared.feeds, conditions), reference, types_of(inputs_of(prepared.source.ir)))
     known = known_dims(reference, to_graph(reference, facts.types), conditions)

@@ -42,7 +42,7 @@ from remat_cli.stages.processor import block_here
 
 RANDOM_INPUTS = "; the inputs were made up: give ones that it takes with --inputs FILE.npz"
 NOT_RUN = "ONNX Runtime does not run {} as it is: outputs are those of the converted model"
-OPEN = "the runtime optimises this model without knowing its sizes: where it does, outputs differ from {}"
+OPEN = "the runtime is not told the sizes when it optimises this model: with them, last bits differ from those of {}"
 OTHER_BITS = "no form of this model was found whose outputs have the bits of {}"
 MOST_ALIKE = 16
 

@@ -23,7 +23,7 @@ from remat_cli.splitting.tiling import Cutting
 from remat_cli.splitting.view import view_model
 from remat_cli.stages.prepare import prepare
 from remat_cli.stages.profile import profile_model
-from remat_cli.stages.split_model import channel_block, prepare_split
+from remat_cli.stages.split_model import prepare_split
 from remat_cli.stages.splitter import Splitter
 from tests.splitting.random_models import Sketch
 from tests.splitting.sliced_op import block_size
@@ -155,7 +155,7 @@ def prepared(tmp_path, model):
     config = load_settings({"cache_dir": str(tmp_path / "cache")}).conditions
     found = prepare(model, config, tmp_path, silent())
     (tmp_path / "split").mkdir()
-    block = channel_block(found, config, tmp_path)
+    block = found.layout_block
     assert block == block_size()
     return found, view_model(found.reference, found.graph, block), config
 
