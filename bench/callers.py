@@ -102,7 +102,6 @@ def model_rows(name: str, path: Path, wanted: Sequence[tuple[str, CallingWay]]) 
             budget=BUDGET,
             output=output,
             force=True,
-            max_overhead="10%",
             intra_op_threads=SETTINGS.intra_op_threads,
             verify="fast",
         )

@@ -14,7 +14,6 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import click
 import numpy as np
@@ -97,7 +96,7 @@ def run_in(python: Path, source: Path, file: Path) -> Row:
     """Both models in one version of the runtime."""
     feeds = file.with_name("feeds.npz")
     if not feeds.exists():
-        arrays: dict[str, Any] = dict(make_feeds(inputs_of(load(source, DimBindings()).ir), 0))
+        arrays: Row = dict(make_feeds(inputs_of(load(source, DimBindings()).ir), 0))
         np.savez(feeds, **arrays)
     command = [str(python), "-I", str(RUN), str(source), str(file), str(feeds)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)

@@ -81,7 +81,7 @@ def measured_row(name: str, path: Path, budget: str, folder: Path) -> Row:
             budget=budget,
             output=output,
             force=True,
-            max_overhead="10%",
+            max_overhead="10%" if budget == "min" else None,
             intra_op_threads=THREADS,
             verify="fast",
         )

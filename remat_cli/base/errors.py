@@ -13,6 +13,8 @@ RematError
 "Infeasible" and "outputs differ" are answers, not errors.
 """
 
+EXIT_INTERRUPTED = 130  # Ctrl-C, whatever there was by then
+
 
 class RematError(Exception):
     """Root of all errors raised on purpose; its text is one line for the user."""

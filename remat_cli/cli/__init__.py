@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import click
 
 from remat_cli import __version__
-from remat_cli.base.errors import InputError, RematError
+from remat_cli.base.errors import EXIT_INTERRUPTED, InputError, RematError
 from remat_cli.base.garbage import rare_collection
 from remat_cli.cli.console import complain, show_traceback
 from remat_cli.cli.ending import EXIT_TERMINATED, Terminated, open_streams, orderly_end
@@ -36,7 +36,6 @@ ABOUT = """Compile an ONNX model to fit a memory budget: same outputs, bit for b
 
 EXIT_ERROR = 1
 EXIT_INPUT = 2
-EXIT_INTERRUPTED = 130
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

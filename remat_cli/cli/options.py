@@ -192,7 +192,9 @@ split_options = _group(
     ),
 )
 
-max_overhead_option = _option("--max-overhead", metavar="P", help="Most extra time that `--budget min` may cost. [20%]")
+max_overhead_option = _option(
+    "--max-overhead", metavar="P", help="Most extra time that a plan may cost. [20% for `min`, else any]"
+)
 
 
 class VerifyCommand(click.Command):

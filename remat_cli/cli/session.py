@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from remat_cli.base.errors import EXIT_INTERRUPTED
 from remat_cli.cli.console import emit, stdout_style, watching
 from remat_cli.cli.printing import printing_of
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 class Interrupted(click.ClickException):
     """Ctrl-C ended the work; raised in place of KeyboardInterrupt, for which click would print an empty line."""
 
-    exit_code = 130
+    exit_code = EXIT_INTERRUPTED
 
 
 def settings(flags: Mapping[str, Any], defaults: Mapping[str, Any] | None = None) -> tuple[Settings, Printing]:

@@ -57,9 +57,9 @@ def search_of(settings: Settings) -> Search:
     )
     if settings.spill is not None:
         pager = make_pager(settings.solver, settings.solver_options)
-        return Search(make_solver("auto"), limits, settings.max_overhead_share, pager)
+        return Search(make_solver("auto"), limits, settings.least_overhead_share, pager, settings.max_overhead_share)
     solver = make_solver(settings.solver, settings.solver_options)
-    return Search(solver, limits, settings.max_overhead_share)
+    return Search(solver, limits, settings.least_overhead_share, None, settings.max_overhead_share)
 
 
 def request_of(settings: Settings, scope: Scope | None = None) -> CompileRequest:

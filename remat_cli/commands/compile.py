@@ -1,6 +1,7 @@
 """The compiler on one page: load, optimise, profile, plan, rewrite, verify, write. Values in, reports out."""
 
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -20,7 +21,7 @@ from remat_cli.stages.asked_for import asked_of
 from remat_cli.stages.files import save_written
 from remat_cli.stages.gated import GatedModel, gating_of, save_gated
 from remat_cli.stages.limits import cut_to_limits, limits_of, within_limits
-from remat_cli.stages.plan import plan_model
+from remat_cli.stages.plan import plan_model, within_overhead
 from remat_cli.stages.planned import PlannedModel
 from remat_cli.stages.prepare import prepare, work_folder
 from remat_cli.stages.process import ProcessPlanning
@@ -61,6 +62,8 @@ def compile_model(model: Path, settings: Settings, progress: Progress) -> Compil
             settled = Settled(cut.of(planned, prepared), None)
             if settings.verify != "off":
                 settled = Settling(request, work, progress).settle(settled.planned)
+        settled = replace(settled, planned=within_overhead(settled.planned, request.search))
+        settled = settled.cut_short() if progress.should_stop() else settled
         gated = _gated(settled, work, progress, verified=settings.verify != "off")
         report = _written(compile_report(model, settled), settled, request, targets)
         report = _with_gated(report, gated, targets)

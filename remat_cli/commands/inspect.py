@@ -12,7 +12,7 @@ from remat_cli.core.plan_reader import read_plan
 from remat_cli.core.promises import Asked
 from remat_cli.core.runs_on import RunsOn
 from remat_cli.core.sized_plan import plan_at
-from remat_cli.onnx_io.as_written import condition_of
+from remat_cli.onnx_io.as_written import FileCondition, condition_of
 from remat_cli.onnx_io.compiled_file import compiled_runs_on, runs_on_at
 from remat_cli.report.inspection import InspectReport, inspect_model, inspect_plan
 from remat_cli.report.regions import estimated_regions
@@ -48,7 +48,6 @@ def _inspected(path: Path, settings: Settings, progress: Progress) -> InspectRep
         prepared = prepare(path, settings.conditions, work, progress)
         platform = profile_model(prepared, settings.conditions, progress)
         process, runs = forecast_of_file(prepared, platform.profile, work, progress)
-        condition = condition_of(path)
         request = None if settings.budget is None else request_of(settings, settings.compile_scope)
         problem, budget = platform.problem(), None
         if request is not None and not (question := ask(platform, request)).least:
@@ -59,14 +58,8 @@ def _inspected(path: Path, settings: Settings, progress: Progress) -> InspectRep
             process_budget_bytes=None if request is None else request.process_budget_bytes,
             process_bytes=process.counted_bytes(with_mapped=settings.count_mapped) + prepared.graph.input_bytes,
         )
-        report = msgspec.structs.replace(
-            report,
-            process=process,
-            runs=runs,
-            asked=asked,
-            is_as_written=condition.is_as_written,
-            warnings=(*condition.warnings, *report.warnings),
-        )
+        report = msgspec.structs.replace(report, process=process, runs=runs, asked=asked)
+        report = _with_condition(report, condition_of(path))
         if request is None or settings.split == "off":
             return report
         regions, facts, obstacle = propose_regions(prepared, platform, request, work)
@@ -93,3 +86,9 @@ def _with_runs_on(report: InspectReport, runs_on: RunsOn | None) -> InspectRepor
     if runs_on is None:
         return report
     return msgspec.structs.replace(report, runs_on=runs_on, warnings=(*guard_warnings(runs_on), *report.warnings))
+
+
+def _with_condition(report: InspectReport, condition: FileCondition) -> InspectReport:
+    """The report with what became of a compiled file since it was written."""
+    warnings = (*condition.warnings, *report.warnings)
+    return msgspec.structs.replace(report, is_as_written=condition.is_as_written, warnings=warnings)

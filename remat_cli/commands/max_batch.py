@@ -58,6 +58,7 @@ def find_max_batch(model: Path, settings: Settings, progress: Progress) -> MaxBa
         best=best,
         probes=tuple(search.probes[batch] for batch in sorted(search.probes)),
         seconds=time.monotonic() - started,
+        interrupted=progress.should_stop(),
     )
 
 

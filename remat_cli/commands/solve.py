@@ -8,6 +8,7 @@ from remat_cli.base.errors import ConfigError
 from remat_cli.base.progress import Progress
 from remat_cli.commands.asked import search_of
 from remat_cli.core.instance import instance_problem, load_instance
+from remat_cli.core.solver_run import cut_short
 from remat_cli.core.spill import SpillSpec
 from remat_cli.report.solution import SolutionReport, solution_report
 from remat_cli.report.solve import SolveReport
@@ -28,7 +29,8 @@ def solve_instance(instance: Path, settings: Settings, progress: Progress) -> So
     question = ask_abstract(instance_problem(loaded), budget, settings.scope, loaded.names)
     if settings.spill is None:
         solved = answer(question, search, progress)
-        solution = solution_report(solved.run, solved.question.problem, solved.question.baseline)
+        run = cut_short(solved.run, is_split=False) if progress.should_stop() else solved.run
+        solution = solution_report(run, solved.question.problem, solved.question.baseline)
     else:
         solution = _paged(question, search, settings.spill, progress)
     return SolveReport(instance=str(instance), ops=len(question.problem.ops), budget=question.text, solution=solution)
@@ -44,4 +46,6 @@ def _paged(question: BudgetQuestion, search: Search, spill: SpillSpec, progress:
     prepare_kernels(search.pager, problem, progress)
     progress.stage(stages.SOLVING)
     found = answer_paged(asked, search.pager, replace(search.limits, should_stop=progress.should_stop))
+    if progress.should_stop():
+        found = replace(found, run=cut_short(found.run, is_split=False))
     return paged_solution(found, problem, question.baseline)

@@ -15,6 +15,7 @@ from remat_cli.core.plan_reader import read_plan
 from remat_cli.core.verification import applies
 from remat_cli.devices.provider_table import named_spec
 from remat_cli.onnx_io.as_written import condition_of
+from remat_cli.onnx_io.compiled import sizes_left_open
 from remat_cli.onnx_io.compiled_file import runs_on_at
 from remat_cli.report.compile import VerifyReport
 from remat_cli.report.file_report import FileReport
@@ -23,7 +24,7 @@ from remat_cli.report.runs_on import guard_warnings
 from remat_cli.runtime.session import runtime_version
 from remat_cli.settings.settings import Settings
 from remat_cli.stages.asked_for import asked_of
-from remat_cli.stages.prepare import prepare, work_folder
+from remat_cli.stages.prepare import Prepared, prepare, work_folder
 from remat_cli.stages.record import elsewhere, find_file, whole_sha256
 from remat_cli.stages.verify import PlannedRun
 from remat_cli.stages.verify import verify_plan as run_both
@@ -97,12 +98,7 @@ def _verified(plan: Path, settings: Settings, progress: Progress) -> VerifyRepor
         whole = prepare(source, _as_requested(read, settings.conditions), work, progress)
         check_belongs(read, whole.source.sha256)
         if whole.reference_sha256 != whole_sha256(read):
-            if read.placement is not None:
-                raise ModelError(f"{_optimised_otherwise(read, source)}: compile it again here")
-            asked = msgspec.structs.replace(whole.conditions, inputs=settings.conditions.inputs)
-            alone = _file_report(rewritten, source, asked, (settings, progress), work)
-            why = f"{_optimised_otherwise(read, source)}: this is what holds of the file"
-            return msgspec.structs.replace(alone, plan=str(plan), warnings=(why, *alone.warnings))
+            return _of_file_only(plan, read, whole, (settings, progress), work)
         if read.splitting is None:
             check_graph_of(read, whole.graph)
         found = run_both(PlannedRun(read, rewritten), whole, work, settings.checks, progress)
@@ -124,11 +120,23 @@ def _verified(plan: Path, settings: Settings, progress: Progress) -> VerifyRepor
     )
 
 
-def _optimised_otherwise(plan: PlanFile, source: Path) -> str:
-    """What is different here, with both versions where they are."""
-    here, there = runtime_version(), plan.profile.provenance.runtime_version
-    where = "where the plan was made" + ("" if here == there else f" by {there}")
-    return f"ONNX Runtime {here} optimises {source} differently here than {where}"
+def _of_file_only(
+    plan: Path, read: PlanFile, whole: Prepared, how: tuple[Settings, Progress], work: Path
+) -> FileReport:
+    """What holds of a plan's file where the runtime optimises the original otherwise than where the plan was made.
+
+    Raises:
+        ModelError: the plan is not one file.
+    """
+    here, there, source = runtime_version(), read.profile.provenance.runtime_version, whole.source.path
+    why = f"ONNX Runtime {here} optimises {source} differently here than where the plan was made (by {there})"
+    if read.placement is not None:
+        raise ModelError(f"{why}: compile it again here")
+    file = find_file(read.output, plan, "model")
+    open_sizes = {name: size for name, size in whole.conditions.dims.items() if name in sizes_left_open(file)}
+    asked = msgspec.structs.replace(whole.conditions, dims=open_sizes)
+    found = _file_report(file, source, asked, how, work)
+    return msgspec.structs.replace(found, plan=str(plan), warnings=(f"{why}: this is what holds of the file",))
 
 
 def _file_report(

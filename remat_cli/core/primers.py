@@ -10,9 +10,9 @@ place. They have no rows, so that they compute nothing and their tensors take no
 
 PREFIX = "remat/primer/"
 """Of the names of these products and of their weight."""
-ROWS = 1024
-"""Of the weight, which has one column; kernels pack sixteen."""
-COPY_BYTES = ROWS * 16 * 4
+COLUMNS = 1024
+"""Of the weight, which has one row; kernels pack sixteen."""
+COPY_BYTES = COLUMNS * 16 * 4
 """Of each copy: as large as a block must be for the heap to be tidied when it is dropped."""
 PRODUCTS = 24
 """Seven of each of the three sizes that a remainder can have, and three more."""

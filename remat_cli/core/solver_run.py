@@ -1,7 +1,7 @@
 """What one run of a solver said, judged: the one telling of a solution that reports, plans and benches read."""
 
 import enum
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from remat_cli.core.plan import Plan
@@ -50,7 +50,10 @@ class Improvement:
 
 @dataclass(frozen=True, kw_only=True)
 class SolverRun:
-    """A judged solution. `plan` is None when no schedule within budget was found; status and bound hold in `space`."""
+    """A judged solution. `plan` is None when no schedule within budget was found; status and bound hold in `space`.
+
+    `interrupted`: the search was told to end, so that this is what it had by then.
+    """
 
     solver: str
     seed: int
@@ -64,3 +67,13 @@ class SolverRun:
     seconds_to_best: float | None = None
     trace: tuple[Improvement, ...] = ()
     facts: dict[str, Any] = field(default_factory=dict)
+    interrupted: bool = False
+
+
+def cut_short(run: SolverRun, *, is_split: bool) -> SolverRun:
+    """What is known of a search that was told to end: the plan by then, if there is one, and no proof about it.
+
+    A bound that was proved before holds for whole ops; with splits it would be one for the splits chosen so far.
+    """
+    status = Status.NOT_FOUND if run.plan is None else Status.FEASIBLE
+    return replace(run, status=status, bound_ns=None if is_split else run.bound_ns, interrupted=True)

@@ -61,6 +61,16 @@ def read_compiled(path: Path, dims: DimBindings, *, has_custom_ops: bool = False
 _NOT_COMPILED = "is no file that `remat compile` wrote, or what it said of itself was taken out: compile the model"
 
 
+def sizes_left_open(path: Path) -> frozenset[str]:
+    """Names of the sizes that a file's inputs leave open.
+
+    Raises:
+        ModelError: it cannot be read.
+    """
+    shapes = (port.type.tensor_type.shape for port in read_proto(path).graph.input)
+    return frozenset(dim.dim_param for shape in shapes for dim in shape.dim if dim.dim_param)
+
+
 def check_same_interface(compiled: Path, ours: tuple[InputSpec, ...], original: Path) -> None:
     """Check that two models take the same inputs: names, and sizes where the original has any.
 

@@ -173,3 +173,14 @@ def _use(value: ir.Value, readers: tuple[Reader, ...]) -> WeightUse:
         return WeightUse("", (), 0, readers)
     shape = tuple(int(dim) for dim in tensor.shape.numpy())
     return WeightUse(runtime_name(tensor.dtype), shape, tensor.nbytes, readers)
+
+
+def has_op(model: ir.Model, node: ir.Node) -> bool:
+    """Whether a model has such an op, which makes the same tensors; not where the runtime made it of others."""
+    made = [value.name for value in node.outputs]
+    kind = (_domain(node), node.op_type)
+    return any([v.name for v in each.outputs] == made and (_domain(each), each.op_type) == kind for each in model.graph)
+
+
+def _domain(node: ir.Node) -> str:
+    return "" if node.domain == "ai.onnx" else node.domain

@@ -271,7 +271,8 @@ def solver_line(solution: SolutionReport, against: str, more: str = "") -> str:
     else:
         proof = f"proved least {percent(solution.lower_bound_percent)}, gap {solution.gap_percent or 0:.2f} %"
     found = f"{percent(solution.overhead_percent)} {against}, {proof} (space {solution.space}{more})"
-    return f"{solution.solver}: {found}, {solution.seconds:.1f} s, seed {solution.seed}"
+    cut_short = ", interrupted" if solution.interrupted else ""
+    return f"{solution.solver}: {found}, {solution.seconds:.1f} s{cut_short}, seed {solution.seed}"
 
 
 def recomputed(report: CompileReport) -> str:

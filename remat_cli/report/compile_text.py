@@ -20,8 +20,10 @@ from remat_cli.report.learnt import learnt_lines
 from remat_cli.report.process_text import process_lines
 from remat_cli.report.regions import floor_lines, obstacle_lines, split_lines
 from remat_cli.report.runs_on import runs_on_lines
-from remat_cli.report.solution import SolutionReport
+from remat_cli.report.solution import SolutionReport, is_too_dear, no_verdict_lines
 from remat_cli.report.style import Style, columns, duration, percent, plural
+
+LEAST = "min"  # the budget as it is written
 
 
 def compile_lines(report: CompileReport, style: Style) -> list[str]:
@@ -81,8 +83,9 @@ def _change(after: int, before: int) -> float | None:
 
 def _solver_line(report: CompileReport) -> str:
     """Who found the plan, what is proved in which space, and how long it took."""
-    with_splits = ", with these splits" if report.regions else ""
-    return solver_line(report.solution, "time", with_splits)
+    space = ", with these splits" if report.regions else ""
+    space += ", for this peak" if report.budget == LEAST else ""
+    return solver_line(report.solution, "time", space)
 
 
 def _recompute_line(report: CompileReport) -> str:
@@ -97,7 +100,7 @@ def _recompute_line(report: CompileReport) -> str:
 def _no_plan_lines(report: CompileReport, style: Style) -> list[str]:
     """Why there is no plan: the floor and who causes it, or the time limit."""
     solution = report.solution
-    lines = _impossible_lines(solution, style) if solution.status == "infeasible" else _not_found_lines(report, style)
+    lines = _why_no_plan(report, style)
     lines += [*split_lines(report.regions), *obstacle_lines(report.split_obstacle, report.regions)]
     if report.blocking_op is not None:
         cause = f"op {report.blocking_op} needs these at once"
@@ -111,10 +114,20 @@ def _no_plan_lines(report: CompileReport, style: Style) -> list[str]:
     return lines
 
 
+def _why_no_plan(report: CompileReport, style: Style) -> list[str]:
+    """What is known by the end of the search; only a proof says that there is no plan."""
+    solution = report.solution
+    if solution.interrupted or is_too_dear(solution):
+        return no_verdict_lines(solution, style)
+    return _impossible_lines(solution, style) if solution.status == "infeasible" else _not_found_lines(report, style)
+
+
 def _impossible_lines(solution: SolutionReport, style: Style) -> list[str]:
     """What was proved to be too little."""
     floor, split_floor = describe_bytes(solution.floor_bytes), solution.floor_with_splitting_bytes
     verdict = f"impossible: no schedule of whole ops needs less than {floor}"
+    if solution.floor_bytes <= solution.budget_bytes:
+        verdict = "impossible: no schedule of whole ops stays within the budget"
     lines = [style.paint(verdict, "bad") + f" (space {solution.space})"]
     if split_floor is not None:
         lines.append(f"with the best splits found, none needs less than {describe_bytes(split_floor)}")

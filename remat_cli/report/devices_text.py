@@ -17,6 +17,7 @@ from remat_cli.report.compile import (
 from remat_cli.report.explain import DeviceReport, LinkReport
 from remat_cli.report.paged import paging_lines, paging_seen_lines
 from remat_cli.report.placed import Obstacle
+from remat_cli.report.solution import is_too_dear, no_verdict_lines
 from remat_cli.report.style import Style, columns, duration, percent, plural, shorten
 
 MARK = "~"
@@ -260,6 +261,8 @@ def _time(time_ns: int | None) -> str:
 def _no_plan_lines(report: CompileReport, style: Style) -> list[str]:
     """What was proved or not, and what each device would need."""
     solution = report.solution
+    if solution.interrupted or is_too_dear(solution):
+        return no_verdict_lines(solution, style)
     if solution.status == "infeasible":
         verdict = style.paint("impossible: no schedule stays within these budgets", "bad")
         lines = [f"{verdict} (space {solution.space})"]

@@ -4,24 +4,30 @@ from typing import Any
 
 import msgspec
 
+from remat_cli.base.errors import EXIT_INTERRUPTED
 from remat_cli.core.plan import Plan
 from remat_cli.core.problem import Problem
 from remat_cli.core.promises import worst
 from remat_cli.core.solver_run import SolverRun, StatusName
 from remat_cli.core.spill import Paging
 from remat_cli.core.verification import Verification
+from remat_cli.report.style import Style, percent
 
 EXIT_DONE = 0
 EXIT_IMPOSSIBLE = 3
 EXIT_NOT_FOUND = 4
 EXIT_UNVERIFIED = 5
+CHEAPEST_PERCENT, MOST_PERCENT = "cheapest_overhead_percent", "max_overhead_percent"
+"""Facts of a run whose best plan was too slow: what it would cost, and what it might."""
 
 
 class SolutionReport(msgspec.Struct, frozen=True, kw_only=True):
     """The outcome of solving, judged; `lower_bound_percent` is the proved least overhead in `space`.
 
     The baseline is that of the unsplit model. `floor_bytes` is the floor of whole ops, `floor_with_splitting_bytes`
-    what any schedule of the split model needs. With splits, bound and status hold for these splits.
+    what any schedule of the split model needs. With splits, bound and status hold for these splits. `seconds` and
+    `seconds_to_best` count from the beginning of the search, splits included. `interrupted`: Ctrl-C ended it, and
+    neither status nor bound proves anything of what was not searched.
     """
 
     solver: str
@@ -44,16 +50,35 @@ class SolutionReport(msgspec.Struct, frozen=True, kw_only=True):
     floor_with_splitting_bytes: int | None = None
     options: dict[str, Any] = {}
     facts: dict[str, Any] = {}
+    interrupted: bool = False
 
     @property
     def exit_code(self) -> int:
-        """0 with a plan, 3 when proved impossible, 4 when the time was not enough."""
+        """0 with a plan, 3 when proved impossible, 4 when the time was not enough, 130 when Ctrl-C ended the search."""
+        if self.interrupted:
+            return EXIT_INTERRUPTED
         return {"infeasible": EXIT_IMPOSSIBLE, "not_found": EXIT_NOT_FOUND}.get(self.status, EXIT_DONE)
+
+
+def is_too_dear(solution: SolutionReport) -> bool:
+    """Whether there was a plan within budget that took longer than the user allowed."""
+    return solution.time is None and CHEAPEST_PERCENT in solution.facts
+
+
+def no_verdict_lines(solution: SolutionReport, style: Style) -> list[str]:
+    """Why a search ended without a plan and without a proof: Ctrl-C, or what a plan would cost."""
+    if not solution.interrupted:
+        cost, most = (percent(solution.facts[name]) for name in (CHEAPEST_PERCENT, MOST_PERCENT))
+        lines = [f"no plan within budget was found that costs at most {most} time: the cheapest found costs {cost}"]
+        return [style.paint(lines[0], "bad"), "allow more with --max-overhead, or give a larger --budget"]
+    lines = [f"interrupted after {solution.seconds:.1f} s, before a plan within budget was found"]
+    return [style.paint(lines[0], "bad"), "that proves nothing: there may be one"]
 
 
 def compile_exit_code(solution: SolutionReport, seen: Verification | None) -> int:
     """The solution's exit code, but 5 where outputs or order were not kept, and 4 where bytes never came out right."""
-    if solution.exit_code == EXIT_DONE and seen is not None:
+    is_broken = seen is not None and verified_exit_code(seen) == EXIT_UNVERIFIED
+    if seen is not None and (solution.exit_code == EXIT_DONE or is_broken):
         return verified_exit_code(seen)
     return solution.exit_code
 
@@ -94,6 +119,7 @@ def solution_report(run: SolverRun, problem: Problem, baseline: Plan) -> Solutio
         seed=run.seed,
         options=run.options,
         facts=run.facts,
+        interrupted=run.interrupted,
     )
 
 

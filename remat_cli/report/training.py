@@ -2,6 +2,7 @@
 
 import msgspec
 
+from remat_cli.base.errors import EXIT_INTERRUPTED
 from remat_cli.base.units import format_bytes
 from remat_cli.core.budget import describe_bytes
 from remat_cli.core.training import StepFacts
@@ -67,7 +68,8 @@ class BatchProbe(msgspec.Struct, frozen=True):
 class MaxBatchReport(msgspec.Struct, frozen=True, kw_only=True):
     """The largest batches that fit: keeping everything, and with at most one forward pass computed again.
 
-    None where not even one sample fits. `best` is the probe of `max_batch`; `probes` are all, by batch.
+    None where not even one sample fits. `best` is the probe of `max_batch`; `probes` are all, by batch. `interrupted`:
+    Ctrl-C ended the search, so that larger batches may fit.
     """
 
     model: str
@@ -78,15 +80,19 @@ class MaxBatchReport(msgspec.Struct, frozen=True, kw_only=True):
     best: BatchProbe | None
     probes: tuple[BatchProbe, ...]
     seconds: float = 0.0
+    interrupted: bool = False
 
     @property
     def exit_code(self) -> int:
         """Not found where no batch fits: no proof that none could."""
+        if self.interrupted:
+            return EXIT_INTERRUPTED
         return EXIT_DONE if self.max_batch else EXIT_NOT_FOUND
 
     def lines(self, style: Style) -> list[str]:
         """The two batches, how they compare, and every batch that was tried."""
         lines = [style.paint(self.model, "strong"), f"budget {self.budget} = {describe_bytes(self.budget_bytes)}", ""]
+        lines += ["interrupted: larger batches than these may fit", ""] if self.interrupted else []
         lines.append(f"largest batch, keep all    {self.keep_all_batch or 'none: not even one sample fits'}")
         lines.append(f"largest batch, recomputing {self.max_batch or 'none was found'}{_ratio(self)}")
         lines += _next_step(self)

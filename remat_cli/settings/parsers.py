@@ -105,8 +105,8 @@ def _parse_gap(value: object) -> Fraction:
     return _parse_small_share(value, "gap", 1)
 
 
-def _parse_max_overhead(value: object) -> Fraction:
-    return _parse_small_share(value, "max overhead", 100)
+def _parse_max_overhead(value: object) -> Fraction | None:
+    return None if value is None else _parse_small_share(value, "max overhead", 100)
 
 
 def _parse_race(value: object) -> Fraction:

@@ -28,6 +28,8 @@ from remat_cli.settings.yaml_file import converted, read_yaml, suggest
 PRINTING = ("format", "quiet", "verbose", "color")
 """Keys of a file that are none of the work's: the command line reads them."""
 
+LEAST_OVERHEAD_SHARE = Fraction(1, 5)  # of the time of the model as it is, for `--budget min`
+
 
 class Settings(
     msgspec.Struct,
@@ -55,7 +57,8 @@ class Settings(
     default). `max_tiles` is the most tiles of one region, `max_tensor_bytes` the most of a tensor that an op makes;
     `allow_reassociation` admits splits that add in another order, which changes the last bits of outputs. `options` are
     the chosen solver's, `solvers` those of any solver by name. `gap_share` and `max_overhead_share` are shares of the
-    baseline time; `race_share` is the share of the time limit after which no more rival splits are measured.
+    baseline time, the latter None for `LEAST_OVERHEAD_SHARE` where the budget is `min`, else any; `race_share` is the
+    share of the time limit after which no more rival splits are measured.
     `run_limit_seconds` is how long runs of the model may show no progress, `memory_limit_bytes` what each process may
     have (None: what the machine has). `work_dir` keeps intermediate files (None: a temporary directory, removed
     afterwards). `cache_dir` holds measured profiles.
@@ -63,7 +66,7 @@ class Settings(
 
     budget: Budget | None = None
     budget_scope: Scope | Literal["total"] | None = None
-    max_overhead_share: Fraction = Fraction(1, 5)
+    max_overhead_share: Fraction | None = None
     devices: tuple[DeviceSpec, ...] = (named_spec("cpu"),)
     estimate: bool = False
     overlap: bool = False
@@ -120,6 +123,11 @@ class Settings(
     def solver_options(self) -> dict[str, Any]:
         """Options of the chosen solver: the file's under the command line's."""
         return {**self.solvers.get(self.solver, {}), **self.options}
+
+    @property
+    def least_overhead_share(self) -> Fraction:
+        """The extra time that `--budget min` may cost."""
+        return LEAST_OVERHEAD_SHARE if self.max_overhead_share is None else self.max_overhead_share
 
     @property
     def workers(self) -> int:

@@ -19,10 +19,14 @@ WORKSPACE_SHARE = 0.4  # of the peak, from which on it is what matters
 
 @dataclass(frozen=True)
 class SplitObstacle:
-    """One line that names the reason; `is_final` where no splitting of these kinds whatever could get around it."""
+    """One line that names the reason; `is_final` where no splitting of these kinds whatever could get around it.
+
+    `op`: the op that cannot be cut, where that is the reason; of a model that has no such op it says nothing.
+    """
 
     text: str
     is_final: bool
+    op: int | None = None
 
 
 def explain(
@@ -95,6 +99,7 @@ def _op(view: ModelView, op: int, free_bytes: int) -> SplitObstacle | None:
     return SplitObstacle(
         f"'{name}' ({format_bytes(size)}) must exist whole: op '{node.name}' ({node.op_type}) cannot be cut{condition}",
         is_final=True,
+        op=op,
     )
 
 

@@ -143,17 +143,34 @@ REASSOCIATED = frozenset({ir.DataType.FLOAT, ir.DataType.DOUBLE})  # fine enough
 
 @dataclass(frozen=True)
 class Factors:
-    """Where the two matrices of a product stand among the inputs, whether each is stored transposed, and a scale."""
+    """Where the two matrices of a product stand among the inputs, how each is stored, and whether there is a scale.
+
+    `is_turned`: its last two axes are swapped. `leads`: the axis before the last is stored first, before those of the
+    batch ([rows, batch, depth] for [batch, rows, depth]); swapping comes after that. The runtime reads such factors
+    where they lie, with longer steps from row to row, and multiplies the same numbers in the same order.
+    """
 
     places: tuple[int, int]
-    is_turned: tuple[bool, bool]
-    is_scaled: bool
+    is_turned: tuple[bool, bool] = (False, False)
+    is_scaled: bool = False
+    leads: tuple[bool, bool] = (False, False)
+
+    def stored_axes(self, op: OpView) -> tuple[tuple[int, ...], ...]:
+        """Of each factor, at which axis each axis of the stack of matrices is stored."""
+        ranks = [len(op.input_shape(place)) for place in self.places]
+        return tuple(
+            (*range(1, rank - 1), 0, rank - 1) if leads else tuple(range(rank))
+            for rank, leads in zip(ranks, self.leads, strict=True)
+        )
+
+    def shapes(self, op: OpView) -> tuple[Shape, ...]:
+        """The factors' shapes as stacks of matrices."""
+        stored = zip(self.places, self.stored_axes(op), strict=True)
+        return tuple(tuple(op.input_shape(place)[axis] for axis in axes) for place, axes in stored)
 
 
 def matmul(op: OpView, slab: Slab) -> Sliced | None:
-    """MatMul and its fused forms with transposed factors and a scale; vectors and transposed batches are refused."""
-    if op.integer("transBatchA", 0) or op.integer("transBatchB", 0):
-        return None
+    """MatMul and its fused forms with transposed factors and batches and a scale; vectors are refused."""
     return _float_product(op, slab, _factors(op))
 
 
@@ -182,13 +199,15 @@ def element_type(op: OpView) -> ir.DataType | None:
 
 def _factors(op: OpView) -> Factors:
     is_turned = (op.integer("transA", 0) != 0, op.integer("transB", 0) != 0)
+    leads = (op.integer("transBatchA", 0) != 0, op.integer("transBatchB", 0) != 0)
     alpha = op.node.attributes.get("alpha")
-    return Factors((0, 1), is_turned, alpha is not None and alpha.as_float() != 1.0)
+    return Factors((0, 1), is_turned, alpha is not None and alpha.as_float() != 1.0, leads)
 
 
 def _float_product(op: OpView, slab: Slab, factors: Factors) -> Sliced | None:
     needs = _needs(op, slab, factors)
-    return Sliced(needs, slab) if needs is not None and _is_exact(op, slab, factors, needs) else None
+    is_exact = needs is not None and _is_exact(op, slab, factors, needs)
+    return Sliced(_as_stored(op, factors, needs), slab) if needs is not None and is_exact else None
 
 
 def _integer_product(op: OpView, slab: Slab, places: tuple[int, int]) -> Sliced | None:
@@ -196,17 +215,22 @@ def _integer_product(op: OpView, slab: Slab, places: tuple[int, int]) -> Sliced 
     others = (shape for place, shape in enumerate(op.inputs) if shape is not None and place not in places)
     if slab.axis == len(op.output_shape) - 1 or any(len(shape) > 1 for shape in others):
         return None
-    needs = _needs(op, slab, Factors(places, (False, False), False))
-    return None if needs is None else Sliced(needs, slab)
+    factors = Factors(places)
+    needs = _needs(op, slab, factors)
+    return None if needs is None else Sliced(_as_stored(op, factors, needs), slab)
 
 
 def _needs(op: OpView, slab: Slab, factors: Factors) -> tuple[Slab | None, ...] | None:
-    """What each input gives to a slab of the product; None where a factor is a vector, or a constant's columns."""
+    """What each input gives to a slab of the product, by the axes of stacks of matrices.
+
+    None where a factor is a vector, or a constant's columns.
+    """
     rank, extent = len(op.output_shape), op.output_shape[slab.axis]
-    left, right = (op.input_shape(place) for place in factors.places)
+    left, right = shapes = factors.shapes(op)
     if min(len(left), len(right)) < 2:
         return None
-    needs = [broadcast_need(shape, rank, extent, slab) for shape in op.inputs]
+    stacks = {**dict(enumerate(op.inputs)), **dict(zip(factors.places, shapes, strict=True))}
+    needs = [broadcast_need(shape, rank, extent, slab) for shape in stacks.values()]
     first, second = factors.places
     if slab.axis == rank - 1:
         if op.weights[second]:
@@ -221,6 +245,15 @@ def _line(slab: Slab, axis: int) -> Slab:
     return Slab(axis, slab.start, slab.stop)
 
 
+def _as_stored(op: OpView, factors: Factors, needs: tuple[Slab | None, ...]) -> tuple[Slab | None, ...]:
+    """The same by the axes along which the factors are stored."""
+    found = list(needs)
+    for place, axes in zip(factors.places, factors.stored_axes(op), strict=True):
+        need = found[place]
+        found[place] = None if need is None else _line(need, axes[need.axis])
+    return tuple(found)
+
+
 def _is_exact(op: OpView, slab: Slab, factors: Factors, needs: tuple[Slab | None, ...]) -> bool:
     """Whether the slab has the bits of the whole, or need not; sums of integers, or against constants, always have."""
     kind = element_type(op)
@@ -228,7 +261,7 @@ def _is_exact(op: OpView, slab: Slab, factors: Factors, needs: tuple[Slab | None
         return True
     if kind is None or not (kind == ir.DataType.FLOAT or kind.is_integer()):
         return False
-    left, right = (op.input_shape(place) for place in factors.places)
+    left, right = factors.shapes(op)
     if kind.is_integer() or (op.weights[1] and len(right) == 2):
         return True
     whole = _product(left, right, factors)
@@ -246,6 +279,6 @@ def _product(left: Shape, right: Shape, factors: Factors) -> Product:
     depth, rows = left[-2:] if is_turned[0] else (left[-1], left[-2])
     columns = right[-2] if is_turned[1] else right[-1]
     batch = math.prod(np.broadcast_shapes(left[:-2], right[:-2]))
-    if not is_turned[0] and math.prod(right[:-2]) == 1:
+    if not is_turned[0] and not any(factors.leads) and math.prod(right[:-2]) == 1:
         rows, batch = rows * math.prod(left[:-2]), 1
     return Product(rows, columns, depth, batch, is_turned[0], factors.is_scaled)

@@ -5,8 +5,9 @@ Loop; how many, in how many tiles, is decided by estimate, then measured.
 """
 
 import tempfile
+import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -24,9 +25,7 @@ from remat_cli.core.profile import OpCost, Profile
 from remat_cli.core.sizes import SizeFamily
 from remat_cli.core.solver_run import Status
 from remat_cli.core.splits import Region, RegionFacts, Splitting
-from remat_cli.onnx_io.interface import interface_of
-from remat_cli.onnx_io.to_graph import INPUTS, to_graph
-from remat_cli.runtime.likeness import have_same_bits
+from remat_cli.onnx_io.to_graph import to_graph
 from remat_cli.splitting.expands import without_expands
 from remat_cli.splitting.known_shapes import with_known_shapes
 from remat_cli.splitting.loop_bits import Tiling, kinds_of, proved_part, refusal
@@ -39,20 +38,18 @@ from remat_cli.splitting.window_bits import window_refusal
 from remat_cli.splitting.window_estimate import halo_percent
 from remat_cli.splitting.window_regions import find_windows
 from remat_cli.stages.ask import CompileRequest
-from remat_cli.stages.blame import blamed_on
-from remat_cli.stages.facts import ModelFacts, known_facts_of
 from remat_cli.stages.family_dims import dims_of_all
-from remat_cli.stages.optimise import digest_of, optimise
+from remat_cli.stages.family_loops import prepare_loops
 from remat_cli.stages.planned import PlannedModel
-from remat_cli.stages.prepare import Prepared, as_planned, facts_of, first_look
 from remat_cli.stages.solve import BudgetQuestion, answer
-from remat_cli.stages.split_model import in_place_of, profile_split
+from remat_cli.stages.split_model import profile_split
 from remat_cli.stages.tables import with_positions_looked_up
 from remat_cli.stages.write import write_within_budget
 
 MOST_TILES = 512
 LEAST_SHARE = 1 / 64  # of the peak: smaller tensors are not worth a loop
 MOST_TRIALS = 3
+MOST_LEAST_TRIALS = 6  # for `min`, each measured
 MOST_TOLD = 4  # refused tiles for which a shorter range is looked for
 LEAST_STEP_SHARE = 0.03  # less than the last trial is worth another
 ROW_STEP = 64
@@ -74,16 +71,20 @@ class _Rung:
 
 @dataclass(frozen=True)
 class FamilyPlanner:
-    """Plans one model for many sizes; `whole` is the plan without loops."""
+    """Plans one model for many sizes; `whole` is the plan without loops, `began` when the whole search began."""
 
     whole: PlannedModel
     question: BudgetQuestion
     request: CompileRequest
     work: Path
     progress: Progress
+    began: float = field(default_factory=time.monotonic)
 
     def best(self) -> PlannedModel:
-        """The plan with the fewest tiles that fits; for `min` the one that holds least."""
+        """The plan with the fewest tiles that fits; for `min` the one that holds least and takes no longer than it may.
+
+        Of plans that all take longer than the user allows, the fastest, which is for the caller to refuse.
+        """
         found = self._best()
         return found if found.written is None or found.splitting is not None else self._with_dims(found)
 
@@ -93,17 +94,55 @@ class FamilyPlanner:
         return replace(found, dims=dims_of_all(found.prepared, path, self._family, found.dims or {}))
 
     def _best(self) -> PlannedModel:
-        least = self.question.least
-        if self.whole.written is not None and not least:
-            return self.whole
+        whole, least = self.whole, self.question.least
+        if whole.written is not None and not least and self._is_allowed(whole):
+            return whole
         self.progress.stage(stages.SPLITTING)
         lowest = min((rung.peak_bytes for rung in self._rungs), default=0)
-        found = self._within(lowest if least else max(lowest, self.question.budget_bytes))
-        return found or self._not_found()
+        found = self._least() if least else self._within(max(lowest, self.question.budget_bytes))
+        if found is None or found.written is None:
+            return self._not_found()
+        return found if whole.written is None else min(whole, found, key=self._rank)
+
+    def _rank(self, planned: PlannedModel) -> int:
+        """Less is better: memory for `min`, time otherwise."""
+        assert planned.written is not None
+        return planned.written.plan.peak if self.question.least else planned.plan.time_ns
+
+    def _is_allowed(self, planned: PlannedModel) -> bool:
+        return self.request.search.allows(planned.plan.time_ns, self.question)
+
+    def _least(self) -> PlannedModel | None:
+        """The loops that hold least of those whose plan takes no longer than it may, by bisection from the lowest on.
+
+        Measured, loops that hold less hardly ever take less time.
+        """
+        ladder = self._ladder()
+        best, low, high = None, 0, len(ladder) - 1
+        for probe in range(MOST_LEAST_TRIALS):
+            if low > high or self.progress.should_stop():
+                break
+            place = (low + high) // 2 if probe else high
+            found = self._plan(ladder[place])
+            if found is not None and found.written is not None and self._is_allowed(found):
+                best, low = found, place + 1
+            else:
+                high = place - 1
+        return None if best is None else self._with_dims(best)
+
+    def _ladder(self) -> list[_Rung]:
+        """Rungs that hold ever less; none of which another one holds no more and launches no more ops."""
+        found: list[_Rung] = []
+        for rung in sorted(self._rungs, key=lambda each: (each.peak_bytes, each.launches)):
+            if not found or rung.launches < found[-1].launches:
+                found.append(rung)
+        return found[::-1]
 
     def _within(self, most_bytes: int) -> PlannedModel | None:
         """The plan with the fewest tiles that fits, of those that hold at most so many bytes by estimate."""
         for _ in range(MOST_TRIALS):
+            if self.progress.should_stop():
+                return None
             fitting = [rung for rung in self._rungs if rung.peak_bytes <= most_bytes]
             if not fitting:
                 return None
@@ -116,7 +155,7 @@ class FamilyPlanner:
 
     def _not_found(self) -> PlannedModel:
         """The plan without loops; that none of these fits proves nothing of loops that were not tried."""
-        whole = replace(self.whole, obstacle=self._obstacle())
+        whole = replace(self.whole, obstacle=None if self.progress.should_stop() else self._obstacle())
         if whole.answer.run.status is not Status.INFEASIBLE:
             return whole
         return replace(whole, answer=replace(whole.answer, run=replace(whole.answer.run, status=Status.NOT_FOUND)))
@@ -164,6 +203,8 @@ class FamilyPlanner:
         peak = self.question.baseline.peak
         sizes = sorted({size for size in self.sized.sizes.values() if size >= LEAST_SHARE * peak}, reverse=True)
         for least_bytes in sizes:
+            if self.progress.should_stop():
+                return
             loops = find_loops(self.sized, least_bytes)
             taken = {op for region in loops for op in region.ops}
             windows = find_windows(self.sized, least_bytes, taken)
@@ -262,12 +303,13 @@ class FamilyPlanner:
         whole, request = self.whole.prepared, self.request
         folder = Path(tempfile.mkdtemp(prefix="loops_", dir=self.work))
         model = looped(self.sized, rung.regions, rung.tilings)
-        prepared = _prepare_loops(whole, model.model, folder)
+        prepared = prepare_loops(whole, model.model, folder)
         if prepared is None:
             return None
         profile = self._with_buffers(profile_split(prepared, self.whole, self.progress), rung)
         problem = make_problem(prepared.graph, profile, self.question.problem.memories[0].budget_bytes)
         asked = replace(self.question, problem=problem, names=tuple(op.name for op in prepared.graph.ops))
+        solving = time.monotonic()
         first = replace(
             self.whole,
             prepared=prepared,
@@ -277,7 +319,8 @@ class FamilyPlanner:
             splitting=self._record(rung),
             dims=model.dims,
         )
-        return write_within_budget(first, request.search, self.progress)
+        found = write_within_budget(first, request.search, self.progress)
+        return found.solved_since(solving).searched_since(self.began)
 
     def _with_buffers(self, profile: Profile, rung: _Rung) -> Profile:
         """Costs in which tiles of windows may take what a kernel takes for itself, which counters do not see there."""
@@ -311,33 +354,6 @@ class FamilyPlanner:
 
     def _length(self, region: LoopRegion) -> int:
         return region.length.at(self.request.conditions.dims)
-
-
-def _prepare_loops(whole: Prepared, model: Any, work: Path) -> Prepared | None:
-    """The model with loops, optimised like the whole one; None where its outputs are not those of the whole one."""
-    conditions = whole.conditions
-    with blamed_on(whole.source.path, "ONNX Runtime cannot optimise the loops of"):
-        path = optimise(model, conditions, work, whole.optimised_as)
-    reference = as_planned(path, model, interface_of(whole.reference), whole.optimised_as)
-    digest = digest_of(path, conditions, whole.optimised_as)
-    facts, was_long = known_facts_of(digest, conditions), False
-    if facts is None:
-        with blamed_on(whole.source.path, "ONNX Runtime fails to run the loops of"):
-            seen = first_look(path, whole.feeds, conditions)
-        if not have_same_bits(whole.outputs, seen.outputs):
-            return None
-        facts = _beside(whole, facts_of(seen, reference, whole.facts.types[INPUTS]))
-        was_long = facts.relative_time is not None
-    looped_whole = replace(whole, reference=reference, reference_path=path, reference_sha256=digest)
-    return in_place_of(looped_whole, to_graph(reference, facts.types), facts, was_long=was_long)
-
-
-def _beside(whole: Prepared, facts: ModelFacts) -> ModelFacts:
-    """The facts of a model with loops, with how long it takes as a multiple of the whole one, where both are known."""
-    first, second = whole.facts.measured, facts.measured
-    if first is None or second is None:
-        return facts
-    return msgspec.structs.replace(facts, relative_time=second.run_ns / max(1, first.run_ns))
 
 
 def _region(sized: SizedView, region: LoopRegion, tiling: Tiling, length: int) -> Region:

@@ -8,7 +8,7 @@ from remat_cli.core.resident import WeightFiles
 from remat_cli.core.runs_on import RunsOn
 from remat_cli.onnx_io.as_written import signed
 from remat_cli.onnx_io.least_imports import asking_least
-from remat_cli.onnx_io.packed import PackedWeights, packed_weights, packing_signature
+from remat_cli.onnx_io.packed import NOTHING_PACKED, PackedWeights, packed_weights, packing_signature
 from remat_cli.onnx_io.primers import primed
 from remat_cli.onnx_io.rewrite import set_model_metadata
 from remat_cli.onnx_io.save import SMALL_BYTES, has_data_file, save
@@ -37,15 +37,12 @@ def save_written(planned: PlannedModel, path: Path, files: WeightFiles) -> RunsO
     runs_on = runs_on_of(model, planned.prepared, is_packed=is_packed)
     for key, text in runs_on.metadata.items():
         set_model_metadata(model, key, text)
-    if planned.written is None:
-        save(model, path, external=has_data_file(model, files.external))
-    elif not is_packed:
-        save(signed(model), path, external=has_data_file(model, files.external))
-    else:
-        if wants_primers(planned.written, planned.prepared, files):
-            model = primed(model)
-        packed = _packed(model, planned.prepared)
-        save(signed(model, len(packed.copies)), path, external=True, packed=packed)
+    if planned.written is not None and is_packed and wants_primers(planned.written, planned.prepared, files):
+        model = primed(model)
+    packed = _packed(model, planned.prepared) if is_packed else NOTHING_PACKED
+    if planned.written is not None:
+        model = signed(model, len(packed.copies))
+    save(model, path, external=is_packed or has_data_file(model, files.external), packed=packed)
     return runs_on
 
 

@@ -1,10 +1,13 @@
 """Which model is planned, and how: reorder, split, recompute; on one device in one session, or on several."""
 
+import time
+from dataclasses import replace
 from pathlib import Path
 
 from remat_cli.base.errors import ModelError
 from remat_cli.base.progress import Progress, silent
 from remat_cli.core.splits import Region, RegionFacts
+from remat_cli.report.solution import CHEAPEST_PERCENT, MOST_PERCENT, overhead_percent
 from remat_cli.stages.ask import CompileRequest, ask
 from remat_cli.stages.family import FamilyPlanner
 from remat_cli.stages.page import plan_paging
@@ -13,7 +16,7 @@ from remat_cli.stages.planned import PlannedModel
 from remat_cli.stages.platform import Platform
 from remat_cli.stages.prepare import Prepared
 from remat_cli.stages.profile import is_cut_into_sessions
-from remat_cli.stages.solve import answer, unsolved
+from remat_cli.stages.solve import Search, answer, unsolved
 from remat_cli.stages.splitter import WHOLE_SHARE, Splitter, inside_above
 from remat_cli.stages.tensor_cap import plan_capped
 from remat_cli.stages.write import write_within_budget
@@ -26,12 +29,33 @@ def plan_model(
 ) -> PlannedModel:
     """Plan whole ops; where that is not possible for free, plan with splits too and take what is better.
 
-    Plans that say where ops run do not split them.
+    Plans that say where ops run do not split them. A plan that costs more time than the user allows is no plan.
 
     Raises:
         ConfigError: the solver does not take the model.
         ModelError: an op runs on no device, or there is none to place.
     """
+    began = time.monotonic()
+    found = _planned(prepared, platform, request, work, progress, began)
+    return within_overhead(found.searched_since(began), request.search)
+
+
+def within_overhead(planned: PlannedModel, search: Search) -> PlannedModel:
+    """The plan; where it takes longer than `search` allows, none, and among the run's facts what it would cost."""
+    question, answer = planned.answer.question, planned.answer
+    most = search.allowed_overhead(question)
+    if not planned.has_plan or most is None or search.allows(planned.time_ns, question):
+        return planned
+    cost = overhead_percent(planned.time_ns, question.baseline.time_ns)
+    facts = {**answer.run.facts, CHEAPEST_PERCENT: cost, MOST_PERCENT: 100 * float(most)}
+    refused = answer.without_plan()
+    refused = replace(refused, run=replace(refused.run, facts=facts))
+    return replace(planned, answer=refused, written=None, cut=None, paged=None, obstacle=None)
+
+
+def _planned(
+    prepared: Prepared, platform: Platform, request: CompileRequest, work: Path, progress: Progress, began: float
+) -> PlannedModel:
     if platform.spill is not None:
         _refuse_nothing(prepared)
         return plan_paging(prepared, platform, request, progress)
@@ -40,15 +64,17 @@ def plan_model(
         return plan_on_devices(prepared, platform, request, progress)
     mode, question = request.splits.mode, ask(platform, request)
     search = request.search if mode == "off" else request.search.share(WHOLE_SHARE)
+    solving = time.monotonic()
     first = PlannedModel(prepared, platform, answer(question, search, progress), prepared)
-    whole = write_within_budget(first, search, progress)
+    whole = write_within_budget(first, search, progress).solved_since(solving)
     if request.conditions.family is not None:
-        return whole if mode == "off" else FamilyPlanner(whole, question, request, work, progress).best()
+        return whole if mode == "off" else FamilyPlanner(whole, question, request, work, progress, began).best()
+    splitter = Splitter(whole, question, request, work, progress, began=began)
     if (most := request.splits.max_tensor_bytes) is not None and mode != "off" and inside_above(prepared.graph, most):
-        return plan_capped(Splitter(whole, question, request, work, progress), most)
+        return plan_capped(splitter, most)
     if mode == "off" or (mode == "auto" and _is_free(whole)):
         return whole
-    return Splitter(whole, question, request, work, progress).best()
+    return splitter.best()
 
 
 def _refuse_nothing(prepared: Prepared) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import add
 
 from remat_cli.core.graph import Graph
@@ -13,6 +14,7 @@ from remat_cli.core.plan import Plan
 from remat_cli.core.profile import Profile, Reference, Way
 from remat_cli.core.segments import Cut
 from remat_cli.core.sizes import Dim
+from remat_cli.core.solver_run import cut_short
 from remat_cli.core.splits import Splitting
 from remat_cli.onnx_io.rewrite import Rewritten
 from remat_cli.stages.platform import Platform
@@ -84,6 +86,25 @@ class WrittenModel:
 
 
 @dataclass(frozen=True)
+class SearchSpan:
+    """When a search began and ended, and when it found its plan (None: it has none), by `time.monotonic()`."""
+
+    began: float
+    ended: float
+    found: float | None = None
+
+    @property
+    def seconds(self) -> float:
+        """How long it took."""
+        return self.ended - self.began
+
+    @property
+    def seconds_to_best(self) -> float | None:
+        """How long until the plan was found."""
+        return None if self.found is None else self.found - self.began
+
+
+@dataclass(frozen=True)
 class PlannedModel:
     """A model, whole or split, and the answer for it; both forms are None where no plan fits.
 
@@ -92,7 +113,8 @@ class PlannedModel:
     `single` are the best plans on each device alone, best first, and `best_single` the best of them. `paged` says how a
     cut plan is paged, and `without_paging_ns` what the best plan takes that pages nothing, where one was looked for;
     `weight_obstacle` says in one line which weight is too large to page. `way` is how a cut plan is run. `dims` are the
-    dimensions of tensors for all sizes, where there are many.
+    dimensions of tensors for all sizes, where there are many. `span` is
+    when it was searched for, splits included.
     """
 
     prepared: Prepared
@@ -111,12 +133,35 @@ class PlannedModel:
     without_paging_ns: int | None = None
     weight_obstacle: str | None = None
     dims: Mapping[str, tuple[Dim, ...]] | None = None
+    span: SearchSpan | None = None
+
+    def searched_since(self, began: float) -> PlannedModel:
+        """The same of a search that began then and has just ended, by default with what its solver found."""
+        found = self if self.span is not None else self.solved_since(began)
+        assert found.span is not None
+        return replace(found, span=replace(found.span, began=began, ended=time.monotonic()))
+
+    def solved_since(self, began: float) -> PlannedModel:
+        """The same, whose solver began then."""
+        found_after = self.answer.run.seconds_to_best
+        found = None if found_after is None else began + found_after
+        return replace(self, span=SearchSpan(began, time.monotonic(), found))
+
+    def cut_short(self) -> PlannedModel:
+        """The same of a search that was told to end: what there was by then, which proves nothing."""
+        run = cut_short(self.answer.run, is_split=self.splitting is not None)
+        return replace(self, answer=replace(self.answer, run=run), obstacle=None)
 
     @property
     def plan(self) -> Plan:
         """The plan of a model that has one."""
         assert self.answer.plan is not None
         return self.answer.plan
+
+    @property
+    def time_ns(self) -> int:
+        """How long its plan takes, stalls included."""
+        return self.plan.time_ns if self.paged is None else self.paged.paging.time_ns
 
     @property
     def profile(self) -> Profile:

@@ -1,5 +1,6 @@
 """A budget on the process: the live budget under which a plan's process stays within what the user wrote."""
 
+import time
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -72,7 +73,7 @@ class ProcessPlanning:
 
         That no plan can be had is claimed only from what is live and not mapped: a process never holds less.
         """
-        budget_bytes = self.budget_bytes - room_bytes
+        budget_bytes, began = self.budget_bytes - room_bytes, time.monotonic()
         best = fastest_within(
             ProcessBudget(budget_bytes, budget_bytes + self.uncounted_bytes),
             PLANS,
@@ -80,8 +81,8 @@ class ProcessPlanning:
             lambda found: needed_bytes(found, self.request),
         )
         if best is not None:
-            return best
-        widest = self._within(self.budget_bytes + self.uncounted_bytes)
+            return best.searched_since(began)
+        widest = self._within(self.budget_bytes + self.uncounted_bytes).searched_since(began)
         if widest.written is None and widest.answer.run.status is Status.INFEASIBLE:
             return widest
         return replace(widest, answer=widest.answer.without_plan(), written=None)

@@ -61,7 +61,10 @@ def planned_solution(planned: PlannedModel) -> SolutionReport:
     """The solver's claims beside the judge's figures; once in its form, the peak is that of the form."""
     answer = planned.answer
     solution = solution_report(answer.run, answer.question.problem, answer.question.baseline)
-    if planned.splitting is not None and planned.written is not None:
+    if planned.span is not None:
+        found_after = None if answer.plan is None else planned.span.seconds_to_best
+        solution = msgspec.structs.replace(solution, seconds=planned.span.seconds, seconds_to_best=found_after)
+    if planned.splitting is not None:
         solution = msgspec.structs.replace(
             solution,
             floor_bytes=planned.splitting.whole_floor_bytes,

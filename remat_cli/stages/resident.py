@@ -177,8 +177,13 @@ def _without_saved_copies(weights: Iterable[LoadedWeight]) -> list[LoadedWeight]
     return [msgspec.structs.replace(weight, is_saved=False) for weight in weights]
 
 
-def model_forecast(prepared: Prepared, profile: Profile) -> tuple[ProcessMemory, RunsForecast]:
-    """What a process holds that loads a model as it is, optimised beforehand, and runs it with default options."""
+def model_forecast(
+    prepared: Prepared, profile: Profile, version: str | None = None
+) -> tuple[ProcessMemory, RunsForecast]:
+    """What a process holds that loads a model as it is, optimised beforehand, and runs it with default options.
+
+    `version` is that of the runtime which loads it; None: the one that is installed here.
+    """
     graph, form = prepared.graph, prepared.source.form
     plan = baseline(make_problem(graph, profile))
     is_mapped = bool(prepared.source.data_files)
@@ -199,7 +204,9 @@ def model_forecast(prepared: Prepared, profile: Profile) -> tuple[ProcessMemory,
     runs = forecast(requests, form)
     branch_ops = 0 if form is None else len(graph.ops)
     file = LoadedFile(len(graph.ops), branch_ops, is_primed=prepared.source.is_primed)
-    return _process(load_forecast(weights, file, load_rules(runtime_version())), runs, is_mapped=is_mapped), runs
+    return _process(
+        load_forecast(weights, file, load_rules(version or runtime_version())), runs, is_mapped=is_mapped
+    ), runs
 
 
 def _process(loading: LoadForecast, runs: RunsForecast, *, is_mapped: bool) -> ProcessMemory:

@@ -18,6 +18,7 @@ from remat_cli.stages.files import save_written
 from remat_cli.stages.learn import corrections_of, noted, plan_corrected, plan_with_more_inside
 from remat_cli.stages.page import plan_paging
 from remat_cli.stages.place import AUTO, as_one_session, on_best_single, other_single, plan_again, recounted
+from remat_cli.stages.plan import within_overhead
 from remat_cli.stages.planned import PlannedModel
 from remat_cli.stages.platform import Platform
 from remat_cli.stages.prepare import remember_cap
@@ -45,6 +46,10 @@ class Settled:
     planned: PlannedModel
     seen: Verification | None
     uncounted_bytes: int = 0
+
+    def cut_short(self) -> "Settled":
+        """The same of a search that was told to end."""
+        return replace(self, planned=self.planned.cut_short())
 
 
 @dataclass(frozen=True)
@@ -129,13 +134,13 @@ class Settling:
         """The plan made again after a run, and the room that it leaves in the budget; None: nothing helps."""
         if corrections:
             corrected = plan_corrected(planned, corrections, self.request, self.progress)
-            if corrected.written is None and planned.tighter is not None:
-                return planned.tighter(), room_bytes
+            if corrected.written is None:
+                return self._tighter(planned) or corrected, room_bytes
             return corrected, room_bytes
         more_bytes = seen.family.excess_bytes if applies(seen.family) else 0
         if more_bytes:
             fuller = plan_with_more_inside(planned, more_bytes, self.request, self.progress)
-            return (fuller if fuller.written is not None or planned.tighter is None else planned.tighter()), room_bytes
+            return (fuller if fuller.written is not None else self._tighter(planned) or fuller), room_bytes
         least = planned.answer.question.least
         if seen.within_budget or least:
             again = _as_measured(planned, seen)
@@ -147,7 +152,12 @@ class Settling:
         roomy = self._with_room(planned, room_bytes)
         if roomy is not None and roomy.written is not None:
             return roomy, room_bytes
-        return None if planned.tighter is None else planned.tighter(), 0
+        return self._tighter(planned), 0
+
+    def _tighter(self, planned: PlannedModel) -> PlannedModel | None:
+        """Another plan that holds less and takes no longer than it may; None where there is none."""
+        found = None if planned.tighter is None else planned.tighter()
+        return None if found is None else within_overhead(found, self.request.search)
 
     def _plain(self, planned: PlannedModel) -> PlannedModel:
         """The same plan without the steady form, inside which the runtime did not run it as planned."""
@@ -162,10 +172,10 @@ class Settling:
 
     def _under_a_cap(self, found: Settled) -> Settled:
         """A tighter plan, where this one holds its promises but is no gain under a cap, and the other one is."""
-        seen, tighter = found.seen, found.planned.tighter
-        if seen is None or not seen.passed or not seen.is_worse_under_cap or tighter is None:
+        seen = found.seen
+        if seen is None or not seen.passed or not seen.is_worse_under_cap:
             return found
-        planned = tighter()
+        planned = self._tighter(found.planned)
         if planned is None or planned.written is None:
             return found
         other = self._verified(planned)

@@ -33,13 +33,15 @@ LOOK_SECONDS = 5.0  # for a first plan before kernels are compiled, which takes 
 class Search:
     """How plans are searched for: the solver, its limits, and the share of time that `--budget min` may cost.
 
-    Plans that page are the `pager`'s.
+    Plans that page are the `pager`'s. `overhead_limit` is the share of time that a plan for any budget may cost (None:
+    any).
     """
 
     solver: Solver
     limits: Limits
     max_overhead_share: Fraction = Fraction(0)
     pager: Pager | None = None
+    overhead_limit: Fraction | None = None
 
     def within(self, seconds: float) -> Search:
         """The same search with so much time."""
@@ -48,6 +50,15 @@ class Search:
     def share(self, share: float) -> Search:
         """The same search with a share of its time."""
         return self.within(self.limits.seconds * share)
+
+    def allowed_overhead(self, question: BudgetQuestion) -> Fraction | None:
+        """The share of the baseline's time that a plan may cost on top; None: any."""
+        return self.max_overhead_share if question.least else self.overhead_limit
+
+    def allows(self, time_ns: int, question: BudgetQuestion) -> bool:
+        """Whether a plan may take so long."""
+        share = self.allowed_overhead(question)
+        return share is None or time_ns <= question.baseline.time_ns * (1 + share)
 
 
 @dataclass(frozen=True)
@@ -226,7 +237,7 @@ def answer_again(first: BudgetAnswer, slack_bytes: Sequence[int], search: Search
     tight = question.with_slack(slack_bytes).problem
     rest = search.within(max(LEAST_SECONDS, search.limits.seconds - said.seconds))
     again = _solve(tight, question, rest, progress)
-    seconds = said.seconds + again.seconds
+    seconds, found_after = said.seconds + again.seconds, again.seconds_to_best
     if again.plan is None:
         return replace(first, run=replace(said, seconds=seconds)).without_plan()
     run = replace(
@@ -237,6 +248,7 @@ def answer_again(first: BudgetAnswer, slack_bytes: Sequence[int], search: Search
         space=said.space,
         floor=said.floor,
         seconds=seconds,
+        seconds_to_best=None if found_after is None else said.seconds + found_after,
     )
     return replace(first, run=run)
 
@@ -254,13 +266,14 @@ def _least(question: BudgetQuestion, search: Search, progress: Progress) -> Budg
     limits = _limits(question, search, progress)
     halved = replace(limits, seconds=limits.seconds / 2)
     schedule = find_least_budget(question.problem, halved, allowed_share(question, search))
-    seconds = max(LEAST_SECONDS, limits.seconds_left)
+    seconds, before = max(LEAST_SECONDS, limits.seconds_left), time.monotonic() - limits.started
     start = simulate(question.problem, schedule) if schedule is not None else baseline(question.problem)
     found = replace(question, problem=question.problem.with_budget(start.peak))
     run = _solve(found.problem, question, search.within(seconds), progress, start.schedule)
     if run.plan is None or run.plan.time_ns > start.time_ns:
-        run = replace(run, status=Status.FEASIBLE, plan=start)
-    return BudgetAnswer(found, run)
+        run = replace(run, status=Status.FEASIBLE, plan=start, seconds_to_best=0.0)
+    found_after = None if run.seconds_to_best is None else before + run.seconds_to_best
+    return BudgetAnswer(found, replace(run, seconds=before + run.seconds, seconds_to_best=found_after))
 
 
 def allowed_share(question: BudgetQuestion, search: Search) -> float:

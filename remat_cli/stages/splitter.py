@@ -3,7 +3,7 @@
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import islice
 from pathlib import Path
@@ -21,6 +21,7 @@ from remat_cli.core.profile import Profile
 from remat_cli.core.simulate import baseline
 from remat_cli.core.solver_run import Status
 from remat_cli.core.splits import LargeTensor, Region, RegionFacts, Splitting, large_tensors, regions_of_ops
+from remat_cli.onnx_io.interface import has_op
 from remat_cli.splitting.build import split_model
 from remat_cli.splitting.obstacle import SplitObstacle
 from remat_cli.splitting.propose import SplitProposal, SplitProposer
@@ -52,6 +53,7 @@ MOST_TRIALS, FEW_TRIALS = 4, 2  # splits that are measured, of short and long mo
 LONG_NS = 1_000_000_000
 DEAR_PERCENT = 5.0  # a split that costs more is compared with others
 MOST_KNOWN, LEAST_GAIN = 2, 0.001  # plans of other budgets that are made again, and what they must promise
+MADE_BY_RUNTIME = "the model has no such op: the runtime made it of others, which may well be cut"
 MOST_CULPRITS = 8  # ops found to change bits before splitting is given up
 
 
@@ -73,7 +75,8 @@ class SplitTrial:
 class Splitter:
     """Tries splits of one model: a way to ask, which holds no state but what it found out about the model.
 
-    `may_fill`: tiles may be written into a buffer in place, under a newer opset; else they are joined.
+    `may_fill`: tiles may be written into a buffer in place, under a newer opset; else they are joined. `began` is when
+    the search began that this is a part of.
     """
 
     whole: PlannedModel
@@ -82,6 +85,7 @@ class Splitter:
     work: Path
     progress: Progress
     may_fill: bool = True
+    began: float = field(default_factory=time.monotonic)
 
     def best(self) -> PlannedModel:
         """The better of the whole plan and the best one with splits."""
@@ -136,7 +140,7 @@ class Splitter:
 
     def _without_splits(self) -> PlannedModel:
         """The whole plan, and why no split is in it; INFEASIBLE only where nothing can get around the reason."""
-        obstacle, whole = self._obstacle(), self.whole
+        obstacle, whole = None if self.progress.should_stop() else self._obstacle(), self.whole
         text = None if obstacle is None else obstacle.text
         if whole.answer.run.status is Status.INFEASIBLE and (obstacle is None or not obstacle.is_final):
             run = replace(whole.answer.run, status=Status.NOT_FOUND)
@@ -144,7 +148,11 @@ class Splitter:
         return replace(whole, obstacle=text)
 
     def _obstacle(self) -> SplitObstacle | None:
-        return self.search.obstacle(self.whole.answer.run.floor.op, self.free_bytes)
+        """What stands in the way; an op that the runtime made of the model's ops is no proof against the model."""
+        found, view = self.search.obstacle(self.whole.answer.run.floor.op, self.free_bytes), self.search.timeline.view
+        if found is None or found.op is None or has_op(self.whole.prepared.source.ir, view.nodes[found.op]):
+            return found
+        return replace(found, text=f"{found.text}; {MADE_BY_RUNTIME}", is_final=False)
 
     def _within(self, aims: Sequence[float]) -> PlannedModel | None:
         """The first split, by falling aims, whose plan fits the budget; where it is dear, the fastest of a few more.
@@ -286,6 +294,7 @@ class Splitter:
         names = tuple(op.name for op in trial.prepared.graph.ops)
         asked = replace(self.question, problem=problem, names=names)
         search = self.request.search.share(1 - WHOLE_SHARE - SEARCH_SHARE)
+        solving = time.monotonic()
         first = replace(
             self.whole,
             prepared=trial.prepared,
@@ -294,7 +303,7 @@ class Splitter:
             written=None,
             splitting=self.record(trial.proposal),
         )
-        found = write_within_budget(first, search, self.progress)
+        found = write_within_budget(first, search, self.progress).solved_since(solving).searched_since(self.began)
         if found.written is not None:
             remember_split(found, self.request.splits, trial.proposal)
         return found if found.answer.plan is None else _as_planned(found)

@@ -12,6 +12,7 @@ from remat_cli.report.explain import recomputes, working_set
 from remat_cli.report.paged import paging_report
 from remat_cli.report.placed import Obstacle, PlacedPlan
 from remat_cli.report.regions import region_reports
+from remat_cli.report.solution import CHEAPEST_PERCENT
 from remat_cli.stages.planned import PlannedModel
 from remat_cli.stages.profile import is_cut_into_sessions
 from remat_cli.stages.record import placement_of, planned_solution
@@ -59,7 +60,8 @@ def _in_one_session(report: CompileReport, planned: PlannedModel) -> CompileRepo
     """What was split and recomputed; blockers only where the budget is out of reach."""
     answer, graph = planned.answer, planned.prepared.graph
     problem, floor = answer.question.problem, answer.run.floor
-    blocking = floor.op if answer.plan is None else None
+    is_out_of_reach = answer.plan is None and not answer.run.interrupted and CHEAPEST_PERCENT not in answer.run.facts
+    blocking = floor.op if is_out_of_reach else None
     held = tuple(tensor_ids(graph)[tensor] for tensor in floor.held)
     return msgspec.structs.replace(
         report,

@@ -60,6 +60,8 @@ class CapSearch:
         return replace(whole, answer=replace(whole.answer, run=run), written=None, obstacle=self._obstacle())
 
     def _obstacle(self) -> str | None:
+        if self.splitter.progress.should_stop():
+            return None
         if self.least_bytes is not None:
             budget_bytes = self.splitter.question.budget_bytes
             return (

@@ -162,7 +162,7 @@ def _peak(model: SourceModel, feeds: Mapping[str, Any], seen: SessionSeen) -> in
     if seen.baseline_bytes is None or seen.live_bytes is None:
         return None
     kept_bytes = kept_weight_bytes(weight_uses(model.ir), seen.baseline_bytes)
-    inputs_bytes: int = sum(array.nbytes for array in feeds.values())
+    inputs_bytes = sum(int(array.nbytes) for array in feeds.values())
     return kept_bytes + packed_weights(model.path).total_bytes + inputs_bytes + seen.live_bytes
 
 

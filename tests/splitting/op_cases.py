@@ -101,6 +101,7 @@ CASES = (
     OneOp("Slice", (real(9, 6), ints(2), ints(8)), {}, (1, 2)),
     OneOp("MatMul", (LEFT, RIGHT), {}, (1,)),
     *(contrib(op, LEFT, RIGHT, weights=(1,), alpha=0.5) for op in ("FusedMatMul", "TransposeMatMul")),
+    contrib("FusedMatMul", real(20, 3, 12), real(10, 3, 12), transBatchA=1, transBatchB=1, transB=1),
     OneOp("Gemm", (LEFT[0], RIGHT), {}, (1,)),
     contrib("FusedGemm", LEFT[0], RIGHT, weights=(1,), activation="Relu"),
     OneOp("MatMulInteger", (SMALL, np.ones((12, 10), np.uint8))),

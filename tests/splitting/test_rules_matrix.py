@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from remat_cli.splitting.op_view import Slab
 from remat_cli.splitting.rules_matrix import Product, has_same_bits
-from tests.splitting.sliced_op import Array, OneOp, Outcome, check_slices
+from tests.splitting.sliced_op import Array, OneOp, Outcome, check_slices, run
 
 FEW = settings(deadline=None, max_examples=12, derandomize=True)
 SIZES = st.sampled_from((2, 3, 7, 16, 33, 64, 100, 129))
@@ -62,6 +62,52 @@ def test_fused_matmul(
     op = product(left, right, "FusedMatMul", attributes=attributes, domain="com.microsoft", opset=1)
     for axis in range(3):
         check_slices(op, axis, threads=threads)
+
+
+def stored(matrices: Array, is_turned: bool, leads: bool) -> Array:
+    """A stack of matrices as FusedMatMul takes it: turned, its rows then before the batch."""
+    turned = np.swapaxes(matrices, -1, -2) if is_turned else matrices
+    return np.ascontiguousarray(np.moveaxis(turned, -2, 0) if leads else turned)
+
+
+@FEW
+@given(
+    SIZES,
+    SIZES,
+    DEPTHS,
+    st.sampled_from(((4,), (2, 3), (1, 5), (1,))),
+    st.tuples(*(st.booleans(),) * 4, st.sampled_from((1.0, 0.125))),
+    THREADS,
+)
+def test_fused_matmul_of_factors_whose_batches_are_transposed(
+    rows: int,
+    columns: int,
+    depth: int,
+    batch: tuple[int, ...],
+    form: tuple[bool, bool, bool, bool, float],
+    threads: int,
+) -> None:
+    turned, leads, alpha = form[:2], form[2:4], form[4]
+    left, right = noise(*batch, rows, depth), noise(*batch, depth, columns)
+    names = ("transA", "transB", "transBatchA", "transBatchB")
+    attributes = {**dict(zip(names, map(int, form), strict=False)), "alpha": alpha}
+    factors = (stored(left, turned[0], leads[0]), stored(right, turned[1], leads[1]))
+    op = product(*factors, "FusedMatMul", attributes=attributes, domain="com.microsoft", opset=1)
+    np.testing.assert_allclose(run(op)[0], alpha * (left @ right), rtol=1e-3, atol=1e-3)
+    for axis in range(len(batch) + 2):
+        check_slices(op, axis, threads=threads)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 4])
+def test_products_of_transposed_batches_are_cut_where_plain_ones_are(threads: int) -> None:
+    left, right = noise(2, 4, 96, 32), noise(2, 4, 32, 128)
+    plain = product(left, right, "FusedMatMul", attributes={"alpha": 0.25}, domain="com.microsoft", opset=1)
+    attributes = {"alpha": 0.25, "transBatchA": 1, "transBatchB": 1, "transB": 1}
+    factors = (stored(left, False, True), stored(right, True, True))
+    led = product(*factors, "FusedMatMul", attributes=attributes, domain="com.microsoft", opset=1)
+    for axis in range(4):
+        assert check_slices(led, axis, threads=threads) == check_slices(plain, axis, threads=threads)
+        assert check_slices(led, axis, threads=threads).exact
 
 
 @FEW

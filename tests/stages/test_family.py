@@ -274,3 +274,11 @@ def test_a_portable_file_is_held_to_the_users_model_too(encoder, folder):
     seen = json.loads(written.with_suffix(".plan.json").read_text())["verification"]
     assert all(run["outputs_identical"] for run in seen["family"]["runs"])
     assert seen["family"]["promised_bytes"] < max(run["original_peak_bytes"] for run in seen["family"]["runs"]) / 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("most", [1, 30])
+def test_the_least_budget_for_a_range_costs_no_more_than_is_allowed(encoder, folder, capsys, most):
+    words = ("--budget", "min", "--max-overhead", f"{most}%", "--no-verify")
+    assert main(["compile", str(encoder), *words, *DIMS, *FIXED, "-o", str(folder / "least.onnx")]) == 0
+    assert json.loads(capsys.readouterr().out)["solution"]["overhead_percent"] <= most

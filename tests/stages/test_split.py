@@ -255,3 +255,72 @@ def test_allowing_changes_nothing_where_bits_are_kept(capsys, tmp_path, model):
     assert code == 0
     assert report["verification"]["outputs_identical"]
     assert report["verification"]["outputs_close"] is None
+
+
+@pytest.fixture(scope="module")
+def attention(tmp_path_factory) -> Path:
+    """Heads as torch writes them, [positions, heads, width]: the runtime transposes them in its products."""
+    sketch = Sketch(np.random.default_rng(0))
+    positions, heads, width = 384, 4, 16
+    x = sketch.input("x", [positions, heads * width])
+    by_head = sketch.constant(np.array([positions, heads, width], np.int64))
+    sketch.shapes["heads"] = (positions, heads, width)
+
+    def lines(perm, shape):
+        made = sketch.add("MatMul", [x, sketch.weight(heads * width, heads * width, scale=0.1)], sketch.shapes[x])
+        made = sketch.add("Reshape", [made, by_head], sketch.shapes["heads"])
+        return sketch.add("Transpose", [made], shape, perm=perm)
+
+    queries, values = (lines([1, 0, 2], (heads, positions, width)) for _ in range(2))
+    scores = (heads, positions, positions)
+    value = sketch.add("MatMul", [queries, lines([1, 2, 0], (heads, width, positions))], scores)
+    value = sketch.add("Softmax", [value], scores, axis=-1)
+    value = sketch.add("MatMul", [value, values], (heads, positions, width))
+    path = tmp_path_factory.mktemp("model") / "attention.onnx"
+    onnx.save(sketch.model([value]), path)
+    return path
+
+
+def test_attention_whose_transposes_the_runtime_fuses_goes_in_tiles(capsys, tmp_path, attention):
+    code, report, _ = compiled(capsys, attention, tmp_path)
+    assert code == 0
+    assert report["verification"]["outputs_identical"]
+    fused = [node for node in onnx.load(tmp_path / "out.onnx").graph.node if node.op_type == "FusedMatMul"]
+    assert any(attribute.name == "transBatchA" and attribute.i for node in fused for attribute in node.attribute)
+    assert any("FusedMatMul" in op or "Fusion" in op for region in report["regions"] for op in region["ops"])
+
+
+@pytest.fixture(scope="module")
+def fused(tmp_path_factory) -> Path:
+    """Gemm and Tanh, which the runtime makes one op that cannot be cut; each by itself can."""
+    sketch = Sketch(np.random.default_rng(0))
+    value, rows = sketch.input("x", [2048, 16]), 2048
+    for width, op_type in ((128, "Relu"), (128, "Tanh"), (16, "Relu")):
+        weight = sketch.weight(sketch.shapes[value][1], width)
+        value = sketch.add("Gemm", [value, weight, sketch.weight(width)], (rows, width))
+        value = sketch.add(op_type, [value], (rows, width))
+    path = tmp_path_factory.mktemp("model") / "fused.onnx"
+    onnx.save(sketch.model([value]), path)
+    return path
+
+
+def test_a_fused_form_that_cannot_be_cut_proves_nothing_of_the_model(capsys, tmp_path, fused):
+    code, report, _ = compiled(capsys, fused, tmp_path)
+    assert code == 4
+    assert report["solution"]["status"] == "not_found"
+    assert "the model has no such op: the runtime made it" in report["split_obstacle"]
+
+
+def test_what_a_plan_may_cost_is_heeded_for_every_budget(capsys, tmp_path):
+    """Within 80 % whole ops of this model run again, which costs time; nothing that is free is below."""
+    unet, asked = Path(__file__).resolve().parents[2] / "sample_models" / "unet.onnx", ("--budget", "80%")
+    asked = (*asked, "--split", "off", "--no-verify")
+    code, report, _ = compiled(capsys, unet, tmp_path, *asked, "--max-overhead", "1000%")
+    assert code == 0
+    assert report["solution"]["overhead_percent"] > 0.01
+    (tmp_path / "out.onnx").unlink()
+    code, report, _ = compiled(capsys, unet, tmp_path, *asked, "--max-overhead", "0.01%")
+    assert code == 4
+    assert report["solution"]["status"] == "not_found"
+    assert report["solution"]["facts"]["cheapest_overhead_percent"] > 0.01
+    assert not (tmp_path / "out.onnx").exists()
