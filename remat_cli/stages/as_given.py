@@ -5,8 +5,11 @@ and uses a dead buffer again only where two shapes have the same names, and so n
 much. So the user's own file is optimised and measured, beside the bound one that a plan is made for.
 """
 
+import hashlib
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from remat_cli.base.files import sha256
 from remat_cli.base.progress import Progress
@@ -63,8 +66,14 @@ def _as_given(prepared: Prepared, work: Path) -> Prepared:
         prepared,
         reference=reference,
         reference_path=path,
-        reference_sha256=sha256(path),
+        reference_sha256=_digest(path, prepared.feeds),
         graph=graph,
         signatures=op_signatures(reference, graph),
         facts=facts,
     )
+
+
+def _digest(path: Path, feeds: Mapping[str, Any]) -> str:
+    """The hash of the file at these sizes: what is measured of it holds for no others."""
+    sizes = sorted((name, array.shape) for name, array in feeds.items())
+    return hashlib.sha256(f"{sha256(path)} {sizes}".encode()).hexdigest()
