@@ -1,6 +1,7 @@
 """How a long run tells somebody how far it is, and learns that it should stop."""
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import Final
 
 import msgspec
@@ -136,6 +137,20 @@ def aside(whole: Progress) -> Progress:
             whole.tell(event)
 
     return msgspec.structs.replace(whole, tell=tell)
+
+
+@contextlib.contextmanager
+def giving_way(progress: Progress) -> Iterator[None]:
+    """Let Ctrl-C end the block only, where the search that it is a part of is told to end with what it has.
+
+    Raises:
+        KeyboardInterrupt: nobody hears of it otherwise.
+    """
+    try:
+        yield
+    except KeyboardInterrupt:
+        if not progress.should_stop():
+            raise
 
 
 def part(whole: Progress, number: int, parts: int, units: int) -> Progress:

@@ -16,7 +16,10 @@ REFRESH_SECONDS = 0.2
 
 
 class Stopper:
-    """Remembers Ctrl-C: while searching, the first one asks for an early end; any other one aborts."""
+    """Remembers Ctrl-C: while searching, the first one asks for an early end; any other one aborts.
+
+    What it aborts may be a part of a search that goes on with what it has (`giving_way`).
+    """
 
     def __init__(self) -> None:
         self.is_searching = False
@@ -35,9 +38,10 @@ class Stopper:
             signal.signal(signal.SIGINT, before)
 
     def _interrupt(self, number: int, frame: FrameType | None) -> None:
-        if not self.is_searching or self.is_asked:
-            raise KeyboardInterrupt
+        goes_on = self.is_searching and not self.is_asked
         self.is_asked = True
+        if not goes_on:
+            raise KeyboardInterrupt
 
 
 class Took(msgspec.Struct, frozen=True):

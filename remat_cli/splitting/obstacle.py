@@ -21,7 +21,7 @@ WORKSPACE_SHARE = 0.4  # of the peak, from which on it is what matters
 class SplitObstacle:
     """One line that names the reason; `is_final` where no splitting of these kinds whatever could get around it.
 
-    `op`: the op that cannot be cut, where that is the reason; of a model that has no such op it says nothing.
+    `op`: the op that is the reason, where one is; of a model that has no such op it says nothing.
     """
 
     text: str
@@ -86,6 +86,7 @@ def _outputs(view: ModelView, free_bytes: int) -> SplitObstacle | None:
         f"{named}: it exists beside what op '{node.name}' ({node.op_type}) makes it from, or beside the tiles it is "
         f"joined of, {format_bytes(at_once)} at once",
         is_final=True,
+        op=maker,
     )
 
 

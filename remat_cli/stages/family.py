@@ -299,7 +299,12 @@ class FamilyPlanner:
         return {}
 
     def _plan(self, rung: _Rung) -> PlannedModel | None:
-        """Write the loops, see that bits are those of the whole, measure and plan."""
+        """Write the loops, see that bits are those of the whole, measure and plan; None where Ctrl-C ends that."""
+        with stages.giving_way(self.progress):
+            return self._planned(rung)
+        return None
+
+    def _planned(self, rung: _Rung) -> PlannedModel | None:
         whole, request = self.whole.prepared, self.request
         folder = Path(tempfile.mkdtemp(prefix="loops_", dir=self.work))
         model = looped(self.sized, rung.regions, rung.tilings)

@@ -274,11 +274,13 @@ class Splitter:
         """Build and measure a split; None where it cannot be used."""
         if self.progress.should_stop():
             return None
-        built = self.build(proposal, aim)
-        if built is None:
-            return None
-        proposal, prepared = built
-        return SplitTrial(proposal, prepared, profile_split(prepared, self.whole, self.progress))
+        with stages.giving_way(self.progress):
+            built = self.build(proposal, aim)
+            if built is None:
+                return None
+            proposal, prepared = built
+            return SplitTrial(proposal, prepared, profile_split(prepared, self.whole, self.progress))
+        return None
 
     def problem_of(self, trial: SplitTrial) -> Problem:
         """A split model's own problem, within the budget of the whole one; constants of tiles come on top of 100 %."""

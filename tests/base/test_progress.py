@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from remat_cli.base.progress import SOLVING, Incumbent, Progress, aside, listening, part, silent
+from remat_cli.base.progress import SOLVING, Incumbent, Progress, aside, giving_way, listening, part, silent
 
 
 def told(wrap=lambda whole: whole):
@@ -54,3 +54,18 @@ def test_a_part_counts_as_its_share():
 @pytest.mark.parametrize("wrap", [aside, lambda whole: part(whole, 0, 1, 1)])
 def test_parts_stop_with_the_whole(wrap):
     assert wrap(Progress(lambda event: None, lambda: True)).should_stop() is True
+
+
+def test_ctrl_c_in_a_part_of_a_search_that_was_told_to_end_ends_the_part():
+    went_on = False
+    with giving_way(Progress(lambda event: None, lambda: True)):
+        raise KeyboardInterrupt
+    went_on = True
+    assert went_on
+
+
+def test_ctrl_c_that_nobody_hears_of_and_errors_go_on():
+    with pytest.raises(KeyboardInterrupt), giving_way(silent()):
+        raise KeyboardInterrupt
+    with pytest.raises(ValueError, match="wrong"), giving_way(Progress(lambda event: None, lambda: True)):
+        raise ValueError("wrong")

@@ -73,7 +73,7 @@ def interrupted_at(place: Path, stage: str, number: int, *words: str) -> subproc
     )
 
 
-@pytest.mark.parametrize(("stage", "number"), [("solving", 1), ("searching for splits", 1)])
+@pytest.mark.parametrize(("stage", "number"), [("solving", 1), ("searching for splits", 1), ("profiling", 2)])
 def test_before_there_is_a_plan_nothing_is_written_and_nothing_proved(place, stage, number):
     ended = interrupted_at(place, stage, number)
     assert ended.returncode == 130, ended.stderr
