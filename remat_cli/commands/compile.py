@@ -62,7 +62,7 @@ def compile_model(model: Path, settings: Settings, progress: Progress) -> Compil
             if settings.verify != "off":
                 settled = Settling(request, work, progress).settle(settled.planned)
         gated = _gated(settled, work, progress, verified=settings.verify != "off")
-        report = _written(compile_report(model, settled), settled, request, targets)
+        report = _written(compile_report(model, settled), settled, settled.files_for(request), targets)
         report = _with_gated(report, gated, targets)
     return msgspec.structs.replace(report, seconds=time.monotonic() - started)
 
