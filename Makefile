@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 # `make setup EXTRAS=cpu,svg,dev,cluster` adds Ray, whose tests are skipped without it.
 EXTRAS ?= cpu,svg,dev
 .DEFAULT_GOAL := help
-.PHONY: help setup demo picture test test-slow check fmt lint types models schema docs wheel bench-models bench-split bench-train bench-train-curves bench-devices bench-placement bench-classics bench-gpu test-gpu bench-webgpu bench-eager bench-paging bench-paging-simulated bench-real bench-real-models bench-process bench-callers fuzz fuzz-quick mutation bench-instances bench-quick bench-solvers bench-scale lock clean bench-pipelines setup-webgpu test-webgpu bench-any-size bench-max-tensor bench-weight-paging setup-targets bench-targets test-newest test-versions bench-opsets bench-compile-last
+.PHONY: help setup demo picture test test-slow check fmt lint types models schema docs wheel bench-models bench-split bench-train bench-train-curves bench-devices bench-placement bench-classics bench-gpu test-gpu bench-webgpu bench-eager bench-paging bench-paging-simulated bench-real bench-real-models bench-process bench-callers bench-loading fuzz fuzz-quick mutation bench-instances bench-quick bench-solvers bench-scale lock clean bench-pipelines setup-webgpu test-webgpu bench-any-size bench-max-tensor bench-weight-paging setup-targets bench-targets test-newest test-versions bench-opsets bench-compile-last
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "%-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -258,6 +258,11 @@ bench-process: $(STAMP)  ## what processes hold that load and run each model, be
 bench-callers: $(STAMP)  ## what processes hold that call models in other ways, rows that are missing, half an hour
 	$(BIN)/python -m bench.callers --models $(REAL_MODELS)
 	$(BIN)/python -m bench.callers --write
+
+# Pythons with other versions of the runtime: LOADING="--python PATH --python PATH"
+bench-loading: $(STAMP)  ## what processes hold that load weights which kernels pack, beside what was predicted, rows that are missing, half an hour
+	$(BIN)/python -m bench.loading $(LOADING)
+	$(BIN)/python -m bench.loading --write
 
 bench-placement: $(STAMP)  ## placement of large networks on two devices against its bound
 	$(BIN)/python -m bench.placement --write

@@ -126,7 +126,7 @@ MIXED = (256, 128, 1024, 1024, 4096, 4096, 2048, 1024, 1536, 256)
 
 MODELS: Mapping[str, Callable[[Path], None]] = MappingProxyType(
     {
-        "mlp 5 x 16 MiB": lambda path: chain(path, 2048, [*[2048] * 6, 64]),
+        "mlp 5 x 16 MiB": lambda path: chain(path, 512, [*[2048] * 6, 64]),
         "mlp 40 x 2 MiB": lambda path: chain(path, 64, [1024, *(512, 1024) * 20]),
         "transformer 1 and 4 MiB": transformer,
         "mixed 128 KiB to 64 MiB": lambda path: chain(path, 64, MIXED),

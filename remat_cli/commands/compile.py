@@ -65,7 +65,7 @@ def compile_model(model: Path, settings: Settings, progress: Progress) -> Compil
         settled = replace(settled, planned=within_overhead(settled.planned, request.search))
         settled = settled.cut_short() if progress.should_stop() else settled
         gated = _gated(settled, work, progress, verified=settings.verify != "off")
-        report = _written(compile_report(model, settled), settled, request, targets)
+        report = _written(compile_report(model, settled), settled, settled.files_for(request), targets)
         report = _with_gated(report, gated, targets)
     return msgspec.structs.replace(report, seconds=time.monotonic() - started)
 

@@ -38,6 +38,7 @@ their weights: about a twentieth, and the largest of them once.
 """
 
 import bisect
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 import msgspec
@@ -63,12 +64,12 @@ class LoadedWeight(msgspec.Struct, frozen=True):
 
     size_bytes: int
     packed_bytes: int = 0
-    copies: int = 1
-    packings: int = 1
     is_read_plainly: bool = False
     is_mapped: bool = False
     is_captured: bool = False
     is_saved: bool = False
+    copies: int = 1
+    packings: int = 1
 
     @property
     def is_replaced(self) -> bool:
@@ -82,10 +83,9 @@ class LoadedWeight(msgspec.Struct, frozen=True):
         return copies_bytes + (0 if self.is_mapped or self.is_replaced else self.size_bytes)
 
     @property
-    def dropped_bytes(self) -> tuple[int, ...]:
-        """The copies that are made of it and dropped."""
-        count = max(self.packings, self.copies) if self.is_saved else max(0, self.packings - self.copies)
-        return (self.packed_bytes // self.copies,) * count if self.packed_bytes else ()
+    def copy_bytes(self) -> int:
+        """Each of the copies."""
+        return self.packed_bytes // self.copies
 
     @property
     def inside_bytes(self) -> int:
@@ -115,11 +115,23 @@ class LoadForecast(msgspec.Struct, frozen=True):
 
 
 class LoadedFile(msgspec.Struct, frozen=True):
-    """What of a file matters beside its weights: how many ops it has, and how many of them in a branch; its primers."""
+    """What of a file matters beside its weights: how many ops it has, and how many of them in a branch; its primers.
+
+    `packing_order` are numbers of weights in the order in which ops pack them: an original stays until the last of them
+    has. Where it is empty, all ops that read a weight come one after the other.
+    """
 
     ops: int
     branch_ops: int = 0
     is_primed: bool = False
+    packing_order: tuple[int, ...] = ()
+
+    def order(self, weights: Sequence[LoadedWeight]) -> list[int]:
+        """The order in which weights are packed."""
+        places = self.packing_order or [
+            number for number, weight in enumerate(weights) for _ in range(max(weight.packings, weight.copies))
+        ]
+        return [number for number in places if weights[number].packed_bytes]
 
 
 def load_forecast(
@@ -138,7 +150,7 @@ def load_forecast(
     holes_bytes = _holes_bytes(inside)
     read_bytes = _structure_bytes(weights, file) + sum(inside) + holes_bytes
     copied_bytes = read_bytes + max(inside, default=0)
-    packing = _pack(weights, Heap(places=0) if file.is_primed else Heap(), rules)
+    packing = _pack(weights, file.order(weights), Heap(places=0) if file.is_primed else Heap(), rules)
     copies_bytes = sum(weight.packed_bytes for weight in weights if not weight.is_mapped)
     unread_bytes = sum(weight.mapped_bytes for weight in weights if not weight.packed_bytes)
     saved_bytes = sum(weight.packed_bytes for weight in weights if weight.is_saved)
@@ -178,25 +190,28 @@ class _Packing(msgspec.Struct):
     holes_bytes: int = 0
 
 
-def _pack(weights: Sequence[LoadedWeight], heap: Heap, rules: LoadRules) -> _Packing:
+def _pack(weights: Sequence[LoadedWeight], order: Sequence[int], heap: Heap, rules: LoadRules) -> _Packing:
     """Pack weight after weight. What branches read from outside is freed only at the end."""
     packing, later_bytes = _Packing(), 0
-    for weight, freed_bytes in zip(weights, _freed(weights), strict=True):
-        if not weight.packed_bytes:
-            continue
-        stays = rules.reads_saved or not weight.is_saved
-        packing.held_bytes += weight.mapped_bytes + (weight.packed_bytes if stays else 0)
-        packing.most_bytes = max(packing.most_bytes, packing.held_bytes + heap.held_bytes)
-        for size in weight.dropped_bytes:
-            packing.most_bytes = max(packing.most_bytes, packing.held_bytes + heap.during(size))
-            heap = heap.after(size)
-        if not weight.is_replaced:
+    freed, left = list(_freed(weights)), Counter(order)
+    made = Counter[int]()
+    for number in order:
+        weight = weights[number]
+        if not made[number]:
+            stays = rules.reads_saved or not weight.is_saved
+            packing.held_bytes += weight.mapped_bytes + (weight.packed_bytes if stays else 0)
+            packing.most_bytes = max(packing.most_bytes, packing.held_bytes + heap.held_bytes)
+        made[number] += 1
+        if weight.is_saved or made[number] > weight.copies:
+            packing.most_bytes = max(packing.most_bytes, packing.held_bytes + heap.during(weight.copy_bytes))
+            heap = heap.after(weight.copy_bytes)
+        if made[number] < left[number] or not weight.is_replaced:
             continue
         if weight.is_captured:
-            later_bytes += freed_bytes
+            later_bytes += freed[number]
         else:
-            packing.held_bytes -= freed_bytes
-            packing.holes_bytes += weight.inside_bytes if not freed_bytes else 0
+            packing.held_bytes -= freed[number]
+            packing.holes_bytes += weight.inside_bytes if not freed[number] else 0
     packing.held_bytes += heap.held_bytes - later_bytes
     return packing
 

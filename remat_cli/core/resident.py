@@ -136,6 +136,11 @@ class ProcessSeen(msgspec.Struct, frozen=True):
         return (*self._budget_checks, *(self._phase_check(phase) for phase in PHASES))
 
     @property
+    def is_as_predicted(self) -> bool:
+        """Whether in no phase the process held more than was predicted of it."""
+        return all(self._phase_check(phase).promise.kept for phase in PHASES)
+
+    @property
     def _budget_checks(self) -> tuple[Check, ...]:
         if self.budget_bytes is None:
             return ()

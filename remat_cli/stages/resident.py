@@ -144,7 +144,7 @@ def process_forecast(written: WrittenModel, prepared: Prepared, files: WeightFil
     ops = len(written.graph.ops) + (FORM_OPS if written.formed.form is not None else 0)
     is_mapped = has_data_file(written.rewritten.model, files.external)
     branch_ops = 0 if written.formed.form is None else len(written.graph.ops)
-    file = LoadedFile(ops, branch_ops, is_primed=_wants_primers(weights))
+    file = LoadedFile(ops, branch_ops, _wants_primers(weights), packing_order(written.graph))
     return _process(
         load_forecast(weights, file, load_rules(runtime_version())), written.formed.runs, is_mapped=is_mapped
     )
@@ -161,7 +161,7 @@ def wants_primers(written: WrittenModel, prepared: Prepared, files: WeightFiles)
 
 
 def _wants_primers(weights: Iterable[LoadedWeight]) -> bool:
-    return any(size < LARGEST_THRESHOLD_BYTES for weight in weights if weight.is_saved for size in weight.dropped_bytes)
+    return any(weight.is_saved and weight.copy_bytes < LARGEST_THRESHOLD_BYTES for weight in weights)
 
 
 def _written_weights(written: WrittenModel, prepared: Prepared, files: WeightFiles) -> list[LoadedWeight]:
@@ -203,7 +203,7 @@ def model_forecast(
         weights = _without_saved_copies(weights)
     runs = forecast(requests, form)
     branch_ops = 0 if form is None else len(graph.ops)
-    file = LoadedFile(len(graph.ops), branch_ops, is_primed=prepared.source.is_primed)
+    file = LoadedFile(len(graph.ops), branch_ops, prepared.source.is_primed, packing_order(graph))
     return _process(
         load_forecast(weights, file, load_rules(version or runtime_version())), runs, is_mapped=is_mapped
     ), runs
@@ -244,6 +244,13 @@ def _loaded_weights(graph: Graph, prepared: Prepared, *, is_steady: bool, is_map
             is_captured=is_steady and weight.size_bytes > INLINE_BYTES,
             is_saved=in_file and bool(packing) and all(map(can_save_packed, packing)),
         )
+
+
+def packing_order(graph: Graph) -> tuple[int, ...]:
+    """Places of weights, among those that ops read, in the order in which ops read them."""
+    numbers = [weight for op in graph.ops for weight in op.weights]
+    places = {number: place for place, number in enumerate(dict.fromkeys(numbers))}
+    return tuple(places[number] for number in numbers)
 
 
 def _gathered_bytes(graph: Graph) -> dict[int, int]:

@@ -11,6 +11,7 @@ from remat_cli.base.errors import RuntimeFailure
 from remat_cli.base.progress import Progress
 from remat_cli.base.units import format_bytes
 from remat_cli.core.learning import Learnt, Lesson
+from remat_cli.core.resident import WeightFiles
 from remat_cli.core.verification import Verification, applies
 from remat_cli.stages.ask import CompileRequest
 from remat_cli.stages.corrections import Corrections, remember_corrections
@@ -23,6 +24,7 @@ from remat_cli.stages.planned import PlannedModel
 from remat_cli.stages.platform import Platform
 from remat_cli.stages.prepare import remember_cap
 from remat_cli.stages.record import plan_file
+from remat_cli.stages.resident import saves_packed
 from remat_cli.stages.verify import PlannedRun, verify_plan_closely
 from remat_cli.stages.write import with_budget, write_with_room, write_within_budget
 
@@ -30,6 +32,9 @@ MOST_ROUNDS = 4  # of learning from a run and planning again
 MOST_ROOM_SHARE = 0.02  # of the budget: what rules cannot explain is small
 WITHOUT_FORM = (
     "written without the steady form, in which the runtime did not run it as planned: later runs take a block for all"
+)
+WITHOUT_COPIES = (
+    "written without packed copies of weights: a process that loads them was measured to hold more than was predicted"
 )
 RESIDENT_NOISE_BYTES = 2**18  # by which two measurements of a process may differ
 PAGED_ATTEMPTS = 5  # to plan for what a process was seen to hold, each with more room than the one before
@@ -40,12 +45,18 @@ ATTEMPTS = 3  # to count what sessions hold of weights, which shows only when th
 class Settled:
     """A plan with what verification showed of it; None: it was not verified, or is none.
 
-    `uncounted_bytes` of its budget are for mapped weights, beside a budget on the process.
+    `uncounted_bytes` of its budget are for mapped weights, beside a budget on the process. `files` is how its weights
+    are to be written, where that is not as it was asked for.
     """
 
     planned: PlannedModel
     seen: Verification | None
     uncounted_bytes: int = 0
+    files: WeightFiles | None = None
+
+    def files_for(self, request: CompileRequest) -> CompileRequest:
+        """The request, with weights written as was settled."""
+        return request if self.files is None else replace(request, files=self.files)
 
     def cut_short(self) -> "Settled":
         """The same of a search that was told to end."""
@@ -65,7 +76,7 @@ class Settling:
         if not planned.has_plan or not all(p.provenance.measured for p in planned.platform.profiles):
             return Settled(planned, None)
         if planned.written is not None:
-            return self._in_one_session(planned)
+            return self._as_loaded(self._in_one_session(planned))
         if planned.paged is not None:
             return self._paged(planned)
         return self._on_devices(self._in_the_faster_way(self._counted(planned), planned.platform), planned.platform)
@@ -127,6 +138,18 @@ class Settling:
                 break
             planned = again
         return self._under_a_cap(found)
+
+    def _as_loaded(self, found: Settled) -> Settled:
+        """Without packed copies, where a process with them holds more than was predicted, and one without does not."""
+        seen, written, files = found.seen, found.planned.written, self.request.files
+        if written is None or seen is None or _is_as_predicted(seen):
+            return found
+        if not saves_packed(written, found.planned.prepared, files):
+            return found
+        self.progress.stage(stages.LEARNING)
+        plain = msgspec.structs.replace(files, packed=False)
+        other = replace(self, request=replace(self.request, files=plain))._in_one_session(found.planned)
+        return _noted(replace(other, files=plain), WITHOUT_COPIES) if _needs_less(other.seen, seen) else found
 
     def _again(
         self, planned: PlannedModel, seen: Verification, corrections: Corrections, room_bytes: int
@@ -296,6 +319,19 @@ def _told(found: Settled) -> Settled:
         return found
     what = "for what processes were measured to hold beside tensors: open sessions and the runtime's code"
     return _noted(found, f"{format_bytes(counted)} of the budget are {what}")
+
+
+def _is_as_predicted(seen: Verification) -> bool:
+    """Whether no process was seen that held more than was predicted."""
+    return not applies(seen.process) or seen.process is None or seen.process.is_as_predicted
+
+
+def _needs_less(seen: Verification | None, other: Verification) -> bool:
+    """Whether a plan was seen to be as predicted, and its process to hold no more than another one's."""
+    if seen is None or not seen.passed or not applies(seen.process) or seen.process is None:
+        return False
+    assert other.process is not None
+    return seen.process.is_as_predicted and seen.process.needed_bytes <= other.process.needed_bytes
 
 
 def _noted(found: Settled, note: str) -> Settled:

@@ -4,19 +4,28 @@ from __future__ import annotations
 
 import pytest
 
-from remat_cli.core.load_forecast import LoadedWeight, LoadForecast, load_forecast
+from remat_cli.core.load_forecast import LoadedFile, LoadedWeight, LoadForecast, load_forecast
+from remat_cli.core.load_rules import LoadRules
+from remat_cli.core.primers import HELD_BYTES
 
 MIB = 2**20
 OP, WEIGHT, CAPTURED = 4800, 4400, 7100
 SESSION = 3 * 2**18
 
 
-def above_structure(*weights: LoadedWeight) -> LoadForecast:
+OLD, NEW = LoadRules(), LoadRules(reads_saved=True)
+
+
+def above_structure(*weights: LoadedWeight, is_primed: bool = False, rules: LoadRules = OLD) -> LoadForecast:
     captured = sum(weight.is_captured for weight in weights)
-    structure = SESSION + OP + WEIGHT * len(weights) + CAPTURED * captured
-    found = load_forecast(weights, 1)
+    structure = SESSION + OP + WEIGHT * len(weights) + CAPTURED * captured + HELD_BYTES * is_primed
+    found = load_forecast(weights, LoadedFile(1, is_primed=is_primed), rules)
     return LoadForecast(
-        found.load_peak_bytes - structure, found.loaded_bytes - structure, found.mapped_bytes, found.reused_bytes
+        found.load_peak_bytes - structure,
+        found.loaded_bytes - structure,
+        found.mapped_bytes,
+        found.reused_bytes,
+        found.read_bytes,
     )
 
 
@@ -29,7 +38,7 @@ def mapped(size: int, packed: int = 0, **how: bool) -> LoadedWeight:
 
 
 def test_a_session_without_weights():
-    assert load_forecast([], 10) == LoadForecast(SESSION + 10 * OP, SESSION + 10 * OP, 0, 0)
+    assert load_forecast([], LoadedFile(10)) == LoadForecast(SESSION + 10 * OP, SESSION + 10 * OP, 0, 0)
 
 
 def test_a_weight_inside_is_there_twice_for_a_moment():
@@ -38,7 +47,7 @@ def test_a_weight_inside_is_there_twice_for_a_moment():
 
 def test_many_weights_are_read_through_a_buffer():
     """64 weights of 256 KiB: the buffer of 4 MiB is more than one of them and the structure together."""
-    found = load_forecast([inside(MIB // 4)] * 64, 1)
+    found = load_forecast([inside(MIB // 4)] * 64, LoadedFile(1))
     assert found.load_peak_bytes == 20 * MIB
 
 
@@ -104,19 +113,62 @@ def test_originals_that_a_branch_reads_from_outside_wait_for_the_last():
 @pytest.mark.parametrize("is_captured", [False, True])
 def test_a_weight_that_is_read_plainly_too_stays_beside_its_copy(is_captured):
     found = above_structure(mapped(8 * MIB, 8 * MIB, is_read_plainly=True, is_captured=is_captured))
-    assert found == LoadForecast(16 * MIB, 16 * MIB, 8 * MIB, 0)
+    assert found == LoadForecast(16 * MIB, 16 * MIB, 8 * MIB, 0, read_bytes=8 * MIB)
     found = above_structure(inside(8 * MIB, 8 * MIB, is_read_plainly=True, is_captured=is_captured))
     assert found == LoadForecast(16 * MIB, 16 * MIB, 0, 0)
 
 
+def saved(size: int, packings: int = 1, **how: bool) -> LoadedWeight:
+    return LoadedWeight(size, size, packings=packings, is_mapped=True, is_saved=True, **how)
+
+
 def test_saved_copies_are_mapped_and_what_the_heap_keeps_of_dropped_ones_is_not():
-    """Of copies of 2, 9 and 8 MiB it keeps 10, all but the largest; at most there are that one and its original."""
-    weights = [mapped(size * MIB, size * MIB, is_saved=True) for size in (2, 9, 8)]
-    assert above_structure(*weights) == LoadForecast((9 + 9 + 1) * MIB, (19 + 10) * MIB, 19 * MIB, 0)
-    weights = [mapped(size * MIB, size * MIB, is_captured=True, is_saved=True) for size in (2, 9, 8)]
-    assert above_structure(*weights) == LoadForecast((19 + 8 + 1) * MIB, (19 + 10) * MIB, 19 * MIB, 0)
+    """Those of 2 and 9 are mapped one after the other and go back; that of 8 lies in the heap, which keeps it."""
+    weights = [saved(size * MIB) for size in (2, 9, 8)]
+    assert above_structure(*weights) == LoadForecast(18 * MIB, (19 + 8) * MIB, 19 * MIB, 0)
+    weights = [saved(size * MIB, is_captured=True) for size in (2, 9, 8)]
+    assert above_structure(*weights) == LoadForecast((19 + 8) * MIB, (19 + 8) * MIB, 19 * MIB, 0)
+
+
+def test_without_primers_seven_copies_may_stay_and_with_them_one():
+    """Of twelve, the first is mapped and goes back."""
+    weights = [saved(16 * MIB)] * 12
+    assert above_structure(*weights).loaded_bytes == (12 * 16 + 8 * 16) * MIB
+    assert above_structure(*weights[:6]).loaded_bytes == (6 * 16 + 5 * 16) * MIB
+    primed = above_structure(*weights, is_primed=True)
+    assert primed.loaded_bytes == (12 * 16 + 16) * MIB
+    assert primed.load_peak_bytes == 2 * 16 * MIB
+
+
+def test_every_op_that_reads_a_weight_makes_a_copy_of_its_own():
+    assert above_structure(saved(16 * MIB, packings=3)).loaded_bytes == (16 + 2 * 16) * MIB
+    assert above_structure(saved(16 * MIB, packings=3), is_primed=True).loaded_bytes == (16 + 16) * MIB
+    kept = above_structure(mapped(16 * MIB, 16 * MIB), is_primed=True).loaded_bytes
+    again = LoadedWeight(16 * MIB, 16 * MIB, packings=3, is_mapped=True)
+    assert above_structure(again, is_primed=True).loaded_bytes == kept + 16 * MIB
+
+
+def test_an_original_stays_until_the_last_op_has_packed_it():
+    """Two that ops read in turn are both there beside the copy."""
+    weights = [saved(4 * MIB, packings=2), saved(4 * MIB, packings=2)]
+    peaks = [
+        load_forecast(weights, LoadedFile(4, is_primed=True, packing_order=order)).load_peak_bytes
+        for order in ((0, 0, 1, 1), (0, 1, 0, 1))
+    ]
+    assert peaks[1] - peaks[0] == 4 * MIB
+
+
+def test_newer_runtimes_read_saved_copies_while_they_load():
+    """All of them, beside one copy in the heap and the original that it is made of; with a branch all originals."""
+    weights = [saved(16 * MIB)] * 5
+    old, new = (above_structure(*weights, is_primed=True, rules=rules) for rules in (OLD, NEW))
+    assert new.load_peak_bytes == old.load_peak_bytes + 5 * 16 * MIB == 7 * 16 * MIB
+    assert (old.read_bytes, new.read_bytes) == (0, 5 * 16 * MIB)
+    assert old.loaded_bytes == new.loaded_bytes
+    captured = [saved(16 * MIB, is_captured=True)] * 5
+    assert above_structure(*captured, is_primed=True, rules=NEW).load_peak_bytes == 11 * 16 * MIB
 
 
 @pytest.mark.parametrize("size", [64 * MIB, 8 * MIB])
 def test_of_a_single_copy_or_one_that_the_heap_does_not_serve_nothing_is_kept(size):
-    assert above_structure(mapped(size, size, is_saved=True)) == LoadForecast(2 * size, size, size, 0)
+    assert above_structure(saved(size)) == LoadForecast(2 * size, size, size, 0)

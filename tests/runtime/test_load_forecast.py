@@ -13,7 +13,7 @@ import onnx_ir as ir
 import pytest
 from onnx import TensorProto, helper
 
-from remat_cli.core.load_forecast import LoadedWeight, LoadForecast, load_forecast
+from remat_cli.core.load_forecast import LoadedFile, LoadedWeight, LoadForecast, load_forecast
 from remat_cli.core.steady import SteadyForm
 from remat_cli.onnx_io.save import save
 from remat_cli.onnx_io.steady import INLINE_BYTES, can_be_steady, steady
@@ -94,7 +94,7 @@ def forecast(model: ir.Model, *, external: bool, captured: bool) -> LoadForecast
         packed = size if len(value.const_value.shape) == 2 else 0
         where = {"is_mapped": external and size > INLINE_BYTES, "is_captured": captured and size > INLINE_BYTES}
         weights.append(LoadedWeight(size, packed, not packed, **where))
-    return load_forecast(weights, sum(1 for graph in model.graphs() for _ in graph))
+    return load_forecast(weights, LoadedFile(sum(1 for graph in model.graphs() for _ in graph)))
 
 
 def measured(folder: Path, model: ir.Model, *, external: bool) -> dict[str, int]:
