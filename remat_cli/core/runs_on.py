@@ -119,3 +119,8 @@ def numbers_of(version: str) -> tuple[int, int]:
     """Major and minor number of a version; what is behind them matters to nobody here."""
     major, minor, *_ = [*version.split("."), "0"]
     return int(major), int(minor) if minor.isdigit() else 0
+
+
+def is_inside_guard(name: str) -> bool:
+    """Whether an op of this name is one of those inside a guard, which has a name of its own and they one behind it."""
+    return name.startswith(MADE_FOR) and "/" in name

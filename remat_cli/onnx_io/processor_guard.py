@@ -109,7 +109,7 @@ def with_lone_guards(model: ir.Model, guard: Guard) -> ir.Model:
         graph.register_initializer(value)
     first, last = (
         ir.Node("", GUARD_OP, [rounds, None, rounds], [guard.body(block)], outputs=[ir.Value(name=name)], name=name)
-        for name in (guard.name, f"{guard.name}/again")
+        for name in (guard.name, f"{guard.name}_again")
     )
     graph.insert_before(graph[0], first)
     graph.append(last)

@@ -9,6 +9,7 @@ import msgspec
 from remat_cli.base.errors import RuntimeFailure
 from remat_cli.core import primers, steady
 from remat_cli.core.graph import TensorType
+from remat_cli.core.runs_on import is_inside_guard
 
 OURS = (steady.PREFIX, primers.PREFIX)  # of ops that belong to the file's form
 SUFFIX = "_kernel_time"
@@ -134,14 +135,15 @@ def _tensor_type(entry: dict[str, tuple[int, ...]]) -> TensorType:
 def _without_nested(events: Sequence[ProfileEvent]) -> tuple[ProfileEvent, ...]:
     """Drop the kernels of subgraphs: they are listed before the control-flow op that ran them, but began after it.
 
-    Of a file in the steady form only the graph inside is of interest, as if there were no form, and no primers.
+    Of a file in the steady form only the graph inside is of interest, as if there were no form, and no primers; and of a
+    guard only that it ran: what is inside takes so little time that it may seem to begin with it.
     """
     kept: list[ProfileEvent] = []
     full: list[int] = []  # of each of them, the most in use during it
     highest = 0
     for event in events:
         rose, highest = event.peak_bytes > highest, max(highest, event.peak_bytes)
-        if event.name.startswith(OURS):
+        if event.name.startswith(OURS) or is_inside_guard(event.name):
             continue
         nested_bytes = nested_full_bytes = 0
         while kept and kept[-1].start_us > event.start_us:

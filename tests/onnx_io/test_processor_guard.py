@@ -13,7 +13,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from remat_cli.core.plan import Schedule
-from remat_cli.core.runs_on import MADE_FOR
+from remat_cli.core.runs_on import MADE_FOR, is_inside_guard
 from remat_cli.core.simulate import baseline, simulate
 from remat_cli.core.steady import PREFIX, SteadyForm
 from remat_cli.onnx_io.compiled_file import compiled_runs_on, runs_on_at
@@ -55,7 +55,7 @@ def guarded(reference: Reference, schedule: Schedule, block: int) -> Rewritten:
 def run_outside_guard(model: bytes, feeds: Feeds, exact: bool) -> tuple[list[str], list[np.ndarray], int]:
     """Like `run_profiled`, without the ops inside the guard: what it holds for its round began before them."""
     events, outputs = profile_events(model, feeds, exact)
-    outer = [event for event in events if not (event["name"].startswith(MADE_FOR) and "/" in event["name"])]
+    outer = [event for event in events if not is_inside_guard(event["name"])]
     return [event["name"].removesuffix(SUFFIX) for event in outer], outputs, live_peak(outer)
 
 

@@ -42,3 +42,10 @@ def test_loops_in_branches_count_for_the_branch():
     seen = run(event("a", 0, 10, 10, 10), *inner, event("if", 20, 44, 46, 70))
     assert [each.name for each in seen.events] == ["a", "if"]
     assert _peak_op(seen) == ("if", 16 * MIB)
+
+
+def test_what_a_guard_does_inside_is_no_op_of_the_file_even_where_it_seems_to_begin_with_it():
+    inner = [event("made_for_x/goes_on", 20, 1, 1, 1), event("made_for_x/apart", 20, 1, 1, 1)]
+    seen = run(*inner, event("made_for_x", 20, 1, 1, 1), event("a", 30, 10, 10, 10))
+    assert [each.name for each in seen.events] == ["made_for_x", "a"]
+    assert seen.events[0].nested_bytes == 0
