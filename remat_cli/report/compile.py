@@ -15,7 +15,7 @@ from remat_cli.report.paged import PagingReport
 from remat_cli.report.placed import Obstacle, PlacedPlan, device_reports, find_obstacle, link_reports, placed_recomputes
 from remat_cli.report.regions import RegionReport
 from remat_cli.report.runs_on import runs_on_lines
-from remat_cli.report.solution import SolutionReport, compile_exit_code, verified_exit_code
+from remat_cli.report.solution import SolutionReport, compile_exit_code, is_too_dear, verified_exit_code
 from remat_cli.report.style import Style, lines_of, percent, plural, shorten
 from remat_cli.report.verdict import Need, Price, ReportVerdict, bits_of, is_measured, session_need
 
@@ -174,7 +174,7 @@ def compile_verdict(report: CompileReport) -> ReportVerdict:
     """What a compile's report says first."""
     solution, seen, asked = report.solution, report.verification, report.asked
     if solution.peak_bytes is None:
-        return ReportVerdict(no_plan=_no_plan(report))
+        return ReportVerdict(no_plan=_no_plan(report), is_open=solution.interrupted)
     needs = (
         _memory_needs(report.devices)
         if report.is_cut_into_sessions
@@ -225,6 +225,10 @@ def _no_plan(report: CompileReport) -> str:
     within = f"within {format_bytes(report.asked.process_budget_bytes or report.solution.budget_bytes)}"
     if report.is_cut_into_sessions:
         within = "within these budgets"
+    if report.solution.interrupted:
+        return f"interrupted before a plan was found {within}"
+    if is_too_dear(report.solution):
+        return f"no plan was found {within} that costs so little time as asked for"
     if report.solution.status == "infeasible":
         return f"proved impossible {within}"
     return f"no plan was found {within}"

@@ -48,7 +48,7 @@ class ReportVerdict(msgspec.Struct, frozen=True, kw_only=True):
     """What is said first: what is needed, measured or predicted, promises that were not kept, bits, and the price.
 
     `broken` are lines about promises that count, `warned` about predictions that nobody asked to be kept. `no_plan`
-    says why there is none, `advice` what to do where it does not fit.
+    says why there is none, `advice` what to do where it does not fit. `is_open`: there may well be a plan.
     """
 
     needs: tuple[Need, ...] = ()
@@ -59,6 +59,7 @@ class ReportVerdict(msgspec.Struct, frozen=True, kw_only=True):
     price: Price | None = None
     no_plan: str = ""
     advice: str = ""
+    is_open: bool = False
 
     @property
     def fits(self) -> bool:
@@ -69,7 +70,7 @@ class ReportVerdict(msgspec.Struct, frozen=True, kw_only=True):
     def text(self) -> str:
         """The line."""
         if self.no_plan:
-            return f"does not fit: {self.no_plan}"
+            return f"{'not known' if self.is_open else 'does not fit'}: {self.no_plan}"
         if self.broken:
             return f"NOT KEPT: {_first_of(self.broken)}"
         parts = [", ".join(map(_need_text, self.needs)), self.bits, *([_price_text(self.price)] if self.price else [])]

@@ -150,6 +150,7 @@ def model_to_write(planned: PlannedModel) -> Any:
 
 def _request(planned: PlannedModel, request: CompileRequest) -> PlanRequest:
     question, conditions, splits = planned.answer.question, request.conditions, request.splits
+    most = request.search.allowed_overhead(question)
     asked = PlanRequest(
         budget=question.text,
         budget_bytes=question.budget_bytes,
@@ -165,7 +166,7 @@ def _request(planned: PlannedModel, request: CompileRequest) -> PlanRequest:
         input_shapes=conditions.input_shapes,
         family=conditions.family,
         custom_ops=conditions.custom_ops,
-        max_overhead_percent=100 * float(request.search.max_overhead_share) if question.least else None,
+        max_overhead_percent=None if most is None else 100 * float(most),
     )
     if planned.written is None:
         return msgspec.structs.replace(asked, max_tensor_bytes=cap_of(request))

@@ -85,6 +85,7 @@ def test_before_there_is_a_plan_nothing_is_written_and_nothing_proved(place, sta
 def test_for_people_it_says_neither_impossible_nor_proved(place):
     ended = interrupted_at(place, "searching for splits", 1, "--format", "text")
     assert ended.returncode == 130
+    assert ended.stdout.startswith("not known: interrupted before a plan was found")
     assert "interrupted after" in ended.stdout
     assert "that proves nothing" in ended.stdout
     assert not any(

@@ -98,6 +98,22 @@ def device_text(solution: SolutionReport) -> str:
     return render_text(msgspec.structs.replace(report, solution=solution), Style(200))
 
 
+FIRST = {
+    "whole ops proved too large": "does not fit: proved impossible within",
+    "time is up": "does not fit: no plan was found within",
+    "interrupted without a plan": "not known: interrupted before a plan was found within",
+    "too slow": "does not fit: no plan was found within",
+}
+
+
+@pytest.mark.parametrize("end", FIRST)
+def test_the_first_line_says_no_more(end):
+    solution, changes, _, _ = ENDS[end]
+    first = text_of(solution, **changes).splitlines()[0]
+    assert first.startswith(FIRST[end])
+    assert ("so little time as asked for" in first) == (end == "too slow")
+
+
 @pytest.mark.parametrize("end", ["interrupted without a plan", "too slow"])
 def test_plans_for_devices_say_the_same(end):
     solution, _, _, told = ENDS[end]
