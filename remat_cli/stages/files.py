@@ -7,6 +7,7 @@ from typing import Any
 from remat_cli.core.resident import WeightFiles
 from remat_cli.core.runs_on import RunsOn
 from remat_cli.onnx_io.as_written import signed
+from remat_cli.onnx_io.compiled import BUDGET_KEY, PEAK_KEY
 from remat_cli.onnx_io.least_imports import asking_least
 from remat_cli.onnx_io.packed import NOTHING_PACKED, PackedWeights, packed_weights, packing_signature
 from remat_cli.onnx_io.primers import primed
@@ -35,7 +36,7 @@ def save_written(planned: PlannedModel, path: Path, files: WeightFiles) -> RunsO
     model = asking_least(without_seeds(model_to_write(planned)))
     is_packed = planned.written is not None and saves_packed(planned.written, planned.prepared, files)
     runs_on = runs_on_of(model, planned.prepared, is_packed=is_packed)
-    for key, text in runs_on.metadata.items():
+    for key, text in (runs_on.metadata | _bytes_told(planned)).items():
         set_model_metadata(model, key, text)
     if planned.written is not None and is_packed and wants_primers(planned.written, planned.prepared, files):
         model = primed(model)
@@ -44,6 +45,14 @@ def save_written(planned: PlannedModel, path: Path, files: WeightFiles) -> RunsO
         model = signed(model, len(packed.copies))
     save(model, path, external=is_packed or has_data_file(model, files.external), packed=packed)
     return runs_on
+
+
+def _bytes_told(planned: PlannedModel) -> dict[str, str]:
+    """What a file that is one model says of its bytes: what its plan came to."""
+    if planned.written is None:
+        return {}
+    budget_bytes = planned.answer.question.budget_bytes
+    return {PEAK_KEY: str(planned.written.promised_bytes), BUDGET_KEY: str(budget_bytes)}
 
 
 def _packed(model: Any, prepared: Prepared) -> PackedWeights:

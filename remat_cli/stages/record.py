@@ -29,11 +29,9 @@ from remat_cli.core.profile import Placement, Profile
 from remat_cli.core.sized_plan import with_promise
 from remat_cli.core.verification import Verification
 from remat_cli.devices.provider_table import PROVIDERS, named_spec
-from remat_cli.onnx_io.compiled import BUDGET_KEY, PEAK_KEY
 from remat_cli.onnx_io.packed import packed_weights
 from remat_cli.onnx_io.phases import annotate
 from remat_cli.onnx_io.processor_guard import guard_for, with_lone_guards
-from remat_cli.onnx_io.rewrite import set_model_metadata
 from remat_cli.report.solution import SolutionReport, solution_report, with_paging
 from remat_cli.runtime.profile_cache import provenance
 from remat_cli.runtime.verify_request import VerifyRequest
@@ -131,21 +129,14 @@ def noted_model(planned: PlannedModel) -> Any:
         "remat.devices": ",".join(device.name for device in problem.devices),
         "remat.budget_bytes": ",".join(f"{memory.name}={memory.budget_bytes}" for memory in problem.memories),
     }
-    noted, guard = (
-        annotate(planned.prepared.reference, runs, about),
-        guard_for(machine(), planned.prepared.layout_block),
-    )
+    noted = annotate(planned.prepared.reference, runs, about)
+    guard = guard_for(machine(), planned.prepared.layout_block)
     return noted if guard is None else with_lone_guards(noted, guard)
 
 
 def model_to_write(planned: PlannedModel) -> Any:
-    """The model that stands beside the plan file; what it says of its bytes is what the plan came to."""
-    if planned.written is None:
-        return noted_model(planned)
-    model = planned.written.rewritten.model
-    set_model_metadata(model, PEAK_KEY, str(planned.written.promised_bytes))
-    set_model_metadata(model, BUDGET_KEY, str(planned.answer.question.budget_bytes))
-    return model
+    """The model that stands beside the plan file."""
+    return noted_model(planned) if planned.written is None else planned.written.rewritten.model
 
 
 def _request(planned: PlannedModel, request: CompileRequest) -> PlanRequest:

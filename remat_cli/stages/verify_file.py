@@ -9,6 +9,7 @@ from remat_cli.base import progress as stages
 from remat_cli.base.progress import Progress
 from remat_cli.core.conditions import Conditions
 from remat_cli.core.file_check import FileVerification, OrderSeen, ProcessPair, order_seen
+from remat_cli.core.primers import PREFIX as PRIMERS
 from remat_cli.core.verification import Checks
 from remat_cli.onnx_io.compiled import CompiledFile, check_same_interface, read_compiled
 from remat_cli.onnx_io.interface import inputs_of, weight_uses
@@ -165,7 +166,8 @@ def _peak(model: SourceModel, feeds: Mapping[str, Any], seen: SessionSeen) -> in
         return None
     kept_bytes = kept_weight_bytes(weight_uses(model.ir), seen.baseline_bytes)
     inputs_bytes = sum(int(array.nbytes) for array in feeds.values())
-    return kept_bytes + packed_weights(model.path).total_bytes + inputs_bytes + seen.live_bytes
+    packed_bytes = packed_weights(model.path).without(PRIMERS).total_bytes  # their weight counts as nothing
+    return kept_bytes + packed_bytes + inputs_bytes + seen.live_bytes
 
 
 def _notes(pair: FilePair, seen: FileRuns, order: OrderSeen) -> tuple[str, ...]:
