@@ -135,7 +135,7 @@ def _tensor_type(entry: dict[str, tuple[int, ...]]) -> TensorType:
 def _without_nested(events: Sequence[ProfileEvent]) -> tuple[ProfileEvent, ...]:
     """Drop the kernels of subgraphs: they are listed before the control-flow op that ran them, but began after it.
 
-    Of a file in the steady form only the graph inside is of interest, as if there were no form, and no primers; and of a
+    Of a file in the steady form only the graph inside is of interest, as if there were no form, and no primers; of a
     guard only that it ran: what is inside takes so little time that it may seem to begin with it.
     """
     kept: list[ProfileEvent] = []
