@@ -145,13 +145,14 @@ def _file_report(
     """What a file keeps of what it says of itself."""
     settings, progress = how
     pair = read_pair(file, original, conditions, work)
-    found = verify_file(pair, conditions, settings.checks, progress)
+    found, runs_on = verify_file(pair, conditions, settings.checks, progress), runs_on_at(file)
     return FileReport(
         model=str(file),
         source=str(original),
         verification=found,
         promises=found.promises,
-        warnings=condition_of(file).warnings,
+        runs_on=runs_on,
+        warnings=(*guard_warnings(runs_on), *condition_of(file).warnings),
     )
 
 

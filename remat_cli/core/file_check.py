@@ -6,16 +6,8 @@ from collections.abc import Collection, Sequence
 
 import msgspec
 
+from remat_cli.core.promises import MeasuredPromise, fits, judged, worst
 from remat_cli.core.resident import ProcessMemory
-
-
-class FilePromise(msgspec.Struct, frozen=True):
-    """One promise beside what was measured; `kept` is None where that could not be checked."""
-
-    measure: str
-    promised: bool | int | None
-    measured: bool | int | None
-    kept: bool | None
 
 
 class OrderSeen(msgspec.Struct, frozen=True):
@@ -81,19 +73,18 @@ class FileVerification(msgspec.Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()
 
     @property
-    def promises(self) -> tuple[FilePromise, ...]:
+    def promises(self) -> tuple[MeasuredPromise, ...]:
         """All that the file promises, with the verdict on each."""
-        order, bits = self.order_honoured, self.outputs_identical
-        found = [FilePromise("outputs", True, bits, bits), FilePromise("order", True, order, order)]
-        found.append(_bytes("live", self.predicted_peak_bytes, self.measured_peak_bytes))
+        found = [judged("outputs", True, self.outputs_identical), judged("order", True, self.order_honoured)]
+        found.append(_at_most("live", self.predicted_peak_bytes, self.measured_peak_bytes))
         if not self.is_portable:
-            found.append(_bytes("default_session", self.budget_bytes, self.measured_peak_default_session_bytes))
+            found.append(_at_most("default_session", self.budget_bytes, self.measured_peak_default_session_bytes))
         return tuple(found)
 
     @property
     def is_broken(self) -> bool:
         """Whether outputs or order are not as promised."""
-        return not self.outputs_identical or self.order_honoured is False
+        return worst(self.promises) == "broken"
 
     @property
     def passed(self) -> bool:
@@ -119,6 +110,7 @@ class FileVerification(msgspec.Struct, frozen=True, kw_only=True):
 NAMES = {"live": "live tensors", "default_session": "an ordinary session with live tensors"}
 
 
-def _bytes(measure: str, promised: int | None, measured: int | None) -> FilePromise:
-    kept = None if promised is None or measured is None else measured <= promised
-    return FilePromise(measure, promised, measured, kept)
+def _at_most(measure: str, promised: int | None, measured: int | None) -> MeasuredPromise:
+    """What a file says of itself counts workspace too, which the counters leave out: so it is not met to the byte."""
+    kept = None if promised is None or measured is None else fits(measured, promised)
+    return MeasuredPromise(measure, promised, measured, kept)

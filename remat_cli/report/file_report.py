@@ -3,8 +3,11 @@
 import msgspec
 
 from remat_cli.core.budget import describe_bytes
-from remat_cli.core.file_check import FilePromise, FileVerification
+from remat_cli.core.file_check import FileVerification
+from remat_cli.core.promises import MeasuredPromise
+from remat_cli.core.runs_on import RunsOn
 from remat_cli.report.process_text import pair_lines
+from remat_cli.report.runs_on import runs_on_lines
 from remat_cli.report.solution import EXIT_DONE, EXIT_NOT_FOUND, EXIT_UNVERIFIED
 from remat_cli.report.style import Style, columns, percent
 
@@ -14,14 +17,15 @@ YES = {True: "yes", False: "NO", None: "not checked"}
 class FileReport(msgspec.Struct, frozen=True, kw_only=True):
     """One verification of a compiled file beside the original; `plan` is that which led to it, if one was given.
 
-    `promises` are those of the file, each with the verdict on it.
+    `promises` are those of the file, each with the verdict on it; `runs_on` is where it runs.
     """
 
     model: str
     source: str
     plan: str | None = None
     verification: FileVerification
-    promises: tuple[FilePromise, ...]
+    promises: tuple[MeasuredPromise, ...]
+    runs_on: RunsOn | None = None
     warnings: tuple[str, ...] = ()
 
     @property
@@ -38,7 +42,8 @@ class FileReport(msgspec.Struct, frozen=True, kw_only=True):
         lines += columns(_rows(seen), "<<")
         lines += pair_lines(seen.process.original, seen.process.rewritten) if seen.process is not None else []
         told = [style.paint(f"warning: {warning}", "warn") for warning in self.warnings]
-        return lines + [f"  note: {note}" for note in seen.notes] + (["", *told] if told else [])
+        lines += [f"  note: {note}" for note in seen.notes]
+        return [*lines, *(["", *told] if told else []), *runs_on_lines(self.runs_on)]
 
 
 def _verdict_lines(seen: FileVerification, style: Style) -> list[str]:

@@ -113,7 +113,7 @@ def _price_text(price: Price) -> str:
         return text
     if price.measured_percent is not None and price.predicted_percent is not None:
         text += f", predicted {price.predicted_percent:+.0f} %"
-    return text + f": DEAR{_cheaper_text(price)}"
+    return f"{text}: DEAR{_cheaper_text(price)}"
 
 
 def _cheaper_text(price: Price) -> str:
