@@ -61,7 +61,7 @@ class Processor:
 def x86(cpu: str) -> Processor:
     """An x86-64 processor that an emulator plays, with the packages of this environment."""
     emulator = "qemu-x86_64-static"
-    environment = {"PYTHONPATH": sysconfig.get_path("platlib"), "OPENBLAS_CORETYPE": "Haswell"}
+    environment = {"PYTHONPATH": sysconfig.get_path("platlib"), "OPENBLAS_CORETYPE": cpu}
     return Processor(cpu.lower(), (emulator, "-cpu", cpu, INTERPRETER), environment, (emulator,))
 
 

@@ -31,6 +31,9 @@ DEFAULT_OPTIONS: Final = ("any graph optimisation level", "any number of threads
 EXACT_OPTIONS: Final = ("the exact options of the plan",)
 """The same of a portable file, which any other session optimises again."""
 
+OWN_OPTIONS: Final = ("sessions that remat opens",)
+"""The same of a plan that is cut into sessions."""
+
 
 class RunsOn(msgspec.Struct, frozen=True):
     """What a file needs, as read from what it contains.

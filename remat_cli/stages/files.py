@@ -35,7 +35,7 @@ def save_written(planned: PlannedModel, path: Path, files: WeightFiles) -> RunsO
     """
     model = asking_least(without_seeds(model_to_write(planned)))
     is_packed = planned.written is not None and saves_packed(planned.written, planned.prepared, files)
-    runs_on = runs_on_of(model, planned.prepared, is_packed=is_packed)
+    runs_on = runs_on_of(model, planned.prepared, is_packed=is_packed, is_cut=planned.written is None)
     for key, text in (runs_on.metadata | _bytes_told(planned)).items():
         set_model_metadata(model, key, text)
     if planned.written is not None and is_packed and wants_primers(planned.written, planned.prepared, files):

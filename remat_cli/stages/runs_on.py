@@ -10,6 +10,7 @@ from remat_cli.core.plan_file import PlanFile
 from remat_cli.core.runs_on import (
     DEFAULT_OPTIONS,
     EXACT_OPTIONS,
+    OWN_OPTIONS,
     SAME_BITS_FROM,
     TRIED_UP_TO,
     RunsOn,
@@ -24,8 +25,11 @@ from remat_cli.stages.prepare import Prepared
 from remat_cli.stages.processor import block_here
 
 
-def runs_on_of(model: Any, prepared: Prepared, *, is_packed: bool) -> RunsOn:
-    """Where a model runs as it is about to be written; `is_packed`: with copies of weights as kernels pack them."""
+def runs_on_of(model: Any, prepared: Prepared, *, is_packed: bool, is_cut: bool) -> RunsOn:
+    """Where a model runs as it is about to be written.
+
+    `is_packed`: with copies of weights as kernels pack them; `is_cut`: to be cut into sessions that remat opens.
+    """
     made_with = runtime_version()
     loads = loads_from(model, made_with, is_packed=is_packed)
     return RunsOn(
@@ -34,9 +38,15 @@ def runs_on_of(model: Any, prepared: Prepared, *, is_packed: bool) -> RunsOn:
         least_runtime=newest((loads, SAME_BITS_FROM)),
         loads_from=loads,
         tried_up_to=newest((TRIED_UP_TO, made_with)),
-        options=EXACT_OPTIONS if prepared.conditions.portable else DEFAULT_OPTIONS,
+        options=_options(prepared, is_cut=is_cut),
         is_guarded=guard_in(model) is not None,
     )
+
+
+def _options(prepared: Prepared, *, is_cut: bool) -> tuple[str, ...]:
+    if is_cut:
+        return OWN_OPTIONS
+    return EXACT_OPTIONS if prepared.conditions.portable else DEFAULT_OPTIONS
 
 
 def refuse_other_processors(read: PlanFile) -> None:
