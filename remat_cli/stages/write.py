@@ -33,7 +33,7 @@ from remat_cli.onnx_io.rewrite import RewriteInfo, Rewritten, rewrite, set_model
 from remat_cli.onnx_io.steady import steady, weight_bytes_of
 from remat_cli.onnx_io.to_graph import to_graph
 from remat_cli.runtime.loading import shapes_at_load
-from remat_cli.runtime.session import optimize
+from remat_cli.runtime.session import Level, optimize
 from remat_cli.stages.corrections import step_signatures, with_corrections
 from remat_cli.stages.fit import excess_bytes, fit
 from remat_cli.stages.planned import PlannedModel, WrittenModel
@@ -254,7 +254,7 @@ def _touched(rewritten: Rewritten, conditions: Conditions, work: Path) -> Touche
     with tempfile.TemporaryDirectory(prefix="load_", dir=work) as folder:
         path, loaded = Path(folder) / "written.onnx", Path(folder) / "loaded.onnx"
         save(rewritten.model, path)
-        level = "extended" if conditions.portable else "all"
+        level: Level = "extended" if conditions.portable else "all"
         optimize(path, loaded, level, conditions.intra_op_threads, conditions.custom_ops)
         return touched(rewritten.model, loaded)
 
