@@ -33,7 +33,7 @@ from remat_cli.onnx_io.rewrite import RewriteInfo, Rewritten, rewrite, set_model
 from remat_cli.onnx_io.steady import steady, weight_bytes_of
 from remat_cli.onnx_io.to_graph import to_graph
 from remat_cli.runtime.loading import shapes_at_load
-from remat_cli.runtime.session import optimize
+from remat_cli.runtime.session import Level, optimize
 from remat_cli.stages.corrections import step_signatures, with_corrections
 from remat_cli.stages.fit import excess_bytes, fit
 from remat_cli.stages.planned import PlannedModel, WrittenModel
@@ -221,7 +221,7 @@ def _left_alone(prepared: Prepared, plan: Plan, budget_bytes: int) -> Rewritten:
     """The plan as a model in which the runtime's optimiser finds nothing to do when a default session loads it.
 
     Where it would touch some ops, gates hide them from each other. What it touches after some rounds too is left to
-    verification, which says so. A portable model is meant to be optimised again.
+    verification, which says so. A portable model is meant to be optimised again, but not to other bits for its sizes.
     """
     source, conditions = prepared.source, prepared.conditions
     form = PROVIDERS[conditions.device.provider].gates
@@ -232,7 +232,8 @@ def _left_alone(prepared: Prepared, plan: Plan, budget_bytes: int) -> Rewritten:
     info = RewriteInfo(budget_bytes, source.sha256, __version__, bound, interface, gates=form, guard=guard)
     infer = partial(shapes_at_load, custom_ops=conditions.custom_ops)
     rewritten = rewrite(prepared.reference, prepared.graph, plan, info, infer)
-    for _ in range(0 if conditions.portable else MOST_PASSES):
+    is_left = not conditions.portable or prepared.optimised_as.ports is not None
+    for _ in range(MOST_PASSES if is_left else 0):
         found = _touched(rewritten, conditions, prepared.reference_path.parent)
         more = held_back(rewritten.model, found, info.barriers) if found else frozenset()
         if not more:
@@ -253,7 +254,8 @@ def _touched(rewritten: Rewritten, conditions: Conditions, work: Path) -> Touche
     with tempfile.TemporaryDirectory(prefix="load_", dir=work) as folder:
         path, loaded = Path(folder) / "written.onnx", Path(folder) / "loaded.onnx"
         save(rewritten.model, path)
-        optimize(path, loaded, "all", conditions.intra_op_threads, conditions.custom_ops)
+        level: Level = "extended" if conditions.portable else "all"
+        optimize(path, loaded, level, conditions.intra_op_threads, conditions.custom_ops)
         return touched(rewritten.model, loaded)
 
 
