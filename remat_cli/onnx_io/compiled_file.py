@@ -9,7 +9,9 @@ import onnx_ir as ir
 from remat_cli.core.runs_on import DEFAULT_OPTIONS, SAME_BITS_FROM, TRIED_UP_TO, RunsOn, newest
 from remat_cli.onnx_io.layout import uses_blocks
 from remat_cli.onnx_io.op_versions import loads_from
+from remat_cli.onnx_io.packed import forget_packed
 from remat_cli.onnx_io.processor_guard import guard_in
+from remat_cli.onnx_io.untrusted import all_tensors
 
 COMPILED_KEY = "remat.version"
 """Model metadata that every compiled file has."""
@@ -19,17 +21,19 @@ UNKNOWN_BLOCK = 0
 
 def runs_on_at(path: Path) -> RunsOn | None:
     """Where the compiled file at a path runs; None for a file that remat did not write."""
-    return compiled_runs_on(ir.from_proto(onnx.load(str(path), format="protobuf", load_external_data=False)))
+    proto = onnx.load(str(path), format="protobuf", load_external_data=False)
+    packed = [forget_packed(tensor) for tensor in all_tensors(proto.graph)]
+    return compiled_runs_on(ir.from_proto(proto), is_packed=any(packed))
 
 
-def compiled_runs_on(model: ir.Model) -> RunsOn | None:
-    """Where a compiled model runs; None for one that remat did not write.
+def compiled_runs_on(model: ir.Model, *, is_packed: bool = False) -> RunsOn | None:
+    """Where a compiled model runs, whose file holds packed copies or not; None for one that remat did not write.
 
     Blocks and the guard are looked for in the model itself: what other tools do to a file does not change what it says.
     """
     if COMPILED_KEY not in model.metadata_props:
         return None
-    said = RunsOn.from_metadata(model.metadata_props) or _unsaid(model)
+    said = RunsOn.from_metadata(model.metadata_props) or _unsaid(model, is_packed=is_packed)
     guard = guard_in(model)
     block = said.layout_block if guard is None or not guard.block else guard.block
     return msgspec.structs.replace(
@@ -39,9 +43,9 @@ def compiled_runs_on(model: ir.Model) -> RunsOn | None:
     )
 
 
-def _unsaid(model: ir.Model) -> RunsOn:
+def _unsaid(model: ir.Model, *, is_packed: bool) -> RunsOn:
     """What can be told of a file that was made before files said it."""
-    loads = loads_from(model, TRIED_UP_TO)
+    loads = loads_from(model, TRIED_UP_TO, is_packed=is_packed)
     return RunsOn(
         processor=UNKNOWN_PROCESSOR,
         layout_block=None,
