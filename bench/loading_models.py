@@ -101,7 +101,7 @@ def convolutions(path: Path, side: int = 56, channels: int = 512) -> None:
         kernel = draft.weight(channels, before, 3, 3)
         x, before = draft.op("Relu", [draft.op("Conv", [x, kernel], pads=[1, 1, 1, 1], strides=[2, 2])]), channels
     shape = draft.constant(np.array([1, 4096], np.int64))
-    pooled = draft.op("Resize", [x, "", "", draft.constant(np.array([1, channels, 2, 4], np.int64))])
+    pooled = draft.op("AveragePool", [x], kernel_shape=[2, 1], strides=[2, 1])
     x = draft.op("Reshape", [pooled, shape])
     for rows, columns in ((4096, 4096), (4096, 1024), (1024, 1024)):
         x = draft.op("Relu", [draft.op("Gemm", [x, draft.weight(rows, columns)])])
