@@ -4,8 +4,8 @@ It needs numpy and onnxruntime only, of any version, as it runs under emulators 
 
     python targets_probe.py FEEDS.npz ORIGINAL.onnx OUTPUTS.npz COMPILED.onnx ...
 
-Outputs of the original are kept in OUTPUTS.npz, and taken from there where that file exists. One line of JSON tells of
-the original and of each file: what happened, where, and by how much outputs differ.
+The original runs only where a file gave outputs to compare with; its own are kept in OUTPUTS.npz, and taken from there
+where that file exists. One line of JSON tells of each: what happened, where, and by how much outputs differ.
 """
 
 from __future__ import annotations
@@ -26,16 +26,24 @@ def main() -> None:
     feeds_path, original, kept, *compiled = map(Path, sys.argv[1:])
     with np.load(feeds_path) as stored:
         feeds = dict(stored)
+    tried = [ran(path, feeds) for path in compiled]
+    first: dict[str, Any] | None = None
+    wanted: list[Any] = []
+    if any(found["stage"] == "done" for found, _ in tried):
+        first, wanted = original_outputs(original, feeds, kept)
+    found = [compared(found, outputs, wanted) for found, outputs in tried]
+    sys.stdout.write(json.dumps({"runtime": ort.__version__, "original": first, "files": found}) + "\n")
+
+
+def original_outputs(path: Path, feeds: dict[str, Any], kept: Path) -> tuple[dict[str, Any], list[Any]]:
+    """How far the original came, and its outputs, of an earlier run if there was one."""
     if kept.exists():
         with np.load(kept) as stored:
-            wanted = [stored[f"arr_{at}"] for at in range(len(stored.files))]
-        first: dict[str, Any] = {"stage": "done"}
-    else:
-        first, wanted = ran(original, feeds)
-        if first["stage"] == "done":
-            np.savez(kept, *wanted)
-    found = [compared(path, feeds, wanted) for path in compiled]
-    sys.stdout.write(json.dumps({"runtime": ort.__version__, "original": first, "files": found}) + "\n")
+            return {"stage": "done"}, [stored[f"arr_{at}"] for at in range(len(stored.files))]
+    first, outputs = ran(path, feeds)
+    if first["stage"] == "done":
+        np.savez(kept, *outputs)
+    return first, outputs
 
 
 def ran(path: Path, feeds: dict[str, Any]) -> tuple[dict[str, Any], list[Any]]:
@@ -51,14 +59,16 @@ def ran(path: Path, feeds: dict[str, Any]) -> tuple[dict[str, Any], list[Any]]:
         return {"stage": stage, "message": str(error)[:LONGEST_MESSAGE]}, []
 
 
-def compared(path: Path, feeds: dict[str, Any], wanted: list[Any]) -> dict[str, Any]:
+def compared(found: dict[str, Any], outputs: list[Any], wanted: list[Any]) -> dict[str, Any]:
     """The same, with whether outputs are the original's, bit for bit, and the largest difference."""
-    found, outputs = ran(path, feeds)
-    if found["stage"] == "done" and wanted:
-        pairs = list(zip(wanted, outputs, strict=True))
-        found["has_same_bits"] = all(have_same_bits(*pair) for pair in pairs)
-        found["difference"] = max(map(difference, *zip(*pairs, strict=True)), default=0.0)
-    return found
+    if found["stage"] != "done" or not wanted:
+        return found
+    pairs = list(zip(wanted, outputs, strict=True))
+    return {
+        **found,
+        "has_same_bits": all(have_same_bits(*pair) for pair in pairs),
+        "difference": max((difference(*pair) for pair in pairs), default=0.0),
+    }
 
 
 def have_same_bits(one: Any, other: Any) -> bool:
