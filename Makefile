@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 # `make setup EXTRAS=cpu,svg,dev,cluster` adds Ray, whose tests are skipped without it.
 EXTRAS ?= cpu,svg,dev
 .DEFAULT_GOAL := help
-.PHONY: help setup demo picture test test-slow check fmt lint types models schema docs wheel bench-models bench-split bench-train bench-train-curves bench-devices bench-placement bench-classics bench-gpu test-gpu bench-webgpu bench-eager bench-paging bench-paging-simulated bench-real bench-real-models bench-process bench-callers bench-loading fuzz fuzz-quick mutation bench-instances bench-quick bench-solvers bench-scale lock clean bench-pipelines setup-webgpu test-webgpu bench-any-size bench-max-tensor bench-weight-paging setup-targets bench-targets test-newest test-versions bench-opsets bench-compile-last
+.PHONY: help setup demo picture test test-slow check fmt lint types models schema docs wheel bench-models bench-split bench-train bench-train-curves bench-devices bench-placement bench-classics bench-gpu test-gpu bench-webgpu bench-eager bench-paging bench-paging-simulated bench-real bench-real-models bench-process bench-callers bench-loading fuzz fuzz-quick mutation bench-instances bench-quick bench-solvers bench-scale lock clean bench-pipelines setup-webgpu test-webgpu bench-any-size bench-max-tensor bench-weight-paging setup-emulator setup-targets bench-targets test-newest test-versions bench-opsets bench-compile-last
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "%-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -205,15 +205,17 @@ ARM64_WHEELS := --no-deps --python-version 3.11 --only-binary=:all: \
 	--platform manylinux_2_28_aarch64 --platform manylinux_2_27_aarch64 --platform manylinux2014_aarch64
 ARM64_FEATURES := fp asimd evtstrm aes pmull sha1 sha2 crc32 atomics fphp asimdhp cpuid asimdrdm lrcpc dcpop asimddp
 
+setup-emulator:  ## an emulator of other processors (Debian), for the tests that run files on them
+	which qemu-x86_64-static || ($(SUDO) apt-get update -qq && $(SUDO) apt-get install -qq -y --no-install-recommends qemu-user-static)
+
 setup-targets: $(ARM64)/.installed  ## an emulator of other processors, and an arm64 Python with ONNX Runtime (Debian), two minutes
 
 # The runtime reads the processor's features from a file, which the emulator passes through: so it gets one of its own.
-$(ARM64)/.installed: constraints.txt $(STAMP)
+$(ARM64)/.installed: constraints.txt $(STAMP) | setup-emulator
 	rm -rf $(ARM64)
 	mkdir -p $(ARM64)/debs $(ARM64)/wheels $(ARM64)/site $(ARM64)/root/proc
 	$(SUDO) dpkg --add-architecture arm64
 	$(SUDO) apt-get update -qq
-	$(SUDO) apt-get install -qq -y --no-install-recommends qemu-user-static
 	cd $(ARM64)/debs && apt-get download -qq $(addsuffix :arm64,$(ARM64_PACKAGES))
 	for package in $(ARM64)/debs/*.deb; do dpkg -x $$package $(ARM64)/root; done
 	$(BIN)/python -m pip download --quiet --disable-pip-version-check --constraint constraints.txt $(ARM64_WHEELS) \
@@ -222,7 +224,7 @@ $(ARM64)/.installed: constraints.txt $(STAMP)
 	for core in 0 1; do printf 'processor\t: %s\nFeatures\t: $(ARM64_FEATURES)\nCPU implementer\t: 0x41\nCPU architecture: 8\nCPU variant\t: 0x4\nCPU part\t: 0xd0b\nCPU revision\t: 1\n\n' $$core; done >$(ARM64)/root/proc/cpuinfo
 	touch $@
 
-bench-targets: setup-targets $(REAL_STAMP)  ## files compiled here, run on emulated processors: rows that are missing, hours
+bench-targets: setup-emulator setup-targets $(REAL_STAMP)  ## files compiled here, run on emulated processors: rows that are missing, hours
 	$(REAL_VENV)/bin/python -m bench.targets_models $(TARGETS)/models
 	$(BIN)/python -m bench.targets
 	$(BIN)/python -m bench.targets --write
