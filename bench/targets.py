@@ -164,13 +164,17 @@ def outcome(found: Row) -> str:
         return "bits" if file["has_same_bits"] else "DIFFERENT"
     if file["stage"] == "load":
         return "refused at load"
-    return "refused in the first step" if GUARD in (failed_node(file["message"]) or "") else "FAILED LATE"
+    return "refused in the first step" if any(map(is_guard, failed_nodes(file["message"]))) else "FAILED LATE"
 
 
-def failed_node(message: str) -> str | None:
-    """The node that an error of the runtime names."""
-    found = re.search(r"Name:\s*'([^']*)'", message)
-    return found.group(1) if found else None
+def failed_nodes(message: str) -> list[str]:
+    """The nodes that an error of the runtime names, those around the one that failed first."""
+    return re.findall(r"Name:\s*'([^']*)'", message)
+
+
+def is_guard(name: str) -> bool:
+    """Whether a node is one that refuses processors."""
+    return name.startswith(GUARD)
 
 
 WRONG = frozenset({"DIED", "DIFFERENT", "FAILED LATE"})
