@@ -105,15 +105,17 @@ def write_with_room(planned: PlannedModel, room_bytes: int, search: Search, prog
     answer, budget_bytes = planned.answer, planned.answer.question.budget_bytes
     if answer.plan is None or answer.plan.peak > budget_bytes - room_bytes:
         answer = answer_again(answer, (room_bytes,), search, progress)
-    narrow = write_within_budget(_asking(replace(planned, answer=answer), budget_bytes - room_bytes), search, progress)
+    narrow = write_within_budget(
+        with_budget(replace(planned, answer=answer), budget_bytes - room_bytes), search, progress
+    )
     return with_budget(narrow, budget_bytes)
 
 
 def with_budget(planned: PlannedModel, budget_bytes: int) -> PlannedModel:
     """The same plan and model as the answer to a question with another budget."""
-    if planned.written is not None:
-        set_model_metadata(planned.written.rewritten.model, "remat.budget_bytes", str(budget_bytes))
-    return _asking(planned, budget_bytes)
+    question = planned.answer.question
+    asked = replace(question, problem=question.problem.with_budget(budget_bytes))
+    return replace(planned, answer=replace(planned.answer, question=asked))
 
 
 def as_asked(planned: PlannedModel, budget_bytes: int) -> PlannedModel:
@@ -124,13 +126,6 @@ def as_asked(planned: PlannedModel, budget_bytes: int) -> PlannedModel:
     status = Status.OPTIMAL if planned.plan.time_ns <= least_ns else Status.FEASIBLE
     told = replace(answer, run=replace(answer.run, bound_ns=least_ns, status=status))
     return with_budget(replace(planned, answer=told), budget_bytes)
-
-
-def _asking(planned: PlannedModel, budget_bytes: int) -> PlannedModel:
-    """The same answer to a question with another budget."""
-    question = planned.answer.question
-    asked = replace(question, problem=question.problem.with_budget(budget_bytes))
-    return replace(planned, answer=replace(planned.answer, question=asked))
 
 
 def _write_calmly(
