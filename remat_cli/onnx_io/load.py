@@ -14,7 +14,6 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from remat_cli.base.errors import ModelError
 from remat_cli.core.program import InputSpec
-from remat_cli.core.steady import SteadyForm
 from remat_cli.onnx_io.as_written import forget_signature
 from remat_cli.onnx_io.canonical import canonicalise, outputs_by_place
 from remat_cli.onnx_io.checking import all_bodies, all_nodes, has_runtime_ops, without_runtime_ops
@@ -32,6 +31,7 @@ from remat_cli.onnx_io.primers import without_primers
 from remat_cli.onnx_io.save import save
 from remat_cli.onnx_io.steady import form_of, seen_through
 from remat_cli.onnx_io.untrusted import all_tensors, check_texts, check_types, external_files
+from remat_cli.ort_rules.steady import SteadyForm
 
 __all__ = ["DimBindings", "SourceModel", "inputs_of", "load", "outputs_of", "prepare_optimized", "save"]
 

@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from remat_cli.core.primers import COLUMNS, PREFIX, PRODUCTS
-from remat_cli.core.steady import BODY
 from remat_cli.onnx_io.interface import fed_inputs
+from remat_cli.ort_rules.primers import COLUMNS, PREFIX, PRODUCTS
+from remat_cli.ort_rules.steady import BODY
 
 WEIGHT = np.zeros((1, COLUMNS), np.float32)
 OLDEST_OPSET = 11  # the first in which a Gemm needs no third input

@@ -13,10 +13,10 @@ import numpy as np
 import onnx_ir as ir
 
 from remat_cli.core.loops import is_loop, is_zero, zero_of
-from remat_cli.core.steady import BODY, NUMBER_BYTES, PREFIX, Ballast, SteadyForm
 from remat_cli.onnx_io.default_order import subgraphs
 from remat_cli.onnx_io.interface import dims_of, fed_inputs, port_of
 from remat_cli.onnx_io.normalise import fresh_name, names_in
+from remat_cli.ort_rules.steady import BODY, NUMBER_BYTES, PREFIX, Ballast, SteadyForm
 
 FORM_KEY = "remat.steady"  # model metadata: bytes of each ballast
 EARLY_KEY = "remat.steady_early"  # model metadata: numbers of outputs whose shape the body says

@@ -3,9 +3,9 @@
 from collections.abc import Collection, Mapping, Sequence
 
 from remat_cli.core.learning import NOTHING, Judged, Learnt, Lesson, Session, lessons
+from remat_cli.ort_rules.arena import UNIT_BYTES
 from remat_cli.runtime.turns import RunFigures
 
-ARENA_UNIT_BYTES = 256  # every request to the arena is rounded up to this
 WORKSPACE_TOLERANCE = 0.05
 
 
@@ -45,7 +45,7 @@ def seen_workspace(workspace: Mapping[str, int], exact: RunFigures) -> dict[str,
 
 
 def _units(bytes_: int) -> int:
-    return -(-bytes_ // ARENA_UNIT_BYTES)
+    return -(-bytes_ // UNIT_BYTES)
 
 
 def out_of_order(expected: Sequence[str], gates: Collection[str], sessions: Sequence[RunFigures]) -> str | None:

@@ -23,7 +23,6 @@ from remat_cli.core.plan_file import (
     Solved,
     graph_instances,
 )
-from remat_cli.core.primers import PREFIX as PRIMERS
 from remat_cli.core.problem import input_ops
 from remat_cli.core.profile import Placement, Profile
 from remat_cli.core.sized_plan import with_promise
@@ -32,6 +31,7 @@ from remat_cli.devices.provider_table import PROVIDERS, named_spec
 from remat_cli.onnx_io.packed import packed_weights
 from remat_cli.onnx_io.phases import annotate
 from remat_cli.onnx_io.processor_guard import guard_for, with_lone_guards
+from remat_cli.ort_rules.primers import PREFIX as PRIMERS
 from remat_cli.report.solution import SolutionReport, solution_report, with_paging
 from remat_cli.runtime.profile_cache import provenance
 from remat_cli.runtime.verify_request import VerifyRequest

@@ -9,20 +9,20 @@ from typing import Any
 import msgspec
 
 from remat_cli.core.graph import Graph, Op, without_buffers
-from remat_cli.core.heap import LARGEST_THRESHOLD_BYTES
-from remat_cli.core.load_forecast import LoadedFile, LoadedWeight, LoadForecast, load_forecast
-from remat_cli.core.load_rules import load_rules
 from remat_cli.core.problem import make_problem
 from remat_cli.core.profile import Profile
-from remat_cli.core.requests import run_requests
 from remat_cli.core.resident import LimitedRuns, ProcessMemory, ProcessSeen, RunsForecast, WeightFiles
 from remat_cli.core.reuse import KeptBuffers
 from remat_cli.core.simulate import baseline
-from remat_cli.core.steady import SteadyBranch, steady_requests
 from remat_cli.onnx_io.interface import weight_uses
 from remat_cli.onnx_io.primers import can_be_primed
 from remat_cli.onnx_io.save import SMALL_BYTES, data_path, has_data_file
 from remat_cli.onnx_io.steady import INLINE_BYTES, waiting_input
+from remat_cli.ort_rules.heap import LARGEST_THRESHOLD_BYTES
+from remat_cli.ort_rules.load_rules import load_rules
+from remat_cli.ort_rules.loading import LoadedFile, LoadedWeight, LoadForecast, load_forecast
+from remat_cli.ort_rules.requests import run_requests
+from remat_cli.ort_rules.steady import SteadyBranch, steady_requests
 from remat_cli.runtime._ort import Advance, ignore_progress, pack_all, run_fresh
 from remat_cli.runtime.hard_limit import HardLimitJob, limit_kind, runs_under_limit
 from remat_cli.runtime.resident import ResidentFigures, ResidentJob, can_measure_resident, measure_resident

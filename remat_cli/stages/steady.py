@@ -11,16 +11,16 @@ from remat_cli.core.graph import Graph, TensorType
 from remat_cli.core.learning import Judged
 from remat_cli.core.plan import Plan
 from remat_cli.core.problem import own_bytes, tensor_ids
-from remat_cli.core.requests import Request, run_requests
 from remat_cli.core.resident import RunsForecast
 from remat_cli.core.reuse import KeptBuffers, kept_buffers
-from remat_cli.core.steady import SteadyBranch, SteadyForm, steady_requests
 from remat_cli.onnx_io.free_shapes import Dims, dims_at_load
 from remat_cli.onnx_io.opset import raise_opset
 from remat_cli.onnx_io.rewrite import Rewritten
 from remat_cli.onnx_io.steady import OLDEST_OPSET, as_in_branch, can_be_steady, waiting_input
 from remat_cli.onnx_io.to_graph import known_kind
-from remat_cli.runtime.arena import FIRST_REGION_BYTES, UNIT_BYTES, RunMemory, pattern_bytes, simulate_runs
+from remat_cli.ort_rules.arena import FIRST_REGION_BYTES, UNIT_BYTES, RunMemory, pattern_bytes, simulate_runs
+from remat_cli.ort_rules.requests import Request, run_requests
+from remat_cli.ort_rules.steady import SteadyBranch, SteadyForm, steady_requests
 from remat_cli.runtime.loading import shapes_at_load
 
 RUNS = 128  # or until the arena is left as it was found, mostly after a few

@@ -9,7 +9,6 @@ from remat_cli.base import progress as stages
 from remat_cli.base.progress import Progress
 from remat_cli.core.conditions import Conditions
 from remat_cli.core.file_check import FileVerification, OrderSeen, ProcessPair, order_seen
-from remat_cli.core.primers import PREFIX as PRIMERS
 from remat_cli.core.verification import Checks
 from remat_cli.onnx_io.compiled import CompiledFile, check_same_interface, read_compiled
 from remat_cli.onnx_io.interface import inputs_of, weight_uses
@@ -18,6 +17,7 @@ from remat_cli.onnx_io.packed import packed_weights
 from remat_cli.onnx_io.save import data_path
 from remat_cli.onnx_io.seeds import give_seeds, seeded_copy
 from remat_cli.onnx_io.told_inputs import told_inputs
+from remat_cli.ort_rules.primers import PREFIX as PRIMERS
 from remat_cli.runtime._ort import pack_all, run_fresh
 from remat_cli.runtime.feeds import feeds_of
 from remat_cli.runtime.file_runs import FileJob, FileRuns, SessionSeen, run_file

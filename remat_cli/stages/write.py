@@ -18,10 +18,8 @@ from remat_cli.core.learning import Judged
 from remat_cli.core.plan import Plan
 from remat_cli.core.problem import make_problem
 from remat_cli.core.profile import OpCost, Profile
-from remat_cli.core.requests import run_requests
 from remat_cli.core.simulate import baseline
 from remat_cli.core.solver_run import Status
-from remat_cli.core.steady import FLAG_BYTES
 from remat_cli.core.tidy import calm
 from remat_cli.devices.provider_table import PROVIDERS
 from remat_cli.onnx_io.compiled import PEAK_KEY, PORTABLE_KEY
@@ -32,6 +30,8 @@ from remat_cli.onnx_io.processor_guard import guard_for
 from remat_cli.onnx_io.rewrite import RewriteInfo, Rewritten, rewrite, set_model_metadata
 from remat_cli.onnx_io.steady import steady, weight_bytes_of
 from remat_cli.onnx_io.to_graph import to_graph
+from remat_cli.ort_rules.requests import run_requests
+from remat_cli.ort_rules.steady import FLAG_BYTES
 from remat_cli.runtime.loading import shapes_at_load
 from remat_cli.runtime.session import Level, optimize
 from remat_cli.stages.corrections import step_signatures, with_corrections

@@ -12,9 +12,9 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import remat_cli
-from remat_cli.core.primers import PREFIX
 from remat_cli.core.resident import ProcessMemory, ProcessSeen
 from remat_cli.onnx_io.packed import packed_weights
+from remat_cli.ort_rules.primers import PREFIX
 from remat_cli.runtime.resident import can_measure_resident
 from remat_cli.stages import verify as verifying
 from remat_cli.stages.resident import ResidentRequest

@@ -15,7 +15,6 @@ from onnx import TensorProto, helper
 from remat_cli.core.plan import Schedule
 from remat_cli.core.runs_on import MADE_FOR, is_inside_guard
 from remat_cli.core.simulate import baseline, simulate
-from remat_cli.core.steady import PREFIX, SteadyForm
 from remat_cli.onnx_io.compiled_file import compiled_runs_on, runs_on_at
 from remat_cli.onnx_io.default_order import default_order, priority_order
 from remat_cli.onnx_io.layout import uses_blocks
@@ -25,6 +24,7 @@ from remat_cli.onnx_io.processor_guard import Guard, guard_for, guard_in, with_l
 from remat_cli.onnx_io.rewrite import RewriteInfo, Rewritten, rewrite
 from remat_cli.onnx_io.steady import can_be_steady, seen_through, steady
 from remat_cli.onnx_io.to_graph import to_graph
+from remat_cli.ort_rules.steady import PREFIX, SteadyForm
 from remat_cli.runtime.loading import shapes_at_load
 from remat_cli.stages.processor import block_here
 from tests.helpers import SUFFIX, Feeds, free_problem, live_peak, profile_events, run_profiled, to_bytes

@@ -9,9 +9,9 @@ import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from remat_cli.core.steady import BODY, PREFIX, SteadyForm
 from remat_cli.onnx_io.load import DimBindings, load, save
 from remat_cli.onnx_io.steady import EARLY_KEY, can_be_steady, form_of, seen_through, steady, weight_bytes_of
+from remat_cli.ort_rules.steady import BODY, PREFIX, SteadyForm
 from tests.helpers import run_profiled
 
 FORMS = (SteadyForm(), SteadyForm((2**19 + 256,)), SteadyForm((2**19 + 256,), ("y",)))

@@ -13,10 +13,10 @@ import onnx_ir as ir
 import pytest
 from onnx import TensorProto, helper
 
-from remat_cli.core.load_forecast import LoadedFile, LoadedWeight, LoadForecast, load_forecast
-from remat_cli.core.steady import SteadyForm
 from remat_cli.onnx_io.save import save
 from remat_cli.onnx_io.steady import INLINE_BYTES, can_be_steady, steady
+from remat_cli.ort_rules.loading import LoadedFile, LoadedWeight, LoadForecast, load_forecast
+from remat_cli.ort_rules.steady import SteadyForm
 from tests.onnx_io.graphs import model_of
 
 MIB = 2**20

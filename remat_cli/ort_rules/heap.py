@@ -2,7 +2,7 @@
 
 A block of at least the threshold is mapped by itself and goes back to the system; the threshold then rises to its size,
 up to 32 MiB. Smaller ones lie in the heap: at its free end, which keeps them for the next one and goes back only once
-it is twice the threshold. While places for remainders are free (`core.primers`), a block may stay stuck where it was
+it is twice the threshold. While places for remainders are free (`primers`), a block may stay stuck where it was
 instead, and the next one needs a place of its own.
 """
 

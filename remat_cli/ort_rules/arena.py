@@ -10,7 +10,7 @@ from bisect import bisect_left, insort
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from remat_cli.core.requests import Request, outputs_of
+from remat_cli.ort_rules.requests import Request, outputs_of
 
 UNIT_BYTES = 256
 FIRST_REGION_BYTES = 2**20

@@ -3,9 +3,9 @@
 from remat_cli.core.graph import Graph, Op, Tensor
 from remat_cli.core.problem import make_problem
 from remat_cli.core.profile import OpCost, Profile, Provenance
-from remat_cli.core.requests import Request, outputs_of, run_requests
 from remat_cli.core.reuse import KeptBuffers, kept_buffers
 from remat_cli.core.simulate import baseline
+from remat_cli.ort_rules.requests import Request, outputs_of, run_requests
 
 PROVENANCE = Provenance("", "", "", "", "", 0, "", 0, 0)
 

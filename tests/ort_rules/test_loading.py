@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from remat_cli.core.load_forecast import LoadedFile, LoadedWeight, LoadForecast, load_forecast
-from remat_cli.core.load_rules import LoadRules
-from remat_cli.core.primers import HELD_BYTES
+from remat_cli.ort_rules.load_rules import LoadRules
+from remat_cli.ort_rules.loading import LoadedFile, LoadedWeight, LoadForecast, load_forecast
+from remat_cli.ort_rules.primers import HELD_BYTES
 
 MIB = 2**20
 OP, WEIGHT, CAPTURED = 4800, 4400, 7100

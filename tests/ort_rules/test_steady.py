@@ -4,8 +4,8 @@ import math
 
 import pytest
 
-from remat_cli.core.requests import Request, outputs_of
-from remat_cli.core.steady import Ballast, SteadyBranch, SteadyForm, steady_requests
+from remat_cli.ort_rules.requests import Request, outputs_of
+from remat_cli.ort_rules.steady import Ballast, SteadyBranch, SteadyForm, steady_requests
 
 TENSOR, OUTPUT = 3, 5
 RUN = (

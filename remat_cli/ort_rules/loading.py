@@ -27,7 +27,7 @@ every copy. Those in a data file all leave then; those in the heap stay.
 
 Where the copies are in the data file too, a session makes each all the same, compares it, drops it, and reads the saved
 one when it first runs, or (`load_rules`) right then. So does every op beyond the first that reads a weight in the same
-way. What the heap keeps of dropped copies follows from its rules (`core.heap`): with primers in the file, the largest
+way. What the heap keeps of dropped copies follows from its rules (`heap`): with primers in the file, the largest
 that it served; without them up to seven more. Copies larger than it serves all go back.
 
 The rest, a session's own structures, is fitted: 0.75 MiB, 4.7 KiB an op, 4.3 KiB a weight, and 6.9 KiB more for each
@@ -43,10 +43,10 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from remat_cli.core.heap import FIRST_THRESHOLD_BYTES, LARGEST_THRESHOLD_BYTES, SLACK_BYTES, Heap
-from remat_cli.core.load_rules import LoadRules
 from remat_cli.core.pages import whole_pages
-from remat_cli.core.primers import HELD_BYTES
+from remat_cli.ort_rules.heap import FIRST_THRESHOLD_BYTES, LARGEST_THRESHOLD_BYTES, SLACK_BYTES, Heap
+from remat_cli.ort_rules.load_rules import LoadRules
+from remat_cli.ort_rules.primers import HELD_BYTES
 
 STREAM_BYTES = 2**22  # of the buffer
 SESSION_BYTES, OP_BYTES, WEIGHT_BYTES, CAPTURED_BYTES = 3 * 2**18, 4800, 4400, 7100

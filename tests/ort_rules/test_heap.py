@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from functools import reduce
 
-from remat_cli.core.heap import FIRST_THRESHOLD_BYTES, Heap
-from remat_cli.core.load_rules import LOAD_RULES, load_rules
+from remat_cli.ort_rules.heap import FIRST_THRESHOLD_BYTES, Heap
+from remat_cli.ort_rules.load_rules import LOAD_RULES, load_rules
 
 MIB = 2**20
 

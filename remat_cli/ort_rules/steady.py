@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Self
 
-from remat_cli.core.requests import Request
+from remat_cli.ort_rules.requests import Request
 
 PREFIX = "remat/steady/"
 """Of the names of all nodes that belong to the form."""
