@@ -25,7 +25,7 @@ import onnxruntime as ort
 from examples.make_encoder import save_encoder
 from remat_cli import compile as compile_file
 from remat_cli.base.units import format_bytes
-from remat_cli.core.promises import is_kept
+from remat_cli.core.values.promises import is_kept
 from remat_cli.runtime.resident import resident_bytes
 from remat_cli.runtime.session import SessionSettings, in_turn_options
 from tests.torch_like import any_size as drawn

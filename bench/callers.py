@@ -20,7 +20,7 @@ import remat_cli
 from bench.callers_measure import RUNS, SETTINGS, CallerFigures, CallerJob, CallingWay, measure_caller
 from bench.compiling import RESULTS, Row, sample_paths, table_lines
 from bench.real.measure import MODELS, read_rows
-from remat_cli.core.plan_file import PlanFile
+from remat_cli.core.files.plan_file import PlanFile
 from remat_cli.onnx_io.load import DimBindings, inputs_of, load
 from remat_cli.runtime._ort import pack_all, run_fresh
 from remat_cli.runtime.feeds import make_feeds

@@ -33,10 +33,10 @@ from bench.devices_report import markdown
 from remat_cli.base.errors import MissingDependency, RematError
 from remat_cli.base.progress import silent
 from remat_cli.commands.asked import request_of
-from remat_cli.core.plan_file import PlanFile, graph_instances, write_plan
-from remat_cli.core.profile import DeviceSpec
-from remat_cli.core.simulate import simulate
-from remat_cli.core.solver_run import Status
+from remat_cli.core.files.plan_file import PlanFile, graph_instances, write_plan
+from remat_cli.core.schedule.simulate import simulate
+from remat_cli.core.schedule.solver_run import Status
+from remat_cli.core.values.profile import DeviceSpec
 from remat_cli.onnx_io.load import save
 from remat_cli.runtime.providers import device_of, require_device
 from remat_cli.runtime.segment_memory import see_memory

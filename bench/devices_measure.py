@@ -13,9 +13,9 @@ import msgspec
 from bench.compiling import Row
 from remat_cli.base.errors import RuntimeFailure
 from remat_cli.base.progress import silent
-from remat_cli.core.plan_reader import read_plan
-from remat_cli.core.profile import DeviceSpec
-from remat_cli.core.program import Program
+from remat_cli.core.files.plan_reader import read_plan
+from remat_cli.core.schedule.program import Program
+from remat_cli.core.values.profile import DeviceSpec
 from remat_cli.runtime._ort import Advance, PackedArray, pack_all, run_fresh, run_session, runtime_errors, unpack
 from remat_cli.runtime.segment_run import time_runs
 from remat_cli.runtime.session import SessionSettings, device_settings, open_session

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from remat_cli.core.floor import working_set_floor
-from remat_cli.core.instance import AbstractInstance, Node, instance_problem
-from remat_cli.core.simulate import baseline
+from remat_cli.core.schedule.floor import working_set_floor
+from remat_cli.core.schedule.instance import AbstractInstance, Node, instance_problem
+from remat_cli.core.schedule.simulate import baseline
 
 BUDGETS = (0.95, 0.9, 0.85, 0.8, 0.75, 0.7, 0.6, 0.5)
 

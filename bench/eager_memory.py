@@ -32,11 +32,11 @@ from torch.utils._pytree import tree_leaves
 from bench.compiling import table_lines
 from remat_cli.autodiff.step import TrainingStep
 from remat_cli.base.progress import silent
-from remat_cli.core.graph import Graph
-from remat_cli.core.problem import make_problem, tensor_ids
-from remat_cli.core.profile import OpCost, Profile, Provenance
-from remat_cli.core.simulate import baseline
-from remat_cli.core.training import TrainOptions
+from remat_cli.core.schedule.graph import Graph
+from remat_cli.core.schedule.problem import make_problem, tensor_ids
+from remat_cli.core.schedule.simulate import baseline
+from remat_cli.core.values.profile import OpCost, Profile, Provenance
+from remat_cli.core.values.training import TrainOptions
 from remat_cli.settings.settings import Settings
 from remat_cli.settings.train import step_paths
 from remat_cli.stages.prepare import prepare

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from bench.draft import Draft
 from remat_cli.base.progress import silent
-from remat_cli.core.problem import Problem, make_problem
+from remat_cli.core.schedule.problem import Problem, make_problem
 from remat_cli.settings.settings import Settings, load_settings
 from remat_cli.solvers._sharing import condense
 from remat_cli.stages.prepare import prepare, work_folder

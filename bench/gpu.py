@@ -20,7 +20,7 @@ import onnx
 
 from bench.compiling import EXIT_WORDS, PLAN, RESULTS, ROOT, Row, compile_row, mib, table_lines, write_results
 from remat_cli.base.errors import RuntimeFailure
-from remat_cli.core.plan_reader import read_plan
+from remat_cli.core.files.plan_reader import read_plan
 from remat_cli.runtime.feeds import make_feeds
 from remat_cli.runtime.providers import absence, parse_device
 from remat_cli.runtime.segment_run import time_runs

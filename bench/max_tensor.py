@@ -28,8 +28,8 @@ from bench.compiling import (
     write_results,
     zoo_paths,
 )
-from remat_cli.core.plan_reader import read_plan
-from remat_cli.core.splits import large_tensors
+from remat_cli.core.files.plan_reader import read_plan
+from remat_cli.core.schedule.splits import large_tensors
 from sample_models.papers import paper_model, paper_names
 
 NAME = "max_tensor"

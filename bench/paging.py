@@ -20,8 +20,8 @@ import remat_cli
 from bench.compiling import Row, mib, read_rows, table_lines, text, write_results
 from bench.training import CASES, make_step
 from remat_cli.base.errors import ConfigError
-from remat_cli.core.plan_reader import read_plan
-from remat_cli.core.program import Program
+from remat_cli.core.files.plan_reader import read_plan
+from remat_cli.core.schedule.program import Program
 from remat_cli.onnx_io.load import prepare_optimized, state_beside
 from remat_cli.onnx_io.told_inputs import told_inputs
 from remat_cli.runtime._ort import Array, pack_all, run_fresh

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from remat_cli.core.problem import NO_BUDGET, Device, Memory, OpSpec, Problem, TensorSpec
+from remat_cli.core.schedule.problem import NO_BUDGET, Device, Memory, OpSpec, Problem, TensorSpec
 
 FLOPS_PER_NS = 15_700.0
 BYTES_PER_NS = 900.0

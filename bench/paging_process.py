@@ -17,7 +17,7 @@ import click
 from bench.compiling import Row, mib, read_rows, table_lines, text, write_results
 from bench.paging import RUNS, Ready, fastest, ready, timed
 from bench.training import make_step
-from remat_cli.core.verification import applies
+from remat_cli.core.values.verification import applies
 
 BUDGETS_MIB = {"unet": (50, 42), "resnet18": (56, 48)}
 RECOMPUTE, PAGING = "recompute only", "paging"

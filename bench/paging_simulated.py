@@ -18,10 +18,10 @@ import msgspec
 from bench.compiling import RESULTS
 from bench.paging_networks import NETWORKS
 from bench.paging_simulated_report import page, pictures
-from remat_cli.core.floor import working_set_floor
-from remat_cli.core.problem import Problem
-from remat_cli.core.simulate import baseline
-from remat_cli.core.spill import HOST, SpillSpec
+from remat_cli.core.schedule.floor import working_set_floor
+from remat_cli.core.schedule.problem import Problem
+from remat_cli.core.schedule.simulate import baseline
+from remat_cli.core.values.spill import HOST, SpillSpec
 from remat_cli.solvers import make_pager, make_solver, run_solver
 from remat_cli.solvers._paging.fluid import fluid_bounds
 from remat_cli.solvers._paging.hot import cut_bound

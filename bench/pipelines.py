@@ -16,7 +16,7 @@ import msgspec
 from bench.pipeline_networks import NETWORKS
 from bench.pipelines_report import page
 from bench.pipelines_run import rows as run_rows
-from remat_cli.core.pipeline import PipelineChain
+from remat_cli.core.pipelines.pipeline import PipelineChain
 from remat_cli.solvers._pipeline.bounds import period_bound
 from remat_cli.solvers._pipeline.contiguous import best_contiguous
 from remat_cli.solvers._pipeline.integer_program import ProgramEffort

@@ -20,11 +20,11 @@ from pathlib import Path
 import click
 import msgspec
 
-from remat_cli.core.instance import instance_problem, load_instance
-from remat_cli.core.plan import Copy
-from remat_cli.core.problem import Device, Memory, OpSpec, Problem, TensorSpec
-from remat_cli.core.simulate import baseline
-from remat_cli.core.solver_run import SolverRun
+from remat_cli.core.schedule.instance import instance_problem, load_instance
+from remat_cli.core.schedule.plan import Copy
+from remat_cli.core.schedule.problem import Device, Memory, OpSpec, Problem, TensorSpec
+from remat_cli.core.schedule.simulate import baseline
+from remat_cli.core.schedule.solver_run import SolverRun
 from remat_cli.solvers import solve
 from remat_cli.solvers._placement.warmup import warm_up as warm_up_placement
 from remat_cli.solvers._search.warmup import warm_up

@@ -20,7 +20,7 @@ import remat_cli
 from bench.compiling import RESULTS, Row, sample_paths, zoo_paths
 from bench.real.measure import MODELS, read_rows
 from remat_cli.base.errors import RematError
-from remat_cli.core.resident import LimitedRuns
+from remat_cli.core.values.resident import LimitedRuns
 from remat_cli.onnx_io.load import DimBindings, inputs_of, load
 from remat_cli.runtime._ort import PackedArray, pack_all, run_fresh
 from remat_cli.runtime.feeds import make_feeds

@@ -31,12 +31,12 @@ from remat_cli.base.errors import RematError
 from remat_cli.base.progress import silent
 from remat_cli.commands.asked import search_of
 from remat_cli.commands.train import compile_settings
-from remat_cli.core.budget import parse_budget
-from remat_cli.core.floor import working_set_floor
-from remat_cli.core.problem import Problem, make_problem
-from remat_cli.core.profile import Profile
-from remat_cli.core.simulate import baseline
-from remat_cli.core.training import StepPaths, TrainOptions
+from remat_cli.core.schedule.floor import working_set_floor
+from remat_cli.core.schedule.problem import Problem, make_problem
+from remat_cli.core.schedule.simulate import baseline
+from remat_cli.core.values.budget import parse_budget
+from remat_cli.core.values.profile import Profile
+from remat_cli.core.values.training import StepPaths, TrainOptions
 from remat_cli.report.solution import SolutionReport, solution_report
 from remat_cli.runtime._ort import pack_all, run_fresh
 from remat_cli.runtime.session import SessionSettings

@@ -29,10 +29,10 @@ from bench.webgpu_networks import NETWORKS, write_network
 from bench.webgpu_report import markdown
 from remat_cli.base.progress import silent
 from remat_cli.commands.asked import request_of
-from remat_cli.core.plan import Compute, Schedule
-from remat_cli.core.plan_file import PlanFile
-from remat_cli.core.program import CopyAction, Program, SessionAction
-from remat_cli.core.simulate import simulate
+from remat_cli.core.files.plan_file import PlanFile
+from remat_cli.core.schedule.plan import Compute, Schedule
+from remat_cli.core.schedule.program import CopyAction, Program, SessionAction
+from remat_cli.core.schedule.simulate import simulate
 from remat_cli.runtime.providers import absence, parse_device
 from remat_cli.settings.settings import Settings, load_settings
 from remat_cli.stages.cut import cut_of

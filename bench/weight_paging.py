@@ -20,7 +20,7 @@ import remat_cli
 from bench.compiling import RESULTS, Row, mib, read_rows, table_lines, text, write_results
 from bench.paging import fastest, timed
 from remat_cli.base.errors import ConfigError
-from remat_cli.core.plan_reader import read_plan
+from remat_cli.core.files.plan_reader import read_plan
 from remat_cli.runtime._ort import Array
 from remat_cli.runtime.feeds import feeds_of
 from remat_cli.runtime.paged_resident import see_resident

@@ -22,7 +22,7 @@ from remat_cli.base.errors import RematError
 if TYPE_CHECKING:
     from remat_cli.base.progress import Event
     from remat_cli.commands.run import LoadedPlan
-    from remat_cli.core.plan_file import PlanFile
+    from remat_cli.core.files.plan_file import PlanFile
     from remat_cli.report.bench_run import BenchReport
     from remat_cli.report.compare_report import CompareReport
     from remat_cli.report.compile import CompileReport, VerifyReport
@@ -446,7 +446,7 @@ def read_plan(plan: str | Path) -> PlanFile:
     Raises:
         RematError: the file is missing, truncated, no plan, of a newer version, or damaged.
     """
-    from remat_cli.core.plan_reader import read_plan
+    from remat_cli.core.files.plan_reader import read_plan
 
     return read_plan(Path(plan))
 

@@ -13,10 +13,10 @@ import onnx
 import onnx_ir as ir
 import onnxruntime as ort
 
-from remat_cli.core.graph import TensorType
-from remat_cli.core.problem import Problem, make_problem
-from remat_cli.core.profile import OpCost, Profile, Provenance
-from remat_cli.core.program import InputSpec
+from remat_cli.core.schedule.graph import TensorType
+from remat_cli.core.schedule.problem import Problem, make_problem
+from remat_cli.core.schedule.program import InputSpec
+from remat_cli.core.values.profile import OpCost, Profile, Provenance
 from remat_cli.onnx_io.interface import DATA_TYPES
 from remat_cli.onnx_io.load import prepare_optimized
 

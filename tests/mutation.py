@@ -17,7 +17,7 @@ from bench.compiling import RESULTS
 TABLE = RESULTS / "mutation.md"
 NOTICED = ("killed", "timeout", "segfault", "caught by type check")
 MUTANT = re.compile(r"^\s*remat_cli\.(?P<module>[\w.]+)\.x_(?P<name>\w+)__mutmut_\d+: (?P<what>.+)$")
-"""A line of `mutmut results`, such as `remat_cli.core.simulate.x_simulate__mutmut_9: survived`."""
+"""A line of `mutmut results`, such as `remat_cli.core.schedule.simulate.x_simulate__mutmut_9: survived`."""
 
 
 def main() -> None:

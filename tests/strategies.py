@@ -9,8 +9,8 @@ from hypothesis import assume
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from remat_cli.core.plan import Compute, Copy, Schedule, Step
-from remat_cli.core.problem import Device, Memory, OpSpec, Problem, TensorSpec
+from remat_cli.core.schedule.plan import Compute, Copy, Schedule, Step
+from remat_cli.core.schedule.problem import Device, Memory, OpSpec, Problem, TensorSpec
 
 
 @st.composite

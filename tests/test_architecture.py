@@ -113,7 +113,7 @@ def test_files_import_each_other_in_no_circle():
 
 
 def module_of(path: Path) -> str:
-    """`remat_cli/core/graph.py` -> remat_cli.core.graph; a folder's face has the folder's name."""
+    """`remat_cli/core/graph.py` -> remat_cli.core.schedule.graph; a folder's face has the folder's name."""
     name = ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts)
     return name.removesuffix(".__init__")
 

@@ -50,7 +50,7 @@ def test_every_solver_is_recommended_for_something():
 
 
 def test_solvers_that_need_marks_are_those_that_refuse_a_plain_chain():
-    from remat_cli.core.problem import Device, Memory, OpSpec, Problem, TensorSpec
+    from remat_cli.core.schedule.problem import Device, Memory, OpSpec, Problem, TensorSpec
     from remat_cli.solvers import make_solver
 
     ops = tuple(OpSpec((op - 1,) if op else (), (op,), (1,), (0,)) for op in range(5))

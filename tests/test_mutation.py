@@ -7,10 +7,10 @@ import pytest
 from tests.mutation import counted, table
 
 LINES = """
-    remat_cli.core.simulate.x_simulate__mutmut_1: killed
-    remat_cli.core.simulate.x__name__mutmut_12: timeout
-    remat_cli.core.simulate.x__name__mutmut_2: survived
-    remat_cli.core.plan_check.x__check_family__mutmut_2: no tests
+    remat_cli.core.schedule.simulate.x_simulate__mutmut_1: killed
+    remat_cli.core.schedule.simulate.x__name__mutmut_12: timeout
+    remat_cli.core.schedule.simulate.x__name__mutmut_2: survived
+    remat_cli.core.files.plan_check.x__check_family__mutmut_2: no tests
 """.splitlines()
 
 
@@ -23,7 +23,7 @@ def test_mutants_are_counted_by_file():
     ]
 
 
-@pytest.mark.parametrize("lines", [[], ["    remat_cli.core.simulate.x_simulate__mutmut_1: not checked"]])
+@pytest.mark.parametrize("lines", [[], ["    remat_cli.core.schedule.simulate.x_simulate__mutmut_1: not checked"]])
 def test_a_run_that_did_not_end_makes_no_table(lines):
     with pytest.raises(ValueError, match="were not tried: run mutmut first"):
         table(counted(lines))

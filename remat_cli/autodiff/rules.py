@@ -21,7 +21,7 @@ from remat_cli.autodiff import (
 from remat_cli.autodiff.rules_norm import BATCH_NORM_FROZEN
 from remat_cli.autodiff.tape import FIRST, Call, Rule, Rules, Tape, WrittenForm
 from remat_cli.base.errors import ConfigError
-from remat_cli.core.training import TrainOptions
+from remat_cli.core.values.training import TrainOptions
 
 RULES: Rules = {
     **rules_activation.RULES,

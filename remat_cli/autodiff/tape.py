@@ -12,7 +12,7 @@ import onnx_ir as ir
 from onnx import helper
 
 from remat_cli.base.errors import ModelError
-from remat_cli.core.graph import Phase
+from remat_cli.core.schedule.graph import Phase
 from remat_cli.onnx_io.interface import dims_of
 from remat_cli.onnx_io.normalise import fresh_name
 from remat_cli.onnx_io.phases import PHASE_KEY

@@ -21,7 +21,7 @@ from remat_cli.contest.comparison import (
 )
 from remat_cli.contest.runner import run_side_by_side
 from remat_cli.contest.solving import made
-from remat_cli.core.instance import instance_problem, load_instance
+from remat_cli.core.schedule.instance import instance_problem, load_instance
 from remat_cli.report.compare_report import CompareReport, NotApplicable
 from remat_cli.settings.devices import only_device
 from remat_cli.settings.settings import Settings

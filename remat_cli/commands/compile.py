@@ -10,8 +10,8 @@ from remat_cli.base import progress as stages
 from remat_cli.base.errors import ConfigError
 from remat_cli.base.progress import Progress
 from remat_cli.commands.asked import refuse_ranges, request_of
-from remat_cli.core.plan_file import PlanFile, write_with_plan
-from remat_cli.core.promises import Asked
+from remat_cli.core.files.plan_file import PlanFile, write_with_plan
+from remat_cli.core.values.promises import Asked
 from remat_cli.onnx_io.load import SourceModel
 from remat_cli.onnx_io.save import data_path
 from remat_cli.report.compile import CompileReport

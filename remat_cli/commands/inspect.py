@@ -7,11 +7,11 @@ import msgspec
 from remat_cli.base.errors import ModelError
 from remat_cli.base.progress import Progress
 from remat_cli.commands.asked import request_of, with_picture
-from remat_cli.core.plan_file import is_plan
-from remat_cli.core.plan_reader import read_plan
-from remat_cli.core.promises import Asked
-from remat_cli.core.runs_on import RunsOn
-from remat_cli.core.sized_plan import plan_at
+from remat_cli.core.files.plan_file import is_plan
+from remat_cli.core.files.plan_reader import read_plan
+from remat_cli.core.values.promises import Asked
+from remat_cli.core.values.runs_on import RunsOn
+from remat_cli.core.values.sized_plan import plan_at
 from remat_cli.onnx_io.as_written import FileCondition, condition_of
 from remat_cli.onnx_io.compiled_file import compiled_runs_on, runs_on_at
 from remat_cli.report.inspection import InspectReport, inspect_model, inspect_plan

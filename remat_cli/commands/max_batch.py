@@ -11,7 +11,7 @@ from remat_cli.base.errors import ConfigError
 from remat_cli.base.progress import Event, Incumbent, Progress
 from remat_cli.commands.asked import refuse_ranges, request_of
 from remat_cli.commands.train import compile_settings
-from remat_cli.core.training import StepPaths
+from remat_cli.core.values.training import StepPaths
 from remat_cli.report.training import BatchProbe, MaxBatchReport
 from remat_cli.settings.devices import only_device
 from remat_cli.settings.settings import Settings, require_budget

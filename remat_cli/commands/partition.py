@@ -11,7 +11,7 @@ from remat_cli.base import progress as stages
 from remat_cli.base.files import atomic_write, check_target
 from remat_cli.base.progress import Progress
 from remat_cli.commands.asked import refuse_ranges
-from remat_cli.core.pipeline_file import SCHEDULE_FILE, PipelineRequest
+from remat_cli.core.pipelines.pipeline_file import SCHEDULE_FILE, PipelineRequest
 from remat_cli.report.partition import Lack, PartitionReport, PlannedStages, StageRow, partition_picture
 from remat_cli.report.svg_chart import require_matplotlib
 from remat_cli.settings.devices import only_device

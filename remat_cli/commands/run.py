@@ -16,9 +16,9 @@ from remat_cli.base.errors import ConfigError, RuntimeFailure
 from remat_cli.base.files import atomic_path, atomic_write, check_target
 from remat_cli.base.progress import Progress
 from remat_cli.commands.run_pipeline import run_pipeline
-from remat_cli.core.plan_file import PlanFile
-from remat_cli.core.plan_reader import read_plan
-from remat_cli.core.program import Program
+from remat_cli.core.files.plan_file import PlanFile
+from remat_cli.core.files.plan_reader import read_plan
+from remat_cli.core.schedule.program import Program
 from remat_cli.onnx_io.load import prepare_optimized, state_beside
 from remat_cli.onnx_io.told_inputs import told_inputs
 from remat_cli.report.pipeline_run import PipelineRunReport

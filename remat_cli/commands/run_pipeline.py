@@ -12,7 +12,7 @@ from remat_cli.base import progress as stages
 from remat_cli.base.errors import ConfigError, ModelError, RuntimeFailure
 from remat_cli.base.files import atomic_write, check_target
 from remat_cli.base.progress import Progress
-from remat_cli.core.pipeline_file import PipelineFile, read_pipeline
+from remat_cli.core.pipelines.pipeline_file import PipelineFile, read_pipeline
 from remat_cli.report.pipeline_run import (
     PipelineRunReport,
     measured_period,

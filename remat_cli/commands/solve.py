@@ -7,9 +7,9 @@ from remat_cli.base import progress as stages
 from remat_cli.base.errors import ConfigError
 from remat_cli.base.progress import Progress
 from remat_cli.commands.asked import search_of
-from remat_cli.core.instance import instance_problem, load_instance
-from remat_cli.core.solver_run import cut_short
-from remat_cli.core.spill import SpillSpec
+from remat_cli.core.schedule.instance import instance_problem, load_instance
+from remat_cli.core.schedule.solver_run import cut_short
+from remat_cli.core.values.spill import SpillSpec
 from remat_cli.report.solution import SolutionReport, solution_report
 from remat_cli.report.solve import SolveReport
 from remat_cli.settings.settings import Settings, require_budget

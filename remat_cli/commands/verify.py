@@ -8,11 +8,11 @@ from remat_cli.base.errors import ConfigError, ModelError
 from remat_cli.base.files import sha256
 from remat_cli.base.progress import Progress
 from remat_cli.commands.asked import with_picture
-from remat_cli.core.conditions import Conditions
-from remat_cli.core.plan_check import check_graph_of
-from remat_cli.core.plan_file import PlanFile, check_belongs, is_plan
-from remat_cli.core.plan_reader import read_plan
-from remat_cli.core.verification import applies
+from remat_cli.core.files.plan_check import check_graph_of
+from remat_cli.core.files.plan_file import PlanFile, check_belongs, is_plan
+from remat_cli.core.files.plan_reader import read_plan
+from remat_cli.core.values.conditions import Conditions
+from remat_cli.core.values.verification import applies
 from remat_cli.devices.provider_table import named_spec
 from remat_cli.onnx_io.as_written import condition_of
 from remat_cli.onnx_io.compiled import sizes_left_open

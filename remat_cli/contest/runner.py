@@ -21,14 +21,14 @@ from remat_cli.base.errors import RematError
 from remat_cli.base.processes import ProcessDied, Tell, available_cores, family, started
 from remat_cli.base.progress import Progress, silent
 from remat_cli.contest.solving import made, solved
-from remat_cli.core.budget import parse_budget, resolve
-from remat_cli.core.graph import Phase
-from remat_cli.core.instance import instance_problem, load_instance
-from remat_cli.core.plan import Schedule
-from remat_cli.core.problem import Device, Memory, OpSpec, Problem, TensorSpec
-from remat_cli.core.simulate import baseline
-from remat_cli.core.spill import HOST, SpillSpec
-from remat_cli.core.timeline import time_of
+from remat_cli.core.schedule.graph import Phase
+from remat_cli.core.schedule.instance import instance_problem, load_instance
+from remat_cli.core.schedule.plan import Schedule
+from remat_cli.core.schedule.problem import Device, Memory, OpSpec, Problem, TensorSpec
+from remat_cli.core.schedule.simulate import baseline
+from remat_cli.core.schedule.timeline import time_of
+from remat_cli.core.values.budget import parse_budget, resolve
+from remat_cli.core.values.spill import HOST, SpillSpec
 from remat_cli.report.bench_run import FAILED, BenchCase, BenchRun, BenchStatus, TracePoint, joined
 from remat_cli.report.solution import overhead_percent
 from remat_cli.report.style import percent

@@ -7,9 +7,9 @@ from types import MappingProxyType
 import msgspec
 
 from remat_cli.base.errors import ConfigError
-from remat_cli.core.buffer_cache import BufferCache
-from remat_cli.core.gate_form import GateForm
-from remat_cli.core.profile import HOST_MEMORY, DeviceSpec
+from remat_cli.core.values.buffer_cache import BufferCache
+from remat_cli.core.values.gate_form import GateForm
+from remat_cli.core.values.profile import HOST_MEMORY, DeviceSpec
 from remat_cli.devices.mixing import Mixing
 
 SESSION_THREADS = "intra_op_num_threads"

@@ -12,8 +12,8 @@ from statistics import median
 import msgspec
 
 from remat_cli.base.errors import ConfigError
-from remat_cli.core.graph import Graph, Op
-from remat_cli.core.profile import DeviceSpec, LinkCost, OpCost, Profile, Provenance
+from remat_cli.core.schedule.graph import Graph, Op
+from remat_cli.core.values.profile import DeviceSpec, LinkCost, OpCost, Profile, Provenance
 from remat_cli.devices.provider_table import PROVIDERS
 
 CONVOLUTIONS = frozenset({"Conv", "FusedConv", "NhwcConv", "NhwcFusedConv", "ConvInteger", "QLinearConv"})

@@ -9,7 +9,7 @@ import onnx
 import onnx_ir as ir
 
 from remat_cli.base.errors import RematError
-from remat_cli.core.graph import TensorType
+from remat_cli.core.schedule.graph import TensorType
 from remat_cli.onnx_io.checking import without_runtime_ops
 from remat_cli.onnx_io.default_order import EARLY_OPS, Wiring, default_order, priority_order
 from remat_cli.onnx_io.interface import DATA_TYPES, Interface, Port, dims_of, interface_of

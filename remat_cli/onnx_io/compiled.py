@@ -7,7 +7,7 @@ from pathlib import Path
 import onnx_ir as ir
 
 from remat_cli.base.errors import ModelError
-from remat_cli.core.program import InputSpec
+from remat_cli.core.schedule.program import InputSpec
 from remat_cli.onnx_io.default_order import captured_values
 from remat_cli.onnx_io.load import DimBindings, SourceModel, load, read_proto
 

@@ -6,7 +6,7 @@ import msgspec
 import onnx
 import onnx_ir as ir
 
-from remat_cli.core.runs_on import DEFAULT_OPTIONS, SAME_BITS_FROM, TRIED_UP_TO, RunsOn, newest
+from remat_cli.core.values.runs_on import DEFAULT_OPTIONS, SAME_BITS_FROM, TRIED_UP_TO, RunsOn, newest
 from remat_cli.onnx_io.layout import uses_blocks
 from remat_cli.onnx_io.op_versions import loads_from
 from remat_cli.onnx_io.packed import forget_packed

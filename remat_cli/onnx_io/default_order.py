@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from remat_cli.core.orders import ranked_order
+from remat_cli.core.schedule.orders import ranked_order
 
 EARLY_OPS = frozenset({"Shape", "Size"})  # a priority-based session runs these as soon as their input exists
 

@@ -14,7 +14,7 @@ import onnx
 import onnx_ir as ir
 from onnx import helper
 
-from remat_cli.core.graph import TensorType
+from remat_cli.core.schedule.graph import TensorType
 from remat_cli.onnx_io.assemble import Draft, light_copy
 from remat_cli.onnx_io.interface import DATA_TYPES
 

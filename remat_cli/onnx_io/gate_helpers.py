@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 import onnx_ir as ir
 
-from remat_cli.core.gate_form import GateForm
-from remat_cli.core.graph import TensorType
+from remat_cli.core.schedule.graph import TensorType
+from remat_cli.core.values.gate_form import GateForm
 from remat_cli.onnx_io.assemble import Draft
 from remat_cli.onnx_io.normalise import fresh_name
 

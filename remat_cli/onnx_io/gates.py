@@ -11,7 +11,7 @@ Because x' differs from x, the runtime cannot merge the op with another copy of 
 axes of Unsqueeze are an attribute, the last op is Reshape(x, zeros), in which every 0 means "copy this dimension".
 
 On a device beside the host that would cost a copy of the whole token, so that gates have another form there, as the
-provider's record says (`core/gate_form.py`):
+provider's record says (`core/values/gate_form.py`):
 
     n  = Shape(token)         on the host, from what the runtime knows of the value once it exists
     z  = MatMul(n, zeros)     a zero for each dimension of x
@@ -28,8 +28,8 @@ from dataclasses import dataclass, field, replace
 import onnx_ir as ir
 
 from remat_cli.base.errors import RematError
-from remat_cli.core.gate_form import GateForm
-from remat_cli.core.graph import TensorType
+from remat_cli.core.schedule.graph import TensorType
+from remat_cli.core.values.gate_form import GateForm
 from remat_cli.onnx_io.assemble import Draft
 from remat_cli.onnx_io.default_order import captured_values, depth_first_order, ready_order
 from remat_cli.onnx_io.gate_helpers import HelperWriter

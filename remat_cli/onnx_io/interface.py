@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from remat_cli.base.errors import ModelError
-from remat_cli.core.graph import TensorType
-from remat_cli.core.program import InputSpec, Reader, WeightUse
+from remat_cli.core.schedule.graph import TensorType
+from remat_cli.core.schedule.program import InputSpec, Reader, WeightUse
 from remat_cli.onnx_io.default_order import captured_values, subgraphs
 
 RUNTIME_NAMES: Mapping[ir.DataType, str] = {

@@ -8,7 +8,7 @@ import onnx_ir as ir
 from onnx import helper
 
 from remat_cli.base.errors import ModelError
-from remat_cli.core.graph import Graph, TensorType
+from remat_cli.core.schedule.graph import Graph, TensorType
 from remat_cli.onnx_io.default_order import wiring_of
 from remat_cli.onnx_io.interface import DATA_TYPES, dims_of
 from remat_cli.onnx_io.normalise import inputs_become_weights

@@ -11,7 +11,7 @@ from types import MappingProxyType
 
 import onnx_ir as ir
 
-from remat_cli.core.runs_on import newest
+from remat_cli.core.values.runs_on import newest
 from remat_cli.onnx_io.default_order import subgraphs
 
 OLDEST = "1.16"

@@ -6,7 +6,7 @@ from math import prod
 import onnx
 import onnx_ir as ir
 
-from remat_cli.core.graph import Graph
+from remat_cli.core.schedule.graph import Graph
 from remat_cli.onnx_io.op_facts import has_body
 
 ONNX_DOMAINS = ("", "ai.onnx")

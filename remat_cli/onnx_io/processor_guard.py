@@ -18,8 +18,8 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from remat_cli.core.graph import TensorType
-from remat_cli.core.runs_on import MADE_FOR, guard_name, processor_of
+from remat_cli.core.schedule.graph import TensorType
+from remat_cli.core.values.runs_on import MADE_FOR, guard_name, processor_of
 from remat_cli.onnx_io.assemble import Draft
 from remat_cli.onnx_io.default_order import subgraphs
 from remat_cli.onnx_io.interface import dims_of

@@ -8,12 +8,12 @@ import numpy as np
 import onnx_ir as ir
 
 from remat_cli.base.errors import RematError
-from remat_cli.core.gate_form import GateForm
-from remat_cli.core.graph import Graph, Tensor, TensorType, size_bytes
-from remat_cli.core.plan import Compute, Plan
-from remat_cli.core.problem import make_problem, tensor_ids
-from remat_cli.core.profile import OpCost, Profile, Provenance
-from remat_cli.core.simulate import baseline
+from remat_cli.core.schedule.graph import Graph, Tensor, TensorType, size_bytes
+from remat_cli.core.schedule.plan import Compute, Plan
+from remat_cli.core.schedule.problem import make_problem, tensor_ids
+from remat_cli.core.schedule.simulate import baseline
+from remat_cli.core.values.gate_form import GateForm
+from remat_cli.core.values.profile import OpCost, Profile, Provenance
 from remat_cli.onnx_io.assemble import Draft, Parts, assemble, check_rewritten, declare, element_types
 from remat_cli.onnx_io.default_order import captured_values
 from remat_cli.onnx_io.free_shapes import Canvas, Dims, Infer, free_shapes, known_shapes

@@ -12,12 +12,12 @@ import msgspec
 import onnx_ir as ir
 
 from remat_cli.base.errors import ModelError, RematError
-from remat_cli.core.graph import Graph, Tensor, TensorType, size_bytes
-from remat_cli.core.plan import Compute, Plan
-from remat_cli.core.problem import Problem, device_tensor_ids, input_ops
-from remat_cli.core.program import SegmentFile, StoredWeight, Value, WeightUse
-from remat_cli.core.segments import Segment, kept_instances
-from remat_cli.core.shared_session import origins
+from remat_cli.core.schedule.graph import Graph, Tensor, TensorType, size_bytes
+from remat_cli.core.schedule.plan import Compute, Plan
+from remat_cli.core.schedule.problem import Problem, device_tensor_ids, input_ops
+from remat_cli.core.schedule.program import SegmentFile, StoredWeight, Value, WeightUse
+from remat_cli.core.schedule.segments import Segment, kept_instances
+from remat_cli.core.schedule.shared_session import origins
 from remat_cli.onnx_io.assemble import Draft, Parts, assemble, declare, element_types
 from remat_cli.onnx_io.interface import (
     DATA_TYPES,

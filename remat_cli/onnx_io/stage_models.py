@@ -8,10 +8,10 @@ from typing import BinaryIO
 import onnx
 import onnx_ir as ir
 
-from remat_cli.core.graph import Graph
-from remat_cli.core.pipeline_file import SessionFile
-from remat_cli.core.reruns import Reruns
-from remat_cli.core.stage_parts import StageParts
+from remat_cli.core.pipelines.pipeline_file import SessionFile
+from remat_cli.core.pipelines.stage_parts import StageParts
+from remat_cli.core.schedule.graph import Graph
+from remat_cli.core.schedule.reruns import Reruns
 from remat_cli.onnx_io.interface import DATA_TYPES, dims_of, runtime_name
 from remat_cli.onnx_io.save import ALIGNMENT, SMALL_BYTES
 

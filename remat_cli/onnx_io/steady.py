@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from remat_cli.core.loops import is_loop, is_zero, zero_of
+from remat_cli.core.schedule.loops import is_loop, is_zero, zero_of
 from remat_cli.onnx_io.default_order import subgraphs
 from remat_cli.onnx_io.interface import dims_of, fed_inputs, port_of
 from remat_cli.onnx_io.normalise import fresh_name, names_in

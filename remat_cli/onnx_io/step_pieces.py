@@ -9,7 +9,7 @@ import onnx
 import onnx_ir as ir
 
 from remat_cli.base.errors import ModelError
-from remat_cli.core.line import StepLinks, UpdateGroup
+from remat_cli.core.schedule.line import StepLinks, UpdateGroup
 from remat_cli.onnx_io.load import STATE_FILE_KEY, SourceModel, state_file
 from remat_cli.onnx_io.phases import PHASE_KEY
 

@@ -9,7 +9,7 @@ from typing import cast
 import onnx_ir as ir
 
 from remat_cli.base.errors import ModelError
-from remat_cli.core.graph import Graph, Op, Phase, Tensor, TensorType, Weight, element_bits, size_bytes
+from remat_cli.core.schedule.graph import Graph, Op, Phase, Tensor, TensorType, Weight, element_bits, size_bytes
 from remat_cli.onnx_io.default_order import captured_values, default_order, is_constant
 from remat_cli.onnx_io.interface import dims_of, fed_inputs, inputs_of, is_bound, runtime_name
 from remat_cli.onnx_io.op_facts import facts_of

@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from remat_cli.core.pages import whole_pages
+from remat_cli.core.values.pages import whole_pages
 
 FIRST_THRESHOLD_BYTES: Final = 212 * 2**10  # in a process that has imported NumPy
 LARGEST_THRESHOLD_BYTES: Final = 2**25

@@ -43,7 +43,7 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from remat_cli.core.pages import whole_pages
+from remat_cli.core.values.pages import whole_pages
 from remat_cli.ort_rules.heap import FIRST_THRESHOLD_BYTES, LARGEST_THRESHOLD_BYTES, SLACK_BYTES, Heap
 from remat_cli.ort_rules.load_rules import LoadRules
 from remat_cli.ort_rules.primers import HELD_BYTES

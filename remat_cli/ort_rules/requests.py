@@ -4,10 +4,10 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from remat_cli.core.graph import Graph
-from remat_cli.core.plan import Plan
-from remat_cli.core.problem import own_bytes, tensor_ids
-from remat_cli.core.reuse import KeptBuffers
+from remat_cli.core.schedule.graph import Graph
+from remat_cli.core.schedule.plan import Plan
+from remat_cli.core.schedule.problem import own_bytes, tensor_ids
+from remat_cli.core.values.reuse import KeptBuffers
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,8 @@ from textwrap import TextWrapper
 import msgspec
 
 from remat_cli.base.units import format_bytes
-from remat_cli.core.budget import describe_bytes
-from remat_cli.core.spill import SpillMemory
+from remat_cli.core.values.budget import describe_bytes
+from remat_cli.core.values.spill import SpillMemory
 from remat_cli.report.solution import EXIT_DONE, SolutionReport
 from remat_cli.report.style import Style, columns, percent, plural
 

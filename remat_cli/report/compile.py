@@ -5,11 +5,11 @@ from typing import ClassVar
 import msgspec
 
 from remat_cli.base.units import format_bytes
-from remat_cli.core.placing import best_device
-from remat_cli.core.profile import Reference, Way
-from remat_cli.core.promises import Asked, MeasuredPromise
-from remat_cli.core.runs_on import RunsOn
-from remat_cli.core.verification import LEFT_OUT, Verification, applies
+from remat_cli.core.schedule.placing import best_device
+from remat_cli.core.values.profile import Reference, Way
+from remat_cli.core.values.promises import Asked, MeasuredPromise
+from remat_cli.core.values.runs_on import RunsOn
+from remat_cli.core.values.verification import LEFT_OUT, Verification, applies
 from remat_cli.report.explain import DeviceReport, LinkReport, LiveTensor, Recompute
 from remat_cli.report.paged import PagingReport
 from remat_cli.report.placed import Obstacle, PlacedPlan, device_reports, find_obstacle, link_reports, placed_recomputes

@@ -1,8 +1,8 @@
 """Compiled and verified models as short, aligned text for people."""
 
 from remat_cli.base.units import format_bytes
-from remat_cli.core.budget import describe_bytes
-from remat_cli.core.verification import Verification, applies
+from remat_cli.core.values.budget import describe_bytes
+from remat_cli.core.values.verification import Verification, applies
 from remat_cli.report.compile import (
     CompileReport,
     VerifyReport,

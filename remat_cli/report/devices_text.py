@@ -3,9 +3,9 @@
 from collections.abc import Callable, Mapping, Sequence
 
 from remat_cli.base.units import format_bytes
-from remat_cli.core.budget import describe_bytes
-from remat_cli.core.profile import Reference
-from remat_cli.core.verification import Verification, applies
+from remat_cli.core.values.budget import describe_bytes
+from remat_cli.core.values.profile import Reference
+from remat_cli.core.values.verification import Verification, applies
 from remat_cli.report.compile import (
     CompileReport,
     compile_verdict,

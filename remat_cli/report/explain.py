@@ -7,9 +7,9 @@ from typing import Literal
 import msgspec
 
 from remat_cli.base.units import format_bytes
-from remat_cli.core.graph import Graph
-from remat_cli.core.plan import Compute, Instance, Plan
-from remat_cli.core.problem import Problem, device_tensor_ids, tensor_ids
+from remat_cli.core.schedule.graph import Graph
+from remat_cli.core.schedule.plan import Compute, Instance, Plan
+from remat_cli.core.schedule.problem import Problem, device_tensor_ids, tensor_ids
 from remat_cli.report.style import Style, columns, duration, plural, shorten
 
 MOST_ROWS = 12

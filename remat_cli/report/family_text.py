@@ -1,7 +1,7 @@
 """What runs at several sizes showed, in a few lines."""
 
 from remat_cli.base.units import format_bytes
-from remat_cli.core.family import FamilySeen, told
+from remat_cli.core.values.family import FamilySeen, told
 
 
 def family_lines(seen: FamilySeen) -> list[str]:

@@ -2,10 +2,10 @@
 
 import msgspec
 
-from remat_cli.core.budget import describe_bytes
-from remat_cli.core.file_check import FileVerification
-from remat_cli.core.promises import MeasuredPromise
-from remat_cli.core.runs_on import RunsOn
+from remat_cli.core.values.budget import describe_bytes
+from remat_cli.core.values.file_check import FileVerification
+from remat_cli.core.values.promises import MeasuredPromise
+from remat_cli.core.values.runs_on import RunsOn
 from remat_cli.report.process_text import pair_lines
 from remat_cli.report.runs_on import runs_on_lines
 from remat_cli.report.solution import EXIT_DONE, EXIT_NOT_FOUND, EXIT_UNVERIFIED

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from remat_cli.base.units import format_bytes
-from remat_cli.core.pipeline_file import DeviceLoad, LinkLoad
+from remat_cli.core.pipelines.pipeline_file import DeviceLoad, LinkLoad
 from remat_cli.report.style import Role, Style, duration, painted
 from remat_cli.report.svg_chart import BUDGET, INK, MIB, figure_svg, undress
 

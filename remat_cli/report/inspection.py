@@ -6,20 +6,20 @@ from typing import Any, ClassVar, Literal
 import msgspec
 
 from remat_cli.base.units import format_bytes
-from remat_cli.core.budget import describe_bytes
-from remat_cli.core.family import told
-from remat_cli.core.floor import working_set_floor
-from remat_cli.core.graph import Graph
-from remat_cli.core.learning import Learnt
-from remat_cli.core.placing import best_device
-from remat_cli.core.plan import Plan
-from remat_cli.core.plan_file import PlanFile, Promise
-from remat_cli.core.problem import Problem
-from remat_cli.core.profile import Profile, Reference, Way
-from remat_cli.core.promises import Asked, Bounds, MeasuredPromise
-from remat_cli.core.resident import ProcessMemory, RunsForecast
-from remat_cli.core.simulate import baseline
-from remat_cli.core.verification import LEFT_OUT, Verification, applies
+from remat_cli.core.files.plan_file import PlanFile, Promise
+from remat_cli.core.schedule.floor import working_set_floor
+from remat_cli.core.schedule.graph import Graph
+from remat_cli.core.schedule.placing import best_device
+from remat_cli.core.schedule.plan import Plan
+from remat_cli.core.schedule.problem import Problem
+from remat_cli.core.schedule.simulate import baseline
+from remat_cli.core.values.budget import describe_bytes
+from remat_cli.core.values.family import told
+from remat_cli.core.values.learning import Learnt
+from remat_cli.core.values.profile import Profile, Reference, Way
+from remat_cli.core.values.promises import Asked, Bounds, MeasuredPromise
+from remat_cli.core.values.resident import ProcessMemory, RunsForecast
+from remat_cli.core.values.verification import LEFT_OUT, Verification, applies
 from remat_cli.report.explain import (
     DeviceReport,
     LinkReport,

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from remat_cli.base.units import format_bytes
-from remat_cli.core.budget import describe_bytes
-from remat_cli.core.learning import Learnt
+from remat_cli.core.values.budget import describe_bytes
+from remat_cli.core.values.learning import Learnt
 from remat_cli.report.style import plural, shorten
 
 

@@ -5,12 +5,12 @@ from collections.abc import Iterator
 import msgspec
 
 from remat_cli.base.units import format_bytes
-from remat_cli.core.graph import Graph
-from remat_cli.core.paged_plan import PagedPlan
-from remat_cli.core.paging import PageTransfer
-from remat_cli.core.plan import Plan
-from remat_cli.core.problem import Problem, device_tensor_ids
-from remat_cli.core.verification import PagingSeen
+from remat_cli.core.paging.paged_plan import PagedPlan
+from remat_cli.core.paging.paging import PageTransfer
+from remat_cli.core.schedule.graph import Graph
+from remat_cli.core.schedule.plan import Plan
+from remat_cli.core.schedule.problem import Problem, device_tensor_ids
+from remat_cli.core.values.verification import PagingSeen
 from remat_cli.report.style import columns, duration, plural, shorten
 
 MOST_TENSORS = 5

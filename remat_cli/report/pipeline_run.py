@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import msgspec
 
 from remat_cli.base.units import format_bytes
-from remat_cli.core.pipeline_file import DeviceLoad, PipelineFile
-from remat_cli.core.pipeline_orders import TurnSpan
+from remat_cli.core.pipelines.pipeline_file import DeviceLoad, PipelineFile
+from remat_cli.core.pipelines.pipeline_orders import TurnSpan
 from remat_cli.report.solution import EXIT_DONE
 from remat_cli.report.style import Style, columns, duration, plural
 

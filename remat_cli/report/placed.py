@@ -5,15 +5,15 @@ from collections.abc import Collection, Mapping
 
 import msgspec
 
-from remat_cli.core.floor import working_set_bytes
-from remat_cli.core.graph import Graph
-from remat_cli.core.paged_plan import PagedPlan
-from remat_cli.core.paged_sessions import groups_of
-from remat_cli.core.plan import Compute, Copy, Instance, Plan, Step
-from remat_cli.core.problem import OpSpec, Problem, device_tensor_ids, input_ops
-from remat_cli.core.profile import Placement
-from remat_cli.core.simulate import baseline, fixed_bytes_of
-from remat_cli.core.timeline import timeline
+from remat_cli.core.paging.paged_plan import PagedPlan
+from remat_cli.core.paging.paged_sessions import groups_of
+from remat_cli.core.schedule.floor import working_set_bytes
+from remat_cli.core.schedule.graph import Graph
+from remat_cli.core.schedule.plan import Compute, Copy, Instance, Plan, Step
+from remat_cli.core.schedule.problem import OpSpec, Problem, device_tensor_ids, input_ops
+from remat_cli.core.schedule.simulate import baseline, fixed_bytes_of
+from remat_cli.core.schedule.timeline import timeline
+from remat_cli.core.values.profile import Placement
 from remat_cli.report.explain import (
     DeviceReport,
     LinkReport,

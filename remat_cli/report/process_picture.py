@@ -3,7 +3,7 @@
 from typing import Any
 
 from remat_cli.base.units import format_bytes
-from remat_cli.core.resident import ProcessSeen, ProcessTrace
+from remat_cli.core.values.resident import ProcessSeen, ProcessTrace
 from remat_cli.report.svg_chart import AFTER, BEFORE, INK, MIB, draw_budget, draw_svg, undress
 
 INCHES = (8.4, 3.6)

@@ -1,8 +1,8 @@
 """What a process holds, as a table for people: before and after, while loading, in the first run, and later."""
 
 from remat_cli.base.units import format_bytes
-from remat_cli.core.budget import describe_bytes
-from remat_cli.core.resident import LimitedRuns, ProcessMemory, ProcessSeen, RunsForecast
+from remat_cli.core.values.budget import describe_bytes
+from remat_cli.core.values.resident import LimitedRuns, ProcessMemory, ProcessSeen, RunsForecast
 from remat_cli.report.style import columns, percent, shorten
 
 

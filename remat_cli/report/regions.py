@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from remat_cli.base.units import format_bytes
-from remat_cli.core.budget import describe_bytes
-from remat_cli.core.graph import Graph
-from remat_cli.core.plan_file import PlanFile
-from remat_cli.core.splits import Region, RegionFacts, Splitting, regions_of_ops
+from remat_cli.core.files.plan_file import PlanFile
+from remat_cli.core.schedule.graph import Graph
+from remat_cli.core.schedule.splits import Region, RegionFacts, Splitting, regions_of_ops
+from remat_cli.core.values.budget import describe_bytes
 from remat_cli.report.style import columns, duration, percent, plural, shorten
 
 if TYPE_CHECKING:

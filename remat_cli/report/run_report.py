@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from remat_cli.base.units import format_bytes
-from remat_cli.core.program import CopyAction, Program, RunRecord, SeenMemory, SessionAction, Span, Spill
-from remat_cli.core.promises import fits
+from remat_cli.core.schedule.program import CopyAction, Program, RunRecord, SeenMemory, SessionAction, Span, Spill
+from remat_cli.core.values.promises import fits
 from remat_cli.report.solution import EXIT_DONE, EXIT_UNVERIFIED
 from remat_cli.report.style import Style, columns, duration, percent, plural
 

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from remat_cli.core.runs_on import RunsOn
-from remat_cli.core.verification import applies
+from remat_cli.core.values.runs_on import RunsOn
+from remat_cli.core.values.verification import applies
 
 __all__ = ["RunsOn", "guard_warnings", "runs_on_lines"]
 

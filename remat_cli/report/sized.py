@@ -4,8 +4,8 @@ from pathlib import Path
 
 import msgspec
 
-from remat_cli.core.floor import working_set_floor
-from remat_cli.core.plan_file import PlanFile
+from remat_cli.core.files.plan_file import PlanFile
+from remat_cli.core.schedule.floor import working_set_floor
 from remat_cli.report.inspection import InspectReport, inspect_plan
 
 

@@ -5,12 +5,12 @@ from typing import Any
 import msgspec
 
 from remat_cli.base.errors import EXIT_INTERRUPTED
-from remat_cli.core.plan import Plan
-from remat_cli.core.problem import Problem
-from remat_cli.core.promises import worst
-from remat_cli.core.solver_run import SolverRun, StatusName
-from remat_cli.core.spill import Paging
-from remat_cli.core.verification import Verification
+from remat_cli.core.schedule.plan import Plan
+from remat_cli.core.schedule.problem import Problem
+from remat_cli.core.schedule.solver_run import SolverRun, StatusName
+from remat_cli.core.values.promises import worst
+from remat_cli.core.values.spill import Paging
+from remat_cli.core.values.verification import Verification
 from remat_cli.report.style import Style, percent
 
 EXIT_DONE = 0

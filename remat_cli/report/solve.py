@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 import msgspec
 
 from remat_cli.base.units import format_bytes
-from remat_cli.core.budget import describe_bytes
+from remat_cli.core.values.budget import describe_bytes
 from remat_cli.report.compile_text import budget_line, nearest_bytes
 from remat_cli.report.solution import EXIT_DONE, SolutionReport
 from remat_cli.report.style import Style, columns, percent, plural

@@ -4,8 +4,8 @@ import msgspec
 
 from remat_cli.base.errors import EXIT_INTERRUPTED
 from remat_cli.base.units import format_bytes
-from remat_cli.core.budget import describe_bytes
-from remat_cli.core.training import StepFacts
+from remat_cli.core.values.budget import describe_bytes
+from remat_cli.core.values.training import StepFacts
 from remat_cli.report.compile import CompileReport
 from remat_cli.report.solution import EXIT_DONE, EXIT_NOT_FOUND
 from remat_cli.report.style import Style, columns, duration, percent, plural, shorten

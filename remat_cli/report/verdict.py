@@ -3,8 +3,8 @@
 import msgspec
 
 from remat_cli.base.units import format_bytes
-from remat_cli.core.promises import Asked, Bounds, CheaperBudget, fits, is_dear
-from remat_cli.core.verification import Verification, applies
+from remat_cli.core.values.promises import Asked, Bounds, CheaperBudget, fits, is_dear
+from remat_cli.core.values.verification import Verification, applies
 from remat_cli.report.style import Style, plural
 
 WHERE: dict[Bounds, str] = {"live": "live", "process": "in the process"}

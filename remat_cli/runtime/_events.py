@@ -7,8 +7,8 @@ from pathlib import Path
 import msgspec
 
 from remat_cli.base.errors import RuntimeFailure
-from remat_cli.core.graph import TensorType
-from remat_cli.core.runs_on import is_inside_guard
+from remat_cli.core.schedule.graph import TensorType
+from remat_cli.core.values.runs_on import is_inside_guard
 from remat_cli.ort_rules import primers, steady
 
 OURS = (steady.PREFIX, primers.PREFIX)  # of ops that belong to the file's form

@@ -13,8 +13,8 @@ import msgspec
 import numpy as np
 
 from remat_cli.base.errors import MissingDependency, ModelError
-from remat_cli.core.profile import HOST_MEMORY, DeviceSpec
-from remat_cli.core.program import CopyAction, InputSpec, Program, SessionAction, StoredWeight
+from remat_cli.core.schedule.program import CopyAction, InputSpec, Program, SessionAction, StoredWeight
+from remat_cli.core.values.profile import HOST_MEMORY, DeviceSpec
 from remat_cli.devices.provider_table import PROVIDERS
 from remat_cli.runtime._ort import (
     EXTENDED_NAMES,

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from remat_cli.core.program import Program
+from remat_cli.core.schedule.program import Program
 from remat_cli.runtime._segment_sessions import NOTHING, Opened, Opening, check_devices, open_one, shared_weights
 
 

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from remat_cli.base.errors import RematError
-from remat_cli.core.paged_plan import image_bytes
-from remat_cli.core.pages import PAGE_BYTES, whole_pages
-from remat_cli.core.program import StoredWeight, WeightImage
+from remat_cli.core.paging.paged_plan import image_bytes
+from remat_cli.core.schedule.program import StoredWeight, WeightImage
+from remat_cli.core.values.pages import PAGE_BYTES, whole_pages
 from remat_cli.runtime._ort import Array, host_value, numpy_dtype
 from remat_cli.runtime.spill_file import past_the_cache, read_pages
 

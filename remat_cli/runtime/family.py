@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 
-from remat_cli.core.family import SizeSeen
+from remat_cli.core.values.family import SizeSeen
 from remat_cli.runtime._events import ProfiledRun
 from remat_cli.runtime._ort import (
     Advance,

@@ -10,7 +10,7 @@ import numpy as np
 
 from remat_cli.base.errors import ModelError
 from remat_cli.base.processes import total_memory_bytes
-from remat_cli.core.program import InputSpec
+from remat_cli.core.schedule.program import InputSpec
 from remat_cli.runtime._ort import (
     EXTENDED_NAMES,
     SMALL_BITS,

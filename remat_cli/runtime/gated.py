@@ -6,8 +6,8 @@ from typing import Any
 
 import msgspec
 
-from remat_cli.core.graph import size_bytes
-from remat_cli.core.profile import DeviceSpec
+from remat_cli.core.schedule.graph import size_bytes
+from remat_cli.core.values.profile import DeviceSpec
 from remat_cli.runtime._ort import (
     LONGEST_RUN_SECONDS,
     Advance,

@@ -24,7 +24,7 @@ import msgspec
 
 from remat_cli.base.errors import ConfigError, MissingDependency, RuntimeFailure
 from remat_cli.base.processes import ProcessDied, Silent, started
-from remat_cli.core.resident import LimitKind
+from remat_cli.core.values.resident import LimitKind
 from remat_cli.runtime._ort import Advance, PackedArray, one_line, runtime_errors, too_long
 from remat_cli.runtime.caps import OUT_OF_MEMORY
 from remat_cli.runtime.resident import held_runs, ready, status_bytes

@@ -4,7 +4,7 @@ import contextlib
 import ctypes
 from typing import Final
 
-from remat_cli.core.paged_sessions import MAPPED_FROM_BYTES
+from remat_cli.core.paging.paged_sessions import MAPPED_FROM_BYTES
 
 _M_MMAP_THRESHOLD: Final = -3  # glibc's number
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Mapping, Sequence
 
-from remat_cli.core.learning import NOTHING, Judged, Learnt, Lesson, Session, lessons
+from remat_cli.core.values.learning import NOTHING, Judged, Learnt, Lesson, Session, lessons
 from remat_cli.ort_rules.arena import UNIT_BYTES
 from remat_cli.runtime.turns import RunFigures
 

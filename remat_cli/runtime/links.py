@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from remat_cli.core.profile import LinkCost
+from remat_cli.core.values.profile import LinkCost
 from remat_cli.runtime._ort import Advance, ignore_progress, run_fresh, runtime_errors
 from remat_cli.runtime._segment_sessions import copied
 from remat_cli.runtime.providers import UsableDevice, place_of, placed_value, require_device

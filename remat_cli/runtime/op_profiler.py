@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from remat_cli.base.errors import DeviceLost, MissingDependency, RuntimeFailure
-from remat_cli.core.program import InputSpec
+from remat_cli.core.schedule.program import InputSpec
 from remat_cli.runtime._ort import Advance, Array, ignore_progress, run_fresh, run_session, runtime_errors, started
 from remat_cli.runtime.assignment import ask_for_assignment, assigned, can_report
 from remat_cli.runtime.feeds import read_value

@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from remat_cli.core.weight_paging import MIB, LoadCosts
+from remat_cli.core.paging.weight_paging import MIB, LoadCosts
 from remat_cli.runtime._ort import Advance, Array, host_value, ignore_progress, run_fresh
 from remat_cli.runtime.heap import give_blocks_back
 from remat_cli.runtime.session import SessionSettings, in_turn_options, open_session

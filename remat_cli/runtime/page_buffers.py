@@ -20,8 +20,8 @@ from typing import Any
 
 import numpy as np
 
-from remat_cli.core.pages import whole_pages
-from remat_cli.core.program import PagePlace
+from remat_cli.core.schedule.program import PagePlace
+from remat_cli.core.values.pages import whole_pages
 from remat_cli.runtime._ort import Array
 from remat_cli.runtime.page_forecast import NOTHING_TAKEN, PageForecast
 from remat_cli.runtime.page_ranges import PageRange, Span, addresses, joined_spans

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from remat_cli.base.errors import RematError
-from remat_cli.core.program import PageMove, Program, Spill, Value
+from remat_cli.core.schedule.program import PageMove, Program, Spill, Value
 from remat_cli.devices.provider_table import PROVIDERS
 from remat_cli.runtime._ort import NUMPY_NAMES, Array, host_value, import_ort, numpy_dtype
 from remat_cli.runtime._segment_sessions import as_array, place_of_device, size_of

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from remat_cli.core.program import Program
-from remat_cli.core.verification import PagedResident
+from remat_cli.core.schedule.program import Program
+from remat_cli.core.values.verification import PagedResident
 from remat_cli.runtime._ort import Advance, pack_all, run_fresh
 from remat_cli.runtime.resident import can_measure_resident, ready, resident_bytes, watch_here, watched
 from remat_cli.runtime.segment_run import ProgramJob, open_runner

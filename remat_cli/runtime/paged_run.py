@@ -20,8 +20,17 @@ from typing import Any
 import numpy as np
 
 from remat_cli.base.errors import RematError, RuntimeFailure
-from remat_cli.core.program import ActionRecord, LoadAction, PageMove, Program, RunRecord, SessionAction, Span, Spill
-from remat_cli.core.spill import DISK
+from remat_cli.core.schedule.program import (
+    ActionRecord,
+    LoadAction,
+    PageMove,
+    Program,
+    RunRecord,
+    SessionAction,
+    Span,
+    Spill,
+)
+from remat_cli.core.values.spill import DISK
 from remat_cli.runtime._ort import Array, host_value, one_line
 from remat_cli.runtime._segment_sessions import Opened, Opening, check_feeds, mapped_weight, owned
 from remat_cli.runtime._session_turns import SessionTurns

@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 
 from remat_cli.base.errors import ConfigError, ModelError
-from remat_cli.core.pipeline_file import PipelineFile
-from remat_cli.core.program import InputSpec
+from remat_cli.core.pipelines.pipeline_file import PipelineFile
+from remat_cli.core.schedule.program import InputSpec
 from remat_cli.runtime._ort import Array
 from remat_cli.runtime.array_file import read_arrays
 from remat_cli.runtime.feeds import checked, make_feeds

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from remat_cli.core.pipeline_file import PipelineFile
-from remat_cli.core.pipeline_orders import Turn, TurnSpan
+from remat_cli.core.pipelines.pipeline_file import PipelineFile
+from remat_cli.core.pipelines.pipeline_orders import Turn, TurnSpan
 from remat_cli.runtime._ort import Array
 from remat_cli.runtime.session import SessionSettings
 from remat_cli.runtime.stage_runner import Arrays, StageRunner, stage_options

@@ -10,8 +10,8 @@ from types import ModuleType
 from typing import Any
 
 from remat_cli.base.errors import RuntimeFailure
-from remat_cli.core.pipeline_file import PipelineFile
-from remat_cli.core.pipeline_orders import Turn, flushed_turns, late_turns
+from remat_cli.core.pipelines.pipeline_file import PipelineFile
+from remat_cli.core.pipelines.pipeline_orders import Turn, flushed_turns, late_turns
 from remat_cli.runtime.pipeline_local import BlockRun, PipelineRunRequest
 from remat_cli.runtime.ray_cluster import ClusterOptions, cluster
 from remat_cli.runtime.stage_actor import DeviceActor

@@ -5,8 +5,8 @@ from typing import Any
 
 import msgspec
 
-from remat_cli.core.pipeline_file import PipelineFile
-from remat_cli.core.pipeline_orders import TurnSpan
+from remat_cli.core.pipelines.pipeline_file import PipelineFile
+from remat_cli.core.pipelines.pipeline_orders import TurnSpan
 
 
 def pipeline_trace(plan: PipelineFile, spans: Sequence[TurnSpan]) -> bytes:

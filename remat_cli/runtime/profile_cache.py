@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final, Self
 
 from remat_cli.base.errors import ConfigError
-from remat_cli.core.profile import LinkCost, OpCost, Provenance, Unsupported
+from remat_cli.core.values.profile import LinkCost, OpCost, Provenance, Unsupported
 from remat_cli.runtime.providers import parse_device
 from remat_cli.runtime.session import runtime_version
 

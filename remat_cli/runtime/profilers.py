@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from remat_cli.base.errors import RuntimeFailure
-from remat_cli.core.profile import OpCost
+from remat_cli.core.values.profile import OpCost
 from remat_cli.runtime._events import ProfiledRun, ProfileEvent
 from remat_cli.runtime._ort import (
     LONGEST_RUN_SECONDS,

@@ -18,7 +18,7 @@ import msgspec
 import numpy as np
 
 from remat_cli.base.errors import MissingDependency, RuntimeFailure
-from remat_cli.core.profile import HOST_MEMORY, DeviceSpec
+from remat_cli.core.values.profile import HOST_MEMORY, DeviceSpec
 from remat_cli.devices.provider_table import PROVIDERS, SESSION_THREADS, Provider, named_spec
 from remat_cli.runtime._ort import (
     EXTENDED_NAMES,

@@ -17,7 +17,7 @@ from typing import Any, Final, Literal, TypeAlias, TypeVar
 
 import msgspec
 
-from remat_cli.core.resident import ProcessTrace
+from remat_cli.core.values.resident import ProcessTrace
 from remat_cli.runtime._ort import Advance, Array, PackedArray, run_session, runtime_errors, unpack
 from remat_cli.runtime.heap import return_free_memory
 from remat_cli.runtime.session import SessionSettings, open_session

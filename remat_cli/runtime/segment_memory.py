@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 
 from remat_cli.base.errors import RuntimeFailure
-from remat_cli.core.buffer_cache import BufferCache
-from remat_cli.core.program import LoadAction, Program, RunRecord, SeenMemory, SessionAction
+from remat_cli.core.schedule.program import LoadAction, Program, RunRecord, SeenMemory, SessionAction
+from remat_cli.core.values.buffer_cache import BufferCache
 from remat_cli.devices.provider_table import PROVIDERS, cache_of
 from remat_cli.runtime._events import ProfiledRun, read_runs
 from remat_cli.runtime._ort import LONGEST_RUN_SECONDS, Advance, pack_all, run_fresh, unpack

@@ -18,7 +18,7 @@ import msgspec
 import numpy as np
 
 from remat_cli.base.errors import RuntimeFailure
-from remat_cli.core.program import ActionRecord, CopyAction, Program, RunRecord
+from remat_cli.core.schedule.program import ActionRecord, CopyAction, Program, RunRecord
 from remat_cli.runtime._ort import (
     LONGEST_RUN_SECONDS,
     Advance,

@@ -13,8 +13,8 @@ from typing import Any, Literal
 import msgspec
 
 from remat_cli.base.errors import RuntimeFailure
-from remat_cli.core.graph import TensorType
-from remat_cli.core.profile import DeviceSpec
+from remat_cli.core.schedule.graph import TensorType
+from remat_cli.core.values.profile import DeviceSpec
 from remat_cli.runtime._events import ProfiledRun, ProfileEvent, read_runs, require_counters
 from remat_cli.runtime._ort import (
     LONGEST_RUN_SECONDS,

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import msgspec
 
-from remat_cli.core.graph import TensorType
+from remat_cli.core.schedule.graph import TensorType
 from remat_cli.runtime._ort import Advance, Array, ignore_progress, pack_all, run_fresh, unpack
 from remat_cli.runtime.profilers import (
     LONG_SECONDS,

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from remat_cli.core.profile import HOST_MEMORY, LinkCost
+from remat_cli.core.values.profile import HOST_MEMORY, LinkCost
 from remat_cli.runtime._ort import Advance, ignore_progress, run_fresh
 from remat_cli.runtime.page_buffers import PageBuffers
 from remat_cli.runtime.spill_file import SpillFile

@@ -7,8 +7,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from remat_cli.core.pipeline_file import PipelineFile
-from remat_cli.core.pipeline_orders import Turn, TurnSpan
+from remat_cli.core.pipelines.pipeline_file import PipelineFile
+from remat_cli.core.pipelines.pipeline_orders import Turn, TurnSpan
 from remat_cli.runtime._ort import share_arena, use_shared_arena
 from remat_cli.runtime.heap import give_blocks_back
 from remat_cli.runtime.pipeline_local import session_settings

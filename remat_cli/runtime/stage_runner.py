@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from remat_cli.base.errors import ModelError, RuntimeFailure
-from remat_cli.core.pipeline_file import SessionFile, StageFile
+from remat_cli.core.pipelines.pipeline_file import SessionFile, StageFile
 from remat_cli.runtime._ort import Array, run_into, runtime_errors, type_of, typed_array
 from remat_cli.runtime.array_file import read_arrays
 from remat_cli.runtime.session import SessionSettings, open_session, session_options

@@ -8,8 +8,8 @@ from typing import Any, Final
 
 import msgspec
 
-from remat_cli.core.paging import DIRECTIONS
-from remat_cli.core.program import (
+from remat_cli.core.paging.paging import DIRECTIONS
+from remat_cli.core.schedule.program import (
     CopyAction,
     LoadAction,
     Program,

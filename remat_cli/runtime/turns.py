@@ -10,8 +10,8 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from remat_cli.core.learning import MeasuredCurve
-from remat_cli.core.noise import TimeNoise, scatter_percent
+from remat_cli.core.values.learning import MeasuredCurve
+from remat_cli.core.values.noise import TimeNoise, scatter_percent
 from remat_cli.runtime._events import ProfiledRun
 from remat_cli.runtime._ort import (
     Advance,

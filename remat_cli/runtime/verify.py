@@ -6,10 +6,10 @@ from pathlib import Path
 import msgspec
 
 from remat_cli.base.processes import fresh
-from remat_cli.core.family import FamilySeen
-from remat_cli.core.learning import Lesson, Session
-from remat_cli.core.promises import fits
-from remat_cli.core.verification import LEFT_OUT, Verification
+from remat_cli.core.values.family import FamilySeen
+from remat_cli.core.values.learning import Lesson, Session
+from remat_cli.core.values.promises import fits
+from remat_cli.core.values.verification import LEFT_OUT, Verification
 from remat_cli.runtime._ort import (
     Advance,
     ignore_progress,

@@ -22,8 +22,8 @@ from types import MappingProxyType
 
 import msgspec
 
-from remat_cli.core.graph import Graph
-from remat_cli.core.program import Reader, WeightUse
+from remat_cli.core.schedule.graph import Graph
+from remat_cli.core.schedule.program import Reader, WeightUse
 
 ARENA_LIMIT_BYTES = 127
 """Largest weight that the runtime copies into the session's arena."""

@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 
 from remat_cli.base.errors import ConfigError
-from remat_cli.core.budget import Budget, parse_budget
-from remat_cli.core.profile import DeviceSpec, LinkSpec
+from remat_cli.core.values.budget import Budget, parse_budget
+from remat_cli.core.values.profile import DeviceSpec, LinkSpec
 from remat_cli.devices.provider_table import PROVIDERS, is_device_file, named_spec
 from remat_cli.settings.spill import parse_spill
 from remat_cli.settings.train import as_sequence

@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from remat_cli.core.training import TrainOptions
+from remat_cli.core.values.training import TrainOptions
 from remat_cli.settings.settings import Settings
 
 WORDS: Mapping[str, str] = {

@@ -8,10 +8,10 @@ from typing import Any, get_args
 
 from remat_cli.base.errors import ConfigError
 from remat_cli.base.units import parse_bytes
-from remat_cli.core.budget import Budget, parse_budget, parse_share
-from remat_cli.core.sizes import SizeLimit, SizeRange
-from remat_cli.core.splits import SplitAxis, SplitMode, parse_split_axis
-from remat_cli.core.verification import VerifyMode
+from remat_cli.core.schedule.splits import SplitAxis, SplitMode, parse_split_axis
+from remat_cli.core.values.budget import Budget, parse_budget, parse_share
+from remat_cli.core.values.sizes import SizeLimit, SizeRange
+from remat_cli.core.values.verification import VerifyMode
 from remat_cli.settings.devices import parse_devices
 from remat_cli.settings.spill import parse_spill
 from remat_cli.settings.train import parse_pairs, parse_train

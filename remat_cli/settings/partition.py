@@ -5,7 +5,7 @@ from pathlib import Path
 
 from remat_cli.base.errors import ConfigError
 from remat_cli.base.units import UNITS, parse_bytes
-from remat_cli.core.pipeline_file import METHODS, SCHEDULE_FILE, PipelineRequest
+from remat_cli.core.pipelines.pipeline_file import METHODS, SCHEDULE_FILE, PipelineRequest
 
 MOST_DEVICES = 1024
 MOST_BATCHES = 100_000

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from remat_cli.base.errors import ConfigError
-from remat_cli.core.pipeline_file import is_pipeline
+from remat_cli.core.pipelines.pipeline_file import is_pipeline
 
 
 @dataclass(frozen=True)

@@ -11,14 +11,14 @@ import msgspec
 from remat_cli.base.errors import ConfigError
 from remat_cli.base.files import check_target
 from remat_cli.base.processes import available_cores
-from remat_cli.core.budget import Budget, Scope, parse_budget
-from remat_cli.core.conditions import CPU, Conditions
-from remat_cli.core.profile import HOST_MEMORY, DeviceSpec
-from remat_cli.core.sizes import SizeFamily, SizeLimit, SizeRange
-from remat_cli.core.spill import HOST, SpillSpec
-from remat_cli.core.splits import DEFAULT_RACE_SHARE, SplitAxis, SplitMode, SplitOptions
-from remat_cli.core.training import TrainOptions
-from remat_cli.core.verification import Checks, VerifyMode
+from remat_cli.core.schedule.splits import DEFAULT_RACE_SHARE, SplitAxis, SplitMode, SplitOptions
+from remat_cli.core.values.budget import Budget, Scope, parse_budget
+from remat_cli.core.values.conditions import CPU, Conditions
+from remat_cli.core.values.profile import HOST_MEMORY, DeviceSpec
+from remat_cli.core.values.sizes import SizeFamily, SizeLimit, SizeRange
+from remat_cli.core.values.spill import HOST, SpillSpec
+from remat_cli.core.values.training import TrainOptions
+from remat_cli.core.values.verification import Checks, VerifyMode
 from remat_cli.devices.provider_table import PROVIDERS, is_plain, named_spec
 from remat_cli.settings import cache_place
 from remat_cli.settings.devices import described_budget, memory_budgets, with_threads

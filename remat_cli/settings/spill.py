@@ -7,7 +7,7 @@ import msgspec
 
 from remat_cli.base.errors import ConfigError
 from remat_cli.base.units import parse_bytes
-from remat_cli.core.spill import DISK, HOST, SpillSpec
+from remat_cli.core.values.spill import DISK, HOST, SpillSpec
 
 
 def parse_spill(value: object) -> SpillSpec:

@@ -5,7 +5,7 @@ from typing import Any
 
 from remat_cli.base.errors import ConfigError
 from remat_cli.base.files import check_target
-from remat_cli.core.training import StepPaths, TrainOptions
+from remat_cli.core.values.training import StepPaths, TrainOptions
 
 
 def check_train(options: TrainOptions) -> None:

@@ -9,10 +9,10 @@ from typing import Any
 import msgspec
 
 from remat_cli.base.errors import BrokenSolver, ConfigError, InvalidSchedule
-from remat_cli.core.floor import working_set_floor
-from remat_cli.core.plan import Plan, Schedule
-from remat_cli.core.problem import Problem
-from remat_cli.core.simulate import baseline, simulate
+from remat_cli.core.schedule.floor import working_set_floor
+from remat_cli.core.schedule.plan import Plan, Schedule
+from remat_cli.core.schedule.problem import Problem
+from remat_cli.core.schedule.simulate import baseline, simulate
 from remat_cli.solvers._paging.question import Pager
 from remat_cli.solvers.base import Improvement, Limits, ProvedFloor, Solution, Solver, SolverRun, Status
 

@@ -5,9 +5,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from remat_cli.core.plan import Schedule
-from remat_cli.core.problem import Problem
-from remat_cli.core.simulate import simulate
+from remat_cli.core.schedule.plan import Schedule
+from remat_cli.core.schedule.problem import Problem
+from remat_cli.core.schedule.simulate import simulate
 from remat_cli.solvers._sharing import condense
 from remat_cli.solvers._windows.search import Windows
 from remat_cli.solvers.base import Limits

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from remat_cli.core.problem import Problem
+from remat_cli.core.schedule.problem import Problem
 
 
 def readers_of(problem: Problem) -> list[list[int]]:

@@ -14,10 +14,10 @@ from typing import TypeAlias
 import msgspec
 
 from remat_cli.base.errors import InvalidSchedule
-from remat_cli.core.graph import Phase
-from remat_cli.core.plan import Schedule
-from remat_cli.core.problem import OpSpec, Problem, TensorSpec
-from remat_cli.core.simulate import simulate
+from remat_cli.core.schedule.graph import Phase
+from remat_cli.core.schedule.plan import Schedule
+from remat_cli.core.schedule.problem import OpSpec, Problem, TensorSpec
+from remat_cli.core.schedule.simulate import simulate
 from remat_cli.solvers._precedence import readers_of
 from remat_cli.solvers.base import Judge
 

@@ -5,10 +5,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, Protocol, TypeAlias, runtime_checkable
 
-from remat_cli.core.plan import Plan, Schedule
-from remat_cli.core.problem import Problem
-from remat_cli.core.simulate import simulate
-from remat_cli.core.solver_run import Improvement, ProvedFloor, SolverRun, Space, Status
+from remat_cli.core.schedule.plan import Plan, Schedule
+from remat_cli.core.schedule.problem import Problem
+from remat_cli.core.schedule.simulate import simulate
+from remat_cli.core.schedule.solver_run import Improvement, ProvedFloor, SolverRun, Space, Status
 
 __all__ = [
     "BestPlan",

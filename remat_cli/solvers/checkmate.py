@@ -5,9 +5,9 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from remat_cli.core.plan import Schedule
-from remat_cli.core.problem import Problem
-from remat_cli.core.simulate import baseline
+from remat_cli.core.schedule.plan import Schedule
+from remat_cli.core.schedule.problem import Problem
+from remat_cli.core.schedule.simulate import baseline
 from remat_cli.solvers._milp.cp_sat import Watch
 from remat_cli.solvers._milp.program import MOST_FOR_CP_SAT, Engine, Hint, Unfinished, run_engine
 from remat_cli.solvers._sharing import Condensed, condense

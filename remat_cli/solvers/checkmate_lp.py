@@ -7,9 +7,9 @@ from typing import Annotated, Any, ClassVar
 
 import msgspec
 
-from remat_cli.core.plan import Schedule
-from remat_cli.core.problem import Problem
-from remat_cli.core.simulate import baseline
+from remat_cli.core.schedule.plan import Schedule
+from remat_cli.core.schedule.problem import Problem
+from remat_cli.core.schedule.simulate import baseline
 from remat_cli.solvers._milp.program import Unfinished
 from remat_cli.solvers._sharing import Condensed, condense
 from remat_cli.solvers._stages.candidates import RoundedPlan, Rounder, Rounding, Shares, guesses

@@ -5,8 +5,8 @@ from typing import ClassVar
 
 import msgspec
 
-from remat_cli.core.plan import Schedule
-from remat_cli.core.problem import Problem
+from remat_cli.core.schedule.plan import Schedule
+from remat_cli.core.schedule.problem import Problem
 from remat_cli.solvers._chains.candidates import best_within
 from remat_cli.solvers._chains.checkpoints import (
     CandidateOps,

@@ -5,9 +5,9 @@ from typing import ClassVar
 import msgspec
 
 from remat_cli.base.errors import ModelError
-from remat_cli.core.placing import fastest_schedule
-from remat_cli.core.plan import Schedule
-from remat_cli.core.problem import Problem
+from remat_cli.core.schedule.placing import fastest_schedule
+from remat_cli.core.schedule.plan import Schedule
+from remat_cli.core.schedule.problem import Problem
 from remat_cli.solvers.base import Limits, Solution, Status
 
 

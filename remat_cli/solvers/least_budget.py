@@ -3,10 +3,10 @@
 import time
 from dataclasses import dataclass, replace
 
-from remat_cli.core.floor import working_set_floor
-from remat_cli.core.plan import Plan, Schedule
-from remat_cli.core.problem import Problem
-from remat_cli.core.simulate import baseline, simulate
+from remat_cli.core.schedule.floor import working_set_floor
+from remat_cli.core.schedule.plan import Plan, Schedule
+from remat_cli.core.schedule.problem import Problem
+from remat_cli.core.schedule.simulate import baseline, simulate
 from remat_cli.solvers._floor.proof import proved_floor
 from remat_cli.solvers._search.state import make_net
 from remat_cli.solvers._search.tracks import Clock, Track, chunk_work, least_peak_order, make_track

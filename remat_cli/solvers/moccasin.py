@@ -8,9 +8,9 @@ from typing import Annotated, Any, ClassVar, Literal
 import msgspec
 
 from remat_cli.base.errors import InvalidSchedule
-from remat_cli.core.plan import Schedule
-from remat_cli.core.problem import Problem
-from remat_cli.core.simulate import baseline, simulate
+from remat_cli.core.schedule.plan import Schedule
+from remat_cli.core.schedule.problem import Problem
+from remat_cli.core.schedule.simulate import baseline, simulate
 from remat_cli.solvers._milp.cp_sat import (
     WORK_PER_DETERMINISTIC_SECOND,
     Effort,

@@ -5,8 +5,8 @@ from typing import Annotated, ClassVar, Literal, TypeAlias
 
 import msgspec
 
-from remat_cli.core.plan import Schedule
-from remat_cli.core.problem import Problem
+from remat_cli.core.schedule.plan import Schedule
+from remat_cli.core.schedule.problem import Problem
 from remat_cli.solvers._chains.branches import Join, one_branch, several_branches, spell_out
 from remat_cli.solvers._chains.candidates import best_within, why_not
 from remat_cli.solvers._chains.multi_chain import SlotTable, fewest_slots, join_table, ordered_table, table_work

@@ -9,9 +9,9 @@ from typing import ClassVar
 
 import msgspec
 
-from remat_cli.core.floor import working_set_floor
-from remat_cli.core.problem import Problem
-from remat_cli.core.simulate import baseline
+from remat_cli.core.schedule.floor import working_set_floor
+from remat_cli.core.schedule.problem import Problem
+from remat_cli.core.schedule.simulate import baseline
 from remat_cli.solvers import make_solver, must_search, run_solver
 from remat_cli.solvers._paging.autocapper import autocapper
 from remat_cli.solvers._paging.chain_proposals import baseline_order, chain_proposals, halved, no_chain

@@ -5,7 +5,7 @@ from typing import Annotated, ClassVar
 
 import msgspec
 
-from remat_cli.core.problem import Problem
+from remat_cli.core.schedule.problem import Problem
 from remat_cli.solvers._paging.autocapper import BUDGETS, autocapper
 from remat_cli.solvers._paging.chain_plan import ChainPlan
 from remat_cli.solvers._paging.chain_proposals import CHAIN_KERNELS, PlanChain, chain_proposals, no_chain

@@ -4,7 +4,7 @@ from typing import ClassVar
 
 import msgspec
 
-from remat_cli.core.problem import Problem
+from remat_cli.core.schedule.problem import Problem
 from remat_cli.solvers._paging.chain_proposals import baseline_order
 from remat_cli.solvers._paging.pager import CLOSER, PagingProposal, page_best
 from remat_cli.solvers._paging.question import PagingFound, PagingQuestion

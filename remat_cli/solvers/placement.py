@@ -9,9 +9,9 @@ from typing import ClassVar, TypeAlias
 
 import msgspec
 
-from remat_cli.core.floor import working_set_floor
-from remat_cli.core.plan import Schedule
-from remat_cli.core.problem import Problem
+from remat_cli.core.schedule.floor import working_set_floor
+from remat_cli.core.schedule.plan import Schedule
+from remat_cli.core.schedule.problem import Problem
 from remat_cli.solvers._bounds.devices import improving_device_bounds
 from remat_cli.solvers._placement.exact import solve_exact
 from remat_cli.solvers._placement.session import Knowledge

@@ -8,10 +8,10 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from remat_cli.core.plan import Schedule
-from remat_cli.core.problem import Problem
-from remat_cli.core.simulate import baseline
-from remat_cli.core.timeline import time_of
+from remat_cli.core.schedule.plan import Schedule
+from remat_cli.core.schedule.problem import Problem
+from remat_cli.core.schedule.simulate import baseline
+from remat_cli.core.schedule.timeline import time_of
 from remat_cli.solvers._bounds.improving import Bound, improving_bounds
 from remat_cli.solvers._floor.proof import impossible
 from remat_cli.solvers._portfolio_exact import Finisher

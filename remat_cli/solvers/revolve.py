@@ -5,8 +5,8 @@ from typing import Annotated, ClassVar
 
 import msgspec
 
-from remat_cli.core.plan import Schedule
-from remat_cli.core.problem import Problem
+from remat_cli.core.schedule.plan import Schedule
+from remat_cli.core.schedule.problem import Problem
 from remat_cli.solvers._chains.blocks import Blocks, find_blocks, spell_out
 from remat_cli.solvers._chains.candidates import best_within, why_not
 from remat_cli.solvers._chains.revolve import MOST_FORWARDS, chain_actions, fewest_forwards, forward_table, reverse

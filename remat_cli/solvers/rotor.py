@@ -7,8 +7,8 @@ from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
 
-from remat_cli.core.plan import Schedule
-from remat_cli.core.problem import Problem
+from remat_cli.core.schedule.plan import Schedule
+from remat_cli.core.schedule.problem import Problem
 from remat_cli.solvers._chains.actions import Action, periodic
 from remat_cli.solvers._chains.blocks import Blocks, find_blocks, spell_out
 from remat_cli.solvers._chains.candidates import best_within, cleaned

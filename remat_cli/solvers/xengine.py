@@ -8,9 +8,9 @@ from typing import Annotated, Any, ClassVar
 import msgspec
 
 from remat_cli.base.errors import ModelError
-from remat_cli.core.placing import fastest_schedule, one_device_schedule
-from remat_cli.core.plan import Plan, Schedule
-from remat_cli.core.problem import Problem
+from remat_cli.core.schedule.placing import fastest_schedule, one_device_schedule
+from remat_cli.core.schedule.plan import Plan, Schedule
+from remat_cli.core.schedule.problem import Problem
 from remat_cli.solvers._milp.cp_sat import Watch
 from remat_cli.solvers._milp.program import Engine, Unfinished, run_engine
 from remat_cli.solvers._sharing import Condensed, condense

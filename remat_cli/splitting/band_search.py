@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import product
 
-from remat_cli.core.profile import OpCost
+from remat_cli.core.values.profile import OpCost
 from remat_cli.splitting.again import copies_at_peak, small_sources_again
 from remat_cli.splitting.bands import LEANS, Banding, BandRules, BandSize, Lean, band_ops
 from remat_cli.splitting.demands import UncutOp, band_works

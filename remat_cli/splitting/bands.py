@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
 
-from remat_cli.core.splits import SplitAxis
+from remat_cli.core.schedule.splits import SplitAxis
 from remat_cli.splitting.op_view import Slab
 from remat_cli.splitting.rules_conv_channels import CHANNELS, CONVOLUTIONS, SPATIAL
 from remat_cli.splitting.view import ModelView

@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from remat_cli.core.graph import element_bits
-from remat_cli.core.profile import OpCost
+from remat_cli.core.schedule.graph import element_bits
+from remat_cli.core.values.profile import OpCost
 from remat_cli.splitting.steps import FillStep, Piece, RunStep, Step, WholeStep, piece_shape, reads_of, results_of
 from remat_cli.splitting.timeline import owner_of
 from remat_cli.splitting.view import ModelView

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 import onnx_ir as ir
 
-from remat_cli.core.sizes import Dim, number
+from remat_cli.core.values.sizes import Dim, number
 from remat_cli.onnx_io.interface import dims_of
 
 PREFIX = "remat/repeated/"

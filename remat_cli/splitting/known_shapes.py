@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import onnx_ir as ir
 
-from remat_cli.core.sizes import Dim
+from remat_cli.core.values.sizes import Dim
 from remat_cli.onnx_io.interface import dims_of
 from remat_cli.splitting.expands import drop_unread
 

@@ -8,8 +8,8 @@ from types import MappingProxyType
 import onnx_ir as ir
 
 from remat_cli.base.errors import ModelError
-from remat_cli.core.graph import Graph
-from remat_cli.core.sizes import Dim, Sample, fit_dim
+from remat_cli.core.schedule.graph import Graph
+from remat_cli.core.values.sizes import Dim, Sample, fit_dim
 
 Seen = Sequence[tuple[Mapping[str, int], Mapping[str, tuple[int, ...]]]]
 """Sizes, and the shapes of tensors by name in a run of them."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
-from remat_cli.core.sizes import Dim, SizeFamily, SizeRange, number, product_of
+from remat_cli.core.values.sizes import Dim, SizeFamily, SizeRange, number, product_of
 from remat_cli.splitting import rules_lines as lines
 from remat_cli.splitting import rules_matrix as matrix
 from remat_cli.splitting import rules_pointwise as pointwise

@@ -9,10 +9,10 @@ from functools import cached_property
 import msgspec
 
 from remat_cli.base.errors import ModelError
-from remat_cli.core.graph import Graph, Op, Tensor
-from remat_cli.core.problem import make_problem
-from remat_cli.core.profile import OpCost, Profile
-from remat_cli.core.simulate import baseline
+from remat_cli.core.schedule.graph import Graph, Op, Tensor
+from remat_cli.core.schedule.problem import make_problem
+from remat_cli.core.schedule.simulate import baseline
+from remat_cli.core.values.profile import OpCost, Profile
 from remat_cli.splitting.loop_bits import Tiling
 from remat_cli.splitting.loop_regions import LoopRegion, SizedView, unread
 from remat_cli.splitting.window_estimate import window_bytes

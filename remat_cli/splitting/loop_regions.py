@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from remat_cli.core.sizes import Dim
+from remat_cli.core.values.sizes import Dim
 from remat_cli.splitting import rules_indexed, rules_pointwise, rules_shape
 from remat_cli.splitting.op_view import OpView, Slab, Sliced
 from remat_cli.splitting.rules import RULES

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 import onnx_ir as ir
 
-from remat_cli.core.sizes import Dim, SizeBound, number
+from remat_cli.core.values.sizes import Dim, SizeBound, number
 from remat_cli.onnx_io.interface import dims_of, fed_inputs
 from remat_cli.onnx_io.normalise import fresh_name
 from remat_cli.splitting.loop_bits import Tiling

@@ -18,8 +18,8 @@ import msgspec
 import numpy as np
 import onnx_ir as ir
 
-from remat_cli.core.loops import loop_name, zero_of
-from remat_cli.core.sizes import Dim, SizeBound
+from remat_cli.core.schedule.loops import loop_name, zero_of
+from remat_cli.core.values.sizes import Dim, SizeBound
 from remat_cli.onnx_io.normalise import fresh_name, names_in
 from remat_cli.splitting.loop_bits import Tiling
 from remat_cli.splitting.loop_regions import LoopRegion, SizedView, unread

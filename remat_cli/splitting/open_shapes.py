@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from remat_cli.core.graph import TensorType
-from remat_cli.core.sizes import Dim, number, product_of
+from remat_cli.core.schedule.graph import TensorType
+from remat_cli.core.values.sizes import Dim, number, product_of
 from remat_cli.onnx_io.normalise import names_in
 from remat_cli.splitting.expands import drop_unread
 from remat_cli.splitting.known_shapes import ALLOWS_ZERO, takes_zero

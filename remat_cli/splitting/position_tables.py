@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from remat_cli.core.sizes import Dim
+from remat_cli.core.values.sizes import Dim
 from remat_cli.splitting import rules_pointwise as pointwise
 from remat_cli.splitting.expands import drop_unread
 from remat_cli.splitting.rules import RULES, Rule

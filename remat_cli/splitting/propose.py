@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
 
-from remat_cli.core.profile import OpCost
-from remat_cli.core.splits import Region, RegionFacts
+from remat_cli.core.schedule.splits import Region, RegionFacts
+from remat_cli.core.values.profile import OpCost
 from remat_cli.splitting.band_search import BandCandidate, BandSearch
 from remat_cli.splitting.estimate import step_time_ns
 from remat_cli.splitting.obstacle import SplitObstacle, explain

@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from remat_cli.core.graph import Graph, TensorType
-from remat_cli.core.profile import OpCost
+from remat_cli.core.schedule.graph import Graph, TensorType
+from remat_cli.core.values.profile import OpCost
 from remat_cli.onnx_io.assemble import Draft, Parts, assemble, element_types
 from remat_cli.onnx_io.default_order import captured_values
 from remat_cli.onnx_io.interface import interface_of

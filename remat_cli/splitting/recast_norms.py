@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from remat_cli.core.graph import TensorType
+from remat_cli.core.schedule.graph import TensorType
 from remat_cli.onnx_io.assemble import Draft
 from remat_cli.onnx_io.default_order import captured_values
 from remat_cli.splitting.op_view import Shape

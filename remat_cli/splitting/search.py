@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby, product
 
-from remat_cli.core.profile import OpCost
-from remat_cli.core.splits import SplitAxis
+from remat_cli.core.schedule.splits import SplitAxis
+from remat_cli.core.values.profile import OpCost
 from remat_cli.splitting.estimate import Estimate, estimate
 from remat_cli.splitting.op_view import Slab
 from remat_cli.splitting.steps import region_steps

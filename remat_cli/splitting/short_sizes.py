@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 
-from remat_cli.core.sizes import SizeBound
+from remat_cli.core.values.sizes import SizeBound
 from remat_cli.splitting.loop_bits import Tiling
 from remat_cli.splitting.loop_regions import LoopRegion, SizedView
 from remat_cli.splitting.view import ModelView

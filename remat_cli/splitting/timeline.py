@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from functools import cached_property
 
-from remat_cli.core.graph import Tensor
+from remat_cli.core.schedule.graph import Tensor
 from remat_cli.splitting.view import ModelView
 
 

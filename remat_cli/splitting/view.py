@@ -8,7 +8,7 @@ from functools import cached_property
 
 import onnx_ir as ir
 
-from remat_cli.core.graph import Graph, Tensor, TensorType
+from remat_cli.core.schedule.graph import Graph, Tensor, TensorType
 from remat_cli.onnx_io.assemble import element_types
 from remat_cli.onnx_io.default_order import captured_values
 from remat_cli.onnx_io.interface import dims_of

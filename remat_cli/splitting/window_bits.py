@@ -11,7 +11,7 @@ import itertools
 from collections.abc import Mapping
 from math import prod
 
-from remat_cli.core.sizes import SizeFamily
+from remat_cli.core.values.sizes import SizeFamily
 from remat_cli.onnx_io.op_facts import NCHWC
 from remat_cli.splitting import rules_window as window
 from remat_cli.splitting.loop_bits import SizedOp, Tiling

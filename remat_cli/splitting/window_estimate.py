@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from remat_cli.core.profile import Profile
+from remat_cli.core.values.profile import Profile
 from remat_cli.splitting.loop_bits import Tiling
 from remat_cli.splitting.loop_regions import LoopRegion, SizedView
 from remat_cli.splitting.windows import ROWS, Part, PartOp, TileForm

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import onnx_ir as ir
 
-from remat_cli.core.sizes import Dim, number
+from remat_cli.core.values.sizes import Dim, number
 from remat_cli.splitting.loop_regions import LoopRegion, SizedView
 from remat_cli.splitting.loop_values import SizeValues
 from remat_cli.splitting.windows import BLOCKED_RANK, ROWS, Edge, Part, PartOp, TileForm

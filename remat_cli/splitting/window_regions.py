@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 
-from remat_cli.core.sizes import Dim
+from remat_cli.core.values.sizes import Dim
 from remat_cli.splitting import rules_pointwise as pointwise
 from remat_cli.splitting import rules_resize as resize
 from remat_cli.splitting import rules_shape as shape

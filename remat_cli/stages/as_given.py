@@ -13,8 +13,8 @@ from typing import Any
 
 from remat_cli.base.files import sha256
 from remat_cli.base.progress import Progress
-from remat_cli.core.profile import Profile
-from remat_cli.core.resident import ProcessMemory, RunsForecast
+from remat_cli.core.values.profile import Profile
+from remat_cli.core.values.resident import ProcessMemory, RunsForecast
 from remat_cli.onnx_io.load import inputs_of, prepare_optimized, save
 from remat_cli.onnx_io.to_graph import op_signatures, to_graph
 from remat_cli.runtime.session import optimize

@@ -3,15 +3,15 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from remat_cli.core.budget import Budget, Scope, resolve
-from remat_cli.core.conditions import Conditions
-from remat_cli.core.placing import one_device_schedule
-from remat_cli.core.plan import Plan
-from remat_cli.core.problem import Problem
-from remat_cli.core.resident import WeightFiles
-from remat_cli.core.simulate import baseline, fixed_bytes_of, simulate
-from remat_cli.core.splits import SplitOptions
-from remat_cli.core.verification import Checks
+from remat_cli.core.schedule.placing import one_device_schedule
+from remat_cli.core.schedule.plan import Plan
+from remat_cli.core.schedule.problem import Problem
+from remat_cli.core.schedule.simulate import baseline, fixed_bytes_of, simulate
+from remat_cli.core.schedule.splits import SplitOptions
+from remat_cli.core.values.budget import Budget, Scope, resolve
+from remat_cli.core.values.conditions import Conditions
+from remat_cli.core.values.resident import WeightFiles
+from remat_cli.core.values.verification import Checks
 from remat_cli.stages.cut import cut_of, has_cache
 from remat_cli.stages.platform import Platform
 from remat_cli.stages.solve import BudgetQuestion, Search

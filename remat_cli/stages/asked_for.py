@@ -2,9 +2,9 @@
 
 import math
 
-from remat_cli.core.plan_file import PlanFile
-from remat_cli.core.promises import Asked, CheaperBudget
-from remat_cli.core.splits import SplitOptions, parse_split_axis
+from remat_cli.core.files.plan_file import PlanFile
+from remat_cli.core.schedule.splits import SplitOptions, parse_split_axis
+from remat_cli.core.values.promises import Asked, CheaperBudget
 from remat_cli.stages.known_splits import known_splits
 from remat_cli.stages.prepare import Prepared
 

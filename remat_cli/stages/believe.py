@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from remat_cli.core.profile import OpCost
+from remat_cli.core.values.profile import OpCost
 from remat_cli.runtime.profile_cache import PLAUSIBLE_SHARE
 from remat_cli.runtime.profilers import WholeTime, time_whole
 from remat_cli.runtime.session import SessionSettings

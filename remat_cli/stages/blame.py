@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from remat_cli.base.errors import ModelError, RuntimeFailure
-from remat_cli.core.sizes import SizeFamily, SizeRange
+from remat_cli.core.values.sizes import SizeFamily, SizeRange
 from remat_cli.runtime._ort import one_line
 from remat_cli.runtime.caps import OUT_OF_MEMORY
 

@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from remat_cli.core.conditions import Conditions
-from remat_cli.core.graph import Graph
-from remat_cli.core.learning import NOTHING, Correction, corrected
-from remat_cli.core.plan import Plan
+from remat_cli.core.schedule.graph import Graph
+from remat_cli.core.schedule.plan import Plan
+from remat_cli.core.values.conditions import Conditions
+from remat_cli.core.values.learning import NOTHING, Correction, corrected
 from remat_cli.runtime.profile_cache import CacheScope, ProfileCache, provenance
 
 Corrections = Mapping[str, Correction]

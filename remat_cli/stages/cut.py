@@ -7,15 +7,15 @@ from typing import Any, Final
 import msgspec
 
 from remat_cli.base.errors import ModelError
-from remat_cli.core.buffer_cache import BufferCache
-from remat_cli.core.conditions import CPU
-from remat_cli.core.graph import Graph, Op, TensorType, size_bytes
-from remat_cli.core.one_session import HostValues, OneSession
-from remat_cli.core.plan import Plan
-from remat_cli.core.problem import Problem, device_tensor_ids, input_ops
-from remat_cli.core.profile import HOST_MEMORY, DeviceSpec, Way
-from remat_cli.core.segments import Cut, cut_plan
-from remat_cli.core.shared_session import Shared, one_session_cut, used_devices
+from remat_cli.core.schedule.graph import Graph, Op, TensorType, size_bytes
+from remat_cli.core.schedule.one_session import HostValues, OneSession
+from remat_cli.core.schedule.plan import Plan
+from remat_cli.core.schedule.problem import Problem, device_tensor_ids, input_ops
+from remat_cli.core.schedule.segments import Cut, cut_plan
+from remat_cli.core.schedule.shared_session import Shared, one_session_cut, used_devices
+from remat_cli.core.values.buffer_cache import BufferCache
+from remat_cli.core.values.conditions import CPU
+from remat_cli.core.values.profile import HOST_MEMORY, DeviceSpec, Way
 from remat_cli.devices.mixing import Mixing
 from remat_cli.devices.provider_table import PROVIDERS, cache_of
 from remat_cli.onnx_io.default_order import EARLY_OPS

@@ -4,9 +4,9 @@ from typing import Any
 
 import msgspec
 
-from remat_cli.core.conditions import CPU, Conditions
-from remat_cli.core.graph import TensorType
-from remat_cli.core.profile import DeviceSpec
+from remat_cli.core.schedule.graph import TensorType
+from remat_cli.core.values.conditions import CPU, Conditions
+from remat_cli.core.values.profile import DeviceSpec
 from remat_cli.runtime.profile_cache import CacheScope, ProfileCache, provenance
 from remat_cli.runtime.profilers import Measured
 from remat_cli.splitting.propose import SplitForm

@@ -17,14 +17,14 @@ import msgspec
 from remat_cli.base import progress as stages
 from remat_cli.base.processes import available_cores
 from remat_cli.base.progress import Progress
-from remat_cli.core.family import told
-from remat_cli.core.graph import TensorType
-from remat_cli.core.loops import loop_name
-from remat_cli.core.problem import make_problem
-from remat_cli.core.profile import OpCost, Profile
-from remat_cli.core.sizes import SizeFamily
-from remat_cli.core.solver_run import Status
-from remat_cli.core.splits import Region, RegionFacts, Splitting
+from remat_cli.core.schedule.graph import TensorType
+from remat_cli.core.schedule.loops import loop_name
+from remat_cli.core.schedule.problem import make_problem
+from remat_cli.core.schedule.solver_run import Status
+from remat_cli.core.schedule.splits import Region, RegionFacts, Splitting
+from remat_cli.core.values.family import told
+from remat_cli.core.values.profile import OpCost, Profile
+from remat_cli.core.values.sizes import SizeFamily
 from remat_cli.onnx_io.to_graph import to_graph
 from remat_cli.splitting.expands import without_expands
 from remat_cli.splitting.known_shapes import with_known_shapes

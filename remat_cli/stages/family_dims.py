@@ -5,8 +5,8 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from types import MappingProxyType
 
-from remat_cli.core.graph import Graph
-from remat_cli.core.sizes import Dim, SizeFamily, SizeRange
+from remat_cli.core.schedule.graph import Graph
+from remat_cli.core.values.sizes import Dim, SizeFamily, SizeRange
 from remat_cli.onnx_io.to_graph import INPUTS, to_graph
 from remat_cli.runtime.feeds import make_feeds
 from remat_cli.runtime.session import run_each

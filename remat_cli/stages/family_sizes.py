@@ -4,9 +4,9 @@ import math
 import random
 from collections.abc import Iterator, Mapping, Sequence
 
-from remat_cli.core.plan_file import PlanFile
-from remat_cli.core.sizes import SizeFamily, SizeRange
-from remat_cli.core.splits import Splitting
+from remat_cli.core.files.plan_file import PlanFile
+from remat_cli.core.schedule.splits import Splitting
+from remat_cli.core.values.sizes import SizeFamily, SizeRange
 
 MOST_SIZES = 16
 STEPS = 3  # places where the number of tiles changes

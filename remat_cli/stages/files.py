@@ -4,8 +4,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from remat_cli.core.resident import WeightFiles
-from remat_cli.core.runs_on import RunsOn
+from remat_cli.core.values.resident import WeightFiles
+from remat_cli.core.values.runs_on import RunsOn
 from remat_cli.onnx_io.as_written import signed
 from remat_cli.onnx_io.compiled import BUDGET_KEY, PEAK_KEY
 from remat_cli.onnx_io.least_imports import asking_least

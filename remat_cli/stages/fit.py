@@ -4,8 +4,8 @@ from collections.abc import Callable, Sequence
 from typing import Protocol, TypeVar
 
 from remat_cli.base.progress import Progress
-from remat_cli.core.problem import Problem
-from remat_cli.core.simulate import fixed_bytes_of
+from remat_cli.core.schedule.problem import Problem
+from remat_cli.core.schedule.simulate import fixed_bytes_of
 from remat_cli.stages.solve import BudgetAnswer, Search, answer_again
 
 ATTEMPTS = 6

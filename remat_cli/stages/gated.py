@@ -17,12 +17,12 @@ import msgspec
 from remat_cli import __version__
 from remat_cli.base.errors import RematError, RuntimeFailure
 from remat_cli.base.units import format_bytes
-from remat_cli.core.conditions import CPU
-from remat_cli.core.graph import Graph
-from remat_cli.core.plan import Compute, Plan, Schedule
-from remat_cli.core.problem import Problem, input_ops, make_problem
-from remat_cli.core.profile import OpCost
-from remat_cli.core.simulate import simulate
+from remat_cli.core.schedule.graph import Graph
+from remat_cli.core.schedule.plan import Compute, Plan, Schedule
+from remat_cli.core.schedule.problem import Problem, input_ops, make_problem
+from remat_cli.core.schedule.simulate import simulate
+from remat_cli.core.values.conditions import CPU
+from remat_cli.core.values.profile import OpCost
 from remat_cli.devices.provider_table import PROVIDERS
 from remat_cli.onnx_io.as_written import signed
 from remat_cli.onnx_io.least_imports import asking_least

@@ -8,12 +8,12 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from remat_cli.base.progress import Progress
-from remat_cli.core.conditions import CPU, Conditions
-from remat_cli.core.graph import Graph
-from remat_cli.core.paged_plan import image_bytes
-from remat_cli.core.profile import LinkCost
-from remat_cli.core.program import WeightUse
-from remat_cli.core.weight_paging import MIB, NO_WEIGHTS, HostedWeight, LoadCosts, WeightPaging
+from remat_cli.core.paging.paged_plan import image_bytes
+from remat_cli.core.paging.weight_paging import MIB, NO_WEIGHTS, HostedWeight, LoadCosts, WeightPaging
+from remat_cli.core.schedule.graph import Graph
+from remat_cli.core.schedule.program import WeightUse
+from remat_cli.core.values.conditions import CPU, Conditions
+from remat_cli.core.values.profile import LinkCost
 from remat_cli.onnx_io.one_op import write_product
 from remat_cli.onnx_io.segment_models import UNSHARED, plainly_read_weights
 from remat_cli.runtime.open_speed import OpenJob, measure_opening

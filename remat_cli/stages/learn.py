@@ -6,9 +6,9 @@ from dataclasses import replace
 import msgspec
 
 from remat_cli.base.progress import Progress
-from remat_cli.core.learning import NOTHING, Correction, Lesson
-from remat_cli.core.loops import is_loop
-from remat_cli.core.problem import make_problem
+from remat_cli.core.schedule.loops import is_loop
+from remat_cli.core.schedule.problem import make_problem
+from remat_cli.core.values.learning import NOTHING, Correction, Lesson
 from remat_cli.stages.ask import CompileRequest, ask
 from remat_cli.stages.corrections import Corrections, remember_corrections, step_signatures, with_corrections
 from remat_cli.stages.planned import PlannedModel

@@ -9,11 +9,11 @@ import msgspec
 
 from remat_cli.base.progress import Progress
 from remat_cli.base.units import format_bytes
-from remat_cli.core.budget import parse_budget
-from remat_cli.core.graph import Graph, Op, TensorType, size_bytes
-from remat_cli.core.plan_file import PlanFile
-from remat_cli.core.profile import HOST_MEMORY, Profile, Unsupported
-from remat_cli.core.splits import Splitting, large_tensor_lines
+from remat_cli.core.files.plan_file import PlanFile
+from remat_cli.core.schedule.graph import Graph, Op, TensorType, size_bytes
+from remat_cli.core.schedule.splits import Splitting, large_tensor_lines
+from remat_cli.core.values.budget import parse_budget
+from remat_cli.core.values.profile import HOST_MEMORY, Profile, Unsupported
 from remat_cli.devices.provider_table import PROVIDERS, named_spec
 from remat_cli.stages.ask import CompileRequest, ask
 from remat_cli.stages.planned import PlannedModel

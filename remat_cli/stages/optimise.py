@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from remat_cli.base.files import sha256
-from remat_cli.core.conditions import Conditions
+from remat_cli.core.values.conditions import Conditions
 from remat_cli.onnx_io.interface import Interface
 from remat_cli.onnx_io.load import prepare_optimized, save
 from remat_cli.onnx_io.open_sizes import with_only_these_sizes

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from remat_cli.core.conditions import Conditions
+from remat_cli.core.values.conditions import Conditions
 from remat_cli.onnx_io.load import SourceModel
 from remat_cli.onnx_io.seeds import seeded_copy
 from remat_cli.runtime.feeds import make_feeds

@@ -9,16 +9,16 @@ from remat_cli.base import progress as stages
 from remat_cli.base.errors import ConfigError
 from remat_cli.base.progress import Progress, aside
 from remat_cli.base.units import format_bytes
-from remat_cli.core.budget import describe_bytes
-from remat_cli.core.paged_plan import PagedPlan
-from remat_cli.core.paged_sessions import SessionCosts
-from remat_cli.core.plan import Schedule
-from remat_cli.core.problem import Problem
-from remat_cli.core.segments import Cut
-from remat_cli.core.simulate import baseline
-from remat_cli.core.spill import DISK
-from remat_cli.core.weight_need import weight_need
-from remat_cli.core.weight_paging import NO_WEIGHTS, WeightPaging
+from remat_cli.core.paging.paged_plan import PagedPlan
+from remat_cli.core.paging.paged_sessions import SessionCosts
+from remat_cli.core.paging.weight_need import weight_need
+from remat_cli.core.paging.weight_paging import NO_WEIGHTS, WeightPaging
+from remat_cli.core.schedule.plan import Schedule
+from remat_cli.core.schedule.problem import Problem
+from remat_cli.core.schedule.segments import Cut
+from remat_cli.core.schedule.simulate import baseline
+from remat_cli.core.values.budget import describe_bytes
+from remat_cli.core.values.spill import DISK
 from remat_cli.stages.ask import CompileRequest, ask
 from remat_cli.stages.hosted import hosted_weights
 from remat_cli.stages.page_answer import AUTO, WITHOUT_SHARE, page_by, terms_of

@@ -9,14 +9,14 @@ import msgspec
 
 from remat_cli.base.errors import ConfigError
 from remat_cli.base.units import parse_bytes
-from remat_cli.core.floor import working_set_floor
-from remat_cli.core.paged_plan import PagedPlan
-from remat_cli.core.paged_sessions import SessionCosts, own_sizes
-from remat_cli.core.plan import Plan, Schedule
-from remat_cli.core.problem import Problem
-from remat_cli.core.solver_run import ProvedFloor, SolverRun, Status
-from remat_cli.core.spill import SpillMemory, SpillSpec
-from remat_cli.core.weight_paging import NO_WEIGHTS, WeightPaging
+from remat_cli.core.paging.paged_plan import PagedPlan
+from remat_cli.core.paging.paged_sessions import SessionCosts, own_sizes
+from remat_cli.core.paging.weight_paging import NO_WEIGHTS, WeightPaging
+from remat_cli.core.schedule.floor import working_set_floor
+from remat_cli.core.schedule.plan import Plan, Schedule
+from remat_cli.core.schedule.problem import Problem
+from remat_cli.core.schedule.solver_run import ProvedFloor, SolverRun, Status
+from remat_cli.core.values.spill import SpillMemory, SpillSpec
 from remat_cli.report.solution import SolutionReport, solution_report, with_paging
 from remat_cli.solvers import make_solver, run_solver
 from remat_cli.solvers._paging.question import Pager, PagingFound, PagingQuestion, PagingTerms

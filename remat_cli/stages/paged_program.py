@@ -2,12 +2,12 @@
 
 from collections.abc import Sequence
 
-from remat_cli.core.paged_plan import PagedPlan, file_offsets
-from remat_cli.core.paged_sessions import Image, PagedSessions, PagedStep
-from remat_cli.core.paging_rules import MoveRule
-from remat_cli.core.plan import Compute, Plan
-from remat_cli.core.problem import Problem
-from remat_cli.core.program import (
+from remat_cli.core.paging.paged_plan import PagedPlan, file_offsets
+from remat_cli.core.paging.paged_sessions import Image, PagedSessions, PagedStep
+from remat_cli.core.paging.paging_rules import MoveRule
+from remat_cli.core.schedule.plan import Compute, Plan
+from remat_cli.core.schedule.problem import Problem
+from remat_cli.core.schedule.program import (
     LoadAction,
     PageMove,
     PagePlace,
@@ -18,7 +18,7 @@ from remat_cli.core.program import (
     Spill,
     WeightImage,
 )
-from remat_cli.core.timeline import timeline
+from remat_cli.core.schedule.timeline import timeline
 from remat_cli.onnx_io.segment_models import WrittenSegments
 
 

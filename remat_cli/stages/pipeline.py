@@ -10,10 +10,8 @@ import numpy as np
 from remat_cli.base import progress as stages
 from remat_cli.base.errors import ModelError
 from remat_cli.base.progress import Progress
-from remat_cli.core.conditions import Conditions
-from remat_cli.core.line import Line, StepLinks, lay_out, merge_places
-from remat_cli.core.pipeline import PeriodicSchedule, PipelineChain
-from remat_cli.core.pipeline_file import (
+from remat_cli.core.pipelines.pipeline import PeriodicSchedule, PipelineChain
+from remat_cli.core.pipelines.pipeline_file import (
     SCHEDULE_FILE,
     DeviceLoad,
     LinkLoad,
@@ -25,8 +23,8 @@ from remat_cli.core.pipeline_file import (
     device_loads,
     link_loads,
 )
-from remat_cli.core.simulate_pipeline import PipelineRun
-from remat_cli.core.stage_parts import (
+from remat_cli.core.pipelines.simulate_pipeline import PipelineRun
+from remat_cli.core.pipelines.stage_parts import (
     LineCosts,
     Parts,
     StageParts,
@@ -35,6 +33,8 @@ from remat_cli.core.stage_parts import (
     place_times,
     stages_between,
 )
+from remat_cli.core.schedule.line import Line, StepLinks, lay_out, merge_places
+from remat_cli.core.values.conditions import Conditions
 from remat_cli.onnx_io.load import STATE_FILE_KEY, DimBindings, inputs_of, load, outputs_of
 from remat_cli.onnx_io.stage_models import write_stages
 from remat_cli.onnx_io.step_pieces import StepPieces, is_step, split_step, update_model

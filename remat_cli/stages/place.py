@@ -6,12 +6,12 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from remat_cli.base.progress import Progress, aside
-from remat_cli.core.placing import one_device_schedule
-from remat_cli.core.plan import Plan, Schedule
-from remat_cli.core.problem import OpSpec, Problem, input_ops
-from remat_cli.core.profile import Reference
-from remat_cli.core.segments import Cut
-from remat_cli.core.simulate import simulate
+from remat_cli.core.schedule.placing import one_device_schedule
+from remat_cli.core.schedule.plan import Plan, Schedule
+from remat_cli.core.schedule.problem import OpSpec, Problem, input_ops
+from remat_cli.core.schedule.segments import Cut
+from remat_cli.core.schedule.simulate import simulate
+from remat_cli.core.values.profile import Reference
 from remat_cli.solvers import make_solver
 from remat_cli.stages.ask import CompileRequest, ask
 from remat_cli.stages.cut import cut_of, has_cache, in_one_session

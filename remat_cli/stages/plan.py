@@ -6,7 +6,7 @@ from pathlib import Path
 
 from remat_cli.base.errors import ModelError
 from remat_cli.base.progress import Progress, silent
-from remat_cli.core.splits import Region, RegionFacts
+from remat_cli.core.schedule.splits import Region, RegionFacts
 from remat_cli.report.solution import CHEAPEST_PERCENT, MOST_PERCENT, overhead_percent
 from remat_cli.stages.ask import CompileRequest, ask
 from remat_cli.stages.family import FamilyPlanner

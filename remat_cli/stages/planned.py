@@ -7,15 +7,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from operator import add
 
-from remat_cli.core.graph import Graph
-from remat_cli.core.learning import Judged
-from remat_cli.core.paged_plan import PagedPlan
-from remat_cli.core.plan import Plan
-from remat_cli.core.profile import Profile, Reference, Way
-from remat_cli.core.segments import Cut
-from remat_cli.core.sizes import Dim
-from remat_cli.core.solver_run import cut_short
-from remat_cli.core.splits import Splitting
+from remat_cli.core.paging.paged_plan import PagedPlan
+from remat_cli.core.schedule.graph import Graph
+from remat_cli.core.schedule.plan import Plan
+from remat_cli.core.schedule.segments import Cut
+from remat_cli.core.schedule.solver_run import cut_short
+from remat_cli.core.schedule.splits import Splitting
+from remat_cli.core.values.learning import Judged
+from remat_cli.core.values.profile import Profile, Reference, Way
+from remat_cli.core.values.sizes import Dim
 from remat_cli.onnx_io.rewrite import Rewritten
 from remat_cli.stages.platform import Platform
 from remat_cli.stages.prepare import Prepared

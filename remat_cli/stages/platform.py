@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from remat_cli.core.graph import Graph
-from remat_cli.core.problem import NO_BUDGET, Problem, make_device_problem
-from remat_cli.core.profile import DeviceSpec, LinkCost, Profile
-from remat_cli.core.spill import SpillMemory
+from remat_cli.core.schedule.graph import Graph
+from remat_cli.core.schedule.problem import NO_BUDGET, Problem, make_device_problem
+from remat_cli.core.values.profile import DeviceSpec, LinkCost, Profile
+from remat_cli.core.values.spill import SpillMemory
 
 
 @dataclass(frozen=True)

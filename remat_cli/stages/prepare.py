@@ -14,12 +14,12 @@ from remat_cli.base import progress as stages
 from remat_cli.base.errors import ModelError
 from remat_cli.base.processes import memory_limited
 from remat_cli.base.progress import Progress
-from remat_cli.core.conditions import CPU, Conditions
-from remat_cli.core.graph import Graph, TensorType
-from remat_cli.core.learning import Correction
-from remat_cli.core.profile import DeviceSpec
-from remat_cli.core.program import InputSpec
-from remat_cli.core.verification import Verification
+from remat_cli.core.schedule.graph import Graph, TensorType
+from remat_cli.core.schedule.program import InputSpec
+from remat_cli.core.values.conditions import CPU, Conditions
+from remat_cli.core.values.learning import Correction
+from remat_cli.core.values.profile import DeviceSpec
+from remat_cli.core.values.verification import Verification
 from remat_cli.onnx_io.interface import Interface, fed_inputs
 from remat_cli.onnx_io.layout import uses_blocks
 from remat_cli.onnx_io.load import DimBindings, SourceModel, inputs_of, load, prepare_optimized, save, state_file

@@ -6,9 +6,9 @@ from functools import cached_property
 from pathlib import Path
 
 from remat_cli.base.progress import Progress
-from remat_cli.core.budget import Budget
-from remat_cli.core.solver_run import Status
-from remat_cli.core.verification import applies
+from remat_cli.core.schedule.solver_run import Status
+from remat_cli.core.values.budget import Budget
+from remat_cli.core.values.verification import applies
 from remat_cli.stages.ask import CompileRequest
 from remat_cli.stages.plan import plan_model
 from remat_cli.stages.planned import PlannedModel

@@ -10,11 +10,11 @@ import msgspec
 
 from remat_cli.base import progress as stages
 from remat_cli.base.progress import Progress, part
-from remat_cli.core.conditions import CPU, Conditions
-from remat_cli.core.graph import Tensor
-from remat_cli.core.profile import DeviceSpec, OpCost, Profile, Provenance, Unsupported
-from remat_cli.core.program import InputSpec
-from remat_cli.core.spill import HOST, SpillSpec
+from remat_cli.core.schedule.graph import Tensor
+from remat_cli.core.schedule.program import InputSpec
+from remat_cli.core.values.conditions import CPU, Conditions
+from remat_cli.core.values.profile import DeviceSpec, OpCost, Profile, Provenance, Unsupported
+from remat_cli.core.values.spill import HOST, SpillSpec
 from remat_cli.devices.provider_table import PROVIDERS, is_plain
 from remat_cli.devices.roofline import estimate, estimated_links
 from remat_cli.onnx_io.interface import weight_uses

@@ -6,12 +6,12 @@ import msgspec
 
 from remat_cli.base.errors import ModelError
 from remat_cli.base.files import sha256
-from remat_cli.core.graph import Tensor
-from remat_cli.core.paged_plan import PagedPlan
-from remat_cli.core.plan import Copy, Plan
-from remat_cli.core.plan_file import PlanFile
-from remat_cli.core.problem import Problem, input_ops
-from remat_cli.core.program import (
+from remat_cli.core.files.plan_file import PlanFile
+from remat_cli.core.paging.paged_plan import PagedPlan
+from remat_cli.core.schedule.graph import Tensor
+from remat_cli.core.schedule.plan import Copy, Plan
+from remat_cli.core.schedule.problem import Problem, input_ops
+from remat_cli.core.schedule.program import (
     CopyAction,
     InputSpec,
     Program,
@@ -20,8 +20,8 @@ from remat_cli.core.program import (
     Value,
     WeightUse,
 )
-from remat_cli.core.segments import Cut, Segment, held_bytes_of
-from remat_cli.core.timeline import timeline
+from remat_cli.core.schedule.segments import Cut, Segment, held_bytes_of
+from remat_cli.core.schedule.timeline import timeline
 from remat_cli.devices.provider_table import PROVIDERS, named_spec
 from remat_cli.onnx_io.load import outputs_of, prepare_optimized
 from remat_cli.onnx_io.segment_models import (

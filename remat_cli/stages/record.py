@@ -12,9 +12,7 @@ from remat_cli import __version__
 from remat_cli.base.errors import ModelError
 from remat_cli.base.files import sha256
 from remat_cli.base.units import format_bytes
-from remat_cli.core.graph import Graph
-from remat_cli.core.plan import Compute, Schedule
-from remat_cli.core.plan_file import (
+from remat_cli.core.files.plan_file import (
     ExactSession,
     FileRef,
     PlanFile,
@@ -23,10 +21,12 @@ from remat_cli.core.plan_file import (
     Solved,
     graph_instances,
 )
-from remat_cli.core.problem import input_ops
-from remat_cli.core.profile import Placement, Profile
-from remat_cli.core.sized_plan import with_promise
-from remat_cli.core.verification import Verification
+from remat_cli.core.schedule.graph import Graph
+from remat_cli.core.schedule.plan import Compute, Schedule
+from remat_cli.core.schedule.problem import input_ops
+from remat_cli.core.values.profile import Placement, Profile
+from remat_cli.core.values.sized_plan import with_promise
+from remat_cli.core.values.verification import Verification
 from remat_cli.devices.provider_table import PROVIDERS, named_spec
 from remat_cli.onnx_io.packed import packed_weights
 from remat_cli.onnx_io.phases import annotate

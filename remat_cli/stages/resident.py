@@ -8,12 +8,12 @@ from typing import Any
 
 import msgspec
 
-from remat_cli.core.graph import Graph, Op, without_buffers
-from remat_cli.core.problem import make_problem
-from remat_cli.core.profile import Profile
-from remat_cli.core.resident import LimitedRuns, ProcessMemory, ProcessSeen, RunsForecast, WeightFiles
-from remat_cli.core.reuse import KeptBuffers
-from remat_cli.core.simulate import baseline
+from remat_cli.core.schedule.graph import Graph, Op, without_buffers
+from remat_cli.core.schedule.problem import make_problem
+from remat_cli.core.schedule.simulate import baseline
+from remat_cli.core.values.profile import Profile
+from remat_cli.core.values.resident import LimitedRuns, ProcessMemory, ProcessSeen, RunsForecast, WeightFiles
+from remat_cli.core.values.reuse import KeptBuffers
 from remat_cli.onnx_io.interface import weight_uses
 from remat_cli.onnx_io.primers import can_be_primed
 from remat_cli.onnx_io.save import SMALL_BYTES, data_path, has_data_file

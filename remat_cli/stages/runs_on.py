@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from remat_cli.base.errors import ModelError
-from remat_cli.core.plan_file import PlanFile
-from remat_cli.core.runs_on import (
+from remat_cli.core.files.plan_file import PlanFile
+from remat_cli.core.values.runs_on import (
     DEFAULT_OPTIONS,
     EXACT_OPTIONS,
     OWN_OPTIONS,

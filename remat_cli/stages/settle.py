@@ -10,9 +10,9 @@ from remat_cli.base import progress as stages
 from remat_cli.base.errors import RuntimeFailure
 from remat_cli.base.progress import Progress
 from remat_cli.base.units import format_bytes
-from remat_cli.core.learning import Learnt, Lesson
-from remat_cli.core.resident import WeightFiles
-from remat_cli.core.verification import Verification, applies
+from remat_cli.core.values.learning import Learnt, Lesson
+from remat_cli.core.values.resident import WeightFiles
+from remat_cli.core.values.verification import Verification, applies
 from remat_cli.stages.ask import CompileRequest
 from remat_cli.stages.corrections import Corrections, remember_corrections
 from remat_cli.stages.files import save_written

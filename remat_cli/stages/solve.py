@@ -11,13 +11,13 @@ from fractions import Fraction
 from remat_cli.base import progress as stages
 from remat_cli.base.errors import ConfigError
 from remat_cli.base.progress import Progress
-from remat_cli.core.floor import working_set_floor
-from remat_cli.core.plan import Plan, Schedule
-from remat_cli.core.problem import Problem
-from remat_cli.core.simulate import baseline, simulate
-from remat_cli.core.solver_run import ProvedFloor, SolverRun, Status
-from remat_cli.core.tidy import tidy
-from remat_cli.core.timeline import time_of
+from remat_cli.core.schedule.floor import working_set_floor
+from remat_cli.core.schedule.plan import Plan, Schedule
+from remat_cli.core.schedule.problem import Problem
+from remat_cli.core.schedule.simulate import baseline, simulate
+from remat_cli.core.schedule.solver_run import ProvedFloor, SolverRun, Status
+from remat_cli.core.schedule.tidy import tidy
+from remat_cli.core.schedule.timeline import time_of
 from remat_cli.report.solution import overhead_percent
 from remat_cli.solvers import must_search, run_solver
 from remat_cli.solvers._paging.question import Pager

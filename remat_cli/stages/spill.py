@@ -8,10 +8,10 @@ from remat_cli.base import progress as stages
 from remat_cli.base.errors import ConfigError
 from remat_cli.base.progress import Progress
 from remat_cli.base.units import parse_bytes
-from remat_cli.core.conditions import Conditions
-from remat_cli.core.pages import PAGE_BYTES
-from remat_cli.core.profile import HOST_MEMORY, LinkCost
-from remat_cli.core.spill import SpillMemory, SpillSpec
+from remat_cli.core.values.conditions import Conditions
+from remat_cli.core.values.pages import PAGE_BYTES
+from remat_cli.core.values.profile import HOST_MEMORY, LinkCost
+from remat_cli.core.values.spill import SpillMemory, SpillSpec
 from remat_cli.runtime.profile_cache import ProfileCache, cpu_name
 from remat_cli.runtime.spill_speed import SYSTEM, measure_spill
 from remat_cli.stages.platform import Platform

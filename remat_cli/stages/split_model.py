@@ -8,9 +8,9 @@ import msgspec
 
 from remat_cli.base.errors import RuntimeFailure
 from remat_cli.base.progress import Progress
-from remat_cli.core.conditions import Conditions
-from remat_cli.core.graph import Graph
-from remat_cli.core.profile import Profile
+from remat_cli.core.schedule.graph import Graph
+from remat_cli.core.values.conditions import Conditions
+from remat_cli.core.values.profile import Profile
 from remat_cli.onnx_io.interface import interface_of
 from remat_cli.onnx_io.load import save
 from remat_cli.onnx_io.opset import lowered, opset_of, raise_opset

@@ -13,14 +13,14 @@ import msgspec
 from remat_cli.base import progress as stages
 from remat_cli.base.processes import available_cores
 from remat_cli.base.progress import Progress
-from remat_cli.core.floor import working_set_floor
-from remat_cli.core.graph import Graph
-from remat_cli.core.plan import Plan
-from remat_cli.core.problem import Problem, make_problem
-from remat_cli.core.profile import Profile
-from remat_cli.core.simulate import baseline
-from remat_cli.core.solver_run import Status
-from remat_cli.core.splits import LargeTensor, Region, RegionFacts, Splitting, large_tensors, regions_of_ops
+from remat_cli.core.schedule.floor import working_set_floor
+from remat_cli.core.schedule.graph import Graph
+from remat_cli.core.schedule.plan import Plan
+from remat_cli.core.schedule.problem import Problem, make_problem
+from remat_cli.core.schedule.simulate import baseline
+from remat_cli.core.schedule.solver_run import Status
+from remat_cli.core.schedule.splits import LargeTensor, Region, RegionFacts, Splitting, large_tensors, regions_of_ops
+from remat_cli.core.values.profile import Profile
 from remat_cli.onnx_io.interface import has_op
 from remat_cli.splitting.build import split_model
 from remat_cli.splitting.obstacle import SplitObstacle

@@ -6,13 +6,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from remat_cli.core.conditions import Conditions
-from remat_cli.core.graph import Graph, TensorType
-from remat_cli.core.learning import Judged
-from remat_cli.core.plan import Plan
-from remat_cli.core.problem import own_bytes, tensor_ids
-from remat_cli.core.resident import RunsForecast
-from remat_cli.core.reuse import KeptBuffers, kept_buffers
+from remat_cli.core.schedule.graph import Graph, TensorType
+from remat_cli.core.schedule.plan import Plan
+from remat_cli.core.schedule.problem import own_bytes, tensor_ids
+from remat_cli.core.values.conditions import Conditions
+from remat_cli.core.values.learning import Judged
+from remat_cli.core.values.resident import RunsForecast
+from remat_cli.core.values.reuse import KeptBuffers, kept_buffers
 from remat_cli.onnx_io.free_shapes import Dims, dims_at_load
 from remat_cli.onnx_io.opset import raise_opset
 from remat_cli.onnx_io.rewrite import Rewritten

@@ -8,8 +8,8 @@ from remat_cli.autodiff.forward import Rebatch
 from remat_cli.autodiff.step import RATE, TrainingStep, build_step
 from remat_cli.base import progress as stages
 from remat_cli.base.progress import Progress
-from remat_cli.core.conditions import Conditions
-from remat_cli.core.training import StepPaths, TrainOptions
+from remat_cli.core.values.conditions import Conditions
+from remat_cli.core.values.training import StepPaths, TrainOptions
 from remat_cli.onnx_io.load import STATE_FILE_KEY, DimBindings, SourceModel, load, save
 from remat_cli.onnx_io.rewrite import set_model_metadata
 from remat_cli.runtime.array_file import write_arrays

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from remat_cli.core.sizes import Dim, SizeFamily
+from remat_cli.core.values.sizes import Dim, SizeFamily
 from remat_cli.onnx_io.load import save
 from remat_cli.runtime._ort import pack_all, run_fresh
 from remat_cli.runtime.likeness import LikenessJob, compare_models

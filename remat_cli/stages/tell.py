@@ -4,9 +4,9 @@ from pathlib import Path
 
 import msgspec
 
-from remat_cli.core.floor import working_set_floor
-from remat_cli.core.paged_plan import PagedPlan
-from remat_cli.core.problem import tensor_ids
+from remat_cli.core.paging.paged_plan import PagedPlan
+from remat_cli.core.schedule.floor import working_set_floor
+from remat_cli.core.schedule.problem import tensor_ids
 from remat_cli.report.compile import CompileReport, on_devices
 from remat_cli.report.explain import recomputes, working_set
 from remat_cli.report.paged import paging_report

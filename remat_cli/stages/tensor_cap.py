@@ -5,9 +5,9 @@ from dataclasses import dataclass, replace
 from itertools import islice
 
 from remat_cli.base import progress as stages
-from remat_cli.core.floor import working_set_floor
-from remat_cli.core.solver_run import Status
-from remat_cli.core.splits import LargeTensor
+from remat_cli.core.schedule.floor import working_set_floor
+from remat_cli.core.schedule.solver_run import Status
+from remat_cli.core.schedule.splits import LargeTensor
 from remat_cli.stages.planned import PlannedModel
 from remat_cli.stages.splitter import Splitter, SplitTrial, inside_above
 

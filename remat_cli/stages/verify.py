@@ -11,17 +11,17 @@ import msgspec
 
 from remat_cli.base import progress as stages
 from remat_cli.base.progress import Progress
-from remat_cli.core.conditions import CPU
-from remat_cli.core.family import FamilySeen
-from remat_cli.core.learning import Judged, Lesson
-from remat_cli.core.plan import Compute, Schedule
-from remat_cli.core.plan_file import PlanFile, graph_instances
-from remat_cli.core.profile import HOST_MEMORY, DeviceSpec, Profile
-from remat_cli.core.program import Program, SeenMemory
-from remat_cli.core.promises import fits
-from remat_cli.core.resident import ProcessSeen
-from remat_cli.core.simulate import simulate
-from remat_cli.core.verification import Checks, PagingSeen, Verification
+from remat_cli.core.files.plan_file import PlanFile, graph_instances
+from remat_cli.core.schedule.plan import Compute, Schedule
+from remat_cli.core.schedule.program import Program, SeenMemory
+from remat_cli.core.schedule.simulate import simulate
+from remat_cli.core.values.conditions import CPU
+from remat_cli.core.values.family import FamilySeen
+from remat_cli.core.values.learning import Judged, Lesson
+from remat_cli.core.values.profile import HOST_MEMORY, DeviceSpec, Profile
+from remat_cli.core.values.promises import fits
+from remat_cli.core.values.resident import ProcessSeen
+from remat_cli.core.values.verification import Checks, PagingSeen, Verification
 from remat_cli.onnx_io.seeds import seeded_copy
 from remat_cli.runtime._ort import LONGEST_RUN_SECONDS
 from remat_cli.runtime.family import resident_after

@@ -7,9 +7,9 @@ from typing import Any
 
 from remat_cli.base import progress as stages
 from remat_cli.base.progress import Progress
-from remat_cli.core.conditions import Conditions
-from remat_cli.core.file_check import FileVerification, OrderSeen, ProcessPair, order_seen
-from remat_cli.core.verification import Checks
+from remat_cli.core.values.conditions import Conditions
+from remat_cli.core.values.file_check import FileVerification, OrderSeen, ProcessPair, order_seen
+from remat_cli.core.values.verification import Checks
 from remat_cli.onnx_io.compiled import CompiledFile, check_same_interface, read_compiled
 from remat_cli.onnx_io.interface import inputs_of, weight_uses
 from remat_cli.onnx_io.load import DimBindings, SourceModel, load, state_beside

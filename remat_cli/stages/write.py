@@ -12,15 +12,15 @@ from remat_cli import __version__
 from remat_cli.base import progress as stages
 from remat_cli.base.errors import RematError
 from remat_cli.base.progress import Progress
-from remat_cli.core.conditions import Conditions
-from remat_cli.core.graph import without_buffers
-from remat_cli.core.learning import Judged
-from remat_cli.core.plan import Plan
-from remat_cli.core.problem import make_problem
-from remat_cli.core.profile import OpCost, Profile
-from remat_cli.core.simulate import baseline
-from remat_cli.core.solver_run import Status
-from remat_cli.core.tidy import calm
+from remat_cli.core.schedule.graph import without_buffers
+from remat_cli.core.schedule.plan import Plan
+from remat_cli.core.schedule.problem import make_problem
+from remat_cli.core.schedule.simulate import baseline
+from remat_cli.core.schedule.solver_run import Status
+from remat_cli.core.schedule.tidy import calm
+from remat_cli.core.values.conditions import Conditions
+from remat_cli.core.values.learning import Judged
+from remat_cli.core.values.profile import OpCost, Profile
 from remat_cli.devices.provider_table import PROVIDERS
 from remat_cli.onnx_io.compiled import PEAK_KEY, PORTABLE_KEY
 from remat_cli.onnx_io.interface import weight_uses

@@ -13,7 +13,7 @@ from remat_cli.autodiff.rules import RULES
 from remat_cli.autodiff.step import build_step
 from remat_cli.autodiff.tape import Call, Tape
 from remat_cli.base.errors import ModelError
-from remat_cli.core.training import TrainOptions
+from remat_cli.core.values.training import TrainOptions
 from tests.autodiff.rule_case import runtime
 
 RNG = np.random.default_rng(5)

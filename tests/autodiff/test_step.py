@@ -11,7 +11,7 @@ from remat_cli.autodiff.forward import Rebatch
 from remat_cli.autodiff.rules import RULES
 from remat_cli.autodiff.step import arranged, build_step
 from remat_cli.base.errors import ConfigError, ModelError
-from remat_cli.core.training import TrainOptions
+from remat_cli.core.values.training import TrainOptions
 from remat_cli.onnx_io.default_order import default_order
 from remat_cli.onnx_io.load import DimBindings, load
 from tests.autodiff.rule_case import runtime

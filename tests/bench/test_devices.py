@@ -11,7 +11,7 @@ from bench.devices import ENOUGH, FLOOR, NETWORKS, QUARTER, SETS, Case, main, me
 from bench.devices_measure import REPEATS, ROUNDS, RUNS, in_turns
 from bench.devices_report import against_single, against_whole, floor_share_percent, gain_percent, markdown, verdict
 from bench.devices_report import is_mixed as mixes
-from remat_cli.core.verification import Verification
+from remat_cli.core.values.verification import Verification
 from sample_models.papers import paper_names
 
 RESULTS = Path(devices.RESULTS)

@@ -10,8 +10,8 @@ from bench.gpt import gpt
 from bench.instances import main
 from bench.layered import Shape, layered
 from bench.networks import NETWORKS
-from remat_cli.core.instance import instance_problem, load_instance
-from remat_cli.core.simulate import baseline
+from remat_cli.core.schedule.instance import instance_problem, load_instance
+from remat_cli.core.schedule.simulate import baseline
 
 FOLDER = Path(__file__).resolve().parents[2] / "bench" / "instances"
 DRAFTS = {

@@ -10,7 +10,7 @@ from bench import training_curves
 from bench.curves_plot import compiled_of, curve_svg, floor_of, frontier, solvers_of
 from bench.curves_report import share_percent, verdict
 from bench.training_curves import CURVES, MISSES, PARTS, applicable, budgets, main, merged, prepared
-from remat_cli.core.profile import OpCost
+from remat_cli.core.values.profile import OpCost
 from remat_cli.runtime.profilers import Measured
 from sample_models.papers import paper_names
 

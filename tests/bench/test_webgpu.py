@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from bench.webgpu import GPU, staged_copies
-from remat_cli.core.program import CopyAction, InputSpec, Program, SegmentFile, SessionAction, Value
+from remat_cli.core.schedule.program import CopyAction, InputSpec, Program, SegmentFile, SessionAction, Value
 from remat_cli.devices.provider_table import named_spec
 
 

@@ -19,8 +19,8 @@ from remat_cli.base.errors import RematError
 from remat_cli.base.garbage import rare_collection
 from remat_cli.base.processes import signals_later
 from remat_cli.cli import ending
-from remat_cli.core.plan_file import write_with_plan
-from remat_cli.core.plan_reader import read_plan
+from remat_cli.core.files.plan_file import write_with_plan
+from remat_cli.core.files.plan_reader import read_plan
 from tests.cli.test_telemetry import save_net
 from tests.report import samples
 

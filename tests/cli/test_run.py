@@ -10,8 +10,8 @@ import pytest
 from msgspec.structs import replace
 
 from remat_cli.cli import main
-from remat_cli.core.plan_file import write_plan
-from remat_cli.core.plan_reader import read_plan
+from remat_cli.core.files.plan_file import write_plan
+from remat_cli.core.files.plan_reader import read_plan
 from remat_cli.devices.provider_table import named_spec
 from remat_cli.runtime.session import SessionSettings, run_profiled
 from tests.stages.placed_plans import APART, Placed, place, prepared_model

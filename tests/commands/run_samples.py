@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from remat_cli.core.program import (
+from remat_cli.core.schedule.program import (
     ActionRecord,
     CopyAction,
     InputSpec,

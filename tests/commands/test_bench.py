@@ -9,7 +9,7 @@ import pytest
 from remat_cli.contest import runner
 from remat_cli.contest.bench_file import Overrides, load_bench
 from remat_cli.contest.runner import Job, measure, run_case, tiny_problem
-from remat_cli.core.simulate import baseline
+from remat_cli.core.schedule.simulate import baseline
 from remat_cli.report.bench_run import BenchCase
 from tests.contest import mishaps
 

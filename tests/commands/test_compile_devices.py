@@ -12,8 +12,8 @@ import pytest
 
 import remat_cli
 from remat_cli.cli import main
-from remat_cli.core.plan import Compute, Copy
-from remat_cli.core.plan_reader import read_plan
+from remat_cli.core.files.plan_reader import read_plan
+from remat_cli.core.schedule.plan import Compute, Copy
 
 ROOT = Path(__file__).resolve().parents[2]
 SAMPLES, NODE = ROOT / "sample_models", ROOT / "configs" / "devices" / "numa-node1.yaml"

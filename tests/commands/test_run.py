@@ -16,8 +16,8 @@ from remat_cli import load
 from remat_cli.base.errors import ConfigError, MissingDependency, ModelError, RuntimeFailure
 from remat_cli.base.progress import silent
 from remat_cli.commands.run import RunOptions, run_plan
-from remat_cli.core.plan_file import write_plan
-from remat_cli.core.program import CopyAction
+from remat_cli.core.files.plan_file import write_plan
+from remat_cli.core.schedule.program import CopyAction
 from remat_cli.devices.provider_table import named_spec
 from remat_cli.runtime import segment_memory
 from remat_cli.runtime.providers import UsableDevice

@@ -9,9 +9,9 @@ import pytest
 from remat_cli.base.errors import ConfigError
 from remat_cli.contest.runner import Job, measure
 from remat_cli.contest.solving import is_pager, made, names_of, solved
-from remat_cli.core.instance import instance_problem, load_instance
-from remat_cli.core.simulate import baseline
-from remat_cli.core.spill import HOST, SpillSpec
+from remat_cli.core.schedule.instance import instance_problem, load_instance
+from remat_cli.core.schedule.simulate import baseline
+from remat_cli.core.values.spill import HOST, SpillSpec
 from remat_cli.report.bench_run import BenchCase
 from remat_cli.solvers import PAGERS, SOLVERS
 from remat_cli.solvers.base import Limits

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from remat_cli.core.plan import Compute, Copy, Instance, Plan, Schedule, Step
-from remat_cli.core.problem import Problem
+from remat_cli.core.schedule.plan import Compute, Copy, Instance, Plan, Schedule, Step
+from remat_cli.core.schedule.problem import Problem
 
 
 @dataclass

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from remat_cli.base.errors import ConfigError
-from remat_cli.core.budget import Budget, describe_bytes, parse_budget, parse_share, resolve
+from remat_cli.core.values.budget import Budget, describe_bytes, parse_budget, parse_share, resolve
 
 SIZES = {"": 1, "MiB": 2**20, "GB": 10**9, "K": 2**10, "kb": 10**3, "B": 1}
 

@@ -6,9 +6,9 @@ import onnx_ir as ir
 import pytest
 from onnx import TensorProto, helper
 
-from remat_cli.core.buffer_cache import BufferCache, Hold, steady_bytes
-from remat_cli.core.graph import Graph, Op, Tensor, Weight
-from remat_cli.core.profile import DeviceSpec
+from remat_cli.core.schedule.graph import Graph, Op, Tensor, Weight
+from remat_cli.core.values.buffer_cache import BufferCache, Hold, steady_bytes
+from remat_cli.core.values.profile import DeviceSpec
 from remat_cli.devices.provider_table import cache_of, named_spec
 from remat_cli.stages.cut import own_bytes, workspace_bytes, workspaces
 

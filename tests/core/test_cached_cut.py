@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from remat_cli.core.buffer_cache import BufferCache
-from remat_cli.core.plan import Compute, Copy, Schedule
-from remat_cli.core.problem import Device, Memory, OpSpec, Problem, TensorSpec
-from remat_cli.core.segments import cut_plan
-from remat_cli.core.shared_session import Shared, one_session_cut
-from remat_cli.core.simulate import simulate
+from remat_cli.core.schedule.plan import Compute, Copy, Schedule
+from remat_cli.core.schedule.problem import Device, Memory, OpSpec, Problem, TensorSpec
+from remat_cli.core.schedule.segments import cut_plan
+from remat_cli.core.schedule.shared_session import Shared, one_session_cut
+from remat_cli.core.schedule.simulate import simulate
+from remat_cli.core.values.buffer_cache import BufferCache
 
 CACHE = BufferCache(bucket_bytes=(64, 128, 512), granule_bytes=16)
 ON_GPU = Schedule((Compute(0, 1), Compute(1, 1), Compute(2, 1)))

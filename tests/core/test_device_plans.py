@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from remat_cli.base.errors import ModelError
-from remat_cli.core.floor import working_set_floor
-from remat_cli.core.graph import Graph, Op, Tensor, Weight
-from remat_cli.core.placing import best_device, fastest_schedule, one_device_schedule
-from remat_cli.core.plan import Compute, Copy, Schedule
-from remat_cli.core.problem import (
+from remat_cli.core.schedule.floor import working_set_floor
+from remat_cli.core.schedule.graph import Graph, Op, Tensor, Weight
+from remat_cli.core.schedule.placing import best_device, fastest_schedule, one_device_schedule
+from remat_cli.core.schedule.plan import Compute, Copy, Schedule
+from remat_cli.core.schedule.problem import (
     Device,
     Memory,
     OpSpec,
@@ -22,10 +22,10 @@ from remat_cli.core.problem import (
     input_ops,
     make_device_problem,
 )
-from remat_cli.core.profile import LinkCost, OpCost, Profile, Provenance, Unsupported
-from remat_cli.core.segments import Segment, Transfer, cut_plan
-from remat_cli.core.simulate import baseline, simulate
-from remat_cli.core.timeline import time_of, timeline
+from remat_cli.core.schedule.segments import Segment, Transfer, cut_plan
+from remat_cli.core.schedule.simulate import baseline, simulate
+from remat_cli.core.schedule.timeline import time_of, timeline
+from remat_cli.core.values.profile import LinkCost, OpCost, Profile, Provenance, Unsupported
 from tests.core.naive_judge import judge
 from tests.strategies import device_problems, device_schedules
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from remat_cli.core.family import FamilySeen, SizeSeen
-from remat_cli.core.promises import KEPT_BYTES
+from remat_cli.core.values.family import FamilySeen, SizeSeen
+from remat_cli.core.values.promises import KEPT_BYTES
 
 
 def seen(*peaks: int, order: bool = True) -> FamilySeen:

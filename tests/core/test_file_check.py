@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from remat_cli.core.file_check import FileVerification, OrderSeen, order_seen
+from remat_cli.core.values.file_check import FileVerification, OrderSeen, order_seen
 
 ORDER = ("a", "b", "gate", "a/remat_1", "c")
 COPIES = frozenset({"a/remat_1"})

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from remat_cli.base.errors import ModelError
-from remat_cli.core.graph import Graph, Op, Tensor, Weight
-from remat_cli.core.line import StepLinks, UpdateGroup, lay_out, merge_places
-from remat_cli.core.stage_parts import LineCosts, chain_of, place_times, stages_between
+from remat_cli.core.pipelines.stage_parts import LineCosts, chain_of, place_times, stages_between
+from remat_cli.core.schedule.graph import Graph, Op, Tensor, Weight
+from remat_cli.core.schedule.line import StepLinks, UpdateGroup, lay_out, merge_places
 
 LINKS = StepLinks(groups=tuple(UpdateGroup((f"w{at}",), (f"g{at}",)) for at in (1, 2, 3)))
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remat_cli.core.orders import chained_order, inverse, ranked_order
+from remat_cli.core.schedule.orders import chained_order, inverse, ranked_order
 
 
 @st.composite

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from remat_cli.core.page_places import PageLife, PageRoom, best_order, place_pages
+from remat_cli.core.paging.page_places import PageLife, PageRoom, best_order, place_pages
 
 PAGE = 4096
 

@@ -6,13 +6,13 @@ import msgspec
 import pytest
 
 from remat_cli.base.errors import ModelError
-from remat_cli.core.paged_plan import PagedPlan, file_offsets, paged_plan, read_paging
-from remat_cli.core.paged_sessions import MAPPED_FROM_BYTES, SessionCosts, fresh_pages, grouped, paged_sessions
-from remat_cli.core.paging import PagedSchedule, PageTransfer
-from remat_cli.core.plan import Plan
-from remat_cli.core.problem import Device, Memory, OpSpec, Problem, TensorSpec
-from remat_cli.core.simulate import baseline
-from remat_cli.core.spill import SpillMemory
+from remat_cli.core.paging.paged_plan import PagedPlan, file_offsets, paged_plan, read_paging
+from remat_cli.core.paging.paged_sessions import MAPPED_FROM_BYTES, SessionCosts, fresh_pages, grouped, paged_sessions
+from remat_cli.core.paging.paging import PagedSchedule, PageTransfer
+from remat_cli.core.schedule.plan import Plan
+from remat_cli.core.schedule.problem import Device, Memory, OpSpec, Problem, TensorSpec
+from remat_cli.core.schedule.simulate import baseline
+from remat_cli.core.values.spill import SpillMemory
 
 # Four ops of 10 ns: a (100 bytes) is read by the second and by the fourth, b by the third, c by the fourth.
 PROBLEM = Problem(

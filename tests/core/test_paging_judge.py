@@ -8,8 +8,8 @@ import pytest
 from msgspec.structs import replace
 
 from remat_cli.base.errors import InvalidSchedule, ModelError
-from remat_cli.core.paging import Link, PagedProblem, PagedSchedule, PagedTensor, PageTransfer
-from remat_cli.core.paging_judge import follow_paging
+from remat_cli.core.paging.paging import Link, PagedProblem, PagedSchedule, PagedTensor, PageTransfer
+from remat_cli.core.paging.paging_judge import follow_paging
 
 # Step 0 makes x (4 bytes), which steps 1 and 3 read; step 1 makes y (2), which step 2 reads; step 2 needs 5 besides.
 X, Y = 0, 1

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from remat_cli.core.pipeline_file import METHODS, VERSION, PipelineFile
-from remat_cli.core.plan_schema import PIPELINE_SCHEMA_PATH, pipeline_schema, schema_text
+from remat_cli.core.files.plan_schema import PIPELINE_SCHEMA_PATH, pipeline_schema, schema_text
+from remat_cli.core.pipelines.pipeline_file import METHODS, VERSION, PipelineFile
 from remat_cli.solvers._pipeline import planner
 
 
 def test_published_schema_is_up_to_date():
     written = PIPELINE_SCHEMA_PATH.read_text(encoding="utf-8")
-    assert written == schema_text(pipeline_schema()), "run python -m remat_cli.core.plan_schema"
+    assert written == schema_text(pipeline_schema()), "run python -m remat_cli.core.files.plan_schema"
 
 
 def test_schema_speaks_of_every_field_and_fixes_the_version():

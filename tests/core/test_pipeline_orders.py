@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remat_cli.core.pipeline import PipelineChain
-from remat_cli.core.pipeline_file import (
+from remat_cli.core.pipelines.pipeline import PipelineChain
+from remat_cli.core.pipelines.pipeline_file import (
     PipelineBounds,
     PipelineFile,
     PipelineRequest,
@@ -16,7 +16,7 @@ from remat_cli.core.pipeline_file import (
     device_loads,
     link_loads,
 )
-from remat_cli.core.pipeline_orders import flushed_turns, late_turns
+from remat_cli.core.pipelines.pipeline_orders import flushed_turns, late_turns
 from remat_cli.solvers._pipeline.onef1b_star import candidate_periods, contiguous_schedule, items_of
 
 SESSION = SessionFile("stage.onnx", (), ())

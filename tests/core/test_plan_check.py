@@ -12,15 +12,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from remat_cli.base.errors import ModelError
-from remat_cli.core.paged_plan import paged_plan
-from remat_cli.core.paged_sessions import SessionCosts, own_sizes, paged_sessions
-from remat_cli.core.paging import PagedSchedule
-from remat_cli.core.plan_check import _check_graph, check_graph_of
-from remat_cli.core.plan_file import FamilyPromise, PlanFile, write_plan
-from remat_cli.core.plan_reader import read_plan
-from remat_cli.core.profile import DeviceSpec, Placement
-from remat_cli.core.sizes import Dim, SizeFamily, SizeRange, Term
-from remat_cli.core.spill import SpillMemory
+from remat_cli.core.files.plan_check import _check_graph, check_graph_of
+from remat_cli.core.files.plan_file import FamilyPromise, PlanFile, write_plan
+from remat_cli.core.files.plan_reader import read_plan
+from remat_cli.core.paging.paged_plan import paged_plan
+from remat_cli.core.paging.paged_sessions import SessionCosts, own_sizes, paged_sessions
+from remat_cli.core.paging.paging import PagedSchedule
+from remat_cli.core.values.profile import DeviceSpec, Placement
+from remat_cli.core.values.sizes import Dim, SizeFamily, SizeRange, Term
+from remat_cli.core.values.spill import SpillMemory
 from remat_cli.report.inspection import inspect_plan
 from tests.report import samples
 

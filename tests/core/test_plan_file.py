@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from remat_cli.base.errors import ModelError
-from remat_cli.core.graph import Tensor
-from remat_cli.core.plan_file import VERSION, PlanFile, check_belongs, is_plan, write_plan
-from remat_cli.core.plan_reader import read_plan
-from remat_cli.core.plan_schema import SCHEMA_PATH, plan_schema, schema_text
+from remat_cli.core.files.plan_file import VERSION, PlanFile, check_belongs, is_plan, write_plan
+from remat_cli.core.files.plan_reader import read_plan
+from remat_cli.core.files.plan_schema import SCHEMA_PATH, plan_schema, schema_text
+from remat_cli.core.schedule.graph import Tensor
 from tests.report import samples
 
 
@@ -166,7 +166,7 @@ def test_odd_names_survive(path):
 
 def test_published_schema_is_up_to_date():
     assert SCHEMA_PATH.read_text(encoding="utf-8") == schema_text(plan_schema()), (
-        "run python -m remat_cli.core.plan_schema"
+        "run python -m remat_cli.core.files.plan_schema"
     )
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from remat_cli.base.errors import ModelError
-from remat_cli.core.problem import MOST_BYTES, MOST_NS, Device, Memory, OpSpec, Problem, TensorSpec
+from remat_cli.core.schedule.problem import MOST_BYTES, MOST_NS, Device, Memory, OpSpec, Problem, TensorSpec
 
 
 def problem_of(sizes, times, workspace=0):

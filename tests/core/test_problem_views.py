@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from remat_cli.core.graph import Graph, Op, Tensor
-from remat_cli.core.problem import make_problem
-from remat_cli.core.profile import OpCost, Profile, Provenance
-from remat_cli.core.simulate import baseline
+from remat_cli.core.schedule.graph import Graph, Op, Tensor
+from remat_cli.core.schedule.problem import make_problem
+from remat_cli.core.schedule.simulate import baseline
+from remat_cli.core.values.profile import OpCost, Profile, Provenance
 
 CAME = Provenance("cpu", "os", "onnxruntime", "1.31.1", "CPUExecutionProvider", 0, "all", 10, 2)
 

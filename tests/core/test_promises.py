@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from remat_cli.core.family import FamilySeen, SizeSeen
-from remat_cli.core.promises import (
+from remat_cli.core.values.family import FamilySeen, SizeSeen
+from remat_cli.core.values.promises import (
     KEPT_BYTES,
     PHASES,
     PROCESS_ROOM_BYTES,
@@ -18,7 +18,7 @@ from remat_cli.core.promises import (
     judged,
     worst,
 )
-from remat_cli.core.resident import ProcessMemory, ProcessSeen
+from remat_cli.core.values.resident import ProcessMemory, ProcessSeen
 from remat_cli.report.compile import CompileReport, VerifyReport
 from remat_cli.report.style import Style
 from tests.report import samples

@@ -1,7 +1,7 @@
 """Dead buffers that a default session keeps for later tensors of one shape."""
 
-from remat_cli.core.reuse import KeptBuffers, kept_buffers
-from remat_cli.core.simulate import baseline
+from remat_cli.core.schedule.simulate import baseline
+from remat_cli.core.values.reuse import KeptBuffers, kept_buffers
 from tests.solvers.random_training import chain_training
 
 

@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from remat_cli.base.errors import InvalidSchedule
-from remat_cli.core.floor import working_set_floor
-from remat_cli.core.plan import Compute, Copy, Schedule
-from remat_cli.core.problem import Device, Memory, OpSpec, Problem, TensorSpec
-from remat_cli.core.simulate import baseline, simulate
-from remat_cli.core.timeline import time_of
+from remat_cli.core.schedule.floor import working_set_floor
+from remat_cli.core.schedule.plan import Compute, Copy, Schedule
+from remat_cli.core.schedule.problem import Device, Memory, OpSpec, Problem, TensorSpec
+from remat_cli.core.schedule.simulate import baseline, simulate
+from remat_cli.core.schedule.timeline import time_of
 from tests.core.naive_judge import judge
 from tests.strategies import problems, schedules
 

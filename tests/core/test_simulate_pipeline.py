@@ -7,8 +7,8 @@ from fractions import Fraction
 import pytest
 
 from remat_cli.base.errors import InvalidSchedule
-from remat_cli.core.pipeline import PeriodicSchedule, PipelineChain
-from remat_cli.core.simulate_pipeline import simulate_pipeline
+from remat_cli.core.pipelines.pipeline import PeriodicSchedule, PipelineChain
+from remat_cli.core.pipelines.simulate_pipeline import simulate_pipeline
 
 CHAIN = PipelineChain((1, 1), (1, 1), (10, 20), (3, 5, 0), (1,), copies=2)
 # F1 0-1, move 1-2, F2 2-3, B2 3-4, move 4-5, B1 5-6; the next one 4 later: F1 4-5 beside B1 5-6, link 5-6 after 4-5.

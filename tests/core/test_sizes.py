@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remat_cli.core.sizes import Dim, SizeBound, SizeFamily, SizeLimit, SizeRange, Term, fit_dim
+from remat_cli.core.values.sizes import Dim, SizeBound, SizeFamily, SizeLimit, SizeRange, Term, fit_dim
 
 B, S = "batch", "seq"
 SIZES = [{B: b, S: s} for b, s in [(7, 10), (10, 10), (12, 10), (7, 12), (7, 17), (12, 17), (32, 8192)]]

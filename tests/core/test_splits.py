@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from remat_cli.base.errors import ConfigError, ModelError
-from remat_cli.core.graph import Graph, Op, Tensor
-from remat_cli.core.profile import OpCost
-from remat_cli.core.splits import AXIS_NAMES, Region, SplitAxis, Splitting, parse_split_axis, regions_of_ops
+from remat_cli.core.schedule.graph import Graph, Op, Tensor
+from remat_cli.core.schedule.splits import AXIS_NAMES, Region, SplitAxis, Splitting, parse_split_axis, regions_of_ops
+from remat_cli.core.values.profile import OpCost
 from tests.report import samples
 
 

@@ -3,10 +3,10 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remat_cli.core.plan import Schedule
-from remat_cli.core.problem import Device, Memory, OpSpec, Problem, TensorSpec
-from remat_cli.core.simulate import simulate
-from remat_cli.core.tidy import tidy
+from remat_cli.core.schedule.plan import Schedule
+from remat_cli.core.schedule.problem import Device, Memory, OpSpec, Problem, TensorSpec
+from remat_cli.core.schedule.simulate import simulate
+from remat_cli.core.schedule.tidy import tidy
 from tests.strategies import problems, schedules
 
 

@@ -11,16 +11,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from remat_cli.base.errors import InvalidSchedule, ModelError
-from remat_cli.core.paged_plan import PagedPlan, image_bytes, paged_plan, read_paging
-from remat_cli.core.paged_sessions import SessionCosts, groups_of, paged_sessions
-from remat_cli.core.paging import PagedSchedule, PageTransfer
-from remat_cli.core.paging_judge import follow_paging
-from remat_cli.core.plan import Plan
-from remat_cli.core.problem import Device, Memory, OpSpec, Problem, TensorSpec
-from remat_cli.core.simulate import baseline
-from remat_cli.core.spill import SpillMemory
-from remat_cli.core.weight_loads import weights_read
-from remat_cli.core.weight_paging import NO_WEIGHTS, HostedWeight, LoadCosts, WeightPaging
+from remat_cli.core.paging.paged_plan import PagedPlan, image_bytes, paged_plan, read_paging
+from remat_cli.core.paging.paged_sessions import SessionCosts, groups_of, paged_sessions
+from remat_cli.core.paging.paging import PagedSchedule, PageTransfer
+from remat_cli.core.paging.paging_judge import follow_paging
+from remat_cli.core.paging.weight_loads import weights_read
+from remat_cli.core.paging.weight_paging import NO_WEIGHTS, HostedWeight, LoadCosts, WeightPaging
+from remat_cli.core.schedule.plan import Plan
+from remat_cli.core.schedule.problem import Device, Memory, OpSpec, Problem, TensorSpec
+from remat_cli.core.schedule.simulate import baseline
+from remat_cli.core.values.spill import SpillMemory
 from remat_cli.solvers._paging.hot import is_possible
 from remat_cli.solvers._paging.lists import list_schedules
 from remat_cli.solvers._paging.spare import without_idle_moves

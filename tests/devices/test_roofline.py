@@ -6,9 +6,9 @@ import msgspec
 import pytest
 
 from remat_cli.base.errors import ConfigError
-from remat_cli.core.graph import Graph, Op, Tensor, Weight
-from remat_cli.core.problem import make_device_problem
-from remat_cli.core.profile import DeviceSpec, LinkCost, LinkSpec, OpCost, Profile, Provenance
+from remat_cli.core.schedule.graph import Graph, Op, Tensor, Weight
+from remat_cli.core.schedule.problem import make_device_problem
+from remat_cli.core.values.profile import DeviceSpec, LinkCost, LinkSpec, OpCost, Profile, Provenance
 from remat_cli.devices.roofline import MOST_FACTOR, calibration, estimate, estimated_links, op_work
 
 GPU = DeviceSpec(

@@ -8,7 +8,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import remat_cli as remat
-from remat_cli.core.promises import PROCESS_ROOM_BYTES, PROCESS_SHARE
+from remat_cli.core.values.promises import PROCESS_ROOM_BYTES, PROCESS_SHARE
 from remat_cli.runtime._ort import pack_all, run_fresh
 from remat_cli.runtime.resident import ResidentJob, can_measure_resident, measure_resident
 from remat_cli.runtime.session import SessionSettings

@@ -12,7 +12,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import remat_cli
-from remat_cli.core.resident import ProcessMemory, ProcessSeen
+from remat_cli.core.values.resident import ProcessMemory, ProcessSeen
 from remat_cli.onnx_io.packed import packed_weights
 from remat_cli.ort_rules.primers import PREFIX
 from remat_cli.runtime.resident import can_measure_resident

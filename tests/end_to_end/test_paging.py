@@ -20,9 +20,9 @@ from msgspec.structs import replace
 
 import remat_cli
 from remat_cli.base.errors import ConfigError, ModelError, RematError
-from remat_cli.core.plan_file import write_plan
-from remat_cli.core.plan_reader import read_plan
-from remat_cli.core.program import Program
+from remat_cli.core.files.plan_file import write_plan
+from remat_cli.core.files.plan_reader import read_plan
+from remat_cli.core.schedule.program import Program
 from remat_cli.runtime.paged_run import PagedRunner
 from remat_cli.runtime.segment_memory import see_memory
 from remat_cli.runtime.segment_run import ProgramJob, time_runs_here
@@ -286,7 +286,7 @@ def test_a_disk_without_room_is_one_line_and_leaves_nothing(plan_path, feeds):
         "resource.setrlimit(resource.RLIMIT_FSIZE, (2**20, 2**20))\n"
         "from remat_cli.runtime.spill_file import SpillFile\n"
         "from pathlib import Path\n"
-        "from remat_cli.core.plan_reader import read_plan\n"
+        "from remat_cli.core.files.plan_reader import read_plan\n"
         "paging = read_plan(Path(sys.argv[1])).paging\n"
         "SpillFile(Path(paging.memory.folder), paging.file_bytes)\n"
     )

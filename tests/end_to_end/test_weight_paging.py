@@ -19,9 +19,9 @@ from onnx import TensorProto, helper, numpy_helper
 
 import remat_cli
 from remat_cli.base.errors import RematError
-from remat_cli.core.plan_reader import read_plan
-from remat_cli.core.program import LoadAction
-from remat_cli.core.spill import Paging
+from remat_cli.core.files.plan_reader import read_plan
+from remat_cli.core.schedule.program import LoadAction
+from remat_cli.core.values.spill import Paging
 from remat_cli.runtime import _session_turns, _weight_reader
 from remat_cli.runtime.paged_run import PagedRunner
 from remat_cli.runtime.segment_memory import see_memory

@@ -14,7 +14,7 @@ from typing import Any
 from remat_cli.base.errors import RematError
 from remat_cli.base.files import atomic_write
 from remat_cli.base.processes import ProcessDied, Tell, started
-from remat_cli.core.profile import OpCost, Provenance
+from remat_cli.core.values.profile import OpCost, Provenance
 from remat_cli.runtime.profile_cache import CacheScope, ProfileCache
 
 SCOPE = CacheScope(

@@ -13,8 +13,8 @@ import numpy as np
 import onnx
 
 from remat_cli.base.progress import silent
-from remat_cli.core.profile import DeviceSpec
-from remat_cli.core.program import Program, SeenMemory
+from remat_cli.core.schedule.program import Program, SeenMemory
+from remat_cli.core.values.profile import DeviceSpec
 from remat_cli.devices.provider_table import named_spec
 from remat_cli.runtime.likeness import likeness
 from remat_cli.runtime.segment_memory import see_memory

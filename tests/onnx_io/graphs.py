@@ -8,8 +8,8 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from remat_cli.core.plan import Schedule
-from remat_cli.core.problem import Problem
+from remat_cli.core.schedule.plan import Schedule
+from remat_cli.core.schedule.problem import Problem
 
 ROWS, COLUMNS = 16, 32  # 2 KiB of floats
 UNARY = ("Relu", "Tanh", "Sigmoid", "Neg", "Abs", "Softmax", "Clip", "Identity", "Erf", "Floor")

@@ -8,7 +8,7 @@ import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from remat_cli.core.graph import Graph, Tensor
+from remat_cli.core.schedule.graph import Graph, Tensor
 from remat_cli.onnx_io.opset import lowered, opset_of, raise_opset
 
 NEW = 24

@@ -12,9 +12,9 @@ import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper
 
-from remat_cli.core.plan import Schedule
-from remat_cli.core.runs_on import MADE_FOR, is_inside_guard
-from remat_cli.core.simulate import baseline, simulate
+from remat_cli.core.schedule.plan import Schedule
+from remat_cli.core.schedule.simulate import baseline, simulate
+from remat_cli.core.values.runs_on import MADE_FOR, is_inside_guard
 from remat_cli.onnx_io.compiled_file import compiled_runs_on, runs_on_at
 from remat_cli.onnx_io.default_order import default_order, priority_order
 from remat_cli.onnx_io.layout import uses_blocks

@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
 from remat_cli.base.errors import RematError
-from remat_cli.core.gate_form import GateForm
-from remat_cli.core.graph import Graph
-from remat_cli.core.plan import Schedule
-from remat_cli.core.simulate import baseline, simulate
+from remat_cli.core.schedule.graph import Graph
+from remat_cli.core.schedule.plan import Schedule
+from remat_cli.core.schedule.simulate import baseline, simulate
+from remat_cli.core.values.gate_form import GateForm
 from remat_cli.onnx_io.default_order import default_order, priority_order
 from remat_cli.onnx_io.interface import interface_of
 from remat_cli.onnx_io.load import DimBindings, SourceModel, inputs_of, load, save

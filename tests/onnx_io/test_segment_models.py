@@ -10,10 +10,10 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from remat_cli.base.errors import RematError
-from remat_cli.core.plan import Schedule
-from remat_cli.core.problem import Problem
-from remat_cli.core.segments import Segment, cut_plan
-from remat_cli.core.simulate import simulate
+from remat_cli.core.schedule.plan import Schedule
+from remat_cli.core.schedule.problem import Problem
+from remat_cli.core.schedule.segments import Segment, cut_plan
+from remat_cli.core.schedule.simulate import simulate
 from remat_cli.onnx_io.load import prepare_optimized, save
 from remat_cli.onnx_io.segment_models import SegmentSource, WrittenSegments, write_segments
 from remat_cli.onnx_io.to_graph import to_graph

@@ -1,10 +1,10 @@
 """Requests that follow from a plan: results, then workspace, then what died."""
 
-from remat_cli.core.graph import Graph, Op, Tensor
-from remat_cli.core.problem import make_problem
-from remat_cli.core.profile import OpCost, Profile, Provenance
-from remat_cli.core.reuse import KeptBuffers, kept_buffers
-from remat_cli.core.simulate import baseline
+from remat_cli.core.schedule.graph import Graph, Op, Tensor
+from remat_cli.core.schedule.problem import make_problem
+from remat_cli.core.schedule.simulate import baseline
+from remat_cli.core.values.profile import OpCost, Profile, Provenance
+from remat_cli.core.values.reuse import KeptBuffers, kept_buffers
 from remat_cli.ort_rules.requests import Request, outputs_of, run_requests
 
 PROVENANCE = Provenance("", "", "", "", "", 0, "", 0, 0)

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import msgspec
 
-from remat_cli.core.plan import Compute, Copy, Schedule
-from remat_cli.core.plan_file import PlanFile, graph_instances
-from remat_cli.core.problem import make_device_problem
-from remat_cli.core.profile import DeviceSpec, LinkCost, OpCost, Placement, Profile, Reference, Unsupported
-from remat_cli.core.simulate import baseline, simulate
-from remat_cli.core.solver_run import SolverRun, StatusName
-from remat_cli.core.verification import Verification
+from remat_cli.core.files.plan_file import PlanFile, graph_instances
+from remat_cli.core.schedule.plan import Compute, Copy, Schedule
+from remat_cli.core.schedule.problem import make_device_problem
+from remat_cli.core.schedule.simulate import baseline, simulate
+from remat_cli.core.schedule.solver_run import SolverRun, StatusName
+from remat_cli.core.values.profile import DeviceSpec, LinkCost, OpCost, Placement, Profile, Reference, Unsupported
+from remat_cli.core.values.verification import Verification
 from remat_cli.report.compile import CompileReport, on_devices
 from remat_cli.report.inspection import InspectReport, inspect_plan
 from remat_cli.report.placed import PlacedPlan, predicted_peak

@@ -6,10 +6,7 @@ from pathlib import Path
 
 import msgspec
 
-from remat_cli.core.file_check import FileVerification
-from remat_cli.core.graph import Graph, Op, Tensor, Weight
-from remat_cli.core.plan import Plan, Schedule
-from remat_cli.core.plan_file import (
+from remat_cli.core.files.plan_file import (
     ExactSession,
     FileRef,
     PlanFile,
@@ -18,13 +15,16 @@ from remat_cli.core.plan_file import (
     Solved,
     graph_instances,
 )
-from remat_cli.core.problem import Problem, make_problem
-from remat_cli.core.profile import OpCost, Profile, Provenance
-from remat_cli.core.simulate import baseline, simulate
-from remat_cli.core.solver_run import ProvedFloor, SolverRun, Status, StatusName
-from remat_cli.core.splits import Region, RegionFacts, Splitting
-from remat_cli.core.training import StepFacts
-from remat_cli.core.verification import Verification
+from remat_cli.core.schedule.graph import Graph, Op, Tensor, Weight
+from remat_cli.core.schedule.plan import Plan, Schedule
+from remat_cli.core.schedule.problem import Problem, make_problem
+from remat_cli.core.schedule.simulate import baseline, simulate
+from remat_cli.core.schedule.solver_run import ProvedFloor, SolverRun, Status, StatusName
+from remat_cli.core.schedule.splits import Region, RegionFacts, Splitting
+from remat_cli.core.values.file_check import FileVerification
+from remat_cli.core.values.profile import OpCost, Profile, Provenance
+from remat_cli.core.values.training import StepFacts
+from remat_cli.core.values.verification import Verification
 from remat_cli.report.compile import CompileReport, VerifyReport
 from remat_cli.report.explain import alive_at, recomputes
 from remat_cli.report.file_report import FileReport

@@ -5,10 +5,10 @@ import json
 import msgspec
 import pytest
 
-from remat_cli.core.budget import describe_bytes
-from remat_cli.core.floor import working_set_bytes
-from remat_cli.core.plan import Compute, Copy
-from remat_cli.core.simulate import baseline
+from remat_cli.core.schedule.floor import working_set_bytes
+from remat_cli.core.schedule.plan import Compute, Copy
+from remat_cli.core.schedule.simulate import baseline
+from remat_cli.core.values.budget import describe_bytes
 from remat_cli.report import render_json, render_text
 from remat_cli.report.devices_text import gain
 from remat_cli.report.placed import (

@@ -3,11 +3,11 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remat_cli.core.graph import Graph, Op, Tensor
-from remat_cli.core.plan import Schedule
-from remat_cli.core.problem import make_problem
-from remat_cli.core.profile import OpCost, Profile
-from remat_cli.core.simulate import baseline, simulate
+from remat_cli.core.schedule.graph import Graph, Op, Tensor
+from remat_cli.core.schedule.plan import Schedule
+from remat_cli.core.schedule.problem import make_problem
+from remat_cli.core.schedule.simulate import baseline, simulate
+from remat_cli.core.values.profile import OpCost, Profile
 from remat_cli.report.explain import alive_at, fullest_step, recomputes, step_name, working_set
 from tests.report import samples
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from remat_cli.core.file_check import FileVerification, ProcessPair
-from remat_cli.core.resident import ProcessMemory
+from remat_cli.core.values.file_check import FileVerification, ProcessPair
+from remat_cli.core.values.resident import ProcessMemory
 from remat_cli.report.file_report import FileReport
 from remat_cli.report.style import Style
 

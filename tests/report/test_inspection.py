@@ -4,8 +4,8 @@ from pathlib import Path
 
 import msgspec
 
-from remat_cli.core.problem import NO_BUDGET
-from remat_cli.core.simulate import baseline
+from remat_cli.core.schedule.problem import NO_BUDGET
+from remat_cli.core.schedule.simulate import baseline
 from remat_cli.report.inspection import inspect_model, inspect_plan
 from tests.report import samples
 

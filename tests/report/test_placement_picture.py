@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remat_cli.core.plan import Compute, Copy
+from remat_cli.core.schedule.plan import Compute, Copy
 from remat_cli.report.explain import PlacedLife, PlacedStep, PlacementMatrix
 from remat_cli.report.placed import placement_matrix
 from remat_cli.report.placement_picture import placement_lines

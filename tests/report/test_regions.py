@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from remat_cli.base.errors import ModelError
-from remat_cli.core.splits import Region, RegionFacts
+from remat_cli.core.schedule.splits import Region, RegionFacts
 from remat_cli.report import render_text
 from remat_cli.report.regions import (
     obstacle_lines,

@@ -3,8 +3,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from remat_cli.core.problem import make_problem
-from remat_cli.core.simulate import baseline
+from remat_cli.core.schedule.problem import make_problem
+from remat_cli.core.schedule.simulate import baseline
 from remat_cli.report.solution import overhead_percent, solution_report
 from tests.report import samples
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from remat_cli.core.profile import LinkCost, OpCost, Unsupported
+from remat_cli.core.values.profile import LinkCost, OpCost, Unsupported
 from remat_cli.report import render_text
 from remat_cli.report.profile import ProfileReport
 from remat_cli.report.style import Style

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from remat_cli.core.solver_run import ProvedFloor, SolverRun, Status, cut_short
+from remat_cli.core.schedule.solver_run import ProvedFloor, SolverRun, Status, cut_short
 from remat_cli.report import render_text
 from remat_cli.report.solution import CHEAPEST_PERCENT, MOST_PERCENT, SolutionReport
 from remat_cli.report.style import Style

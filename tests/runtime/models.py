@@ -12,7 +12,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from remat_cli.base.errors import ModelError
-from remat_cli.core.program import InputSpec
+from remat_cli.core.schedule.program import InputSpec
 from remat_cli.runtime._ort import Advance
 
 MIB = 2**20

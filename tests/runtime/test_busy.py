@@ -9,7 +9,7 @@ import time
 import msgspec
 import pytest
 
-from remat_cli.core.noise import TimeNoise, scatter_percent
+from remat_cli.core.values.noise import TimeNoise, scatter_percent
 from remat_cli.report.style import Style
 from remat_cli.runtime.busy import CpuClock, cpu_clock
 from tests.report import samples

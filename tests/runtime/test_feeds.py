@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from remat_cli.base.errors import ModelError
-from remat_cli.core.program import InputSpec
+from remat_cli.core.schedule.program import InputSpec
 from remat_cli.runtime._ort import EXTENDED_NAMES, NUMPY_NAMES, array_of, host_value, numpy_dtype, runtime_dtype
 from remat_cli.runtime.feeds import load_feeds, make_feeds
 

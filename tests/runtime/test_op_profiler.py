@@ -7,7 +7,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from remat_cli.base.errors import RuntimeFailure
-from remat_cli.core.program import InputSpec
+from remat_cli.core.schedule.program import InputSpec
 from remat_cli.runtime import op_profiler
 from remat_cli.runtime.feeds import read_value, record_values
 from remat_cli.runtime.findings import OpFinding

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from remat_cli.core.page_places import PageLife, PageRoom, best_order, place_pages
-from remat_cli.core.program import PagePlace
+from remat_cli.core.paging.page_places import PageLife, PageRoom, best_order, place_pages
+from remat_cli.core.schedule.program import PagePlace
 from remat_cli.runtime.page_buffers import PageBuffer, PageBuffers
 from remat_cli.runtime.page_ranges import PageRange, Span
 

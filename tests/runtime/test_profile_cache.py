@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from remat_cli.base.errors import ConfigError
-from remat_cli.core.profile import LinkCost, OpCost, Provenance, Unsupported
+from remat_cli.core.values.profile import LinkCost, OpCost, Provenance, Unsupported
 from remat_cli.runtime.profile_cache import CacheScope, ProfileCache
 
 SOURCE = Provenance("some cpu", "Linux", "onnxruntime", "1.31.1", "CPUExecutionProvider", 1, "all", 10, 2)

@@ -11,7 +11,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from remat_cli.base.errors import RuntimeFailure
-from remat_cli.core.program import InputSpec
+from remat_cli.core.schedule.program import InputSpec
 from remat_cli.runtime import profilers
 from remat_cli.runtime._events import ProfileEvent
 from remat_cli.runtime.feeds import make_feeds

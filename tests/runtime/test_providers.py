@@ -9,7 +9,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from remat_cli.base.errors import ConfigError, MissingDependency, RuntimeFailure
-from remat_cli.core.profile import DeviceSpec
+from remat_cli.core.values.profile import DeviceSpec
 from remat_cli.devices.provider_table import REPEATABLE_CUDA
 from remat_cli.runtime import providers
 from remat_cli.runtime._ort import import_ort

@@ -11,7 +11,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from remat_cli.base.errors import RuntimeFailure
-from remat_cli.core.program import InputSpec
+from remat_cli.core.schedule.program import InputSpec
 from remat_cli.runtime import resident
 from remat_cli.runtime._ort import Advance, PackedArray, pack_all, run_fresh
 from remat_cli.runtime.resident import (

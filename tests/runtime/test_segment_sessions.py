@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from remat_cli.core.program import (
+from remat_cli.core.schedule.program import (
     CopyAction,
     InputSpec,
     Program,

@@ -9,7 +9,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from remat_cli.base.errors import MissingDependency, RuntimeFailure
-from remat_cli.core.graph import TensorType
+from remat_cli.core.schedule.graph import TensorType
 from remat_cli.runtime import _ort
 from remat_cli.runtime._events import ProfiledRun, ProfileEvent, read_runs
 from remat_cli.runtime._ort import pack, unpack

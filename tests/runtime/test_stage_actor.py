@@ -8,8 +8,8 @@ import pytest
 from onnx import helper, numpy_helper
 
 import remat_cli as api
-from remat_cli.core.pipeline_file import read_pipeline
-from remat_cli.core.pipeline_orders import flushed_turns, late_turns
+from remat_cli.core.pipelines.pipeline_file import read_pipeline
+from remat_cli.core.pipelines.pipeline_orders import flushed_turns, late_turns
 from remat_cli.runtime._ort import run_fresh
 from remat_cli.runtime.pipeline_feeds import chosen_settings, pipeline_feed
 from remat_cli.runtime.resident import can_measure_resident

@@ -9,7 +9,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from remat_cli.base.errors import RuntimeFailure
-from remat_cli.core.program import InputSpec
+from remat_cli.core.schedule.program import InputSpec
 from remat_cli.runtime.feeds import make_feeds
 from remat_cli.runtime.verify import verify
 from remat_cli.runtime.verify_request import VerifyRequest

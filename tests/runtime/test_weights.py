@@ -15,7 +15,7 @@ import onnx_ir as ir
 import pytest
 from onnx import TensorProto, helper
 
-from remat_cli.core.program import InputSpec, Reader, WeightUse
+from remat_cli.core.schedule.program import InputSpec, Reader, WeightUse
 from remat_cli.onnx_io.interface import weight_uses
 from remat_cli.onnx_io.packed import packed_weights
 from remat_cli.runtime._ort import runtime_dtype

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from remat_cli.base.errors import ConfigError
 from remat_cli.base.processes import available_cores
 from remat_cli.cli.printing import Printing, printing_of
-from remat_cli.core.budget import parse_budget
-from remat_cli.core.sizes import SizeRange
+from remat_cli.core.values.budget import parse_budget
+from remat_cli.core.values.sizes import SizeRange
 from remat_cli.devices.provider_table import named_spec
 from remat_cli.settings.parsers import parse_dims, parse_input_shapes, parse_options, parse_seconds
 from remat_cli.settings.settings import (

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from remat_cli.base.errors import ConfigError
-from remat_cli.core.profile import LinkSpec
+from remat_cli.core.values.profile import LinkSpec
 from remat_cli.devices.provider_table import PROVIDERS
 from remat_cli.settings.devices import read_device
 from remat_cli.settings.settings import load_settings

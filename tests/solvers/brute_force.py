@@ -13,7 +13,7 @@ import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from remat_cli.core.problem import OpSpec, Problem
+from remat_cli.core.schedule.problem import OpSpec, Problem
 
 SPACES = ("free", "free_c2", "first_in_order", "staged", "staged_c2")
 

@@ -19,8 +19,8 @@ from dataclasses import dataclass
 
 import msgspec
 
-from remat_cli.core.plan import Compute, Copy, Schedule, Step
-from remat_cli.core.problem import Problem
+from remat_cli.core.schedule.plan import Compute, Copy, Schedule, Step
+from remat_cli.core.schedule.problem import Problem
 
 SPACES = ("free", "first_in_order", "staged", "no_room")
 Held = frozenset[tuple[int, int]]

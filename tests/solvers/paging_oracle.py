@@ -11,7 +11,7 @@ import itertools
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from remat_cli.core.paging import PagedProblem
+from remat_cli.core.paging.paging import PagedProblem
 
 
 class Moment(NamedTuple):

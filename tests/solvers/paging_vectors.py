@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from remat_cli.core.paging import Link, PagedProblem, PagedTensor
+from remat_cli.core.paging.paging import Link, PagedProblem, PagedTensor
 from remat_cli.solvers._chains.actions import Action, Chain
 from remat_cli.solvers._paging.paged_chain import PagedChain
 from tests.solvers.vectors import SHARED

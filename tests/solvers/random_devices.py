@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from remat_cli.core.problem import Device, Memory, OpSpec, Problem, TensorSpec
+from remat_cli.core.schedule.problem import Device, Memory, OpSpec, Problem, TensorSpec
 
 LAYOUTS = ((0, 1), (0, 1), (0, 0), (0, 1, 1))
 """The memory of each device."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import random
 
-from remat_cli.core.problem import Device, Memory, OpSpec, Problem, TensorSpec
-from remat_cli.core.simulate import baseline
+from remat_cli.core.schedule.problem import Device, Memory, OpSpec, Problem, TensorSpec
+from remat_cli.core.schedule.simulate import baseline
 from tests.strategies import fraction_of
 
 

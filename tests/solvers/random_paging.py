@@ -6,7 +6,7 @@ import random
 
 from hypothesis import strategies as st
 
-from remat_cli.core.paging import Link, PagedProblem, PagedTensor
+from remat_cli.core.paging.paging import Link, PagedProblem, PagedTensor
 from remat_cli.solvers._chains.actions import Chain
 from remat_cli.solvers._paging.paged_chain import PagedChain
 

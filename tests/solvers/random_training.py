@@ -6,7 +6,7 @@ import random
 
 import msgspec
 
-from remat_cli.core.problem import Device, Memory, OpSpec, Problem, TensorSpec
+from remat_cli.core.schedule.problem import Device, Memory, OpSpec, Problem, TensorSpec
 
 Op = tuple[tuple[int, ...], int, str]
 

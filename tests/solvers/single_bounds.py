@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from remat_cli.core.problem import Problem
+from remat_cli.core.schedule.problem import Problem
 from remat_cli.solvers._bounds import improving
 from remat_cli.solvers._bounds.devices import Shortage, choose_stages, frontier_bounds, shortest_memory
 from remat_cli.solvers._bounds.improving import Bound, Task

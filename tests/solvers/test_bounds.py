@@ -8,9 +8,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from remat_cli.core.instance import instance_problem, load_instance
-from remat_cli.core.problem import Device, Memory, OpSpec, Problem, TensorSpec
-from remat_cli.core.simulate import baseline, simulate
+from remat_cli.core.schedule.instance import instance_problem, load_instance
+from remat_cli.core.schedule.problem import Device, Memory, OpSpec, Problem, TensorSpec
+from remat_cli.core.schedule.simulate import baseline, simulate
 from remat_cli.solvers._bounds.frontier import choose_boundaries, make_frontier
 from remat_cli.solvers._bounds.improving import Bound, improving_bounds
 from remat_cli.solvers._bounds.pressure import make_pressure

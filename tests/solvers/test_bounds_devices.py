@@ -5,9 +5,9 @@ import random
 import msgspec
 import pytest
 
-from remat_cli.core.plan import Compute, Copy, Schedule, Step
-from remat_cli.core.problem import Device, Memory, OpSpec, Problem, TensorSpec
-from remat_cli.core.simulate import simulate
+from remat_cli.core.schedule.plan import Compute, Copy, Schedule, Step
+from remat_cli.core.schedule.problem import Device, Memory, OpSpec, Problem, TensorSpec
+from remat_cli.core.schedule.simulate import simulate
 from remat_cli.solvers._bounds.devices import cut_bound, improving_device_bounds
 from remat_cli.solvers._bounds.improving import Bound
 from remat_cli.solvers.base import Limits, Order

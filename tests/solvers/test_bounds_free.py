@@ -7,8 +7,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from remat_cli.core.problem import Problem
-from remat_cli.core.simulate import baseline
+from remat_cli.core.schedule.problem import Problem
+from remat_cli.core.schedule.simulate import baseline
 from remat_cli.solvers._bounds.free import critical_events, forced_loads, forced_tensors, free_order_milp
 from remat_cli.solvers._bounds.free_frontier import choose_chain, free_frontier_milp
 from remat_cli.solvers._bounds.pressure import Pressure, make_pressure

@@ -7,8 +7,8 @@ import random
 import msgspec
 import pytest
 
-from remat_cli.core.problem import Device, Memory, OpSpec, Problem, TensorSpec
-from remat_cli.core.simulate import baseline, simulate
+from remat_cli.core.schedule.problem import Device, Memory, OpSpec, Problem, TensorSpec
+from remat_cli.core.schedule.simulate import baseline, simulate
 from remat_cli.solvers._bounds.frontier import Frontier, make_frontier, rounded_schedule
 from remat_cli.solvers._bounds.improving import improving_bounds
 from remat_cli.solvers._bounds.pressure import make_pressure

@@ -8,8 +8,8 @@ import time
 import pytest
 
 from remat_cli.base.errors import InvalidSchedule
-from remat_cli.core.plan import Schedule
-from remat_cli.core.simulate import baseline, simulate
+from remat_cli.core.schedule.plan import Schedule
+from remat_cli.core.schedule.simulate import baseline, simulate
 from remat_cli.solvers._chains.candidates import best_within, cleaned, in_baseline_order
 from remat_cli.solvers._sharing import read_later
 from remat_cli.solvers.base import Limits, Status

@@ -6,9 +6,9 @@ import random
 
 import pytest
 
-from remat_cli.core.plan import Schedule
-from remat_cli.core.problem import Device, Memory, OpSpec, Problem, TensorSpec
-from remat_cli.core.simulate import simulate
+from remat_cli.core.schedule.plan import Schedule
+from remat_cli.core.schedule.problem import Device, Memory, OpSpec, Problem, TensorSpec
+from remat_cli.core.schedule.simulate import simulate
 from remat_cli.solvers._chains.actions import Action
 from remat_cli.solvers._chains.blocks import (
     Blocks,

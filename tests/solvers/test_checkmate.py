@@ -8,12 +8,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from remat_cli.core.floor import working_set_floor
-from remat_cli.core.instance import instance_problem, load_instance
-from remat_cli.core.plan import Schedule
-from remat_cli.core.problem import Device, Memory, OpSpec, Problem, TensorSpec
-from remat_cli.core.simulate import baseline, simulate
-from remat_cli.core.solver_run import SolverRun
+from remat_cli.core.schedule.floor import working_set_floor
+from remat_cli.core.schedule.instance import instance_problem, load_instance
+from remat_cli.core.schedule.plan import Schedule
+from remat_cli.core.schedule.problem import Device, Memory, OpSpec, Problem, TensorSpec
+from remat_cli.core.schedule.simulate import baseline, simulate
+from remat_cli.core.schedule.solver_run import SolverRun
 from remat_cli.solvers import make_solver, solve
 from remat_cli.solvers._milp.program import Unfinished
 from remat_cli.solvers._stages import program as program_module

@@ -8,11 +8,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from remat_cli.base.errors import ConfigError
-from remat_cli.core.instance import instance_problem, load_instance
-from remat_cli.core.plan import Schedule
-from remat_cli.core.problem import Device, Memory, OpSpec, Problem, TensorSpec
-from remat_cli.core.simulate import baseline, simulate
-from remat_cli.core.solver_run import SolverRun
+from remat_cli.core.schedule.instance import instance_problem, load_instance
+from remat_cli.core.schedule.plan import Schedule
+from remat_cli.core.schedule.problem import Device, Memory, OpSpec, Problem, TensorSpec
+from remat_cli.core.schedule.simulate import baseline, simulate
+from remat_cli.core.schedule.solver_run import SolverRun
 from remat_cli.solvers import solve
 from remat_cli.solvers._milp.process import Reply, ask_highs_in_turn, proved_value
 from remat_cli.solvers._stages import relaxed as relaxation

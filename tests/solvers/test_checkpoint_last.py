@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from remat_cli.base.errors import ConfigError
-from remat_cli.core.problem import Device, Memory, OpSpec, Problem, TensorSpec
-from remat_cli.core.simulate import baseline, simulate
+from remat_cli.core.schedule.problem import Device, Memory, OpSpec, Problem, TensorSpec
+from remat_cli.core.schedule.simulate import baseline, simulate
 from remat_cli.solvers import solve
 from remat_cli.solvers._sharing import condense
 from remat_cli.solvers.base import Limits, Status

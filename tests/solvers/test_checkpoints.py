@@ -8,10 +8,10 @@ from math import isqrt
 
 import pytest
 
-from remat_cli.core.plan import Schedule
-from remat_cli.core.problem import Device, Memory, OpSpec, Problem, TensorSpec
-from remat_cli.core.simulate import simulate
-from remat_cli.core.tidy import tidy
+from remat_cli.core.schedule.plan import Schedule
+from remat_cli.core.schedule.problem import Device, Memory, OpSpec, Problem, TensorSpec
+from remat_cli.core.schedule.simulate import simulate
+from remat_cli.core.schedule.tidy import tidy
 from remat_cli.solvers._chains.checkpoints import (
     by_size,
     candidate_ops,

@@ -10,11 +10,11 @@ import pytest
 from remat_cli.base.errors import ConfigError
 from remat_cli.base.progress import silent
 from remat_cli.commands.train import compile_settings
-from remat_cli.core.plan import Schedule
-from remat_cli.core.problem import Device, Memory, OpSpec, Problem, TensorSpec
-from remat_cli.core.simulate import baseline, simulate
-from remat_cli.core.tidy import tidy
-from remat_cli.core.training import StepPaths, TrainOptions
+from remat_cli.core.schedule.plan import Schedule
+from remat_cli.core.schedule.problem import Device, Memory, OpSpec, Problem, TensorSpec
+from remat_cli.core.schedule.simulate import baseline, simulate
+from remat_cli.core.schedule.tidy import tidy
+from remat_cli.core.values.training import StepPaths, TrainOptions
 from remat_cli.settings.settings import load_settings
 from remat_cli.solvers import make_solver, solve
 from remat_cli.solvers._chains.checkpoints import by_size, candidate_ops, every_root, passes_of, steps_of

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import pytest
 
-from remat_cli.core.problem import Device, Memory, OpSpec, Problem, TensorSpec
-from remat_cli.core.simulate import baseline, simulate
-from remat_cli.core.solver_run import SolverRun
+from remat_cli.core.schedule.problem import Device, Memory, OpSpec, Problem, TensorSpec
+from remat_cli.core.schedule.simulate import baseline, simulate
+from remat_cli.core.schedule.solver_run import SolverRun
 from remat_cli.solvers import SOLVERS, make_solver, solve, solver_class
 from remat_cli.solvers.base import Limits, Status
 from tests.solvers.brute_force import optimum

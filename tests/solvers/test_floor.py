@@ -5,9 +5,9 @@ import random
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from remat_cli.core.floor import working_set_floor
-from remat_cli.core.problem import Problem
-from remat_cli.core.simulate import baseline, simulate
+from remat_cli.core.schedule.floor import working_set_floor
+from remat_cli.core.schedule.problem import Problem
+from remat_cli.core.schedule.simulate import baseline, simulate
 from remat_cli.solvers._floor.game import Game, Move, least_peak, subsets
 from remat_cli.solvers._floor.proof import impossible, improving_floors, proved_floor
 from remat_cli.solvers.base import Limits

@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from remat_cli.core.plan import Schedule
-from remat_cli.core.simulate import simulate
+from remat_cli.core.schedule.plan import Schedule
+from remat_cli.core.schedule.simulate import simulate
 from remat_cli.solvers._chains.candidates import _Steps, close_gaps, closings
 from remat_cli.solvers._sharing import condense
 from remat_cli.solvers.base import Limits

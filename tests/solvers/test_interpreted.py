@@ -7,7 +7,7 @@ from itertools import count
 import numpy as np
 import pytest
 
-from remat_cli.core.simulate import baseline
+from remat_cli.core.schedule.simulate import baseline
 from remat_cli.solvers import make_solver, solve
 from remat_cli.solvers._search.state import make_net
 from remat_cli.solvers._search.tracks import COMPILED, interpreted_kernels, make_track

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from remat_cli.core.plan import Schedule
+from remat_cli.core.schedule.plan import Schedule
 from remat_cli.solvers import _Recorder
 from remat_cli.solvers.base import Limits
 from tests.solvers.random_graphs import one_device

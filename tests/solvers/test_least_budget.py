@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from remat_cli.core.floor import working_set_floor
-from remat_cli.core.problem import Device, OpSpec, Problem
-from remat_cli.core.simulate import baseline, simulate
+from remat_cli.core.schedule.floor import working_set_floor
+from remat_cli.core.schedule.problem import Device, OpSpec, Problem
+from remat_cli.core.schedule.simulate import baseline, simulate
 from remat_cli.solvers._search.warmup import warm_up
 from remat_cli.solvers.base import Limits
 from remat_cli.solvers.least_budget import find_least_budget

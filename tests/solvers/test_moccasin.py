@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from ortools.sat.python import cp_model
 
 from remat_cli.base.errors import ConfigError
-from remat_cli.core.instance import instance_problem, load_instance
-from remat_cli.core.plan import Schedule
-from remat_cli.core.problem import Device, Memory, OpSpec, Problem, TensorSpec
-from remat_cli.core.simulate import baseline, simulate
+from remat_cli.core.schedule.instance import instance_problem, load_instance
+from remat_cli.core.schedule.plan import Schedule
+from remat_cli.core.schedule.problem import Device, Memory, OpSpec, Problem, TensorSpec
+from remat_cli.core.schedule.simulate import baseline, simulate
 from remat_cli.solvers import make_solver, solve
 from remat_cli.solvers._milp.cp_sat import OutOfTime, make_units
 from remat_cli.solvers._moccasin.clock import last_useful_stages, make_clock

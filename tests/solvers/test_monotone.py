@@ -7,8 +7,8 @@ from itertools import pairwise
 import pytest
 from hypothesis import given, settings
 
-from remat_cli.core.problem import Problem
-from remat_cli.core.simulate import baseline, simulate
+from remat_cli.core.schedule.problem import Problem
+from remat_cli.core.schedule.simulate import baseline, simulate
 from remat_cli.solvers import make_solver
 from remat_cli.solvers.base import Limits
 from tests.solvers.random_training import chain_training

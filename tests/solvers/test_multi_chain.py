@@ -7,8 +7,8 @@ import itertools
 import msgspec
 import pytest
 
-from remat_cli.core.problem import Device, Memory, OpSpec, Problem, TensorSpec
-from remat_cli.core.simulate import baseline, simulate
+from remat_cli.core.schedule.problem import Device, Memory, OpSpec, Problem, TensorSpec
+from remat_cli.core.schedule.simulate import baseline, simulate
 from remat_cli.solvers import make_solver, solve
 from remat_cli.solvers._chains.branches import Join, one_branch, several_branches, spell_out
 from remat_cli.solvers._chains.multi_chain import fewest_slots, join_table, ordered_table, table_work

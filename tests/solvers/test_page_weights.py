@@ -7,12 +7,12 @@ import random
 import msgspec
 import pytest
 
-from remat_cli.core.paged_plan import read_paging
-from remat_cli.core.paged_sessions import SessionCosts
-from remat_cli.core.problem import Device, Memory, OpSpec, Problem, TensorSpec
-from remat_cli.core.simulate import simulate
-from remat_cli.core.spill import SpillMemory
-from remat_cli.core.weight_paging import HostedWeight, LoadCosts, WeightPaging
+from remat_cli.core.paging.paged_plan import read_paging
+from remat_cli.core.paging.paged_sessions import SessionCosts
+from remat_cli.core.paging.weight_paging import HostedWeight, LoadCosts, WeightPaging
+from remat_cli.core.schedule.problem import Device, Memory, OpSpec, Problem, TensorSpec
+from remat_cli.core.schedule.simulate import simulate
+from remat_cli.core.values.spill import SpillMemory
 from remat_cli.solvers import make_pager
 from remat_cli.solvers._paging.pager import spread
 from remat_cli.solvers._paging.question import PagingFound, PagingQuestion

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from remat_cli.core.paging import Link
-from remat_cli.core.paging_judge import follow_paging
-from remat_cli.core.simulate import baseline
+from remat_cli.core.paging.paging import Link
+from remat_cli.core.paging.paging_judge import follow_paging
+from remat_cli.core.schedule.simulate import baseline
 from remat_cli.solvers import solve
 from remat_cli.solvers._chains.blocks import Blocks, find_blocks
 from remat_cli.solvers._paging.autocapper import autocapper

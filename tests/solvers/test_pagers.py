@@ -6,13 +6,13 @@ import msgspec
 import pytest
 
 from remat_cli.base.errors import ConfigError
-from remat_cli.core.paged_plan import read_paging
-from remat_cli.core.paged_sessions import END_NS, SessionCosts
-from remat_cli.core.paging import PagedSchedule
-from remat_cli.core.paging_judge import follow_paging
-from remat_cli.core.problem import Problem
-from remat_cli.core.simulate import baseline, simulate
-from remat_cli.core.spill import SpillMemory
+from remat_cli.core.paging.paged_plan import read_paging
+from remat_cli.core.paging.paged_sessions import END_NS, SessionCosts
+from remat_cli.core.paging.paging import PagedSchedule
+from remat_cli.core.paging.paging_judge import follow_paging
+from remat_cli.core.schedule.problem import Problem
+from remat_cli.core.schedule.simulate import baseline, simulate
+from remat_cli.core.values.spill import SpillMemory
 from remat_cli.solvers import PAGERS, make_pager, make_solver, run_solver
 from remat_cli.solvers._paging import pager
 from remat_cli.solvers._paging.question import PagingFound, PagingQuestion

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from remat_cli.base.errors import BrokenSolver
-from remat_cli.core.paging import Link, PagedProblem, PagedSchedule, PagedTensor, PageTransfer
-from remat_cli.core.paging_judge import follow_paging
-from remat_cli.core.paging_rules import rules_of, run_rules
-from remat_cli.core.solver_run import Status
+from remat_cli.core.paging.paging import Link, PagedProblem, PagedSchedule, PagedTensor, PageTransfer
+from remat_cli.core.paging.paging_judge import follow_paging
+from remat_cli.core.paging.paging_rules import rules_of, run_rules
+from remat_cli.core.schedule.solver_run import Status
 from remat_cli.solvers._paging import comm as comm_module
 from remat_cli.solvers._paging.chain_steps import chain_steps, keep_all_actions
 from remat_cli.solvers._paging.comm import TooManyStates, comm, comm_sets, comm_simple_gap

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from hypothesis import given, settings
 
-from remat_cli.core.paging import Link
-from remat_cli.core.paging_judge import follow_paging
+from remat_cli.core.paging.paging import Link
+from remat_cli.core.paging.paging_judge import follow_paging
 from remat_cli.solvers._chains.actions import Action, Chain
 from remat_cli.solvers._paging.autocapper import autocapper, capper
 from remat_cli.solvers._paging.chain_plan import ChainPlan, at_the_loss, realised

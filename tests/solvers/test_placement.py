@@ -8,11 +8,11 @@ import msgspec
 import pytest
 
 from remat_cli.base.errors import InvalidSchedule
-from remat_cli.core.placing import one_device_schedule, placed_schedule
-from remat_cli.core.plan import Compute, Copy, Schedule, Step
-from remat_cli.core.problem import Device, Memory, OpSpec, Problem, TensorSpec
-from remat_cli.core.simulate import baseline, simulate
-from remat_cli.core.timeline import time_of
+from remat_cli.core.schedule.placing import one_device_schedule, placed_schedule
+from remat_cli.core.schedule.plan import Compute, Copy, Schedule, Step
+from remat_cli.core.schedule.problem import Device, Memory, OpSpec, Problem, TensorSpec
+from remat_cli.core.schedule.simulate import baseline, simulate
+from remat_cli.core.schedule.timeline import time_of
 from remat_cli.solvers import solve
 from remat_cli.solvers._placement.judge import evaluate
 from remat_cli.solvers._placement.starts import cut_labels, lift, make_home, relaxed_problem

@@ -7,10 +7,10 @@ import msgspec
 import pytest
 from ortools.sat.python import cp_model
 
-from remat_cli.core.placing import placed_schedule
-from remat_cli.core.plan import Compute, Copy, Schedule
-from remat_cli.core.problem import Device, Memory, OpSpec, Problem, TensorSpec
-from remat_cli.core.simulate import simulate
+from remat_cli.core.schedule.placing import placed_schedule
+from remat_cli.core.schedule.plan import Compute, Copy, Schedule
+from remat_cli.core.schedule.problem import Device, Memory, OpSpec, Problem, TensorSpec
+from remat_cli.core.schedule.simulate import simulate
 from remat_cli.solvers._milp.cp_sat import make_units
 from remat_cli.solvers._placement import exact as exact_module
 from remat_cli.solvers._placement.exact import solve_exact

@@ -5,12 +5,12 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from remat_cli.core.paging import Link
-from remat_cli.core.paging_judge import follow_paging
-from remat_cli.core.plan import Schedule
-from remat_cli.core.problem import Device, Memory, OpSpec, Problem, TensorSpec
-from remat_cli.core.simulate import baseline, simulate
-from remat_cli.core.solver_run import Status
+from remat_cli.core.paging.paging import Link
+from remat_cli.core.paging.paging_judge import follow_paging
+from remat_cli.core.schedule.plan import Schedule
+from remat_cli.core.schedule.problem import Device, Memory, OpSpec, Problem, TensorSpec
+from remat_cli.core.schedule.simulate import baseline, simulate
+from remat_cli.core.schedule.solver_run import Status
 from remat_cli.solvers._paging.hot import hot_gaps, is_possible
 from remat_cli.solvers._paging.lists import list_schedules
 from remat_cli.solvers._paging.paging import page

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 
 from remat_cli.base.errors import ModelError
-from remat_cli.core.paging import Link
-from remat_cli.core.paging_judge import follow_paging
+from remat_cli.core.paging.paging import Link
+from remat_cli.core.paging.paging_judge import follow_paging
 from remat_cli.solvers._chains.actions import Chain
 from remat_cli.solvers._chains.rotor_tables import build_table, make_slots
 from remat_cli.solvers._paging.chain_proposals import CHAIN_KERNELS

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from remat_cli.core.instance import instance_problem, load_instance
-from remat_cli.core.plan import Schedule
-from remat_cli.core.simulate import baseline, simulate
+from remat_cli.core.schedule.instance import instance_problem, load_instance
+from remat_cli.core.schedule.plan import Schedule
+from remat_cli.core.schedule.simulate import baseline, simulate
 from remat_cli.solvers import portfolio, solve
 from remat_cli.solvers._portfolio_exact import Finisher
 from remat_cli.solvers._search.warmup import warm_up

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from remat_cli.base.errors import InvalidSchedule
-from remat_cli.core.problem import Device, Memory, OpSpec, Problem, TensorSpec
-from remat_cli.core.simulate import baseline, simulate
+from remat_cli.core.schedule.problem import Device, Memory, OpSpec, Problem, TensorSpec
+from remat_cli.core.schedule.simulate import baseline, simulate
 from remat_cli.solvers import make_solver, solve
 from remat_cli.solvers._chains.actions import Chain
 from remat_cli.solvers._chains.blocks import Blocks, find_blocks

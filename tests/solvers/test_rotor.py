@@ -8,9 +8,9 @@ import msgspec
 import pytest
 
 from remat_cli.base.errors import ConfigError, InvalidSchedule
-from remat_cli.core.instance import instance_problem, load_instance
-from remat_cli.core.problem import Device, Memory, OpSpec, Problem, TensorSpec
-from remat_cli.core.simulate import baseline
+from remat_cli.core.schedule.instance import instance_problem, load_instance
+from remat_cli.core.schedule.problem import Device, Memory, OpSpec, Problem, TensorSpec
+from remat_cli.core.schedule.simulate import baseline
 from remat_cli.solvers import make_solver, solve
 from remat_cli.solvers._chains import rotor_tables
 from remat_cli.solvers._chains.actions import Action, Chain, periodic

@@ -8,9 +8,9 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from remat_cli.core.plan import Schedule
-from remat_cli.core.problem import Problem
-from remat_cli.core.simulate import simulate
+from remat_cli.core.schedule.plan import Schedule
+from remat_cli.core.schedule.problem import Problem
+from remat_cli.core.schedule.simulate import simulate
 from remat_cli.solvers._sharing import condense, drop_dead
 from remat_cli.solvers._stages.candidates import RoundedPlan, Rounder, guesses, number_tensors
 from remat_cli.solvers._stages.rounding import Flags

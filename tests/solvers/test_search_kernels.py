@@ -3,8 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from remat_cli.core.plan import Schedule
-from remat_cli.core.simulate import baseline, simulate
+from remat_cli.core.schedule.plan import Schedule
+from remat_cli.core.schedule.simulate import baseline, simulate
 from remat_cli.solvers._search import changes, kernels, moves, orders, profile, shifts, slots
 from remat_cli.solvers._search import destroy as destroying
 from remat_cli.solvers._search import repair as repairing

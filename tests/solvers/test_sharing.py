@@ -3,9 +3,9 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from remat_cli.core.plan import Schedule
-from remat_cli.core.problem import Device, Memory, OpSpec, Problem, TensorSpec
-from remat_cli.core.simulate import baseline, simulate
+from remat_cli.core.schedule.plan import Schedule
+from remat_cli.core.schedule.problem import Device, Memory, OpSpec, Problem, TensorSpec
+from remat_cli.core.schedule.simulate import baseline, simulate
 from remat_cli.solvers._sharing import condense, drop_dead
 from tests.strategies import problems, schedules
 

@@ -7,8 +7,8 @@ import random
 import pytest
 
 from remat_cli.base.errors import InvalidSchedule
-from remat_cli.core.plan import Schedule
-from remat_cli.core.simulate import simulate
+from remat_cli.core.schedule.plan import Schedule
+from remat_cli.core.schedule.simulate import simulate
 from remat_cli.solvers._stages.rows import complete, in_stages, schedule_of, stages_of
 from tests.solvers.random_graphs import one_device, random_problem
 

@@ -79,7 +79,7 @@ def test_a_search_runs_no_kernel_that_its_solver_did_not_name(names):
 PLAN = """
 import json, sys
 from remat_cli.base.progress import listening
-from remat_cli.core.simulate import baseline
+from remat_cli.core.schedule.simulate import baseline
 from remat_cli.solvers import make_solver
 from remat_cli.solvers.base import Limits
 from remat_cli.stages.solve import BudgetQuestion, Search, answer

@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 from ortools.sat.python import cp_model
 
-from remat_cli.core.plan import Schedule
-from remat_cli.core.simulate import baseline, simulate
+from remat_cli.core.schedule.plan import Schedule
+from remat_cli.core.schedule.simulate import baseline, simulate
 from remat_cli.solvers._sharing import condense
 from remat_cli.solvers._windows.cut import Stretch, cut_open, make_lives, memory_bytes
 from remat_cli.solvers._windows.model import build_window, read_window

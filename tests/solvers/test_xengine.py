@@ -9,10 +9,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from remat_cli.core.plan import Compute, Copy, Schedule
-from remat_cli.core.problem import Device, Memory, OpSpec, Problem, TensorSpec
-from remat_cli.core.simulate import simulate
-from remat_cli.core.solver_run import SolverRun
+from remat_cli.core.schedule.plan import Compute, Copy, Schedule
+from remat_cli.core.schedule.problem import Device, Memory, OpSpec, Problem, TensorSpec
+from remat_cli.core.schedule.simulate import simulate
+from remat_cli.core.schedule.solver_run import SolverRun
 from remat_cli.solvers import make_solver, solve
 from remat_cli.solvers._milp.cp_sat import Watch
 from remat_cli.solvers._milp.program import run_engine

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from remat_cli.core.problem import Device, Memory, OpSpec, Problem, TensorSpec
+from remat_cli.core.schedule.problem import Device, Memory, OpSpec, Problem, TensorSpec
 
 SHARED = Path(__file__).resolve().parents[2] / ".." / "shared"
 PATH = SHARED / "algorithms" / "dag_vectors.json"

@@ -15,9 +15,9 @@ import onnxruntime as ort
 from hypothesis import reject
 from hypothesis import strategies as st
 
-from remat_cli.core.plan import Schedule
-from remat_cli.core.profile import OpCost
-from remat_cli.core.simulate import baseline, simulate
+from remat_cli.core.schedule.plan import Schedule
+from remat_cli.core.schedule.simulate import baseline, simulate
+from remat_cli.core.values.profile import OpCost
 from remat_cli.onnx_io.layout import uses_blocks
 from remat_cli.onnx_io.opset import lowered, opset_of, raise_opset
 from remat_cli.onnx_io.to_graph import to_graph

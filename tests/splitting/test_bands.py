@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from remat_cli.core.plan import Schedule
-from remat_cli.core.profile import OpCost
-from remat_cli.core.simulate import simulate
-from remat_cli.core.splits import SplitAxis
+from remat_cli.core.schedule.plan import Schedule
+from remat_cli.core.schedule.simulate import simulate
+from remat_cli.core.schedule.splits import SplitAxis
+from remat_cli.core.values.profile import OpCost
 from remat_cli.onnx_io.to_graph import to_graph
 from remat_cli.splitting.band_search import BandCandidate, BandSearch
 from remat_cli.splitting.bands import LEANS, BandRules, BandSize

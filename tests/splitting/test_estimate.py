@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from remat_cli.core.profile import OpCost
+from remat_cli.core.values.profile import OpCost
 from remat_cli.splitting.estimate import RUN_NS, estimate
 from remat_cli.splitting.steps import region_steps
 from remat_cli.splitting.tiling import Cutting

@@ -8,7 +8,7 @@ import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper
 
-from remat_cli.core.sizes import Dim, Term
+from remat_cli.core.values.sizes import Dim, Term
 from remat_cli.splitting.expands import BROADCASTERS, without_expands
 
 SEQ, ONE, HEADS = Dim((Term(("seq",)),)), Dim((), 1), Dim((), 3)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remat_cli.core.sizes import Dim, SizeFamily, SizeLimit, SizeRange, Term, number
+from remat_cli.core.values.sizes import Dim, SizeFamily, SizeLimit, SizeRange, Term, number
 from remat_cli.splitting.loop_bits import SizedOp, Tiling, _paths
 from remat_cli.splitting.rules_matrix import Product, Span, has_same_bits, have_rows_same_bits
 

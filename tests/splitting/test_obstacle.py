@@ -6,8 +6,8 @@ import time
 
 import numpy as np
 
-from remat_cli.core.profile import OpCost
-from remat_cli.core.splits import SplitAxis
+from remat_cli.core.schedule.splits import SplitAxis
+from remat_cli.core.values.profile import OpCost
 from remat_cli.splitting.band_search import BandSearch
 from remat_cli.splitting.obstacle import explain, is_cuttable
 from remat_cli.splitting.search import SplitLimits

@@ -8,8 +8,8 @@ import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from remat_cli.core.graph import TensorType
-from remat_cli.core.sizes import Dim, Term
+from remat_cli.core.schedule.graph import TensorType
+from remat_cli.core.values.sizes import Dim, Term
 from remat_cli.splitting.op_view import OpView, Slab
 from remat_cli.splitting.open_shapes import with_open_shapes
 from remat_cli.splitting.rules import slice_op

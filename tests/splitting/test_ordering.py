@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from remat_cli.core.plan import Schedule
-from remat_cli.core.simulate import baseline, simulate
+from remat_cli.core.schedule.plan import Schedule
+from remat_cli.core.schedule.simulate import baseline, simulate
 from remat_cli.onnx_io.to_graph import to_graph
 from remat_cli.splitting.build import reordered, tile_order
 from tests.helpers import free_problem, observe

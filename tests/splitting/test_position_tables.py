@@ -8,7 +8,7 @@ import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from remat_cli.core.sizes import Dim, Term
+from remat_cli.core.values.sizes import Dim, Term
 from remat_cli.splitting.position_tables import ALONE, SOURCE, find_chains, with_tables
 
 SEQ, ONE = Dim((Term(("seq",)),)), Dim((), 1)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from remat_cli.core.profile import OpCost
-from remat_cli.core.splits import SplitAxis
+from remat_cli.core.schedule.splits import SplitAxis
+from remat_cli.core.values.profile import OpCost
 from remat_cli.splitting.build import split_model
 from remat_cli.splitting.propose import CHEAP_SHARE, DOUBT, SplitProposer
 from remat_cli.splitting.search import SplitLimits

@@ -7,7 +7,7 @@ import time
 import numpy as np
 import pytest
 
-from remat_cli.core.profile import OpCost
+from remat_cli.core.values.profile import OpCost
 from remat_cli.onnx_io.op_facts import NCHWC
 from remat_cli.splitting.again import copies_at_peak
 from remat_cli.splitting.op_view import Slab

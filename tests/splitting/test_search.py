@@ -9,8 +9,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from remat_cli.core.profile import OpCost
-from remat_cli.core.splits import SplitAxis, parse_split_axis
+from remat_cli.core.schedule.splits import SplitAxis, parse_split_axis
+from remat_cli.core.values.profile import OpCost
 from remat_cli.splitting.build import FILL_SINCE
 from remat_cli.splitting.search import LONGEST_REGION, SplitLimits, SplitSearch
 from remat_cli.splitting.timeline import TensorTimeline

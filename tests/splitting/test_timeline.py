@@ -6,8 +6,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from remat_cli.core.plan import Schedule
-from remat_cli.core.simulate import simulate
+from remat_cli.core.schedule.plan import Schedule
+from remat_cli.core.schedule.simulate import simulate
 from remat_cli.splitting.timeline import TensorTimeline, owner_of
 from tests.helpers import free_problem
 from tests.splitting.random_models import Sketch, image_models, transformer_models

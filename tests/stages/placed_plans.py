@@ -11,9 +11,7 @@ from msgspec.structs import replace
 
 from remat_cli.base.files import sha256
 from remat_cli.base.progress import silent
-from remat_cli.core.placing import placed_schedule
-from remat_cli.core.plan import Compute, Plan, Schedule, Step
-from remat_cli.core.plan_file import (
+from remat_cli.core.files.plan_file import (
     ExactSession,
     FileRef,
     PlanFile,
@@ -23,9 +21,11 @@ from remat_cli.core.plan_file import (
     graph_instances,
     write_plan,
 )
-from remat_cli.core.problem import Problem, input_ops
-from remat_cli.core.profile import DeviceSpec, LinkCost, OpCost, Placement, Profile
-from remat_cli.core.simulate import simulate
+from remat_cli.core.schedule.placing import placed_schedule
+from remat_cli.core.schedule.plan import Compute, Plan, Schedule, Step
+from remat_cli.core.schedule.problem import Problem, input_ops
+from remat_cli.core.schedule.simulate import simulate
+from remat_cli.core.values.profile import DeviceSpec, LinkCost, OpCost, Placement, Profile
 from remat_cli.devices.provider_table import named_spec
 from remat_cli.onnx_io.load import save
 from remat_cli.runtime.profile_cache import provenance

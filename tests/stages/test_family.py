@@ -15,7 +15,7 @@ import pytest
 
 from examples.make_encoder import WIDTH, save_encoder
 from remat_cli.cli import main
-from remat_cli.core.sizes import SizeFamily, SizeRange
+from remat_cli.core.values.sizes import SizeFamily, SizeRange
 from remat_cli.stages.family_dims import small_sizes
 
 DIMS = ("--dim", "batch=1..3", "--dim", "seq=1..600")

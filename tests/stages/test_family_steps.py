@@ -12,8 +12,8 @@ import onnxruntime as ort
 import pytest
 
 from remat_cli.cli import main
-from remat_cli.core.plan_reader import read_plan
-from remat_cli.core.sizes import SizeFamily, SizeRange
+from remat_cli.core.files.plan_reader import read_plan
+from remat_cli.core.values.sizes import SizeFamily, SizeRange
 from remat_cli.stages.blame import in_steps
 from remat_cli.stages.family_dims import small_sizes
 from remat_cli.stages.family_sizes import sizes_to_check

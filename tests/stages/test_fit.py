@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import pytest
 
 from remat_cli.base.progress import silent
-from remat_cli.core.simulate import baseline
+from remat_cli.core.schedule.simulate import baseline
 from remat_cli.solvers import make_solver
 from remat_cli.solvers.base import Limits
 from remat_cli.stages.fit import ATTEMPTS, fit

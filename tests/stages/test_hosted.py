@@ -7,9 +7,9 @@ import onnx_ir as ir
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from remat_cli.core.graph import Graph, Weight
-from remat_cli.core.paged_plan import image_bytes
-from remat_cli.core.weight_paging import MIB, HostedWeight, LoadCosts
+from remat_cli.core.paging.paged_plan import image_bytes
+from remat_cli.core.paging.weight_paging import MIB, HostedWeight, LoadCosts
+from remat_cli.core.schedule.graph import Graph, Weight
 from remat_cli.onnx_io.one_op import write_product
 from remat_cli.runtime.open_speed import OpenJob, measure_opening
 from remat_cli.runtime.session import SessionSettings

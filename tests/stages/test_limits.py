@@ -6,8 +6,8 @@ import pytest
 
 from remat_cli.base.units import format_bytes
 from remat_cli.commands.asked import request_of
-from remat_cli.core.graph import TensorType, size_bytes
-from remat_cli.core.profile import OpCost, Profile
+from remat_cli.core.schedule.graph import TensorType, size_bytes
+from remat_cli.core.values.profile import OpCost, Profile
 from remat_cli.devices.provider_table import PROVIDERS
 from remat_cli.settings.settings import load_settings
 from remat_cli.stages.limits import cap_of, cut_to_limits, limits_of, within_limits

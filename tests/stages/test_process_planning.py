@@ -11,9 +11,9 @@ import pytest
 
 from remat_cli.base.progress import silent
 from remat_cli.contest.runner import tiny_problem
-from remat_cli.core.budget import parse_budget
-from remat_cli.core.simulate import baseline
-from remat_cli.core.solver_run import ProvedFloor, SolverRun, Status
+from remat_cli.core.schedule.simulate import baseline
+from remat_cli.core.schedule.solver_run import ProvedFloor, SolverRun, Status
+from remat_cli.core.values.budget import parse_budget
 from remat_cli.stages import process
 from remat_cli.stages.ask import CompileRequest
 from remat_cli.stages.planned import PlannedModel

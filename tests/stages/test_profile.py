@@ -10,7 +10,7 @@ import pytest
 
 from remat_cli.base.errors import MissingDependency
 from remat_cli.base.progress import Advance, Event, listening, silent
-from remat_cli.core.profile import DeviceSpec, LinkCost, LinkSpec
+from remat_cli.core.values.profile import DeviceSpec, LinkCost, LinkSpec
 from remat_cli.runtime.findings import OpFinding
 from remat_cli.runtime.profilers import WholeTime
 from remat_cli.runtime.providers import is_present, parse_device

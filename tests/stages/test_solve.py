@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from remat_cli.base.progress import COMPILING_KERNELS, SOLVING, Progress, Stage, silent
-from remat_cli.core.simulate import baseline
+from remat_cli.core.schedule.simulate import baseline
 from remat_cli.solvers import make_solver
 from remat_cli.solvers._search.warmup import warm_up
 from remat_cli.solvers.base import Limits, Status

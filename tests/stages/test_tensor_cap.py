@@ -12,7 +12,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from remat_cli.cli import main
-from remat_cli.core.plan_reader import read_plan
+from remat_cli.core.files.plan_reader import read_plan
 
 SAMPLES = Path(__file__).resolve().parents[2] / "sample_models"
 FIXED = ("--format", "json", "--quiet", "--force", "--no-capped-run", "--time-limit", "6s")

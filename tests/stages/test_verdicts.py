@@ -11,8 +11,8 @@ from msgspec import structs
 
 from remat_cli.base.progress import Progress, silent
 from remat_cli.contest.runner import tiny_problem
-from remat_cli.core.simulate import baseline
-from remat_cli.core.solver_run import ProvedFloor, SolverRun, Status
+from remat_cli.core.schedule.simulate import baseline
+from remat_cli.core.schedule.solver_run import ProvedFloor, SolverRun, Status
 from remat_cli.report.solution import CHEAPEST_PERCENT, MOST_PERCENT
 from remat_cli.splitting.obstacle import SplitObstacle
 from remat_cli.stages import splitter as splitter_stage

@@ -12,7 +12,7 @@ import onnx
 
 import remat_cli as remat
 from remat_cli.base.errors import RematError
-from remat_cli.core.verification import Verification
+from remat_cli.core.values.verification import Verification
 from tests.helpers import run_profiled
 from tests.torch_like.feeds import random_inputs
 from tests.torch_like.model import torch_like_proto

@@ -12,7 +12,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from remat_cli.core.plan_reader import read_plan
+from remat_cli.core.files.plan_reader import read_plan
 from tests.presence import skip_without
 from tests.runtime.models import save_model, value, weight
 

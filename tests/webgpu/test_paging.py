@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import remat_cli
-from remat_cli.core.plan_reader import read_plan
+from remat_cli.core.files.plan_reader import read_plan
 from remat_cli.runtime.feeds import feeds_of
 from remat_cli.runtime.paged_run import PagedRunner
 from remat_cli.runtime.providers import absence, parse_device

@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 from ortools.graph.python import max_flow
 
-from remat_cli.core.problem import Problem
+from remat_cli.core.schedule.problem import Problem
 from remat_cli.solvers._bounds.devices_frontier import (
     device_frontier_milp,
     free_windows,

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 import msgspec
 
-from remat_cli.core.floor import storage_root
-from remat_cli.core.problem import Device, Memory, OpSpec, Problem, TensorSpec
+from remat_cli.core.schedule.floor import storage_root
+from remat_cli.core.schedule.problem import Device, Memory, OpSpec, Problem, TensorSpec
 from remat_cli.solvers._bounds.pressure import Pressure, make_pressure
 
 # Floating-point engines go wrong, silently, on larger figures.

@@ -32,7 +32,7 @@ missing at the first computation of t and must be there at that of r, then op(x)
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from remat_cli.core.problem import Problem
+from remat_cli.core.schedule.problem import Problem
 from remat_cli.solvers._bounds.free import EventGap, Extra, add_cover, forced_loads, worst_of_parts
 from remat_cli.solvers._bounds.pressure import Pressure
 from remat_cli.solvers._milp.program import Milp

@@ -20,8 +20,8 @@ from itertools import pairwise
 from operator import mul
 from typing import Any, Literal, TypeAlias
 
-from remat_cli.core.plan import Schedule
-from remat_cli.core.problem import Problem
+from remat_cli.core.schedule.plan import Schedule
+from remat_cli.core.schedule.problem import Problem
 from remat_cli.solvers._bounds.free import free_order_milp
 from remat_cli.solvers._bounds.free_frontier import choose_chain, free_frontier_milp
 from remat_cli.solvers._bounds.frontier import Frontier, choose_boundaries, make_frontier, rounded_schedule

@@ -22,8 +22,8 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import TypeVar
 
-from remat_cli.core.floor import storage_root
-from remat_cli.core.problem import OpSpec, Problem
+from remat_cli.core.schedule.floor import storage_root
+from remat_cli.core.schedule.problem import OpSpec, Problem
 from remat_cli.solvers._precedence import readers_of
 
 # MIP solvers in floating point return wrong bounds, silently, when capacities are given in raw bytes.

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from remat_cli.core.problem import OpSpec, Problem, TensorSpec
+from remat_cli.core.schedule.problem import OpSpec, Problem, TensorSpec
 from remat_cli.solvers._chains.blocks import Blocks, backward_ops, find_blocks, forward_ops, marks_missing
 from remat_cli.solvers._chains.cuts import OpNet, cut_places, make_net
 from remat_cli.solvers._chains.revolve import SlotAction

@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from remat_cli.core.plan import Schedule
-from remat_cli.core.problem import Problem
-from remat_cli.core.simulate import baseline
+from remat_cli.core.schedule.plan import Schedule
+from remat_cli.core.schedule.problem import Problem
+from remat_cli.core.schedule.simulate import baseline
 from remat_cli.solvers._sharing import Condensed, condense, drop_dead, read_later
 from remat_cli.solvers.base import BestPlan, Limits, Order, Solution, Status
 

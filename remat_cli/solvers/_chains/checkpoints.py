@@ -11,7 +11,7 @@ from functools import cached_property
 from math import isqrt
 from typing import Literal, TypeAlias
 
-from remat_cli.core.problem import Problem
+from remat_cli.core.schedule.problem import Problem
 from remat_cli.solvers._chains.blocks import cut_ops, forward_ops, marks_missing
 
 CandidateOps: TypeAlias = Literal["both", "articulation", "linearised"]

@@ -14,7 +14,7 @@ from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from remat_cli.core.problem import Problem
+from remat_cli.core.schedule.problem import Problem
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from remat_cli.core.floor import working_set_floor
-from remat_cli.core.problem import Problem
+from remat_cli.core.schedule.floor import working_set_floor
+from remat_cli.core.schedule.problem import Problem
 from remat_cli.solvers._bounds.pressure import Pressure, make_pressure
 from remat_cli.solvers._floor.game import Game, Move, least_peak, make_game, make_sketch
 from remat_cli.solvers.base import Limits, ProvedFloor

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 from ortools.sat.python import cp_model
 
-from remat_cli.core.problem import Problem
+from remat_cli.core.schedule.problem import Problem
 from remat_cli.solvers.base import Limits
 
 # Limits.work counts small search steps; CP-SAT counts deterministic seconds of about a second each.

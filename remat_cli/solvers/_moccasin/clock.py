@@ -9,7 +9,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Literal
 
-from remat_cli.core.problem import Problem
+from remat_cli.core.schedule.problem import Problem
 from remat_cli.solvers._precedence import make_events
 from remat_cli.solvers.base import Order
 

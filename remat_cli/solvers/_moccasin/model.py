@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from ortools.sat.python import cp_model
 
-from remat_cli.core.problem import Problem
+from remat_cli.core.schedule.problem import Problem
 from remat_cli.solvers._milp.cp_sat import OutOfTime, Units, at_event, lasting
 from remat_cli.solvers._moccasin.clock import Calendar, EventRange
 from remat_cli.solvers._precedence import readers_of

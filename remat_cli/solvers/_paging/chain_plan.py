@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from remat_cli.core.paging import PagedRun, PagedSchedule
-from remat_cli.core.paging_judge import follow_paging
+from remat_cli.core.paging.paging import PagedRun, PagedSchedule
+from remat_cli.core.paging.paging_judge import follow_paging
 from remat_cli.solvers._chains.actions import Action
 from remat_cli.solvers._paging.chain_steps import ChainSteps, chain_steps
 from remat_cli.solvers._paging.paged_chain import PagedChain

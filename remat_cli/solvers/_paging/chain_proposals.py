@@ -4,8 +4,8 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from remat_cli.core.plan import Schedule
-from remat_cli.core.problem import Problem
+from remat_cli.core.schedule.plan import Schedule
+from remat_cli.core.schedule.problem import Problem
 from remat_cli.solvers._chains.blocks import Blocks, find_blocks, spell_out
 from remat_cli.solvers._chains.candidates import cleaned
 from remat_cli.solvers._paging.chain_plan import ChainPlan

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from remat_cli.core.paging import PagedProblem, PagedTensor
+from remat_cli.core.paging.paging import PagedProblem, PagedTensor
 from remat_cli.solvers._chains.actions import Action
 from remat_cli.solvers._paging.paged_chain import PagedChain
 

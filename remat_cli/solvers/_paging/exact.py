@@ -11,7 +11,7 @@ from typing import Any
 
 from ortools.sat.python import cp_model
 
-from remat_cli.core.paging import DIRECTIONS, Direction, PagedProblem, PagedSchedule, PageTransfer
+from remat_cli.core.paging.paging import DIRECTIONS, Direction, PagedProblem, PagedSchedule, PageTransfer
 from remat_cli.solvers._milp.cp_sat import WORK_PER_DETERMINISTIC_SECOND, Effort, Outcome, Watch, search
 from remat_cli.solvers._paging.hot import hot_gaps
 from remat_cli.solvers.base import Limits

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from remat_cli.core.paging import PagedProblem
+from remat_cli.core.paging.paging import PagedProblem
 from remat_cli.solvers._milp.process import Reply, ask_highs_in_turn, proved_value, safe_units
 from remat_cli.solvers._paging.hot import cut_bound, hot_gaps, is_possible
 from remat_cli.solvers.base import Limits

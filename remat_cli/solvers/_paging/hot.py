@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from itertools import accumulate
 
-from remat_cli.core.paging import PagedProblem
+from remat_cli.core.paging.paging import PagedProblem
 
 
 def hot_gaps(problem: PagedProblem) -> Iterator[tuple[int, int]]:

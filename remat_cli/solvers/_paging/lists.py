@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import NamedTuple
 
-from remat_cli.core.paging import PagedProblem, PagedSchedule, PageTransfer
+from remat_cli.core.paging.paging import PagedProblem, PagedSchedule, PageTransfer
 from remat_cli.solvers._paging.hot import hot_gaps
 from remat_cli.solvers._paging.two_phases import first_room, two_phases
 

@@ -1,8 +1,8 @@
 """A training step as rotor sees it, a chain of blocks, for plans that page; and back to the step's own ops."""
 
-from remat_cli.core.paging import Link, PagedProblem
-from remat_cli.core.plan import Schedule
-from remat_cli.core.simulate import simulate
+from remat_cli.core.paging.paging import Link, PagedProblem
+from remat_cli.core.schedule.plan import Schedule
+from remat_cli.core.schedule.simulate import simulate
 from remat_cli.solvers._chains.blocks import Blocks, spell_out
 from remat_cli.solvers._paging.chain_plan import ChainPlan
 from remat_cli.solvers._paging.paged_chain import PagedChain

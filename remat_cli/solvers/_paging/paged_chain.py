@@ -12,7 +12,7 @@ from functools import cached_property
 from itertools import accumulate
 from typing import NamedTuple
 
-from remat_cli.core.paging import Link
+from remat_cli.core.paging.paging import Link
 from remat_cli.solvers._chains.actions import Chain
 
 

@@ -8,15 +8,15 @@ from typing import NamedTuple
 
 import msgspec
 
-from remat_cli.core.paged_plan import paged_plan
-from remat_cli.core.paged_sessions import PagedSessions, SessionCosts, grouped, groups_of, paged_sessions
-from remat_cli.core.paging import PagedProblem, PagedSchedule
-from remat_cli.core.paging_judge import follow_paging
-from remat_cli.core.plan import Plan, Schedule
-from remat_cli.core.segments import Segment
-from remat_cli.core.simulate import simulate
-from remat_cli.core.weight_loads import weights_read
-from remat_cli.core.weight_paging import NO_WEIGHTS
+from remat_cli.core.paging.paged_plan import paged_plan
+from remat_cli.core.paging.paged_sessions import PagedSessions, SessionCosts, grouped, groups_of, paged_sessions
+from remat_cli.core.paging.paging import PagedProblem, PagedSchedule
+from remat_cli.core.paging.paging_judge import follow_paging
+from remat_cli.core.paging.weight_loads import weights_read
+from remat_cli.core.paging.weight_paging import NO_WEIGHTS
+from remat_cli.core.schedule.plan import Plan, Schedule
+from remat_cli.core.schedule.segments import Segment
+from remat_cli.core.schedule.simulate import simulate
 from remat_cli.solvers._paging.hot import hot_gaps, is_possible
 from remat_cli.solvers._paging.lists import list_schedules
 from remat_cli.solvers._paging.paging import page, unpaged

@@ -7,10 +7,10 @@ from functools import cached_property, partial
 from typing import Any
 
 from remat_cli.base.errors import BrokenSolver, InvalidSchedule
-from remat_cli.core.paging import PagedProblem, PagedRun, PagedSchedule
-from remat_cli.core.paging_judge import follow_paging
-from remat_cli.core.paging_rules import rules_of, run_rules
-from remat_cli.core.solver_run import Status
+from remat_cli.core.paging.paging import PagedProblem, PagedRun, PagedSchedule
+from remat_cli.core.paging.paging_judge import follow_paging
+from remat_cli.core.paging.paging_rules import rules_of, run_rules
+from remat_cli.core.schedule.solver_run import Status
 from remat_cli.solvers._paging.chain_steps import ChainSteps, chain_steps, keep_all_actions
 from remat_cli.solvers._paging.comm import comm_sets
 from remat_cli.solvers._paging.exact import MOST_UNITS, Grain, PagingModel, coarser, grain_of, search_exact

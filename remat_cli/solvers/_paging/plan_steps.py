@@ -2,10 +2,10 @@
 
 from collections import defaultdict
 
-from remat_cli.core.paging import Link, PagedProblem, PagedTensor
-from remat_cli.core.plan import Copy, Plan
-from remat_cli.core.problem import Problem
-from remat_cli.core.timeline import step_ns
+from remat_cli.core.paging.paging import Link, PagedProblem, PagedTensor
+from remat_cli.core.schedule.plan import Copy, Plan
+from remat_cli.core.schedule.problem import Problem
+from remat_cli.core.schedule.timeline import step_ns
 
 
 def plan_steps(problem: Problem, plan: Plan, link: Link) -> PagedProblem:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 
-from remat_cli.core.simulate import simulate
+from remat_cli.core.schedule.simulate import simulate
 from remat_cli.solvers import make_solver, run_solver
 from remat_cli.solvers._chains.candidates import close_gaps
 from remat_cli.solvers._paging.chain_proposals import CHAIN_KERNELS, chain_proposals, halved

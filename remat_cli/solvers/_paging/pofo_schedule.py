@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from remat_cli.core.paging import Link
+from remat_cli.core.paging.paging import Link
 from remat_cli.solvers._chains.actions import Chain
 from remat_cli.solvers._chains.rotor_slots import make_slots
 from remat_cli.solvers._chains.rotor_tables import build_table

@@ -1,6 +1,6 @@
 """Loading the kernels of POFO's tables, and of plans without paging, ahead of need."""
 
-from remat_cli.core.paging import Link
+from remat_cli.core.paging.paging import Link
 from remat_cli.solvers._chains import rotor_kernels
 from remat_cli.solvers._chains.actions import Chain
 from remat_cli.solvers._paging import pofo_kernels

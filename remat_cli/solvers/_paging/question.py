@@ -3,11 +3,11 @@
 from dataclasses import dataclass, field
 from typing import ClassVar, Protocol
 
-from remat_cli.core.paged_plan import PagedPlan
-from remat_cli.core.paged_sessions import SessionCosts
-from remat_cli.core.plan import Plan
-from remat_cli.core.problem import Problem
-from remat_cli.core.spill import SpillMemory
+from remat_cli.core.paging.paged_plan import PagedPlan
+from remat_cli.core.paging.paged_sessions import SessionCosts
+from remat_cli.core.schedule.plan import Plan
+from remat_cli.core.schedule.problem import Problem
+from remat_cli.core.values.spill import SpillMemory
 from remat_cli.solvers.base import Limits
 
 

@@ -1,7 +1,7 @@
 """Schedules with fewer transfers: what searches page although there is room is kept instead."""
 
-from remat_cli.core.paging import PagedProblem, PagedSchedule, PageTransfer
-from remat_cli.core.paging_judge import follow_paging
+from remat_cli.core.paging.paging import PagedProblem, PagedSchedule, PageTransfer
+from remat_cli.core.paging.paging_judge import follow_paging
 
 
 def without_idle_moves(problem: PagedProblem, schedule: PagedSchedule) -> PagedSchedule:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from remat_cli.core.paging import PagedProblem, PagedSchedule, PageTransfer
+from remat_cli.core.paging.paging import PagedProblem, PagedSchedule, PageTransfer
 
 
 class _Away(NamedTuple):

@@ -8,7 +8,7 @@ from typing import Any
 
 from ortools.sat.python import cp_model
 
-from remat_cli.core.pipeline import MemoryModel, PipelineChain
+from remat_cli.core.pipelines.pipeline import MemoryModel, PipelineChain
 
 
 def period_bound(chain: PipelineChain, devices: int) -> Fraction:

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from remat_cli.base.errors import InputError, ModelError
-from remat_cli.core.graph import Graph
-from remat_cli.core.pipeline import PipelineChain, inference_chain
+from remat_cli.core.pipelines.pipeline import PipelineChain, inference_chain
+from remat_cli.core.schedule.graph import Graph
 
 _BACKWARD_SHARE = 2  # the backward of a layer takes about twice its forward: gradients of inputs and of weights
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from remat_cli.core.pipeline import MemoryModel, PipelineChain
+from remat_cli.core.pipelines.pipeline import MemoryModel, PipelineChain
 from remat_cli.solvers._pipeline.memory import StageFigures
 from remat_cli.solvers._pipeline.onef1b_star import ContiguousPlan, best_period
 

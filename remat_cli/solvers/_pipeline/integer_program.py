@@ -11,7 +11,7 @@ from typing import Any
 
 from ortools.sat.python import cp_model
 
-from remat_cli.core.pipeline import MemoryModel, PeriodicSchedule, PipelineChain
+from remat_cli.core.pipelines.pipeline import MemoryModel, PeriodicSchedule, PipelineChain
 from remat_cli.solvers._pipeline.program import PipelineProgram
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TypeAlias
 
-from remat_cli.core.pipeline import MemoryModel, PeriodicSchedule, PipelineChain, PipelineStage
+from remat_cli.core.pipelines.pipeline import MemoryModel, PeriodicSchedule, PipelineChain, PipelineStage
 from remat_cli.solvers._pipeline.contiguous import add_delay
 from remat_cli.solvers._pipeline.memory import StageFigures
 from remat_cli.solvers._pipeline.onef1b_star import best_period, contiguous_schedule

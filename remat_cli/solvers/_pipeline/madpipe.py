@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from remat_cli.base.errors import BrokenSolver
-from remat_cli.core.pipeline import PeriodicSchedule, PipelineChain, PipelineStage
-from remat_cli.core.simulate_pipeline import simulate_pipeline
+from remat_cli.core.pipelines.pipeline import PeriodicSchedule, PipelineChain, PipelineStage
+from remat_cli.core.pipelines.simulate_pipeline import simulate_pipeline
 from remat_cli.solvers._pipeline.bounds import period_bound
 from remat_cli.solvers._pipeline.contiguous import best_contiguous
 from remat_cli.solvers._pipeline.integer_program import ProgramEffort, least_period

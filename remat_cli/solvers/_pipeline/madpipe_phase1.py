@@ -11,7 +11,7 @@ from itertools import accumulate
 import msgspec
 import numpy as np
 
-from remat_cli.core.pipeline import PipelineChain, PipelineStage
+from remat_cli.core.pipelines.pipeline import PipelineChain, PipelineStage
 from remat_cli.solvers._pipeline import madpipe_kernels as rows
 from remat_cli.solvers._pipeline.madpipe_kernels import NEVER, Table, label_all
 

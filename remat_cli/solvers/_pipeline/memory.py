@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
 
-from remat_cli.core.pipeline import MemoryModel, PipelineChain
+from remat_cli.core.pipelines.pipeline import MemoryModel, PipelineChain
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
 from remat_cli.base.errors import InputError
-from remat_cli.core.pipeline import MemoryModel, PeriodicSchedule, PipelineChain
+from remat_cli.core.pipelines.pipeline import MemoryModel, PeriodicSchedule, PipelineChain
 from remat_cli.solvers._pipeline.memory import StageFigures
 
 

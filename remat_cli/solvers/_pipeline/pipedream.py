@@ -5,7 +5,7 @@ Its value is no promise: `onef1b_star.best_period` of its cuts is. No stage is r
 
 from dataclasses import dataclass
 
-from remat_cli.core.pipeline import MemoryModel, PipelineChain
+from remat_cli.core.pipelines.pipeline import MemoryModel, PipelineChain
 from remat_cli.solvers._pipeline.memory import StageFigures
 from remat_cli.solvers._pipeline.onef1b_star import ContiguousPlan, best_period
 

@@ -7,8 +7,8 @@ from itertools import pairwise
 import msgspec
 
 from remat_cli.base.errors import ConfigError
-from remat_cli.core.pipeline import PeriodicSchedule, PipelineChain, PipelineStage
-from remat_cli.core.simulate_pipeline import simulate_pipeline
+from remat_cli.core.pipelines.pipeline import PeriodicSchedule, PipelineChain, PipelineStage
+from remat_cli.core.pipelines.simulate_pipeline import simulate_pipeline
 from remat_cli.solvers._pipeline.bounds import memory_bound, period_bound
 from remat_cli.solvers._pipeline.contiguous import best_contiguous, least_contiguous_bytes
 from remat_cli.solvers._pipeline.integer_program import ProgramEffort, least_period

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 from ortools.sat.python import cp_model
 
 from remat_cli.base.errors import InputError
-from remat_cli.core.pipeline import MemoryModel, PeriodicSchedule, PipelineChain
+from remat_cli.core.pipelines.pipeline import MemoryModel, PeriodicSchedule, PipelineChain
 
 Literal: TypeAlias = Any  # a variable of CP-SAT of 0 or 1, or a constant of that kind
 Expression: TypeAlias = Any  # a linear one of CP-SAT

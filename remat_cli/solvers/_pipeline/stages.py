@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from itertools import accumulate
 
 from remat_cli.base.errors import InputError
-from remat_cli.core.pipeline import PeriodicSchedule, PipelineChain, PipelineStage
+from remat_cli.core.pipelines.pipeline import PeriodicSchedule, PipelineChain, PipelineStage
 from remat_cli.solvers._pipeline.memory import StageFigures
 
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from remat_cli.core.pipeline import MemoryModel, PeriodicSchedule, PipelineChain
+from remat_cli.core.pipelines.pipeline import MemoryModel, PeriodicSchedule, PipelineChain
 from remat_cli.solvers._pipeline.onef1b_star import (
     candidate_periods,
     contiguous_schedule,

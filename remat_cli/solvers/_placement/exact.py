@@ -11,10 +11,10 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from remat_cli.core.placing import one_device_schedule
-from remat_cli.core.plan import Schedule, Step
-from remat_cli.core.problem import Problem
-from remat_cli.core.simulate import baseline
+from remat_cli.core.schedule.placing import one_device_schedule
+from remat_cli.core.schedule.plan import Schedule, Step
+from remat_cli.core.schedule.problem import Problem
+from remat_cli.core.schedule.simulate import baseline
 from remat_cli.solvers._milp.cp_sat import (
     WORK_PER_DETERMINISTIC_SECOND,
     Effort,

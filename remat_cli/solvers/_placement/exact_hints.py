@@ -5,9 +5,9 @@ from collections.abc import Callable
 from typing import Any
 
 from remat_cli.base.errors import InvalidSchedule
-from remat_cli.core.plan import Compute, Copy, Plan, Schedule, Step
-from remat_cli.core.problem import Problem
-from remat_cli.core.simulate import simulate
+from remat_cli.core.schedule.plan import Compute, Copy, Plan, Schedule, Step
+from remat_cli.core.schedule.problem import Problem
+from remat_cli.core.schedule.simulate import simulate
 from remat_cli.solvers._placement.exact_parts import Caps, Choices, HeldInstance, PlacementModel, StepChoice, StepEvent
 
 

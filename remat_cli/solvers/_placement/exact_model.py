@@ -18,8 +18,8 @@ from typing import Any
 
 from ortools.sat.python import cp_model
 
-from remat_cli.core.plan import Compute
-from remat_cli.core.problem import Problem
+from remat_cli.core.schedule.plan import Compute
+from remat_cli.core.schedule.problem import Problem
 from remat_cli.solvers._milp.cp_sat import OutOfTime
 from remat_cli.solvers._placement.exact_parts import (
     Caps,

@@ -6,9 +6,9 @@ from typing import Any
 
 import msgspec
 
-from remat_cli.core.floor import working_set_bytes
-from remat_cli.core.plan import Compute, Copy, Step
-from remat_cli.core.problem import Problem
+from remat_cli.core.schedule.floor import working_set_bytes
+from remat_cli.core.schedule.plan import Compute, Copy, Step
+from remat_cli.core.schedule.problem import Problem
 from remat_cli.solvers._milp.cp_sat import Units
 
 

@@ -1,7 +1,7 @@
 """Kernels that follow a schedule and count its memory and time exactly as the judge does, some thousand times faster.
 
-The rules are those of `core/simulate.py` and `core/timeline.py`, function by function; a test holds the two together on
-random schedules, and the judge still decides about every schedule that is reported.
+The rules are those of `core/schedule/simulate.py` and `core/schedule/timeline.py`, function by function; a test holds
+the two together on random schedules, and the judge still decides about every schedule that is reported.
 """
 
 from remat_cli.solvers._placement.state import (

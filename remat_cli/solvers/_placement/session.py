@@ -7,10 +7,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from remat_cli.base.errors import InvalidSchedule
-from remat_cli.core.plan import Plan, Schedule
-from remat_cli.core.problem import Problem
-from remat_cli.core.simulate import baseline
-from remat_cli.core.timeline import time_of
+from remat_cli.core.schedule.plan import Plan, Schedule
+from remat_cli.core.schedule.problem import Problem
+from remat_cli.core.schedule.simulate import baseline
+from remat_cli.core.schedule.timeline import time_of
 from remat_cli.solvers.base import Limits, Solution, Status
 
 

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 import msgspec
 
 from remat_cli.base.errors import ModelError
-from remat_cli.core.placing import fastest, placed_schedule
-from remat_cli.core.plan import Compute, Copy, Schedule, Step
-from remat_cli.core.problem import Device, Memory, OpSpec, Problem, TensorSpec
-from remat_cli.core.simulate import simulate
+from remat_cli.core.schedule.placing import fastest, placed_schedule
+from remat_cli.core.schedule.plan import Compute, Copy, Schedule, Step
+from remat_cli.core.schedule.problem import Device, Memory, OpSpec, Problem, TensorSpec
+from remat_cli.core.schedule.simulate import simulate
 from remat_cli.solvers._bounds.devices import SINK, SOURCE, CutNetwork
 from remat_cli.solvers._bounds.devices_rooms import fastest_op
 

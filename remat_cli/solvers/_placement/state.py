@@ -12,8 +12,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from remat_cli.core.plan import Compute, Copy, Schedule, Step
-from remat_cli.core.problem import Problem
+from remat_cli.core.schedule.plan import Compute, Copy, Schedule, Step
+from remat_cli.core.schedule.problem import Problem
 from remat_cli.solvers._search.state import Ints, kernel
 
 # Rows of a net. Behind them, where DIMS says, stand the tables of copies and of the fastest devices.

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from remat_cli.core.plan import Schedule
-from remat_cli.core.problem import Problem
+from remat_cli.core.schedule.plan import Schedule
+from remat_cli.core.schedule.problem import Problem
 from remat_cli.solvers._placement.search import HEADER, begin, search
 from remat_cli.solvers._placement.state import (
     DIMS,

@@ -1,7 +1,7 @@
 """Loading the placement kernels ahead of need, so that a caller can say what it waits for."""
 
-from remat_cli.core.placing import one_device_schedule
-from remat_cli.core.problem import Device, Memory, OpSpec, Problem, TensorSpec
+from remat_cli.core.schedule.placing import one_device_schedule
+from remat_cli.core.schedule.problem import Device, Memory, OpSpec, Problem, TensorSpec
 from remat_cli.solvers._placement.search import begin, search
 from remat_cli.solvers._placement.state import capacity, make_net
 from remat_cli.solvers._placement.tracks import make_track

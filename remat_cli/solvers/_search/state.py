@@ -16,7 +16,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from remat_cli.core.problem import Problem
+from remat_cli.core.schedule.problem import Problem
 from remat_cli.solvers._kernel import Function, compiled
 
 Ints = NDArray[np.int64]

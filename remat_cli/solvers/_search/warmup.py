@@ -5,7 +5,7 @@ import sys
 
 import numba
 
-from remat_cli.core.problem import Device, Memory, OpSpec, Problem, TensorSpec
+from remat_cli.core.schedule.problem import Device, Memory, OpSpec, Problem, TensorSpec
 from remat_cli.solvers._search import kernels, orders, profile, records, repair, slots
 from remat_cli.solvers._search.state import make_net
 from remat_cli.solvers._search.tracks import Track, make_track

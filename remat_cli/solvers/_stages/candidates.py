@@ -10,8 +10,8 @@ from typing import Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from remat_cli.core.plan import Schedule
-from remat_cli.core.problem import Problem
+from remat_cli.core.schedule.plan import Schedule
+from remat_cli.core.schedule.problem import Problem
 from remat_cli.solvers._search.state import OPS, TIME, Ints, make_net
 from remat_cli.solvers._sharing import Condensed
 from remat_cli.solvers._stages.rounding import (

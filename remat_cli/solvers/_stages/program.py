@@ -24,7 +24,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from remat_cli.core.problem import Problem
+from remat_cli.core.schedule.problem import Problem
 from remat_cli.solvers._milp.program import Milp, Terms, Unfinished
 from remat_cli.solvers._precedence import readers_of
 from remat_cli.solvers._stages.rows import Stages, last_stages

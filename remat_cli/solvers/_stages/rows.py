@@ -8,8 +8,8 @@ tensors in memory when stage t begins that are read later, before they are made 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from remat_cli.core.plan import Schedule
-from remat_cli.core.problem import Problem
+from remat_cli.core.schedule.plan import Schedule
+from remat_cli.core.schedule.problem import Problem
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from remat_cli.core.problem import Device, Memory, OpSpec, Problem, TensorSpec
+from remat_cli.core.schedule.problem import Device, Memory, OpSpec, Problem, TensorSpec
 from remat_cli.solvers._sharing import condense
 from remat_cli.solvers._stages.candidates import Rounder
 from remat_cli.solvers._stages.rounding import complete, delay, prune, settle

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import TypeAlias
 
-from remat_cli.core.problem import Problem
+from remat_cli.core.schedule.problem import Problem
 
 NEVER = 2**60
 

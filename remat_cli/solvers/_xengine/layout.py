@@ -6,8 +6,8 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from remat_cli.core.floor import storage_root
-from remat_cli.core.problem import Problem
+from remat_cli.core.schedule.floor import storage_root
+from remat_cli.core.schedule.problem import Problem
 from remat_cli.solvers._precedence import readers_of
 from remat_cli.solvers._stages.rows import last_stages
 

@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from remat_cli.core.plan import Compute, Copy, Schedule, Step
-from remat_cli.core.problem import Problem
-from remat_cli.core.timeline import energy_of
+from remat_cli.core.schedule.plan import Compute, Copy, Schedule, Step
+from remat_cli.core.schedule.problem import Problem
+from remat_cli.core.schedule.timeline import energy_of
 from remat_cli.solvers._xengine.layout import Layout, Rules
 from remat_cli.solvers._xengine.model import XEngineModel
 

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from remat_cli.base.errors import InputError, ModelError
-from remat_cli.core.graph import Graph, Op, Tensor, Weight
+from remat_cli.core.schedule.graph import Graph, Op, Tensor, Weight
 from remat_cli.solvers._pipeline.chain_view import every_cut, inference_of, merge_blocks, training_of
 from remat_cli.solvers._pipeline.contiguous import best_contiguous
 

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from remat_cli.base.errors import InputError
-from remat_cli.core.pipeline import MEMORY_MODELS, PipelineChain
-from remat_cli.core.simulate_pipeline import simulate_pipeline
+from remat_cli.core.pipelines.pipeline import MEMORY_MODELS, PipelineChain
+from remat_cli.core.pipelines.simulate_pipeline import simulate_pipeline
 from remat_cli.solvers._pipeline.contiguous import best_contiguous
 from remat_cli.solvers._pipeline.integer_program import ProgramEffort, least_memory, least_period
 from remat_cli.solvers._pipeline.onef1b_star import best_period

@@ -7,8 +7,8 @@ from itertools import combinations, product
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from remat_cli.core.pipeline import PipelineChain
-from remat_cli.core.simulate_pipeline import simulate_pipeline
+from remat_cli.core.pipelines.pipeline import PipelineChain
+from remat_cli.core.pipelines.simulate_pipeline import simulate_pipeline
 from remat_cli.solvers._pipeline.contiguous import best_contiguous
 from remat_cli.solvers._pipeline.joint import StageOption, as_they_run, best_joint, pareto, segment_curve
 from remat_cli.solvers._pipeline.onef1b_star import best_period

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from remat_cli.base.errors import InputError
-from remat_cli.core.pipeline import MEMORY_MODELS, PipelineChain
-from remat_cli.core.simulate_pipeline import simulate_pipeline
+from remat_cli.core.pipelines.pipeline import MEMORY_MODELS, PipelineChain
+from remat_cli.core.pipelines.simulate_pipeline import simulate_pipeline
 from remat_cli.solvers._pipeline.bounds import contiguous_bottleneck, general_bottleneck, memory_bound, period_bound
 from remat_cli.solvers._pipeline.contiguous import best_contiguous
 from remat_cli.solvers._pipeline.integer_program import least_memory, least_period

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from remat_cli.base.errors import ConfigError
-from remat_cli.core.pipeline import PipelineChain, inference_chain
-from remat_cli.core.simulate_pipeline import simulate_pipeline
+from remat_cli.core.pipelines.pipeline import PipelineChain, inference_chain
+from remat_cli.core.pipelines.simulate_pipeline import simulate_pipeline
 from remat_cli.solvers._pipeline.integer_program import ProgramEffort, least_period
 from remat_cli.solvers._pipeline.planner import (
     METHODS,

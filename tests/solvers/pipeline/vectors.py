@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 from hypothesis import strategies as st
 
-from remat_cli.core.pipeline import PipelineChain
+from remat_cli.core.pipelines.pipeline import PipelineChain
 from tests.solvers.vectors import SHARED
 
 PATH = SHARED / "algorithms" / "pipeline_vectors.json"

@@ -1,0 +1,1 @@
+"""The plan as a file: written, read, checked."""

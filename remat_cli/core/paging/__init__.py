@@ -1,0 +1,1 @@
+"""What pages: its plan, its places, its judge."""

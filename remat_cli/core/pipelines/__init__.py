@@ -1,0 +1,1 @@
+"""Stages on several devices: their plan, their judge."""

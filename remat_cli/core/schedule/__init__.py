@@ -1,0 +1,1 @@
+"""A graph, a problem, a schedule, and the judge."""

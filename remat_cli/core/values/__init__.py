@@ -1,0 +1,1 @@
+"""What was asked, measured, promised and found, as plain data."""

@@ -1,0 +1,66 @@
+"""Under which conditions a model is read, optimised, run and measured: what every figure depends on."""
+
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from remat_cli.core.values.profile import DeviceSpec
+from remat_cli.core.values.sizes import SizeFamily
+from remat_cli.core.values.spill import SpillSpec
+
+CPU = "cpu"
+Optimization = Literal["all", "extended", "basic"]
+
+
+class Conditions(msgspec.Struct, frozen=True, kw_only=True):
+    """What stages need to know of the user's wishes about the model and the machine.
+
+    `dims` and `input_shapes` bind what the model leaves open; of a `family` of sizes, `dims` are the largest. `inputs`
+    are real ones (.npz), else they are drawn from `seed`. `estimate` admits devices that are not here, at estimated
+    costs. `intra_op_threads` 0 is the runtime's own default. `custom_ops` are shared libraries with operators of the
+    user's own. `cache_dir` holds measured costs, which a process that `forgets_costs` takes with it when it ends. A run
+    of the model that shows no progress for `run_seconds` is ended. Values may wait in `spill` meanwhile.
+    """
+
+    devices: tuple[DeviceSpec, ...]
+    dims: dict[str, int] = {}
+    input_shapes: dict[str, tuple[int, ...]] = {}
+    family: SizeFamily | None = None
+    inputs: Path | None = None
+    seed: int = 0
+    portable: bool = False
+    plain: bool = False
+    estimate: bool = False
+    intra_op_threads: int = 0
+    custom_ops: tuple[str, ...] = ()
+    cache_dir: Path
+    forgets_costs: bool = False
+    run_seconds: float = 3600.0
+    spill: SpillSpec | None = None
+
+    @property
+    def device(self) -> DeviceSpec:
+        """The first device."""
+        return self.devices[0]
+
+    @property
+    def may_be_steady(self) -> bool:
+        """Whether a model may be written in the steady form: for the CPU alone, and not to be optimised again."""
+        return self.may_be_alone and not (self.plain or self.portable)
+
+    @property
+    def may_be_alone(self) -> bool:
+        """Whether models run as one session on the CPU."""
+        return len(self.devices) == 1 and self.device.provider == CPU
+
+    @property
+    def optimization(self) -> Optimization:
+        """How far the runtime optimises before planning: to ops of the CPU's own only where nothing else runs them."""
+        if any(spec.provider != CPU for spec in self.devices):
+            return "basic"
+        return "extended" if self.portable else "all"
+
+    def threads_of(self, spec: DeviceSpec) -> int:
+        """Threads that ops on a device run with."""
+        return spec.threads or self.intra_op_threads

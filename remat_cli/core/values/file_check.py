@@ -1,0 +1,116 @@
+"""What a compiled file keeps of its promises here, without its plan: beside the original and what it says of itself."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+import msgspec
+
+from remat_cli.core.values.promises import MeasuredPromise, fits, judged, worst
+from remat_cli.core.values.resident import ProcessMemory
+
+
+class OrderSeen(msgspec.Struct, frozen=True):
+    """Whether ops ran in the order of the file, and the first that did not (None: there is none, or it is not known).
+
+    `missing` are those that did not run at all, as the runtime's optimiser has joined them with others.
+    """
+
+    is_kept: bool | None
+    first_out_of_order: str | None = None
+    missing: tuple[str, ...] = ()
+
+
+def order_seen(order: Sequence[str], copies: Collection[str], executed: Sequence[str]) -> OrderSeen:
+    """Compare what ran with the order of a file.
+
+    An op that repeats another one must run; where others are missing, the rest is in order or not, and if it is, it
+    cannot be told whether all is.
+    """
+    planned = set(order)
+    ran = [name for name in executed if name in planned]
+    missing = tuple(name for name in order if name not in set(ran))
+    left = [name for name in order if name not in set(missing)]
+    wrong = next((name for name, other in zip(left, ran, strict=False) if name != other), None)
+    wrong = wrong or next((name for name in missing if name in copies), None)
+    if wrong is None and len(ran) > len(left):
+        wrong = ran[len(left)]
+    return OrderSeen(False if wrong is not None else None if missing else True, wrong, missing)
+
+
+class ProcessPair(msgspec.Struct, frozen=True):
+    """Resident memory of processes that load and run the original, and the file."""
+
+    original: ProcessMemory
+    rewritten: ProcessMemory
+
+
+class FileVerification(msgspec.Struct, frozen=True, kw_only=True):
+    """Figures of one verification of a file; `None` means not checked, which the notes explain, never "fine".
+
+    `predicted_peak_bytes` and `budget_bytes` are what the file says of itself: bytes of live tensors with weights and
+    inputs, the prediction with workspace too. `measured_peak_bytes` counts them without workspace under the exact
+    options, `measured_peak_default_session_bytes` in an ordinary session in its first run, and
+    `original_default_session_peak_bytes` that of the original. A `is_portable` file promises nothing in an ordinary
+    session. `reference` says which file in which session outputs are compared with, `inferences` how many runs of
+    either model it took.
+    """
+
+    outputs_identical: bool
+    order_honoured: bool | None
+    first_op_out_of_order: str | None = None
+    predicted_peak_bytes: int | None = None
+    budget_bytes: int | None = None
+    measured_peak_bytes: int | None = None
+    measured_peak_default_session_bytes: int | None = None
+    original_default_session_peak_bytes: int | None = None
+    is_portable: bool = False
+    reference: str = ""
+    process: ProcessPair | None = None
+    measured_overhead_percent: float | None = None
+    runtime_version: str
+    inferences: int
+    notes: tuple[str, ...] = ()
+
+    @property
+    def promises(self) -> tuple[MeasuredPromise, ...]:
+        """All that the file promises, with the verdict on each."""
+        found = [judged("outputs", True, self.outputs_identical), judged("order", True, self.order_honoured)]
+        found.append(_at_most("live", self.predicted_peak_bytes, self.measured_peak_bytes))
+        if not self.is_portable:
+            found.append(_at_most("default_session", self.budget_bytes, self.measured_peak_default_session_bytes))
+        return tuple(found)
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether outputs or order are not as promised."""
+        return worst(self.promises) == "broken"
+
+    @property
+    def passed(self) -> bool:
+        """Whether everything that was checked holds."""
+        return all(each.kept is not False for each in self.promises)
+
+    @property
+    def failures(self) -> tuple[str, ...]:
+        """One line per broken promise."""
+        lines = {
+            "outputs": "the outputs differ from the original's",
+            "order": f"the ops do not run in the order of the file: not '{self.first_op_out_of_order}' in its turn",
+        }
+        return tuple(
+            lines.get(
+                each.measure, f"{NAMES.get(each.measure)} of {each.measured:,} bytes, more than {each.promised:,}"
+            )
+            for each in self.promises
+            if each.kept is False
+        )
+
+
+NAMES = {"live": "live tensors", "default_session": "an ordinary session with live tensors"}
+
+
+def _at_most(measure: str, promised: int | None, measured: int | None) -> MeasuredPromise:
+    """What a file says of itself counts workspace too, which the counters leave out: so it is not met to the byte."""
+    kept = None if promised is None or measured is None else fits(measured, promised)
+    return MeasuredPromise(measure, promised, measured, kept)
