@@ -17,8 +17,8 @@ LINES = """
 def test_mutants_are_counted_by_file():
     rows = table(counted(LINES))[-3:]
     assert rows == [
-        "| `core/plan_check.py` | 1 | 0 | 0.0 % |",
-        "| `core/simulate.py` | 3 | 2 | 66.7 % |",
+        "| `core/files/plan_check.py` | 1 | 0 | 0.0 % |",
+        "| `core/schedule/simulate.py` | 3 | 2 | 66.7 % |",
         "| all | 4 | 2 | 50.0 % |",
     ]
 
