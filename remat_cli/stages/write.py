@@ -5,6 +5,7 @@ import tempfile
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -30,10 +31,11 @@ from remat_cli.onnx_io.load import SourceModel, save
 from remat_cli.onnx_io.loaded import Touched, held_back, touched
 from remat_cli.onnx_io.processor_guard import guard_for
 from remat_cli.onnx_io.rewrite import RewriteInfo, Rewritten, rewrite, set_model_metadata
-from remat_cli.onnx_io.steady import steady, weight_bytes_of
+from remat_cli.onnx_io.steady import in_loops, steady, weight_bytes_of
 from remat_cli.onnx_io.to_graph import to_graph
 from remat_cli.runtime.loading import shapes_at_load
 from remat_cli.runtime.session import Level, optimize
+from remat_cli.runtime.weights import is_packed_away
 from remat_cli.stages.corrections import step_signatures, with_corrections
 from remat_cli.stages.fit import excess_bytes, fit
 from remat_cli.stages.planned import PlannedModel, WrittenModel
@@ -178,8 +180,8 @@ def _write(prepared: Prepared, profile: Profile, answer: BudgetAnswer) -> Writte
         found, formed = _leanest_form(prepared, profile, answer, rewritten, plain, found)
     if found is not None and formed.form is not None:
         judged = judge_again(prepared, profile, answer.plan, rewritten, replace(found, form=formed.form))
-        rewritten = replace(rewritten, model=steady(found.model, formed.form))
-        fixed_bytes = FLAG_BYTES + weight_bytes_of(found.model, formed.form)
+        rewritten = replace(rewritten, model=steady(found.model, formed.form, _packed_away(found.model)))
+        fixed_bytes = FLAG_BYTES + weight_bytes_of(found.model, formed.form) + _kept_in_loops_bytes(found.model)
         formed = replace(formed, fixed_bytes=fixed_bytes)
     set_model_metadata(rewritten.model, PEAK_KEY, str(judged.plan.peak))
     if prepared.conditions.portable:
@@ -286,10 +288,23 @@ def judge_again(
     if found is not None:
         graph = without_buffers(graph, found.early)
         fixed += found.branch.held_bytes + weight_bytes_of(rewritten.model, found.form)
+        fixed += _kept_in_loops_bytes(rewritten.model)
     judged = msgspec.structs.replace(profile, ops=ops, weight_bytes=profile.weight_bytes + fixed)
     again = baseline(make_problem(graph, judged))
     is_known = not prepared.conditions.portable  # in a default session that is another model
     return Judged(graph, again, judged.fixed_bytes, kept_by_default(graph, again, known if is_known else {}))
+
+
+def _packed_away(model: Any) -> dict[str, int]:
+    """Sizes, by name, of the small weights of which only packed copies stay, unless they belong to a branch."""
+    uses = zip(model.graph.initializers, weight_uses(model), strict=True)
+    return {name: use.size_bytes for name, use in uses if is_packed_away(use)}
+
+
+def _kept_in_loops_bytes(model: Any) -> int:
+    """Of small weights that the form moves into loops, whose bodies keep originals beside packed copies."""
+    moved = in_loops(model)
+    return sum(size_bytes for name, size_bytes in _packed_away(model).items() if name in moved)
 
 
 def _added_weight_bytes(prepared: Prepared, rewritten: Rewritten) -> int:
