@@ -25,6 +25,7 @@ from remat_cli.core.solver_run import Status
 from remat_cli.core.steady import FLAG_BYTES
 from remat_cli.core.tidy import calm
 from remat_cli.devices.provider_table import PROVIDERS
+from remat_cli.onnx_io.arena_copies import arena_copies
 from remat_cli.onnx_io.compiled import PEAK_KEY, PORTABLE_KEY
 from remat_cli.onnx_io.interface import weight_uses
 from remat_cli.onnx_io.load import SourceModel, save
@@ -172,7 +173,7 @@ def _write(prepared: Prepared, profile: Profile, answer: BudgetAnswer) -> Writte
     assert answer.plan is not None
     rewritten = _left_alone(prepared, answer.plan, answer.question.budget_bytes)
     plain = judge_again(prepared, profile, answer.plan, rewritten)
-    without = forecast(run_requests(plain.graph, plain.plan, plain.kept))
+    without = forecast(run_requests(plain.graph, plain.plan, plain.kept), copies=plain.copies)
     is_wanted = prepared.conditions.family is not None or may_gain(without)
     found = inside(rewritten, plain.graph, prepared.conditions) if is_wanted else None
     formed, judged = Formed(None, without), plain
@@ -292,7 +293,8 @@ def judge_again(
     judged = msgspec.structs.replace(profile, ops=ops, weight_bytes=profile.weight_bytes + fixed)
     again = baseline(make_problem(graph, judged))
     is_known = not prepared.conditions.portable  # in a default session that is another model
-    return Judged(graph, again, judged.fixed_bytes, kept_by_default(graph, again, known if is_known else {}))
+    kept = kept_by_default(graph, again, known if is_known else {})
+    return Judged(graph, again, judged.fixed_bytes, kept, tuple(copy.bytes for copy in arena_copies(rewritten.model)))
 
 
 def _packed_away(model: Any) -> dict[str, int]:
@@ -308,6 +310,10 @@ def _kept_in_loops_bytes(model: Any) -> int:
 
 
 def _added_weight_bytes(prepared: Prepared, rewritten: Rewritten) -> int:
-    """Bytes of the small constants that gates brought along."""
-    before = sum(use.size_bytes for use in weight_uses(prepared.reference))
-    return sum(use.size_bytes for use in weight_uses(rewritten.model)) - before
+    """Bytes of the small constants that gates brought along, and of copies of weights that computing again makes."""
+    return _weight_bytes(rewritten.model) - _weight_bytes(prepared.reference)
+
+
+def _weight_bytes(model: Any) -> int:
+    """Weights in the file, and copies in the arena, of which each op has its own."""
+    return sum(use.size_bytes for use in weight_uses(model)) + sum(copy.bytes for copy in arena_copies(model))
