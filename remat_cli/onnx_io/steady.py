@@ -6,7 +6,7 @@ another If before it, each freed at once, make the arena take regions of the rig
 LSTMs over many steps of which the sequence has one: the kernel asks for room for all and writes one.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -49,11 +49,12 @@ def waiting_input(model: ir.Model) -> ir.Value | None:
     return next((value for value in fed_inputs(model.graph) if value.uses() and value.shape is not None), None)
 
 
-def steady(model: ir.Model, form: SteadyForm) -> ir.Model:
+def steady(model: ir.Model, form: SteadyForm, outside: Collection[str] = ()) -> ir.Model:
     """The model in this form; `can_be_steady` must hold. Interface, nodes, their order and names stay.
 
     Outputs of the body leave their shapes open, so that they are made when the op that fills them runs; those that are
-    `early` do not, and the runtime makes them before the body begins.
+    `early` do not, and the runtime makes them before the body begins. Weights named in `outside` stay there, however
+    small: those of which kernels keep packed copies alone, since a branch keeps the original of its own ones too.
     """
     new = model.clone()
     graph = new.graph
@@ -70,7 +71,7 @@ def steady(model: ir.Model, form: SteadyForm) -> ir.Model:
     condition = writer.op(writer.main, "go", "Greater", [start, writer.constant("least", -1)])
     outputs = list(graph.outputs)
     graph.outputs.clear()
-    body = writer.body(sequence, nodes, outputs)
+    body = writer.body(sequence, nodes, outputs, outside)
     branches = [ir.AttrGraph("then_branch", body), ir.AttrGraph("else_branch", writer.filled(outputs))]
     ports = [port_of(value) for value in outputs]
     made = [ir.Value(name=port.name, type=port.type, shape=port.shape) for port in ports]
@@ -160,7 +161,9 @@ class _Writer:
         nodes.append(ir.Node("", "LSTM", [*reads, None, one_step], size, outputs=made, name=f"{PREFIX}{name}"))
         return self.op(nodes, f"{name}/count", "Size", [hidden])
 
-    def body(self, sequence: ir.Value, nodes: list[ir.Node], outputs: list[ir.Value]) -> ir.Graph:
+    def body(
+        self, sequence: ir.Value, nodes: list[ir.Node], outputs: list[ir.Value], outside: Collection[str]
+    ) -> ir.Graph:
         """The branch that holds the nodes, behind a view of an input that waits for the sequence."""
         gated, gate = self._gated, list[ir.Node]()
         for node in nodes:
@@ -174,7 +177,7 @@ class _Writer:
         view.type = gated.type
         for node, at in readers:
             node.replace_input_with(at, view)
-        small = [value for value in self._graph.initializers.values() if _is_small(value)]
+        small = [value for name, value in self._graph.initializers.items() if _is_small(value) and name not in outside]
         for value in small:
             del self._graph.initializers[value.name or ""]
         return ir.Graph([], outputs, nodes=[*gate, *nodes], initializers=small, name=f"{PREFIX}graph")
@@ -186,14 +189,12 @@ class _Writer:
         with weights that are not packed have other bits. So weights that only ops of one body read move in.
         """
         for body in _bodies(node):
-            inner = list(body)
-            for value in {value for each in inner for value in each.inputs if value is not None}:
-                name, readers = value.name or "", {use.node for use in value.uses()}
-                if is_zero(name):
-                    self._instead_of_zero(value, node, body, sequence)
-                elif name in self._graph.initializers and readers <= set(inner):
-                    del self._graph.initializers[name]
-                    body.register_initializer(value)
+            zeros = {value for each in body for value in each.inputs if value is not None and is_zero(value.name or "")}
+            for value in zeros:
+                self._instead_of_zero(value, node, body, sequence)
+            for value in list(_only_in(body, self._graph)):
+                del self._graph.initializers[value.name or ""]
+                body.register_initializer(value)
         self._graph.initializers.pop(zero_of(node.name), None)
 
     def _instead_of_zero(self, zero: ir.Value, loop: ir.Node, body: ir.Graph, sequence: ir.Value) -> None:
@@ -222,6 +223,21 @@ class _Writer:
             result.shape = ir.Shape([f"{PREFIX}any{number}_{axis}" for axis in range(rank)])
             results.append(result)
         return ir.Graph([], results, nodes=nodes, name=f"{PREFIX}never")
+
+
+def _only_in(body: ir.Graph, graph: ir.Graph) -> Iterator[ir.Value]:
+    """Weights of a graph that only ops of this body read."""
+    inner = set(body)
+    for name, value in graph.initializers.items():
+        readers = {use.node for use in value.uses()}
+        if readers and readers <= inner and not is_zero(name):
+            yield value
+
+
+def in_loops(model: ir.Model) -> frozenset[str]:
+    """Names of weights that the form moves into bodies of loops over tiles."""
+    bodies = (body for node in model.graph if is_loop(node.name) for body in _bodies(node))
+    return frozenset(value.name or "" for body in bodies for value in _only_in(body, model.graph))
 
 
 def _is_small(value: ir.Value) -> bool:

@@ -144,28 +144,50 @@ class Arena:
 
 @dataclass(frozen=True)
 class RunMemory:
-    """What the process holds for a session's arena when a run has ended, and the regions that were taken during it."""
+    """What the process holds for a session's arena when a run has ended, beyond what it held before the first one.
+
+    `reserved_bytes` are those of all regions; `new_regions` were taken during the run.
+    """
 
     resident_bytes: int
     reserved_bytes: int
     new_regions: tuple[int, ...]
 
 
+LOADED = -(10**12)
+"""Number of the request for the first of the copies that loading leaves in the arena; others follow."""
 BLOCK = 10**12
 """Number of the request for a run's block."""
 
 
+def loaded_arena(copies: Sequence[int], *, newest_first: bool = True) -> Arena:
+    """The arena of a session that has been loaded, with copies of weights of so many bytes in it, and not run."""
+    arena = Arena(newest_first=newest_first)
+    for number, size_bytes in enumerate(copies):
+        arena.take(LOADED + number, size_bytes)
+    return arena
+
+
 def simulate_runs(
-    requests: Sequence[Request], runs: int, held: int, most_bytes: int | None = None, *, newest_first: bool = True
+    requests: Sequence[Request],
+    runs: int,
+    held: int,
+    most_bytes: int | None = None,
+    *,
+    newest_first: bool = True,
+    copies: Sequence[int] = (),
 ) -> tuple[RunMemory, ...]:
     """What each of the first runs of a session leaves behind, while the caller holds outputs of so many runs before.
+
+    `copies` are bytes of what loading has put into the arena; what it holds for them is not counted.
 
     The first run asks for tensors one by one, later ones for one block for all that have a place in it, before
     anything else. Outputs of a run are given back when `held` more runs have ended: with 0 before the next one begins.
     Once a run has left the arena as one before it did, nothing is taken of the system any more. The first run that
     leaves more than `most_bytes` is the last that is simulated.
     """
-    arena, found, seen = Arena(newest_first=newest_first), list[RunMemory](), set[Layout]()
+    arena, found, seen = loaded_arena(copies, newest_first=newest_first), list[RunMemory](), set[Layout]()
+    loaded_bytes = arena.resident_bytes
     block_bytes = pattern_bytes([request for request in requests if request.in_block])
     outputs = outputs_of(requests)
     shift = 1 + max((abs(request.number) for request in requests), default=0)
@@ -180,7 +202,8 @@ def simulate_runs(
         if run >= held:
             for output in outputs:
                 arena.give_back(output.number + 2 * shift * (run - held))
-        found.append(RunMemory(arena.resident_bytes, arena.reserved_bytes, tuple(arena.regions[before:])))
+        resident_bytes = arena.resident_bytes - loaded_bytes
+        found.append(RunMemory(resident_bytes, arena.reserved_bytes, tuple(arena.regions[before:])))
         if most_bytes is not None and found[-1].resident_bytes > most_bytes:
             return tuple(found)
         layout = arena.layout(offset)

@@ -32,9 +32,9 @@ that it served; without them up to seven more. Copies larger than it serves all 
 
 The rest, a session's own structures, is fitted: 0.75 MiB, 4.7 KiB an op, 4.3 KiB a weight, and 6.9 KiB more for each
 weight that a branch reads from outside (0.9 MiB off at most). An op in a branch takes 3.3 KiB more (two models of
-430 and 816 ops, as they are and in a branch: 2.8 and 3.5). Each thread beyond two adds about 0.05 MiB. Not counted
-is what ConvTranspose, and quantised convolutions of the runtime's own domain, take of the arena beyond the size of
-their weights: about a twentieth, and the largest of them once.
+430 and 816 ops, as they are and in a branch: 2.8 and 3.5). Each thread beyond two adds about 0.05 MiB. Copies that
+lie in the arena (`core.arena_copies`) come with what it holds beyond them. Not counted is what ConvTranspose takes
+beyond the size of its weights: about a twentieth, and the largest of them once.
 """
 
 import bisect
@@ -117,6 +117,8 @@ class LoadForecast(msgspec.Struct, frozen=True):
 class LoadedFile(msgspec.Struct, frozen=True):
     """What of a file matters beside its weights: how many ops it has, and how many of them in a branch; its primers.
 
+    `arena_extra_bytes` is what the arena holds, once it is loaded, beyond copies of weights in it.
+
     `packing_order` are numbers of weights in the order in which ops pack them: an original stays until the last of them
     has. Where it is empty, all ops that read a weight come one after the other.
     """
@@ -125,6 +127,7 @@ class LoadedFile(msgspec.Struct, frozen=True):
     branch_ops: int = 0
     is_primed: bool = False
     packing_order: tuple[int, ...] = ()
+    arena_extra_bytes: int = 0
 
     def order(self, weights: Sequence[LoadedWeight]) -> list[int]:
         """The order in which weights are packed."""
@@ -167,7 +170,8 @@ def load_forecast(
 def _structure_bytes(weights: Sequence[LoadedWeight], file: LoadedFile) -> int:
     captured = sum(weight.is_captured for weight in weights)
     ops_bytes = OP_BYTES * file.ops + IN_BRANCH_BYTES * file.branch_ops + HELD_BYTES * file.is_primed
-    return SESSION_BYTES + ops_bytes + WEIGHT_BYTES * len(weights) + CAPTURED_BYTES * captured
+    own_bytes = SESSION_BYTES + ops_bytes + WEIGHT_BYTES * len(weights) + CAPTURED_BYTES * captured
+    return own_bytes + file.arena_extra_bytes
 
 
 def _holes_bytes(inside: Sequence[int]) -> int:

@@ -1,5 +1,6 @@
 """What a session asks of its allocator, step by step: requests derived from a plan, as the simulators want them."""
 
+import itertools
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,6 +9,7 @@ from remat_cli.core.schedule.graph import Graph
 from remat_cli.core.schedule.plan import Plan
 from remat_cli.core.schedule.problem import own_bytes, tensor_ids
 from remat_cli.core.values.reuse import KeptBuffers
+from remat_cli.ort_rules.workspaces import workspace_parts
 
 
 @dataclass(frozen=True)
@@ -38,10 +40,13 @@ def run_requests(graph: Graph, plan: Plan, kept: KeptBuffers) -> tuple[Request, 
         sizes.setdefault(instance.storage, own[ids[instance.tensor]])
     births, deaths = _lives(plan, kept)
     found: list[Request] = []
+    ops, numbers = plan.schedule.op_ids(), itertools.count(-1, -1)
     for step, total in enumerate(plan.memory_bytes[0]):
         found += [Request(each, sizes[each], True, each not in outputs) for each in births[step] if sizes[each]]
         if workspace := total - plan.live_bytes[0][step]:
-            found += [Request(-1 - step, workspace, takes, False) for takes in (True, False)]
+            parts = [(next(numbers), part) for part in workspace_parts(graph, graph.ops[ops[step]], workspace)]
+            found += [Request(number, part, True, False) for number, part in parts]
+            found += [Request(number, part, False, False) for number, part in reversed(parts)]
         found += [Request(each, sizes[each], False) for each in deaths[step] if sizes[each] and each not in outputs]
     return tuple(found)
 

@@ -15,6 +15,7 @@ with and without `session.disable_prepacking` (tests/runtime/test_weights.py rep
 - All of these copies can be saved in a data file, but for those that QLinearConv makes of symmetric weights of many
   channels.
 - A weight of at most 127 bytes is copied into the arena, and so already counted there; a larger one lies outside it.
+  Where it belongs to a subgraph, its original stays there beside packed copies.
 """
 
 from collections.abc import Mapping, Sequence
@@ -98,6 +99,11 @@ def kept_weight_bytes(uses: Sequence[WeightUse], packed_bytes: int) -> int:
     return packed_bytes + sum(use.size_bytes for use in uses if _stays_outside(use))
 
 
+def is_packed_away(use: WeightUse) -> bool:
+    """Whether of a weight so small that it lies in the arena only packed copies stay there."""
+    return bool(use.readers) and use.size_bytes <= ARENA_LIMIT_BYTES and _is_always_packed(use)
+
+
 def loaded_weight_bytes(graph: Graph, uses: Sequence[WeightUse], packed_bytes: int | None) -> int:
     """Bytes of all weights once a session is loaded; as in the file where the runtime counts nothing (None).
 
@@ -109,6 +115,8 @@ def loaded_weight_bytes(graph: Graph, uses: Sequence[WeightUse], packed_bytes: i
 
 
 def _stays_outside(use: WeightUse) -> bool:
-    if not use.readers or use.size_bytes <= ARENA_LIMIT_BYTES:
-        return False
-    return not all(packs_weight(reader, use.dtype, use.shape) for reader in use.readers)
+    return bool(use.readers) and use.size_bytes > ARENA_LIMIT_BYTES and not _is_always_packed(use)
+
+
+def _is_always_packed(use: WeightUse) -> bool:
+    return all(packs_weight(reader, use.dtype, use.shape) for reader in use.readers)

@@ -14,13 +14,16 @@ from remat_cli.core.schedule.simulate import baseline
 from remat_cli.core.values.profile import Profile
 from remat_cli.core.values.resident import LimitedRuns, ProcessMemory, ProcessSeen, RunsForecast, WeightFiles
 from remat_cli.core.values.reuse import KeptBuffers
+from remat_cli.onnx_io.arena_copies import arena_copies
 from remat_cli.onnx_io.interface import weight_uses
 from remat_cli.onnx_io.primers import can_be_primed
 from remat_cli.onnx_io.save import SMALL_BYTES, data_path, has_data_file
 from remat_cli.onnx_io.steady import INLINE_BYTES, waiting_input
+from remat_cli.ort_rules.arena import loaded_arena
+from remat_cli.ort_rules.arena_copies import ArenaCopy
 from remat_cli.ort_rules.heap import LARGEST_THRESHOLD_BYTES
 from remat_cli.ort_rules.load_rules import load_rules
-from remat_cli.ort_rules.loading import LoadedFile, LoadedWeight, LoadForecast, load_forecast
+from remat_cli.ort_rules.loading import STREAM_BYTES, LoadedFile, LoadedWeight, LoadForecast, load_forecast
 from remat_cli.ort_rules.requests import run_requests
 from remat_cli.ort_rules.steady import SteadyBranch, steady_requests
 from remat_cli.runtime._ort import Advance, ignore_progress, pack_all, run_fresh
@@ -144,7 +147,10 @@ def process_forecast(written: WrittenModel, prepared: Prepared, files: WeightFil
     ops = len(written.graph.ops) + (FORM_OPS if written.formed.form is not None else 0)
     is_mapped = has_data_file(written.rewritten.model, files.external)
     branch_ops = 0 if written.formed.form is None else len(written.graph.ops)
-    file = LoadedFile(ops, branch_ops, _wants_primers(weights), packing_order(written.graph))
+    copies = arena_copies(written.rewritten.model)
+    file = LoadedFile(
+        ops, branch_ops, _wants_primers(weights), packing_order(written.graph), _arena_extra_bytes(copies, weights)
+    )
     return _process(
         load_forecast(weights, file, load_rules(runtime_version())), written.formed.runs, is_mapped=is_mapped
     )
@@ -167,7 +173,8 @@ def _wants_primers(weights: Iterable[LoadedWeight]) -> bool:
 def _written_weights(written: WrittenModel, prepared: Prepared, files: WeightFiles) -> list[LoadedWeight]:
     """The weights of a written model as they will be in its files."""
     is_mapped, is_steady = has_data_file(written.rewritten.model, files.external), written.formed.form is not None
-    weights = list(_loaded_weights(written.graph, prepared, is_steady=is_steady, is_mapped=is_mapped))
+    copies = arena_copies(written.rewritten.model)
+    weights = list(_loaded_weights(written.graph, prepared, copies, is_steady=is_steady, is_mapped=is_mapped))
     is_packed = files.packed and _is_alone(prepared) and can_be_primed(written.rewritten.model)
     copies_bytes = sum(weight.packed_bytes for weight in weights if weight.is_saved)
     return weights if is_packed and copies_bytes >= LEAST_COPIES_BYTES else _without_saved_copies(weights)
@@ -198,12 +205,15 @@ def model_forecast(
         plan = baseline(make_problem(graph, profile))
         branch = SteadyBranch(0 if waiting is None else len(waiting.shape or ()), tuple(early.values()))
         requests = steady_requests(run_requests(graph, plan, KeptBuffers((), ())), branch, form)
-    weights = list(_loaded_weights(graph, prepared, is_steady=form is not None, is_mapped=is_mapped))
+    copies = arena_copies(prepared.reference)
+    weights = list(_loaded_weights(graph, prepared, copies, is_steady=form is not None, is_mapped=is_mapped))
     if not prepared.source.has_packed:
         weights = _without_saved_copies(weights)
-    runs = forecast(requests, form)
+    runs = forecast(requests, form, [copy.bytes for copy in copies])
     branch_ops = 0 if form is None else len(graph.ops)
-    file = LoadedFile(len(graph.ops), branch_ops, prepared.source.is_primed, packing_order(graph))
+    file = LoadedFile(
+        len(graph.ops), branch_ops, prepared.source.is_primed, packing_order(graph), _arena_extra_bytes(copies, weights)
+    )
     return _process(
         load_forecast(weights, file, load_rules(version or runtime_version())), runs, is_mapped=is_mapped
     ), runs
@@ -222,8 +232,34 @@ def _process(loading: LoadForecast, runs: RunsForecast, *, is_mapped: bool) -> P
     )
 
 
-def _loaded_weights(graph: Graph, prepared: Prepared, *, is_steady: bool, is_mapped: bool) -> Iterator[LoadedWeight]:
-    """The weights of a file in the order in which ops read them first, with all copies saved that can be."""
+def _arena_extra_bytes(copies: Sequence[ArenaCopy], weights: Sequence[LoadedWeight]) -> int:
+    """What a loaded session's arena holds beyond the copies of weights in it: tables of its regions, whole units.
+
+    Small regions lie in the heap where reading weights of the model file has raised its threshold. What is not used of
+    them may be there all the same: the heap hands out again what was written before.
+    """
+    sizes, in_heap_bytes = (
+        [copy.bytes for copy in copies],
+        min(STREAM_BYTES, sum(each.inside_bytes for each in weights)),
+    )
+    arena = loaded_arena(sizes)
+    regions = zip(arena.regions, arena.touched, strict=True)
+    unused_bytes = (
+        region - sum(end - start for start, end in spans) for region, spans in regions if region <= in_heap_bytes
+    )
+    return arena.resident_bytes - sum(sizes) + sum(unused_bytes)
+
+
+def _loaded_weights(
+    graph: Graph, prepared: Prepared, copies: Sequence[ArenaCopy], *, is_steady: bool, is_mapped: bool
+) -> Iterator[LoadedWeight]:
+    """The weights of a file in the order in which ops read them first, with all copies saved that can be.
+
+    `copies` are those in the arena, of which every op that reads the weight has one of its own.
+    """
+    in_arena: dict[str, list[int]] = {}
+    for copy in copies:
+        in_arena.setdefault(copy.weight, []).append(copy.bytes)
     uses = dict(zip(prepared.reference.graph.initializers, weight_uses(prepared.reference), strict=True))
     gathered = _gathered_bytes(graph)
     packings = Counter(weight for op in graph.ops for weight in op.weights)
@@ -236,8 +272,8 @@ def _loaded_weights(graph: Graph, prepared: Prepared, *, is_steady: bool, is_map
         read_bytes = min(weight.size_bytes, gathered.get(number, weight.size_bytes)) if in_file else weight.size_bytes
         yield LoadedWeight(
             size_bytes=read_bytes,
-            packed_bytes=len(packing) * weight.size_bytes,
-            copies=max(1, len(packing)),
+            packed_bytes=sum(in_arena.get(weight.name, [len(packing) * weight.size_bytes])),
+            copies=max(1, len(packing), len(in_arena.get(weight.name, ()))),
             packings=packings[number],
             is_read_plainly=len(packing) < len(set(readers)),
             is_mapped=in_file,
@@ -280,7 +316,8 @@ def uncounted_bytes(prepared: Prepared, profile: Profile, request: CompileReques
     """
     if request.count_mapped or not has_data_file(prepared.reference, request.files.external):
         return 0
-    weights = list(_loaded_weights(prepared.graph, prepared, is_steady=True, is_mapped=True))
+    copies = arena_copies(prepared.reference)
+    weights = list(_loaded_weights(prepared.graph, prepared, copies, is_steady=True, is_mapped=True))
     if not (request.files.packed and _is_alone(prepared)):
         weights = _without_saved_copies(weights)
     own_bytes = sum(weight.own_bytes for weight in weights)

@@ -38,18 +38,20 @@ EARLY_SHARE = 1 / 16  # of the peak, that outputs may take which are made before
 LEAST_STEP_SHARE = 0.005  # by which one more ballast, or another one, has to be better
 
 
-def forecast(requests: Sequence[Request], form: SteadyForm | None = None) -> RunsForecast:
-    """What a process holds for so many requests a run."""
-    found = forecast_below(requests, form, None)
+def forecast(requests: Sequence[Request], form: SteadyForm | None = None, copies: Sequence[int] = ()) -> RunsForecast:
+    """What a process holds for so many requests a run, beside copies of weights that loading puts into the arena."""
+    found = forecast_below(requests, form, None, copies)
     assert found is not None
     return found
 
 
-def forecast_below(requests: Sequence[Request], form: SteadyForm | None, most_bytes: int | None) -> RunsForecast | None:
+def forecast_below(
+    requests: Sequence[Request], form: SteadyForm | None, most_bytes: int | None, copies: Sequence[int]
+) -> RunsForecast | None:
     """What a process holds for so many requests a run; None as soon as that is no less than `most_bytes`."""
     found = list[tuple[RunMemory, ...]]()
     for held, newest_first in itertools.product(HELD, (True, False)):
-        runs = simulate_runs(requests, RUNS, held, most_bytes, newest_first=newest_first)
+        runs = simulate_runs(requests, RUNS, held, most_bytes, newest_first=newest_first, copies=copies)
         if len(runs) < RUNS or (most_bytes is not None and runs[-1].resident_bytes >= most_bytes):
             return None
         found.append(runs)
@@ -159,7 +161,7 @@ def best_form(plain: Judged, within: Judged, found: Inside, most_bytes: int, bel
     `plain` and `within` are what the judge says of the model without the form and in it; `most_bytes` are there for
     activations. What holds no less than `below_bytes` is not wanted.
     """
-    without = forecast(run_requests(plain.graph, plain.plan, plain.kept))
+    without = forecast(run_requests(plain.graph, plain.plan, plain.kept), copies=plain.copies)
     forms = itertools.chain([NO_BALLAST], _forms(BALLAST_SHARE * most_bytes))
     best = _leanest(within, found.branch, forms, _price, below_bytes)
     gain = max(LEAST_GAIN_BYTES, LEAST_GAIN_SHARE * without.most_bytes)
@@ -180,7 +182,7 @@ def roomy_form(within: Judged, branch: SteadyBranch, most_bytes: int) -> Formed:
 def _bare(within: Judged, branch: SteadyBranch) -> Formed:
     """The form without ballasts."""
     asked = steady_requests(run_requests(within.graph, within.plan, within.kept), branch, NO_BALLAST)
-    return Formed(NO_BALLAST, forecast(asked, NO_BALLAST))
+    return Formed(NO_BALLAST, forecast(asked, NO_BALLAST, within.copies))
 
 
 def _leanest(
@@ -200,7 +202,7 @@ def _leanest(
     best: Formed | None = None
     for form in itertools.islice(forms, 1 + max(LEAST_FORMS, MOST_REQUESTS // len(requests))):
         most_bytes = below_bytes if best is None else int(best.runs.most_bytes * (1 - LEAST_STEP_SHARE))
-        runs = forecast_below(steady_requests(requests, branch, form), form, most_bytes)
+        runs = forecast_below(steady_requests(requests, branch, form), form, most_bytes, within.copies)
         if runs is not None and (best is None or price(form, runs) < price(best.form or form, best.runs)):
             best = Formed(form, runs)
     return best

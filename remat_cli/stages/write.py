@@ -5,6 +5,7 @@ import tempfile
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -22,18 +23,20 @@ from remat_cli.core.values.conditions import Conditions
 from remat_cli.core.values.learning import Judged
 from remat_cli.core.values.profile import OpCost, Profile
 from remat_cli.devices.provider_table import PROVIDERS
+from remat_cli.onnx_io.arena_copies import arena_copies
 from remat_cli.onnx_io.compiled import PEAK_KEY, PORTABLE_KEY
 from remat_cli.onnx_io.interface import weight_uses
 from remat_cli.onnx_io.load import SourceModel, save
 from remat_cli.onnx_io.loaded import Touched, held_back, touched
 from remat_cli.onnx_io.processor_guard import guard_for
 from remat_cli.onnx_io.rewrite import RewriteInfo, Rewritten, rewrite, set_model_metadata
-from remat_cli.onnx_io.steady import steady, weight_bytes_of
+from remat_cli.onnx_io.steady import in_loops, steady, weight_bytes_of
 from remat_cli.onnx_io.to_graph import to_graph
 from remat_cli.ort_rules.requests import run_requests
 from remat_cli.ort_rules.steady import FLAG_BYTES
 from remat_cli.runtime.loading import shapes_at_load
 from remat_cli.runtime.session import Level, optimize
+from remat_cli.runtime.weights import is_packed_away
 from remat_cli.stages.corrections import step_signatures, with_corrections
 from remat_cli.stages.fit import excess_bytes, fit
 from remat_cli.stages.planned import PlannedModel, WrittenModel
@@ -165,7 +168,7 @@ def _write(prepared: Prepared, profile: Profile, answer: BudgetAnswer) -> Writte
     assert answer.plan is not None
     rewritten = _left_alone(prepared, answer.plan, answer.question.budget_bytes)
     plain = judge_again(prepared, profile, answer.plan, rewritten)
-    without = forecast(run_requests(plain.graph, plain.plan, plain.kept))
+    without = forecast(run_requests(plain.graph, plain.plan, plain.kept), copies=plain.copies)
     is_wanted = prepared.conditions.family is not None or may_gain(without)
     found = inside(rewritten, plain.graph, prepared.conditions) if is_wanted else None
     formed, judged = Formed(None, without), plain
@@ -173,8 +176,8 @@ def _write(prepared: Prepared, profile: Profile, answer: BudgetAnswer) -> Writte
         found, formed = _leanest_form(prepared, profile, answer, rewritten, plain, found)
     if found is not None and formed.form is not None:
         judged = judge_again(prepared, profile, answer.plan, rewritten, replace(found, form=formed.form))
-        rewritten = replace(rewritten, model=steady(found.model, formed.form))
-        fixed_bytes = FLAG_BYTES + weight_bytes_of(found.model, formed.form)
+        rewritten = replace(rewritten, model=steady(found.model, formed.form, _packed_away(found.model)))
+        fixed_bytes = FLAG_BYTES + weight_bytes_of(found.model, formed.form) + _kept_in_loops_bytes(found.model)
         formed = replace(formed, fixed_bytes=fixed_bytes)
     set_model_metadata(rewritten.model, PEAK_KEY, str(judged.plan.peak))
     if prepared.conditions.portable:
@@ -281,13 +284,31 @@ def judge_again(
     if found is not None:
         graph = without_buffers(graph, found.early)
         fixed += found.branch.held_bytes + weight_bytes_of(rewritten.model, found.form)
+        fixed += _kept_in_loops_bytes(rewritten.model)
     judged = msgspec.structs.replace(profile, ops=ops, weight_bytes=profile.weight_bytes + fixed)
     again = baseline(make_problem(graph, judged))
     is_known = not prepared.conditions.portable  # in a default session that is another model
-    return Judged(graph, again, judged.fixed_bytes, kept_by_default(graph, again, known if is_known else {}))
+    kept = kept_by_default(graph, again, known if is_known else {})
+    return Judged(graph, again, judged.fixed_bytes, kept, tuple(copy.bytes for copy in arena_copies(rewritten.model)))
+
+
+def _packed_away(model: Any) -> dict[str, int]:
+    """Sizes, by name, of the small weights of which only packed copies stay, unless they belong to a branch."""
+    uses = zip(model.graph.initializers, weight_uses(model), strict=True)
+    return {name: use.size_bytes for name, use in uses if is_packed_away(use)}
+
+
+def _kept_in_loops_bytes(model: Any) -> int:
+    """Of small weights that the form moves into loops, whose bodies keep originals beside packed copies."""
+    moved = in_loops(model)
+    return sum(size_bytes for name, size_bytes in _packed_away(model).items() if name in moved)
 
 
 def _added_weight_bytes(prepared: Prepared, rewritten: Rewritten) -> int:
-    """Bytes of the small constants that gates brought along."""
-    before = sum(use.size_bytes for use in weight_uses(prepared.reference))
-    return sum(use.size_bytes for use in weight_uses(rewritten.model)) - before
+    """Bytes of the small constants that gates brought along, and of copies of weights that computing again makes."""
+    return _weight_bytes(rewritten.model) - _weight_bytes(prepared.reference)
+
+
+def _weight_bytes(model: Any) -> int:
+    """Weights in the file, and copies in the arena, of which each op has its own."""
+    return sum(use.size_bytes for use in weight_uses(model)) + sum(copy.bytes for copy in arena_copies(model))

@@ -7,7 +7,13 @@ import pytest
 
 from remat_cli.base.errors import ModelError
 from remat_cli.core.paging.paged_plan import PagedPlan, file_offsets, paged_plan, read_paging
-from remat_cli.core.paging.paged_sessions import MAPPED_FROM_BYTES, SessionCosts, fresh_pages, grouped, paged_sessions
+from remat_cli.core.paging.paged_sessions import (
+    MAPPED_FROM_BYTES,
+    SessionCosts,
+    fresh_pages,
+    grouped,
+    paged_sessions,
+)
 from remat_cli.core.paging.paging import PagedSchedule, PageTransfer
 from remat_cli.core.schedule.plan import Plan
 from remat_cli.core.schedule.problem import Device, Memory, OpSpec, Problem, TensorSpec

@@ -52,6 +52,17 @@ def opened() -> ir.Model:
     return ir.from_proto(small_model())
 
 
+def test_weights_that_are_to_stay_outside_do_however_small():
+    def of_body(model):
+        body = next(node for node in model.graph if node.name == BODY).attributes["then_branch"].as_graph()
+        return set(body.initializers), set(model.graph.initializers)
+
+    inner, outer = of_body(steady(opened(), FORMS[0]))
+    assert "small" in inner - outer
+    inner, outer = of_body(steady(opened(), FORMS[0], {"small"}))
+    assert "small" in outer - inner
+
+
 @pytest.mark.parametrize("form", FORMS)
 def test_bits_order_and_interface_stay(form, tmp_path):
     path = tmp_path / "steady.onnx"

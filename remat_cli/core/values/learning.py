@@ -85,12 +85,16 @@ class Lesson:
 
 @dataclass(frozen=True)
 class Judged:
-    """What the judge says of a written model: its graph, every op once in order, and what default sessions keep."""
+    """What the judge says of a written model: its graph, every op once in order, and what default sessions keep.
+
+    `copies` are bytes of weights that kernels pack in the arena, in order, before the first run.
+    """
 
     graph: Graph
     plan: Plan
     fixed_bytes: int
     kept: KeptBuffers
+    copies: tuple[int, ...] = ()
 
     def predicted_bytes(self, step: int, session: Session) -> int:
         """Activations at the end of a step."""

@@ -1,0 +1,35 @@
+"""Of which blocks a kernel's workspace consists, in the order in which it asks for them.
+
+What is measured of an op is the most that it holds beside its tensors. Mostly that is one block. Two of half the size
+are another thing for an arena: the first may get a free place whole, so that the second one needs a new region.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from remat_cli.core.schedule.graph import Graph, Op
+
+SUM_BYTES: Final = 4  # of a sum of products of bytes
+SLACK_BYTES: Final = 2048  # by which blocks may be longer than what they hold, and rounded up
+
+
+def workspace_parts(graph: Graph, op: Op, workspace_bytes: int) -> tuple[int, ...]:
+    """The blocks of an op's workspace; one where no rule says better.
+
+    A quantised convolution without a kernel of its own for its channels multiplies matrices: its sums come first, then,
+    where channels are not last, its input and its result with channels last, then the columns of its input.
+    """
+    if op.op_type != "QLinearConv":
+        return (workspace_bytes,)
+    result, channels_last = graph.tensors[op.outputs[0]], bool(op.domain)
+    channels = result.shape[-1 if channels_last else 1]
+    filter_bytes = max((graph.weights[weight].size_bytes for weight in op.weights), default=0)
+    if not isinstance(channels, int) or not channels:
+        return (workspace_bytes,)
+    turned = () if channels_last else (graph.tensors[op.inputs[0]].size_bytes, result.size_bytes)
+    columns_bytes = filter_bytes // channels * (result.size_bytes // channels)
+    before = (SUM_BYTES * result.size_bytes, *turned)
+    rest_bytes = workspace_bytes - sum(before)
+    is_product = rest_bytes > 0 and abs(rest_bytes - columns_bytes) <= SLACK_BYTES
+    return (*before, rest_bytes) if is_product else (workspace_bytes,)

@@ -1,0 +1,64 @@
+"""Copies of weights in the arena, by rule, at the sizes that were measured; and of which blocks workspaces are."""
+
+from __future__ import annotations
+
+from math import prod
+
+import msgspec
+import pytest
+
+from remat_cli.core.schedule.graph import Graph, Op, Tensor, Weight
+from remat_cli.ort_rules.arena_copies import arena_copy_bytes
+from remat_cli.ort_rules.workspaces import workspace_parts
+
+
+@pytest.mark.parametrize(
+    ("groups", "shape", "bytes_"),
+    [
+        (1, (16, 4, 3, 3), 576),
+        (1, (24, 4, 3, 3), 1152),  # filled up to 32 channels
+        (1, (40, 16, 3, 3), 6912),
+        (1, (64, 64, 1, 1), 4096),
+        (1, (8, 64, 3, 3), 0),  # too few results
+        (1, (17, 64, 3, 3), 0),
+        (1, (64, 3, 3, 3), 0),
+        (1, (64, 34, 3, 3), 0),
+        (32, (32, 1, 3, 3), 288),
+        (20, (20, 1, 3, 3), 0),
+        (2, (32, 16, 3, 3), 0),
+        (16, (32, 1, 3, 3), 0),
+    ],
+)
+def test_a_copy_is_as_large_as_was_measured(groups, shape, bytes_):
+    assert arena_copy_bytes(groups, shape) == bytes_
+
+
+def convolution(domain, shapes):
+    """32 channels of 64 x 64 from 3, by a filter of 3 x 3."""
+    fed, made = (Tensor(name, "uint8", shape, prod(shape)) for name, shape in zip("xy", shapes, strict=True))
+    weights = (Weight("w", 32 * 27), Weight("b", 128))
+    op = Op("c", "QLinearConv", (0,), (1,), domain, (0, 1))
+    return Graph((op,), (fed, msgspec.structs.replace(made, producer=0)), weights)
+
+
+PLACES = 64 * 64
+SUMS, COLUMNS = 4 * 32 * PLACES, 27 * PLACES
+
+
+def test_sums_and_columns_are_blocks_of_their_own():
+    graph = convolution("com.microsoft", [(1, 64, 64, 3), (1, 64, 64, 32)])
+    assert workspace_parts(graph, graph.ops[0], SUMS + COLUMNS + 64) == (SUMS, COLUMNS + 64)
+    assert workspace_parts(graph, graph.ops[0], 72 * PLACES) == (72 * PLACES,)  # addresses, for a kernel of its own
+
+
+def test_channels_that_are_not_last_are_turned_in_blocks_too():
+    graph = convolution("", [(1, 3, 64, 64), (1, 32, 64, 64)])
+    turned = (3 * PLACES, 32 * PLACES)
+    total = SUMS + sum(turned) + COLUMNS
+    assert workspace_parts(graph, graph.ops[0], total) == (SUMS, *turned, COLUMNS)
+
+
+def test_other_workspaces_are_one_block():
+    tensors = (Tensor("x", "float", (4,), 16), Tensor("y", "float", (4,), 16, producer=0))
+    graph = Graph((Op("s", "Softmax", (0,), (1,)),), tensors, ())
+    assert workspace_parts(graph, graph.ops[0], 32) == (32,)
