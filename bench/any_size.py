@@ -26,8 +26,8 @@ from examples.make_encoder import save_encoder
 from remat_cli import compile as compile_file
 from remat_cli.base.units import format_bytes
 from remat_cli.core.values.promises import is_kept
-from remat_cli.runtime.resident import resident_bytes
-from remat_cli.runtime.session import SessionSettings, in_turn_options
+from remat_cli.runtime.observe.resident import resident_bytes
+from remat_cli.runtime.sessions.session import SessionSettings, in_turn_options
 from tests.torch_like import any_size as drawn
 from tests.torch_like.encoders import save_encoder_of
 

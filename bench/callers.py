@@ -21,9 +21,9 @@ from bench.callers_measure import RUNS, SETTINGS, CallerFigures, CallerJob, Call
 from bench.compiling import RESULTS, Row, sample_paths, table_lines
 from bench.real.measure import MODELS, read_rows
 from remat_cli.core.files.plan_file import PlanFile
-from remat_cli.onnx_io.load import DimBindings, inputs_of, load
-from remat_cli.runtime._ort import pack_all, run_fresh
-from remat_cli.runtime.feeds import make_feeds
+from remat_cli.onnx_io.read.load import DimBindings, inputs_of, load
+from remat_cli.runtime.sessions._ort import pack_all, run_fresh
+from remat_cli.runtime.sessions.feeds import make_feeds
 
 ROWS, TABLE = RESULTS / "callers.jsonl", RESULTS / "callers.md"
 SAMPLES = ("unet", "transformer", "detector", "densenet")

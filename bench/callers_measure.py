@@ -14,9 +14,9 @@ import msgspec
 import numpy as np
 
 from remat_cli.base.errors import RuntimeFailure
-from remat_cli.runtime._ort import Advance, Array, PackedArray, import_ort, runtime_errors
-from remat_cli.runtime.resident import CLEAR_REFS, RESET_HIGH_WATER, ready, resident_bytes, status_bytes
-from remat_cli.runtime.session import SessionSettings, open_session, session_options
+from remat_cli.runtime.observe.resident import CLEAR_REFS, RESET_HIGH_WATER, ready, resident_bytes, status_bytes
+from remat_cli.runtime.sessions._ort import Advance, Array, PackedArray, import_ort, runtime_errors
+from remat_cli.runtime.sessions.session import SessionSettings, open_session, session_options
 
 RUNS = 40  # some ways take more for dozens of runs
 SETTINGS = SessionSettings(exact=False, intra_op_threads=1)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from bench.classics_stats import BEST, FREE, RATIO, Rows, labels_of, of_suite, optimum, place_of
-from remat_cli.report.compare_plot import COLORS, MARKS
-from remat_cli.report.svg_chart import INK, draw_svg, undress
+from remat_cli.report.pictures.compare_plot import COLORS, MARKS
+from remat_cli.report.pictures.svg_chart import INK, draw_svg, undress
 
 LINES = ("-", "--")
 LINEAR_PERCENT = 1.0  # below, the scale is linear, so that an overhead of nothing has a place

@@ -22,12 +22,12 @@ from bench.compile_last_tools import TOOLS
 from bench.compiling import OUTPUT, ROOT, compile_row
 from bench.opsets import run_in
 from remat_cli.base.errors import RuntimeFailure
-from remat_cli.onnx_io.as_written import condition_of
-from remat_cli.onnx_io.checking import all_nodes
-from remat_cli.onnx_io.load import DimBindings, inputs_of, load
-from remat_cli.runtime.family import see_at_sizes
-from remat_cli.runtime.feeds import make_feeds
-from remat_cli.runtime.session import SessionSettings
+from remat_cli.onnx_io.read.checking import all_nodes
+from remat_cli.onnx_io.read.load import DimBindings, inputs_of, load
+from remat_cli.onnx_io.write.as_written import condition_of
+from remat_cli.runtime.sessions.feeds import make_feeds
+from remat_cli.runtime.sessions.session import SessionSettings
+from remat_cli.runtime.verify.family import see_at_sizes
 
 PAGE = ROOT / "docs" / "compile-last.md"
 START, END = "<!-- table: make bench-compile-last -->\n", "<!-- end of table -->\n"

@@ -19,8 +19,8 @@ import onnx_ir as ir
 from remat_cli.autodiff import rules_conv
 from remat_cli.autodiff.rules_conv_window import LEADING, ConvWindow, crop, fit, pairs, tiled
 from remat_cli.autodiff.tape import IR_VERSION, OPSET, Tape, shape_of
-from remat_cli.runtime.profilers import ProfileRequest, measure
-from remat_cli.runtime.session import SessionSettings, optimize, run_profiled
+from remat_cli.runtime.measure.profilers import ProfileRequest, measure
+from remat_cli.runtime.sessions.session import SessionSettings, optimize, run_profiled
 
 THREADS = 2
 REQUEST = ProfileRequest(runs=5, least_seconds=0.2, intra_op_threads=THREADS)

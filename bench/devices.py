@@ -37,9 +37,9 @@ from remat_cli.core.files.plan_file import PlanFile, graph_instances, write_plan
 from remat_cli.core.schedule.simulate import simulate
 from remat_cli.core.schedule.solver_run import Status
 from remat_cli.core.values.profile import DeviceSpec
-from remat_cli.onnx_io.load import save
-from remat_cli.runtime.providers import device_of, require_device
-from remat_cli.runtime.segment_memory import see_memory
+from remat_cli.onnx_io.read.load import save
+from remat_cli.runtime.segments.segment_memory import see_memory
+from remat_cli.runtime.sessions.providers import device_of, require_device
 from remat_cli.settings.settings import Settings, load_settings
 from remat_cli.stages.ask import CompileRequest
 from remat_cli.stages.place import plan_again, plan_on_devices

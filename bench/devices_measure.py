@@ -16,9 +16,17 @@ from remat_cli.base.progress import silent
 from remat_cli.core.files.plan_reader import read_plan
 from remat_cli.core.schedule.program import Program
 from remat_cli.core.values.profile import DeviceSpec
-from remat_cli.runtime._ort import Advance, PackedArray, pack_all, run_fresh, run_session, runtime_errors, unpack
-from remat_cli.runtime.segment_run import time_runs
-from remat_cli.runtime.session import SessionSettings, device_settings, open_session
+from remat_cli.runtime.segments.segment_run import time_runs
+from remat_cli.runtime.sessions._ort import (
+    Advance,
+    PackedArray,
+    pack_all,
+    run_fresh,
+    run_session,
+    runtime_errors,
+    unpack,
+)
+from remat_cli.runtime.sessions.session import SessionSettings, device_settings, open_session
 from remat_cli.stages.program import make_program
 from remat_cli.stages.verify import PlannedRun, verify_sessions
 

@@ -20,10 +20,10 @@ import numpy as np
 import onnx
 
 from bench.compiling import OUTPUT, ROOT, Row, compile_row, sample_paths, write_results
-from remat_cli.onnx_io.checking import all_nodes
-from remat_cli.onnx_io.load import DimBindings, inputs_of, load
-from remat_cli.runtime.feeds import make_feeds
-from remat_cli.splitting.build import FILL_OP
+from remat_cli.onnx_io.read.checking import all_nodes
+from remat_cli.onnx_io.read.load import DimBindings, inputs_of, load
+from remat_cli.runtime.sessions.feeds import make_feeds
+from remat_cli.splitting.tiles.build import FILL_OP
 
 NAME, BUDGET = "opsets", "60%"
 RUN = ROOT / "bench" / "opsets_run.py"

@@ -22,12 +22,12 @@ from bench.training import CASES, make_step
 from remat_cli.base.errors import ConfigError
 from remat_cli.core.files.plan_reader import read_plan
 from remat_cli.core.schedule.program import Program
-from remat_cli.onnx_io.load import prepare_optimized, state_beside
-from remat_cli.onnx_io.told_inputs import told_inputs
-from remat_cli.runtime._ort import Array, pack_all, run_fresh
-from remat_cli.runtime.feeds import feeds_of
-from remat_cli.runtime.paged_resident import see_resident
-from remat_cli.runtime.segment_run import ProgramJob, TimedRuns, time_runs_here
+from remat_cli.onnx_io.read.load import prepare_optimized, state_beside
+from remat_cli.onnx_io.read.told_inputs import told_inputs
+from remat_cli.runtime.observe.paged_resident import see_resident
+from remat_cli.runtime.segments.segment_run import ProgramJob, TimedRuns, time_runs_here
+from remat_cli.runtime.sessions._ort import Array, pack_all, run_fresh
+from remat_cli.runtime.sessions.feeds import feeds_of
 from remat_cli.stages.program import input_specs, make_program
 from remat_cli.stages.record import find_file
 

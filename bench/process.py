@@ -21,12 +21,12 @@ from bench.compiling import RESULTS, Row, sample_paths, zoo_paths
 from bench.real.measure import MODELS, read_rows
 from remat_cli.base.errors import RematError
 from remat_cli.core.values.resident import LimitedRuns
-from remat_cli.onnx_io.load import DimBindings, inputs_of, load
-from remat_cli.runtime._ort import PackedArray, pack_all, run_fresh
-from remat_cli.runtime.feeds import make_feeds
-from remat_cli.runtime.hard_limit import HardLimitJob
-from remat_cli.runtime.resident import ResidentFigures, ResidentJob, measure_resident
-from remat_cli.runtime.session import SessionSettings
+from remat_cli.onnx_io.read.load import DimBindings, inputs_of, load
+from remat_cli.runtime.observe.hard_limit import HardLimitJob
+from remat_cli.runtime.observe.resident import ResidentFigures, ResidentJob, measure_resident
+from remat_cli.runtime.sessions._ort import PackedArray, pack_all, run_fresh
+from remat_cli.runtime.sessions.feeds import make_feeds
+from remat_cli.runtime.sessions.session import SessionSettings
 from remat_cli.stages.resident import limited_pair
 
 ROWS, TABLE = RESULTS / "process.jsonl", RESULTS / "process.md"

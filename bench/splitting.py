@@ -42,11 +42,11 @@ from bench.split_targets import (
     predicted_share,
     targets,
 )
-from remat_cli.onnx_io.load import DimBindings, inputs_of, load
-from remat_cli.runtime._ort import pack_all, run_fresh
-from remat_cli.runtime.feeds import make_feeds
-from remat_cli.runtime.session import SessionSettings
-from remat_cli.runtime.turns import TimeJob, time_models
+from remat_cli.onnx_io.read.load import DimBindings, inputs_of, load
+from remat_cli.runtime.measure.turns import TimeJob, time_models
+from remat_cli.runtime.sessions._ort import pack_all, run_fresh
+from remat_cli.runtime.sessions.feeds import make_feeds
+from remat_cli.runtime.sessions.session import SessionSettings
 from sample_models.make_models import Builder, encoder_layer
 
 BUDGETS = ("min", "50%", "25%")

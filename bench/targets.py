@@ -29,8 +29,8 @@ import remat_cli
 from bench.compiling import RESULTS, ROOT, Row, sample_paths, table_lines, zoo_paths
 from bench.real.measure import read_rows
 from remat_cli.base.errors import RematError
-from remat_cli.onnx_io.load import DimBindings, inputs_of, load
-from remat_cli.runtime.feeds import make_feeds
+from remat_cli.onnx_io.read.load import DimBindings, inputs_of, load
+from remat_cli.runtime.sessions.feeds import make_feeds
 
 ROWS, TABLE = RESULTS / "targets.jsonl", RESULTS / "targets.md"
 PROBE = Path(__file__).with_name("targets_probe.py")

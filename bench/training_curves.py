@@ -38,9 +38,9 @@ from remat_cli.core.values.budget import parse_budget
 from remat_cli.core.values.profile import Profile
 from remat_cli.core.values.training import StepPaths, TrainOptions
 from remat_cli.report.solution import SolutionReport, solution_report
-from remat_cli.runtime._ort import pack_all, run_fresh
-from remat_cli.runtime.session import SessionSettings
-from remat_cli.runtime.turns import TimeJob, time_models
+from remat_cli.runtime.measure.turns import TimeJob, time_models
+from remat_cli.runtime.sessions._ort import pack_all, run_fresh
+from remat_cli.runtime.sessions.session import SessionSettings
 from remat_cli.settings.settings import Settings, load_settings
 from remat_cli.solvers import SOLVERS, make_solver
 from remat_cli.stages.ask import ask_abstract

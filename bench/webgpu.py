@@ -33,7 +33,7 @@ from remat_cli.core.files.plan_file import PlanFile
 from remat_cli.core.schedule.plan import Compute, Schedule
 from remat_cli.core.schedule.program import CopyAction, Program, SessionAction
 from remat_cli.core.schedule.simulate import simulate
-from remat_cli.runtime.providers import absence, parse_device
+from remat_cli.runtime.sessions.providers import absence, parse_device
 from remat_cli.settings.settings import Settings, load_settings
 from remat_cli.stages.cut import cut_of
 from remat_cli.stages.fit import excess_bytes

@@ -21,9 +21,9 @@ from bench.compiling import RESULTS, Row, mib, read_rows, table_lines, text, wri
 from bench.paging import fastest, timed
 from remat_cli.base.errors import ConfigError
 from remat_cli.core.files.plan_reader import read_plan
-from remat_cli.runtime._ort import Array
-from remat_cli.runtime.feeds import feeds_of
-from remat_cli.runtime.paged_resident import see_resident
+from remat_cli.runtime.observe.paged_resident import see_resident
+from remat_cli.runtime.sessions._ort import Array
+from remat_cli.runtime.sessions.feeds import feeds_of
 from remat_cli.stages.program import input_specs, make_program
 
 SHARES = (70, 50)  # percent of all weights

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from remat_cli.base.progress import Event
     from remat_cli.commands.run import LoadedPlan
     from remat_cli.core.files.plan_file import PlanFile
-    from remat_cli.report.bench_run import BenchReport
-    from remat_cli.report.compare_report import CompareReport
     from remat_cli.report.compile import CompileReport, VerifyReport
+    from remat_cli.report.contest.bench_run import BenchReport
+    from remat_cli.report.contest.compare_report import CompareReport
     from remat_cli.report.file_report import FileReport
     from remat_cli.report.inspection import InspectReport
     from remat_cli.report.partition import PartitionReport

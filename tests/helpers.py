@@ -17,8 +17,8 @@ from remat_cli.core.schedule.graph import TensorType
 from remat_cli.core.schedule.problem import Problem, make_problem
 from remat_cli.core.schedule.program import InputSpec
 from remat_cli.core.values.profile import OpCost, Profile, Provenance
-from remat_cli.onnx_io.interface import DATA_TYPES
-from remat_cli.onnx_io.load import prepare_optimized
+from remat_cli.onnx_io.read.interface import DATA_TYPES
+from remat_cli.onnx_io.read.load import prepare_optimized
 
 SUFFIX = "_kernel_time"
 NOWHERE = Provenance("", "", "", "", "", 1, "all", 0, 0, measured=False)

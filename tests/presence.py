@@ -7,7 +7,7 @@ import importlib.util
 import pytest
 
 from remat_cli.devices.provider_table import PROVIDERS
-from remat_cli.runtime.providers import absence, parse_device
+from remat_cli.runtime.sessions.providers import absence, parse_device
 
 device = "webgpu:0"
 """The device of tests/gpu: that of `pytest --device`, once tests are collected."""

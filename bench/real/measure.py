@@ -25,10 +25,10 @@ import click
 import numpy as np
 
 from bench.compiling import OUTPUT, PLAN, RESULTS, ROOT, Row
-from remat_cli.onnx_io.load import DimBindings, inputs_of, load
-from remat_cli.runtime._ort import Array
-from remat_cli.runtime.feeds import make_feeds
-from remat_cli.runtime.session import SessionSettings, optimize, run_profiled, runtime_version
+from remat_cli.onnx_io.read.load import DimBindings, inputs_of, load
+from remat_cli.runtime.sessions._ort import Array
+from remat_cli.runtime.sessions.feeds import make_feeds
+from remat_cli.runtime.sessions.session import SessionSettings, optimize, run_profiled, runtime_version
 
 MODELS = ROOT / "bench" / "generated" / "real"
 ROWS = RESULTS / "real.jsonl"

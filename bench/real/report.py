@@ -10,7 +10,7 @@ import click
 
 from bench.compiling import EXIT_WORDS, ROOT, Row, percent, table_lines, text
 from bench.real.measure import MAX_OVERHEAD, ORIGINAL, ROWS, read_rows
-from remat_cli.report.svg_chart import AFTER, BEFORE, INK, draw_svg, undress
+from remat_cli.report.pictures.svg_chart import AFTER, BEFORE, INK, draw_svg, undress
 
 MIB = 2**20
 PICTURE = ROOT / "docs" / "real.svg"

@@ -17,9 +17,9 @@ from remat_cli.autodiff.reverse import Recorder
 from remat_cli.autodiff.sequences import Held, write_sequence_op
 from remat_cli.autodiff.tape import IR_VERSION, OPSET, Array, Call, Tape, element_type, known, shape_of
 from remat_cli.base.errors import ModelError
-from remat_cli.onnx_io.interface import fed_inputs
-from remat_cli.onnx_io.normalise import inputs_become_weights, lift_constants, name_nodes
-from remat_cli.onnx_io.op_facts import facts_of, has_body
+from remat_cli.onnx_io.read.interface import fed_inputs
+from remat_cli.onnx_io.read.normalise import inputs_become_weights, lift_constants, name_nodes
+from remat_cli.onnx_io.read.op_facts import facts_of, has_body
 
 KEPT_ELEMENTS = 1024  # smaller constants stay while the opset is raised, since conversions read shapes, axes, scales
 

@@ -12,7 +12,7 @@ import onnx_ir as ir
 from remat_cli.autodiff.reverse import rule_name
 from remat_cli.autodiff.tape import Rules
 from remat_cli.base.errors import ModelError
-from remat_cli.onnx_io.op_facts import has_body
+from remat_cli.onnx_io.read.op_facts import has_body
 
 STATISTICS = frozenset({3, 4})  # inputs of BatchNormalization: running mean and variance
 QUANTISED = frozenset({"DequantizeLinear", "QLinearConv", "QLinearMatMul", "ConvInteger", "MatMulInteger"})

@@ -13,9 +13,9 @@ from onnx import helper
 
 from remat_cli.base.errors import ModelError
 from remat_cli.core.schedule.graph import Phase
-from remat_cli.onnx_io.interface import dims_of
-from remat_cli.onnx_io.normalise import fresh_name
-from remat_cli.onnx_io.phases import PHASE_KEY
+from remat_cli.onnx_io.read.interface import dims_of
+from remat_cli.onnx_io.read.normalise import fresh_name
+from remat_cli.onnx_io.read.phases import PHASE_KEY
 
 OPSET = 21  # of every training step: the first in which all ops that rules write have their present form
 IR_VERSION = 10

@@ -10,7 +10,7 @@ from remat_cli.base.errors import ConfigError
 from remat_cli.base.files import atomic_write, check_target
 from remat_cli.core.values.budget import Scope
 from remat_cli.core.values.resident import WeightFiles
-from remat_cli.report.svg_chart import require_matplotlib
+from remat_cli.report.pictures.svg_chart import require_matplotlib
 from remat_cli.settings.keywords import as_flags
 from remat_cli.settings.settings import Settings, load_settings, require_budget
 from remat_cli.settings.yaml_file import suggest

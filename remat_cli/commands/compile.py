@@ -12,8 +12,8 @@ from remat_cli.base.progress import Progress
 from remat_cli.commands.asked import refuse_ranges, request_of
 from remat_cli.core.files.plan_file import PlanFile, write_with_plan
 from remat_cli.core.values.promises import Asked
-from remat_cli.onnx_io.load import SourceModel
-from remat_cli.onnx_io.save import data_path
+from remat_cli.onnx_io.read.load import SourceModel
+from remat_cli.onnx_io.write.save import data_path
 from remat_cli.report.compile import CompileReport
 from remat_cli.settings.settings import Outputs, Settings, output_paths
 from remat_cli.stages.ask import CompileRequest

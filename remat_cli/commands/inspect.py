@@ -12,13 +12,13 @@ from remat_cli.core.files.plan_reader import read_plan
 from remat_cli.core.values.promises import Asked
 from remat_cli.core.values.runs_on import RunsOn
 from remat_cli.core.values.sized_plan import plan_at
-from remat_cli.onnx_io.as_written import FileCondition, condition_of
-from remat_cli.onnx_io.compiled_file import compiled_runs_on, runs_on_at
+from remat_cli.onnx_io.read.compiled_file import compiled_runs_on, runs_on_at
+from remat_cli.onnx_io.write.as_written import FileCondition, condition_of
 from remat_cli.report.inspection import InspectReport, inspect_model, inspect_plan
+from remat_cli.report.pictures.svg_chart import inspect_picture
 from remat_cli.report.regions import estimated_regions
 from remat_cli.report.runs_on import guard_warnings
 from remat_cli.report.sized import inspect_at
-from remat_cli.report.svg_chart import inspect_picture
 from remat_cli.settings.devices import only_device
 from remat_cli.settings.settings import Settings
 from remat_cli.stages.as_given import forecast_of_file

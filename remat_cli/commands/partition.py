@@ -13,7 +13,7 @@ from remat_cli.base.progress import Progress
 from remat_cli.commands.asked import refuse_ranges
 from remat_cli.core.pipelines.pipeline_file import SCHEDULE_FILE, PipelineRequest
 from remat_cli.report.partition import Lack, PartitionReport, PlannedStages, StageRow, partition_picture
-from remat_cli.report.svg_chart import require_matplotlib
+from remat_cli.report.pictures.svg_chart import require_matplotlib
 from remat_cli.settings.devices import only_device
 from remat_cli.settings.partition import stages_folder
 from remat_cli.settings.settings import Settings

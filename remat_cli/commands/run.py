@@ -19,15 +19,15 @@ from remat_cli.commands.run_pipeline import run_pipeline
 from remat_cli.core.files.plan_file import PlanFile
 from remat_cli.core.files.plan_reader import read_plan
 from remat_cli.core.schedule.program import Program
-from remat_cli.onnx_io.load import prepare_optimized, state_beside
-from remat_cli.onnx_io.told_inputs import told_inputs
+from remat_cli.onnx_io.read.load import prepare_optimized, state_beside
+from remat_cli.onnx_io.read.told_inputs import told_inputs
 from remat_cli.report.pipeline_run import PipelineRunReport
 from remat_cli.report.run_report import RunReport, run_report
-from remat_cli.runtime.feeds import feeds_of
-from remat_cli.runtime.paged_run import PagedRunner
-from remat_cli.runtime.segment_memory import see_memory
-from remat_cli.runtime.segment_run import PlanRunner, check_devices, open_runner, time_runs
-from remat_cli.runtime.trace import chrome_trace
+from remat_cli.runtime.observe.trace import chrome_trace
+from remat_cli.runtime.paging.paged_run import PagedRunner
+from remat_cli.runtime.segments.segment_memory import see_memory
+from remat_cli.runtime.segments.segment_run import PlanRunner, check_devices, open_runner, time_runs
+from remat_cli.runtime.sessions.feeds import feeds_of
 from remat_cli.settings.run import PipelineOptions, RunOptions
 from remat_cli.settings.settings import Settings
 from remat_cli.stages.program import input_specs, make_program

@@ -20,12 +20,12 @@ from remat_cli.report.pipeline_run import (
     ran_actors,
     ran_stages,
 )
-from remat_cli.runtime.array_file import read_arrays, write_arrays
-from remat_cli.runtime.pipeline_feeds import chosen_settings, pipeline_feed
-from remat_cli.runtime.pipeline_local import BlockRun, PipelineRunRequest, run_locally
-from remat_cli.runtime.pipeline_ray import LostStage, run_on_cluster
-from remat_cli.runtime.pipeline_trace import pipeline_trace
-from remat_cli.runtime.ray_cluster import ClusterOptions
+from remat_cli.runtime.pipelines.pipeline_feeds import chosen_settings, pipeline_feed
+from remat_cli.runtime.pipelines.pipeline_local import BlockRun, PipelineRunRequest, run_locally
+from remat_cli.runtime.pipelines.pipeline_ray import LostStage, run_on_cluster
+from remat_cli.runtime.pipelines.pipeline_trace import pipeline_trace
+from remat_cli.runtime.pipelines.ray_cluster import ClusterOptions
+from remat_cli.runtime.sessions.array_file import read_arrays, write_arrays
 from remat_cli.settings.run import PipelineOptions
 from remat_cli.settings.settings import Settings
 

@@ -14,14 +14,14 @@ from remat_cli.core.files.plan_reader import read_plan
 from remat_cli.core.values.conditions import Conditions
 from remat_cli.core.values.verification import applies
 from remat_cli.devices.provider_table import named_spec
-from remat_cli.onnx_io.as_written import condition_of
-from remat_cli.onnx_io.compiled import sizes_left_open
-from remat_cli.onnx_io.compiled_file import runs_on_at
+from remat_cli.onnx_io.read.compiled import sizes_left_open
+from remat_cli.onnx_io.read.compiled_file import runs_on_at
+from remat_cli.onnx_io.write.as_written import condition_of
 from remat_cli.report.compile import VerifyReport
 from remat_cli.report.file_report import FileReport
-from remat_cli.report.process_picture import process_svg
+from remat_cli.report.pictures.process_picture import process_svg
 from remat_cli.report.runs_on import guard_warnings
-from remat_cli.runtime.session import runtime_version
+from remat_cli.runtime.sessions.session import runtime_version
 from remat_cli.settings.settings import Settings
 from remat_cli.stages.asked_for import asked_of
 from remat_cli.stages.prepare import Prepared, prepare, work_folder

@@ -10,7 +10,7 @@ from typing import Any, BinaryIO
 from remat_cli.base.errors import ConfigError, RematError
 from remat_cli.base.files import atomic_write, check_target
 from remat_cli.contest.bench_file import Overrides
-from remat_cli.report.bench_run import BenchRun, encode_run, read_runs
+from remat_cli.report.contest.bench_run import BenchRun, encode_run, read_runs
 from remat_cli.settings.parsers import parse_seconds
 from remat_cli.settings.yaml_file import read_yaml
 
@@ -69,7 +69,7 @@ def _check_extras(file: Path, markdown: Path | None, svg: Path | None, overwrite
     if markdown is not None:
         check_target(markdown, sources=(file,), overwrite=overwrite)
     if svg is not None:
-        from remat_cli.report.svg_chart import require_matplotlib
+        from remat_cli.report.pictures.svg_chart import require_matplotlib
 
         require_matplotlib()
         if svg.exists() and not svg.is_dir():

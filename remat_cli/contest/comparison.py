@@ -17,8 +17,8 @@ from remat_cli.core.schedule.plan import Plan
 from remat_cli.core.schedule.problem import Problem
 from remat_cli.core.schedule.simulate import baseline
 from remat_cli.core.values.budget import Budget, parse_budget, resolve
-from remat_cli.report.bench_run import BenchCase, BenchRun, joined
-from remat_cli.report.compare_report import ComparedBudget, CompareReport, CompareRun
+from remat_cli.report.contest.bench_run import BenchCase, BenchRun, joined
+from remat_cli.report.contest.compare_report import ComparedBudget, CompareReport, CompareRun
 from remat_cli.settings.settings import Settings
 from remat_cli.solvers import ADD_SPILL, PAGERS
 from remat_cli.solvers._paging.question import PagingTerms
@@ -60,7 +60,7 @@ def compare_request(path: Path, budgets: str | None, solvers: str | None, config
         MissingDependency: a picture is asked for, but matplotlib is not installed.
     """
     if config.svg is not None:
-        from remat_cli.report.svg_chart import require_matplotlib
+        from remat_cli.report.pictures.svg_chart import require_matplotlib
 
         check_target(config.svg, sources=(path,), overwrite=config.force)
         require_matplotlib()

@@ -29,7 +29,7 @@ from remat_cli.core.schedule.simulate import baseline
 from remat_cli.core.schedule.timeline import time_of
 from remat_cli.core.values.budget import parse_budget, resolve
 from remat_cli.core.values.spill import HOST, SpillSpec
-from remat_cli.report.bench_run import FAILED, BenchCase, BenchRun, BenchStatus, TracePoint, joined
+from remat_cli.report.contest.bench_run import FAILED, BenchCase, BenchRun, BenchStatus, TracePoint, joined
 from remat_cli.report.solution import overhead_percent
 from remat_cli.report.style import percent
 from remat_cli.solvers._paging.question import PagingTerms

@@ -36,6 +36,7 @@ from remat_cli.report.explain import (
 )
 from remat_cli.report.learnt import learnt_lines
 from remat_cli.report.paged import PagingReport, paging_report
+from remat_cli.report.pictures.terminal_chart import Band, ChartRule, memory_chart
 from remat_cli.report.placed import (
     PlacedPlan,
     device_reports,
@@ -49,7 +50,6 @@ from remat_cli.report.regions import RegionReport, obstacle_lines, planned_regio
 from remat_cli.report.runs_on import RunsOn, runs_on_lines
 from remat_cli.report.solution import EXIT_DONE, difference
 from remat_cli.report.style import Style, columns, duration, lines_of, percent, plural
-from remat_cli.report.terminal_chart import Band, ChartRule, memory_chart
 from remat_cli.report.verdict import Need, Price, ReportVerdict, session_need
 
 

@@ -5,9 +5,9 @@ from remat_cli.report.devices_text import device_table, estimate_lines, link_lin
 from remat_cli.report.explain import MemoryReport, live_tensor_lines
 from remat_cli.report.inspection import InspectReport, closing_lines, inspect_verdict
 from remat_cli.report.paged import all_paging_lines
-from remat_cli.report.placement_picture import placement_lines
+from remat_cli.report.pictures.placement_picture import placement_lines
+from remat_cli.report.pictures.terminal_chart import ChartRule, memory_chart
 from remat_cli.report.style import Style, columns, duration, percent, plural
-from remat_cli.report.terminal_chart import ChartRule, memory_chart
 
 
 def device_inspect_lines(report: InspectReport, style: Style) -> list[str]:

@@ -15,9 +15,9 @@ from remat_cli.base.files import sha256
 from remat_cli.base.progress import Progress
 from remat_cli.core.values.profile import Profile
 from remat_cli.core.values.resident import ProcessMemory, RunsForecast
-from remat_cli.onnx_io.load import inputs_of, prepare_optimized, save
-from remat_cli.onnx_io.to_graph import op_signatures, to_graph
-from remat_cli.runtime.session import optimize
+from remat_cli.onnx_io.read.load import inputs_of, prepare_optimized, save
+from remat_cli.onnx_io.read.to_graph import op_signatures, to_graph
+from remat_cli.runtime.sessions.session import optimize
 from remat_cli.stages.prepare import Prepared, facts_of, first_look, types_of
 from remat_cli.stages.profile import profile_model
 from remat_cli.stages.resident import model_forecast

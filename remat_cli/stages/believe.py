@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from remat_cli.core.values.profile import OpCost
-from remat_cli.runtime.profile_cache import PLAUSIBLE_SHARE
-from remat_cli.runtime.profilers import WholeTime, time_whole
-from remat_cli.runtime.session import SessionSettings
+from remat_cli.runtime.measure.profile_cache import PLAUSIBLE_SHARE
+from remat_cli.runtime.measure.profilers import WholeTime, time_whole
+from remat_cli.runtime.sessions.session import SessionSettings
 from remat_cli.stages.facts import known_facts_of
 from remat_cli.stages.prepare import Prepared
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from remat_cli.base.errors import ModelError, RuntimeFailure
 from remat_cli.core.values.sizes import SizeFamily, SizeRange
-from remat_cli.runtime._ort import one_line
-from remat_cli.runtime.caps import OUT_OF_MEMORY
+from remat_cli.runtime.observe.caps import OUT_OF_MEMORY
+from remat_cli.runtime.sessions._ort import one_line
 
 SAME = ("normalised", "optimised", "reference", "converted", "observed")
 FORMS = {

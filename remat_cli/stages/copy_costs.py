@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 from remat_cli.core.values.conditions import Conditions
 from remat_cli.core.values.profile import DeviceSpec, LinkCost
-from remat_cli.runtime.links import measure_link
-from remat_cli.runtime.profile_cache import CacheScope, ProfileCache, provenance
-from remat_cli.runtime.session import SessionSettings, device_settings
+from remat_cli.runtime.measure.links import measure_link
+from remat_cli.runtime.measure.profile_cache import CacheScope, ProfileCache, provenance
+from remat_cli.runtime.sessions.session import SessionSettings, device_settings
 from remat_cli.stages.facts import RUNS, WARMUPS
 
 

@@ -8,7 +8,7 @@ from remat_cli.core.schedule.graph import Graph
 from remat_cli.core.schedule.plan import Plan
 from remat_cli.core.values.conditions import Conditions
 from remat_cli.core.values.learning import NOTHING, Correction, corrected
-from remat_cli.runtime.profile_cache import CacheScope, ProfileCache, provenance
+from remat_cli.runtime.measure.profile_cache import CacheScope, ProfileCache, provenance
 
 Corrections = Mapping[str, Correction]
 """What was learnt of ops, by signature."""

@@ -18,8 +18,8 @@ from remat_cli.core.values.conditions import CPU
 from remat_cli.core.values.profile import HOST_MEMORY, DeviceSpec, Way
 from remat_cli.devices.mixing import Mixing
 from remat_cli.devices.provider_table import PROVIDERS, cache_of
-from remat_cli.onnx_io.default_order import EARLY_OPS
-from remat_cli.onnx_io.segment_models import SegmentSource, one_session_names
+from remat_cli.onnx_io.read.default_order import EARLY_OPS
+from remat_cli.onnx_io.write.segment_models import SegmentSource, one_session_names
 from remat_cli.stages.platform import Platform
 
 TURNING_SOFTMAX: Final = 13

@@ -7,9 +7,9 @@ import msgspec
 from remat_cli.core.schedule.graph import TensorType
 from remat_cli.core.values.conditions import CPU, Conditions
 from remat_cli.core.values.profile import DeviceSpec
-from remat_cli.runtime.profile_cache import CacheScope, ProfileCache, provenance
-from remat_cli.runtime.profilers import Measured
-from remat_cli.splitting.propose import SplitForm
+from remat_cli.runtime.measure.profile_cache import CacheScope, ProfileCache, provenance
+from remat_cli.runtime.measure.profilers import Measured
+from remat_cli.splitting.tiles.propose import SplitForm
 
 RUNS, WARMUPS = 4, 1
 

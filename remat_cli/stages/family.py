@@ -25,18 +25,18 @@ from remat_cli.core.schedule.splits import Region, RegionFacts, Splitting
 from remat_cli.core.values.family import told
 from remat_cli.core.values.profile import OpCost, Profile
 from remat_cli.core.values.sizes import SizeFamily
-from remat_cli.onnx_io.to_graph import to_graph
-from remat_cli.splitting.expands import without_expands
-from remat_cli.splitting.known_shapes import with_known_shapes
-from remat_cli.splitting.loop_bits import Tiling, kinds_of, proved_part, refusal
-from remat_cli.splitting.loop_estimate import LoopEstimate
-from remat_cli.splitting.loop_regions import LoopRegion, SizedView, find_loops
-from remat_cli.splitting.loops import looped
-from remat_cli.splitting.open_shapes import with_open_shapes
-from remat_cli.splitting.view import ModelView, view_model
-from remat_cli.splitting.window_bits import window_refusal
-from remat_cli.splitting.window_estimate import halo_percent
-from remat_cli.splitting.window_regions import find_windows
+from remat_cli.onnx_io.read.to_graph import to_graph
+from remat_cli.splitting.loops.expands import without_expands
+from remat_cli.splitting.loops.known_shapes import with_known_shapes
+from remat_cli.splitting.loops.loop_bits import Tiling, kinds_of, proved_part, refusal
+from remat_cli.splitting.loops.loop_estimate import LoopEstimate
+from remat_cli.splitting.loops.loop_regions import LoopRegion, SizedView, find_loops
+from remat_cli.splitting.loops.loops import looped
+from remat_cli.splitting.loops.open_shapes import with_open_shapes
+from remat_cli.splitting.loops.window_bits import window_refusal
+from remat_cli.splitting.loops.window_estimate import halo_percent
+from remat_cli.splitting.loops.window_regions import find_windows
+from remat_cli.splitting.tiles.view import ModelView, view_model
 from remat_cli.stages.ask import CompileRequest
 from remat_cli.stages.family_dims import dims_of_all
 from remat_cli.stages.family_loops import prepare_loops

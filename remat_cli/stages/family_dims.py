@@ -7,10 +7,10 @@ from types import MappingProxyType
 
 from remat_cli.core.schedule.graph import Graph
 from remat_cli.core.values.sizes import Dim, SizeFamily, SizeRange
-from remat_cli.onnx_io.to_graph import INPUTS, to_graph
-from remat_cli.runtime.feeds import make_feeds
-from remat_cli.runtime.session import run_each
-from remat_cli.splitting.learn_dims import learn_dims
+from remat_cli.onnx_io.read.to_graph import INPUTS, to_graph
+from remat_cli.runtime.sessions.feeds import make_feeds
+from remat_cli.runtime.sessions.session import run_each
+from remat_cli.splitting.loops.learn_dims import learn_dims
 from remat_cli.stages.blame import in_steps, refusals_of
 from remat_cli.stages.prepare import Prepared, exact_settings, types_of
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import msgspec
 
-from remat_cli.onnx_io.interface import interface_of
-from remat_cli.onnx_io.to_graph import INPUTS, to_graph
-from remat_cli.runtime.likeness import have_same_bits
+from remat_cli.onnx_io.read.interface import interface_of
+from remat_cli.onnx_io.read.to_graph import INPUTS, to_graph
+from remat_cli.runtime.verify.likeness import have_same_bits
 from remat_cli.stages.blame import blamed_on
 from remat_cli.stages.facts import ModelFacts, known_facts_of
 from remat_cli.stages.optimise import digest_of, optimise

@@ -6,16 +6,16 @@ from typing import Any
 
 from remat_cli.core.values.resident import WeightFiles
 from remat_cli.core.values.runs_on import RunsOn
-from remat_cli.onnx_io.as_written import signed
-from remat_cli.onnx_io.compiled import BUDGET_KEY, PEAK_KEY
-from remat_cli.onnx_io.least_imports import asking_least
-from remat_cli.onnx_io.packed import NOTHING_PACKED, PackedWeights, packed_weights, packing_signature
-from remat_cli.onnx_io.primers import primed
-from remat_cli.onnx_io.rewrite import set_model_metadata
-from remat_cli.onnx_io.save import SMALL_BYTES, has_data_file, save
-from remat_cli.onnx_io.seeds import without_seeds
-from remat_cli.runtime.packing import PackingJob, save_packed
-from remat_cli.runtime.session import SessionSettings
+from remat_cli.onnx_io.read.compiled import BUDGET_KEY, PEAK_KEY
+from remat_cli.onnx_io.read.seeds import without_seeds
+from remat_cli.onnx_io.write.as_written import signed
+from remat_cli.onnx_io.write.least_imports import asking_least
+from remat_cli.onnx_io.write.packed import NOTHING_PACKED, PackedWeights, packed_weights, packing_signature
+from remat_cli.onnx_io.write.primers import primed
+from remat_cli.onnx_io.write.rewrite import set_model_metadata
+from remat_cli.onnx_io.write.save import SMALL_BYTES, has_data_file, save
+from remat_cli.runtime.sessions.packing import PackingJob, save_packed
+from remat_cli.runtime.sessions.session import SessionSettings
 from remat_cli.stages.planned import PlannedModel
 from remat_cli.stages.prepare import Prepared
 from remat_cli.stages.record import model_to_write

@@ -24,16 +24,16 @@ from remat_cli.core.schedule.simulate import simulate
 from remat_cli.core.values.conditions import CPU
 from remat_cli.core.values.profile import OpCost
 from remat_cli.devices.provider_table import PROVIDERS
-from remat_cli.onnx_io.as_written import signed
-from remat_cli.onnx_io.least_imports import asking_least
-from remat_cli.onnx_io.rewrite import RewriteInfo, Rewritten, rewrite
-from remat_cli.onnx_io.save import has_data_file, save
-from remat_cli.onnx_io.seeds import without_seeds
-from remat_cli.onnx_io.to_graph import to_graph
-from remat_cli.runtime.gated import SeenGated, gated_job, see_gated
-from remat_cli.runtime.likeness import likeness
-from remat_cli.runtime.loading import shapes_at_load
-from remat_cli.runtime.session import SessionSettings, run_profiled
+from remat_cli.onnx_io.read.seeds import without_seeds
+from remat_cli.onnx_io.read.to_graph import to_graph
+from remat_cli.onnx_io.write.as_written import signed
+from remat_cli.onnx_io.write.least_imports import asking_least
+from remat_cli.onnx_io.write.rewrite import RewriteInfo, Rewritten, rewrite
+from remat_cli.onnx_io.write.save import has_data_file, save
+from remat_cli.runtime.sessions.loading import shapes_at_load
+from remat_cli.runtime.sessions.session import SessionSettings, run_profiled
+from remat_cli.runtime.verify.gated import SeenGated, gated_job, see_gated
+from remat_cli.runtime.verify.likeness import likeness
 from remat_cli.stages.cut import cut_of
 from remat_cli.stages.planned import PlannedModel
 from remat_cli.stages.platform import Platform

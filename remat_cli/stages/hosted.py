@@ -14,12 +14,12 @@ from remat_cli.core.schedule.graph import Graph
 from remat_cli.core.schedule.program import WeightUse
 from remat_cli.core.values.conditions import CPU, Conditions
 from remat_cli.core.values.profile import LinkCost
-from remat_cli.onnx_io.one_op import write_product
-from remat_cli.onnx_io.segment_models import UNSHARED, plainly_read_weights
-from remat_cli.runtime.open_speed import OpenJob, measure_opening
-from remat_cli.runtime.profile_cache import ProfileCache, cpu_name
-from remat_cli.runtime.session import SessionSettings, device_settings, runtime_version
-from remat_cli.runtime.weights import packs_weight
+from remat_cli.onnx_io.read.one_op import write_product
+from remat_cli.onnx_io.write.segment_models import UNSHARED, plainly_read_weights
+from remat_cli.runtime.measure.open_speed import OpenJob, measure_opening
+from remat_cli.runtime.measure.profile_cache import ProfileCache, cpu_name
+from remat_cli.runtime.sessions.session import SessionSettings, device_settings, runtime_version
+from remat_cli.runtime.sessions.weights import packs_weight
 from remat_cli.stages.platform import Platform
 
 LEAST_BYTES: Final = 2**16

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from remat_cli.core.schedule.splits import SplitOptions
-from remat_cli.splitting.propose import SplitProposal
+from remat_cli.splitting.tiles.propose import SplitProposal
 from remat_cli.stages.facts import KnownSplit, known_facts_of, remember_facts
 from remat_cli.stages.planned import PlannedModel
 from remat_cli.stages.prepare import Prepared

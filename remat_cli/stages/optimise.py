@@ -7,10 +7,10 @@ from typing import Any
 
 from remat_cli.base.files import sha256
 from remat_cli.core.values.conditions import Conditions
-from remat_cli.onnx_io.interface import Interface
-from remat_cli.onnx_io.load import prepare_optimized, save
-from remat_cli.onnx_io.open_sizes import with_only_these_sizes
-from remat_cli.runtime.session import optimize
+from remat_cli.onnx_io.read.interface import Interface
+from remat_cli.onnx_io.read.load import prepare_optimized, save
+from remat_cli.onnx_io.read.open_sizes import with_only_these_sizes
+from remat_cli.runtime.sessions.session import optimize
 from remat_cli.stages.facts import known_facts_of
 
 MOST_PASSES = 6

@@ -10,10 +10,10 @@ from typing import Any
 import msgspec
 
 from remat_cli.core.values.conditions import Conditions
-from remat_cli.onnx_io.load import SourceModel
-from remat_cli.onnx_io.seeds import seeded_copy
-from remat_cli.runtime.feeds import make_feeds
-from remat_cli.runtime.session import SessionSettings, outputs_of
+from remat_cli.onnx_io.read.load import SourceModel
+from remat_cli.onnx_io.read.seeds import seeded_copy
+from remat_cli.runtime.sessions.feeds import make_feeds
+from remat_cli.runtime.sessions.session import SessionSettings, outputs_of
 
 SMALL = 8  # above the least sizes, at which those of many sizes are compared before they are planned
 LEVELS = {

@@ -19,7 +19,7 @@ from remat_cli.core.schedule.program import (
     WeightImage,
 )
 from remat_cli.core.schedule.timeline import timeline
-from remat_cli.onnx_io.segment_models import WrittenSegments
+from remat_cli.onnx_io.write.segment_models import WrittenSegments
 
 
 def paged_actions(

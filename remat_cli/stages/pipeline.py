@@ -35,12 +35,12 @@ from remat_cli.core.pipelines.stage_parts import (
 )
 from remat_cli.core.schedule.line import Line, StepLinks, lay_out, merge_places
 from remat_cli.core.values.conditions import Conditions
-from remat_cli.onnx_io.load import STATE_FILE_KEY, DimBindings, inputs_of, load, outputs_of
-from remat_cli.onnx_io.stage_models import write_stages
-from remat_cli.onnx_io.step_pieces import StepPieces, is_step, split_step, update_model
-from remat_cli.onnx_io.told_inputs import told_inputs
-from remat_cli.runtime.array_file import read_arrays, write_arrays
-from remat_cli.runtime.pipeline_local import PipelineRunRequest, run_locally
+from remat_cli.onnx_io.read.load import STATE_FILE_KEY, DimBindings, inputs_of, load, outputs_of
+from remat_cli.onnx_io.read.told_inputs import told_inputs
+from remat_cli.onnx_io.write.stage_models import write_stages
+from remat_cli.onnx_io.write.step_pieces import StepPieces, is_step, split_step, update_model
+from remat_cli.runtime.pipelines.pipeline_local import PipelineRunRequest, run_locally
+from remat_cli.runtime.sessions.array_file import read_arrays, write_arrays
 from remat_cli.solvers._pipeline.integer_program import ProgramEffort
 from remat_cli.solvers._pipeline.planner import (
     RECOMPUTING,

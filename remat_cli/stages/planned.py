@@ -16,7 +16,7 @@ from remat_cli.core.schedule.splits import Splitting
 from remat_cli.core.values.learning import Judged
 from remat_cli.core.values.profile import Profile, Reference, Way
 from remat_cli.core.values.sizes import Dim
-from remat_cli.onnx_io.rewrite import Rewritten
+from remat_cli.onnx_io.write.rewrite import Rewritten
 from remat_cli.stages.platform import Platform
 from remat_cli.stages.prepare import Prepared
 from remat_cli.stages.solve import BudgetAnswer

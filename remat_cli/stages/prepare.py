@@ -20,19 +20,19 @@ from remat_cli.core.values.conditions import CPU, Conditions
 from remat_cli.core.values.learning import Correction
 from remat_cli.core.values.profile import DeviceSpec
 from remat_cli.core.values.verification import Verification
-from remat_cli.onnx_io.interface import Interface, fed_inputs
-from remat_cli.onnx_io.layout import uses_blocks
-from remat_cli.onnx_io.load import DimBindings, SourceModel, inputs_of, load, prepare_optimized, save, state_file
-from remat_cli.onnx_io.open_sizes import with_sizes_at_ports
-from remat_cli.onnx_io.phases import carry_phases
-from remat_cli.onnx_io.seeds import give_seeds
-from remat_cli.onnx_io.to_graph import INPUTS, op_signatures, to_graph
-from remat_cli.onnx_io.told_inputs import told_inputs
-from remat_cli.runtime.feeds import feeds_of
-from remat_cli.runtime.likeness import have_same_bits
-from remat_cli.runtime.profilers import LONG_SECONDS, ProfileRequest
-from remat_cli.runtime.session import Observation, SessionSettings, first_sight, outputs_of, run_profiled
-from remat_cli.runtime.sight import Sight, look
+from remat_cli.onnx_io.read.interface import Interface, fed_inputs
+from remat_cli.onnx_io.read.layout import uses_blocks
+from remat_cli.onnx_io.read.load import DimBindings, SourceModel, inputs_of, load, prepare_optimized, save, state_file
+from remat_cli.onnx_io.read.open_sizes import with_sizes_at_ports
+from remat_cli.onnx_io.read.phases import carry_phases
+from remat_cli.onnx_io.read.seeds import give_seeds
+from remat_cli.onnx_io.read.to_graph import INPUTS, op_signatures, to_graph
+from remat_cli.onnx_io.read.told_inputs import told_inputs
+from remat_cli.runtime.measure.profilers import LONG_SECONDS, ProfileRequest
+from remat_cli.runtime.observe.sight import Sight, look
+from remat_cli.runtime.sessions.feeds import feeds_of
+from remat_cli.runtime.sessions.session import Observation, SessionSettings, first_sight, outputs_of, run_profiled
+from remat_cli.runtime.verify.likeness import have_same_bits
 from remat_cli.stages.blame import files_named_after, in_steps, refusals_of
 from remat_cli.stages.corrections import known_corrections, with_corrections
 from remat_cli.stages.facts import WARMUPS, ModelFacts, known_facts_of, remember_facts

@@ -3,10 +3,10 @@
 import tempfile
 from pathlib import Path
 
-from remat_cli.onnx_io.layout import block_of_probe, layout_probe
-from remat_cli.onnx_io.load import prepare_optimized
-from remat_cli.onnx_io.save import save
-from remat_cli.runtime.session import optimize
+from remat_cli.onnx_io.read.layout import block_of_probe, layout_probe
+from remat_cli.onnx_io.read.load import prepare_optimized
+from remat_cli.onnx_io.write.save import save
+from remat_cli.runtime.sessions.session import optimize
 
 
 def block_here(work: Path) -> int:

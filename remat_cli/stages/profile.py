@@ -17,12 +17,11 @@ from remat_cli.core.values.profile import DeviceSpec, OpCost, Profile, Provenanc
 from remat_cli.core.values.spill import HOST, SpillSpec
 from remat_cli.devices.provider_table import PROVIDERS, is_plain
 from remat_cli.devices.roofline import estimate, estimated_links
-from remat_cli.onnx_io.interface import weight_uses
-from remat_cli.onnx_io.load import save
-from remat_cli.onnx_io.one_op import call_model, model_with_outputs, one_op_model
-from remat_cli.runtime.feeds import record_values
-from remat_cli.runtime.findings import OpFinding
-from remat_cli.runtime.op_profiler import (
+from remat_cli.onnx_io.read.interface import weight_uses
+from remat_cli.onnx_io.read.load import save
+from remat_cli.onnx_io.read.one_op import call_model, model_with_outputs, one_op_model
+from remat_cli.runtime.measure.findings import OpFinding
+from remat_cli.runtime.measure.op_profiler import (
     HANDOVER_ELEMENTS,
     HANDOVERS,
     OpJob,
@@ -31,11 +30,12 @@ from remat_cli.runtime.op_profiler import (
     measure_handover,
     measure_ops,
 )
-from remat_cli.runtime.profile_cache import CacheScope, ProfileCache
-from remat_cli.runtime.profilers import Measured, ProfileRequest, WholeTime, measure
-from remat_cli.runtime.providers import device_of, must_estimate, require_device
-from remat_cli.runtime.session import SessionSettings, device_settings
-from remat_cli.runtime.weights import loaded_weight_bytes
+from remat_cli.runtime.measure.profile_cache import CacheScope, ProfileCache
+from remat_cli.runtime.measure.profilers import Measured, ProfileRequest, WholeTime, measure
+from remat_cli.runtime.sessions.feeds import record_values
+from remat_cli.runtime.sessions.providers import device_of, must_estimate, require_device
+from remat_cli.runtime.sessions.session import SessionSettings, device_settings
+from remat_cli.runtime.sessions.weights import loaded_weight_bytes
 from remat_cli.stages import believe
 from remat_cli.stages.copy_costs import link_costs, scope_apart
 from remat_cli.stages.cut import own_bytes, workspaces

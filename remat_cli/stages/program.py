@@ -23,8 +23,8 @@ from remat_cli.core.schedule.program import (
 from remat_cli.core.schedule.segments import Cut, Segment, held_bytes_of
 from remat_cli.core.schedule.timeline import timeline
 from remat_cli.devices.provider_table import PROVIDERS, named_spec
-from remat_cli.onnx_io.load import outputs_of, prepare_optimized
-from remat_cli.onnx_io.segment_models import (
+from remat_cli.onnx_io.read.load import outputs_of, prepare_optimized
+from remat_cli.onnx_io.write.segment_models import (
     SegmentSource,
     WrittenSegments,
     whole_segment,

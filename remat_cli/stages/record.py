@@ -28,13 +28,13 @@ from remat_cli.core.values.profile import Placement, Profile
 from remat_cli.core.values.sized_plan import with_promise
 from remat_cli.core.values.verification import Verification
 from remat_cli.devices.provider_table import PROVIDERS, named_spec
-from remat_cli.onnx_io.packed import packed_weights
-from remat_cli.onnx_io.phases import annotate
-from remat_cli.onnx_io.processor_guard import guard_for, with_lone_guards
+from remat_cli.onnx_io.read.phases import annotate
+from remat_cli.onnx_io.write.packed import packed_weights
+from remat_cli.onnx_io.write.processor_guard import guard_for, with_lone_guards
 from remat_cli.ort_rules.primers import PREFIX as PRIMERS
 from remat_cli.report.solution import SolutionReport, solution_report, with_paging
-from remat_cli.runtime.profile_cache import provenance
-from remat_cli.runtime.verify_request import VerifyRequest
+from remat_cli.runtime.measure.profile_cache import provenance
+from remat_cli.runtime.verify.verify_request import VerifyRequest
 from remat_cli.stages.ask import CompileRequest
 from remat_cli.stages.limits import cap_lines, cap_of
 from remat_cli.stages.planned import PlannedModel, WrittenModel

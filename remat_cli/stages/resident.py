@@ -14,11 +14,11 @@ from remat_cli.core.schedule.simulate import baseline
 from remat_cli.core.values.profile import Profile
 from remat_cli.core.values.resident import LimitedRuns, ProcessMemory, ProcessSeen, RunsForecast, WeightFiles
 from remat_cli.core.values.reuse import KeptBuffers
-from remat_cli.onnx_io.arena_copies import arena_copies
-from remat_cli.onnx_io.interface import weight_uses
-from remat_cli.onnx_io.primers import can_be_primed
-from remat_cli.onnx_io.save import SMALL_BYTES, data_path, has_data_file
-from remat_cli.onnx_io.steady import INLINE_BYTES, waiting_input
+from remat_cli.onnx_io.read.interface import weight_uses
+from remat_cli.onnx_io.write.arena_copies import arena_copies
+from remat_cli.onnx_io.write.primers import can_be_primed
+from remat_cli.onnx_io.write.save import SMALL_BYTES, data_path, has_data_file
+from remat_cli.onnx_io.write.steady import INLINE_BYTES, waiting_input
 from remat_cli.ort_rules.arena import loaded_arena
 from remat_cli.ort_rules.arena_copies import ArenaCopy
 from remat_cli.ort_rules.heap import LARGEST_THRESHOLD_BYTES
@@ -26,11 +26,11 @@ from remat_cli.ort_rules.load_rules import load_rules
 from remat_cli.ort_rules.loading import STREAM_BYTES, LoadedFile, LoadedWeight, LoadForecast, load_forecast
 from remat_cli.ort_rules.requests import run_requests
 from remat_cli.ort_rules.steady import SteadyBranch, steady_requests
-from remat_cli.runtime._ort import Advance, ignore_progress, pack_all, run_fresh
-from remat_cli.runtime.hard_limit import HardLimitJob, limit_kind, runs_under_limit
-from remat_cli.runtime.resident import ResidentFigures, ResidentJob, can_measure_resident, measure_resident
-from remat_cli.runtime.session import SessionSettings, runtime_version
-from remat_cli.runtime.weights import can_save_packed, packs_weight
+from remat_cli.runtime.observe.hard_limit import HardLimitJob, limit_kind, runs_under_limit
+from remat_cli.runtime.observe.resident import ResidentFigures, ResidentJob, can_measure_resident, measure_resident
+from remat_cli.runtime.sessions._ort import Advance, ignore_progress, pack_all, run_fresh
+from remat_cli.runtime.sessions.session import SessionSettings, runtime_version
+from remat_cli.runtime.sessions.weights import can_save_packed, packs_weight
 from remat_cli.stages.ask import CompileRequest
 from remat_cli.stages.planned import PlannedModel, WrittenModel
 from remat_cli.stages.prepare import Prepared

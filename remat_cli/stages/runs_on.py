@@ -17,10 +17,10 @@ from remat_cli.core.values.runs_on import (
     newest,
     processor_of,
 )
-from remat_cli.onnx_io.layout import uses_blocks
-from remat_cli.onnx_io.op_versions import loads_from
-from remat_cli.onnx_io.processor_guard import guard_in
-from remat_cli.runtime.session import runtime_version
+from remat_cli.onnx_io.read.layout import uses_blocks
+from remat_cli.onnx_io.write.op_versions import loads_from
+from remat_cli.onnx_io.write.processor_guard import guard_in
+from remat_cli.runtime.sessions.session import runtime_version
 from remat_cli.stages.prepare import Prepared
 from remat_cli.stages.processor import block_here
 

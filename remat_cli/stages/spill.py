@@ -12,8 +12,8 @@ from remat_cli.core.values.conditions import Conditions
 from remat_cli.core.values.pages import PAGE_BYTES
 from remat_cli.core.values.profile import HOST_MEMORY, LinkCost
 from remat_cli.core.values.spill import SpillMemory, SpillSpec
-from remat_cli.runtime.profile_cache import ProfileCache, cpu_name
-from remat_cli.runtime.spill_speed import SYSTEM, measure_spill
+from remat_cli.runtime.measure.profile_cache import ProfileCache, cpu_name
+from remat_cli.runtime.measure.spill_speed import SYSTEM, measure_spill
 from remat_cli.stages.platform import Platform
 
 

@@ -11,21 +11,21 @@ from remat_cli.base.progress import Progress
 from remat_cli.core.schedule.graph import Graph
 from remat_cli.core.values.conditions import Conditions
 from remat_cli.core.values.profile import Profile
-from remat_cli.onnx_io.interface import interface_of
-from remat_cli.onnx_io.load import save
-from remat_cli.onnx_io.opset import lowered, opset_of, raise_opset
-from remat_cli.onnx_io.to_graph import op_signatures, to_graph
-from remat_cli.runtime.likeness import are_close, are_same_bits, have_same_bits, likeness
-from remat_cli.runtime.profile_cache import ProfileCache
-from remat_cli.runtime.turns import time_in_turn
-from remat_cli.splitting.build import (
+from remat_cli.onnx_io.read.interface import interface_of
+from remat_cli.onnx_io.read.load import save
+from remat_cli.onnx_io.read.to_graph import op_signatures, to_graph
+from remat_cli.onnx_io.write.opset import lowered, opset_of, raise_opset
+from remat_cli.runtime.measure.profile_cache import ProfileCache
+from remat_cli.runtime.measure.turns import time_in_turn
+from remat_cli.runtime.verify.likeness import are_close, are_same_bits, have_same_bits, likeness
+from remat_cli.splitting.tiles.build import (
     FILL_SINCE,
     reordered,
     tile_order,
 )
-from remat_cli.splitting.differences import compared_pieces, first_difference, with_outputs
-from remat_cli.splitting.steps import TiledRegion
-from remat_cli.splitting.view import ModelView
+from remat_cli.splitting.tiles.differences import compared_pieces, first_difference, with_outputs
+from remat_cli.splitting.tiles.steps import TiledRegion
+from remat_cli.splitting.tiles.view import ModelView
 from remat_cli.stages.blame import blamed_on
 from remat_cli.stages.corrections import known_corrections, with_corrections
 from remat_cli.stages.facts import ModelFacts, facts_scope, known_facts, known_facts_of, remember_facts

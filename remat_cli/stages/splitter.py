@@ -21,13 +21,13 @@ from remat_cli.core.schedule.simulate import baseline
 from remat_cli.core.schedule.solver_run import Status
 from remat_cli.core.schedule.splits import LargeTensor, Region, RegionFacts, Splitting, large_tensors, regions_of_ops
 from remat_cli.core.values.profile import Profile
-from remat_cli.onnx_io.interface import has_op
-from remat_cli.splitting.build import split_model
-from remat_cli.splitting.obstacle import SplitObstacle
-from remat_cli.splitting.propose import SplitProposal, SplitProposer
-from remat_cli.splitting.search import SplitLimits
-from remat_cli.splitting.timeline import TensorTimeline
-from remat_cli.splitting.view import view_model
+from remat_cli.onnx_io.read.interface import has_op
+from remat_cli.splitting.tiles.build import split_model
+from remat_cli.splitting.tiles.obstacle import SplitObstacle
+from remat_cli.splitting.tiles.propose import SplitProposal, SplitProposer
+from remat_cli.splitting.tiles.search import SplitLimits
+from remat_cli.splitting.tiles.timeline import TensorTimeline
+from remat_cli.splitting.tiles.view import view_model
 from remat_cli.stages.ask import CompileRequest
 from remat_cli.stages.facts import KnownSplit
 from remat_cli.stages.known_splits import known_splits, remember_split

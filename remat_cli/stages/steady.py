@@ -13,15 +13,15 @@ from remat_cli.core.values.conditions import Conditions
 from remat_cli.core.values.learning import Judged
 from remat_cli.core.values.resident import RunsForecast
 from remat_cli.core.values.reuse import KeptBuffers, kept_buffers
-from remat_cli.onnx_io.free_shapes import Dims, dims_at_load
-from remat_cli.onnx_io.opset import raise_opset
-from remat_cli.onnx_io.rewrite import Rewritten
-from remat_cli.onnx_io.steady import OLDEST_OPSET, as_in_branch, can_be_steady, waiting_input
-from remat_cli.onnx_io.to_graph import known_kind
+from remat_cli.onnx_io.read.free_shapes import Dims, dims_at_load
+from remat_cli.onnx_io.read.to_graph import known_kind
+from remat_cli.onnx_io.write.opset import raise_opset
+from remat_cli.onnx_io.write.rewrite import Rewritten
+from remat_cli.onnx_io.write.steady import OLDEST_OPSET, as_in_branch, can_be_steady, waiting_input
 from remat_cli.ort_rules.arena import FIRST_REGION_BYTES, UNIT_BYTES, RunMemory, pattern_bytes, simulate_runs
 from remat_cli.ort_rules.requests import Request, run_requests
 from remat_cli.ort_rules.steady import SteadyBranch, SteadyForm, steady_requests
-from remat_cli.runtime.loading import shapes_at_load
+from remat_cli.runtime.sessions.loading import shapes_at_load
 
 RUNS = 128  # or until the arena is left as it was found, mostly after a few
 HELD = (1, 0)  # runs whose outputs the caller still holds: callers drop them before the next run, or after it

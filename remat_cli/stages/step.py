@@ -10,9 +10,9 @@ from remat_cli.base import progress as stages
 from remat_cli.base.progress import Progress
 from remat_cli.core.values.conditions import Conditions
 from remat_cli.core.values.training import StepPaths, TrainOptions
-from remat_cli.onnx_io.load import STATE_FILE_KEY, DimBindings, SourceModel, load, save
-from remat_cli.onnx_io.rewrite import set_model_metadata
-from remat_cli.runtime.array_file import write_arrays
+from remat_cli.onnx_io.read.load import STATE_FILE_KEY, DimBindings, SourceModel, load, save
+from remat_cli.onnx_io.write.rewrite import set_model_metadata
+from remat_cli.runtime.sessions.array_file import write_arrays
 
 
 def make_step(model: Path, options: TrainOptions, conditions: Conditions, progress: Progress) -> TrainingStep:

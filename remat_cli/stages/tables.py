@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from remat_cli.core.values.sizes import Dim, SizeFamily
-from remat_cli.onnx_io.load import save
-from remat_cli.runtime._ort import pack_all, run_fresh
-from remat_cli.runtime.likeness import LikenessJob, compare_models
-from remat_cli.splitting.position_tables import ALONE, SOURCE, NumberChain, Numbers, find_chains, with_tables
+from remat_cli.onnx_io.read.load import save
+from remat_cli.runtime.sessions._ort import pack_all, run_fresh
+from remat_cli.runtime.verify.likeness import LikenessJob, compare_models
+from remat_cli.splitting.loops.position_tables import ALONE, SOURCE, NumberChain, Numbers, find_chains, with_tables
 from remat_cli.stages.prepare import Prepared, default_settings, observe
 
 

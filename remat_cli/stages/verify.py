@@ -22,17 +22,17 @@ from remat_cli.core.values.profile import HOST_MEMORY, DeviceSpec, Profile
 from remat_cli.core.values.promises import fits
 from remat_cli.core.values.resident import ProcessSeen
 from remat_cli.core.values.verification import Checks, PagingSeen, Verification
-from remat_cli.onnx_io.seeds import seeded_copy
-from remat_cli.runtime._ort import LONGEST_RUN_SECONDS
-from remat_cli.runtime.family import resident_after
-from remat_cli.runtime.feeds import make_feeds
-from remat_cli.runtime.likeness import Likeness, have_same_bits, likeness
-from remat_cli.runtime.paged_resident import see_resident
-from remat_cli.runtime.segment_memory import see_memory
-from remat_cli.runtime.segment_run import TimedRuns, time_runs
-from remat_cli.runtime.session import runtime_version
-from remat_cli.runtime.verify import THOROUGH_RUNS, verify_closely
-from remat_cli.runtime.verify_request import MOST_RUNS, ManySizes, VerifyRequest
+from remat_cli.onnx_io.read.seeds import seeded_copy
+from remat_cli.runtime.observe.paged_resident import see_resident
+from remat_cli.runtime.segments.segment_memory import see_memory
+from remat_cli.runtime.segments.segment_run import TimedRuns, time_runs
+from remat_cli.runtime.sessions._ort import LONGEST_RUN_SECONDS
+from remat_cli.runtime.sessions.feeds import make_feeds
+from remat_cli.runtime.sessions.session import runtime_version
+from remat_cli.runtime.verify.family import resident_after
+from remat_cli.runtime.verify.likeness import Likeness, have_same_bits, likeness
+from remat_cli.runtime.verify.verify import THOROUGH_RUNS, verify_closely
+from remat_cli.runtime.verify.verify_request import MOST_RUNS, ManySizes, VerifyRequest
 from remat_cli.stages.family_sizes import rising_and_falling, sizes_to_check
 from remat_cli.stages.original import Original
 from remat_cli.stages.prepare import Prepared, default_settings

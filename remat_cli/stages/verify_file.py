@@ -10,20 +10,20 @@ from remat_cli.base.progress import Progress
 from remat_cli.core.values.conditions import Conditions
 from remat_cli.core.values.file_check import FileVerification, OrderSeen, ProcessPair, order_seen
 from remat_cli.core.values.verification import Checks
-from remat_cli.onnx_io.compiled import CompiledFile, check_same_interface, read_compiled
-from remat_cli.onnx_io.interface import inputs_of, weight_uses
-from remat_cli.onnx_io.load import DimBindings, SourceModel, load, state_beside
-from remat_cli.onnx_io.packed import packed_weights
-from remat_cli.onnx_io.save import data_path
-from remat_cli.onnx_io.seeds import give_seeds, seeded_copy
-from remat_cli.onnx_io.told_inputs import told_inputs
+from remat_cli.onnx_io.read.compiled import CompiledFile, check_same_interface, read_compiled
+from remat_cli.onnx_io.read.interface import inputs_of, weight_uses
+from remat_cli.onnx_io.read.load import DimBindings, SourceModel, load, state_beside
+from remat_cli.onnx_io.read.seeds import give_seeds, seeded_copy
+from remat_cli.onnx_io.read.told_inputs import told_inputs
+from remat_cli.onnx_io.write.packed import packed_weights
+from remat_cli.onnx_io.write.save import data_path
 from remat_cli.ort_rules.primers import PREFIX as PRIMERS
-from remat_cli.runtime._ort import pack_all, run_fresh
-from remat_cli.runtime.feeds import feeds_of
-from remat_cli.runtime.file_runs import FileJob, FileRuns, SessionSeen, run_file
-from remat_cli.runtime.resident import ResidentJob, can_measure_resident, measure_resident
-from remat_cli.runtime.turns import time_in_turn
-from remat_cli.runtime.weights import kept_weight_bytes
+from remat_cli.runtime.measure.turns import time_in_turn
+from remat_cli.runtime.observe.resident import ResidentJob, can_measure_resident, measure_resident
+from remat_cli.runtime.sessions._ort import pack_all, run_fresh
+from remat_cli.runtime.sessions.feeds import feeds_of
+from remat_cli.runtime.sessions.weights import kept_weight_bytes
+from remat_cli.runtime.verify.file_runs import FileJob, FileRuns, SessionSeen, run_file
 from remat_cli.stages.original import user_file
 from remat_cli.stages.prepare import default_settings
 from remat_cli.stages.resident import RUNS, THOROUGH_RUNS, worst_of

@@ -23,20 +23,20 @@ from remat_cli.core.values.conditions import Conditions
 from remat_cli.core.values.learning import Judged
 from remat_cli.core.values.profile import OpCost, Profile
 from remat_cli.devices.provider_table import PROVIDERS
-from remat_cli.onnx_io.arena_copies import arena_copies
-from remat_cli.onnx_io.compiled import PEAK_KEY, PORTABLE_KEY
-from remat_cli.onnx_io.interface import weight_uses
-from remat_cli.onnx_io.load import SourceModel, save
-from remat_cli.onnx_io.loaded import Touched, held_back, touched
-from remat_cli.onnx_io.processor_guard import guard_for
-from remat_cli.onnx_io.rewrite import RewriteInfo, Rewritten, rewrite, set_model_metadata
-from remat_cli.onnx_io.steady import in_loops, steady, weight_bytes_of
-from remat_cli.onnx_io.to_graph import to_graph
+from remat_cli.onnx_io.read.compiled import PEAK_KEY, PORTABLE_KEY
+from remat_cli.onnx_io.read.interface import weight_uses
+from remat_cli.onnx_io.read.load import SourceModel, save
+from remat_cli.onnx_io.read.loaded import Touched, held_back, touched
+from remat_cli.onnx_io.read.to_graph import to_graph
+from remat_cli.onnx_io.write.arena_copies import arena_copies
+from remat_cli.onnx_io.write.processor_guard import guard_for
+from remat_cli.onnx_io.write.rewrite import RewriteInfo, Rewritten, rewrite, set_model_metadata
+from remat_cli.onnx_io.write.steady import in_loops, steady, weight_bytes_of
 from remat_cli.ort_rules.requests import run_requests
 from remat_cli.ort_rules.steady import FLAG_BYTES
-from remat_cli.runtime.loading import shapes_at_load
-from remat_cli.runtime.session import Level, optimize
-from remat_cli.runtime.weights import is_packed_away
+from remat_cli.runtime.sessions.loading import shapes_at_load
+from remat_cli.runtime.sessions.session import Level, optimize
+from remat_cli.runtime.sessions.weights import is_packed_away
 from remat_cli.stages.corrections import step_signatures, with_corrections
 from remat_cli.stages.fit import excess_bytes, fit
 from remat_cli.stages.planned import PlannedModel, WrittenModel

@@ -12,7 +12,7 @@ import pytest
 from remat_cli.autodiff.reverse import Recorder, rule_name
 from remat_cli.autodiff.rules import RULES
 from remat_cli.autodiff.tape import Call, Tape
-from remat_cli.onnx_io.op_facts import facts_of
+from remat_cli.onnx_io.read.op_facts import facts_of
 from tests.autodiff.rule_case import Case, check
 
 

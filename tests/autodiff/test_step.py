@@ -12,8 +12,8 @@ from remat_cli.autodiff.rules import RULES
 from remat_cli.autodiff.step import arranged, build_step
 from remat_cli.base.errors import ConfigError, ModelError
 from remat_cli.core.values.training import TrainOptions
-from remat_cli.onnx_io.default_order import default_order
-from remat_cli.onnx_io.load import DimBindings, load
+from remat_cli.onnx_io.read.default_order import default_order
+from remat_cli.onnx_io.read.load import DimBindings, load
 from tests.autodiff.rule_case import runtime
 
 RNG = np.random.default_rng(3)

@@ -15,7 +15,7 @@ from onnx import helper, numpy_helper
 
 from remat_cli.autodiff.step import TrainingStep, build_step
 from remat_cli.core.values.training import TrainOptions
-from remat_cli.onnx_io.load import DimBindings, load
+from remat_cli.onnx_io.read.load import DimBindings, load
 from sample_models.papers import paper_model
 from sample_models.zoo import load_zoo, zoo_names
 

@@ -10,7 +10,7 @@ from bench.callers import DROPPED, FILES, PROMISED, WAYS, is_kept, main, model_r
 from bench.callers_measure import CallingWay
 from bench.compiling import ROOT
 from bench.real.measure import read_rows
-from remat_cli.runtime.resident import CLEAR_REFS
+from remat_cli.runtime.observe.resident import CLEAR_REFS
 
 MIB = 2**20
 SAMPLES = ROOT / "sample_models"

@@ -11,7 +11,7 @@ from bench.curves_plot import compiled_of, curve_svg, floor_of, frontier, solver
 from bench.curves_report import share_percent, verdict
 from bench.training_curves import CURVES, MISSES, PARTS, applicable, budgets, main, merged, prepared
 from remat_cli.core.values.profile import OpCost
-from remat_cli.runtime.profilers import Measured
+from remat_cli.runtime.measure.profilers import Measured
 from sample_models.papers import paper_names
 
 TINY = {"batch": 2, "resolution": 32, "width": 0.0625, "classes": 4}

@@ -75,7 +75,7 @@ def test_the_public_functions_leave_nothing_either(place):
 def test_a_session_that_is_opened_in_the_main_process_leaves_nothing(place):
     code = """
         from pathlib import Path
-        from remat_cli.runtime.session import SessionSettings, open_session
+        from remat_cli.runtime.sessions.session import SessionSettings, open_session
         open_session(Path("net.onnx"), SessionSettings(exact=False))
     """
     done = run_there(place, "-c", "\n".join(line.strip() for line in code.splitlines()))

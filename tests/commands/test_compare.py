@@ -14,7 +14,7 @@ from remat_cli.commands.compare import check_agreement, compare
 from remat_cli.contest import runner, solving
 from remat_cli.contest.comparison import compare_request
 from remat_cli.contest.runner import Job, run_side_by_side
-from remat_cli.report.bench_run import BenchCase
+from remat_cli.report.contest.bench_run import BenchCase
 from remat_cli.report.style import Style
 from remat_cli.settings.settings import load_settings
 from remat_cli.stages.solve import name_ops, refusal

@@ -12,7 +12,7 @@ from onnx import TensorProto, helper
 
 from remat_cli.base.progress import silent
 from remat_cli.commands.compile import compile_model
-from remat_cli.onnx_io import op_facts
+from remat_cli.onnx_io.read import op_facts
 from remat_cli.settings.settings import load_settings
 from remat_cli.stages import settle
 from tests.report.samples import verification

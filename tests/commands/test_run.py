@@ -19,11 +19,11 @@ from remat_cli.commands.run import RunOptions, run_plan
 from remat_cli.core.files.plan_file import write_plan
 from remat_cli.core.schedule.program import CopyAction
 from remat_cli.devices.provider_table import named_spec
-from remat_cli.runtime import segment_memory
-from remat_cli.runtime.providers import UsableDevice
-from remat_cli.runtime.segment_memory import see_memory
-from remat_cli.runtime.segment_run import time_runs
-from remat_cli.runtime.session import SessionSettings, run_profiled
+from remat_cli.runtime.segments import segment_memory
+from remat_cli.runtime.segments.segment_memory import see_memory
+from remat_cli.runtime.segments.segment_run import time_runs
+from remat_cli.runtime.sessions.providers import UsableDevice
+from remat_cli.runtime.sessions.session import SessionSettings, run_profiled
 from remat_cli.settings.settings import load_settings
 from remat_cli.stages.program import make_program
 from remat_cli.stages.record import elsewhere
@@ -182,7 +182,7 @@ def test_a_device_that_was_lost_is_an_error(chain, monkeypatch):
         if device.threads == 2:
             raise MissingDependency("it went away")
 
-    monkeypatch.setattr("remat_cli.runtime._segment_sessions.require_device", lost)
+    monkeypatch.setattr("remat_cli.runtime.segments._segment_sessions.require_device", lost)
     with pytest.raises(MissingDependency, match="needs device 'cpu:2threads', which is not here: it went away"):
         load(chain.path)
 

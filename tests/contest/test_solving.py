@@ -12,7 +12,7 @@ from remat_cli.contest.solving import is_pager, made, names_of, solved
 from remat_cli.core.schedule.instance import instance_problem, load_instance
 from remat_cli.core.schedule.simulate import baseline
 from remat_cli.core.values.spill import HOST, SpillSpec
-from remat_cli.report.bench_run import BenchCase
+from remat_cli.report.contest.bench_run import BenchCase
 from remat_cli.solvers import PAGERS, SOLVERS
 from remat_cli.solvers.base import Limits
 from remat_cli.stages.page_answer import abstract_terms

@@ -12,7 +12,7 @@ from onnx import TensorProto, helper
 import remat_cli
 from remat_cli.base.errors import ModelError, RematError, RuntimeFailure
 from remat_cli.cli import main
-from remat_cli.runtime.verify_request import VerifyRequest
+from remat_cli.runtime.verify.verify_request import VerifyRequest
 from remat_cli.stages.blame import files_named_after
 from tests.fuzz.mutants import mutant
 

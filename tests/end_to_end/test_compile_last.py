@@ -12,8 +12,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from remat_cli.cli import main
-from remat_cli.onnx_io.checking import all_nodes
-from remat_cli.onnx_io.packed import ENTRY
+from remat_cli.onnx_io.read.checking import all_nodes
+from remat_cli.onnx_io.write.packed import ENTRY
 
 pytestmark = pytest.mark.usefixtures("cache")
 CHAIN = Path(__file__).parents[2] / "sample_models" / "chain.onnx"

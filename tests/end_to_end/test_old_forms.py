@@ -13,7 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 import remat_cli
 from remat_cli import RematError
 from remat_cli.base.progress import Note
-from remat_cli.onnx_io.load import DimBindings, load
+from remat_cli.onnx_io.read.load import DimBindings, load
 
 FLOAT = TensorProto.FLOAT
 X = np.arange(6, dtype=np.float32).reshape(2, 3) - 2

@@ -9,9 +9,9 @@ from onnx import TensorProto, helper, numpy_helper
 
 import remat_cli as remat
 from remat_cli.core.values.promises import PROCESS_ROOM_BYTES, PROCESS_SHARE
-from remat_cli.runtime._ort import pack_all, run_fresh
-from remat_cli.runtime.resident import ResidentJob, can_measure_resident, measure_resident
-from remat_cli.runtime.session import SessionSettings
+from remat_cli.runtime.observe.resident import ResidentJob, can_measure_resident, measure_resident
+from remat_cli.runtime.sessions._ort import pack_all, run_fresh
+from remat_cli.runtime.sessions.session import SessionSettings
 
 pytestmark = pytest.mark.skipif(not can_measure_resident(), reason="the system does not tell resident memory")
 WIDTH, HEADS = 64, 4

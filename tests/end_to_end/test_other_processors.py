@@ -16,8 +16,8 @@ import pytest
 
 from remat_cli.cli import main
 from remat_cli.core.values.runs_on import MADE_FOR
-from remat_cli.onnx_io.compiled_file import runs_on_at
-from remat_cli.onnx_io.processor_guard import guard_in
+from remat_cli.onnx_io.read.compiled_file import runs_on_at
+from remat_cli.onnx_io.write.processor_guard import guard_in
 from tests.small_cnn import SIZE, small_cnn
 
 EMULATOR = "qemu-x86_64-static"

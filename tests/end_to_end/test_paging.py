@@ -23,10 +23,10 @@ from remat_cli.base.errors import ConfigError, ModelError, RematError
 from remat_cli.core.files.plan_file import write_plan
 from remat_cli.core.files.plan_reader import read_plan
 from remat_cli.core.schedule.program import Program
-from remat_cli.runtime.paged_run import PagedRunner
-from remat_cli.runtime.segment_memory import see_memory
-from remat_cli.runtime.segment_run import ProgramJob, time_runs_here
-from remat_cli.runtime.spill_file import SpillFile
+from remat_cli.runtime.paging.paged_run import PagedRunner
+from remat_cli.runtime.paging.spill_file import SpillFile
+from remat_cli.runtime.segments.segment_memory import see_memory
+from remat_cli.runtime.segments.segment_run import ProgramJob, time_runs_here
 from tests.stages.paged_steps import fed, paged, training_step
 
 REPEATED = """
@@ -284,7 +284,7 @@ def test_a_disk_without_room_is_one_line_and_leaves_nothing(plan_path, feeds):
     script = (
         "import resource, sys, remat_cli\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (2**20, 2**20))\n"
-        "from remat_cli.runtime.spill_file import SpillFile\n"
+        "from remat_cli.runtime.paging.spill_file import SpillFile\n"
         "from pathlib import Path\n"
         "from remat_cli.core.files.plan_reader import read_plan\n"
         "paging = read_plan(Path(sys.argv[1])).paging\n"
@@ -300,7 +300,7 @@ def test_a_disk_without_room_is_one_line_and_leaves_nothing(plan_path, feeds):
 def test_one_process_may_time_a_plan(plan_path, feeds):
     with remat_cli.load(plan_path) as plan:
         program: Program = plan.program
-        from remat_cli.runtime._ort import pack_all
+        from remat_cli.runtime.sessions._ort import pack_all
 
         found = time_runs_here(ProgramJob(program, pack_all(feeds), 2, is_overlapped=False), lambda *_: None)
     assert found.is_repeatable

@@ -13,10 +13,10 @@ import pytest
 
 import remat_cli
 from remat_cli.cli import main
-from remat_cli.onnx_io.packed import packed_weights
-from remat_cli.onnx_io.steady import form_of
+from remat_cli.onnx_io.write.packed import packed_weights
+from remat_cli.onnx_io.write.steady import form_of
 from remat_cli.ort_rules.steady import BODY
-from remat_cli.runtime.resident import can_measure_resident
+from remat_cli.runtime.observe.resident import can_measure_resident
 
 SAMPLES = Path(__file__).resolve().parents[2] / "sample_models"
 MIB = 2**20

@@ -10,7 +10,7 @@ import pytest
 
 import remat_cli as remat
 from remat_cli.cli import main
-from remat_cli.runtime.resident import can_measure_resident
+from remat_cli.runtime.observe.resident import can_measure_resident
 
 CHAIN = Path(__file__).resolve().parents[2] / "sample_models" / "chain.onnx"
 BETWEEN = "14MiB"  # of what a process holds for the model as it is, and compiled

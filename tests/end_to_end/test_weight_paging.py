@@ -22,9 +22,10 @@ from remat_cli.base.errors import RematError
 from remat_cli.core.files.plan_reader import read_plan
 from remat_cli.core.schedule.program import LoadAction
 from remat_cli.core.values.spill import Paging
-from remat_cli.runtime import _session_turns, _weight_reader
-from remat_cli.runtime.paged_run import PagedRunner
-from remat_cli.runtime.segment_memory import see_memory
+from remat_cli.runtime.paging import _weight_reader
+from remat_cli.runtime.paging.paged_run import PagedRunner
+from remat_cli.runtime.segments import _session_turns
+from remat_cli.runtime.segments.segment_memory import see_memory
 from tests.end_to_end.test_paging import started
 from tests.stages.paged_steps import fed
 

@@ -15,7 +15,7 @@ from remat_cli.base.errors import RematError
 from remat_cli.base.files import atomic_write
 from remat_cli.base.processes import ProcessDied, Tell, started
 from remat_cli.core.values.profile import OpCost, Provenance
-from remat_cli.runtime.profile_cache import CacheScope, ProfileCache
+from remat_cli.runtime.measure.profile_cache import CacheScope, ProfileCache
 
 SCOPE = CacheScope(
     "cpu", Provenance("some cpu", "Linux", "onnxruntime", "1.31.1", "CPUExecutionProvider", 1, "all", 10, 2)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from remat_cli.core.values.profile import OpCost
-from remat_cli.runtime.profile_cache import FILE_NAME, ProfileCache
+from remat_cli.runtime.measure.profile_cache import FILE_NAME, ProfileCache
 from tests.fuzz.shared_files import DIED, DONE, REFUSED, SCOPE, Mishap, Store, elsewhere, store_costs, store_half
 
 KEYS = ("a", "b", "c", "d")

@@ -16,10 +16,10 @@ from remat_cli.base.progress import silent
 from remat_cli.core.schedule.program import Program, SeenMemory
 from remat_cli.core.values.profile import DeviceSpec
 from remat_cli.devices.provider_table import named_spec
-from remat_cli.runtime.likeness import likeness
-from remat_cli.runtime.segment_memory import see_memory
-from remat_cli.runtime.segment_run import time_runs
-from remat_cli.runtime.session import SessionSettings, run_profiled
+from remat_cli.runtime.segments.segment_memory import see_memory
+from remat_cli.runtime.segments.segment_run import time_runs
+from remat_cli.runtime.sessions.session import SessionSettings, run_profiled
+from remat_cli.runtime.verify.likeness import likeness
 from remat_cli.settings.settings import load_settings
 from remat_cli.stages.prepare import prepare
 from tests.onnx_io.graphs import random_model

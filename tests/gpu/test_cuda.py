@@ -12,14 +12,14 @@ from remat_cli.base.errors import MissingDependency, RuntimeFailure
 from remat_cli.base.progress import silent
 from remat_cli.cli import main
 from remat_cli.devices.provider_table import named_spec
-from remat_cli.onnx_io.load import save
-from remat_cli.onnx_io.one_op import call_model
-from remat_cli.runtime._segment_sessions import as_array, copied, outside_bytes
-from remat_cli.runtime.likeness import likeness
-from remat_cli.runtime.links import FASTEST, measure_link
-from remat_cli.runtime.providers import parse_device, place_of, placed_value
-from remat_cli.runtime.segment_run import time_runs
-from remat_cli.runtime.session import SessionSettings, device_settings, open_session, run_profiled
+from remat_cli.onnx_io.read.load import save
+from remat_cli.onnx_io.read.one_op import call_model
+from remat_cli.runtime.measure.links import FASTEST, measure_link
+from remat_cli.runtime.segments._segment_sessions import as_array, copied, outside_bytes
+from remat_cli.runtime.segments.segment_run import time_runs
+from remat_cli.runtime.sessions.providers import parse_device, place_of, placed_value
+from remat_cli.runtime.sessions.session import SessionSettings, device_settings, open_session, run_profiled
+from remat_cli.runtime.verify.likeness import likeness
 from remat_cli.settings.settings import load_settings
 from remat_cli.stages.prepare import prepare
 from remat_cli.stages.program import make_program

@@ -6,7 +6,7 @@ import onnx
 import pytest
 
 from remat_cli.devices.provider_table import named_spec
-from remat_cli.runtime.gated import gated_job, see_gated
+from remat_cli.runtime.verify.gated import gated_job, see_gated
 from remat_cli.stages.gated import Gating, save_gated
 from remat_cli.stages.platform import Platform
 from tests import presence

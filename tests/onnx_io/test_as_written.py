@@ -8,10 +8,10 @@ import onnx_ir as ir
 import pytest
 from onnx import helper, numpy_helper
 
-from remat_cli.onnx_io.as_written import GRAPH_KEY, NOTE, condition_of, signed
-from remat_cli.onnx_io.load import save
-from remat_cli.onnx_io.packed import ENTRY
-from remat_cli.onnx_io.steady import steady
+from remat_cli.onnx_io.read.load import save
+from remat_cli.onnx_io.write.as_written import GRAPH_KEY, NOTE, condition_of, signed
+from remat_cli.onnx_io.write.packed import ENTRY
+from remat_cli.onnx_io.write.steady import steady
 from remat_cli.ort_rules.steady import SteadyForm
 from tests.onnx_io.test_steady import small_model
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from remat_cli.onnx_io.layout import block_of_probe, layout_probe, uses_blocks
+from remat_cli.onnx_io.read.layout import block_of_probe, layout_probe, uses_blocks
 from tests.helpers import optimise
 
 

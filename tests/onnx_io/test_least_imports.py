@@ -7,7 +7,7 @@ import onnx_ir as ir
 import pytest
 from onnx import TensorProto, helper
 
-from remat_cli.onnx_io.least_imports import asking_least
+from remat_cli.onnx_io.write.least_imports import asking_least
 
 SPARE = {"ai.onnx.ml": 5, "org.pytorch.aten": 1, "ai.onnx.preview": 27}
 

@@ -12,7 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from remat_cli.base.errors import ModelError
 from remat_cli.core.schedule.program import InputSpec
-from remat_cli.onnx_io.load import DimBindings, inputs_of, load, outputs_of, prepare_optimized, save
+from remat_cli.onnx_io.read.load import DimBindings, inputs_of, load, outputs_of, prepare_optimized, save
 from tests.helpers import random_feeds, run_profiled
 from tests.onnx_io.graphs import model_of
 

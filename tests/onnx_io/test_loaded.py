@@ -9,10 +9,10 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from remat_cli.base.errors import ModelError
-from remat_cli.onnx_io.load import DimBindings, load
-from remat_cli.onnx_io.loaded import Touched, held_back, touched
-from remat_cli.runtime.loading import shapes_at_load
-from remat_cli.runtime.session import optimize
+from remat_cli.onnx_io.read.load import DimBindings, load
+from remat_cli.onnx_io.read.loaded import Touched, held_back, touched
+from remat_cli.runtime.sessions.loading import shapes_at_load
+from remat_cli.runtime.sessions.session import optimize
 
 
 def value(name: str, shape: list[int | str] | None) -> onnx.ValueInfoProto:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from remat_cli.onnx_io.normalise import fresh_name
+from remat_cli.onnx_io.read.normalise import fresh_name
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 3, 7, 8, 9, 100])

@@ -11,11 +11,11 @@ import pytest
 from onnx import TensorProto, helper
 
 from remat_cli.base.errors import ModelError
-from remat_cli.onnx_io.load import DimBindings, inputs_of, load, save
-from remat_cli.onnx_io.one_op import call_model, model_with_outputs, one_op_model
-from remat_cli.onnx_io.to_graph import to_graph
-from remat_cli.runtime.feeds import make_feeds
-from remat_cli.runtime.session import SessionSettings, first_sight
+from remat_cli.onnx_io.read.load import DimBindings, inputs_of, load, save
+from remat_cli.onnx_io.read.one_op import call_model, model_with_outputs, one_op_model
+from remat_cli.onnx_io.read.to_graph import to_graph
+from remat_cli.runtime.sessions.feeds import make_feeds
+from remat_cli.runtime.sessions.session import SessionSettings, first_sight
 from tests.onnx_io.graphs import model_of
 
 SAMPLES = Path(__file__).resolve().parents[2] / "sample_models"

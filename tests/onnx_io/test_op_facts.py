@@ -15,8 +15,8 @@ from onnx import TensorProto, helper, numpy_helper
 from remat_cli.core.schedule.graph import Graph
 from remat_cli.core.schedule.plan import Schedule
 from remat_cli.core.schedule.simulate import simulate
-from remat_cli.onnx_io.op_facts import CONTRIB, FACTS, NCHWC, PLAIN, SEEDED, facts_of
-from remat_cli.onnx_io.to_graph import to_graph
+from remat_cli.onnx_io.read.op_facts import CONTRIB, FACTS, NCHWC, PLAIN, SEEDED, facts_of
+from remat_cli.onnx_io.read.to_graph import to_graph
 from tests.helpers import free_problem, observe, run_profiled, to_bytes
 
 RNG = np.random.default_rng(0)

@@ -9,7 +9,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from remat_cli.core.schedule.graph import Graph, Tensor
-from remat_cli.onnx_io.opset import lowered, opset_of, raise_opset
+from remat_cli.onnx_io.write.opset import lowered, opset_of, raise_opset
 
 NEW = 24
 

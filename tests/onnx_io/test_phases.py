@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from remat_cli.onnx_io.phases import PHASE_KEY, carry_phases
+from remat_cli.onnx_io.read.phases import PHASE_KEY, carry_phases
 
 
 def model(*nodes: ir.Node) -> ir.Model:

@@ -9,14 +9,14 @@ import onnxruntime as ort
 import pytest
 from onnx import helper
 
-from remat_cli.onnx_io.load import DimBindings, load
-from remat_cli.onnx_io.primers import can_be_primed, primed, without_primers
-from remat_cli.onnx_io.save import save
-from remat_cli.onnx_io.steady import steady
+from remat_cli.onnx_io.read.load import DimBindings, load
+from remat_cli.onnx_io.write.primers import can_be_primed, primed, without_primers
+from remat_cli.onnx_io.write.save import save
+from remat_cli.onnx_io.write.steady import steady
 from remat_cli.ort_rules.primers import COPY_BYTES, PREFIX, PRODUCTS
 from remat_cli.ort_rules.steady import BODY, SteadyForm
-from remat_cli.runtime.packing import PackingJob, save_packed
-from remat_cli.runtime.session import SessionSettings, run_profiled
+from remat_cli.runtime.sessions.packing import PackingJob, save_packed
+from remat_cli.runtime.sessions.session import SessionSettings, run_profiled
 from tests.onnx_io.graphs import model_of
 
 SIZE = 64

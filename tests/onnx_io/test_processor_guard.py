@@ -15,17 +15,17 @@ from onnx import TensorProto, helper
 from remat_cli.core.schedule.plan import Schedule
 from remat_cli.core.schedule.simulate import baseline, simulate
 from remat_cli.core.values.runs_on import MADE_FOR, is_inside_guard
-from remat_cli.onnx_io.compiled_file import compiled_runs_on, runs_on_at
-from remat_cli.onnx_io.default_order import default_order, priority_order
-from remat_cli.onnx_io.layout import uses_blocks
-from remat_cli.onnx_io.load import save
-from remat_cli.onnx_io.phases import annotate
-from remat_cli.onnx_io.processor_guard import Guard, guard_for, guard_in, with_lone_guards
-from remat_cli.onnx_io.rewrite import RewriteInfo, Rewritten, rewrite
-from remat_cli.onnx_io.steady import can_be_steady, seen_through, steady
-from remat_cli.onnx_io.to_graph import to_graph
+from remat_cli.onnx_io.read.compiled_file import compiled_runs_on, runs_on_at
+from remat_cli.onnx_io.read.default_order import default_order, priority_order
+from remat_cli.onnx_io.read.layout import uses_blocks
+from remat_cli.onnx_io.read.load import save
+from remat_cli.onnx_io.read.phases import annotate
+from remat_cli.onnx_io.read.to_graph import to_graph
+from remat_cli.onnx_io.write.processor_guard import Guard, guard_for, guard_in, with_lone_guards
+from remat_cli.onnx_io.write.rewrite import RewriteInfo, Rewritten, rewrite
+from remat_cli.onnx_io.write.steady import can_be_steady, seen_through, steady
 from remat_cli.ort_rules.steady import PREFIX, SteadyForm
-from remat_cli.runtime.loading import shapes_at_load
+from remat_cli.runtime.sessions.loading import shapes_at_load
 from remat_cli.stages.processor import block_here
 from tests.helpers import SUFFIX, Feeds, free_problem, live_peak, profile_events, run_profiled, to_bytes
 from tests.onnx_io.graphs import random_schedule

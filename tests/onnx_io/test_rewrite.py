@@ -20,12 +20,12 @@ from remat_cli.core.schedule.graph import Graph
 from remat_cli.core.schedule.plan import Schedule
 from remat_cli.core.schedule.simulate import baseline, simulate
 from remat_cli.core.values.gate_form import GateForm
-from remat_cli.onnx_io.default_order import default_order, priority_order
-from remat_cli.onnx_io.interface import interface_of
-from remat_cli.onnx_io.load import DimBindings, SourceModel, inputs_of, load, save
-from remat_cli.onnx_io.rewrite import RewriteInfo, Rewritten, rewrite, set_model_metadata
-from remat_cli.onnx_io.to_graph import to_graph
-from remat_cli.runtime.loading import shapes_at_load
+from remat_cli.onnx_io.read.default_order import default_order, priority_order
+from remat_cli.onnx_io.read.interface import interface_of
+from remat_cli.onnx_io.read.load import DimBindings, SourceModel, inputs_of, load, save
+from remat_cli.onnx_io.read.to_graph import to_graph
+from remat_cli.onnx_io.write.rewrite import RewriteInfo, Rewritten, rewrite, set_model_metadata
+from remat_cli.runtime.sessions.loading import shapes_at_load
 from tests.helpers import free_problem, observe, optimise, random_feeds, run_profiled, to_bytes
 from tests.onnx_io.graphs import model_of, random_model, random_schedule
 

@@ -18,8 +18,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 from remat_cli.base.errors import ConfigError, RematError
 from remat_cli.base.files import sha256
-from remat_cli.onnx_io.load import DimBindings, load
-from remat_cli.onnx_io.save import DATA_FILE_BYTES, data_path, save, wants_data_file
+from remat_cli.onnx_io.read.load import DimBindings, load
+from remat_cli.onnx_io.write.save import DATA_FILE_BYTES, data_path, save, wants_data_file
 from tests.helpers import run_profiled
 from tests.onnx_io.graphs import model_of
 
@@ -127,10 +127,10 @@ def test_models_of_other_weights_are_other_files(target):
 
 
 def test_weights_that_protobuf_cannot_hold_go_outside_anyway(target, monkeypatch):
-    monkeypatch.setattr("remat_cli.onnx_io.save.INLINE_LIMIT_BYTES", 12_799)
+    monkeypatch.setattr("remat_cli.onnx_io.write.save.INLINE_LIMIT_BYTES", 12_799)
     save(model(), target)
     assert data_path(target).is_file()
-    monkeypatch.setattr("remat_cli.onnx_io.save.INLINE_LIMIT_BYTES", 12_800)
+    monkeypatch.setattr("remat_cli.onnx_io.write.save.INLINE_LIMIT_BYTES", 12_800)
     save(model(), target)
     assert not data_path(target).exists()
 

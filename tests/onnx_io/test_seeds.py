@@ -12,7 +12,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from remat_cli.cli import main
-from remat_cli.onnx_io.seeds import give_seeds, seeded_copy, without_seeds
+from remat_cli.onnx_io.read.seeds import give_seeds, seeded_copy, without_seeds
 
 ROWS, WIDTH, HIDDEN = 1024, 64, 256
 FEW = {("Dropout", f"n={ROWS}"), ("Bernoulli", f"n=1..{ROWS}")}

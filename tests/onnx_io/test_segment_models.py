@@ -14,9 +14,9 @@ from remat_cli.core.schedule.plan import Schedule
 from remat_cli.core.schedule.problem import Problem
 from remat_cli.core.schedule.segments import Segment, cut_plan
 from remat_cli.core.schedule.simulate import simulate
-from remat_cli.onnx_io.load import prepare_optimized, save
-from remat_cli.onnx_io.segment_models import SegmentSource, WrittenSegments, write_segments
-from remat_cli.onnx_io.to_graph import to_graph
+from remat_cli.onnx_io.read.load import prepare_optimized, save
+from remat_cli.onnx_io.read.to_graph import to_graph
+from remat_cli.onnx_io.write.segment_models import SegmentSource, WrittenSegments, write_segments
 from tests.helpers import free_problem, observe
 
 SIZE = 1024

@@ -9,8 +9,8 @@ import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from remat_cli.onnx_io.load import DimBindings, load, save
-from remat_cli.onnx_io.steady import EARLY_KEY, can_be_steady, form_of, seen_through, steady, weight_bytes_of
+from remat_cli.onnx_io.read.load import DimBindings, load, save
+from remat_cli.onnx_io.write.steady import EARLY_KEY, can_be_steady, form_of, seen_through, steady, weight_bytes_of
 from remat_cli.ort_rules.steady import BODY, PREFIX, SteadyForm
 from tests.helpers import run_profiled
 

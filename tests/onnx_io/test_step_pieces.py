@@ -10,8 +10,8 @@ from onnx import helper
 
 import remat_cli as api
 from remat_cli.base.errors import ModelError
-from remat_cli.onnx_io.load import DimBindings, load
-from remat_cli.onnx_io.step_pieces import is_step, split_step, update_model
+from remat_cli.onnx_io.read.load import DimBindings, load
+from remat_cli.onnx_io.write.step_pieces import is_step, split_step, update_model
 
 ROOT = Path(__file__).resolve().parents[2]
 DIGITS = ROOT / "examples" / "digits.onnx"

@@ -12,8 +12,8 @@ from remat_cli.base.errors import ModelError
 from remat_cli.core.schedule.graph import Graph, TensorType, size_bytes
 from remat_cli.core.schedule.plan import Schedule
 from remat_cli.core.schedule.simulate import simulate
-from remat_cli.onnx_io.load import inputs_of
-from remat_cli.onnx_io.to_graph import op_signatures, to_graph
+from remat_cli.onnx_io.read.load import inputs_of
+from remat_cli.onnx_io.read.to_graph import op_signatures, to_graph
 from tests.helpers import free_problem, observe, random_feeds, run_profiled, to_bytes
 from tests.onnx_io.graphs import model_of
 

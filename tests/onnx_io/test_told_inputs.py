@@ -9,7 +9,7 @@ import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper
 
-from remat_cli.onnx_io.told_inputs import REDUCTIONS, told_inputs
+from remat_cli.onnx_io.read.told_inputs import REDUCTIONS, told_inputs
 
 X = (2, 3, 4, 4)
 NAMES = {TensorProto.INT64: np.int64, TensorProto.FLOAT: np.float32, TensorProto.INT32: np.int32}

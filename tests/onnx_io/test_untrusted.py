@@ -13,8 +13,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 from remat_cli.base.errors import ModelError
 from remat_cli.core.schedule.program import InputSpec
-from remat_cli.onnx_io.load import DimBindings, load
-from remat_cli.runtime.feeds import make_feeds
+from remat_cli.onnx_io.read.load import DimBindings, load
+from remat_cli.runtime.sessions.feeds import make_feeds
 from tests.onnx_io.graphs import model_of
 
 SIZE = 16

@@ -6,9 +6,8 @@ import xml.etree.ElementTree as ET
 import pytest
 
 from remat_cli.base.errors import ModelError
-from remat_cli.report.bench_plot import bench_pictures, median_curve
-from remat_cli.report.bench_run import BenchReport, case_key, encode_run, read_runs
-from remat_cli.report.bench_table import (
+from remat_cli.report.contest.bench_run import BenchReport, case_key, encode_run, read_runs
+from remat_cli.report.contest.bench_table import (
     bench_lines,
     bench_markdown,
     bench_tables,
@@ -19,6 +18,7 @@ from remat_cli.report.bench_table import (
     smallest_fraction,
     speed_up,
 )
+from remat_cli.report.pictures.bench_plot import bench_pictures, median_curve
 from remat_cli.report.style import Style
 from tests.report.bench_runs import bench_run, without_plan
 

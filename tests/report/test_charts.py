@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from remat_cli.base.errors import MissingDependency
+from remat_cli.report.pictures.svg_chart import Curve, Shading, inspect_svg, memory_svg
+from remat_cli.report.pictures.terminal_chart import Band, ChartRule, memory_chart, resample
 from remat_cli.report.style import Style
-from remat_cli.report.svg_chart import Curve, Shading, inspect_svg, memory_svg
-from remat_cli.report.terminal_chart import Band, ChartRule, memory_chart, resample
 from tests.report import samples
 
 MIB = 2**20

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from remat_cli.core.schedule.plan import Compute, Copy
 from remat_cli.report.explain import PlacedLife, PlacedStep, PlacementMatrix
+from remat_cli.report.pictures.placement_picture import placement_lines
+from remat_cli.report.pictures.svg_chart import AGAIN, COLORS, inspect_picture, inspect_svg
 from remat_cli.report.placed import placement_matrix
-from remat_cli.report.placement_picture import placement_lines
 from remat_cli.report.style import Style
-from remat_cli.report.svg_chart import AGAIN, COLORS, inspect_picture, inspect_svg
 from tests.report import device_samples, samples
 
 PLANS = {"one": device_samples.one, "shared": device_samples.shared, "several": device_samples.several}

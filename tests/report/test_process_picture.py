@@ -3,7 +3,7 @@
 import pytest
 
 from remat_cli.core.values.resident import ProcessMemory, ProcessSeen, ProcessTrace
-from remat_cli.report.process_picture import phases_of, process_svg
+from remat_cli.report.pictures.process_picture import phases_of, process_svg
 from remat_cli.report.process_text import process_lines
 
 MIB = 2**20

@@ -13,7 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from remat_cli.base.errors import ModelError
 from remat_cli.core.schedule.program import InputSpec
-from remat_cli.runtime._ort import Advance
+from remat_cli.runtime.sessions._ort import Advance
 
 MIB = 2**20
 LENGTH = MIB // 4  # elements of the input of `skip_model`: one MiB

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import msgspec
 
-from remat_cli.runtime._ort import Advance
-from remat_cli.runtime.findings import OpFinding
-from remat_cli.runtime.op_profiler import OpsJob
+from remat_cli.runtime.measure.findings import OpFinding
+from remat_cli.runtime.measure.op_profiler import OpsJob
+from remat_cli.runtime.sessions._ort import Advance
 
 
 def crash_in_bad_ops(job: OpsJob, advance: Advance) -> int:

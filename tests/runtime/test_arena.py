@@ -14,12 +14,12 @@ import onnx_ir as ir
 import pytest
 from onnx import TensorProto, helper
 
-from remat_cli.onnx_io.load import save
-from remat_cli.onnx_io.steady import steady
+from remat_cli.onnx_io.read.load import save
+from remat_cli.onnx_io.write.steady import steady
 from remat_cli.ort_rules.arena import Arena, pattern_bytes, rounded_bytes, simulate_runs
 from remat_cli.ort_rules.requests import Request
 from remat_cli.ort_rules.steady import SteadyBranch, SteadyForm, steady_requests
-from remat_cli.runtime.session import optimize
+from remat_cli.runtime.sessions.session import optimize
 
 ROOT = Path(__file__).resolve().parents[2]
 SAMPLES = sorted((ROOT / "sample_models").glob("*.onnx"))

@@ -14,10 +14,10 @@ import onnx_ir as ir
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from remat_cli.onnx_io.arena_copies import arena_copies
+from remat_cli.onnx_io.write.arena_copies import arena_copies
 from remat_cli.ort_rules.arena import loaded_arena, simulate_runs
 from remat_cli.ort_rules.requests import Request
-from remat_cli.runtime.session import SessionSettings, run_profiled
+from remat_cli.runtime.sessions.session import SessionSettings, run_profiled
 from tests.runtime.test_arena import tracer, watched
 
 __all__ = ["tracer"]  # the fixture

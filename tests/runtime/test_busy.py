@@ -11,7 +11,7 @@ import pytest
 
 from remat_cli.core.values.noise import TimeNoise, scatter_percent
 from remat_cli.report.style import Style
-from remat_cli.runtime.busy import CpuClock, cpu_clock
+from remat_cli.runtime.measure.busy import CpuClock, cpu_clock
 from tests.report import samples
 
 SPIN = "import time\nend = time.monotonic() + 20\nwhile time.monotonic() < end: pass"

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 from remat_cli.base.errors import RuntimeFailure
-from remat_cli.runtime import caps
-from remat_cli.runtime._ort import pack_all, run_fresh
-from remat_cli.runtime.caps import ApartAnswer, ApartJob, CapJob, Trial, find_apart, find_smallest_cap, try_cap
-from remat_cli.runtime.feeds import make_feeds
-from remat_cli.runtime.session import SessionSettings
+from remat_cli.runtime.observe import caps
+from remat_cli.runtime.observe.caps import ApartAnswer, ApartJob, CapJob, Trial, find_apart, find_smallest_cap, try_cap
+from remat_cli.runtime.sessions._ort import pack_all, run_fresh
+from remat_cli.runtime.sessions.feeds import make_feeds
+from remat_cli.runtime.sessions.session import SessionSettings
 from tests.runtime.models import MIB, X, skip_model
 
 FEEDS = pack_all(make_feeds([X], 0))

@@ -5,8 +5,15 @@ import pytest
 
 from remat_cli.base.errors import ModelError
 from remat_cli.core.schedule.program import InputSpec
-from remat_cli.runtime._ort import EXTENDED_NAMES, NUMPY_NAMES, array_of, host_value, numpy_dtype, runtime_dtype
-from remat_cli.runtime.feeds import load_feeds, make_feeds
+from remat_cli.runtime.sessions._ort import (
+    EXTENDED_NAMES,
+    NUMPY_NAMES,
+    array_of,
+    host_value,
+    numpy_dtype,
+    runtime_dtype,
+)
+from remat_cli.runtime.sessions.feeds import load_feeds, make_feeds
 
 IMAGE = InputSpec("image", "float", (2, 3))
 TOKENS = InputSpec("tokens/ids:0", "int64", (1, 4))

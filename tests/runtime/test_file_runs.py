@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from remat_cli.runtime._events import ProfiledRun, ProfileEvent
-from remat_cli.runtime.file_runs import session_seen
+from remat_cli.runtime.observe._events import ProfiledRun, ProfileEvent
+from remat_cli.runtime.verify.file_runs import session_seen
 
 FIRST = ProfileEvent("first", "Relu", 0, 1, 1100, 100, 1100, 1100, 2000, ())
 SECOND = msgspec.structs.replace(FIRST, name="second", requested_bytes=1500, growth_bytes=400)

@@ -6,8 +6,8 @@ import pytest
 
 from remat_cli.base.errors import DeviceLost, RuntimeFailure
 from remat_cli.devices.provider_table import PROVIDERS
-from remat_cli.runtime._ort import one_line, runtime_errors
-from remat_cli.runtime.findings import Losing, OpFinding
+from remat_cli.runtime.measure.findings import Losing, OpFinding
+from remat_cli.runtime.sessions._ort import one_line, runtime_errors
 
 LOST, CRASHED = DeviceLost("gone"), RuntimeFailure("killed by signal 11")
 A, B = OpFinding("a", reason="it crashed"), OpFinding("b", reason="it crashed")

@@ -20,13 +20,13 @@ from remat_cli.base import processes
 from remat_cli.base.errors import ConfigError, RuntimeFailure
 from remat_cli.base.processes import Silent, memory_limited
 from remat_cli.cli import main
-from remat_cli.runtime import guard
-from remat_cli.runtime._ort import pack_all, run_fresh
-from remat_cli.runtime.caps import Trial, runs_under
-from remat_cli.runtime.guard import guarded
-from remat_cli.runtime.hard_limit import HardLimitJob, limit_kind, runs_under_limit
-from remat_cli.runtime.profilers import ProfileRequest, measure, time_whole
-from remat_cli.runtime.session import SessionSettings, first_sight, optimize, run_profiled
+from remat_cli.runtime.measure.profilers import ProfileRequest, measure, time_whole
+from remat_cli.runtime.observe.caps import Trial, runs_under
+from remat_cli.runtime.observe.hard_limit import HardLimitJob, limit_kind, runs_under_limit
+from remat_cli.runtime.sessions import guard
+from remat_cli.runtime.sessions._ort import pack_all, run_fresh
+from remat_cli.runtime.sessions.guard import guarded
+from remat_cli.runtime.sessions.session import SessionSettings, first_sight, optimize, run_profiled
 from remat_cli.settings.settings import load_settings
 from tests.cli.test_ending import environment, left
 
@@ -103,7 +103,7 @@ def test_an_endless_run_under_a_cap_is_ended(endless):
 
 def test_an_endless_optimisation_is_ended(endless, tmp_path, monkeypatch):
     monkeypatch.setattr("onnxruntime.InferenceSession", lambda *_, **__: time.sleep(5))
-    monkeypatch.setattr("remat_cli.runtime.guard.STOP_SECONDS", 0.1)
+    monkeypatch.setattr("remat_cli.runtime.sessions.guard.STOP_SECONDS", 0.1)
     with pytest.raises(RuntimeFailure, match=r"cannot optimise endless\.onnx: no progress for 0\.2 s"):
         optimize(endless, tmp_path / "out.onnx", "all", seconds=0.2)
 

@@ -11,9 +11,8 @@ import pytest
 
 from remat_cli.base.errors import ConfigError, MissingDependency, RuntimeFailure
 from remat_cli.base.processes import ProcessDied
-from remat_cli.runtime import hard_limit
-from remat_cli.runtime._ort import pack_all
-from remat_cli.runtime.hard_limit import (
+from remat_cli.runtime.observe import hard_limit
+from remat_cli.runtime.observe.hard_limit import (
     HardLimitAnswer,
     HardLimitJob,
     MemoryCgroup,
@@ -25,6 +24,7 @@ from remat_cli.runtime.hard_limit import (
     named_cgroup,
     runs_under_limit,
 )
+from remat_cli.runtime.sessions._ort import pack_all
 from tests.runtime.models import MIB
 from tests.runtime.test_resident import ONE, ONE_THREAD, heavy_model, sample, wide_model
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from remat_cli.runtime.likeness import are_close, are_same_bits, have_same_bits, likeness
+from remat_cli.runtime.verify.likeness import are_close, are_same_bits, have_same_bits, likeness
 
 NAN, INF = np.nan, np.inf
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from remat_cli.runtime.links import (
+from remat_cli.runtime.measure.links import (
     FASTEST,
     SIZES,
     CopyTime,
@@ -15,7 +15,7 @@ from remat_cli.runtime.links import (
     measure_link,
     time_copies,
 )
-from remat_cli.runtime.session import SessionSettings
+from remat_cli.runtime.sessions.session import SessionSettings
 
 NAMES = ("here", "there")
 

@@ -13,8 +13,8 @@ import onnx_ir as ir
 import pytest
 from onnx import TensorProto, helper
 
-from remat_cli.onnx_io.save import save
-from remat_cli.onnx_io.steady import INLINE_BYTES, can_be_steady, steady
+from remat_cli.onnx_io.write.save import save
+from remat_cli.onnx_io.write.steady import INLINE_BYTES, can_be_steady, steady
 from remat_cli.ort_rules.loading import LoadedFile, LoadedWeight, LoadForecast, load_forecast
 from remat_cli.ort_rules.steady import SteadyForm
 from tests.onnx_io.graphs import model_of

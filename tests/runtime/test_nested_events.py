@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from remat_cli.runtime._events import ProfiledRun, ProfileEvent, _without_nested
-from remat_cli.runtime.turns import _peak_op
+from remat_cli.runtime.measure.turns import _peak_op
+from remat_cli.runtime.observe._events import ProfiledRun, ProfileEvent, _without_nested
 
 MIB = 2**20
 

@@ -8,10 +8,9 @@ from onnx import TensorProto, helper
 
 from remat_cli.base.errors import RuntimeFailure
 from remat_cli.core.schedule.program import InputSpec
-from remat_cli.runtime import op_profiler
-from remat_cli.runtime.feeds import read_value, record_values
-from remat_cli.runtime.findings import OpFinding
-from remat_cli.runtime.op_profiler import (
+from remat_cli.runtime.measure import op_profiler
+from remat_cli.runtime.measure.findings import OpFinding
+from remat_cli.runtime.measure.op_profiler import (
     NOT_TAKEN,
     OpJob,
     OpRequest,
@@ -20,7 +19,8 @@ from remat_cli.runtime.op_profiler import (
     measure_op,
     measure_ops,
 )
-from remat_cli.runtime.session import SessionSettings
+from remat_cli.runtime.sessions.feeds import read_value, record_values
+from remat_cli.runtime.sessions.session import SessionSettings
 from tests.runtime import op_worker
 from tests.runtime.models import ORIGINAL_ORDER, X, save_model, skip_model, untyped, value
 

@@ -7,8 +7,8 @@ from onnx import TensorProto, helper
 
 from remat_cli.base.errors import RuntimeFailure
 from remat_cli.core.schedule.program import InputSpec
-from remat_cli.runtime.feeds import make_feeds
-from remat_cli.runtime.session import SessionSettings, data_file, needs_data_file, optimize, run_profiled
+from remat_cli.runtime.sessions.feeds import make_feeds
+from remat_cli.runtime.sessions.session import SessionSettings, data_file, needs_data_file, optimize, run_profiled
 from tests.runtime.models import save_model, untyped, value, weight
 
 IMAGE = InputSpec("x", "float", (1, 3, 16, 16))

@@ -11,11 +11,11 @@ import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from remat_cli.onnx_io.load import DimBindings, load
-from remat_cli.onnx_io.packed import ENTRY, PackedWeights, packed_weights, packing_signature
-from remat_cli.onnx_io.save import save
-from remat_cli.runtime.packing import PackingJob, save_packed
-from remat_cli.runtime.session import SessionSettings, run_profiled
+from remat_cli.onnx_io.read.load import DimBindings, load
+from remat_cli.onnx_io.write.packed import ENTRY, PackedWeights, packed_weights, packing_signature
+from remat_cli.onnx_io.write.save import save
+from remat_cli.runtime.sessions.packing import PackingJob, save_packed
+from remat_cli.runtime.sessions.session import SessionSettings, run_profiled
 
 SIZE = 512
 SQUARE_BYTES = 4 * SIZE * SIZE

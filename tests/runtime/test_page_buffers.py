@@ -10,8 +10,8 @@ import pytest
 
 from remat_cli.core.paging.page_places import PageLife, PageRoom, best_order, place_pages
 from remat_cli.core.schedule.program import PagePlace
-from remat_cli.runtime.page_buffers import PageBuffer, PageBuffers
-from remat_cli.runtime.page_ranges import PageRange, Span
+from remat_cli.runtime.paging.page_buffers import PageBuffer, PageBuffers
+from remat_cli.runtime.paging.page_ranges import PageRange, Span
 
 PAGE = 4096
 

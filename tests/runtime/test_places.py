@@ -8,8 +8,8 @@ import numpy as np
 import onnx
 import pytest
 
-from remat_cli.runtime._ort import import_ort
-from remat_cli.runtime.providers import parse_device, place_of, placed_value, unowned
+from remat_cli.runtime.sessions._ort import import_ort
+from remat_cli.runtime.sessions.providers import parse_device, place_of, placed_value, unowned
 
 
 def owning(array):

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from remat_cli.base.errors import ModelError, RuntimeFailure
-from remat_cli.runtime._ort import run_fresh, started
+from remat_cli.runtime.sessions._ort import run_fresh, started
 from tests.runtime import models
 
 
@@ -75,7 +75,7 @@ def test_worker_ends_when_its_parent_is_killed(tmp_path):
     pid_file = tmp_path / "pid"
     code = (
         "import sys; sys.path.insert(0, sys.argv[1])\n"
-        "from remat_cli.runtime._ort import run_fresh\n"
+        "from remat_cli.runtime.sessions._ort import run_fresh\n"
         "from tests.runtime import models\n"
         "run_fresh(models.report_and_wait, sys.argv[2], lambda done, total: print('up', flush=True))\n"
     )

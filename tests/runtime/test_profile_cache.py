@@ -9,7 +9,7 @@ import pytest
 
 from remat_cli.base.errors import ConfigError
 from remat_cli.core.values.profile import LinkCost, OpCost, Provenance, Unsupported
-from remat_cli.runtime.profile_cache import CacheScope, ProfileCache
+from remat_cli.runtime.measure.profile_cache import CacheScope, ProfileCache
 
 SOURCE = Provenance("some cpu", "Linux", "onnxruntime", "1.31.1", "CPUExecutionProvider", 1, "all", 10, 2)
 SCOPE = CacheScope("cpu", SOURCE)
@@ -169,7 +169,7 @@ def test_unusable_place_is_one_line(tmp_path):
 
 def test_database_that_stays_locked_is_one_line(folder, monkeypatch):
     path = fill(folder)
-    monkeypatch.setattr("remat_cli.runtime.profile_cache.BUSY_SECONDS", 0.05)
+    monkeypatch.setattr("remat_cli.runtime.measure.profile_cache.BUSY_SECONDS", 0.05)
     other = sqlite3.connect(path, isolation_level=None)
     other.execute("BEGIN EXCLUSIVE")
     with ProfileCache(folder) as cache, pytest.raises(ConfigError, match="database is locked"):

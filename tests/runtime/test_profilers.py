@@ -12,12 +12,12 @@ from onnx import TensorProto, helper
 
 from remat_cli.base.errors import RuntimeFailure
 from remat_cli.core.schedule.program import InputSpec
-from remat_cli.runtime import profilers
-from remat_cli.runtime._events import ProfileEvent
-from remat_cli.runtime.feeds import make_feeds
-from remat_cli.runtime.profile_cache import cpu_name, provenance
-from remat_cli.runtime.profilers import ProfileRequest, measure, read_node_stats, workspace_bytes
-from remat_cli.runtime.session import runtime_version
+from remat_cli.runtime.measure import profilers
+from remat_cli.runtime.measure.profile_cache import cpu_name, provenance
+from remat_cli.runtime.measure.profilers import ProfileRequest, measure, read_node_stats, workspace_bytes
+from remat_cli.runtime.observe._events import ProfileEvent
+from remat_cli.runtime.sessions.feeds import make_feeds
+from remat_cli.runtime.sessions.session import runtime_version
 from tests.runtime.models import ORIGINAL_ORDER, X, save_model, skip_model, untyped, value, weight
 
 QUICK = ProfileRequest(least_seconds=0.0, intra_op_threads=1)
@@ -114,7 +114,7 @@ import ctypes, sys
 sys.path.insert(0, sys.argv[1])
 from pathlib import Path
 import numpy as np
-from remat_cli.runtime.session import SessionSettings, open_session, session_options
+from remat_cli.runtime.sessions.session import SessionSettings, open_session, session_options
 counter = ctypes.CDLL(sys.argv[2])
 counter.memcount_current.restype = counter.memcount_peak.restype = ctypes.c_long
 options = session_options(SessionSettings(intra_op_threads=1))

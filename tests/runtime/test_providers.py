@@ -11,9 +11,9 @@ from onnx import TensorProto, helper
 from remat_cli.base.errors import ConfigError, MissingDependency, RuntimeFailure
 from remat_cli.core.values.profile import DeviceSpec
 from remat_cli.devices.provider_table import REPEATABLE_CUDA
-from remat_cli.runtime import providers
-from remat_cli.runtime._ort import import_ort
-from remat_cli.runtime.providers import (
+from remat_cli.runtime.sessions import providers
+from remat_cli.runtime.sessions._ort import import_ort
+from remat_cli.runtime.sessions.providers import (
     PROVIDERS,
     check_session,
     configure,
@@ -23,7 +23,13 @@ from remat_cli.runtime.providers import (
     require,
     require_device,
 )
-from remat_cli.runtime.session import SessionSettings, device_settings, open_session, session_device, session_options
+from remat_cli.runtime.sessions.session import (
+    SessionSettings,
+    device_settings,
+    open_session,
+    session_device,
+    session_options,
+)
 from tests.runtime.models import save_model, skip_model, untyped, value
 
 NO_CUDA = "CUDAExecutionProvider" not in import_ort().get_available_providers()

@@ -12,16 +12,16 @@ from onnx import TensorProto, helper
 
 from remat_cli.base.errors import RuntimeFailure
 from remat_cli.core.schedule.program import InputSpec
-from remat_cli.runtime import resident
-from remat_cli.runtime._ort import Advance, PackedArray, pack_all, run_fresh
-from remat_cli.runtime.resident import (
+from remat_cli.runtime.observe import resident
+from remat_cli.runtime.observe.resident import (
     ResidentBytes,
     ResidentFigures,
     ResidentJob,
     can_measure_resident,
     measure_resident,
 )
-from remat_cli.runtime.session import SessionSettings
+from remat_cli.runtime.sessions._ort import Advance, PackedArray, pack_all, run_fresh
+from remat_cli.runtime.sessions.session import SessionSettings
 from tests.helpers import random_feeds
 from tests.runtime.models import MIB, save_model, value, weight
 

@@ -16,8 +16,8 @@ import pytest
 import remat_cli
 from remat_cli.base.progress import silent
 from remat_cli.commands.asked import request_of, settings_of
-from remat_cli.onnx_io.load import save
-from remat_cli.onnx_io.steady import steady
+from remat_cli.onnx_io.read.load import save
+from remat_cli.onnx_io.write.steady import steady
 from remat_cli.ort_rules.arena import simulate_runs
 from remat_cli.ort_rules.requests import run_requests
 from remat_cli.ort_rules.steady import steady_requests

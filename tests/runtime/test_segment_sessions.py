@@ -15,8 +15,8 @@ from remat_cli.core.schedule.program import (
     WeightUse,
 )
 from remat_cli.devices.provider_table import named_spec
-from remat_cli.runtime._segment_sessions import _placed_weights, as_array, outside_bytes
-from remat_cli.runtime.providers import placed_value
+from remat_cli.runtime.segments._segment_sessions import _placed_weights, as_array, outside_bytes
+from remat_cli.runtime.sessions.providers import placed_value
 
 SIZES = {"big": 4096, "twice": 8192, "small": 512, "half": 2048}
 

@@ -10,11 +10,11 @@ from onnx import TensorProto, helper
 
 from remat_cli.base.errors import MissingDependency, RuntimeFailure
 from remat_cli.core.schedule.graph import TensorType
-from remat_cli.runtime import _ort
-from remat_cli.runtime._events import ProfiledRun, ProfileEvent, read_runs
-from remat_cli.runtime._ort import pack, unpack
-from remat_cli.runtime.feeds import make_feeds
-from remat_cli.runtime.session import SessionSettings, observation, open_session, run_profiled, runtime_version
+from remat_cli.runtime.observe._events import ProfiledRun, ProfileEvent, read_runs
+from remat_cli.runtime.sessions import _ort
+from remat_cli.runtime.sessions._ort import pack, unpack
+from remat_cli.runtime.sessions.feeds import make_feeds
+from remat_cli.runtime.sessions.session import SessionSettings, observation, open_session, run_profiled, runtime_version
 from tests.runtime.models import (
     GATES,
     LENGTH,

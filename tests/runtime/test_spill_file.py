@@ -10,8 +10,8 @@ import stat
 import pytest
 
 from remat_cli.base.errors import ConfigError, RematError
-from remat_cli.runtime import spill_file
-from remat_cli.runtime.spill_file import SpillFile
+from remat_cli.runtime.paging import spill_file
+from remat_cli.runtime.paging.spill_file import SpillFile
 
 PAGE = mmap.PAGESIZE
 

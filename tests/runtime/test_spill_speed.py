@@ -4,8 +4,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from remat_cli.runtime import spill_speed
-from remat_cli.runtime.spill_speed import BLOCK_BYTES, LEAST_SECONDS, SIZE_BYTES, SpillJob, time_spill
+from remat_cli.runtime.measure import spill_speed
+from remat_cli.runtime.measure.spill_speed import BLOCK_BYTES, LEAST_SECONDS, SIZE_BYTES, SpillJob, time_spill
 
 BLOCKS = SIZE_BYTES // BLOCK_BYTES
 

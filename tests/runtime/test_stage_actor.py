@@ -10,10 +10,10 @@ from onnx import helper, numpy_helper
 import remat_cli as api
 from remat_cli.core.pipelines.pipeline_file import read_pipeline
 from remat_cli.core.pipelines.pipeline_orders import flushed_turns, late_turns
-from remat_cli.runtime._ort import run_fresh
-from remat_cli.runtime.pipeline_feeds import chosen_settings, pipeline_feed
-from remat_cli.runtime.resident import can_measure_resident
-from remat_cli.runtime.stage_actor import DeviceActor
+from remat_cli.runtime.observe.resident import can_measure_resident
+from remat_cli.runtime.pipelines.pipeline_feeds import chosen_settings, pipeline_feed
+from remat_cli.runtime.pipelines.stage_actor import DeviceActor
+from remat_cli.runtime.sessions._ort import run_fresh
 
 MIB = 2**20
 SESSIONS_BYTES = 4 * MIB

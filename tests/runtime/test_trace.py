@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from remat_cli.runtime.trace import MEASURED, PLANNED, chrome_trace
+from remat_cli.runtime.observe.trace import MEASURED, PLANNED, chrome_trace
 from tests.commands.run_samples import PROGRAM, RECORD, SEEN
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from onnx import TensorProto, helper
 
-from remat_cli.runtime.session import SessionSettings
-from remat_cli.runtime.turns import time_in_turn
+from remat_cli.runtime.measure.turns import time_in_turn
+from remat_cli.runtime.sessions.session import SessionSettings
 from tests.runtime.models import save_model, value
 
 SHAPE = (512, 512)

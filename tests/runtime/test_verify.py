@@ -10,9 +10,9 @@ from onnx import TensorProto, helper
 
 from remat_cli.base.errors import RuntimeFailure
 from remat_cli.core.schedule.program import InputSpec
-from remat_cli.runtime.feeds import make_feeds
-from remat_cli.runtime.verify import verify
-from remat_cli.runtime.verify_request import VerifyRequest
+from remat_cli.runtime.sessions.feeds import make_feeds
+from remat_cli.runtime.verify.verify import verify
+from remat_cli.runtime.verify.verify_request import VerifyRequest
 from tests.runtime.models import GATES, MIB, ORDER, ORIGINAL_ORDER, X, save_model, skip_model, value, weight
 
 GATE_CONSTANT_BYTES = 16

@@ -16,13 +16,13 @@ import pytest
 from onnx import TensorProto, helper
 
 from remat_cli.core.schedule.program import InputSpec, Reader, WeightUse
-from remat_cli.onnx_io.interface import weight_uses
-from remat_cli.onnx_io.packed import packed_weights
-from remat_cli.runtime._ort import runtime_dtype
-from remat_cli.runtime.feeds import make_feeds
-from remat_cli.runtime.packing import PackingJob, save_packed
-from remat_cli.runtime.session import SessionSettings, run_profiled
-from remat_cli.runtime.weights import can_save_packed, kept_weight_bytes, packs_weight
+from remat_cli.onnx_io.read.interface import weight_uses
+from remat_cli.onnx_io.write.packed import packed_weights
+from remat_cli.runtime.sessions._ort import runtime_dtype
+from remat_cli.runtime.sessions.feeds import make_feeds
+from remat_cli.runtime.sessions.packing import PackingJob, save_packed
+from remat_cli.runtime.sessions.session import SessionSettings, run_profiled
+from remat_cli.runtime.sessions.weights import can_save_packed, kept_weight_bytes, packs_weight
 from tests.runtime.models import save_model, untyped, value, weight
 
 N = 512
@@ -158,8 +158,8 @@ LOADED = """
 import ctypes, sys
 sys.path.insert(0, sys.argv[1])
 from pathlib import Path
-from remat_cli.runtime.packing import PackingJob, save_packed
-from remat_cli.runtime.session import SessionSettings, open_session, session_options
+from remat_cli.runtime.sessions.packing import PackingJob, save_packed
+from remat_cli.runtime.sessions.session import SessionSettings, open_session, session_options
 counter = ctypes.CDLL(sys.argv[2])
 counter.memcount_current.restype = ctypes.c_long
 options = session_options(SessionSettings(intra_op_threads=1))

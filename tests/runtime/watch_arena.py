@@ -12,8 +12,8 @@ from pathlib import Path
 
 import onnxruntime as ort
 
-from remat_cli.onnx_io.load import DimBindings, inputs_of, load
-from remat_cli.runtime.feeds import make_feeds
+from remat_cli.onnx_io.read.load import DimBindings, inputs_of, load
+from remat_cli.runtime.sessions.feeds import make_feeds
 
 INFO = 1
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from remat_cli.splitting.op_view import Slab
-from remat_cli.splitting.rules import slice_op
+from remat_cli.splitting.rules.table import slice_op
+from remat_cli.splitting.tiles.op_view import Slab
 from tests.splitting.sliced_op import Array, OneOp, compare, run, view_of
 
 THREADS = (2, 4, 8)

@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 import onnx
 
-from remat_cli.onnx_io.op_facts import CONTRIB, NCHWC, ONNX
-from remat_cli.splitting import rules_lines, rules_pointwise
-from remat_cli.splitting.rules import RULES
+from remat_cli.onnx_io.read.op_facts import CONTRIB, NCHWC, ONNX
+from remat_cli.splitting.rules import lines as rules_lines
+from remat_cli.splitting.rules import pointwise as rules_pointwise
+from remat_cli.splitting.rules.table import RULES
 from tests.splitting.sliced_op import Array, OneOp, block_size
 
 BY_ELEMENT = (

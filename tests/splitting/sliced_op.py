@@ -13,8 +13,8 @@ import onnx_ir as ir
 import onnxruntime as ort
 from onnx import helper, numpy_helper
 
-from remat_cli.splitting.op_view import OpView, Slab, Sliced
-from remat_cli.splitting.rules import slice_op
+from remat_cli.splitting.rules.table import slice_op
+from remat_cli.splitting.tiles.op_view import OpView, Slab, Sliced
 
 NCHWC = "com.microsoft.nchwc"
 Array = np.ndarray

@@ -18,15 +18,15 @@ from hypothesis import strategies as st
 from remat_cli.core.schedule.plan import Schedule
 from remat_cli.core.schedule.simulate import baseline, simulate
 from remat_cli.core.values.profile import OpCost
-from remat_cli.onnx_io.layout import uses_blocks
-from remat_cli.onnx_io.opset import lowered, opset_of, raise_opset
-from remat_cli.onnx_io.to_graph import to_graph
-from remat_cli.splitting.build import FILL_SINCE, split_model
-from remat_cli.splitting.estimate import Estimate, estimate
-from remat_cli.splitting.steps import TiledRegion, region_steps
-from remat_cli.splitting.tiling import Cutting, exit_axes
-from remat_cli.splitting.timeline import TensorTimeline
-from remat_cli.splitting.view import ModelView, view_model
+from remat_cli.onnx_io.read.layout import uses_blocks
+from remat_cli.onnx_io.read.to_graph import to_graph
+from remat_cli.onnx_io.write.opset import lowered, opset_of, raise_opset
+from remat_cli.splitting.tiles.build import FILL_SINCE, split_model
+from remat_cli.splitting.tiles.estimate import Estimate, estimate
+from remat_cli.splitting.tiles.steps import TiledRegion, region_steps
+from remat_cli.splitting.tiles.tiling import Cutting, exit_axes
+from remat_cli.splitting.tiles.timeline import TensorTimeline
+from remat_cli.splitting.tiles.view import ModelView, view_model
 from tests.helpers import free_problem, observe, optimise, to_bytes
 from tests.splitting.random_models import Sample
 from tests.splitting.sliced_op import block_size

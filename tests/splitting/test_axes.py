@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from remat_cli.splitting.tiling import exit_axes
+from remat_cli.splitting.tiles.tiling import exit_axes
 from tests.splitting.random_models import Sketch, image_models, transformer_models
 from tests.splitting.split_case import make_case
 

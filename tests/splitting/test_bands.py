@@ -13,12 +13,12 @@ from remat_cli.core.schedule.plan import Schedule
 from remat_cli.core.schedule.simulate import simulate
 from remat_cli.core.schedule.splits import SplitAxis
 from remat_cli.core.values.profile import OpCost
-from remat_cli.onnx_io.to_graph import to_graph
-from remat_cli.splitting.band_search import BandCandidate, BandSearch
-from remat_cli.splitting.bands import LEANS, BandRules, BandSize
-from remat_cli.splitting.build import split_model
-from remat_cli.splitting.search import SplitLimits
-from remat_cli.splitting.steps import TiledRegion
+from remat_cli.onnx_io.read.to_graph import to_graph
+from remat_cli.splitting.bands.band_search import BandCandidate, BandSearch
+from remat_cli.splitting.bands.bands import LEANS, BandRules, BandSize
+from remat_cli.splitting.tiles.build import split_model
+from remat_cli.splitting.tiles.search import SplitLimits
+from remat_cli.splitting.tiles.steps import TiledRegion
 from tests.helpers import free_problem, observe
 from tests.splitting.form import check_form
 from tests.splitting.random_models import Sketch, image_models, transformer_models

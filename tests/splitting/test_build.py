@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from remat_cli.onnx_io.opset import opset_of
-from remat_cli.splitting.build import FILL_SINCE
-from remat_cli.splitting.tiling import Cutting
+from remat_cli.onnx_io.write.opset import opset_of
+from remat_cli.splitting.tiles.build import FILL_SINCE
+from remat_cli.splitting.tiles.tiling import Cutting
 from tests.splitting.form import check_form
 from tests.splitting.random_models import Sample, Sketch, image_models, transformer_models
 from tests.splitting.split_case import check_same, cutting_of, cuttings, describe, make_case, optimised

@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from remat_cli.splitting.build import (
+from remat_cli.splitting.tiles.build import (
     SPLIT_OF,
     split_model,
 )
-from remat_cli.splitting.differences import compared_pieces, first_difference, with_outputs
-from remat_cli.splitting.steps import TiledRegion, region_steps
-from remat_cli.splitting.tiling import Cutting
+from remat_cli.splitting.tiles.differences import compared_pieces, first_difference, with_outputs
+from remat_cli.splitting.tiles.steps import TiledRegion, region_steps
+from remat_cli.splitting.tiles.tiling import Cutting
 from tests.helpers import to_bytes
 from tests.splitting.random_models import Sketch
 from tests.splitting.split_case import make_case, run_exact

@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from remat_cli.core.values.profile import OpCost
-from remat_cli.splitting.estimate import RUN_NS, estimate
-from remat_cli.splitting.steps import region_steps
-from remat_cli.splitting.tiling import Cutting
+from remat_cli.splitting.tiles.estimate import RUN_NS, estimate
+from remat_cli.splitting.tiles.steps import region_steps
+from remat_cli.splitting.tiles.tiling import Cutting
 from tests.splitting.random_models import Sketch, image_models, transformer_models
 from tests.splitting.split_case import cuttings, describe, estimated, judged_peak_bytes, make_case
 

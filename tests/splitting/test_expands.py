@@ -9,7 +9,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from remat_cli.core.values.sizes import Dim, Term
-from remat_cli.splitting.expands import BROADCASTERS, without_expands
+from remat_cli.splitting.loops.expands import BROADCASTERS, without_expands
 
 SEQ, ONE, HEADS = Dim((Term(("seq",)),)), Dim((), 1), Dim((), 3)
 WHOLE, MASK = (HEADS, SEQ, SEQ), (ONE, ONE, SEQ)

@@ -9,7 +9,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from remat_cli.core.values.sizes import Dim, Term
-from remat_cli.splitting.known_shapes import with_known_shapes
+from remat_cli.splitting.loops.known_shapes import with_known_shapes
 
 BATCH, SEQ = (Dim((Term((name,)),)) for name in ("batch", "seq"))
 ROWS = Dim((Term(("batch", "seq")),))

@@ -13,7 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from remat_cli.base.errors import ModelError
 from remat_cli.core.schedule.graph import Graph, Tensor
-from remat_cli.splitting.learn_dims import learn_dims
+from remat_cli.splitting.loops.learn_dims import learn_dims
 
 LEAST, MOST = 140, 150  # three layers of the widest windows have one at the least
 

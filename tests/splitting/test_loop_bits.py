@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from remat_cli.core.values.sizes import Dim, SizeFamily, SizeLimit, SizeRange, Term, number
-from remat_cli.splitting.loop_bits import SizedOp, Tiling, _paths
-from remat_cli.splitting.rules_matrix import Product, Span, has_same_bits, have_rows_same_bits
+from remat_cli.splitting.loops.loop_bits import SizedOp, Tiling, _paths
+from remat_cli.splitting.rules.matrix import Product, Span, has_same_bits, have_rows_same_bits
 
 SIZE = st.integers(1, 300)
 THREADS = st.sampled_from([1, 2, 4, 8])

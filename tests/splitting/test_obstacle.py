@@ -8,9 +8,9 @@ import numpy as np
 
 from remat_cli.core.schedule.splits import SplitAxis
 from remat_cli.core.values.profile import OpCost
-from remat_cli.splitting.band_search import BandSearch
-from remat_cli.splitting.obstacle import explain, is_cuttable
-from remat_cli.splitting.search import SplitLimits
+from remat_cli.splitting.bands.band_search import BandSearch
+from remat_cli.splitting.tiles.obstacle import explain, is_cuttable
+from remat_cli.splitting.tiles.search import SplitLimits
 from tests.splitting.random_models import Sketch
 from tests.splitting.split_case import make_case
 

@@ -10,10 +10,10 @@ from onnx import TensorProto, helper, numpy_helper
 
 from remat_cli.core.schedule.graph import TensorType
 from remat_cli.core.values.sizes import Dim, Term
-from remat_cli.splitting.op_view import OpView, Slab
-from remat_cli.splitting.open_shapes import with_open_shapes
-from remat_cli.splitting.rules import slice_op
-from remat_cli.splitting.rules_shape import REPEATED, REST, open_axes
+from remat_cli.splitting.loops.open_shapes import with_open_shapes
+from remat_cli.splitting.rules.shape import REPEATED, REST, open_axes
+from remat_cli.splitting.rules.table import slice_op
+from remat_cli.splitting.tiles.op_view import OpView, Slab
 
 BATCH, SEQ, FOUR, ONE = Dim((Term(("batch",)),)), Dim((Term(("seq",)),)), Dim((), 4), Dim((), 1)
 MATRICES = Dim((Term(("batch",), 4),))

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from remat_cli.core.schedule.plan import Schedule
 from remat_cli.core.schedule.simulate import baseline, simulate
-from remat_cli.onnx_io.to_graph import to_graph
-from remat_cli.splitting.build import reordered, tile_order
+from remat_cli.onnx_io.read.to_graph import to_graph
+from remat_cli.splitting.tiles.build import reordered, tile_order
 from tests.helpers import free_problem, observe
 from tests.splitting.random_models import image_models
 from tests.splitting.split_case import cuttings, make_case, optimised

@@ -9,7 +9,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from remat_cli.core.values.sizes import Dim, Term
-from remat_cli.splitting.position_tables import ALONE, SOURCE, find_chains, with_tables
+from remat_cli.splitting.loops.position_tables import ALONE, SOURCE, find_chains, with_tables
 
 SEQ, ONE = Dim((Term(("seq",)),)), Dim((), 1)
 ALL = (SEQ, SEQ)

@@ -6,9 +6,9 @@ import pytest
 
 from remat_cli.core.schedule.splits import SplitAxis
 from remat_cli.core.values.profile import OpCost
-from remat_cli.splitting.build import split_model
-from remat_cli.splitting.propose import CHEAP_SHARE, DOUBT, SplitProposer
-from remat_cli.splitting.search import SplitLimits
+from remat_cli.splitting.tiles.build import split_model
+from remat_cli.splitting.tiles.propose import CHEAP_SHARE, DOUBT, SplitProposer
+from remat_cli.splitting.tiles.search import SplitLimits
 from tests.splitting.split_case import Case, check_same
 from tests.splitting.test_bands import unet
 from tests.splitting.test_recast import normalised

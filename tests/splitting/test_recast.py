@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from remat_cli.core.values.profile import OpCost
-from remat_cli.onnx_io.op_facts import NCHWC
-from remat_cli.splitting.again import copies_at_peak
-from remat_cli.splitting.op_view import Slab
-from remat_cli.splitting.recast import Copied, Recast, layouts_apart, with_copies
-from remat_cli.splitting.recast_norms import norms_apart
-from remat_cli.splitting.recast_resize import resizes_apart
-from remat_cli.splitting.steps import Piece, WholeStep
+from remat_cli.onnx_io.read.op_facts import NCHWC
+from remat_cli.splitting.bands.again import copies_at_peak
+from remat_cli.splitting.recast.norms import norms_apart
+from remat_cli.splitting.recast.recast import Copied, Recast, layouts_apart, with_copies
+from remat_cli.splitting.recast.resize import resizes_apart
+from remat_cli.splitting.tiles.op_view import Slab
+from remat_cli.splitting.tiles.steps import Piece, WholeStep
 from tests.splitting.random_models import Sketch
 from tests.splitting.split_case import Case, check_same, make_case
 from tests.splitting.test_bands import check, search

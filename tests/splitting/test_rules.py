@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from remat_cli.splitting.rules import RULES
+from remat_cli.splitting.rules.table import RULES
 from tests.splitting.op_cases import case_of
 from tests.splitting.sliced_op import check_close, check_slices, run
 

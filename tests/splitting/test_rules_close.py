@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from remat_cli.splitting.op_view import Slab
+from remat_cli.splitting.tiles.op_view import Slab
 from tests.splitting.sliced_op import NCHWC, OneOp, block_size, check_close, check_slices, run
 
 CONTRIB = "com.microsoft"

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from remat_cli.splitting.op_view import Slab
+from remat_cli.splitting.tiles.op_view import Slab
 from tests.splitting.sliced_op import Array, OneOp, Outcome, check_slices
 from tests.splitting.test_rules_window import can_run, windows
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from remat_cli.splitting.op_view import Slab
-from remat_cli.splitting.rules_matrix import Product, has_same_bits
+from remat_cli.splitting.rules.matrix import Product, has_same_bits
+from remat_cli.splitting.tiles.op_view import Slab
 from tests.splitting.sliced_op import Array, OneOp, Outcome, check_slices, run
 
 FEW = settings(deadline=None, max_examples=12, derandomize=True)

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from remat_cli.splitting.op_view import Slab
-from remat_cli.splitting.rules import RULES
-from remat_cli.splitting.rules_pointwise import by_packets
+from remat_cli.splitting.rules.pointwise import by_packets
+from remat_cli.splitting.rules.table import RULES
+from remat_cli.splitting.tiles.op_view import Slab
 from tests.splitting.sliced_op import OneOp, check_slices
 
 CONTRIB = "com.microsoft"

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from remat_cli.splitting.op_view import Slab
+from remat_cli.splitting.tiles.op_view import Slab
 from tests.splitting.sliced_op import Array, OneOp, check_slices
 
 SHAPES = st.tuples(*[st.sampled_from((1, 2, 3, 16, 33))] * 4)

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from remat_cli.splitting.op_view import Slab
-from remat_cli.splitting.rules import slice_op
+from remat_cli.splitting.rules.table import slice_op
+from remat_cli.splitting.tiles.op_view import Slab
 from tests.splitting.sliced_op import NCHWC, OneOp, block_size, check_slices, run, view_of
 
 CONTRIB = "com.microsoft"

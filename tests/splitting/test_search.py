@@ -11,9 +11,9 @@ import pytest
 
 from remat_cli.core.schedule.splits import SplitAxis, parse_split_axis
 from remat_cli.core.values.profile import OpCost
-from remat_cli.splitting.build import FILL_SINCE
-from remat_cli.splitting.search import LONGEST_REGION, SplitLimits, SplitSearch
-from remat_cli.splitting.timeline import TensorTimeline
+from remat_cli.splitting.tiles.build import FILL_SINCE
+from remat_cli.splitting.tiles.search import LONGEST_REGION, SplitLimits, SplitSearch
+from remat_cli.splitting.tiles.timeline import TensorTimeline
 from tests.splitting.random_models import Sketch
 from tests.splitting.split_case import Case, check_same, judged_peak_bytes, make_case
 

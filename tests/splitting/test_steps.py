@@ -6,9 +6,9 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from remat_cli.splitting.op_view import Slab
-from remat_cli.splitting.steps import CutStep, JoinStep, RunStep, piece_shape, reads_of, region_steps, results_of
-from remat_cli.splitting.tiling import Cutting
+from remat_cli.splitting.tiles.op_view import Slab
+from remat_cli.splitting.tiles.steps import CutStep, JoinStep, RunStep, piece_shape, reads_of, region_steps, results_of
+from remat_cli.splitting.tiles.tiling import Cutting
 from tests.splitting.random_models import Sketch, image_models, transformer_models
 from tests.splitting.split_case import cuttings, make_case
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from remat_cli.splitting.op_view import Slab
-from remat_cli.splitting.tiling import Cutting, cut_tiles
+from remat_cli.splitting.tiles.op_view import Slab
+from remat_cli.splitting.tiles.tiling import Cutting, cut_tiles
 from tests.splitting.random_models import Sketch, image_models
 from tests.splitting.split_case import Case, cuttings, make_case
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from remat_cli.core.schedule.plan import Schedule
 from remat_cli.core.schedule.simulate import simulate
-from remat_cli.splitting.timeline import TensorTimeline, owner_of
+from remat_cli.splitting.tiles.timeline import TensorTimeline, owner_of
 from tests.helpers import free_problem
 from tests.splitting.random_models import Sketch, image_models, transformer_models
 from tests.splitting.split_case import make_case

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from remat_cli.splitting.op_view import Slab, Sliced
-from remat_cli.splitting.windows import Demand, Edge, Part, window_tiles
+from remat_cli.splitting.loops.windows import Demand, Edge, Part, window_tiles
+from remat_cli.splitting.tiles.op_view import Slab, Sliced
 
 PADS = {(True, True): (1, 1), (True, False): (1, 0), (False, True): (0, 1), (False, False): (0, 0)}
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import remat_cli
-from remat_cli.runtime.feeds import feeds_of
+from remat_cli.runtime.sessions.feeds import feeds_of
 
 SAMPLES = Path(__file__).resolve().parents[2] / "sample_models"
 RATE = 2e9

@@ -27,8 +27,8 @@ from remat_cli.core.schedule.problem import Problem, input_ops
 from remat_cli.core.schedule.simulate import simulate
 from remat_cli.core.values.profile import DeviceSpec, LinkCost, OpCost, Placement, Profile
 from remat_cli.devices.provider_table import named_spec
-from remat_cli.onnx_io.load import save
-from remat_cli.runtime.profile_cache import provenance
+from remat_cli.onnx_io.read.load import save
+from remat_cli.runtime.measure.profile_cache import provenance
 from remat_cli.settings.settings import load_settings
 from remat_cli.stages.cut import cut_of, workspaces
 from remat_cli.stages.platform import Platform

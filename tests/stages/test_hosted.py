@@ -10,9 +10,9 @@ from onnx import TensorProto, helper, numpy_helper
 from remat_cli.core.paging.paged_plan import image_bytes
 from remat_cli.core.paging.weight_paging import MIB, HostedWeight, LoadCosts
 from remat_cli.core.schedule.graph import Graph, Weight
-from remat_cli.onnx_io.one_op import write_product
-from remat_cli.runtime.open_speed import OpenJob, measure_opening
-from remat_cli.runtime.session import SessionSettings
+from remat_cli.onnx_io.read.one_op import write_product
+from remat_cli.runtime.measure.open_speed import OpenJob, measure_opening
+from remat_cli.runtime.sessions.session import SessionSettings
 from remat_cli.stages.hosted import LEAST_BYTES, may_page
 
 WIDE = (130, 200)  # 104,000 bytes as float

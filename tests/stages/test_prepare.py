@@ -11,7 +11,7 @@ import pytest
 from examples.make_encoder import save_encoder
 from remat_cli.base.progress import silent
 from remat_cli.core.values.profile import OpCost
-from remat_cli.runtime.profilers import Measured
+from remat_cli.runtime.measure.profilers import Measured
 from remat_cli.settings.settings import load_settings
 from remat_cli.stages import believe
 from remat_cli.stages import optimise as optimise_stage

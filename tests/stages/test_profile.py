@@ -11,9 +11,9 @@ import pytest
 from remat_cli.base.errors import MissingDependency
 from remat_cli.base.progress import Advance, Event, listening, silent
 from remat_cli.core.values.profile import DeviceSpec, LinkCost, LinkSpec, OpCost
-from remat_cli.runtime.findings import OpFinding
-from remat_cli.runtime.profilers import Measured, WholeTime
-from remat_cli.runtime.providers import is_present, parse_device
+from remat_cli.runtime.measure.findings import OpFinding
+from remat_cli.runtime.measure.profilers import Measured, WholeTime
+from remat_cli.runtime.sessions.providers import is_present, parse_device
 from remat_cli.settings.settings import load_settings
 from remat_cli.stages import believe, copy_costs
 from remat_cli.stages import profile as under_test

@@ -10,7 +10,7 @@ import onnx_ir as ir
 import pytest
 
 from remat_cli.cli import main
-from remat_cli.onnx_io.processor_guard import guard_in
+from remat_cli.onnx_io.write.processor_guard import guard_in
 from tests.small_cnn import small_cnn
 
 pytestmark = pytest.mark.usefixtures("cache")

@@ -14,13 +14,13 @@ from onnx import numpy_helper
 
 from remat_cli.base.progress import silent
 from remat_cli.cli import main
-from remat_cli.onnx_io.checking import all_nodes
-from remat_cli.onnx_io.load import inputs_of
+from remat_cli.onnx_io.read.checking import all_nodes
+from remat_cli.onnx_io.read.load import inputs_of
 from remat_cli.settings.settings import load_settings
-from remat_cli.splitting.build import FILL_OP, FILL_SINCE, split_model
-from remat_cli.splitting.steps import TiledRegion, region_steps
-from remat_cli.splitting.tiling import Cutting
-from remat_cli.splitting.view import view_model
+from remat_cli.splitting.tiles.build import FILL_OP, FILL_SINCE, split_model
+from remat_cli.splitting.tiles.steps import TiledRegion, region_steps
+from remat_cli.splitting.tiles.tiling import Cutting
+from remat_cli.splitting.tiles.view import view_model
 from remat_cli.stages.prepare import prepare
 from remat_cli.stages.profile import profile_model
 from remat_cli.stages.split_model import prepare_split

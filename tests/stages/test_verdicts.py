@@ -14,7 +14,7 @@ from remat_cli.contest.runner import tiny_problem
 from remat_cli.core.schedule.simulate import baseline
 from remat_cli.core.schedule.solver_run import ProvedFloor, SolverRun, Status
 from remat_cli.report.solution import CHEAPEST_PERCENT, MOST_PERCENT
-from remat_cli.splitting.obstacle import SplitObstacle
+from remat_cli.splitting.tiles.obstacle import SplitObstacle
 from remat_cli.stages import splitter as splitter_stage
 from remat_cli.stages.family import FamilyPlanner
 from remat_cli.stages.plan import within_overhead

@@ -10,9 +10,9 @@ import msgspec
 import numpy as np
 
 from bench.webgpu_measure import RUNS, counted_runs
-from remat_cli.runtime._ort import import_ort
-from remat_cli.runtime.providers import parse_device, place_of, placed_value, require_device
-from remat_cli.runtime.session import SessionSettings, device_settings, open_session, session_options
+from remat_cli.runtime.sessions._ort import import_ort
+from remat_cli.runtime.sessions.providers import parse_device, place_of, placed_value, require_device
+from remat_cli.runtime.sessions.session import SessionSettings, device_settings, open_session, session_options
 from tests.webgpu.vulkan_layer import Counters
 
 

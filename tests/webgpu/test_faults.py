@@ -13,8 +13,8 @@ from onnx import TensorProto, helper
 
 from remat_cli.base.errors import RuntimeFailure
 from remat_cli.core.files.plan_reader import read_plan
-from remat_cli.runtime.feeds import make_feeds
-from remat_cli.runtime.segment_run import time_runs
+from remat_cli.runtime.segments.segment_run import time_runs
+from remat_cli.runtime.sessions.feeds import make_feeds
 from remat_cli.stages.program import input_specs, make_program
 from tests.presence import skip_without
 from tests.runtime.models import save_model, value, weight

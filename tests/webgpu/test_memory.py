@@ -11,7 +11,7 @@ import pytest
 
 from remat_cli.base.progress import silent
 from remat_cli.devices.provider_table import WEBGPU_CACHE, named_spec
-from remat_cli.runtime.segment_memory import see_memory
+from remat_cli.runtime.segments.segment_memory import see_memory
 from remat_cli.settings.settings import load_settings
 from remat_cli.stages.prepare import prepare
 from remat_cli.stages.program import make_program

@@ -10,9 +10,9 @@ import pytest
 
 import remat_cli
 from remat_cli.core.files.plan_reader import read_plan
-from remat_cli.runtime.feeds import feeds_of
-from remat_cli.runtime.paged_run import PagedRunner
-from remat_cli.runtime.providers import absence, parse_device
+from remat_cli.runtime.paging.paged_run import PagedRunner
+from remat_cli.runtime.sessions.feeds import feeds_of
+from remat_cli.runtime.sessions.providers import absence, parse_device
 from tests.webgpu.nets import write_ladder
 
 if importlib.util.find_spec("onnxruntime_ep_webgpu") is None:

@@ -6,9 +6,9 @@ import pytest
 
 from remat_cli.base.progress import silent
 from remat_cli.devices.provider_table import named_spec
-from remat_cli.runtime.likeness import likeness
-from remat_cli.runtime.segment_run import time_runs
-from remat_cli.runtime.session import SessionSettings, run_profiled
+from remat_cli.runtime.segments.segment_run import time_runs
+from remat_cli.runtime.sessions.session import SessionSettings, run_profiled
+from remat_cli.runtime.verify.likeness import likeness
 from remat_cli.settings.settings import load_settings
 from remat_cli.stages.prepare import prepare
 from remat_cli.stages.program import make_program

@@ -12,12 +12,12 @@ import pytest
 from onnx import TensorProto, helper
 
 from remat_cli.base.errors import MissingDependency, RuntimeFailure
-from remat_cli.onnx_io.load import save
-from remat_cli.onnx_io.one_op import call_model
-from remat_cli.runtime._segment_sessions import as_array, copied
-from remat_cli.runtime.op_profiler import InputSpec, OpJob, OpRequest, measure_op
-from remat_cli.runtime.providers import parse_device, place_of, placed_value, require_device
-from remat_cli.runtime.session import SessionSettings, open_session
+from remat_cli.onnx_io.read.load import save
+from remat_cli.onnx_io.read.one_op import call_model
+from remat_cli.runtime.measure.op_profiler import InputSpec, OpJob, OpRequest, measure_op
+from remat_cli.runtime.segments._segment_sessions import as_array, copied
+from remat_cli.runtime.sessions.providers import parse_device, place_of, placed_value, require_device
+from remat_cli.runtime.sessions.session import SessionSettings, open_session
 from tests.presence import skip_without
 from tests.runtime.models import save_model, untyped, value
 

@@ -1,0 +1,71 @@
+"""One form for all files that ONNX Runtime's optimiser writes for the same model.
+
+The optimiser walks hash tables, so the order of nodes and the names of the nodes it adds differ between runs. Plans
+index the optimised model by position and name, so both are set anew from what does not change: the model's outputs, the
+order in which the model makes them, and the names of tensors.
+"""
+
+from collections.abc import Sequence
+
+import onnx_ir as ir
+
+from remat_cli.onnx_io.read.default_order import captured_values
+
+GENERATED = ("ReorderInput", "ReorderOutput")  # op types that layout optimisation adds, under numbered names
+
+
+def outputs_by_place(model: ir.Model) -> list[str]:
+    """Names of a model's outputs in the order in which its file makes them.
+
+    A default session explores a model from the last op that nobody reads, so this order is part of what a model says.
+    """
+    places = {value.name: place for place, node in enumerate(model.graph) for value in node.outputs}
+    names = [value.name or "" for value in model.graph.outputs]
+    return sorted(names, key=lambda name: places.get(name, -1))
+
+
+def canonicalise(model: ir.Model, ends: Sequence[str]) -> None:
+    """Order nodes and weights, and name generated nodes, by the model's interface and tensor names. In place.
+
+    `ends` are the outputs in the order in which the model makes them.
+    """
+    graph = model.graph
+    taken = {node.name for node in graph}
+    for node in graph:
+        if node.op_type in GENERATED and (name := f"{node.op_type}/{node.outputs[0].name}") not in taken:
+            node.name = name
+    _reorder(graph, ends)
+    weights = sorted(graph.initializers.items())
+    graph.initializers.clear()
+    graph.initializers.update(weights)
+
+
+def _reorder(graph: ir.Graph, ends: Sequence[str]) -> None:
+    """Nodes in depth-first order from the last end to the first; those that nobody reads stand last, in order of ends.
+
+    Nodes that serve no output come first of these, by name.
+    """
+    makers = {value.name: value.producer() for value in graph.outputs}
+    roots = [node for name in reversed(ends) if (node := makers[name]) is not None]
+    unread = [node for node in graph if not any(value.uses() for value in node.outputs)]
+    order: dict[ir.Node, None] = {}
+    for root in (*roots, *sorted(unread, key=lambda node: node.name or "", reverse=True)):
+        _visit(root, graph, order)
+    idle = set(unread)
+    nodes = [*(node for node in order if node not in idle), *(node for node in reversed(order) if node in idle)]
+    graph.remove(nodes)
+    graph.extend(nodes)
+
+
+def _visit(root: ir.Node, graph: ir.Graph, order: dict[ir.Node, None]) -> None:
+    """Append what `root` needs, in the order of inputs, then `root` itself; without recursion."""
+    stack = [(root, False)]
+    while stack:
+        node, leaving = stack.pop()
+        if leaving:
+            order[node] = None
+        elif node not in order:
+            stack.append((node, True))
+            sources = [value.producer() for value in (*node.inputs, *captured_values(node)) if value is not None]
+            wanted = [source for source in sources if source is not None and source.graph is graph]
+            stack += [(source, False) for source in reversed(wanted) if source not in order]

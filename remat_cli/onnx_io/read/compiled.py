@@ -1,0 +1,111 @@
+"""What a file that remat compiled says of itself: its promises, its interface, and the order of its ops."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import onnx_ir as ir
+
+from remat_cli.base.errors import ModelError
+from remat_cli.core.schedule.program import InputSpec
+from remat_cli.onnx_io.read.default_order import captured_values
+from remat_cli.onnx_io.read.load import DimBindings, SourceModel, load, read_proto
+
+VERSION_KEY, PEAK_KEY, BUDGET_KEY = "remat.version", "remat.predicted_peak_bytes", "remat.budget_bytes"
+SOURCE_KEY, DEVICES_KEY, CLONE_KEY = "remat.source_sha256", "remat.devices", "remat.clone_of"
+PORTABLE_KEY = "remat.portable"
+"""There where sessions optimise the file again, so that it promises something under the exact options only."""
+
+
+@dataclass(frozen=True)
+class CompiledFile:
+    """A compiled file as it is read.
+
+    `order` are its ops that depend on an input, in the order in which they were planned; `copies` are those of them
+    that repeat another one, which no optimiser may join with it. Of a `is_portable` file sessions may make another
+    model, so that it promises something under the exact options only. Bytes are totals; None where it says nothing.
+    """
+
+    source: SourceModel
+    order: tuple[str, ...]
+    copies: frozenset[str]
+    predicted_peak_bytes: int | None
+    budget_bytes: int | None
+    source_sha256: str
+    is_portable: bool
+
+
+def read_compiled(path: Path, dims: DimBindings, *, has_custom_ops: bool = False) -> CompiledFile:
+    """Read a compiled file; sizes that it leaves open are the user's to say.
+
+    Raises:
+        ModelError: it is none, or it cannot be used.
+    """
+    told = {entry.key: entry.value for entry in read_proto(path).metadata_props}
+    if VERSION_KEY not in told or DEVICES_KEY in told:
+        what = "holds a plan for several devices: verify its PLAN.json" if DEVICES_KEY in told else _NOT_COMPILED
+        raise ModelError(f"{path} {what}")
+    source = load(path, dims, has_custom_ops=has_custom_ops)
+    nodes = _reading_inputs(source.ir.graph)
+    return CompiledFile(
+        source=source,
+        order=tuple(node.name or "" for node in nodes),
+        copies=frozenset(node.name or "" for node in nodes if CLONE_KEY in node.metadata_props),
+        predicted_peak_bytes=_number(told, PEAK_KEY),
+        budget_bytes=_number(told, BUDGET_KEY),
+        source_sha256=told.get(SOURCE_KEY, ""),
+        is_portable=PORTABLE_KEY in told,
+    )
+
+
+_NOT_COMPILED = "is no file that `remat compile` wrote, or what it said of itself was taken out: compile the model"
+
+
+def sizes_left_open(path: Path) -> frozenset[str]:
+    """Names of the sizes that a file's inputs leave open.
+
+    Raises:
+        ModelError: it cannot be read.
+    """
+    shapes = (port.type.tensor_type.shape for port in read_proto(path).graph.input)
+    return frozenset(dim.dim_param for shape in shapes for dim in shape.dim if dim.dim_param)
+
+
+def check_same_interface(compiled: Path, ours: tuple[InputSpec, ...], original: Path) -> None:
+    """Check that two models take the same inputs: names, and sizes where the original has any.
+
+    Raises:
+        ModelError: they do not.
+    """
+    graph = read_proto(original).graph
+    weights = {tensor.name for tensor in graph.initializer}
+    theirs = {port.name: port.type.tensor_type.shape.dim for port in graph.input if port.name not in weights}
+    shapes = {spec.name: spec.shape for spec in ours}
+    if odd := sorted(theirs.keys() ^ shapes.keys()):
+        who = original if odd[0] in theirs else compiled
+        raise ModelError(f"{compiled} was not made from {original}: only {who} has an input '{odd[0]}'")
+    for name, dims in theirs.items():
+        declared = [dim.dim_value if dim.HasField("dim_value") and dim.dim_value > 0 else None for dim in dims]
+        if declared and not _may_be(declared, shapes[name]):
+            there, here = [dim or "?" for dim in declared], list(shapes[name])
+            raise ModelError(f"{compiled} was not made from {original}: '{name}' is {there} there and {here} here")
+
+
+def _may_be(declared: Sequence[int | None], shape: Sequence[int]) -> bool:
+    return len(declared) == len(shape) and all(a in (None, b) for a, b in zip(declared, shape, strict=True))
+
+
+def _number(told: Mapping[str, str], key: str) -> int | None:
+    text = told.get(key, "")
+    return int(text) if text.isdecimal() else None
+
+
+def _reading_inputs(graph: ir.Graph) -> list[ir.Node]:
+    """Nodes that depend on an input, however far; others are computed while a session is made."""
+    known = {value for value in graph.inputs if not value.is_initializer()}
+    found = []
+    for node in graph:
+        if known.intersection(value for value in (*node.inputs, *captured_values(node)) if value is not None):
+            known.update(node.outputs)
+            found.append(node)
+    return found

@@ -1,0 +1,148 @@
+"""Shapes for runs of any size: what to declare of each value so that the runtime knows as little as possible.
+
+ONNX Runtime keeps a dead buffer for a later tensor of the same declared shape, which raises the peak. Two shapes with
+differently named dimensions are never the same, so every buffer gets names of its own. Tensors that share a buffer by
+working in place must agree in all dimensions, so they share the names. A dimension that shape inference proves
+(channels, mostly, which come from weights) cannot be hidden, and is declared as the number it is. What is proved, the
+runtime itself says: it has inference of its own for its own ops, and knows more than ONNX does.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import onnx
+import onnx_ir as ir
+from onnx import helper
+
+from remat_cli.core.schedule.graph import TensorType
+from remat_cli.onnx_io.read.interface import DATA_TYPES
+from remat_cli.onnx_io.write.assemble import Draft, light_copy
+
+Dims = tuple[int | str | None, ...]
+Infer = Callable[[bytes], Mapping[str, Dims]]
+"""What the runtime knows of the shapes of a serialised model's outputs when it has loaded it."""
+
+
+@dataclass(frozen=True)
+class Canvas:
+    """A model without shapes inside, and what is known of its values.
+
+    `types` are those of all values by name; `groups` numbers the values made by ops such that those in one group have
+    one shape, known or not.
+    """
+
+    model: ir.Model
+    types: Mapping[str, TensorType]
+    groups: Mapping[str, int]
+
+
+def free_shapes(canvas: Canvas, infer: Infer) -> tuple[dict[str, Dims], dict[str, Dims]]:
+    """Shape to declare for each value in `groups`: numbers where the runtime proves them, else names of the group.
+
+    Also what the runtime then knows of every tensor that an op makes.
+    """
+    proved: dict[int, frozenset[int]] = {}
+    bare = _exposed(canvas)
+    while True:
+        shapes = _declare(canvas, proved)
+        known = _of_known_rank(canvas, infer(_declaring(bare, canvas, shapes).SerializeToString()))
+        found = _proved(canvas, known)
+        grown = {group: axes | proved.get(group, frozenset()) for group, axes in found.items()}
+        if all(axes == proved.get(group, frozenset()) for group, axes in grown.items()):
+            return shapes, known
+        proved = {**proved, **grown}
+
+
+def dims_at_load(model: ir.Model, types: Mapping[str, TensorType], infer: Infer) -> dict[str, Dims]:
+    """What the runtime knows of the shape of every value of a model that an op makes, before a run.
+
+    `types` are those of all values by name.
+    """
+    canvas = Canvas(model, types, {})
+    declared = {value.name or "": _declared(value) for node in model.graph for value in node.outputs}
+    shapes = {name: dims for name, dims in declared.items() if dims is not None}
+    return _of_known_rank(canvas, infer(_declaring(_exposed(canvas), canvas, shapes).SerializeToString()))
+
+
+def _declared(value: ir.Value) -> Dims | None:
+    if value.shape is None:
+        return None
+    return tuple(dim if isinstance(dim, int) else dim.value for dim in value.shape)
+
+
+def known_shapes(
+    drafts: Sequence[Draft], shapes: Mapping[str, Dims], least_bytes: int, sizes: Mapping[str, int]
+) -> list[str]:
+    """Values whose readers should not see their shape, because it makes the shape of a large tensor known.
+
+    They are the values of known shape that the maker of such a tensor reads, else those whose shape is known in part,
+    or the tensor itself if there are none; and a constant that says the shape.
+    """
+    known = {name for name, dims in shapes.items() if dims and all(isinstance(dim, int) for dim in dims)}
+    partly = {name for name, dims in shapes.items() if any(isinstance(dim, int) for dim in dims)}
+    targets: dict[str, None] = {}
+    for draft in drafts:
+        makes = [name for name in draft.makes if name in known]
+        if any(sizes.get(name, 0) >= least_bytes for name in makes):
+            sources = [name for name in draft.all_reads if name in known or name in _said_by(draft)]
+            sources = sources or [name for name in draft.all_reads if name in partly]
+            targets.update(dict.fromkeys(sources or makes))
+    return list(targets)
+
+
+SHAPE_INPUTS: Mapping[str, int] = {"Expand": 1, "Reshape": 1, "Resize": 3, "ConstantOfShape": 0}
+"""Which input of an op says the shape of its result, or a part of it, whatever else it reads."""
+
+
+def _said_by(draft: Draft) -> tuple[str, ...]:
+    """What says the shape of an op's result whatever else it reads."""
+    position = SHAPE_INPUTS.get(draft.op_type) if draft.domain in ("", "ai.onnx") else None
+    return () if position is None else tuple(name for name in draft.reads[position : position + 1] if name)
+
+
+def _declare(canvas: Canvas, proved: Mapping[int, frozenset[int]]) -> dict[str, Dims]:
+    return {
+        name: tuple(
+            dim if axis in proved.get(group, ()) else f"r{group}d{axis}"
+            for axis, dim in enumerate(canvas.types[name].shape)
+        )
+        for name, group in canvas.groups.items()
+    }
+
+
+def _proved(canvas: Canvas, known: Mapping[str, Dims]) -> dict[int, frozenset[int]]:
+    """Axes of each group that the runtime knows of one of its members."""
+    axes: dict[int, frozenset[int]] = {}
+    for name, group in canvas.groups.items():
+        numbers = frozenset(axis for axis, dim in enumerate(known.get(name, ())) if isinstance(dim, int))
+        axes[group] = axes.get(group, frozenset()) | numbers
+    return axes
+
+
+def _of_known_rank(canvas: Canvas, told: Mapping[str, Dims]) -> dict[str, Dims]:
+    """What is told of tensors of known rank: of others the runtime says what it says of scalars."""
+    kinds = canvas.types
+    return {name: dims for name, dims in told.items() if name in kinds and len(dims) == len(kinds[name].shape)}
+
+
+def _exposed(canvas: Canvas) -> onnx.ModelProto:
+    """The model without large weights; every tensor inside is to be an output, since only of these shapes are told."""
+    proto = ir.to_proto(light_copy(canvas.model))
+    del proto.graph.value_info[:]
+    of_any_rank = {value.name for value in canvas.model.graph.outputs if value.shape is None}
+    for value in proto.graph.output:
+        if value.name in of_any_rank:
+            value.type.tensor_type.ClearField("shape")  # the copy says that they are scalars
+    return proto
+
+
+def _declaring(bare: onnx.ModelProto, canvas: Canvas, shapes: Mapping[str, Dims]) -> onnx.ModelProto:
+    proto = onnx.ModelProto()
+    proto.CopyFrom(bare)
+    told = {value.name for value in proto.graph.output}
+    for node in proto.graph.node:
+        for name in node.output:
+            if name in canvas.types and name not in told:
+                kind = int(DATA_TYPES[canvas.types[name].dtype])
+                proto.graph.output.append(helper.make_tensor_value_info(name, kind, shapes.get(name)))
+    return proto

@@ -1,0 +1,186 @@
+"""What a session takes and gives, with element types as ONNX Runtime has them, and which op reads which weight."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from remat_cli.base.errors import ModelError
+from remat_cli.core.schedule.graph import TensorType
+from remat_cli.core.schedule.program import InputSpec, Reader, WeightUse
+from remat_cli.onnx_io.read.default_order import captured_values, subgraphs
+
+RUNTIME_NAMES: Mapping[ir.DataType, str] = {
+    ir.DataType.FLOAT: "float",
+    ir.DataType.DOUBLE: "double",
+    ir.DataType.FLOAT16: "float16",
+    ir.DataType.BFLOAT16: "bfloat16",
+    ir.DataType.INT8: "int8",
+    ir.DataType.INT16: "int16",
+    ir.DataType.INT32: "int32",
+    ir.DataType.INT64: "int64",
+    ir.DataType.UINT8: "uint8",
+    ir.DataType.UINT16: "uint16",
+    ir.DataType.UINT32: "uint32",
+    ir.DataType.UINT64: "uint64",
+    ir.DataType.BOOL: "bool",
+    ir.DataType.STRING: "string",
+    ir.DataType.COMPLEX64: "complex64",
+    ir.DataType.COMPLEX128: "complex128",
+    ir.DataType.FLOAT8E4M3FN: "float8e4m3fn",
+    ir.DataType.FLOAT8E4M3FNUZ: "float8e4m3fnuz",
+    ir.DataType.FLOAT8E5M2: "float8e5m2",
+    ir.DataType.FLOAT8E5M2FNUZ: "float8e5m2fnuz",
+    ir.DataType.INT4: "int4",
+    ir.DataType.UINT4: "uint4",
+    ir.DataType.INT2: "int2",
+    ir.DataType.UINT2: "uint2",
+    ir.DataType.FLOAT4E2M1: "float4e2m1",
+}
+DATA_TYPES: Mapping[str, ir.DataType] = {name: data_type for data_type, name in RUNTIME_NAMES.items()}
+
+
+def runtime_name(data_type: ir.DataType | None) -> str:
+    """ONNX Runtime's name of an element type.
+
+    Raises:
+        ModelError: the type is missing or unknown.
+    """
+    if data_type is None or data_type not in RUNTIME_NAMES:
+        raise ModelError(f"element type {data_type} is not supported")
+    return RUNTIME_NAMES[data_type]
+
+
+def type_of(tensor: ir.TensorProtocol) -> TensorType:
+    """Type and shape of a constant.
+
+    Raises:
+        ModelError: its element type is unknown.
+    """
+    return TensorType(runtime_name(tensor.dtype), dims_of(tensor))
+
+
+def dims_of(tensor: ir.TensorProtocol) -> tuple[int, ...]:
+    """Shape of a constant."""
+    return tuple(int(dim) for dim in tensor.shape.numpy())
+
+
+@dataclass(frozen=True)
+class Port:
+    """One input or output as the model declares it."""
+
+    name: str
+    type: ir.TypeProtocol | None
+    shape: ir.Shape | None
+
+
+@dataclass(frozen=True)
+class Interface:
+    """Inputs that the caller must feed, and outputs, in order."""
+
+    inputs: tuple[Port, ...]
+    outputs: tuple[Port, ...]
+
+
+def interface_of(model: ir.Model) -> Interface:
+    """The declared interface; inputs that have an initialiser are left out."""
+    return Interface(
+        tuple(port_of(value) for value in fed_inputs(model.graph)),
+        tuple(port_of(value) for value in model.graph.outputs),
+    )
+
+
+def fed_inputs(graph: ir.Graph) -> list[ir.Value]:
+    """Inputs without an initialiser, which the caller must feed."""
+    return [value for value in graph.inputs if value.name not in graph.initializers]
+
+
+def inputs_of(model: ir.Model) -> tuple[InputSpec, ...]:
+    """What to feed to a model whose dimensions are bound.
+
+    Raises:
+        ModelError: an input is not a tensor, or a dimension is not bound.
+    """
+    return tuple(input_spec(value) for value in fed_inputs(model.graph))
+
+
+def outputs_of(model: ir.Model) -> tuple[str, ...]:
+    """Names of the outputs, in order."""
+    return tuple(value.name or "" for value in model.graph.outputs)
+
+
+def is_bound(value: ir.Value) -> bool:
+    """Whether the shape of a value is made of numbers only."""
+    return value.shape is not None and all(isinstance(dim, int) for dim in value.shape)
+
+
+def input_spec(value: ir.Value) -> InputSpec:
+    """What to feed to one input.
+
+    Raises:
+        ModelError: it is not a tensor, or a dimension is not bound.
+    """
+    if not isinstance(value.type, ir.TensorType):
+        raise ModelError(f"input '{value.name}' is not a tensor: only tensors can be fed")
+    if value.shape is None or not is_bound(value):
+        raise ModelError(f"input '{value.name}' has unbound dimensions: bind them with --dim or --input-shape")
+    return InputSpec(value.name or "", runtime_name(value.dtype), value.shape.numpy())
+
+
+def port_of(value: ir.Value) -> Port:
+    """How a value is declared; its shape is a copy."""
+    shape = None if value.shape is None else value.shape.copy()
+    return Port(value.name or "", value.type, shape)
+
+
+CAPTURED = -1  # input number of a weight that a subgraph reads
+
+
+def weight_uses(model: ir.Model, left_out: Collection[str] = ()) -> tuple[WeightUse, ...]:
+    """Every initialiser of the main graph with the ops that read it; model outputs count as readers that pack nothing.
+
+    Ops of a subgraph count as those around it do: the runtime packs weights for them too. It does not for ops of a
+    subgraph in a subgraph. Ops that are `left_out`, by name, count as no readers. Sizes are in bytes, as in the file.
+    """
+    readers: dict[str, list[Reader]] = {name: [] for name in model.graph.initializers}
+    for node in (node for node in model.graph if node.name not in left_out):
+        for index, value in enumerate(node.inputs):
+            if value is not None and value.name in readers:
+                readers[value.name].append(Reader(node.domain, node.op_type, index))
+        for value in captured_values(node):
+            if value.name in readers:
+                readers[value.name] += _inner_readers(node, value)
+    for value in model.graph.outputs:
+        if value.name in readers:
+            readers[value.name].append(Reader("", "", CAPTURED))
+    return tuple(_use(value, tuple(readers[name])) for name, value in model.graph.initializers.items())
+
+
+def _inner_readers(node: ir.Node, value: ir.Value) -> list[Reader]:
+    """The ops of a node's subgraphs that read a value from outside, as `weight_uses` counts them."""
+    found: list[Reader] = []
+    for body in subgraphs(node):
+        for inner in body:
+            found += [Reader(inner.domain, inner.op_type, at) for at, read in enumerate(inner.inputs) if read is value]
+            found += [Reader(inner.domain, inner.op_type, CAPTURED)] if value in captured_values(inner) else []
+        found += [Reader(node.domain, node.op_type, CAPTURED)] if value in body.outputs else []
+    return found
+
+
+def _use(value: ir.Value, readers: tuple[Reader, ...]) -> WeightUse:
+    tensor = value.const_value
+    if tensor is None:
+        return WeightUse("", (), 0, readers)
+    shape = tuple(int(dim) for dim in tensor.shape.numpy())
+    return WeightUse(runtime_name(tensor.dtype), shape, tensor.nbytes, readers)
+
+
+def has_op(model: ir.Model, node: ir.Node) -> bool:
+    """Whether a model has such an op, which makes the same tensors; not where the runtime made it of others."""
+    made = [value.name for value in node.outputs]
+    kind = (_domain(node), node.op_type)
+    return any([v.name for v in each.outputs] == made and (_domain(each), each.op_type) == kind for each in model.graph)
+
+
+def _domain(node: ir.Node) -> str:
+    return "" if node.domain == "ai.onnx" else node.domain

@@ -1,0 +1,384 @@
+"""From a file to a checked model with bound dimensions; also the way back and the optimised file's way in."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import msgspec
+import onnx
+import onnx_ir as ir
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+
+from remat_cli.base.errors import ModelError
+from remat_cli.core.schedule.program import InputSpec
+from remat_cli.onnx_io.read.canonical import canonicalise, outputs_by_place
+from remat_cli.onnx_io.read.checking import all_bodies, all_nodes, has_runtime_ops, without_runtime_ops
+from remat_cli.onnx_io.read.interface import Interface, Port, fed_inputs, inputs_of, interface_of, outputs_of, port_of
+from remat_cli.onnx_io.read.normalise import (
+    drop_trailing_blanks,
+    drop_unused_weights,
+    lift_constants,
+    name_nodes,
+    weights_leave_inputs,
+)
+from remat_cli.onnx_io.read.old_forms import check_opset, with_dense_tensors, with_known_opset
+from remat_cli.onnx_io.read.untrusted import all_tensors, check_texts, check_types, external_files
+from remat_cli.onnx_io.write.as_written import forget_signature
+from remat_cli.onnx_io.write.packed import forget_packed
+from remat_cli.onnx_io.write.primers import without_primers
+from remat_cli.onnx_io.write.save import save
+from remat_cli.onnx_io.write.steady import form_of, seen_through
+from remat_cli.ort_rules.steady import SteadyForm
+
+__all__ = ["DimBindings", "SourceModel", "inputs_of", "load", "outputs_of", "prepare_optimized", "save"]
+
+OLDEST_IR_VERSION = 8  # the first that the rewritten model's metadata and names are safe in
+KNOWN_DOMAINS = frozenset(
+    {"", "ai.onnx", "ai.onnx.ml", "ai.onnx.training", "ai.onnx.preview.training"}
+    | {"com.microsoft", "com.microsoft.nchwc", "com.microsoft.experimental", "com.ms.internal.nhwc"}
+)
+
+
+@dataclass(frozen=True)
+class SourceModel:
+    """A model as the user gave it, repaired and with bound dimensions.
+
+    `sha256` is the hash of the file and of its external data. `interface` is what the file declares, symbolic
+    dimensions included; `fixed_interface` what a file for the bound sizes declares. `data_files` hold what of its
+    weights lies outside, `form` is the steady form that the file has; here it is seen through, and primers are taken
+    out. `converted` says what was converted.
+    """
+
+    ir: ir.Model
+    path: Path
+    sha256: str
+    bound_dims: dict[str, int]
+    interface: Interface
+    data_files: tuple[Path, ...] = ()
+    form: SteadyForm | None = None
+    has_packed: bool = False
+    converted: str | None = None
+    is_primed: bool = False
+
+    @property
+    def fixed_interface(self) -> Interface:
+        """The interface with numbers for names, so that the runtime refuses another size at the door."""
+        return self.interface_with(frozenset())
+
+    def inputs_at(self, sizes: Mapping[str, int]) -> tuple[InputSpec, ...]:
+        """What to feed at other sizes of named dimensions."""
+        bound = (port_of(value) for value in fed_inputs(self.ir.graph))
+        pairs = zip(self.interface.inputs, bound, inputs_of(self.ir), strict=True)
+        return tuple(msgspec.structs.replace(spec, shape=_at(old, new, sizes)) for old, new, spec in pairs)
+
+    def interface_with(self, free: Collection[str]) -> Interface:
+        """The interface with numbers for names but those that stay free.
+
+        Outputs keep dimensions that no input names: they may depend on values.
+        """
+        bound = (port_of(value) for value in fed_inputs(self.ir.graph))
+        ports = tuple(_with_names(old, new, free) for old, new in zip(self.interface.inputs, bound, strict=True))
+        pairs = [pair for old, new in zip(self.interface.inputs, ports, strict=True) for pair in _dim_pairs(old, new)]
+        sizes = {old.value: new for old, new in pairs if isinstance(old, ir.SymbolicDim) and old.value is not None}
+        return Interface(ports, tuple(_with_sizes(port, sizes) for port in self.interface.outputs))
+
+
+def _dim_pairs(old: Port, new: Port) -> Iterable[tuple[int | ir.SymbolicDim, int | ir.SymbolicDim]]:
+    return zip(old.shape or (), new.shape or (), strict=False)
+
+
+def _at(old: Port, new: Port, sizes: Mapping[str, int]) -> tuple[int, ...]:
+    pairs = _dim_pairs(old, new) if old.shape is not None else ((dim, dim) for dim in new.shape or ())
+    named = (sizes.get(a.value or "", b) if isinstance(a, ir.SymbolicDim) else b for a, b in pairs)
+    return tuple(int(str(dim)) for dim in named)
+
+
+def _with_names(old: Port, new: Port, free: Collection[str]) -> Port:
+    dims = [a if isinstance(a, ir.SymbolicDim) and a.value in free else b for a, b in _dim_pairs(old, new)]
+    return new if new.shape is None or old.shape is None else replace(new, shape=ir.Shape(dims))
+
+
+def _with_sizes(port: Port, sizes: Mapping[str, int | ir.SymbolicDim]) -> Port:
+    if port.shape is None:
+        return port
+    dims = [dim if isinstance(dim, int) else sizes.get(dim.value or "", dim) for dim in port.shape]
+    return replace(port, shape=ir.Shape(dims))
+
+
+def load(path: Path, dims: DimBindings, *, has_custom_ops: bool = False) -> SourceModel:
+    """Read, check and repair a model; its external data stays on disk until needed.
+
+    With `has_custom_ops` ops of any domain are let in: a library of the user's own knows them.
+
+    Raises:
+        ModelError: the file is missing, not a valid model, or has dimensions, ops or data that remat cannot use.
+    """
+    proto = read_proto(path)
+    check_texts(path, proto)
+    check_types(path, proto)
+    check_opset(path, proto)
+    if not has_custom_ops:
+        _check_domains(path, proto)
+    data_files = external_files(path, proto)
+    _check(path, proto)
+    with_dense_tensors(path, proto)
+    proto, converted = with_known_opset(path, proto)
+    has_packed = sum(map(forget_packed, all_tensors(proto.graph))) > 0
+    model = ir.from_proto(proto)
+    ir.external_data.set_base_dir(model.graph, path.resolve().parent)
+    forget_signature(model)
+    form, is_primed = form_of(model), without_primers(model)
+    seen_through(model)
+    _repair(model)
+    interface = interface_of(model)
+    bound = bind_dimensions(model.graph, dims)
+    digest, data = _sha256([path, *data_files]), tuple(data_files)
+    return SourceModel(model, path, digest, bound, interface, data, form, has_packed, converted, is_primed)
+
+
+def prepare_optimized(path: Path, before: ir.Model | None = None) -> ir.Model:
+    """Read a file that ONNX Runtime's offline optimiser saved: the reference model that plans index.
+
+    `before` is the model that was optimised; None where the file is in canonical form already.
+
+    Raises:
+        ModelError: the file is missing or not a model.
+    """
+    proto = read_proto(path)
+    for tensor in all_tensors(proto.graph):
+        forget_packed(tensor)
+    model = ir.from_proto(proto)
+    ir.external_data.set_base_dir(model.graph, path.resolve().parent)
+    without_primers(model)
+    seen_through(model)
+    _repair(model)
+    drop_unused_weights(model.graph)
+    canonicalise(model, outputs_by_place(before or model))
+    return model
+
+
+def _repair(model: ir.Model) -> None:
+    """Names, constants, listed weights and blank inputs: what exporters leave undone. In place."""
+    if model.ir_version < 4:
+        weights_leave_inputs(model.graph)
+    model.ir_version = max(model.ir_version, OLDEST_IR_VERSION)
+    name_nodes(model.graph)
+    drop_trailing_blanks(model.graph)
+    lift_constants(model.graph)
+
+
+def read_proto(path: Path) -> onnx.ModelProto:
+    """The file's contents, external data left on disk."""
+    if not path.exists():
+        raise ModelError(f"model {path} does not exist")
+    if not path.is_file():
+        raise ModelError(f"model {path} is not a file")
+    if path.stat().st_size == 0:
+        raise ModelError(f"model {path} is empty")
+    try:
+        proto = onnx.load(str(path), format="protobuf", load_external_data=False)
+    except DecodeError:
+        raise ModelError(f"model {path} is not an ONNX model, or it is cut off") from None
+    except OSError as error:
+        raise ModelError(f"model {path} cannot be read: {error.strerror}") from None
+    if not proto.graph.node and not proto.graph.output:
+        raise ModelError(f"model {path} is not an ONNX model: it has no graph")
+    return proto
+
+
+def _check_domains(path: Path, proto: onnx.ModelProto) -> None:
+    """Refuse ops that stock ONNX Runtime cannot know."""
+    known = KNOWN_DOMAINS | {function.domain for function in proto.functions}
+    for node in all_nodes(proto.graph):
+        if node.domain not in known:
+            raise ModelError(
+                f"model {path}: unknown op without shape: '{node.domain}.{node.op_type}' (node '{node.name}'); "
+                "name the library that has it: --custom-ops LIB"
+            )
+
+
+def _check(path: Path, proto: onnx.ModelProto) -> None:
+    """Run the ONNX checker on the file, which works above 2 GiB too.
+
+    The checker wants a shape for every input and output; the runtime does not, so where one is missing a copy that
+    has them is checked instead; so it is with ops of the runtime's own, as in models that remat wrote.
+    """
+    ports = (*proto.graph.input, *proto.graph.output)
+    lacks = any(p.type.HasField("tensor_type") and not p.type.tensor_type.HasField("shape") for p in ports)
+    try:
+        if has_runtime_ops(proto):
+            onnx.checker.check_model(without_runtime_ops(_with_shapes(proto)))
+        else:
+            onnx.checker.check_model(_with_shapes(proto) if lacks else str(path))
+    except onnx.checker.ValidationError as error:
+        raise ModelError(f"model {path} is not valid: {_first_line(error)}") from None
+
+
+def _with_shapes(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """A copy for the checker: all ports have shapes; external weights, whose files it cannot find, are inputs."""
+    copy = onnx.ModelProto()
+    copy.CopyFrom(proto)
+    graph = copy.graph
+    for owner in (graph, *all_bodies(graph)):
+        for tensor in [t for t in owner.initializer if t.data_location == onnx.TensorProto.EXTERNAL]:
+            owner.initializer.remove(tensor)
+            if all(port.name != tensor.name for port in graph.input):
+                graph.input.append(onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims))
+    for port in (*graph.input, *graph.output):
+        if port.type.HasField("tensor_type"):
+            port.type.tensor_type.shape.SetInParent()
+    return copy
+
+
+def _first_line(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0] if lines else type(error).__name__
+
+
+def _sha256(files: list[Path]) -> str:
+    digest = hashlib.sha256()
+    for file in files:
+        with file.open("rb") as stream:
+            while chunk := stream.read(2**20):
+                digest.update(chunk)
+    return digest.hexdigest()
+
+
+class DimBindings(msgspec.Struct, frozen=True):
+    """What the user says of dimensions: `names` from --dim, `shapes` (per input) from --input-shape.
+
+    `batch` takes the place of the first dimension of every input that has one, fixed or not.
+    """
+
+    names: dict[str, int] = {}
+    shapes: dict[str, tuple[int, ...]] = {}
+    batch: int | None = None
+
+
+def bind_dimensions(graph: ir.Graph, dims: DimBindings) -> dict[str, int]:
+    """Write numbers into the inputs' shapes, in place; returns the value of each named dimension.
+
+    Raises:
+        ModelError: a dimension stays unbound, a name or an input does not exist, or two values contradict.
+    """
+    inputs = {value.name or "": value for value in fed_inputs(graph)}
+    if dims.batch is not None:
+        _set_batch(inputs, dims.batch)
+    _check_bindings(inputs, dims)
+    bound = _named_values(inputs, dims)
+    shapes = {name: _bound_shape(value, dims.shapes.get(name), bound) for name, value in inputs.items()}
+    _refuse_unbound(inputs, shapes)
+    for name, shape in shapes.items():
+        inputs[name].shape = ir.Shape([int(str(dim)) for dim in shape or ()])
+    return bound
+
+
+def _set_batch(inputs: dict[str, ir.Value], batch: int) -> None:
+    for value in inputs.values():
+        if value.shape is not None and len(value.shape):
+            value.shape = ir.Shape([batch, *list(value.shape)[1:]])
+
+
+def _dims(value: ir.Value) -> list[int | str | None] | None:
+    """Declared dimensions: a number, a name, or None for neither; negative numbers count as unnamed."""
+    if value.shape is None:
+        return None
+    named = [dim if isinstance(dim, int) else dim.value for dim in value.shape]
+    return [None if isinstance(dim, int) and dim < 0 else dim or (0 if dim == 0 else None) for dim in named]
+
+
+def _check_bindings(inputs: dict[str, ir.Value], dims: DimBindings) -> None:
+    for value in inputs.values():
+        if not isinstance(value.type, ir.TensorType):
+            raise ModelError(f"input '{value.name}' is not a tensor: sequences, maps and optional inputs do not work")
+    for name, number in dims.names.items():
+        if number < 1:
+            raise ModelError(f"--dim {name}={number}: a dimension must be at least 1")
+    for name, shape in dims.shapes.items():
+        if name not in inputs:
+            raise ModelError(f"--input-shape {name}: no such input; there are: {', '.join(inputs) or 'none'}")
+        if any(number < 1 for number in shape):
+            raise ModelError(f"--input-shape {name}:{_text(shape)}: a dimension must be at least 1")
+        declared = _dims(inputs[name])
+        if declared is not None and len(declared) != len(shape):
+            raise ModelError(f"--input-shape {name}:{_text(shape)}: the model declares {len(declared)} dimensions")
+
+
+def _named_values(inputs: dict[str, ir.Value], dims: DimBindings) -> dict[str, int]:
+    """Value of each named dimension, from both options."""
+    known = {dim for value in inputs.values() for dim in _dims(value) or () if isinstance(dim, str)}
+    unknown = [name for name in dims.names if name not in known]
+    if unknown:
+        raise ModelError(f"--dim {unknown[0]}: no such dimension; there are: {', '.join(sorted(known)) or 'none'}")
+    bound = dict(dims.names)
+    for name, shape in dims.shapes.items():
+        for dim, number in zip(_dims(inputs[name]) or (), shape, strict=False):
+            if isinstance(dim, str) and bound.setdefault(dim, number) != number:
+                raise ModelError(f"dimension '{dim}' cannot be both {bound[dim]} and {number}: see input '{name}'")
+    return bound
+
+
+def _bound_shape(
+    value: ir.Value, given: tuple[int, ...] | None, bound: dict[str, int]
+) -> list[int | str | None] | None:
+    """Dimensions of an input with numbers where they are known; None when not even their count is."""
+    declared = _dims(value)
+    if given is not None:
+        for dim, number in zip(declared or (), given, strict=False):
+            if isinstance(dim, int) and dim != number:
+                raise ModelError(f"--input-shape {value.name}:{_text(given)}: the model fixes a dimension at {dim}")
+        return list(given)
+    if declared is None:
+        return None
+    return [bound.get(dim, dim) if isinstance(dim, str) else dim for dim in declared]
+
+
+def _refuse_unbound(inputs: dict[str, ir.Value], shapes: dict[str, list[int | str | None] | None]) -> None:
+    named = dict.fromkeys(dim for shape in shapes.values() for dim in shape or () if isinstance(dim, str))
+    unnamed = [name for name, shape in shapes.items() if shape is None or None in shape]
+    missing = [f"--dim {name}=N" for name in named]
+    missing += [f"--input-shape {name}:{_pattern(shapes[name])}" for name in unnamed]
+    if missing:
+        raise ModelError(f"the model has unbound dimensions: add {' '.join(missing)}")
+
+
+def _pattern(shape: list[int | str | None] | None) -> str:
+    """How to write a shape on the command line, with N where a number is missing."""
+    return "N,..." if shape is None else ",".join(str(dim) if isinstance(dim, int) else "N" for dim in shape)
+
+
+def _text(shape: tuple[int, ...]) -> str:
+    return ",".join(map(str, shape))
+
+
+STATE_FILE_KEY = "remat.state_file"  # model metadata: name of an .npz file in the same folder
+
+
+def state_file(source: SourceModel) -> Path | None:
+    """Where the first state of a training step lies; None for other models.
+
+    Raises:
+        ModelError: it is gone.
+    """
+    return state_beside(source.ir, source.path)
+
+
+def state_beside(model: ir.Model, source: Path) -> Path | None:
+    """The same for a model that was read from `source`.
+
+    Raises:
+        ModelError: it is gone.
+    """
+    name = model.metadata_props.get(STATE_FILE_KEY)
+    if name is None:
+        return None
+    path = source.parent / name
+    if not path.is_file():
+        raise ModelError(
+            f"training step {source} begins with the parameters in {path}, which does not exist: "
+            "put it back, or write the step anew with `remat train`"
+        )
+    return path

@@ -1,0 +1,123 @@
+"""Repairs that make a model easy to index: names for every op, constants as weights, nothing unused. In place."""
+
+from collections.abc import Callable, Container, Iterable, Mapping
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from remat_cli.onnx_io.read.default_order import is_constant
+from remat_cli.onnx_io.read.interface import dims_of
+
+LIFTED = "remat.lifted"  # in the `meta` of an initialiser that was a `Constant` node
+
+
+def fresh_name(wanted: str, taken: set[str]) -> str:
+    """`wanted`, or with a number behind it, such that it is not in `taken`; it is added there.
+
+    Numbers are mostly given out without gaps, so the next one is found by doubling and halving: thousands of ops
+    without a name are named after their operator.
+    """
+    name = wanted if wanted and wanted not in taken else f"{wanted}_{_next_number(wanted, taken)}"
+    taken.add(name)
+    return name
+
+
+def _next_number(wanted: str, taken: Container[str]) -> int:
+    """A number that is free behind a name, the one below it being taken: the least where there are no gaps."""
+    below, free = 0, 1
+    while f"{wanted}_{free}" in taken:
+        below, free = free, 2 * free
+    while free - below > 1:
+        middle = (below + free) // 2
+        if f"{wanted}_{middle}" in taken:
+            below = middle
+        else:
+            free = middle
+    return free
+
+
+def name_nodes(graph: ir.Graph) -> None:
+    """Give every node, those in subgraphs included, a name of its own; names that are unique already stay."""
+    taken: set[str] = set()
+    for node in ir.traversal.RecursiveGraphIterator(graph):
+        node.name = fresh_name(node.name or node.op_type, taken)
+
+
+def lift_constants(graph: ir.Graph) -> None:
+    """Turn the `Constant` nodes of the main graph into initialisers of the same name."""
+    for node in [node for node in graph if is_constant(node)]:
+        tensor = _constant_value(node)
+        if tensor is None:
+            continue
+        old = node.outputs[0]
+        name = old.name
+        shape = ir.Shape(dims_of(tensor))
+        weight = ir.Value(name=name, type=ir.TensorType(tensor.dtype), shape=shape, const_value=tensor)
+        weight.meta[LIFTED] = True
+        old.replace_all_uses_with(weight, replace_graph_outputs=True)
+        graph.remove(node, safe=True)
+        graph.register_initializer(weight)
+
+
+def lifted_constants(graph: ir.Graph) -> frozenset[str]:
+    """Names of the initialisers that were `Constant` nodes, as far as this is known."""
+    return frozenset(name for name, value in graph.initializers.items() if value.meta.get(LIFTED))
+
+
+_CONSTANT_FORMS: Mapping[str, Callable[[Any], ir.TensorProtocol]] = {
+    "value": lambda attribute: attribute.as_tensor(),
+    "value_float": lambda attribute: ir.tensor(np.float32(attribute.as_float())),
+    "value_floats": lambda attribute: ir.tensor(np.array(attribute.as_floats(), np.float32)),
+    "value_int": lambda attribute: ir.tensor(np.int64(attribute.as_int())),
+    "value_ints": lambda attribute: ir.tensor(np.array(attribute.as_ints(), np.int64)),
+}
+
+
+def _constant_value(node: ir.Node) -> ir.TensorProtocol | None:
+    """The value of a `Constant` node; None for sparse and string ones, which stay nodes."""
+    for name, convert in _CONSTANT_FORMS.items():
+        if name in node.attributes:
+            return convert(node.attributes[name])
+    return None
+
+
+def weights_leave_inputs(graph: ir.Graph) -> None:
+    """Take initialisers out of the graph's inputs, where IR versions below 4 had to list them."""
+    graph.inputs[:] = [value for value in graph.inputs if value.name not in graph.initializers]
+
+
+def inputs_become_weights(graph: ir.Graph, weights: Mapping[str, ir.TensorProtocol]) -> None:
+    """Turn inputs into initialisers of these values."""
+    for value in [value for value in graph.inputs if value.name in weights]:
+        value.const_value = weights[value.name or ""]
+        graph.inputs.remove(value)
+        graph.register_initializer(value)
+
+
+def drop_trailing_blanks(graph: ir.Graph) -> None:
+    """Cut empty inputs off the end of every node's inputs: the same by definition, and fusions that read them crash."""
+    for node in ir.traversal.RecursiveGraphIterator(graph):
+        used = [place for place, value in enumerate(node.inputs) if value is not None]
+        node.resize_inputs(max(used, default=-1) + 1)
+
+
+def drop_unused_weights(graph: ir.Graph) -> None:
+    """Remove initialisers that neither an op, nor a subgraph, nor an output reads."""
+    unused = [n for n, value in graph.initializers.items() if not value.uses() and not value.is_graph_output()]
+    for name in unused:
+        del graph.initializers[name]
+
+
+def names_in(model: ir.Model) -> set[str]:
+    """Names of all values and nodes, in all graphs."""
+    taken: set[str] = set()
+    for graph in model.graphs():
+        taken.update(_names(graph.inputs), graph.initializers)
+        for node in graph:
+            taken.update(_names(node.outputs), [node.name or ""])
+    return taken
+
+
+def _names(values: Iterable[ir.Value]) -> list[str]:
+    return [value.name or "" for value in values]

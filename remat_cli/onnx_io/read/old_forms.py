@@ -1,0 +1,90 @@
+"""Forms of a model file that ONNX Runtime reads and the rest of remat does not: each is put into today's, exactly."""
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+from onnx import helper, numpy_helper
+
+from remat_cli.base.errors import ModelError
+from remat_cli.onnx_io.read.checking import all_bodies, all_nodes
+
+OLDEST_OPSET = 7
+ASSUMED_OPSET = 17  # for the few standard ops that gates add to a model that has none
+ONNX_DOMAINS = ("", "ai.onnx")
+MOST_DENSE_BYTES = 2**31  # a protobuf message cannot hold more
+
+
+def with_dense_tensors(path: Path, proto: onnx.ModelProto) -> None:
+    """Write sparse initialisers and constants out in full, in place; the runtime does the same when it loads them.
+
+    Raises:
+        ModelError: one is too large to write out, or lies in a file of its own.
+    """
+    for graph in (proto.graph, *all_bodies(proto.graph)):
+        for sparse in graph.sparse_initializer:
+            graph.initializer.append(_dense(path, sparse))
+        del graph.sparse_initializer[:]
+    for node in all_nodes(proto.graph):
+        if node.op_type == "Constant" and node.domain in ONNX_DOMAINS:
+            for attribute in node.attribute:
+                if attribute.type == onnx.AttributeProto.SPARSE_TENSOR:
+                    attribute.CopyFrom(helper.make_attribute("value", _dense(path, attribute.sparse_tensor)))
+
+
+def _dense(path: Path, sparse: onnx.SparseTensorProto) -> onnx.TensorProto:
+    name, shape = sparse.values.name, tuple(sparse.dims)
+    if onnx.TensorProto.EXTERNAL in (sparse.values.data_location, sparse.indices.data_location):
+        raise ModelError(f"model {path}: sparse tensor '{name}' lies in a file of its own: put it into the model")
+    values, indices = numpy_helper.to_array(sparse.values), numpy_helper.to_array(sparse.indices)
+    if int(np.prod([int(size) for size in shape], dtype=object)) * max(1, values.itemsize) > MOST_DENSE_BYTES:
+        raise ModelError(f"model {path}: sparse tensor '{name}' of shape {list(shape)} is too large to write out")
+    dense = np.zeros(shape, values.dtype)
+    places = tuple(indices.T) if indices.ndim == 2 else np.unravel_index(indices, shape)
+    dense[places] = values
+    found = numpy_helper.from_array(dense, name)
+    found.data_type = sparse.values.data_type
+    return found
+
+
+def check_opset(path: Path, proto: onnx.ModelProto) -> None:
+    """Refuse a model that has ops of ONNX's own and does not say of which version.
+
+    Raises:
+        ModelError: it is one.
+    """
+    if _opset(proto) is None and any(node.domain in ONNX_DOMAINS for node in all_nodes(proto.graph)):
+        raise ModelError(f"model {path} does not say which ONNX opset it uses")
+
+
+def _opset(proto: onnx.ModelProto) -> int | None:
+    versions = {entry.domain: entry.version for entry in proto.opset_import}
+    return versions.get("", versions.get("ai.onnx"))
+
+
+def with_known_opset(path: Path, proto: onnx.ModelProto) -> tuple[onnx.ModelProto, str | None]:
+    """The model under a version of ONNX's operators that remat knows, and a line that says what was converted.
+
+    Raises:
+        ModelError: it is too old and cannot be converted.
+    """
+    opset = _opset(proto)
+    if opset is None:
+        proto.opset_import.append(helper.make_opsetid("", ASSUMED_OPSET))
+        return proto, None
+    if opset >= OLDEST_OPSET:
+        return proto, None
+    return _converted(path, proto, opset), f"{path} uses opset {opset}: it was converted to opset {OLDEST_OPSET}"
+
+
+def _converted(path: Path, proto: onnx.ModelProto, opset: int) -> onnx.ModelProto:
+    refusal = f"model {path} uses opset {opset}: convert it to {OLDEST_OPSET} or later, such as 17"
+    if any(tensor.data_location == onnx.TensorProto.EXTERNAL for tensor in proto.graph.initializer):
+        raise ModelError(f"{refusal} (its weights lie outside the file, where ONNX's converter does not find them)")
+    try:
+        converted = onnx.version_converter.convert_version(proto, OLDEST_OPSET)
+    except Exception as error:  # the converter is C++ and raises what it likes
+        reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        raise ModelError(f"{refusal} (ONNX's converter cannot: {reason})") from None
+    del converted.graph.value_info[:]  # some that the converter makes have no element type
+    return converted

@@ -1,0 +1,1 @@
+"""From a plan to a file: ops, gates, guard, form, weights."""

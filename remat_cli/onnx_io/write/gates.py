@@ -1,0 +1,354 @@
+"""Gates: control dependencies, written as ordinary ops, that make every session run the plan's order.
+
+A gate delays an op until its predecessor in the plan has run. One of the values it reads is passed through an op that
+shares its buffer and that needs a number computed from a result (the token) of the predecessor:
+
+    n  = Size(token)          reads no data; the runtime does not fold it
+    z  = Mul(n, [])           no axes at all
+    x' = Unsqueeze(x, z)      x itself, in the same buffer
+
+Because x' differs from x, the runtime cannot merge the op with another copy of it either. Before opset 13, where the
+axes of Unsqueeze are an attribute, the last op is Reshape(x, zeros), in which every 0 means "copy this dimension".
+
+On a device beside the host that would cost a copy of the whole token, so that gates have another form there, as the
+provider's record says (`core/values/gate_form.py`):
+
+    n  = Shape(token)         on the host, from what the runtime knows of the value once it exists
+    z  = MatMul(n, zeros)     a zero for each dimension of x
+    x' = Reshape(x, z)        x itself, in the same buffer
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import onnx_ir as ir
+
+from remat_cli.base.errors import RematError
+from remat_cli.core.schedule.graph import TensorType
+from remat_cli.core.values.gate_form import GateForm
+from remat_cli.onnx_io.read.default_order import captured_values, depth_first_order, ready_order
+from remat_cli.onnx_io.read.op_facts import NCHWC
+from remat_cli.onnx_io.write.assemble import Draft
+from remat_cli.onnx_io.write.gate_helpers import HelperWriter
+from remat_cli.onnx_io.write.processor_guard import GUARD_RESULT, Guard
+
+
+def add_gates(scene: Scene) -> Woven:
+    """Insert gates until a default and a priority-based session both run the ops in the order they stand in.
+
+    Each round follows both orders, holds back every op that comes too early, and gates all of them; rounds repeat
+    because gates change the order of exploration. Each round adds a gate, so there are at most as many as ops.
+
+    Raises:
+        RematError: an op that would run too early reads nothing that can be gated.
+    """
+    gated: set[int] = set()
+    while True:
+        woven = weave(scene, gated)
+        early = _too_early(woven.drafts) | _merged(woven.drafts)
+        if not early:
+            return woven
+        if early <= gated:
+            raise RematError(f"op '{scene.steps[min(early)].name}' cannot be held in the plan's order: report this")
+        gated |= early
+
+
+def _too_early(drafts: Sequence[Draft]) -> set[int]:
+    """Steps that a default or a priority-based session would run before their turn."""
+    wirings = [draft.wiring for draft in drafts]
+    early: set[int] = set()
+
+    def hold(op: int, place: int) -> int | None:
+        if op == place:
+            return None
+        early.add(op)
+        return op - 1
+
+    depth_first_order(wirings, hold)
+    if not early:
+        order = ready_order(wirings)
+        early = {op for place, op in enumerate(order) if op > place}
+    return {_step_of(drafts, op) for op in early}
+
+
+def _step_of(drafts: Sequence[Draft], index: int) -> int:
+    """The step at a place, or the next one if a gate helper stands there."""
+    return next(draft.step for draft in drafts[index:] if draft.step >= 0)
+
+
+def _merged(drafts: Sequence[Draft]) -> set[int]:
+    """Steps that read exactly what an earlier run of the same op reads: the runtime would merge the two."""
+    seen: set[tuple[str, tuple[str, ...]]] = set()
+    merged: set[int] = set()
+    for draft in drafts:
+        if draft.source is not None:
+            key = (draft.source.name or "", draft.reads)
+            if key in seen:
+                merged.add(draft.step)
+            seen.add(key)
+    return merged
+
+
+@dataclass(frozen=True)
+class Scene:
+    """What gates are written into: ops in the plan's order, and the types of all values by name.
+
+    `weights` are names of constants. `opaque` are values that are no tensors: their size cannot be taken and they
+    cannot be passed through. `barriers` are values whose shape must not be known beforehand to those who read them.
+    `apart` lists for some steps the values that a gate must separate from it, lest the runtime fuse maker and reader.
+    `inputs` and `outputs` are those of the model. Of values in `told` the runtime knows the shape before they exist, or
+    finds it elsewhere, which matters to gates of the form `shape` only. All steps wait for the `guard`.
+    """
+
+    steps: tuple[Draft, ...]
+    types: Mapping[str, TensorType]
+    weights: Collection[str]
+    opaque: Collection[str]
+    barriers: frozenset[str]
+    apart: Mapping[int, tuple[str, ...]]
+    inputs: tuple[str, ...]
+    outputs: frozenset[str]
+    opset: int
+    taken: frozenset[str]
+    form: GateForm = "size"
+    told: frozenset[str] = frozenset()
+    guard: Guard | None = None
+
+    @property
+    def guarded(self) -> int | None:
+        """The step in front of which the guard stands: the first that reads something, so that it can wait."""
+        if self.guard is None:
+            return None
+        return next((number for number, step in enumerate(self.steps) if step.all_reads), None)
+
+
+@dataclass(frozen=True)
+class Woven:
+    """Ops with gate helpers between them, in execution order.
+
+    `zeros` are constants to add: name to shape. `types` are those of the helpers' results. `gates` counts gates.
+    """
+
+    drafts: tuple[Draft, ...]
+    zeros: Mapping[str, tuple[int, ...]]
+    types: Mapping[str, TensorType]
+    gates: int
+
+
+def weave(scene: Scene, gated: Collection[int]) -> Woven:
+    """Write gates in front of the steps in `gated`, and wherever else one is needed whatever the order is.
+
+    Always needed are gates in front of the first reader of each barrier, between values and readers that must be kept
+    apart, after a step with a result that nobody reads (the runtime frees a buffer after its last reader only, so the
+    gate reads it), and at Identity, QuantizeLinear and DequantizeLinear, which the runtime removes, moves or copies.
+    """
+    last_reads = {name: number for number, step in enumerate(scene.steps) for name in step.all_reads}
+    writer = HelperWriter(scene.types, scene.opaque, scene.opset, set(scene.taken), scene.form, scene.told)
+    weaver = _Weaver(scene, last_reads, writer)
+    for number, step in enumerate(scene.steps):
+        weaver.add(number, step, number in gated or number == scene.guarded)
+    return Woven(tuple(writer.drafts), writer.zeros, writer.types, weaver.gates)
+
+
+@dataclass
+class _Weaver:
+    """What is known while steps are written: `views` are the values to read instead of others from now on.
+
+    `arguments` are what a view of a dequantized model output would take.
+    """
+
+    scene: Scene
+    last_reads: Mapping[str, int]
+    writer: HelperWriter
+    gates: int = 0
+    views: dict[str, str] = field(default_factory=dict)
+    arguments: dict[str, str] = field(default_factory=dict)
+
+    def add(self, number: int, step: Draft, gated: bool) -> None:
+        """Append a step with the gates it needs."""
+        idle = _is_idle(step) and step.reads[0] not in self.scene.opaque
+        fresh = [name for name in step.all_reads if name in self.scene.barriers and name not in self.views]
+        apart = [] if idle else [name for name in self.scene.apart.get(number, ()) if name not in self.scene.barriers]
+        through = list(dict.fromkeys([*fresh, *apart, *_settings(step)]))
+        unread = self._unread(number)
+        if (gated or unread) and not through and not idle:
+            through = [self._choose(step)]
+        passage = _Passage(dict(self.views))
+        if through or idle:
+            passage.token = unread[0] if unread else self._token(number, (through or step.reads)[0])
+            if number == self.scene.guarded:
+                passage.token = self._guard(number, passage.token)
+            self._pass_through(step, [*unread[1:], *through], passage)
+        self.views.update({name: passage.new[name] for name in fresh})
+        draft = step.reading(passage.new)
+        self.writer.drafts.append(self._opaque_view(draft, passage.token) if idle else draft)
+        self._seal(step, passage)
+
+    def _guard(self, number: int, token: str) -> str:
+        """What exists once the guard has let the file run; a guard that is not the first op waits for the token."""
+        guard = self.scene.guard
+        assert guard is not None
+        begins_with = self.writer.count(f"remat_gate/{guard.name}", token) if number else guard.rounds
+        name = self.writer.fresh(guard.name, GUARD_RESULT)
+        self.writer.drafts.append(guard.draft(name, begins_with))
+        return name
+
+    def _pass_through(self, step: Draft, values: list[str], passage: _Passage) -> None:
+        """Write a view of each value, each waiting for the one before, the first for the token."""
+        for position, name in enumerate(values):
+            prefix = f"remat_gate/{step.name}/{position}"
+            value, counter = self.views.get(name, name), self.writer.count(prefix, passage.token)
+            if self._is_shape(name):
+                op_type, argument = self.writer.plus_nothing(prefix, counter)
+            else:
+                op_type, argument = self.writer.view(prefix, counter, value)
+            kind = self.writer.type_of(value)
+            passage.token = self.writer.append(f"{prefix}/value", op_type, (value, argument), kind)
+            passage.new[name], passage.arguments[name] = passage.token, argument
+            self.gates += 1
+
+    def _is_shape(self, name: str) -> bool:
+        """Whether a value is a constant that says a shape: the runtime looks through views of these."""
+        kind = self.scene.types[name]
+        return name in self.scene.weights and kind.dtype == "int64" and len(kind.shape) == 1
+
+    def _opaque_view(self, draft: Draft, token: str) -> Draft:
+        """An Identity, which the runtime might remove, as a gate of its own: a view that it cannot see through."""
+        prefix = f"remat_gate/{draft.name}/self"
+        op_type, argument = self.writer.view(prefix, self.writer.count(prefix, token), draft.reads[0])
+        self.gates += 1
+        return replace(draft, op_type=op_type, reads=(draft.reads[0], argument))
+
+    def _seal(self, step: Draft, passage: _Passage) -> None:
+        """Let DequantizeLinear have one reader, a view; the runtime would copy the op for each reader more.
+
+        The view waits for what the op waits for, so that it needs no token of its own.
+        """
+        if step.op_type != "DequantizeLinear":
+            return
+        name, argument = step.makes[0], passage.arguments[step.reads[0]]
+        if name in self.scene.outputs:
+            self.arguments[name] = argument
+            return
+        kind = self.writer.type_of(name)
+        helper = f"remat_gate/{step.name}/seal"
+        self.views[name] = self.writer.append(helper, self.writer.view_type, (name, argument), kind)
+
+    def _seal_output(self, step: Draft) -> None:
+        """The same where the op makes a model output, which has no reader until a gate waits for it."""
+        name, drafts = step.makes[0], self.writer.drafts
+        at = next(place for place, draft in enumerate(drafts) if name in draft.makes)
+        inner = self.writer.fresh(f"{name}/remat_open", self.writer.type_of(name))
+        drafts[at] = replace(drafts[at], makes=(inner, *drafts[at].makes[1:]))
+        helper = self.writer.fresh(f"remat_gate/{step.name}/seal", self.writer.type_of(name))
+        drafts.insert(at + 1, Draft(helper, self.writer.view_type, (inner, self.arguments.pop(name)), (name,)))
+
+    def _unread(self, number: int) -> list[str]:
+        """Results of the step before that nobody reads."""
+        made = self.scene.steps[number - 1].makes if number else ()
+        used = (*self.scene.outputs, *self.scene.opaque)
+        return [name for name in made if name and name not in self.last_reads and name not in used]
+
+    def _token(self, number: int, value: str) -> str:
+        """A result of the step before, if possible one that lives on anyway.
+
+        For the first step the gated value itself, or a model input where that is constant, since what depends on
+        constants only is computed when the model is loaded.
+        """
+        if number == 0:
+            constant = value in self.scene.weights and self.scene.inputs
+            return self.scene.inputs[0] if constant else self.views.get(value, value)
+        if self.arguments.keys() & set(self.scene.steps[number - 1].makes):
+            self._seal_output(self.scene.steps[number - 1])
+        made = [name for name in self.scene.steps[number - 1].makes if name]
+        tensors = [name for name in made if name not in self.scene.opaque]
+        living = [name for name in tensors if self.last_reads.get(name, -1) >= number]
+        name = (living or tensors or made)[0]
+        return self.views.get(name, name)
+
+    def _choose(self, step: Draft) -> str:
+        """The value to gate: the first tensor that is no constant, else the smallest constant."""
+        inputs = [name for name in dict.fromkeys(step.reads) if name and name not in self.scene.opaque]
+        inputs += [name for _, name in step.captured if name not in self.scene.opaque and name not in inputs]
+        computed = [name for name in inputs if name not in self.scene.weights]
+        if computed:
+            return computed[0]
+        if not inputs:
+            raise RematError(f"op '{step.name}' reads nothing, so that it cannot be held in the plan's order")
+        return min(inputs, key=lambda name: math.prod(self.scene.types[name].shape))
+
+
+@dataclass
+class _Passage:
+    """One step's gates while they are written: what to read instead of what, and the axes or shape each view got."""
+
+    new: dict[str, str]
+    arguments: dict[str, str] = field(default_factory=dict)
+    token: str = ""
+
+
+def _is_idle(step: Draft) -> bool:
+    return step.op_type == "Identity" and step.domain in ("", "ai.onnx")
+
+
+def _settings(step: Draft) -> tuple[str, ...]:
+    """What must pass through gates at ops that quantize.
+
+    The runtime moves them past views and copies them for each reader, even without any other optimisation, but only
+    while their scale is constant. The values to dequantize are gated for the sake of the seal behind the op.
+    """
+    if step.op_type == "QuantizeLinear":
+        return (step.reads[1],)
+    if step.op_type == "DequantizeLinear":
+        return (step.reads[1], step.reads[0])
+    return ()
+
+
+# Results that had several readers and now have one: the runtime may fuse maker and reader where it could not before.
+#
+# Convolution and activation, MatMul and Add, and many longer patterns are fused when the first result has no other
+# reader. The optimised model has none of these left, but recomputation makes new ones: a copy of an op often serves a
+# single reader. A fused op would run elsewhere in the order and might give other bits, so the two are kept apart.
+def newly_lone_reads(model: ir.Model, steps: tuple[Draft, ...]) -> dict[int, tuple[str, ...]]:
+    """For each step, by position, the values from which a gate must separate it.
+
+    Those are values that it alone reads although their tensor had several readers before, and results of Transpose
+    that lost a reader: the runtime weighs all readers when it decides where to move a Transpose. Ops in the blocked
+    layout are left out: they are written by the last fusion there is.
+    """
+    before = _readers_before(model)
+    maker = {name: step for step in steps for name in step.makes if name}
+    now: Counter[str] = Counter(name for step in steps for name in step.all_reads)
+    outputs = {value.name for value in model.graph.outputs}
+    found: dict[int, tuple[str, ...]] = {}
+    for number, step in enumerate(steps):
+        names = [name for name in step.all_reads if name in maker and name not in outputs and name in step.reads]
+        apart = tuple(name for name in names if _may_fuse(maker[name], step, now[name], before[_tensor(maker, name)]))
+        if apart:
+            found[number] = apart
+    return found
+
+
+def _readers_before(model: ir.Model) -> Counter[str]:
+    """How many ops read each tensor in the reference model; being a model output counts as one more."""
+    readers: Counter[str] = Counter(value.name or "" for value in model.graph.outputs)
+    for node in model.graph:
+        readers.update({v.name or "" for v in (*node.inputs, *captured_values(node)) if v is not None})
+    return readers
+
+
+def _tensor(maker: dict[str, Draft], name: str) -> str:
+    """The tensor of which a value is an instance."""
+    draft = maker[name]
+    assert draft.source is not None
+    return draft.source.outputs[draft.makes.index(name)].name or ""
+
+
+def _may_fuse(maker: Draft, reader: Draft, now: int, before: int) -> bool:
+    if NCHWC in (maker.domain, reader.domain) or now >= before:
+        return False
+    return now == 1 or maker.op_type == "Transpose"

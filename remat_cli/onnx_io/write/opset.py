@@ -1,0 +1,140 @@
+"""A model under another version of the ONNX operators, where that changes nothing."""
+
+from collections.abc import Mapping
+from math import prod
+
+import onnx
+import onnx_ir as ir
+
+from remat_cli.core.schedule.graph import Graph
+from remat_cli.onnx_io.read.op_facts import has_body
+
+ONNX_DOMAINS = ("", "ai.onnx")
+COUNT_SINCE = 18  # a Split without sizes says how many pieces it makes
+LAST_AXIS_SINCE = 13  # before, these worked on all axes from `axis` on as if they were one
+LAST_AXIS_OPS = frozenset({"Softmax", "LogSoftmax", "Hardmax"})
+
+
+def opset_of(model: ir.Model) -> int:
+    """The version of ONNX's own operators that a model declares; 0 where it declares none."""
+    imports = model.graph.opset_imports
+    return imports.get("", imports.get("ai.onnx", 0))
+
+
+def raise_opset(model: ir.Model, version: int, graph: Graph) -> ir.Model | None:
+    """A copy that declares operator set `version`; None where some op has another form or meaning there.
+
+    `graph` is that of the model: shapes matter to some ops.
+
+    Forms are compared by the schemas of both versions; every attribute that is given and every input and output, by
+    name and place, must still be there. Kernels of other versions may still give other bits: compare them.
+    """
+    old = opset_of(model)
+    copy = model.clone()
+    if old >= version:
+        return copy
+    shapes = {tensor.name: tensor.shape for tensor in graph.tensors}
+    if model.functions or not all(_keeps_meaning(node, old, version, shapes) for node in model.graph):
+        return None
+    _declare_opset(copy, version)
+    for node in copy.graph:
+        _say_count(node, old, version)
+    return copy
+
+
+def lowered(model: ir.Model, version: int) -> ir.Model:
+    """A model that was raised, under operator set `version` again; itself where some op needs a newer one.
+
+    Its ops are those it had before and plain ones that remat wrote: they mean the same where their form is there.
+    """
+    old = opset_of(model)
+    if old <= version:
+        return model
+    copy = model.clone()
+    for node in copy.graph.all_nodes():
+        if node.domain in ONNX_DOMAINS and not _takes_older_form(node, old, version):
+            return model
+    _declare_opset(copy, version)
+    return copy
+
+
+def _declare_opset(model: ir.Model, version: int) -> None:
+    for domain in ONNX_DOMAINS:
+        if domain in model.graph.opset_imports:
+            model.graph.opset_imports[domain] = version
+
+
+def _takes_older_form(node: ir.Node, old: int, version: int) -> bool:
+    """Give a node of operator set `old` the form of an older one, in place; False where it has none there.
+
+    What became an input was an attribute before, so it must be a constant; how many pieces a Split makes, its outputs
+    say.
+    """
+    try:
+        schema, now = (onnx.defs.get_schema(node.op_type, each, "") for each in (version, old))
+    except onnx.defs.SchemaError:
+        return False
+    if node.op_type == "Split" and version < COUNT_SINCE:
+        node.attributes.pop("num_outputs", None)
+    names = [port.name for port in now.inputs][: len(node.inputs)]
+    for place in reversed(range(schema.max_input, len(node.inputs))):
+        _say_as_attribute(node, place, names[place], schema)
+    places = [port.name for port in schema.inputs][: len(node.inputs)]
+    is_whole = len(node.inputs) <= schema.max_input and places == names[: len(places)]
+    return is_whole and set(node.attributes) <= set(schema.attributes)
+
+
+def _say_as_attribute(node: ir.Node, place: int, name: str, schema: onnx.defs.OpSchema) -> None:
+    """Say a constant, the last input, as an attribute where a schema has one of its name."""
+    value = node.inputs[place]
+    if value is not None and value.const_value is not None and name in schema.attributes:
+        node.attributes[name] = ir.AttrInt64s(name, value.const_value.numpy().tolist())
+        node.resize_inputs(place)
+
+
+def _say_count(node: ir.Node, old: int, new: int) -> None:
+    """How many pieces a Split without sizes makes: before opset 18 its outputs alone say it."""
+    is_split = node.op_type == "Split" and node.domain in ONNX_DOMAINS
+    sizes = node.inputs[1:2] or [None]
+    if is_split and old < COUNT_SINCE <= new and sizes == [None] and "split" not in node.attributes:
+        node.attributes["num_outputs"] = ir.AttrInt64("num_outputs", len(node.outputs))
+
+
+def _keeps_meaning(node: ir.Node, old: int, new: int, shapes: Mapping[str, tuple[int, ...]]) -> bool:
+    if node.domain not in ONNX_DOMAINS:
+        return True
+    try:
+        before, after = (onnx.defs.get_schema(node.op_type, version, "") for version in (old, new))
+    except onnx.defs.SchemaError:
+        return False
+    if before.since_version == after.since_version:
+        return True
+    if after.deprecated or not set(node.attributes) <= set(after.attributes):
+        return False
+    if node.op_type in LAST_AXIS_OPS and before.since_version < LAST_AXIS_SINCE and not _is_one_axis(node, shapes):
+        return False
+    given = [port.name for port, value in zip(before.inputs, node.inputs, strict=False) if value is not None]
+    places = [port.name for port in after.inputs][: len(node.inputs)]
+    return (
+        given == [name for name in places if name in given]
+        and not has_body(node)
+        and _same_defaults(node, before, after)
+    )
+
+
+def _same_defaults(node: ir.Node, before: onnx.defs.OpSchema, after: onnx.defs.OpSchema) -> bool:
+    """Whether attributes that are not given have the same default value in both versions."""
+    common = set(before.attributes) & set(after.attributes) - set(node.attributes)
+    return all(_default(before, name) == _default(after, name) for name in common)
+
+
+def _default(schema: onnx.defs.OpSchema, name: str) -> bytes:
+    value: bytes = schema.attributes[name].default_value.SerializeToString(deterministic=True)
+    return value
+
+
+def _is_one_axis(node: ir.Node, shapes: Mapping[str, tuple[int, ...]]) -> bool:
+    """Whether an op of this family works on one axis either way: it is given, and nothing lies behind it."""
+    axis, value = node.attributes.get("axis"), node.inputs[0]
+    shape = shapes.get(value.name or "") if value is not None else None
+    return axis is not None and shape is not None and prod(shape[axis.as_int() % len(shape) + 1 :]) == 1

@@ -1,0 +1,390 @@
+"""From a judged plan to a model that stock ONNX Runtime runs exactly so and that frees buffers in time."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import onnx_ir as ir
+
+from remat_cli.base.errors import RematError
+from remat_cli.core.schedule.graph import Graph, Tensor, TensorType, size_bytes
+from remat_cli.core.schedule.plan import Compute, Plan
+from remat_cli.core.schedule.problem import make_problem, tensor_ids
+from remat_cli.core.schedule.simulate import baseline
+from remat_cli.core.values.gate_form import GateForm
+from remat_cli.core.values.profile import OpCost, Profile, Provenance
+from remat_cli.onnx_io.read.default_order import captured_values
+from remat_cli.onnx_io.read.free_shapes import Canvas, Dims, Infer, free_shapes, known_shapes
+from remat_cli.onnx_io.read.interface import Interface, Port, fed_inputs, type_of
+from remat_cli.onnx_io.read.normalise import fresh_name, names_in
+from remat_cli.onnx_io.read.to_graph import INPUTS, to_graph
+from remat_cli.onnx_io.write.assemble import Draft, Parts, assemble, check_rewritten, declare, element_types
+from remat_cli.onnx_io.write.gates import Scene, Woven, add_gates, newly_lone_reads
+from remat_cli.onnx_io.write.processor_guard import Guard
+
+LEAST_BYTES = 1024  # a gate is not worth it to free smaller buffers in time
+MOST_ROUNDS = 8  # barriers move towards the source of a known shape, one op per round
+
+
+@dataclass(frozen=True)
+class Released:
+    """A model in which order and frees are settled.
+
+    `observed` are the types of all nodes' results, `known` what the runtime knows of their shapes when it loads them.
+    """
+
+    model: ir.Model
+    woven: Woven
+    observed: dict[str, tuple[TensorType, ...]]
+    known: dict[str, Dims]
+
+
+def release_buffers(parts: Parts, scene: Scene, infer: Infer) -> Released:
+    """Write gates and shapes until no large buffer has a shape that the runtime knows beforehand.
+
+    Values whose shape cannot be hidden after some rounds keep it: order and results do not depend on this.
+    """
+    sizes = {name: size_bytes(kind) for name, kind in scene.types.items()}
+    if any(sizes.get(name, 0) >= LEAST_BYTES for step in scene.steps for name in step.makes):
+        scene = replace(scene, barriers=scene.barriers | _known_ports(parts, scene))
+    for _ in range(MOST_ROUNDS):
+        released = _settle(parts, scene, infer)
+        targets = known_shapes(released.woven.drafts, released.known, LEAST_BYTES, sizes)
+        more = frozenset(name for name in targets if name in scene.types and name not in scene.opaque)
+        told = _told(scene, released.known)
+        if more <= scene.barriers and told <= scene.told:
+            return released
+        scene = replace(scene, barriers=scene.barriers | more, told=scene.told | told)
+    _refuse_folded(released)
+    return released
+
+
+def _told(scene: Scene, known: Mapping[str, Dims]) -> frozenset[str]:
+    """Values whose shape the runtime knows beforehand, where gates must not ask for it."""
+    if scene.form == "size":
+        return frozenset()
+    return frozenset(name for name, dims in known.items() if _is_known(dims))
+
+
+def _told_at_first(parts: Parts, steps: tuple[Draft, ...]) -> frozenset[str]:
+    """The same before anything is written; also what is transposed: the runtime asks what is read for its shape."""
+    turned = (name for step in steps if step.op_type == "Transpose" for name in step.makes)
+    return frozenset((*parts.weights, *_fully_known(parts), *turned))
+
+
+def _refuse_folded(released: Released) -> None:
+    """Check that no gate asks for a shape that is known beforehand: the runtime would not wait for it.
+
+    Raises:
+        RematError: one does.
+    """
+    for draft in released.woven.drafts:
+        is_asked = draft.step < 0 and draft.op_type == "Shape"
+        if is_asked and _is_known(released.known.get(draft.reads[0], (None,))):
+            raise RematError(f"'{draft.name}' cannot wait for '{draft.reads[0]}', whose shape is known: report this")
+
+
+def _settle(parts: Parts, scene: Scene, infer: Infer) -> Released:
+    woven = add_gates(scene)
+    types = {**scene.types, **woven.types}
+    zeros = {name: ir.tensor(np.zeros(shape, np.int64)) for name, shape in woven.zeros.items()}
+    parts = replace(parts, weights={**parts.weights, **zeros}, types={**parts.types, **element_types(woven.types)})
+    model = assemble(parts, woven.drafts)
+    given = tuple(types[value.name or ""] for value in fed_inputs(model.graph))
+    observed = {INPUTS: given} | {
+        draft.name: tuple(types[name] for name in draft.makes if name) for draft in woven.drafts
+    }
+    outputs = {port.name for port in parts.interface.outputs}
+    groups = _groups(to_graph(model, observed), outputs | set(scene.opaque))
+    shapes, known = free_shapes(Canvas(model, types, groups), infer)
+    declare(model, shapes)
+    return Released(model, woven, observed, known)
+
+
+def _groups(graph: Graph, left_out: set[str]) -> dict[str, int]:
+    """Number of the shape of each value that an op makes, as the judge sees the finished model.
+
+    The runtime works in place only where it knows both shapes to be equal, so these share a number. Views need not:
+    what is behind a barrier has a shape of its own, and its readers cannot know more than they are told.
+    """
+    ids = tensor_ids(graph)
+    storage = {ids[i.tensor]: i.storage for i in baseline(make_problem(graph, _no_cost(graph))).instances}
+    numbers: dict[int, int] = {}
+    for op in graph.ops:
+        for made in op.outputs:
+            before = [old for old, new in op.in_place if new == made and storage.get(old) == storage[made]]
+            numbers[made] = numbers[before[0]] if before else len(numbers)
+    named = ((graph.tensors[tensor].name, number) for tensor, number in numbers.items())
+    return {name: number for name, number in named if name not in left_out}
+
+
+def _no_cost(graph: Graph) -> Profile:
+    """A profile for questions of storage only."""
+    nowhere = Provenance("", "", "", "", "", 0, "", 0, 0, measured=False)
+    return Profile("any", "", nowhere, tuple(OpCost(op.name, 0) for op in graph.ops), 0, 0)
+
+
+def _dims(port: Port) -> tuple[int | str | None, ...] | None:
+    if port.shape is None:
+        return None
+    return tuple(dim if isinstance(dim, int) else dim.value for dim in port.shape)
+
+
+def _known_ports(parts: Parts, scene: Scene) -> frozenset[str]:
+    """Inputs and outputs whose shape the interface gives away, and that some op reads."""
+    read = {name for step in scene.steps for name in step.all_reads}
+    return frozenset(name for name in _fully_known(parts) if name in read)
+
+
+def _fully_known(parts: Parts) -> list[str]:
+    """Inputs and outputs of which the interface says every dimension."""
+    ports = (*parts.interface.inputs, *parts.interface.outputs)
+    return [port.name for port in ports if (dims := _dims(port)) and _is_known(dims)]
+
+
+def _is_known(dims: tuple[int | str | None, ...]) -> bool:
+    return all(isinstance(dim, int) for dim in dims)
+
+
+@dataclass(frozen=True)
+class RewriteInfo:
+    """What the rewritten model says about itself, and the interface it must keep.
+
+    `barriers` are values that the runtime's optimiser must not look past; `gates` have the form that suits the device.
+    All ops wait for the `guard`, where the model runs on one kind of processor only.
+    """
+
+    budget_bytes: int
+    source_sha256: str
+    remat_version: str
+    bound_dims: Mapping[str, int]
+    interface: Interface
+    barriers: frozenset[str] = frozenset()
+    gates: GateForm = "size"
+    guard: Guard | None = None
+
+
+@dataclass(frozen=True)
+class Rewritten:
+    """The rewritten model and what is needed to judge and verify it.
+
+    `step_ops` is the node of each plan step, in order; `gate_ops` are the gate helpers' names;
+    `observed` are the types of all nodes' results and `known` what the runtime knows of shapes before a run, both as
+    `to_graph` wants them.
+    """
+
+    model: ir.Model
+    step_ops: tuple[str, ...]
+    gate_ops: frozenset[str]
+    gates: int
+    observed: dict[str, tuple[TensorType, ...]]
+    known: dict[str, Dims]
+
+
+def rewrite(model: ir.Model, graph: Graph, plan: Plan, info: RewriteInfo, infer: Infer) -> Rewritten:
+    """Write the plan as a model: its ops in the plan's order, repeated ones as copies, held in place by gates.
+
+    `graph` must be that of `model`, and `plan` a one-device plan of it. Weights are shared, never copied.
+
+    Raises:
+        RematError: the plan spans devices, repeats an op for nobody, or cannot be written down faithfully.
+    """
+    taken = names_in(model)
+    steps, types = _steps(model, graph, plan, taken)
+    _refuse_dead_clones(steps, {port.name for port in info.interface.outputs})
+    steps, weights = free_reshapes(steps, _weights(model), taken)
+    if info.guard is not None:
+        weights.update(info.guard.weights)
+    parts = Parts(model, info.interface, weights, _value_types(steps, types))
+    scene = _scene(graph, steps, types, parts, taken)
+    scene = replace(
+        scene,
+        barriers=info.barriers & scene.types.keys(),
+        form=info.gates,
+        told=_told_at_first(parts, steps),
+        guard=info.guard,
+    )
+    released = release_buffers(parts, scene, infer)
+    drafts = released.woven.drafts
+    _describe(released.model, info)
+    check_rewritten(released.model, info.interface)
+    return Rewritten(
+        model=released.model,
+        step_ops=tuple(draft.name for draft in drafts if draft.step >= 0),
+        gate_ops=frozenset(draft.name for draft in drafts if draft.step < 0),
+        gates=released.woven.gates,
+        observed=released.observed,
+        known=released.known,
+    )
+
+
+def set_model_metadata(model: ir.Model, key: str, value: str) -> None:
+    """Write one entry of the model's metadata, in place."""
+    model.metadata_props[key] = value
+
+
+def _describe(model: ir.Model, info: RewriteInfo) -> None:
+    """What the rewritten model says about itself; its peak is added once the finished file has been judged."""
+    set_model_metadata(model, "remat.version", info.remat_version)
+    set_model_metadata(model, "remat.budget_bytes", str(info.budget_bytes))
+    set_model_metadata(model, "remat.source_sha256", info.source_sha256)
+    if info.bound_dims:
+        bound = ",".join(f"{name}={number}" for name, number in sorted(info.bound_dims.items()))
+        set_model_metadata(model, "remat.bound_dims", bound)
+
+
+def _steps(
+    model: ir.Model, graph: Graph, plan: Plan, taken: set[str]
+) -> tuple[tuple[Draft, ...], dict[str, TensorType]]:
+    """One draft per step of the plan, and the type of each instance by its name."""
+    ids = tensor_ids(graph)
+    names = instance_names(graph, plan, ids, taken)
+    for number, step in enumerate(plan.schedule.steps):
+        if not isinstance(step, Compute) or step.device != 0:
+            raise RematError(f"step {number} is not on the first device: only plans for one device can be written")
+    steps = drafts_of(model, graph, plan, (ids, names), taken)
+    kinds = {name: _tensor(graph, ids, plan, i) for i, name in enumerate(names)}
+    return tuple(steps.values()), {name: TensorType(t.dtype, t.shape) for name, t in kinds.items()}
+
+
+def drafts_of(
+    model: ir.Model,
+    graph: Graph,
+    plan: Plan,
+    known: tuple[Sequence[int], Sequence[str]],
+    taken: set[str],
+    first: int = 0,
+) -> dict[int, Draft]:
+    """One draft per Compute of an op of `graph`, by its step; the plan's ops before `first` are no ops of the graph.
+
+    `known` are the graph's tensors by the plan's, and the name of each instance; new names are added to `taken`.
+    """
+    ids, names = known
+    nodes = {node.name: node for node in model.graph}
+    runs: Counter[int] = Counter()
+    drafts: dict[int, Draft] = {}
+    for number, step in enumerate(plan.schedule.steps):
+        if isinstance(step, Compute) and step.op >= first:
+            used = (*plan.reads[number], *plan.makes[number])
+            new = {_tensor(graph, ids, plan, i).name: names[i] for i in used}
+            drafts[number] = _draft(nodes[graph.ops[step.op - first].name], new, number, runs[step.op], taken)
+            runs[step.op] += 1
+    return drafts
+
+
+def _tensor(graph: Graph, ids: Sequence[int], plan: Plan, instance: int) -> Tensor:
+    return graph.tensors[ids[plan.instances[instance].tensor]]
+
+
+def _draft(node: ir.Node, new: Mapping[str, str], number: int, clone: int, taken: set[str]) -> Draft:
+    """A draft of one run of an op; `new` maps tensor names to the instances that this run reads and makes."""
+    reads = [value.name or "" if value is not None else "" for value in node.inputs]
+    outer = [value.name or "" for value in captured_values(node)]
+    return Draft(
+        name=fresh_name(f"{node.name}/remat_{clone}", taken) if clone else node.name or "",
+        op_type=node.op_type,
+        domain=node.domain,
+        reads=tuple(new.get(name, name) for name in reads),
+        makes=tuple(new.get(value.name or "", "") for value in node.outputs),
+        captured=tuple((name, new.get(name, name)) for name in outer),
+        source=node,
+        clone=clone,
+        step=number,
+    )
+
+
+def instance_names(graph: Graph, plan: Plan, ids: tuple[int, ...], taken: set[str]) -> list[str]:
+    """Name of each instance; the first has the tensor's own, but for a model output the newest has it.
+
+    `ids` are the graph's tensors by the plan's; new names are added to `taken`.
+    """
+    of_tensor: dict[int, list[int]] = {}
+    for number, instance in enumerate(plan.instances):
+        of_tensor.setdefault(ids[instance.tensor], []).append(number)
+    names = [""] * len(plan.instances)
+    for tensor, numbers in of_tensor.items():
+        own = graph.tensors[tensor].name
+        bearer = numbers[-1] if graph.tensors[tensor].kept else numbers[0]
+        for count, number in enumerate(numbers):
+            names[number] = own if number == bearer else fresh_name(f"{own}/remat_{count}", taken)
+    return names
+
+
+def _refuse_dead_clones(steps: tuple[Draft, ...], outputs: set[str]) -> None:
+    """An op that is repeated must be read each time, or the runtime would drop a run and with it the plan's order."""
+    read = {name for step in steps for name in step.all_reads} | outputs
+    runs = Counter(step.source.name for step in steps if step.source is not None)
+    for step in steps:
+        repeated = step.source is not None and runs[step.source.name] > 1
+        if repeated and not any(name in read for name in step.makes):
+            raise RematError(
+                f"step {step.step} computes '{step.name}', which nobody reads: the plan wastes a recompute"
+            )
+
+
+def _scene(
+    graph: Graph, steps: tuple[Draft, ...], types: Mapping[str, TensorType], parts: Parts, taken: set[str]
+) -> Scene:
+    """What gates are written into, before any is."""
+    inputs = {t.name: TensorType(t.dtype, t.shape) for t in graph.tensors if t.producer is None}
+    constants = {name: type_of(tensor) for name, tensor in parts.weights.items()}
+    imports = parts.model.graph.opset_imports
+    return Scene(
+        steps=steps,
+        types={**constants, **inputs, **types},
+        weights=frozenset(constants),
+        opaque=frozenset(name for name, kind in parts.types.items() if not isinstance(kind, ir.TensorType)),
+        barriers=frozenset(),
+        apart=newly_lone_reads(parts.model, steps),
+        inputs=tuple(inputs),
+        outputs=frozenset(port.name for port in parts.interface.outputs),
+        opset=imports.get("", imports.get("ai.onnx", 0)),
+        taken=frozenset(taken),
+    )
+
+
+def _value_types(steps: tuple[Draft, ...], types: Mapping[str, TensorType]) -> dict[str, ir.TypeProtocol]:
+    """The onnx-ir type of each value that a step makes; sequences and optional values keep theirs."""
+    found = element_types(types)
+    for step in steps:
+        for name, value in zip(step.makes, step.source.outputs if step.source else (), strict=True):
+            if name and value.type is not None and not isinstance(value.type, ir.TensorType):
+                found[name] = value.type
+    return found
+
+
+def _weights(model: ir.Model) -> dict[str, ir.TensorProtocol]:
+    initializers = model.graph.initializers.items()
+    return {name: value.const_value for name, value in initializers if value.const_value is not None}
+
+
+def free_reshapes(
+    steps: tuple[Draft, ...], weights: Mapping[str, ir.TensorProtocol], taken: set[str]
+) -> tuple[tuple[Draft, ...], dict[str, ir.TensorProtocol]]:
+    """Replace fully known target shapes by ones with -1 in front, which mean the same; also the weights to use.
+
+    So the runtime cannot know the shape of the result beforehand.
+    """
+    all_weights = dict(weights)
+    opened: dict[str, str] = {}
+    new: list[Draft] = []
+    for step in steps:
+        target = _constant_target(step, weights)
+        if target and target not in opened:
+            values = weights[target].numpy().copy()
+            values[0] = -1
+            opened[target] = fresh_name(f"{target}/remat_open", taken)
+            all_weights[opened[target]] = ir.tensor(values, name=opened[target])
+        new.append(replace(step, reads=(step.reads[0], opened[target])) if target else step)
+    return tuple(new), all_weights
+
+
+def _constant_target(step: Draft, weights: Mapping[str, ir.TensorProtocol]) -> str:
+    """Name of the constant that gives a Reshape its complete shape, "" for everything else."""
+    if step.op_type != "Reshape" or step.domain not in ("", "ai.onnx") or len(step.reads) != 2:
+        return ""
+    tensor = weights.get(step.reads[1])
+    if tensor is None or step.reads[0] in weights or not tensor.size or bool((tensor.numpy() < 1).any()):
+        return ""
+    return step.reads[1]

@@ -1,0 +1,256 @@
+"""Writing a model whole or not at all, large weights in one file beside it.
+
+A session maps a data file instead of copying it. Model and data are two files, and no system replaces two files at
+once; so the old model goes away before its data does, and the new one comes last. After a kill at any moment there is
+the old pair, no model at all, or the new pair.
+"""
+
+import hashlib
+import itertools
+import os
+import re
+import shutil
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Set
+from pathlib import Path
+from types import MappingProxyType
+
+import onnx
+import onnx_ir as ir
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+
+from remat_cli.base.files import atomic_path
+from remat_cli.onnx_io.read.interface import dims_of
+from remat_cli.onnx_io.write.packed import ENTRY, NOTHING_PACKED, PackedWeights
+
+INLINE_LIMIT_BYTES = 3 * 2**29  # 1.5 GiB: protobuf cannot hold 2 GiB
+DATA_FILE_BYTES = 2**25  # 32 MiB: copies of fewer weights at load matter less than a second file to carry around
+SMALL_BYTES = 1024  # weights up to this stay in the model file
+ALIGNMENT = 4096  # lets the runtime map the file instead of reading it
+NO_ENTRIES: Mapping[str, Mapping[str, str]] = MappingProxyType({})
+
+
+def save(model: ir.Model, path: Path, external: bool = False, packed: PackedWeights = NOTHING_PACKED) -> None:
+    """Write a model atomically; with `external`, and where protobuf cannot hold them, its weights go to `data_path`.
+
+    `packed` are copies of weights that are then put beside them. Weights that lie in files are streamed, also from the
+    file that is replaced; the model can be read afterwards as before. The model file says the checksum of the data, so
+    that its own hash stands for both.
+
+    Raises:
+        ConfigError: the path cannot be written.
+        RematError: the disk is full or failed.
+    """
+    path = path.resolve()
+    moving = _movable(model)
+    if not moving or not (external or _bytes_of(moving) > INLINE_LIMIT_BYTES):
+        _save_alone(model, path)
+    else:
+        _save_pair(model, moving, path, packed)
+
+
+def wants_data_file(model: ir.Model) -> bool:
+    """Whether the weights are so many that a session should map them from a file of their own."""
+    return _bytes_of(_movable(model)) >= DATA_FILE_BYTES
+
+
+def has_data_file(model: ir.Model, external: bool | None) -> bool:
+    """Whether `save` is to put weights into a data file, and will; None: where they are many."""
+    moving = _movable(model)
+    chosen = wants_data_file(model) if external is None else external
+    return bool(moving) and (chosen or _bytes_of(moving) > INLINE_LIMIT_BYTES)
+
+
+def data_path(path: Path) -> Path:
+    """Where the weights of the model at `path` are when they do not lie inside it."""
+    return path.with_name(f"{path.name}.data")
+
+
+def _save_alone(model: ir.Model, path: Path) -> None:
+    """Write a model with its weights inside, and remove data files that the model it replaces had for itself."""
+    unused = {data_path(path)} if _reads_its_data(path) else set()
+    with atomic_path(path) as temporary:
+        _write(temporary, [_serialise(_placed(model, None))])
+    _remove(unused | _old_style_data(path), model)
+
+
+def _save_pair(model: ir.Model, moving: list[ir.TensorProtocol], path: Path, packed: PackedWeights) -> None:
+    """Write a model and its data file. All is on disk, under other names, before anything that was there changes."""
+    data = data_path(path)
+    checksum = _checksum(_pieces(moving, packed))
+    with atomic_path(path) as temporary:
+        _write(temporary, [_serialise(_placed(model, data), _entries(moving, packed, checksum))])
+        if not _has_checksum(data, checksum):
+            with atomic_path(data) as beside:
+                _write(beside, _pieces(moving, packed))
+                _keep_open(model, {data})
+                _take_away(path, temporary)
+    _remove(_old_style_data(path), model)
+
+
+def _serialise(model: ir.Model, entries: Mapping[str, Mapping[str, str]] = NO_ENTRIES) -> bytes:
+    """Bytes of a model, the same ones every time; `entries` are what its external weights say beside their places."""
+    proto = ir.to_proto(model)
+    for tensor in _tensors_of(proto.graph):
+        if tensor.data_location == onnx.TensorProto.EXTERNAL:
+            for key, value in entries[tensor.name].items():
+                tensor.external_data.add(key=key, value=value)
+    return bytes(proto.SerializeToString(deterministic=True))
+
+
+def _entries(moving: list[ir.TensorProtocol], packed: PackedWeights, checksum: str) -> defaultdict[str, dict[str, str]]:
+    """By weight, the checksum of the file, and where in it packed copies of the weight are."""
+    found = defaultdict[str, dict[str, str]](lambda: {"checksum": checksum})
+    sizes = [*(tensor.nbytes for tensor in moving), *(buffer.bytes for buffer in packed.buffers)]
+    offsets = itertools.islice(_offsets(sizes), len(moving), None)
+    for name, copies in packed.copies.items():
+        places = {
+            f"{ENTRY}{at}": copy.at(itertools.islice(offsets, len(copy.buffers))) for at, copy in enumerate(copies)
+        }
+        found[name] = {"checksum": checksum, **places}
+    return found
+
+
+def _tensors_of(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
+    """Initialisers of a graph and of all graphs in it."""
+    yield from graph.initializer
+    for attribute in (attribute for node in graph.node for attribute in node.attribute):
+        for body in (attribute.g, *attribute.graphs):
+            yield from _tensors_of(body)
+
+
+def _weights(model: ir.Model) -> list[ir.Value]:
+    """Initialisers of all graphs that have a value."""
+    return [value for graph in model.graphs() for value in graph.initializers.values() if value.const_value is not None]
+
+
+def _movable(model: ir.Model) -> list[ir.TensorProtocol]:
+    """Weights that a data file can hold, in the order in which they lie there."""
+    tensors = [value.const_value for value in _weights(model)]
+    return [tensor for tensor in tensors if tensor is not None and _is_movable(tensor)]
+
+
+def _is_movable(tensor: ir.TensorProtocol) -> bool:
+    return tensor.dtype != ir.DataType.STRING and tensor.nbytes > SMALL_BYTES
+
+
+def _bytes_of(tensors: list[ir.TensorProtocol]) -> int:
+    return sum(tensor.nbytes for tensor in tensors)
+
+
+def _pieces(tensors: list[ir.TensorProtocol], packed: PackedWeights) -> Iterator[bytes]:
+    """What the data file consists of: each tensor, then each packed copy, filled up to the alignment.
+
+    Only one at a time is in memory.
+    """
+    for tensor in tensors:
+        is_closed = isinstance(tensor, ir.ExternalTensor) and tensor.raw is None
+        yield tensor.tobytes()
+        if isinstance(tensor, ir.ExternalTensor) and is_closed:
+            tensor.release()
+        yield bytes(-tensor.nbytes % ALIGNMENT)
+    for piece in packed.pieces():
+        yield piece
+        yield bytes(-len(piece) % ALIGNMENT)
+
+
+def _offsets(sizes: Iterable[int]) -> list[int]:
+    """Where what has these sizes starts in the data file."""
+    aligned = (size + -size % ALIGNMENT for size in sizes)
+    return list(itertools.accumulate(aligned, initial=0))[:-1]
+
+
+def _placed(model: ir.Model, data: Path | None) -> ir.Model:
+    """The model with its movable weights pointing into the data file, if there is one, and all others in memory."""
+    if data is None and not any(isinstance(value.const_value, ir.ExternalTensor) for value in _weights(model)):
+        return model
+    copy = model.clone()
+    offsets = iter(_offsets(tensor.nbytes for tensor in _movable(copy)))
+    for value in _weights(copy):
+        tensor = value.const_value
+        assert tensor is not None
+        if data is not None and _is_movable(tensor):
+            value.const_value = _pointer(tensor, value.name or "", data, next(offsets))
+        elif isinstance(tensor, ir.ExternalTensor):
+            value.const_value = _in_memory(tensor)
+    return copy
+
+
+def _pointer(tensor: ir.TensorProtocol, name: str, data: Path, offset: int) -> ir.ExternalTensor:
+    shape = ir.Shape(dims_of(tensor))
+    return ir.ExternalTensor(
+        data.name, offset, tensor.nbytes, tensor.dtype, shape=shape, name=name, base_dir=data.parent
+    )
+
+
+def _in_memory(tensor: ir.ExternalTensor) -> ir.TensorProtocol:
+    is_closed = tensor.raw is None
+    copy = ir.Tensor(tensor.numpy().copy(), dtype=tensor.dtype, name=tensor.name)
+    if is_closed:
+        tensor.release()
+    return copy
+
+
+def _checksum(pieces: Iterable[bytes]) -> str:
+    """SHA-1, as ONNX wants it."""
+    digest = hashlib.sha1(usedforsecurity=False)
+    for piece in pieces:
+        digest.update(piece)
+    return digest.hexdigest()
+
+
+def _has_checksum(data: Path, checksum: str) -> bool:
+    """Whether a data file is there and is this one."""
+    if not data.is_file():
+        return False
+    with data.open("rb") as file:
+        return _checksum(iter(lambda: file.read(2**20), b"")) == checksum
+
+
+def _write(path: Path, pieces: Iterable[bytes]) -> None:
+    """Write a file through to the disk, which may be full: better now than when the old files are gone."""
+    with path.open("wb") as file:
+        for piece in pieces:
+            file.write(piece)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _take_away(path: Path, successor: Path) -> None:
+    """Remove the old model, whose data is about to change; the new one inherits its mode."""
+    if path.exists():
+        shutil.copymode(path, successor)
+        path.unlink()
+
+
+def _reads_its_data(path: Path) -> bool:
+    """Whether there is a model at `path` that has weights in the file of `data_path`."""
+    if not path.is_file() or not data_path(path).is_file():
+        return False
+    try:
+        proto = onnx.load(str(path), format="protobuf", load_external_data=False)
+    except (DecodeError, OSError):
+        return False
+    entries = (entry for tensor in _tensors_of(proto.graph) for entry in tensor.external_data)
+    return any(entry.key == "location" and Path(entry.value) == Path(data_path(path).name) for entry in entries)
+
+
+def _old_style_data(path: Path) -> set[Path]:
+    """Data files that earlier versions wrote for models at this path, named by their contents."""
+    pattern = re.compile(re.escape(path.name) + r"\.[0-9a-f]{8}\.data")
+    return {file for file in path.parent.iterdir() if pattern.fullmatch(file.name)}
+
+
+def _remove(files: Set[Path], model: ir.Model) -> None:
+    _keep_open(model, files)
+    for file in files:
+        file.unlink(missing_ok=True)
+
+
+def _keep_open(model: ir.Model, files: Set[Path]) -> None:
+    """Map the weights that the model has in these files, so that it can be read when the files are gone."""
+    places = {file.resolve() for file in files}
+    for value in _weights(model) if places else ():
+        tensor = value.const_value
+        if isinstance(tensor, ir.ExternalTensor) and Path(tensor.path).resolve() in places:
+            tensor.numpy()

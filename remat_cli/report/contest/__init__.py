@@ -1,0 +1,1 @@
+"""What solvers beside each other came to."""

@@ -1,0 +1,1 @@
+"""Reports that are seen: charts in the terminal and as SVG."""

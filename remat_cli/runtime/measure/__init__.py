@@ -1,0 +1,1 @@
+"""What ops, copies and models cost: times, noise, and the cache of them."""

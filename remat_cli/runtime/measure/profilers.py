@@ -1,0 +1,372 @@
+"""Measure what every op of a model costs: least time over several runs, workspace, and how noisy the time was."""
+
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from remat_cli.base.errors import RuntimeFailure
+from remat_cli.core.values.profile import OpCost
+from remat_cli.runtime.observe._events import ProfiledRun, ProfileEvent
+from remat_cli.runtime.sessions._ort import (
+    LONGEST_RUN_SECONDS,
+    Advance,
+    Array,
+    PackedArray,
+    ignore_progress,
+    pack_all,
+    run_fresh,
+    run_session,
+    runtime_errors,
+    share_arena,
+    unpack,
+    use_shared_arena,
+)
+from remat_cli.runtime.sessions.guard import guarded
+from remat_cli.runtime.sessions.session import (
+    SessionSettings,
+    counted_baseline_bytes,
+    in_turn_options,
+    open_session,
+    profiled_session,
+    session_options,
+)
+
+MOST_ROUNDS = 100
+BLOCK_SECONDS = 0.02
+"""Runs of one session go on for so long before the other one's turn, so that short ones are not all in its wake."""
+LONG_SECONDS = 2.0
+"""Rounds that take longer end as soon as times are settled."""
+SETTLED_PERCENT = 5.0
+STATS_ENTRY = "session.collect_node_memory_stats_to_file"
+
+
+class ProfileRequest(msgspec.Struct, frozen=True):
+    """How to measure.
+
+    After `warmups` runs, of which the first shows memory, come `runs` rounds of one run with and one without profiling;
+    more while they end within `least_seconds`, since short runs are noisy and cheap, and fewer where runs are long and
+    times agree. Where they do not agree in the end, one more run is profiled.
+    `optimization` is the level at which the model was optimised, kept for the record. Measuring that shows no progress
+    for `run_seconds` is ended.
+    """
+
+    device: str = "cpu"
+    runs: int = 4
+    warmups: int = 1
+    least_seconds: float = 0.5
+    intra_op_threads: int = 0
+    optimization: str = "all"
+    custom_ops: tuple[str, ...] = ()
+    run_seconds: float = LONGEST_RUN_SECONDS
+
+    @property
+    def settings(self) -> SessionSettings:
+        """Sessions that run exactly the file."""
+        return SessionSettings(
+            intra_op_threads=self.intra_op_threads,
+            device=self.device,
+            custom_ops=self.custom_ops,
+            run_seconds=self.run_seconds,
+        )
+
+    @property
+    def default_settings(self) -> SessionSettings:
+        """Sessions as users open them."""
+        return msgspec.structs.replace(self.settings, exact=False)
+
+
+class Measured(msgspec.Struct, frozen=True):
+    """What measuring gave.
+
+    `ops` are in the order of the names asked for, under exact options; times are raw minima, whose sum is a few percent
+    below `run_ns`, the least time of a whole run without profiling, with default options. `packed_bytes` is what the
+    session holds in its arena before the first op: packed weights, and weights of at most 127 bytes (None: this runtime
+    does not count).
+    `loading_peak_bytes` is how much resident memory loading took at most beyond what it left (None: this system does
+    not tell). `run_noise_percent` is how far the second-least whole run lies above the least; `runs` says how often the
+    model was run, all kinds of runs together. `beside_ns` is the least time of a run of another model in turn with it.
+    """
+
+    ops: tuple[OpCost, ...]
+    run_ns: int
+    packed_bytes: int | None
+    loading_peak_bytes: int | None = None
+    run_noise_percent: float = 0.0
+    runs: int = 0
+    beside_ns: int | None = None
+
+    @property
+    def ops_ns(self) -> int:
+        """The sum of op times."""
+        return sum(cost.time_ns for cost in self.ops)
+
+
+class MeasureJob(msgspec.Struct, frozen=True):
+    """What the measuring process needs to know; `beside` is another model for the same inputs."""
+
+    model: str
+    feeds: tuple[PackedArray, ...]
+    op_names: tuple[str, ...]
+    request: ProfileRequest
+    beside: str | None = None
+
+
+def measure(
+    path: Path,
+    feeds: Mapping[str, Array],
+    op_names: Sequence[str],
+    request: ProfileRequest,
+    advance: Advance = ignore_progress,
+    beside: Path | None = None,
+) -> Measured:
+    """Measure every op of a model in a fresh process. Nothing else should run meanwhile.
+
+    With `beside`, runs of that model are timed in turn with this one's, so that both see the same machine.
+
+    Raises:
+        RuntimeFailure: the runtime refuses or fails to run the model, or did not run an op that was asked for.
+        MissingDependency: the device cannot be used.
+    """
+    other = None if beside is None else str(beside.resolve())
+    job = MeasureJob(str(path.resolve()), pack_all(feeds), tuple(op_names), request, other)
+    return run_fresh(measure_here, job, advance, request.run_seconds)
+
+
+def measure_here(job: MeasureJob, advance: Advance) -> Measured:
+    """Measure in this process, which must not have measured before."""
+    path, request = Path(job.model), job.request
+    feeds = {packed.name: unpack(packed) for packed in job.feeds}
+    total = request.warmups + (2 if job.beside is None else 3) * request.runs + 1
+    loading = loading_peak_bytes(path, request.settings)
+    advance(0, total)
+    seen = observe_in_fitting_arena(path, feeds, request)
+    first = seen.run
+    advance(1, total)
+    runs, times, beside = _rounds(job, feeds, lambda done: advance(min(1 + done, total - 1), total))
+    advance(total, total)
+    durations = _durations_us(runs)
+    workspace = workspace_bytes(first.events, seen.temporary)
+    for name in job.op_names:
+        if name not in durations:
+            raise RuntimeFailure(f"{path.name}: the runtime did not run op '{name}', so it has no measured cost")
+    ops = tuple(cost_of(name, durations[name], workspace.get(name, 0)) for name in job.op_names)
+    return Measured(
+        ops=ops,
+        run_ns=min(times),
+        packed_bytes=counted_baseline_bytes(first.events),
+        loading_peak_bytes=loading,
+        run_noise_percent=noise_percent(times),
+        runs=1 + len(runs) + len(times),
+        beside_ns=min(beside, default=None),
+    )
+
+
+def workspace_bytes(events: Sequence[ProfileEvent], temporary: Mapping[str, int]) -> dict[str, int]:
+    """Workspace of each op: what its kernel allocates besides its outputs, at most at one time.
+
+    `temporary` is the runtime's sum of all such allocations of a kernel. Where kernels allocate several times in a
+    row this is too much; the most ever in use while the kernel ended is a second upper limit, and the smaller counts.
+    For an op with a subgraph it is what the subgraph held. A runtime without counters gives the sum alone.
+    """
+    result = {}
+    for event in events:
+        if not event.has_counters:
+            result[event.name] = temporary.get(event.name, 0)
+            continue
+        limit = max(0, event.peak_bytes - event.in_use_bytes)
+        nested = max(0, event.nested_bytes - event.requested_bytes)
+        result[event.name] = max(min(temporary.get(event.name, 0), limit), nested)
+    return result
+
+
+def read_node_stats(path: Path) -> dict[str, int]:
+    """Temporary bytes by op name from the runtime's memory statistics; names there are `NAME_HASH`.
+
+    Raises:
+        RuntimeFailure: the file is missing or has another form.
+    """
+    try:
+        header, *lines = path.read_text(encoding="utf-8").splitlines()
+        column = header.removeprefix("#").split(",").index("total_temp_allocations")
+        rows = [line.rsplit(",", 4) for line in lines if line]
+        return {row[0].rpartition("_")[0]: int(row[column]) for row in rows}
+    except (OSError, ValueError, IndexError) as error:
+        raise RuntimeFailure(f"the runtime's memory statistics cannot be read: {error}") from None
+
+
+def loading_peak_bytes(path: Path, settings: SessionSettings) -> int | None:
+    """How far resident memory rose, while a session was loaded, above what the loaded session keeps; Linux only."""
+    if not _reset_peak():
+        return None
+    session = open_session(path, settings)
+    peak, kept = _status_bytes("VmHWM"), _status_bytes("VmRSS")
+    del session
+    return max(0, peak - kept)
+
+
+def _reset_peak() -> bool:
+    try:
+        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+    except OSError:
+        return False
+    return True
+
+
+def _status_bytes(field: str) -> int:
+    for line in Path("/proc/self/status").read_text(encoding="ascii", errors="replace").splitlines():
+        if line.startswith(f"{field}:"):
+            return int(line.split()[1]) * 1024
+    return 0
+
+
+@dataclass(frozen=True)
+class Observed:
+    """A run with its memory counters and statistics, what it gave, and how long it took by the clock."""
+
+    run: ProfiledRun
+    temporary: dict[str, int]
+    outputs: dict[str, Array]
+    run_ns: int
+
+
+def observe_in_fitting_arena(path: Path, feeds: Mapping[str, Array], request: ProfileRequest) -> Observed:
+    """The first run of a session in an arena whose chunks fit what is asked for."""
+    with tempfile.TemporaryDirectory(prefix="remat_") as folder:
+        stats = Path(folder) / "stats.csv"
+        options = session_options(request.settings)
+        options.add_session_config_entry(STATS_ENTRY, str(stats))
+        if request.device == "cpu":
+            share_arena(options)
+        with (
+            profiled_session(path, request.settings, options) as (session, runs),
+            runtime_errors(f"ONNX Runtime fails to run {path.name}"),
+        ):
+            start = time.perf_counter_ns()
+            outputs = run_session(session, feeds)
+            run_ns = time.perf_counter_ns() - start
+        return Observed(runs[0], read_node_stats(stats), outputs, run_ns)
+
+
+def _rounds(
+    job: MeasureJob, feeds: Mapping[str, Array], advance: Callable[[int], None]
+) -> tuple[list[ProfiledRun], list[int], list[int]]:
+    """Runs of one session in which each kernel is timed, in turn with runs of others that are not profiled.
+
+    Profiling costs about 10 us per op, so whole runs are timed without; the last times are those of the model beside.
+    What a kind of runs shows at its first and its last turn tells whether the machine was busy. Sessions take their
+    memory from one arena, which the first sight of the model has filled: fresh pages make the first runs of each slow.
+    Two models that are compared have arenas of their own, as users' sessions do: large tensors cost more there. Their
+    first run and the second, which takes the block of the memory pattern, touch fresh pages, so a third one counts.
+    """
+    path, request = Path(job.model), job.request
+    with (
+        profiled_session(path, request.settings, _warm_options(request, request.settings)) as (session, runs),
+        runtime_errors(f"ONNX Runtime fails to run {path.name}"),
+    ):
+        plain = request.default_settings
+        if job.beside is None:
+            sessions = [session, open_session(path, plain, _warm_options(request, plain))]
+        else:
+            apart = (open_session(model, plain, in_turn_options(plain)) for model in (path, Path(job.beside)))
+            sessions = [session, *apart]
+        times: list[list[int]] = [[] for _ in sessions]
+        warm, least = (times, 2) if job.beside is None else (times[:1], 3)
+        begin, rounds = time.monotonic(), 0
+        while rounds < MOST_ROUNDS and not _is_enough(request, rounds, time.monotonic() - begin, warm, least):
+            for number, turn in enumerate(zip(sessions, times, strict=True)):
+                if number or rounds < 2 or not _is_enough(request, rounds, time.monotonic() - begin, warm, 2):
+                    _run_block(*turn, feeds, request)
+                advance(len(sessions) * rounds + number + 1)
+            rounds += 1
+        if not all(map(_are_settled, warm)):
+            _run_block(session, times[0], feeds, request)
+    return runs, times[1], [time_ns for found in times[2:] for time_ns in found]
+
+
+def _warm_options(request: ProfileRequest, settings: SessionSettings) -> Any:
+    """Options of a session that is timed in turn with others, in the arena of this process where there is one."""
+    options = in_turn_options(settings)
+    if request.device == "cpu":
+        use_shared_arena(options)
+    return options
+
+
+def _is_enough(
+    request: ProfileRequest, rounds: int, seconds: float, times: Sequence[Sequence[int]], least: int
+) -> bool:
+    """Whether rounds may end: all were made and another takes too long, or they are long and say the same."""
+    if rounds >= request.runs:
+        return seconds * (rounds + 1) / rounds > request.least_seconds
+    return rounds >= least and seconds > LONG_SECONDS and all(map(_are_settled, times))
+
+
+def _are_settled(times: Sequence[int]) -> bool:
+    """Whether the two least times are nearly the same."""
+    return noise_percent(times) <= SETTLED_PERCENT
+
+
+def noise_percent(times: Sequence[int]) -> float:
+    """How far the second-least of several times lies above the least."""
+    least, second = sorted(times)[:2] if len(times) > 1 else (times[0], times[0])
+    return round(100.0 * (second / least - 1.0), 2) if least else 0.0
+
+
+def _run_block(session: Any, times: list[int], feeds: Mapping[str, Array], request: ProfileRequest) -> None:
+    """One run, and more of short ones; their wall times join the others."""
+    block_ns = 1e9 * min(BLOCK_SECONDS, request.least_seconds)
+    begin = time.perf_counter_ns()
+    while True:
+        start = time.perf_counter_ns()
+        run_session(session, feeds)
+        end = time.perf_counter_ns()
+        times.append(end - start)
+        if (end - begin) + (end - start) > block_ns:
+            return
+
+
+def _durations_us(runs: Sequence[ProfiledRun]) -> dict[str, list[int]]:
+    durations: dict[str, list[int]] = {}
+    for run in runs:
+        for event in run.events:
+            durations.setdefault(event.name, []).append(event.duration_us)
+    return durations
+
+
+def cost_of(name: str, durations_us: Sequence[int], workspace: int) -> OpCost:
+    """The cost of an op that took so long in some runs."""
+    return OpCost(name, 1000 * min(durations_us), workspace, noise_percent(durations_us))
+
+
+class WholeTime(msgspec.Struct, frozen=True):
+    """The least time of a whole run, and how far the second-least lies above it."""
+
+    time_ns: int
+    noise_percent: float
+
+
+def time_whole(path: Path, feeds: Mapping[str, Array], settings: SessionSettings, least_seconds: float) -> WholeTime:
+    """Run a model in this process, twice, and more often if it is short.
+
+    Raises:
+        RuntimeFailure: the runtime refuses or fails to run the model.
+    """
+    session = open_session(path, settings)
+    doing = f"ONNX Runtime fails to run {path.name}"
+
+    def run(options: Any) -> list[int]:
+        times: list[int] = []
+        begin = time.monotonic()
+        while len(times) < 2 or (len(times) < MOST_ROUNDS and time.monotonic() - begin < least_seconds):
+            start = time.perf_counter_ns()
+            run_session(session, feeds, options)
+            times.append(time.perf_counter_ns() - start)
+        return times
+
+    with runtime_errors(doing):
+        times = guarded(run, 2 * settings.run_seconds, doing)
+    return WholeTime(min(times), noise_percent(times))

@@ -1,0 +1,323 @@
+"""What is tried in fresh processes: one model with all its figures, and two models in turns, compared and timed."""
+
+import contextlib
+import hashlib
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from remat_cli.core.values.learning import MeasuredCurve
+from remat_cli.core.values.noise import TimeNoise, scatter_percent
+from remat_cli.runtime.measure.busy import cpu_clock
+from remat_cli.runtime.observe._events import ProfiledRun
+from remat_cli.runtime.sessions._ort import (
+    Advance,
+    Array,
+    PackedArray,
+    ignore_progress,
+    pack,
+    pack_all,
+    run_fresh,
+    run_session,
+    runtime_errors,
+    share_arena,
+    unpack,
+)
+from remat_cli.runtime.sessions.session import (
+    SessionSettings,
+    in_turn_options,
+    observation,
+    open_session,
+    profiled_session,
+    session_options,
+    wait_without_spinning,
+)
+from remat_cli.runtime.verify.likeness import Likeness, likeness, worst
+
+LEAST_SECONDS = 0.5
+"""Timing goes on beyond the rounds asked for while another one ends within this time, since short runs are noisy."""
+MOST_ROUNDS = 100
+
+
+class SessionRuns(msgspec.Struct, frozen=True):
+    """A session and what it is run on, one after the other: places of inputs in a job's `feeds`."""
+
+    settings: SessionSettings
+    on: tuple[int, ...]
+
+
+class RunJob(msgspec.Struct, frozen=True):
+    """Run one model in one session after the other."""
+
+    model: str
+    feeds: tuple[tuple[PackedArray, ...], ...]
+    sessions: tuple[SessionRuns, ...]
+
+
+class TurnsJob(msgspec.Struct, frozen=True):
+    """Run two models in turn on the same inputs, each in a session of its own, then `rounds` more against the clock.
+
+    Rounds go on while they end within LEAST_SECONDS; with none nothing is timed. With `compares` the outputs of each
+    turn are held against each other. With `second_only` there are figures of the second model alone: the ops of a
+    user's file need no names of their own.
+    """
+
+    models: tuple[str, str]
+    feeds: tuple[tuple[PackedArray, ...], ...]
+    session: SessionRuns
+    rounds: int = 0
+    compares: bool = False
+    second_only: bool = False
+
+
+class OutputPrint(msgspec.Struct, frozen=True):
+    """A hash of an output's type, shape and every bit, and whether all its elements are equal."""
+
+    name: str
+    sha256: str
+    is_constant: bool
+
+
+class RunFigures(msgspec.Struct, frozen=True):
+    """What one session showed; bytes as in `Observation`. `prints` has the outputs of each run.
+
+    `grown_bytes` is by how many bytes each op made what is in use grow, `later_bytes` the most that runs after the
+    first had in use beyond the baseline (None: there was one run).
+    """
+
+    executed: tuple[str, ...]
+    live_bytes: tuple[int, ...]
+    grown_bytes: tuple[int, ...]
+    nested_bytes: dict[str, int]
+    baseline_bytes: int
+    in_use_peak_bytes: int
+    peak_op: str
+    peak_workspace_bytes: int | None
+    later_bytes: int | None
+    prints: tuple[tuple[OutputPrint, ...], ...]
+    runtime_version: str
+
+    @property
+    def curve(self) -> MeasuredCurve:
+        """The same figures by op."""
+        pairs = (zip(self.executed, bytes_, strict=True) for bytes_ in (self.live_bytes, self.grown_bytes))
+        return MeasuredCurve(*map(dict, pairs))
+
+    @property
+    def peak_live_bytes(self) -> int:
+        """Most bytes of live tensors at the end of any op."""
+        return max(self.live_bytes, default=0)
+
+    def peak_with_workspace(self, workspace: dict[str, int]) -> int:
+        """Most bytes of live tensors and workspace together during any op."""
+        pairs = zip(self.executed, self.live_bytes, strict=True)
+        return max((live + workspace.get(name, 0) for name, live in pairs), default=0)
+
+
+class TurnFigures(msgspec.Struct, frozen=True):
+    """What two models showed that ran in turn: figures, least times, likeness (None: not asked for), and runs.
+
+    `figures` are those of both or of the second, `prints` what came out of each in its runs. `runs` counts those of
+    both models. Times are those of runs after each session's first; `noise` says how far they may be off (None: nothing
+    was timed).
+    """
+
+    figures: tuple[RunFigures, ...]
+    prints: tuple[tuple[tuple[OutputPrint, ...], ...], ...]
+    times_ns: tuple[int, int] | None
+    likeness: Likeness | None
+    runs: int
+    noise: TimeNoise | None = None
+
+
+def run_model(job: RunJob, advance: Advance) -> tuple[RunFigures, ...]:
+    """Run a model in each of the sessions, one after the other; the first one gets the tight arena."""
+    feeds = _unpacked(job.feeds)
+    figures = []
+    for number, session in enumerate(job.sessions):
+        options = session_options(session.settings)
+        wait_without_spinning(options)
+        if number == 0 and session.settings.device == "cpu":
+            share_arena(options)
+        figures.append(_run_session(Path(job.model), [feeds[place] for place in session.on], session.settings, options))
+        advance(number + 1, len(job.sessions))
+    return tuple(figures)
+
+
+def run_in_turns(job: TurnsJob, advance: Advance) -> TurnFigures:
+    """Run two models in turn, profiled first, then against the clock; nothing else should run meanwhile."""
+    feeds = _unpacked(job.feeds)
+    turns = [feeds[place] for place in job.session.on]
+    total = 2 * (len(turns) + job.rounds)
+    paths = [Path(model) for model in job.models]
+    prints: list[list[tuple[OutputPrint, ...]]] = [[], []]
+    times: list[list[int]] = [[], []]
+    alike: list[Likeness] = []
+    with contextlib.ExitStack() as stack, runtime_errors("ONNX Runtime fails to run two models in turn"):
+        profiled = [stack.enter_context(profiled_session(path, *_in_turn(job.session.settings))) for path in paths]
+        sessions = [session for session, _ in profiled]
+        for number, group in enumerate(turns):
+            outputs = [_timed_run(*pair, group) for pair in zip(sessions, times, strict=True)]
+            for made, found in zip(outputs, prints, strict=True):
+                found.append(prints_of(made))
+            if job.compares and prints[0][-1] != prints[1][-1]:
+                alike.append(likeness(*outputs))
+            advance(2 * (number + 1), total)
+    before = cpu_clock()
+    timed = _timed_rounds(sessions, feeds[0], job.rounds, lambda done: advance(2 * (len(turns) + done), total))
+    all_times = [first[1:] + more for first, more in zip(times, timed, strict=True)]
+    noise = TimeNoise(scatter_percent(*all_times), *cpu_clock().since(before)) if job.rounds else None
+    shown = list(zip(paths, profiled, prints, strict=True))
+    return TurnFigures(
+        figures=tuple(figures_of(path, runs, found) for path, (_, runs), found in shown[job.second_only :]),
+        prints=tuple(map(tuple, prints)),
+        times_ns=(min(all_times[0]), min(all_times[1])) if job.rounds else None,
+        likeness=worst(alike) if job.compares else None,
+        runs=2 * (len(turns) + len(timed[0])),
+        noise=noise,
+    )
+
+
+def _unpacked(feeds: Sequence[Sequence[PackedArray]]) -> list[dict[str, Array]]:
+    return [{packed.name: unpack(packed) for packed in group} for group in feeds]
+
+
+def _run_session(path: Path, feeds: list[dict[str, Array]], settings: SessionSettings, options: Any) -> RunFigures:
+    with (
+        profiled_session(path, settings, options) as (session, runs),
+        runtime_errors(f"ONNX Runtime fails to run {path.name}"),
+    ):
+        prints = [prints_of(run_session(session, group)) for group in feeds]
+    return figures_of(path, runs, prints)
+
+
+def figures_of(path: Path, runs: Sequence[ProfiledRun], prints: Sequence[tuple[OutputPrint, ...]]) -> RunFigures:
+    """What the runs of one session showed; the figures of ops are those of the first."""
+    first = observation(runs[0], {}, path.name)
+    peak_op, workspace = _peak_op(runs[0])
+    later = [max((event.requested_bytes for event in run.events), default=0) for run in runs[1:]]
+    return RunFigures(
+        executed=first.executed,
+        live_bytes=first.live_bytes,
+        grown_bytes=tuple(event.growth_bytes for event in runs[0].events),
+        nested_bytes=first.nested_bytes,
+        baseline_bytes=first.baseline_bytes,
+        in_use_peak_bytes=first.in_use_peak_bytes,
+        peak_op=peak_op,
+        peak_workspace_bytes=workspace,
+        later_bytes=max(later) - first.baseline_bytes if later else None,
+        prints=tuple(prints),
+        runtime_version=first.runtime_version,
+    )
+
+
+def _peak_op(run: ProfiledRun) -> tuple[str, int | None]:
+    """The op during which most was in use, and how much of that was workspace; None if loading needed more.
+
+    Of an op that ran a subgraph it is what that held: results that grow from tile to tile lie in buffers which the
+    allocator had for longer ones, up to twice as large, and its counter of what is in use has those.
+    """
+    if not run.events:
+        return "", None
+    peak = run.events[-1].peak_bytes
+    op = next(event for event in run.events if event.peak_bytes == peak)
+    if op is run.events[0] and op.in_use_bytes < peak:
+        return op.name, None  # reached in the first op or before it: the counter does not tell which
+    if op.nested_bytes:
+        return op.name, max(op.nested_full_bytes, op.nested_bytes) - op.requested_bytes
+    return op.name, peak - op.in_use_bytes
+
+
+def prints_of(outputs: dict[str, Array]) -> tuple[OutputPrint, ...]:
+    """The outputs of a run, to be compared with those of another."""
+    return tuple(_print_of(name, array) for name, array in outputs.items())
+
+
+def _print_of(name: str, array: Any) -> OutputPrint:
+    if not isinstance(array, np.ndarray):  # a sequence or an optional
+        text = repr(array).encode()
+        return OutputPrint(name, hashlib.sha256(text).hexdigest(), False)
+    packed = pack(name, array)
+    digest = hashlib.sha256(f"{packed.dtype}{list(packed.shape)}".encode())
+    digest.update(packed.data)
+    width = array.itemsize
+    is_constant = array.size > 1 and packed.data == packed.data[:width] * array.size
+    return OutputPrint(name, digest.hexdigest(), is_constant)
+
+
+class TimeJob(msgspec.Struct, frozen=True):
+    """Run two models in turn, each in a session of its own."""
+
+    models: tuple[str, str]
+    feeds: tuple[PackedArray, ...]
+    settings: SessionSettings
+    rounds: int
+    warmups: int = 1
+
+
+def time_models(job: TimeJob, advance: Advance) -> tuple[int, int]:
+    """Least time of a run of each model, in nanoseconds; runs alternate, so that both see the same machine."""
+    (feeds,) = _unpacked([job.feeds])
+    sessions = [open_session(Path(model), *_in_turn(job.settings)) for model in job.models]
+    total = job.warmups + job.rounds
+    _timed_rounds(sessions, feeds, job.warmups, lambda done: advance(min(done, job.warmups), total), least_seconds=0.0)
+    first, second = _timed_rounds(
+        sessions, feeds, job.rounds, lambda done: advance(min(job.warmups + done, total), total)
+    )
+    return min(first), min(second)
+
+
+def _in_turn(settings: SessionSettings) -> tuple[SessionSettings, Any]:
+    return settings, in_turn_options(settings)
+
+
+def _timed_rounds(
+    sessions: Sequence[Any],
+    feeds: Mapping[str, Array],
+    rounds: int,
+    advance: Callable[[int], None],
+    least_seconds: float = LEAST_SECONDS,
+) -> list[list[int]]:
+    """Wall times of each session in turn, at least so many rounds, and more while another one ends in time."""
+    times: list[list[int]] = [[] for _ in sessions]
+    begin = time.monotonic()
+    with runtime_errors("ONNX Runtime fails while being timed"):
+        while len(times[0]) < rounds or (rounds and _fits(len(times[0]), time.monotonic() - begin, least_seconds)):
+            turns = list(zip(sessions, times, strict=True))
+            for session, found in reversed(turns) if len(times[0]) % 2 else turns:  # neither always comes first
+                _timed_run(session, found, feeds)
+            advance(min(len(times[0]), rounds))
+    return times
+
+
+def _timed_run(session: Any, times: list[int], feeds: Mapping[str, Array]) -> dict[str, Array]:
+    """The outputs of one run, whose wall time joins the times."""
+    start = time.perf_counter_ns()
+    outputs = run_session(session, feeds)
+    times.append(time.perf_counter_ns() - start)
+    return outputs
+
+
+def _fits(rounds: int, seconds: float, least_seconds: float) -> bool:
+    """Whether one more round like those that took so long ends in time."""
+    return 0 < rounds < MOST_ROUNDS and seconds * (rounds + 1) / rounds <= least_seconds
+
+
+ROUNDS = 2
+
+
+def time_in_turn(
+    models: tuple[Path, Path], feeds: Mapping[str, Array], settings: SessionSettings, advance: Advance = ignore_progress
+) -> tuple[int, int]:
+    """Least time of a run of each of two models, in nanoseconds, in one fresh process in which runs alternate.
+
+    Raises:
+        RuntimeFailure: the runtime refuses or fails to run a model.
+    """
+    paths = (str(models[0].resolve()), str(models[1].resolve()))
+    job = TimeJob(paths, pack_all(feeds), settings, ROUNDS)
+    return run_fresh(time_models, job, advance, settings.run_seconds)

@@ -1,0 +1,1 @@
+"""What sessions and processes hold: events, traces, resident memory, caps."""

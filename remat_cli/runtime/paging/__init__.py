@@ -1,0 +1,1 @@
+"""Running plans whose values and weights wait elsewhere."""

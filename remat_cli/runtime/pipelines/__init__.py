@@ -1,0 +1,1 @@
+"""Running stages of a pipeline, here or on a cluster."""

@@ -1,0 +1,1 @@
+"""Running plans that are cut into sessions."""

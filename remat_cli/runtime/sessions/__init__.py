@@ -1,0 +1,1 @@
+"""Opening sessions: providers, options, feeds, packing, and runs that may be ended."""

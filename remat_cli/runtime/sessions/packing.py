@@ -1,0 +1,41 @@
+"""Let the runtime save a model together with the weights as its kernels pack them."""
+
+from pathlib import Path
+
+import msgspec
+
+from remat_cli.runtime.sessions._ort import Advance, import_ort, run_fresh
+from remat_cli.runtime.sessions.session import SessionSettings, open_session, session_options
+
+
+class PackingJob(msgspec.Struct, frozen=True):
+    """A model, where to save it, and weights of how many bytes go into the file beside it."""
+
+    model: str
+    target: str
+    least_bytes: int
+    settings: SessionSettings = SessionSettings(intra_op_threads=1)
+
+
+def save_packed(job: PackingJob) -> None:
+    """Save a model with packed weights in `TARGET.data`, in a process of its own; nothing else of it changes.
+
+    Raises:
+        RuntimeFailure: the runtime refuses the model, or cannot write.
+    """
+    run_fresh(_save_packed, job)
+
+
+def _save_packed(job: PackingJob, advance: Advance) -> bool:
+    options = session_options(job.settings)
+    options.graph_optimization_level = import_ort().GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.optimized_model_filepath = job.target
+    for key, value in (
+        ("optimized_model_external_initializers_file_name", f"{Path(job.target).name}.data"),
+        ("optimized_model_external_initializers_min_size_in_bytes", str(job.least_bytes)),
+        ("save_external_prepacked_constant_initializers", "1"),
+    ):
+        options.add_session_config_entry(f"session.{key}", value)
+    open_session(Path(job.model), job.settings, options)
+    advance(1, 1)
+    return True

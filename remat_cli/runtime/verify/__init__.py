@@ -1,0 +1,1 @@
+"""Both models beside each other: bits, order, memory, time."""

@@ -1,0 +1,384 @@
+"""Run the original and the rewritten model in fresh processes and compare what happens with what was promised."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from remat_cli.base.processes import fresh
+from remat_cli.core.values.family import FamilySeen
+from remat_cli.core.values.learning import Lesson, Session
+from remat_cli.core.values.promises import fits
+from remat_cli.core.values.verification import LEFT_OUT, Verification
+from remat_cli.runtime.measure.turns import (
+    ROUNDS,
+    OutputPrint,
+    RunFigures,
+    RunJob,
+    SessionRuns,
+    TurnFigures,
+    TurnsJob,
+    run_in_turns,
+    run_model,
+    time_in_turn,
+)
+from remat_cli.runtime.observe.capped import CappedRuns, ModelNeed, capped_runs
+from remat_cli.runtime.sessions._ort import (
+    Advance,
+    ignore_progress,
+    run_fresh,
+    started,
+)
+from remat_cli.runtime.verify.family import see_at_sizes, sizes_seen
+from remat_cli.runtime.verify.lessons import lessons_of, out_of_order, seen_workspace
+from remat_cli.runtime.verify.likeness import Likeness, LikenessJob, compare_models, worst
+from remat_cli.runtime.verify.verify_request import VerifyRequest
+
+THOROUGH_RUNS = 60
+"""About as many as thorough verification takes: what its progress is told in."""
+SHORT_NS = 2e9
+"""Of the first runs of both models: they are timed again in turn where they take no longer."""
+
+
+Prints = tuple[tuple[OutputPrint, ...], ...]
+"""What came out of each run of a session."""
+
+
+@dataclass(frozen=True)
+class _Program:
+    """What is run: each model alone in `alone`, the first session exact, then both in turn, and on the clock.
+
+    `reference_alone` are further sessions of the optimised original, where the user's file takes its turns.
+    """
+
+    alone: tuple[SessionRuns, ...]
+    turns: SessionRuns
+    rounds: int
+    reference_alone: tuple[SessionRuns, ...] = ()
+
+    @property
+    def runs(self) -> int:
+        """Of both models together, without the further rounds of short ones."""
+        of_both = sum(len(session.on) for session in (*self.alone, self.turns)) + self.rounds
+        return 2 * of_both + sum(len(session.on) for session in self.reference_alone)
+
+
+@dataclass(frozen=True)
+class _Original:
+    """What sessions on the original showed: alone under exact options, by default, and what came out in turn."""
+
+    exact: RunFigures
+    default: RunFigures
+    prints: Prints
+
+
+@dataclass(frozen=True)
+class _Sessions:
+    """What the sessions on one model showed: alone under exact options, in turn as promised, and by default."""
+
+    exact: RunFigures
+    turns: RunFigures
+    default: RunFigures
+
+    @property
+    def promised(self) -> tuple[RunFigures, ...]:
+        """The sessions in which promises are kept."""
+        return (self.exact, self.turns)
+
+
+@dataclass(frozen=True)
+class _Shown:
+    """What all runs but capped ones showed of the original and the rewritten model, and how many there were.
+
+    `pairs` are what came out of both of them for the same inputs.
+    """
+
+    original: _Original
+    rewritten: _Sessions
+    turns: TurnFigures
+    runs: int
+    pairs: tuple[tuple[Prints, Prints], ...]
+    family: FamilySeen | None = None
+
+
+def verify(request: VerifyRequest, advance: Advance = ignore_progress) -> Verification:
+    """Run both models and report; broken promises are in the report, not exceptions.
+
+    Everything runs in fresh processes, which end with this call, however it ends.
+
+    Raises:
+        RuntimeFailure: the runtime refuses or fails to run one of the models.
+        MissingDependency: the device cannot be used.
+    """
+    return verify_closely(request, advance)[0]
+
+
+def verify_closely(
+    request: VerifyRequest, advance: Advance = ignore_progress
+) -> tuple[Verification, tuple[Lesson, ...]]:
+    """Like `verify`; also where the runs left what the judge says of each op."""
+    total = THOROUGH_RUNS if request.mode == "thorough" else request.most_runs
+    program, done = _program(request), 2
+
+    def more(part: int, parts: int) -> None:
+        advance(min(done + part, total - 1), total)
+
+    advance(0, total)
+    shown = _run_both(request, program, more) if request.sizes is None else _run_at_sizes(request, program, more)
+    original, rewritten, turns, done = shown.original, shown.rewritten, shown.turns, shown.runs
+    identical = all(one == other for one, other in shown.pairs)
+    likeness, likeness_runs = (None, 0) if identical else _likeness(request, program, original, rewritten, turns)
+    done += likeness_runs
+    in_order = all(_runs_in_order(request, figures) for figures in rewritten.promised)
+    fixed = request.outside_bytes + rewritten.exact.baseline_bytes
+    workspace = seen_workspace(request.workspace, rewritten.exact)
+    default_peak = fixed + rewritten.default.peak_with_workspace(workspace)
+    exact_peak = fixed + rewritten.exact.peak_with_workspace(workspace)
+    within = fits(exact_peak if request.portable else max(default_peak, exact_peak), request.budget_bytes)
+    predicted, measured = _live_peaks(request, fixed, rewritten)
+    caps = CappedRuns(notes=(AGAIN,))
+    if within and predicted == measured:
+        caps = _capped(request, original, rewritten, request.most_runs - program.runs - likeness_runs, more)
+    advance(total, total)
+    report = Verification(
+        reference=request.compared_with or LEFT_OUT,
+        outputs_identical=identical,
+        outputs_close=likeness.are_close if likeness else None,
+        outputs_max_relative_error=likeness.relative_error if likeness else None,
+        order_honoured=in_order,
+        first_op_out_of_order=out_of_order(request.expected_order, request.gate_ops, rewritten.promised),
+        first_predicted_peak_bytes=predicted,
+        learnt=(),
+        rounds_of_learning=0,
+        room_bytes=0,
+        budget_bytes=request.budget_bytes,
+        is_portable=request.portable,
+        predicted_peak_bytes=predicted,
+        measured_peak_bytes=measured,
+        measured_peak_default_session_bytes=default_peak,
+        original_default_session_peak_bytes=request.reference_fixed_bytes
+        + original.default.peak_with_workspace(workspace),
+        runtime_version=rewritten.exact.runtime_version,
+        within_budget=within,
+        smallest_cap_bytes=caps.smallest_bytes,
+        original_smallest_cap_bytes=caps.original_smallest_bytes,
+        capped_run_ok=caps.are_apart,
+        capped_run_bytes=caps.apart_bytes,
+        cap_options=caps.options,
+        later_runs_block_bytes=rewritten.default.later_bytes if request.has_block else 0,
+        measured_workspace_bytes=rewritten.exact.peak_workspace_bytes,
+        predicted_workspace_bytes=request.workspace.get(rewritten.exact.peak_op, 0),
+        predicted_overhead_percent=request.predicted_overhead_percent,
+        measured_overhead_percent=_overhead_percent(turns),
+        time_noise=turns.noise,
+        inferences=done + caps.runs,
+        notes=(*_output_notes(request, original), *_portable_notes(request), *caps.notes),
+    )
+    if shown.family is not None:
+        promised_bytes = max(shown.family.promised_bytes, report.most_measured_bytes) - request.fixed_bytes
+        family = msgspec.structs.replace(shown.family, promised_bytes=promised_bytes)
+        report = msgspec.structs.replace(report, family=family)
+    kinds: tuple[Session, ...] = ("exact", "exact" if request.portable else "default")
+    sessions = tuple(zip(kinds, rewritten.promised, strict=True))
+    return report, lessons_of(request.judged, sessions, request.workspace)
+
+
+def _program(request: VerifyRequest) -> _Program:
+    """Which sessions are opened, and what they are run on: as a rule no more than shows all that is promised.
+
+    Later runs differ from the first under default options only: the memory pattern. A portable model is held to exact
+    sessions, so those are run in turn, and a default one once.
+    """
+    all_feeds = tuple(range(1 + len(request.more_feeds)))
+    last = all_feeds[-1]
+    exact, default = request.settings(exact=True), request.settings(exact=False)
+    is_fast, is_thorough = request.mode == "fast", request.mode == "thorough"
+    is_once = is_fast or request.portable
+    by_default = SessionRuns(default, (0, *all_feeds) if is_thorough else (0,) if is_once else (0, last))
+    alone = SessionRuns(exact, all_feeds if is_thorough else (0,))
+    rounds = 0 if is_fast or not request.timed else 5 if is_thorough else 1
+    if not request.portable:
+        once = () if request.original is None else (SessionRuns(default, (0,)),)
+        return _Program((alone,), by_default, rounds, once)
+    again = SessionRuns(exact, all_feeds if is_thorough else (last,))
+    return _Program((alone, by_default), again, rounds)
+
+
+def _run_both(request: VerifyRequest, program: _Program, advance: Advance) -> _Shown:
+    """Both models apart, then in turn."""
+    first, second = _run_alone(request, program)
+    turns = _run_in_turns(request, program, advance)
+    original = _Original(first[0], first[1] if len(first) > 1 else turns.figures[0], turns.prints[0])
+    rewritten = _Sessions(second[0], turns.figures[-1], second[1] if request.portable else turns.figures[-1])
+    runs = 2 * sum(len(session.on) for session in program.alone) + turns.runs
+    runs += sum(len(session.on) for session in program.reference_alone)
+    return _Shown(original, rewritten, turns, runs, _pairs(program, original, rewritten))
+
+
+def _pairs(program: _Program, original: _Original, rewritten: _Sessions) -> tuple[tuple[Prints, Prints], ...]:
+    """What both models gave for the same inputs, with the original's own in turn where it was fed them there."""
+    exact, turns = program.alone[0].on, program.turns.on
+    wanted = {**dict(zip(exact, original.exact.prints, strict=True)), **dict(zip(turns, original.prints, strict=True))}
+    return tuple(
+        (tuple(wanted[place] for place in on), figures.prints)
+        for on, figures in zip((exact, turns), rewritten.promised, strict=True)
+    )
+
+
+def _run_at_sizes(request: VerifyRequest, program: _Program, advance: Advance) -> _Shown:
+    """Each model at all sizes in a process of its own; the rewritten one, before, at the largest as promised.
+
+    Each runs at the largest sizes as seldom as shows all that is promised: such runs take minutes.
+    """
+    many = request.sizes
+    assert many is not None
+    default_settings, settings = request.settings(exact=False), request.settings(exact=request.portable)
+    feeds = (request.feeds, *many.other_feeds)
+    apart = tuple(SessionRuns(each.settings, (0,)) for each in program.alone)
+    limit = request.run_seconds
+    job = RunJob(str(request.rewritten.resolve()), (request.packed_feeds,), apart)
+    exact, *default = run_fresh(run_model, job, seconds=limit)
+    first = see_at_sizes(many.original, feeds, default_settings, advance)
+    second = see_at_sizes(request.rewritten, feeds, settings, advance)
+    original = _Original(first.figures, first.figures, first.figures.prints)
+    times_ns, rounds = (first.first_ns, second.first_ns), 0
+    if program.rounds and (request.mode == "thorough" or sum(times_ns) < SHORT_NS):
+        rounds = ROUNDS + 1
+        times_ns = time_in_turn((many.original, request.rewritten), request.feeds, settings)
+    family = FamilySeen(many.promised_bytes, sizes_seen(many.all_sizes, first, second))
+    family = msgspec.structs.replace(family, resident_at_largest_bytes=second.first_resident_bytes)
+    prints = first.figures.prints, second.figures.prints
+    timed = times_ns if program.rounds else None
+    return _Shown(
+        original=original,
+        rewritten=_Sessions(exact, second.figures, default[0] if default else second.figures),
+        turns=TurnFigures((first.figures, second.figures), prints, timed, None, 2 * len(feeds)),
+        runs=len(apart) + 2 * len(feeds) + 2 * rounds,
+        pairs=((prints[0][:1], exact.prints[:1]), prints),
+        family=family,
+    )
+
+
+def _run_alone(request: VerifyRequest, program: _Program) -> tuple[tuple[RunFigures, ...], tuple[RunFigures, ...]]:
+    """Both models at the same time, each in a process of its own; nothing is timed here."""
+    feeds, limit = request.all_packed_feeds, request.run_seconds
+    original = RunJob(str(request.reference.resolve()), feeds, (*program.alone, *program.reference_alone))
+    with (
+        started(run_model, original, fresh, limit) as first,
+        started(run_model, RunJob(str(request.rewritten.resolve()), feeds, program.alone), fresh, limit) as second,
+    ):
+        return first.answer(), second.answer()
+
+
+def _run_in_turns(request: VerifyRequest, program: _Program, advance: Advance) -> TurnFigures:
+    """Both models in one process, one after the other; their outputs are held together where they need not be equal."""
+    original = request.reference if request.original is None else request.original
+    models = (str(original.resolve()), str(request.rewritten.resolve()))
+    feeds, is_file = request.all_packed_feeds, request.original is not None
+    job = TurnsJob(models, feeds, program.turns, program.rounds, request.may_reassociate, second_only=is_file)
+    return run_fresh(run_in_turns, job, advance, request.run_seconds)
+
+
+def _likeness(
+    request: VerifyRequest, program: _Program, original: _Original, rewritten: _Sessions, turns: TurnFigures
+) -> tuple[Likeness | None, int]:
+    """How close outputs are that are not identical, where they need not be, and how many more runs it took.
+
+    What was run in turn was compared there; exact sessions run again if they gave other outputs than that.
+    """
+    if turns.likeness is None:
+        return None, 0
+    in_turn = zip((original.exact, rewritten.exact), turns.prints, strict=True)
+    if all(prints in found for exact, found in in_turn for prints in exact.prints):
+        return turns.likeness, 0
+    alone = program.alone[0]
+    feeds = tuple(request.all_packed_feeds[place] for place in alone.on)
+    models = (str(request.reference.resolve()), str(request.rewritten.resolve()))
+    found = run_fresh(compare_models, LikenessJob(models, feeds, (alone.settings,)), seconds=request.run_seconds)
+    return worst([turns.likeness, found]), 2 * len(feeds)
+
+
+def _live_peaks(request: VerifyRequest, fixed_bytes: int, rewritten: _Sessions) -> tuple[int, int]:
+    """The total of live tensors under exact options, predicted and measured."""
+    predicted = request.fixed_bytes + request.predicted_live_peak_bytes
+    return predicted, fixed_bytes + rewritten.exact.peak_live_bytes
+
+
+AGAIN = "no capped runs: memory is not as planned"
+
+
+def _runs_in_order(request: VerifyRequest, figures: RunFigures) -> bool:
+    return tuple(op for op in figures.executed if op not in request.gate_ops) == request.expected_order
+
+
+def _output_notes(request: VerifyRequest, original: _Original) -> tuple[str, ...]:
+    """Warnings about outputs that would be equal whatever the models do."""
+    runs = (*original.exact.prints, *original.prints)
+    notes = [
+        f"output '{first.name}' has the same value everywhere: comparing it proves little"
+        for first in runs[0]
+        if first.is_constant
+    ]
+    if request.more_feeds and request.mode != "fast" and all(run == runs[0] for run in runs[1:]):
+        notes.append("the outputs do not depend on the inputs: comparing them proves little")
+    return tuple(notes)
+
+
+def _portable_notes(request: VerifyRequest) -> tuple[str, ...]:
+    if not request.portable:
+        return ()
+    return ("portable: a default session optimises the file again, so the promises hold under the exact options only",)
+
+
+def _overhead_percent(turns: TurnFigures) -> float | None:
+    """Extra time of the rewritten model, both run in turn under the options of the promise."""
+    if turns.times_ns is None:
+        return None
+    original_ns, rewritten_ns = turns.times_ns
+    return 100.0 * (rewritten_ns / original_ns - 1.0)
+
+
+def _capped(
+    request: VerifyRequest, original: _Original, rewritten: _Sessions, most_runs: int, advance: Advance
+) -> CappedRuns:
+    """Capped runs where they can tell something, otherwise why not."""
+    if not request.capped or request.mode == "fast":
+        return CappedRuns(notes=("capped runs were not asked for",))
+    if request.device != "cpu":
+        return CappedRuns(notes=(f"capped runs exist on the cpu only, not on {request.device}",))
+    kinds = _kinds_that_differ(request, original, rewritten)
+    if not kinds:
+        return CappedRuns(notes=("no capped runs: the plan's peak is not lower than the original's",))
+    needs = {
+        is_exact: (
+            _need(request, request.rewritten, rewritten, is_exact, request.largest_copy_bytes),
+            _need(request, request.reference, original, is_exact),
+        )
+        for is_exact in kinds
+    }
+    return capped_runs(needs, request.original_cap_bytes, request.mode == "thorough", most_runs, advance)
+
+
+def _kinds_that_differ(request: VerifyRequest, original: _Original, rewritten: _Sessions) -> tuple[bool, ...]:
+    """Kinds of session (default first; True: exact) that are promised and in which the plan's peak is lower."""
+    pairs = {} if request.sizes and not request.portable else {True: (rewritten.exact, original.exact)}
+    if not request.portable:
+        pairs = {False: (rewritten.default, original.default), **pairs}
+    return tuple(kind for kind, (ours, theirs) in pairs.items() if ours.peak_live_bytes < theirs.peak_live_bytes)
+
+
+def _need(
+    request: VerifyRequest, model: Path, seen: _Original | _Sessions, is_exact: bool, loading_bytes: int = 0
+) -> ModelNeed:
+    """What capped runs need to know about one model; workspace was seen in the exact session."""
+    exact, live = seen.exact, (seen.exact if is_exact else seen.default).peak_live_bytes
+    beyond = exact.in_use_peak_bytes - exact.baseline_bytes - exact.peak_live_bytes
+    workspace = 0 if exact.peak_workspace_bytes is None else max(0, beyond)
+    return ModelNeed(
+        model=str(model.resolve()),
+        feeds=request.packed_feeds,
+        settings=request.settings(exact=is_exact),
+        fixed_bytes=exact.baseline_bytes,
+        live_bytes=exact.peak_live_bytes,
+        need_bytes=exact.baseline_bytes + max(loading_bytes, live + workspace),
+    )

@@ -1,0 +1,202 @@
+"""What to make again for late readers, so that a model in bands holds less at its peak.
+
+Rematerialisation of whole tensors, before they are cut: a tensor that nothing reads around the peak is dropped, and
+its maker, with what that needs, runs once more for those who read it later.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from remat_cli.splitting.bands.bands import has_small_input, reads_rows
+from remat_cli.splitting.recast.recast import Copied, Recast, with_copies
+from remat_cli.splitting.tiles.estimate import held_at_peaks
+from remat_cli.splitting.tiles.steps import RunStep, Step, WholeStep, reads_of, results_of
+from remat_cli.splitting.tiles.timeline import owner_of
+
+MOST_OPS = 8  # that one tensor is made again from
+SMALL_SHARES = (0.5, 0.1)  # of what is dropped: so much is rather held for it than made again in turn
+LEAST_GAIN = 0.25  # of what is dropped, that must not be held instead
+MOST_CHOICES = 2
+NEAR_SHARE = 0.95  # of the peak, from which on a step is another peak
+MOST_SITES = 24  # peaks that hold other tensors
+LEAST_NAMED = 0.05  # of what is held: so large is a tensor that tells peaks apart
+
+
+def small_sources_again(cast: Recast) -> Recast:
+    """The model with convolutions of small inputs made again for who reads rows, where others before need all of them.
+
+    Such are the statistics of a normalisation over whole lines: they read channels, and then nothing holds these.
+    """
+    view = cast.view
+    place = {op: at for at, op in enumerate(cast.order)}
+    copies = []
+    for op in cast.order:
+        if not has_small_input(view, op) or not view.graph.ops[op].repeatable:
+            continue
+        chain, (name, *_) = [op], view.makes[op]
+        while len(view.readers[name]) == 1 and view.graph.ops[view.readers[name][0]].op_type == "Reshape":
+            chain.append(view.readers[name][0])
+            name = view.makes[chain[-1]][0]
+        late = frozenset(reader for reader in view.readers[name] if reads_rows(view, reader, name))
+        early = [place[reader] for reader in view.readers[name] if reader not in late]
+        if late and early and min(early) < min(place[reader] for reader in late) and not view.tensors[name].kept:
+            copies.append(Copied(tuple(chain), late))
+    return with_copies(cast, copies)
+
+
+def copies_at_peak(cast: Recast, steps: Sequence[Step], lasting: frozenset[str]) -> tuple[tuple[Copied, ...], ...]:
+    """Ops to run again, in each choice those of one peak or of all that are about as high; none where nothing gains.
+
+    Models of many like layers have a peak in each of them. Of each peak come first those of least time per byte.
+    `lasting` are the tensors held to the end.
+    """
+    peaks = _Peaks(cast, tuple(steps), lasting)
+    found = [peaks.choices(site) for site in peaks.sites]
+    best = [[choices[rank] for choices in found if rank < len(choices)] for rank in range(MOST_CHOICES)]
+    groups = [tuple(_apart(group)) for group in best]
+    groups += [(choice.copied,) for choice in (found[0] if found else ())]
+    return tuple(dict.fromkeys(group for group in groups if group))
+
+
+def _apart(choices: Sequence[_Choice]) -> Iterator[Copied]:
+    """Those of the first peaks, without others for the same readers."""
+    served: set[int] = set()
+    for choice in choices:
+        if served.isdisjoint(choice.copied.readers):
+            served |= choice.copied.readers
+            yield choice.copied
+
+
+@dataclass(frozen=True)
+class _Choice:
+    copied: Copied
+    gain_bytes: int
+    time_ns: int
+
+
+@dataclass(frozen=True)
+class _Read:
+    step: int
+    op: int
+    tensor: str
+
+
+@dataclass(frozen=True)
+class _Dropped:
+    """A storage that is not held for its late readers, the first of which begins at step `first`."""
+
+    owner: str
+    first: int
+    late: frozenset[int]
+    small_bytes: float
+
+
+@dataclass(frozen=True)
+class _Site:
+    """A step at which much is held, and how many bytes, by the tensor that owns the storage."""
+
+    step: int
+    held: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class _Peaks:
+    """The steps at which most is held, and who reads what before and after them."""
+
+    cast: Recast
+    steps: tuple[Step, ...]
+    lasting: frozenset[str]
+
+    @cached_property
+    def sites(self) -> list[_Site]:
+        """The highest of all steps at which the same tensors are held, the highest of these first."""
+        tensor = {piece.name: piece.tensor for step in self.steps for piece in results_of(step)}
+        found: dict[frozenset[str], _Site] = {}
+        for step, held in held_at_peaks(self.cast.view, self.cast.costs, self.steps, self.lasting, NEAR_SHARE):
+            sums: dict[str, int] = defaultdict(int)
+            for name, size in held.items():
+                sums[self._owner(tensor.get(name, name))] += size
+            most = sum(sums.values())
+            found.setdefault(frozenset(name for name in sums if sums[name] > LEAST_NAMED * most), _Site(step, sums))
+        return list(found.values())[:MOST_SITES]
+
+    def choices(self, site: _Site) -> list[_Choice]:
+        """The best ways to hold less at one step, those of least time per byte first."""
+        found = (self._choice(site, name, share) for name in site.held for share in SMALL_SHARES)
+        choices = list({choice.copied: choice for choice in found if choice is not None}.values())
+        return sorted(choices, key=lambda choice: choice.time_ns / choice.gain_bytes)[:MOST_CHOICES]
+
+    def _owner(self, name: str) -> str:
+        return owner_of(self.cast.view, name).name if name in self.cast.view.tensors else name
+
+    @cached_property
+    def _reads(self) -> dict[str, list[_Read]]:
+        """By owner the steps that compute something from its storage: those that only view it do not."""
+        found: dict[str, list[_Read]] = defaultdict(list)
+        for index, step in enumerate(self.steps):
+            if not isinstance(step, RunStep | WholeStep):
+                continue
+            op = step.op if isinstance(step, WholeStep) else step.work.op
+            made = {self._owner(name) for name in self.cast.view.makes[op] if name}
+            for piece in reads_of(step):
+                owner = self._owner(piece.tensor)
+                if owner not in made:
+                    found[owner].append(_Read(index, op, piece.tensor))
+        return found
+
+    def _choice(self, site: _Site, name: str, small_share: float) -> _Choice | None:
+        """How to make a tensor again for those who read it after the peak; None where that gains nothing."""
+        index, reads, held = site.step, self._reads[name], site.held[name]
+        begun = {read.op for read in reads if read.step <= index}
+        late = {read.op for read in reads if read.step > index} - begun
+        if not late or name in self.lasting:
+            return None
+        first = min(read.step for read in reads if read.op in late)
+        dropped = _Dropped(name, first, frozenset(late), small_share * held)
+        ops: list[int] = []
+        going_on = sum(r.op in begun for r in reads if r.step > index) / max(1, sum(r.op in begun for r in reads))
+        wanted = sorted({read.tensor for read in reads if read.op in late})
+        longer = sum(self._add(tensor, dropped, ops) for tensor in wanted)
+        gain = int(held * (1 - going_on)) - longer
+        if not ops or len(ops) > MOST_OPS or gain < max(1, LEAST_GAIN * held):
+            return None
+        place = {op: at for at, op in enumerate(self.cast.order)}
+        if not self._can_begin(ops, min(place[op] for op in late), place):
+            return None
+        time_ns = sum(self.cast.costs[op].time_ns for op in ops)
+        return _Choice(Copied(tuple(sorted(ops, key=place.__getitem__)), dropped.late), gain, time_ns)
+
+    def _can_begin(self, ops: Sequence[int], before: int, place: Mapping[int, int]) -> bool:
+        """Whether all that copies of ops read exists before a place in the order, where they are to stand."""
+        view = self.cast.view
+        sources = {view.tensors[name].producer for op in ops for name in view.reads[op] if name in view.tensors}
+        return all(place[maker] < before for maker in sources - set(ops) if maker is not None)
+
+    def _add(self, name: str, dropped: _Dropped, ops: list[int]) -> int:
+        """Add the maker of a tensor, and of what it reads if that is large and gone by then; bytes held longer now."""
+        view = self.cast.view
+        maker = view.tensors[name].producer
+        if maker is None or len(ops) > MOST_OPS or not view.graph.ops[maker].repeatable:
+            return view.tensors[name].size_bytes
+        if maker in ops:
+            return 0
+        ops.append(maker)
+        longer = 0
+        for source in dict.fromkeys(view.reads[maker]):
+            tensor = view.tensors.get(source)
+            if tensor is None or tensor.producer is None or self._is_there(source, dropped):
+                continue
+            is_small = tensor.size_bytes < dropped.small_bytes and self._owner(source) != dropped.owner
+            longer += tensor.size_bytes if is_small else self._add(source, dropped, ops)
+        return longer
+
+    def _is_there(self, name: str, dropped: _Dropped) -> bool:
+        """Whether a tensor is held when the late readers begin, other than for them if it is what they would drop."""
+        owner = self._owner(name)
+        without = dropped.late if owner == dropped.owner else frozenset()
+        later = (read for read in self._reads[owner] if read.step >= dropped.first and read.op not in without)
+        return owner in self.lasting or any(True for _ in later)

@@ -1,0 +1,373 @@
+"""Which tensors to keep in bands, and how many, so that a budget is met at the least extra time.
+
+A family of whole-model splittings, from cheap to small: every tensor from some size on is kept in bands, in so many
+that none is larger than some size. A member takes a moment to judge, so many are; the best one is then tried with
+other numbers of tiles, crew by crew.
+"""
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import product
+
+from remat_cli.core.values.profile import OpCost
+from remat_cli.splitting.bands.again import copies_at_peak, small_sources_again
+from remat_cli.splitting.bands.bands import LEANS, Banding, BandRules, BandSize, Lean, band_ops
+from remat_cli.splitting.bands.demands import UncutOp, band_works
+from remat_cli.splitting.bands.weave import weave
+from remat_cli.splitting.recast.norms import norms_apart
+from remat_cli.splitting.recast.recast import Copied, Recast, layouts_apart, with_copies
+from remat_cli.splitting.recast.resize import resizes_apart
+from remat_cli.splitting.tiles.estimate import Estimate, estimate, piece_bytes
+from remat_cli.splitting.tiles.schedule import in_order
+from remat_cli.splitting.tiles.search import TILE_COUNTS, SplitLimits
+from remat_cli.splitting.tiles.steps import CutStep, FillStep, JoinStep, Step, results_of
+from remat_cli.splitting.tiles.view import ModelView
+
+MOST_SIZES = 16  # sizes from which tensors are kept in bands
+SHARES = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)  # of the largest tensor: how large a band may be
+CROSSINGS: tuple[float, ...] = (1.0, 4.0, 0.5)  # how much larger tiles may be that read across bands
+MOST_NODES, NODES_PER_OP = 3_000, 20  # in the written model, which else is slow to load and to plan
+MORE_NODES = 3  # times as many where nothing else fits
+GATE_NODES = 1.2  # per step: what holds the steps in place takes nodes too (measured: 0.9 to 1.4)
+MOST_STARTS, MOST_COPIES = 3, 8  # bandings in which ops are made again, and how many times over
+KEPT_SHARES = (0.75, 0.625, 0.5, 0.375, 0.25)  # of the bands of what is made again, that are not
+CAP_PARTS = (1, 2, 4)  # of a cap on tensors: how large bands may be
+MOST_UNCUT = 64  # ops found not to be cut as asked before a banding is given up
+LEAST_SHARE = 32  # tensors smaller than such a part of the largest are no burden
+
+
+@dataclass(frozen=True)
+class BandCandidate:
+    """A model in bands: in which ops, by which rules, how these cut it, and what its steps cost.
+
+    `nodes` is about how many the written model has. Steps are made anew when they are asked for: there are many
+    candidates, of thousands of steps each.
+    """
+
+    cast: Recast
+    rules: BandRules
+    size: BandSize
+    banding: Banding
+    may_fill: bool
+    nodes: int
+    cost: Estimate
+
+    @cached_property
+    def steps(self) -> tuple[Step, ...]:
+        """All steps in order."""
+        works = band_works(self.cast, self.banding)
+        assert not isinstance(works, UncutOp)
+        return tuple(in_order(self.cast.view, weave(self.cast, self.banding, works, self.may_fill)))
+
+
+@dataclass(frozen=True)
+class _Family:
+    """Bandings that differ in how large bands are; `is_again` tells that small sources are made again."""
+
+    least_bytes: int
+    lean: Lean
+    crossing: float
+    is_again: bool
+
+
+@dataclass
+class BandSearch:
+    """Searches bandings of one model for many budgets; all that were judged are kept."""
+
+    view: ModelView
+    order: tuple[int, ...]
+    costs: Sequence[OpCost]
+    limits: SplitLimits
+    forbidden: frozenset[str] = frozenset()
+    judged: dict[object, BandCandidate | None] = field(default_factory=dict)
+    known: dict[object, BandCandidate | UncutOp | None] = field(default_factory=dict)
+    casts: dict[tuple[int, bool], Recast] = field(default_factory=dict)
+    copied: dict[tuple[int, tuple[Copied, ...]], Recast] = field(default_factory=dict)
+
+    def propose(self, free_bytes: int, ends: float) -> BandCandidate | None:
+        """The least time added of what fits `free_bytes`, found until `ends` on the clock; None where nothing fits."""
+        for crossing, again, lean in product(CROSSINGS, self._agains, LEANS):
+            for least in self._sizes:
+                self._fewest_tiles(_Family(least, lean, crossing, again), free_bytes, ends)
+        best = self._cheapest(free_bytes)
+        if best is None or self._is_long(best):
+            self._make_again(free_bytes, ends)
+            best = self._cheapest(free_bytes)
+        return None if best is None else self._joined(self._refined(best, free_bytes, ends))
+
+    def capped(self, most_bytes: int, ends: float) -> list[BandCandidate]:
+        """Bandings in which no tensor should be larger than that, the cheapest first; those that fail last."""
+        found: dict[int, BandCandidate] = {}
+        has_large_output = any(each.kept and each.size_bytes > most_bytes for each in self.view.graph.tensors)
+        spares = (True, False) if has_large_output else (False,)
+        for part, crossing, lean, spared in product(CAP_PARTS, CROSSINGS, LEANS, spares):
+            size = BandSize(most_bytes // part, int(crossing * most_bytes) // part)
+            candidate = self.banded(BandRules(most_bytes + 1, lean, self.limits.axis, spares_outputs=spared), size)
+            if candidate is not None:
+                found[id(candidate)] = candidate
+            if found and time.monotonic() > ends:
+                break
+        return sorted(found.values(), key=lambda each: (_largest_made(each) > most_bytes, each.cost.added_ns))
+
+    @property
+    def smallest(self) -> BandCandidate | None:
+        """What held least of all that was judged; None where nothing could be cut."""
+        return min(self._candidates(), key=_peak, default=None)
+
+    def _candidates(self) -> list[BandCandidate]:
+        return [found for found in self.known.values() if isinstance(found, BandCandidate)]
+
+    def _cheapest(self, free_bytes: int) -> BandCandidate | None:
+        """Of what fits, the cheapest that is not too long; of long ones the shortest."""
+        fits = [c for c in self._candidates() if c.cost.peak_bytes <= free_bytes]
+        return min(fits, key=self._price, default=None)
+
+    def _price(self, candidate: BandCandidate) -> tuple[int, int]:
+        if self._is_long(candidate):
+            return candidate.nodes, candidate.cost.added_ns
+        return 0, candidate.cost.added_ns
+
+    def _is_long(self, candidate: BandCandidate) -> bool:
+        return candidate.nodes > self._most_nodes
+
+    def _make_again(self, free_bytes: int, ends: float) -> None:
+        """Judge the smallest bandings with more and more ops made again, as long as the peak falls."""
+        found = sorted(self._candidates(), key=_peak)
+        starts: dict[int, BandCandidate] = {}
+        for candidate in found:
+            starts.setdefault(candidate.rules.least_bytes, candidate)
+        for start in list(starts.values())[:MOST_STARTS]:
+            current: BandCandidate | None = start
+            for _ in range(MOST_COPIES):
+                if current is None or current.cost.peak_bytes <= free_bytes or time.monotonic() > ends:
+                    break
+                current = self._with_copies(current, ends)
+
+    def _with_copies(self, start: BandCandidate, ends: float) -> BandCandidate | None:
+        """The smallest of a few with ops made again; None where none is smaller."""
+        best: BandCandidate | None = None
+        for copied in copies_at_peak(start.cast, start.steps, self._lasting):
+            if (id(start.cast), copied) not in self.copied:
+                self.copied[id(start.cast), copied] = with_copies(start.cast, copied)
+            cast = self.copied[id(start.cast), copied]
+            found = [self._of_cast(cast, start.rules, size) for size in self._sizes_around(start.size)]
+            smallest = min((other for other in found if other is not None), key=_peak, default=None)
+            for other in self._kept_in_part(smallest):
+                if other.cost.peak_bytes < _peak(best or start):
+                    best = other
+            if time.monotonic() > ends:
+                break
+        return best
+
+    def _of_cast(self, cast: Recast, rules: BandRules, size: BandSize) -> BandCandidate | None:
+        key = (id(cast), rules, size)
+        if key not in self.judged:
+            self.judged[key] = self._banded(cast, rules, size)
+        return self.judged[key]
+
+    def _sizes_around(self, size: BandSize) -> Iterator[BandSize]:
+        """A size, and those next to it."""
+        share = min(range(len(SHARES)), key=lambda index: abs(SHARES[index] - self._largest / size.bytes))
+        for index in range(max(0, share - 1), min(len(SHARES), share + 2)):
+            for crossing in dict.fromkeys((1.0, size.crossing_bytes / size.bytes)):
+                yield self._size(SHARES[index], crossing)
+
+    def _size(self, share: int, crossing: float) -> BandSize:
+        return BandSize(self._largest // share, int(crossing * self._largest / share))
+
+    def _kept_in_part(self, candidate: BandCandidate | None) -> Iterator[BandCandidate]:
+        """The same with parts of what is made again kept: what those would be made from may go."""
+        if candidate is not None:
+            yield candidate
+            for share in KEPT_SHARES:
+                other = self._variant(candidate, replace(candidate.banding, kept_share=share))
+                if other is not None:
+                    yield other
+
+    def _variant(self, candidate: BandCandidate, banding: Banding) -> BandCandidate | None:
+        found = self._judged(candidate.cast, candidate.rules, candidate.size, banding)
+        return None if isinstance(found, UncutOp) else found
+
+    def _judged(
+        self, cast: Recast, rules: BandRules, size: BandSize, banding: Banding
+    ) -> BandCandidate | UncutOp | None:
+        """What `judge` says, which is asked once about each banding."""
+        key = (id(cast), tuple(banding.axis.items()), banding.tiles, banding.kept_share)
+        if key not in self.known:
+            self.known[key] = self.judge(cast, rules, size, banding)
+        return self.known[key]
+
+    def restrict(self, limits: SplitLimits, forbidden: frozenset[str]) -> None:
+        """Keep to other limits from now on, and never cut ops of these names."""
+        self.limits, self.forbidden = limits, forbidden
+        self.judged.clear()
+        self.known.clear()
+        self.casts.clear()
+        self.copied.clear()
+
+    @cached_property
+    def _sizes(self) -> tuple[int, ...]:
+        """Sizes of tensors, a few of them where there are many, in an order in which the first few are of all kinds."""
+        made = {t.size_bytes for t in self.view.graph.tensors if t.producer is not None}
+        sizes = [size for size in sorted(made, reverse=True) if size * LEAST_SHARE >= max(made)]
+        step = max(1, -(-len(sizes) // MOST_SIZES))
+        sizes = sizes[step - 1 :: step]
+        return (*sizes[::4], *sizes[2::4], *sizes[1::2])
+
+    @cached_property
+    def _agains(self) -> tuple[bool, ...]:
+        """Whether small sources are made again: both where there are any."""
+        has_any = any(self._cast(least, True) is not self._cast(least) for least in self._sizes)
+        return (False, True) if has_any else (False,)
+
+    def _fewest_tiles(self, family: _Family, free_bytes: int, ends: float) -> None:
+        """Judge bandings of a family by bisection: more tiles need less memory, until there are too many."""
+        low, high = 0, len(SHARES) - 1
+        while low <= high and time.monotonic() < ends:
+            middle = (low + high) // 2
+            found = self._member(family, SHARES[middle])
+            if found is None or found.cost.peak_bytes <= free_bytes:
+                high = middle - 1
+            else:
+                low = middle + 1
+
+    def _member(self, family: _Family, share: int) -> BandCandidate | None:
+        if (family, share) not in self.judged:
+            rules = BandRules(family.least_bytes, family.lean, self.limits.axis)
+            cast = self._cast(family.least_bytes, family.is_again)
+            self.judged[family, share] = self._banded(cast, rules, self._size(share, family.crossing))
+        return self.judged[family, share]
+
+    @cached_property
+    def _largest(self) -> int:
+        return max((t.size_bytes for t in self.view.graph.tensors if t.producer is not None), default=0)
+
+    def banded(self, rules: BandRules, size: BandSize) -> BandCandidate | None:
+        """The banding of some rules; ops that cannot be cut as asked stay whole."""
+        return self._banded(self._cast(rules.least_bytes), rules, size)
+
+    def _banded(self, cast: Recast, rules: BandRules, size: BandSize) -> BandCandidate | None:
+        names = {op.name: number for number, op in enumerate(cast.view.graph.ops)}
+        uncut = frozenset(names[name] for name in self.forbidden if name in names)
+        taken = {op: cost.workspace_bytes for op, cost in enumerate(cast.costs)}
+        workspaces = {op: count for op, count in taken.items() if count >= rules.least_bytes}
+        for _ in range(MOST_UNCUT):
+            here = replace(rules, forbidden=uncut, also=cast.sources, workspaces=workspaces)
+            banding = band_ops(cast.view, cast.order, here, size, self.limits.most_tiles)
+            if not banding.crew:
+                return None
+            found = self._judged(cast, rules, size, banding)
+            if not isinstance(found, UncutOp):
+                return found
+            uncut |= {found.op}
+        return None
+
+    def _cast(self, least_bytes: int, is_again: bool = False) -> Recast:
+        """The model in the ops that suit bands of tensors from some size on; small sources made again where asked."""
+        if (least_bytes, is_again) not in self.casts:
+            found = small_sources_again(self._cast(least_bytes)) if is_again else self._recast(least_bytes)
+            same = (cast for cast in self.casts.values() if cast.origin == found.origin)
+            self.casts[least_bytes, is_again] = next(same, found)
+        return self.casts[least_bytes, is_again]
+
+    def _recast(self, least_bytes: int) -> Recast:
+        plain = Recast(self.view, self.order, tuple(self.costs), {}, {})
+        apart = resizes_apart(norms_apart(plain, least_bytes, self.forbidden), least_bytes, self.forbidden)
+        return layouts_apart(apart, least_bytes)
+
+    def judge(self, cast: Recast, rules: BandRules, size: BandSize, banding: Banding) -> BandCandidate | UncutOp | None:
+        """A banding with all its steps and their cost; None where they are too many."""
+        return self._woven(cast, rules, size, banding, self.limits.may_fill)
+
+    def _woven(
+        self, cast: Recast, rules: BandRules, size: BandSize, banding: Banding, may_fill: bool
+    ) -> BandCandidate | UncutOp | None:
+        works = band_works(cast, banding)
+        if isinstance(works, UncutOp):
+            return works
+        steps = weave(cast, banding, works, may_fill)
+        nodes = nodes_of(cast.view, steps)
+        if nodes > MORE_NODES * self._most_nodes:
+            return None
+        ordered = in_order(cast.view, steps)
+        cost = estimate(cast.view, cast.costs, ordered, frozenset(), cast.order, self._lasting)
+        cost = replace(cost, whole_time_ns=sum(each.time_ns for each in self.costs))
+        return BandCandidate(cast, rules, size, banding, may_fill, nodes, cost)
+
+    def _joined(self, best: BandCandidate) -> BandCandidate:
+        """The same with tiles joined, where filling them in place brings nothing: older runtimes cannot do that."""
+        if not best.may_fill:
+            return best
+        other = self._woven(best.cast, best.rules, best.size, best.banding, may_fill=False)
+        if not isinstance(other, BandCandidate) or other.cost.peak_bytes > best.cost.peak_bytes:
+            return best
+        return other if self._price(other) <= self._price(best) else best
+
+    @property
+    def _most_nodes(self) -> int:
+        return min(MOST_NODES, NODES_PER_OP * len(self.order))
+
+    @cached_property
+    def _lasting(self) -> frozenset[str]:
+        return frozenset(tensor.name for tensor in self.view.graph.tensors if tensor.kept)
+
+    def _refined(self, best: BandCandidate, free_bytes: int, ends: float) -> BandCandidate:
+        """The same with more of what is made again kept, and crew by crew whole or in fewer tiles, where cheaper."""
+        for share in KEPT_SHARES if best.cast.twins else ():
+            if share > best.banding.kept_share:
+                best = self._better(best, replace(best.banding, kept_share=share), free_bytes)
+        crew = 0
+        while crew < len(best.banding.tiles) and time.monotonic() < ends:
+            whole = self._better(best, _without(best.banding, crew), free_bytes)
+            if whole is not best:
+                best = whole
+                continue
+            counts = [count for count in TILE_COUNTS if count < best.banding.tiles[crew]]
+            while counts and time.monotonic() < ends:
+                middle = len(counts) // 2
+                fewer = self._better(best, _with_tiles(best.banding, crew, counts[middle]), free_bytes)
+                counts = counts[middle + 1 :] if fewer is best else counts[:middle]
+                best = fewer
+            crew += 1
+        return best
+
+    def _better(self, best: BandCandidate, banding: Banding, free_bytes: int) -> BandCandidate:
+        """Another banding of the same ops, if that fits and costs less."""
+        other = self._variant(best, banding)
+        if other is None or other.cost.peak_bytes > free_bytes or self._price(other) >= self._price(best):
+            return best
+        return other
+
+
+def _with_tiles(banding: Banding, crew: int, count: int) -> Banding:
+    """The same with one crew in so many tiles."""
+    return replace(banding, tiles=(*banding.tiles[:crew], count, *banding.tiles[crew + 1 :]))
+
+
+def _without(banding: Banding, crew: int) -> Banding:
+    """The same with the ops of one crew whole."""
+    stays = {op: number - (number > crew) for op, number in banding.crew.items() if number != crew}
+    tiles = (*banding.tiles[:crew], *banding.tiles[crew + 1 :])
+    return replace(banding, axis={op: banding.axis[op] for op in stays}, crew=stays, tiles=tiles)
+
+
+def _peak(candidate: BandCandidate) -> int:
+    return candidate.cost.peak_bytes
+
+
+def nodes_of(view: ModelView, steps: Sequence[Step]) -> int:
+    """About how many nodes so many steps become; those that cut or join what lies in blocks need views."""
+    views = sum(
+        isinstance(step, CutStep | JoinStep | FillStep) and results_of(step)[0].tensor in view.blocked for step in steps
+    )
+    return int(len(steps) * (1 + GATE_NODES) + views)
+
+
+def _largest_made(candidate: BandCandidate) -> int:
+    """The largest value that a step makes, outputs of the model excepted."""
+    view = candidate.cast.view
+    pieces = (piece for step in candidate.steps for piece in results_of(step))
+    inside = (piece for piece in pieces if piece.slab is not None or not view.tensors[piece.tensor].kept)
+    return max((int(piece_bytes(view, piece)) for piece in inside), default=0)

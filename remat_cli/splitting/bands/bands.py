@@ -1,0 +1,310 @@
+"""Along which axis each op is cut when the large tensors of a model are kept in bands, and into how many tiles.
+
+A band is a slab of a tensor in a buffer of its own. A tensor whose maker and readers are all cut alike never exists
+whole: each band is freed once the tiles that read it have run.
+"""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Literal
+
+from remat_cli.core.schedule.splits import SplitAxis
+from remat_cli.splitting.rules.conv_channels import CHANNELS, CONVOLUTIONS, SPATIAL
+from remat_cli.splitting.tiles.op_view import Slab
+from remat_cli.splitting.tiles.view import ModelView
+
+Lean = Literal["rows", "outer"]  # which axis is cut where several would do
+LEANS: tuple[Lean, ...] = ("rows", "outer")
+CROSSING_SHARE = 0.1  # what each reader that cuts a tensor otherwise costs beside the tensor's being whole
+SMALL_INPUT = 8  # times smaller than its result is what a convolution may read again for each band of channels
+SWEEPS = 3
+
+
+@dataclass(frozen=True)
+class Banding:
+    """How the ops of a model are cut: by op id its axis (of the first output) and its crew, by crew its tiles.
+
+    Ops of a crew are cut into as many tiles, which run side by side; ops without a crew stay whole. Of tensors that are
+    made again so large a share is not: its last bands are those of the first time.
+    """
+
+    axis: Mapping[int, int]
+    crew: Mapping[int, int]
+    tiles: tuple[int, ...]
+    kept_share: float = 0.0
+
+
+@dataclass(frozen=True)
+class BandRules:
+    """What may be cut: tensors of at least `least_bytes`, along axes that `axis` admits, never ops in `forbidden`.
+
+    Tensors in `also` count as large whatever their size; outputs of the model do not where `spares_outputs`: they have
+    to be whole at last. `workspaces` are the bytes that ops take while they run, by op id, where those are as many.
+    """
+
+    least_bytes: int
+    lean: Lean
+    axis: SplitAxis
+    forbidden: frozenset[int] = frozenset()
+    also: frozenset[str] = frozenset()
+    spares_outputs: bool = False
+    workspaces: Mapping[int, int] = field(default_factory=dict, hash=False)
+
+
+@dataclass(frozen=True)
+class BandSize:
+    """How large the bands of a crew's largest tensor may be; `crossing_bytes` where it reads across others' bands."""
+
+    bytes: int
+    crossing_bytes: int
+
+
+def band_ops(view: ModelView, order: Sequence[int], rules: BandRules, size: BandSize, most_tiles: int) -> Banding:
+    """Cut every op that reads or makes a large tensor, so that as few bytes as can be are read whole or across.
+
+    Crews get as few tiles as make bands of their largest tensor of at most that size, and no more than `most_tiles`.
+    """
+    axis = _Labels(view, tuple(order), rules).found()
+    crews = _crews(view, axis, rules.workspaces)
+    crew = {op: number for number, ops in enumerate(crews) for op in ops}
+    tiles = tuple(_tiles(view, axis, ops, size, rules.workspaces, most_tiles) for ops in crews)
+    return Banding({op: axis[op] for op in crew}, crew, tiles)
+
+
+def axes_read(view: ModelView, op: int, axis: int) -> tuple[int | None, ...] | None:
+    """By input of an op cut along `axis`: the axis of the slab it reads, None for all of it; None if it cannot be."""
+    extent = view.ops[op].output_shape[axis]
+    for parts in (2, 3, 4):
+        sliced = view.slice(op, Slab(axis, 0, extent // parts)) if extent >= parts else None
+        if sliced is not None:
+            return tuple(None if need is None else need.axis for need in sliced.needs)
+    return None
+
+
+class _Labels:
+    """Searches an axis per op: sweeps over the ops, each given the axis that costs least beside its neighbours'.
+
+    A tensor costs its bytes if it must exist whole because some reader needs all of it, or other slabs than its maker
+    makes, and a tenth of them for every such reader.
+    """
+
+    def __init__(self, view: ModelView, order: tuple[int, ...], rules: BandRules) -> None:
+        self.view, self.order, self.rules = view, order, rules
+        self.axis = {op: choices[0] for op, choices in self.choices.items()}
+
+    def found(self) -> dict[int, int]:
+        """The axis of every op that is to be cut."""
+        ops = [op for op in self.order if op in self.choices]
+        for op in reversed(ops):
+            self.axis[op] = min(self.choices[op], key=lambda axis: (self._cost_behind(op, axis), self._cost(op, axis)))
+        for sweep in range(SWEEPS):
+            for op in ops if sweep % 2 == 0 else reversed(ops):
+                now = self.axis[op]
+                self.axis[op] = min(self.choices[op], key=lambda axis: (self._cost(op, axis), axis != now))
+        self._add_small()
+        return self.axis
+
+    def _add_small(self) -> None:
+        """Cut small ops between large ones too where bands can go through: whole, they would hold up all of them."""
+        choices = {op: self._choices(op) for op in self._between}
+        for op in (op for op in self.order if choices.get(op)):
+            self.axis[op] = min(choices[op], key=lambda axis: (self._cost(op, axis), choices[op].index(axis)))
+        while stuck := [op for op in choices if op in self.axis and not self._passes_on(op)]:
+            for op in stuck:
+                del self.axis[op]
+
+    def _passes_on(self, op: int) -> bool:
+        """Whether an op takes bands as they are made, and its readers take bands as it makes them."""
+        axis, makers = self.axis, ((name, self.view.tensors[name].producer) for name in self.reads[op, self.axis[op]])
+        taken = (self.reads[op, axis[op]][name] == axis[maker] for name, maker in makers if maker in axis)
+        read = ((name, reader) for name in self.view.makes[op] if name for reader in self.view.readers[name])
+        given = (reader in axis and self.reads[reader, axis[reader]].get(name) == axis[op] for name, reader in read)
+        return all(taken) and all(given)
+
+    @cached_property
+    def choices(self) -> dict[int, tuple[int, ...]]:
+        """By op that reads or makes something large, the axes it can be cut along, the preferred first."""
+        found = {op: self._choices(op) for op in self.order if self._is_large(op)}
+        return {op: axes for op, axes in found.items() if axes}
+
+    @cached_property
+    def _between(self) -> tuple[int, ...]:
+        """Small ops on a way from a large one that is cut to another, such as those on a number for each row."""
+        view, cut = self.view, self.choices
+        behind: set[int] = set()
+        for op in self.order:
+            makers = (view.tensors[name].producer for name in view.reads[op] if name in view.tensors)
+            if op not in cut and any(maker in cut or maker in behind for maker in makers):
+                behind.add(op)
+        before: set[int] = set()
+        for op in reversed(self.order):
+            readers = (reader for name in view.makes[op] if name for reader in view.readers[name])
+            if op in behind and any(reader in cut or reader in before for reader in readers):
+                before.add(op)
+        return tuple(op for op in self.order if op in before and not self._is_large(op))
+
+    @cached_property
+    def reads(self) -> dict[tuple[int, int], Mapping[str, int | None]]:
+        """By op and axis, the axis of the slab that it reads of each tensor that ops make."""
+        return {}
+
+    def _is_large(self, op: int) -> bool:
+        view = self.view
+        if op in self.rules.workspaces:
+            return True
+        made = [view.tensors[name] for name in (*view.reads[op], *view.makes[op]) if name in view.tensors]
+        return any(
+            t.producer is not None
+            and not (t.kept and self.rules.spares_outputs)
+            and (t.size_bytes >= self.rules.least_bytes or t.name in self.rules.also)
+            for t in made
+        )
+
+    def _choices(self, op: int) -> tuple[int, ...]:
+        shapes = {shape for shape in self.view.ops[op].outputs if shape is not None}
+        if op in self.rules.forbidden or not shapes:
+            return ()
+        shape = self.view.ops[op].output_shape
+        allowed = self.rules.axis.axes(len(shape))
+        found = []
+        is_by_rows = self.rules.lean == "rows" and self._reads_much(op)
+        for axis in _preferred(len(shape), self.rules.lean):
+            if is_by_rows and axis == CHANNELS:
+                continue  # would read all of its input
+            needs = axes_read(self.view, op, axis) if axis in allowed and shape[axis] > 1 else None
+            if needs is None or any(len(s) <= axis or s[axis] != shape[axis] for s in shapes):
+                continue
+            read = zip(self.view.reads[op], needs, strict=True)
+            self.reads[op, axis] = {name: need for name, need in read if name in self.view.tensors}
+            found.append(axis)
+        return tuple(found)
+
+    def _reads_much(self, op: int) -> bool:
+        """Whether an op is a convolution of which each channel reads too much, all of its input, to be made by itself.
+
+        It is not where the input is small, and nothing reads the result by rows.
+        """
+        if self.view.graph.ops[op].op_type not in CONVOLUTIONS:
+            return False
+        return not has_small_input(self.view, op) or any(
+            reads_rows(self.view, reader, name) for name in self.view.makes[op] for reader in self.view.readers[name]
+        )
+
+    def _cost_behind(self, op: int, axis: int) -> float:
+        return sum(self._tensor_cost(name, op, axis) for name in self.view.makes[op] if name)
+
+    def _cost(self, op: int, axis: int) -> float:
+        before = sum(self._tensor_cost(name, op, axis) for name in set(self.reads[op, axis]))
+        return before + self._cost_behind(op, axis)
+
+    def _tensor_cost(self, name: str, op: int, axis: int) -> float:
+        """What a tensor costs if an op, its maker or a reader, is cut along an axis."""
+        tensor = self.view.tensors[name]
+        maker = tensor.producer
+        if maker is None or maker not in self.axis:
+            return 0.0
+        made = axis if maker == op else self.axis[maker]
+        others = 0
+        for reader in self.view.readers[name]:
+            label = axis if reader == op else self.axis.get(reader)
+            others += label is None or self.reads[reader, label].get(name) != made
+        return tensor.size_bytes * (bool(others) + CROSSING_SHARE * others)
+
+
+def has_small_input(view: ModelView, op: int) -> bool:
+    """Whether an op is a convolution that may read its input again for each band of channels, or run again whole."""
+    if view.graph.ops[op].op_type not in CONVOLUTIONS:
+        return False
+    read, made = (view.tensors.get(names[op][0]) for names in (view.reads, view.makes))
+    return read is not None and made is not None and read.size_bytes <= made.size_bytes / SMALL_INPUT
+
+
+def reads_rows(view: ModelView, reader: int, name: str) -> bool:
+    """Whether an op can read slabs of a tensor along a spatial axis; a change of shape if what reads its result can."""
+    return any(_reads_along(view, reader, name, axis) for axis in range(SPATIAL, len(view.tensors[name].shape)))
+
+
+def _reads_along(view: ModelView, reader: int, name: str, axis: int) -> bool:
+    place, (made, *_) = view.reads[reader].index(name), view.makes[reader]
+    for other in range(len(view.ops[reader].output_shape)):
+        needs = axes_read(view, reader, other)
+        if needs is None or needs[place] != axis:
+            continue
+        if view.graph.ops[reader].op_type != "Reshape":
+            return True
+        if any(_reads_along(view, each, made, other) for each in view.readers[made]):
+            return True
+    return False
+
+
+def _preferred(rank: int, lean: Lean) -> tuple[int, ...]:
+    """Axes of a tensor, those to be cut first before others: rows of images and sequences, or what lies outside."""
+    if lean == "outer" or rank < 3:
+        return tuple(range(rank))
+    rows = 2 if rank > 3 else 1
+    return (*range(rows, rank), *reversed(range(rows)))
+
+
+def _crews(view: ModelView, axis: Mapping[int, int], workspaces: Mapping[int, int]) -> list[list[int]]:
+    """Ops that hand bands to each other; none that reads nothing in bands, hands on none and needs no workspace."""
+    linked: dict[int, set[int]] = defaultdict(set)
+    takes_bands = set()
+    for op, along in axis.items():
+        needs = axes_read(view, op, along)
+        assert needs is not None
+        for name, need in zip(view.reads[op], needs, strict=True):
+            maker = view.tensors[name].producer if name in view.tensors else None
+            if maker is None or maker not in axis:
+                continue
+            takes_bands.add(op)
+            if axis[maker] == need:
+                linked[op].add(maker)
+                linked[maker].add(op)
+    crews: list[list[int]] = []
+    seen: set[int] = set()
+    for op in sorted(axis):
+        if op in seen:
+            continue
+        crew, frontier = {op}, [op]
+        while frontier:
+            new = linked[frontier.pop()] - crew
+            crew |= new
+            frontier += new
+        seen |= crew
+        if len(crew) > 1 or crew & takes_bands or not crew.isdisjoint(workspaces):
+            crews.append(sorted(crew))
+    return crews
+
+
+def _tiles(
+    view: ModelView,
+    axis: Mapping[int, int],
+    ops: Sequence[int],
+    size: BandSize,
+    workspaces: Mapping[int, int],
+    most_tiles: int,
+) -> int:
+    sizes = [(workspaces[op], view.ops[op].output_shape[axis[op]]) for op in ops if op in workspaces]
+    sizes += [
+        (view.tensors[name].size_bytes, view.ops[op].output_shape[axis[op]])
+        for op in ops
+        for name in (*view.reads[op], *view.makes[op])
+        if name in view.tensors
+    ]
+    largest_bytes, extent = max(sizes)
+    most_bytes = size.crossing_bytes if _reads_across(view, axis, ops) else size.bytes
+    return max(2, min(-(-largest_bytes // max(1, most_bytes)), most_tiles, extent))
+
+
+def _reads_across(view: ModelView, axis: Mapping[int, int], ops: Sequence[int]) -> bool:
+    """Whether some op reads other slabs of a tensor in bands than its maker makes."""
+    for op in ops:
+        needs = axes_read(view, op, axis[op])
+        assert needs is not None
+        for name, need in zip(view.reads[op], needs, strict=True):
+            maker = view.tensors[name].producer if name in view.tensors else None
+            if maker is not None and maker in axis and need is not None and axis[maker] != need:
+                return True
+    return False

@@ -1,0 +1,164 @@
+"""Which slab of its output each tile of a banded op makes: what its readers ask for, less what earlier tiles made."""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from remat_cli.splitting.bands.bands import Banding
+from remat_cli.splitting.recast.recast import Recast
+from remat_cli.splitting.tiles.op_view import Slab, tile_bounds
+from remat_cli.splitting.tiles.tiling import TileWork
+from remat_cli.splitting.tiles.view import ModelView
+
+
+@dataclass(frozen=True)
+class BandedOps:
+    """What tiles do: by op its work per tile (None where nothing is left to make), and tensors that are joined.
+
+    Bands of a tensor are the slabs asked of its maker. `whole` are tensors made in bands that some reader, or the
+    model's output, needs whole. `kept` gives by op that runs again the slabs that it does not make, by tile.
+    """
+
+    works: Mapping[int, tuple[TileWork | None, ...]]
+    whole: frozenset[str]
+    kept: Mapping[int, Mapping[int, Slab]]
+
+
+@dataclass(frozen=True)
+class UncutOp:
+    """An op that cannot be cut as asked of it."""
+
+    op: int
+
+
+def band_works(cast: Recast, banding: Banding) -> BandedOps | UncutOp:
+    """From the last op backwards: what is asked of each op, and what it then needs."""
+    demands = _Demands(cast.view, cast.twins, banding)
+    for op in reversed(cast.order):
+        if op not in banding.crew:
+            demands.read_whole(op)
+        elif not demands.read_in_tiles(op):
+            return UncutOp(op)
+    return BandedOps(demands.works, frozenset(demands.whole), demands.kept)
+
+
+@dataclass
+class _Demands:
+    """What is asked: by tensor a slab per tile of its maker's crew; `entire` are those of which nothing may miss."""
+
+    view: ModelView
+    twins: Mapping[str, str]
+    banding: Banding
+    works: dict[int, tuple[TileWork | None, ...]] = field(default_factory=dict)
+    asked: dict[str, dict[int, Slab]] = field(default_factory=lambda: defaultdict(dict))
+    entire: set[str] = field(default_factory=set)
+    whole: set[str] = field(default_factory=set)
+    kept: dict[int, dict[int, Slab]] = field(default_factory=lambda: defaultdict(dict))
+
+    def read_whole(self, op: int) -> None:
+        """All that an op in one piece reads."""
+        for name in self.view.reads[op]:
+            self._want_whole(name)
+
+    def read_in_tiles(self, op: int) -> bool:
+        """What each tile reads; False where some tile cannot be cut so."""
+        for name in self.view.makes[op]:
+            if name and self.view.tensors[name].kept:
+                self._want_whole(name, is_made=True)
+        slabs = self._slabs(op)
+        if slabs is None:
+            return False
+        works: list[TileWork | None] = []
+        first_times = self._first_times(op)
+        kept_tiles = int(self.banding.kept_share * len(slabs)) if first_times else 0
+        for tile, slab in enumerate(slabs):
+            if tile >= len(slabs) - kept_tiles:  # the last ones: those whose readers before come last
+                works.append(None)
+                if slab is not None:
+                    self._keep(op, tile, slab, first_times)
+                continue
+            work = None if slab is None else self._work(op, slab)
+            if work is None and slab is not None:
+                return False
+            works.append(work)
+            if work is not None:
+                self._want(op, tile, work)
+        self.works[op] = tuple(works)
+        return any(work is not None for work in works)
+
+    def _first_times(self, op: int) -> tuple[str, ...]:
+        """The tensors that an op makes again, if all are cut alike both times and there is nothing else it makes."""
+        made = [name for name in self.view.makes[op] if name]
+        found = tuple(self.twins.get(name, "") for name in made)
+        for name in found:
+            maker = self.view.tensors[name].producer if name else None
+            if maker is None or self.banding.crew.get(maker) != self.banding.crew[op]:
+                return ()
+            if self.banding.axis[maker] != self.banding.axis[op]:
+                return ()
+        return found
+
+    def _keep(self, op: int, tile: int, slab: Slab, names: Sequence[str]) -> None:
+        """Take a slab of what was made the first time."""
+        self.kept[op][tile] = slab
+        for name in names:
+            self.asked[name][tile] = slab.hull(self.asked[name].get(tile))
+
+    def _work(self, op: int, slab: Slab) -> TileWork | None:
+        sliced = self.view.slice(op, slab)
+        return None if sliced is None or not sliced.makes.contains(slab) else TileWork(op, slab, sliced)
+
+    def _want(self, op: int, tile: int, work: TileWork) -> None:
+        for name, need in zip(self.view.reads[op], work.sliced.needs, strict=True):
+            maker = self.view.tensors[name].producer if name in self.view.tensors else None
+            if maker is None or maker not in self.banding.crew:
+                continue
+            if need is None:
+                self._want_whole(name)
+            elif is_alike(self.banding, maker, op, need):
+                self.asked[name][tile] = need.hull(self.asked[name].get(tile))
+            else:
+                self.entire.add(name)
+
+    def _want_whole(self, name: str, is_made: bool = False) -> None:
+        maker = self.view.tensors[name].producer if name in self.view.tensors else None
+        if is_made or (maker is not None and maker in self.banding.crew):
+            self.whole.add(name)
+            self.entire.add(name)
+
+    def _slabs(self, op: int) -> list[Slab | None] | None:
+        """The slab each tile adds to those before; None where tiles would have to go back."""
+        axis, tiles = self.banding.axis[op], self.banding.tiles[self.banding.crew[op]]
+        made = [name for name in self.view.makes[op] if name]
+        extent = self.view.ops[op].output_shape[axis]
+        is_entire = any(name in self.entire for name in made) or not any(self.asked[name] for name in made)
+        bounds = tile_bounds(extent, tiles)
+        slabs: list[Slab | None] = []
+        first: int | None = 0 if is_entire else None
+        reached = 0
+        for tile in range(tiles):
+            wanted = self._wanted(made, tile)
+            if is_entire and bounds[tile] < bounds[tile + 1]:
+                wanted = Slab(axis, bounds[tile], bounds[tile + 1]).hull(wanted)
+            if wanted is None or (first is not None and wanted.stop <= reached and wanted.start >= first):
+                slabs.append(None)
+                continue
+            if first is None:
+                first = reached = wanted.start
+            if wanted.start < first:
+                return None
+            slabs.append(Slab(axis, reached, wanted.stop))
+            reached = wanted.stop
+        return slabs
+
+    def _wanted(self, names: Sequence[str], tile: int) -> Slab | None:
+        wanted: Slab | None = None
+        for name in names:
+            if tile in self.asked[name]:
+                wanted = self.asked[name][tile].hull(wanted)
+        return wanted
+
+
+def is_alike(banding: Banding, maker: int, reader: int, need: Slab) -> bool:
+    """Whether a reader's tiles take slabs as its maker's tiles make them."""
+    return banding.crew[maker] == banding.crew.get(reader) and banding.axis[maker] == need.axis

@@ -1,0 +1,181 @@
+"""All steps of a model in bands, from the slabs that tiles make: cut, run, join; not yet in order."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from remat_cli.splitting.bands.bands import Banding
+from remat_cli.splitting.bands.demands import BandedOps, is_alike
+from remat_cli.splitting.recast.recast import Recast
+from remat_cli.splitting.tiles.op_view import Slab
+from remat_cli.splitting.tiles.steps import RAW, CutStep, FillStep, JoinStep, Piece, RunStep, Step, WholeStep
+from remat_cli.splitting.tiles.tiling import TileWork
+from remat_cli.splitting.tiles.view import ModelView
+
+
+def weave(cast: Recast, banding: Banding, banded: BandedOps, may_fill: bool) -> list[Step]:
+    """Every step of the model in bands, each after those whose results it reads.
+
+    Where `may_fill`, tensors needed whole are filled in place, tile by tile; joined otherwise.
+    """
+    weaver = _Weaver(cast.view, cast.order, cast.twins, banding, banded, may_fill)
+    for op in cast.order:
+        weaver.add(op)
+    return weaver.steps
+
+
+@dataclass
+class _Weaver:
+    """Adds steps as they are asked for; `known` are pieces that a step makes already, by name."""
+
+    view: ModelView
+    order: tuple[int, ...]
+    twins: Mapping[str, str]
+    banding: Banding
+    banded: BandedOps
+    may_fill: bool
+    steps: list[Step] = field(default_factory=list)
+    bands: dict[str, list[Piece]] = field(default_factory=dict)
+    known: set[str] = field(default_factory=set)
+
+    def add(self, op: int) -> None:
+        """The steps of one op, and of what must be cut or joined for it."""
+        if op not in self.banded.works:
+            names = [name for name in self.view.reads[op] if name in self.view.tensors]
+            reads = tuple(self._piece(name, None, op) for name in names)
+            made = tuple(Piece(name, name, None) for name in self.view.makes[op] if name)
+            self._put(WholeStep(op, reads, made))
+            return
+        kept = self.banded.kept.get(op, {})
+        for tile, work in enumerate(self.banded.works[op]):
+            if work is not None:
+                self._run(op, tile, work)
+            elif tile in kept:
+                for name in self.view.makes[op]:
+                    self.bands.setdefault(name, []).append(self._piece(self.twins[name], kept[tile], op))
+        for name in self.view.makes[op]:
+            if name in self.banded.whole:
+                self._make_whole(name)
+
+    @cached_property
+    def mark(self) -> str:
+        """What tells our tiles from those of a model that was split before."""
+        mark = "band"
+        while any(f"/{mark}_" in name for name in self.view.tensors):
+            mark = f"{mark}_of_band"
+        return mark
+
+    @cached_property
+    def stage(self) -> Mapping[int, int]:
+        """By op, how many times something must be whole before it runs."""
+        found: dict[int, int] = {}
+        for op in self.order:
+            found[op] = max((found[m] + self._waits(m, op) for m in self._makers(op)), default=0)
+        for op in reversed(self.order):  # what runs again does so for its readers
+            if any(name in self.twins for name in self.view.makes[op]):
+                readers = [r for name in self.view.makes[op] if name for r in self.view.readers[name]]
+                found[op] = min((found[reader] for reader in readers), default=found[op])
+        return found
+
+    def _makers(self, op: int) -> list[int]:
+        made = (self.view.tensors[name].producer for name in self.view.reads[op] if name in self.view.tensors)
+        return [maker for maker in made if maker is not None]
+
+    def _waits(self, maker: int, op: int) -> bool:
+        """Whether an op waits for all tiles of a maker of what it reads."""
+        if maker not in self.banded.works:
+            return False
+        if self.banding.crew.get(op) != self.banding.crew[maker]:
+            return True
+        work = next(work for work in self.banded.works[op] if work is not None)
+        made = set(self.view.makes[maker])
+        needs = zip(self.view.reads[op], work.sliced.needs, strict=True)
+        return any(need is None or not is_alike(self.banding, maker, op, need) for name, need in needs if name in made)
+
+    def _run(self, op: int, tile: int, work: TileWork) -> None:
+        reads: list[Piece | None] = []
+        for name, need in zip(self.view.reads[op], work.sliced.needs, strict=True):
+            reads.append(self._piece(name, need, op) if name in self.view.tensors else None)
+        raw = RAW if work.sliced.makes != work.asked else ""
+        made = tuple(
+            Piece(f"{name}/{self.mark}_{tile}{raw}", name, work.sliced.makes) if name else None
+            for name in self.view.makes[op]
+        )
+        self._put(RunStep(work, tile, tuple(reads), made))
+        for piece in made:
+            if piece is None:
+                continue
+            exact = Piece(piece.name.removesuffix(RAW), piece.tensor, work.asked)
+            if exact != piece:
+                self._put(CutStep(piece, exact))
+            self.bands.setdefault(piece.tensor, []).append(exact)
+
+    def _make_whole(self, name: str) -> None:
+        bands, whole = self.bands[name], Piece(name, name, None)
+        if not self.may_fill or self.view.tensors[name].kept or len(bands) == 1:
+            self._put(JoinStep(tuple(bands), whole))
+            return
+        before: Piece | None = None
+        for number, band in enumerate(bands):
+            is_last = number == len(bands) - 1
+            result = whole if is_last else Piece(f"{band.name}/filled", name, None)
+            self._put(FillStep(before, band, result, is_last))
+            before = result
+
+    def _piece(self, name: str, need: Slab | None, op: int) -> Piece:
+        """The piece that an op reads; put together from bands, or cut, where there is none yet."""
+        whole = Piece(name, name, None)
+        if need is None or (need.extent == self.view.tensors[name].shape[need.axis] and not self._has_bands(name, op)):
+            return whole
+        if not self._has_bands(name, op):
+            return self._cut(whole, need, op)
+        bands, axis = self.bands[name], self.bands[name][0].slab
+        assert axis is not None
+        if need.axis == axis.axis:
+            parts = tuple(self._cut(band, need, op) for band in bands if _overlap(band, need))
+        else:
+            parts = tuple(self._cut_across(band, need, op) for band in bands)
+        if len(parts) == 1 and parts[0].across is None:
+            return parts[0]
+        joined = Piece(f"{name}/{self._where(need, op)}", name, need)
+        if joined.name not in self.known:
+            self._put(JoinStep(parts, joined))
+        return joined
+
+    def _has_bands(self, name: str, op: int) -> bool:
+        """Whether an op reads bands of a tensor, rather than cutting it whole."""
+        maker = self.view.tensors[name].producer
+        if maker is None or maker not in self.banded.works:
+            return False
+        return name not in self.banded.whole or self.stage[op] == self.stage[maker]
+
+    def _cut(self, source: Piece, need: Slab, op: int) -> Piece:
+        held = source.slab
+        if held is not None:
+            need = Slab(need.axis, max(held.start, need.start), min(held.stop, need.stop))
+        if held == need:
+            return source
+        result = Piece(f"{source.name}/{self._where(need, op)}", source.tensor, need)
+        if result.name not in self.known:
+            self._put(CutStep(source, result))
+        return result
+
+    def _cut_across(self, source: Piece, need: Slab, op: int) -> Piece:
+        result = Piece(f"{source.name}/{self._where(need, op)}", source.tensor, source.slab, need)
+        if result.name not in self.known:
+            self._put(CutStep(source, result))
+        return result
+
+    def _where(self, need: Slab, op: int) -> str:
+        """Part of a name; pieces are shared by readers of one stage only, so that none is kept for a later one."""
+        return f"{self.mark}_axis_{need.axis}_{need.start}_{need.stop}/stage_{self.stage[op]}"
+
+    def _put(self, step: Step) -> None:
+        self.steps.append(step)
+        made = (step.result,) if isinstance(step, CutStep | JoinStep | FillStep) else step.makes
+        self.known.update(piece.name for piece in made if piece is not None)
+
+
+def _overlap(band: Piece, need: Slab) -> bool:
+    assert band.slab is not None
+    return band.slab.start < need.stop and need.start < band.slab.stop

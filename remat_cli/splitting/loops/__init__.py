@@ -1,0 +1,1 @@
+"""Loops over tiles, for every size of a range: regions, bodies, proofs of bits."""

@@ -1,0 +1,91 @@
+"""Leaving out ops that repeat a tensor or a number for readers that would do so themselves, such as masks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+import onnx_ir as ir
+
+from remat_cli.core.values.sizes import Dim, number
+from remat_cli.onnx_io.read.interface import dims_of
+
+PREFIX = "remat/repeated/"
+REPEATERS = {"Expand", "ConstantOfShape"}
+LOGIC = {"And", "Or", "Xor", "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"}
+BROADCASTERS = frozenset({"Add", "Sub", "Mul", "Div", "Min", "Max", "Where"} | LOGIC)
+"""Ops that read a number again for each place, with the bits that they have for a tensor of copies."""
+
+
+def without_expands(model: ir.Model, dims: Mapping[str, tuple[Dim, ...]]) -> ir.Model:
+    """The model without the Expands and tensors of one number that its ops do not need, for any size; maybe itself.
+
+    `dims` are the dimensions of tensors for all sizes. An op that reads such a tensor reads what was expanded, if
+    its result has the same shape then: each length is that of another input, or of what was expanded.
+    """
+    if not any(_is_needless(node, model, dims) for node in model.graph):
+        return model
+    lean = model.clone()
+    for node in [node for node in lean.graph if node.op_type in REPEATERS]:
+        if not _is_needless(node, lean, dims):
+            continue  # asked when others are gone: of two that an op reads, one gives its result the shape
+        repeated = node.inputs[0] if node.op_type == "Expand" else _filling(lean.graph, node)
+        for user, at in list(node.outputs[0].uses()):
+            user.replace_input_with(at, repeated)
+        lean.graph.remove(node, safe=True)
+    drop_unread(lean.graph)
+    return lean
+
+
+def drop_unread(graph: ir.Graph) -> None:
+    """Take out ops whose results nothing reads any more."""
+    kept = set(graph.outputs)
+    for node in reversed(graph):
+        if not any(value.uses() or value in kept for value in node.outputs):
+            graph.remove(node, safe=True)
+
+
+def _filling(graph: ir.Graph, node: ir.Node) -> ir.Value:
+    """The number that a ConstantOfShape repeats."""
+    given = node.attributes.get("value")
+    array = np.zeros(1, np.float32) if given is None else given.as_tensor().numpy()
+    name = f"{PREFIX}{node.name}"
+    if name not in graph.initializers:
+        tensor = ir.tensor(array.reshape(()), name=name)
+        weight = ir.Value(name=name, type=ir.TensorType(tensor.dtype), shape=ir.Shape([]))
+        weight.const_value = tensor
+        graph.register_initializer(weight)
+    return graph.initializers[name]
+
+
+def _is_needless(node: ir.Node, model: ir.Model, dims: Mapping[str, tuple[Dim, ...]]) -> bool:
+    if node.domain or node.op_type not in REPEATERS or node.outputs[0] in model.graph.outputs:
+        return False
+    users = [user for user, _ in node.outputs[0].uses()]
+    return all(user.graph is model.graph and _repeats(user, node.outputs[0], dims) for user in users)
+
+
+def _repeats(user: ir.Node, expanded: ir.Value, dims: Mapping[str, tuple[Dim, ...]]) -> bool:
+    """Whether an op has a result of its shape without what was expanded."""
+    if user.domain or user.op_type not in BROADCASTERS:
+        return False
+    maker, made = expanded.producer(), dims.get(user.outputs[0].name or "")
+    inputs = [value for value in user.inputs if value is not None and value is not expanded]
+    if maker is not None and maker.op_type == "Expand" and maker.inputs[0] is not None:
+        inputs.append(maker.inputs[0])
+    shapes = [shape for value in inputs if (shape := _shape(value, dims)) is not None]
+    return made is not None and all(
+        any(at <= len(shape) and shape[-at] == dim for shape in shapes) for at, dim in _from_the_end(made)
+    )
+
+
+def _from_the_end(shape: Sequence[Dim]) -> Iterator[tuple[int, Dim]]:
+    """Lengths with their places as broadcasting counts them, the last of which is 1; ones come of themselves."""
+    ones = number(1)
+    return ((at, dim) for at, dim in enumerate(reversed(shape), 1) if dim != ones or at == len(shape))
+
+
+def _shape(value: ir.Value, dims: Mapping[str, tuple[Dim, ...]]) -> tuple[Dim, ...] | None:
+    """The dimensions of a tensor, or of a weight."""
+    tensor = value.const_value
+    return dims.get(value.name or "") if tensor is None else tuple(map(number, dims_of(tensor)))

@@ -1,0 +1,331 @@
+"""Proof by enumeration that the tiles of a loop have the bits of the whole op, for every size of a family.
+
+Rules are asked at the shapes that each size gives, for each tile that the loop then cuts. Most rules treat lines or
+elements by themselves and need no asking; products of matrices depend on how many rows a tile has; all others may
+depend on where a tile begins too.
+"""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+import msgspec
+
+from remat_cli.core.values.sizes import Dim, SizeFamily, SizeRange, number, product_of
+from remat_cli.splitting.loops.loop_regions import LoopRegion, SizedView, is_op_on_parts
+from remat_cli.splitting.rules import lines, matrix, pointwise, shape
+from remat_cli.splitting.rules.table import RULES, Rule, slice_op
+from remat_cli.splitting.tiles.op_view import OpView, Shape, Slab
+
+FREE: frozenset[Rule] = frozenset(
+    {
+        pointwise.elementwise,
+        pointwise.transcendental,
+        pointwise.first_input,
+        pointwise.extremum,
+        pointwise.conversion,
+        pointwise.dropout,
+        pointwise.quantisation,
+        shape.transposition,
+        shape.expansion,
+        shape.gather,
+        shape.gather_elements,
+        shape.split,
+        lines.softmax,
+        lines.normalisation,
+        lines.skip_normalisation,
+    }
+)
+"""Rules that say the same for every size, once they say it for one."""
+BY_ROWS: frozenset[Rule] = frozenset({pointwise.choice, pointwise.power})
+"""Rules that say the same for all tiles of two rows and more."""
+BY_EXTENT: frozenset[Rule] = BY_ROWS | {matrix.matmul, matrix.gemm, shape.reshape, shape.flatten}
+"""Rules that depend on how long a tile is, not on where it begins."""
+REGROUPED: frozenset[Rule] = frozenset({shape.reshape, shape.flatten})
+PRODUCTS: frozenset[Rule] = frozenset({matrix.matmul, matrix.gemm})
+MOST_NUMBERS = 64  # of constants that are told apart by value, not by name
+MOST_ASKED = 200_000  # tiles, and sizes, that rules are asked for; a family of more sizes is not proved
+FEW_ASKED = 3_000  # where it is only about what to tell
+MOST_CUTS = 8  # of a range that is not proved
+
+
+@dataclass(frozen=True)
+class Tiling:
+    """Tiles of at most `rows` positions, as equal as whole numbers allow."""
+
+    rows: int
+
+    def bounds(self, length: int) -> list[tuple[int, int]]:
+        """Where each tile begins and ends."""
+        tiles = -(-length // self.rows)
+        return list(itertools.pairwise(tile * length // tiles for tile in range(tiles + 1)))
+
+    @property
+    def least(self) -> int:
+        """The fewest positions of a tile, where there are several."""
+        return (self.rows + 1) // 2
+
+    def extents(self, length: int) -> set[int]:
+        """How long tiles are."""
+        tiles = -(-length // self.rows)
+        return {length // tiles, -(-length // tiles)}
+
+
+def refused_size(sized: SizedView, region: LoopRegion, tiling: Tiling, family: SizeFamily) -> Mapping[str, int] | None:
+    """A size at which some tile may have other bits than the whole; None: for no size of the family."""
+    found = refusal(sized, region, tiling, family)
+    return None if found is None else found[1]
+
+
+def refusal(
+    sized: SizedView, region: LoopRegion, tiling: Tiling, family: SizeFamily, most_asked: int = MOST_ASKED
+) -> tuple[int, Mapping[str, int]] | None:
+    """The op, and a size, of which some tile may have other bits than the whole; None: there is none."""
+    for op in kinds_of(sized, region).values():
+        view = sized.view.ops[op]
+        rule = RULES[view.key]
+        if rule in FREE or (rule in BY_ROWS and tiling.least > 1) or _is_against_weights(view):
+            continue
+        refused = _refused(SizedOp.of(sized, region, op), tiling, family, most_asked)
+        if refused is not None:
+            return op, refused
+    return None
+
+
+def proved_part(sized: SizedView, region: LoopRegion, tiling: Tiling, family: SizeFamily) -> SizeFamily | None:
+    """The same sizes, but the length that is cut ends before the first for which bits are not proved in short time.
+
+    None: fewer tiles than two are left then, or the length is not one named dimension.
+    """
+    name, part = region.length.symbol, family
+    for _ in range(MOST_CUTS if name is not None else 0):
+        found = refusal(sized, region, tiling, part, FEW_ASKED)
+        if found is None:
+            return part
+        low, last = next(each.low for each in part.ranges if each.name == name), found[1][name or ""] - 1
+        if last <= max(low, tiling.rows):
+            return None
+        ranges = (_ending_at(each, last) if each.name == name else each for each in part.ranges)
+        part = msgspec.structs.replace(part, ranges=tuple(ranges))
+    return None
+
+
+def _ending_at(each: SizeRange, high: int) -> SizeRange:
+    """A range that ends earlier."""
+    return msgspec.structs.replace(each, high=each.down_from(high))
+
+
+def kinds_of(sized: SizedView, region: LoopRegion) -> dict[object, int]:
+    """Ops of the region that rules look at alike, one of each; regions of the same kinds have the same proof."""
+    known: dict[object, int] = {}
+    for op in sorted(region.ops):
+        known.setdefault((_kind(sized.view.ops[op]), SizedOp.of(sized, region, op).place), op)
+    return known
+
+
+def _kind(view: OpView) -> object:
+    """All that a rule may look at but the shapes."""
+    attributes = {name: str(value.value) for name, value in view.node.attributes.items()}
+    is_product = RULES[view.key] in PRODUCTS
+    constants = tuple(() if is_product else _constant(view, position) for position in range(len(view.inputs)))
+    return view.key, view.opset, view.weights, str(attributes), constants
+
+
+def _constant(view: OpView, position: int) -> object:
+    """A constant as far as rules may tell it from another: its numbers, or which one it is where they are many."""
+    array = view.constant(position)
+    if array is None:
+        return None
+    if array.size <= MOST_NUMBERS:
+        return str(array.dtype), array.shape, array.tobytes()
+    value = view.node.inputs[position]
+    return None if value is None or RULES[view.key] in FREE else value.name
+
+
+def _is_against_weights(view: OpView) -> bool:
+    """Whether an op is a product with one constant matrix, which is packed alike for any number of rows."""
+    return RULES[view.key] in PRODUCTS and view.weights[1] and len(view.input_shape(1)) == 2
+
+
+@dataclass(frozen=True)
+class SizedOp:
+    """An op of a region, the dimensions of what it reads and makes, and the axis along which it is cut.
+
+    `read_axis` is the one along which what it reads first is cut (None: it is read whole).
+    """
+
+    op: OpView
+    inputs: tuple[tuple[Dim, ...] | None, ...]
+    outputs: tuple[tuple[Dim, ...] | None, ...]
+    axis: int
+    length: Dim
+    read_axis: int | None = None
+
+    @property
+    def place(self) -> object:
+        """What the proof for it depends on beside the op."""
+        return self.inputs, self.outputs, self.axis, self.length
+
+    @classmethod
+    def of(cls, sized: SizedView, region: LoopRegion, op: int) -> SizedOp:
+        """An op of a region with the dimensions around it."""
+        view = sized.view
+        reads = zip(view.reads[op], view.ops[op].inputs, strict=True)
+        makes = zip(view.makes[op], view.ops[op].outputs, strict=True)
+        made = next(name for name in view.makes[op] if name)
+        return cls(
+            view.ops[op],
+            tuple(_dims(sized, name, shape) for name, shape in reads),
+            tuple(_dims(sized, name, shape) for name, shape in makes),
+            region.axes[made],
+            region.length,
+            region.reads.get((op, 0)),
+        )
+
+    def at(self, sizes: Mapping[str, int]) -> OpView:
+        """The op with the shapes of some sizes."""
+        return replace(self.op, inputs=_at(self.inputs, sizes), outputs=_at(self.outputs, sizes))
+
+    def depends_on(self, name: str) -> bool:
+        """Whether some dimension changes with a size."""
+        return any(name in dim.names for dims in (*self.inputs, *self.outputs) for dim in dims or ())
+
+    @property
+    def is_regrouped_alike(self) -> bool:
+        """Whether, for all sizes, the same positions lie before the axis in what is read and what is made.
+
+        A part of the one then is that part of the other, whatever lies behind.
+        """
+        read, made = self.inputs[0], self.outputs[0]
+        if read is None or made is None or self.read_axis is None or read[self.read_axis] != made[self.axis]:
+            return False
+        return product_of(read[: self.read_axis]) == product_of(made[: self.axis])
+
+    def only_adds(self, one: str, other: str) -> bool:
+        """Whether two sizes only matter by their sum."""
+        dims = [dim for shape in (*self.inputs, *self.outputs) for dim in shape or ()]
+        return all(_is_sum(dim, one, other) for dim in (*dims, self.length) if {one, other} & dim.names)
+
+    def only_counts_matrices(self, name: str) -> bool:
+        """Whether a size only says how many matrices a product has, each with a second factor of its own."""
+        matrices = [dims[:-2] for dims in (*self.inputs[:2], *self.outputs[:1]) if dims is not None]
+        inside = [dim for dims in (*self.inputs, *self.outputs) if dims is not None for dim in dims[-2:]]
+        is_outside = all(any(name in dim.names for dim in dims) for dims in matrices)
+        return is_outside and not any(name in dim.names for dim in inside)
+
+
+def _is_sum(dim: Dim, one: str, other: str) -> bool:
+    """Whether a dimension has both sizes in it, as often, and neither in a product."""
+    factors = [[term.factor for term in dim.terms if term.names == (name,)] for name in (one, other)]
+    is_product = any({one, other} & set(term.names) and len(term.names) > 1 for term in dim.terms)
+    return not is_product and factors[0] == factors[1] != []
+
+
+def _dims(sized: SizedView, name: str, shape: Shape | None) -> tuple[Dim, ...] | None:
+    """Dimensions of a tensor, or of a weight, which has but one size."""
+    if shape is None:
+        return None
+    return sized.dims.get(name) or tuple(number(extent) for extent in shape)
+
+
+def _at(all_dims: tuple[tuple[Dim, ...] | None, ...], sizes: Mapping[str, int]) -> tuple[Shape | None, ...]:
+    return tuple(None if dims is None else tuple(dim.at(sizes) for dim in dims) for dims in all_dims)
+
+
+def _refused(op: SizedOp, tiling: Tiling, family: SizeFamily, most_asked: int) -> Mapping[str, int] | None:
+    if RULES[op.op.key] is matrix.matmul and _is_same_by_ends(op, tiling, family):
+        return None
+    every = _all_sizes(op, tiling, family)
+    if RULES[op.op.key] in REGROUPED and op.is_regrouped_alike:
+        every = itertools.islice(every, 1)  # what a rule says of one it says of all
+    asked = 0
+    by_extent = RULES[op.op.key] in BY_EXTENT
+    chosen = list(itertools.islice(every, most_asked + 1))
+    if len(chosen) > most_asked:
+        return chosen[-1]  # asking for all before it, in vain, would take a minute
+    for sizes in chosen:
+        length = op.length.at(sizes)
+        if length <= tiling.rows:
+            continue  # a single tile is the whole
+        bounds = [(0, extent) for extent in tiling.extents(length)] if by_extent else tiling.bounds(length)
+        whole = op.at(sizes)
+        for start, stop in bounds:
+            asked += 1
+            slab = Slab(op.axis, start, stop)
+            if asked > most_asked or not is_op_on_parts(whole, slice_op(whole, slab), slab):
+                return sizes
+    return None
+
+
+def _is_same_by_ends(op: SizedOp, tiling: Tiling, family: SizeFamily) -> bool:
+    """Whether rows of a product have the bits of the whole for all sizes, as its least and largest sizes tell.
+
+    Where dimensions rise with sizes, the ends of each are those of the family's.
+    """
+    left, right, made = op.inputs[0], op.inputs[1], op.outputs[0]
+    is_rows = made is not None and op.axis == len(made) - 2
+    if left is None or right is None or made is None or not is_rows or op.op.integer("transA", 0):
+        return False
+    if any(term.factor < 0 for dim in (op.length, made[-1], left[-1]) for term in dim.terms):
+        return False
+    low = _with_tiles(op, tiling, {each.name: each.low for each in family.ranges} | family.fixed)
+    high = {each.name: each.high for each in family.ranges} | family.fixed
+    rows = matrix.Span(tiling.least, op.length.at(high))
+    columns = matrix.Span(made[-1].at(low), made[-1].at(high))
+    depth = matrix.Span(left[-1].at(low), left[-1].at(high))
+    return matrix.have_rows_same_bits(rows, columns, depth, op.op.threads)
+
+
+def _with_tiles(op: SizedOp, tiling: Tiling, least: dict[str, int]) -> dict[str, int]:
+    """The least sizes of which there is more than one tile, where that is one size."""
+    name = op.length.symbol
+    return least if name is None else least | {name: max(least[name], tiling.rows + 1)}
+
+
+def _all_sizes(op: SizedOp, tiling: Tiling, family: SizeFamily) -> Iterator[dict[str, int]]:
+    """Sizes that decide what the rule says, of which there is more than one tile.
+
+    Products of matrices that are no fewer than threads are computed by one thread each, however many there are: a
+    dimension that only counts them need not go on. What no shape depends on is at its least.
+    """
+    steps: dict[str, range] = {}
+    for each in family.ranges:
+        sizes = each.sizes
+        if each.name == op.length.symbol:
+            sizes = sizes[bisect.bisect_right(sizes, tiling.rows) :]
+        elif not op.depends_on(each.name):
+            sizes = sizes[:1]
+        elif RULES[op.op.key] is matrix.matmul and op.only_counts_matrices(each.name):
+            sizes = sizes[: bisect.bisect_left(sizes, op.op.threads) + 1]
+        steps[each.name] = sizes
+    for chosen in itertools.product(*_paths(op, steps, family)):
+        found = {**family.fixed, **{name: size for part in chosen for name, size in part.items()}}
+        if all(limit.holds(found) for limit in family.limits):
+            yield found
+
+
+def _paths(op: SizedOp, steps: Mapping[str, range], family: SizeFamily) -> list[list[dict[str, int]]]:
+    """By named dimension all its sizes; two that only count together rise one after the other, through all their sums.
+
+    Those of a decoder's cache and of its new words are such where an op reads both, joined. A limit tells them apart.
+    """
+    limited = {name for limit in family.limits for name in limit.names}
+    left, paths = [name for name in steps if steps[name]], list[list[dict[str, int]]]()
+    if len(left) < len(steps):
+        return [[]]
+    while left:
+        one = left.pop(0)
+        alike = (other for other in left if steps[other].step == steps[one].step)
+        pair = (other for other in alike if not {one, other} & limited and op.only_adds(one, other))
+        other = next(pair, None)
+        if other is None:
+            paths.append([{one: size} for size in steps[one]])
+            continue
+        left.remove(other)
+        first, second = steps[one], steps[other]
+        rising = [{one: size, other: second[0]} for size in first]
+        paths.append(rising + [{one: first[-1], other: size} for size in second[1:]])
+    return paths

@@ -1,0 +1,138 @@
+"""What a model with loops holds at its largest sizes, before it is written: each loop as one op with a workspace."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import msgspec
+
+from remat_cli.base.errors import ModelError
+from remat_cli.core.schedule.graph import Graph, Op, Tensor
+from remat_cli.core.schedule.problem import make_problem
+from remat_cli.core.schedule.simulate import baseline
+from remat_cli.core.values.profile import OpCost, Profile
+from remat_cli.splitting.loops.loop_bits import Tiling
+from remat_cli.splitting.loops.loop_regions import LoopRegion, SizedView, unread
+from remat_cli.splitting.loops.window_estimate import window_bytes
+
+
+@dataclass(frozen=True)
+class LoopEstimate:
+    """Regions of a model as loops, and what its ops need when they are whole."""
+
+    sized: SizedView
+    regions: Sequence[LoopRegion]
+    tilings: Sequence[Tiling]
+    profile: Profile
+
+    @cached_property
+    def peak_bytes(self) -> int:
+        """The most that is held at once, in the order of the ops."""
+        graph = self.sized.view.graph
+        owner = {op: number for number, region in enumerate(self.regions) for op in region.own}
+        last = {number: max(region.own) for number, region in enumerate(self.regions)}
+        dropped = unread(self.sized.view, self.regions)
+        ops: list[tuple[Op, OpCost]] = []
+        for number, op in enumerate(graph.ops):
+            region = owner.get(number)
+            if number in dropped:
+                continue
+            if region is None:
+                ops.append((op, self.profile.ops[number]))
+            elif last[region] == number:
+                ops.append(self._loop(region))
+        return _peak(graph, _in_turn(ops), self.profile)
+
+    def _loop(self, number: int) -> tuple[Op, OpCost]:
+        graph, region = self.sized.view.graph, self.regions[number]
+        inside = [graph.ops[op] for op in sorted(region.ops)]
+        made = {tensor for op in inside for tensor in op.outputs}
+        own = {tensor for op in region.own for tensor in graph.ops[op].outputs}
+        outer = {tensor for at, op in enumerate(graph.ops) if at not in region.own for tensor in op.inputs}
+        exits = tuple(tensor for tensor in sorted(own) if tensor in outer or graph.tensors[tensor].kept)
+        reads = dict.fromkeys(tensor for op in inside for tensor in op.inputs if tensor not in made)
+        weights = dict.fromkeys(weight for op in inside for weight in op.weights)
+        name = inside[-1].name
+        workspace = self._body_bytes(number) + sum(graph.tensors[tensor].size_bytes for tensor in exits)
+        time_ns = sum(self.profile.ops[op].time_ns for op in region.ops)
+        op = Op(name, "Loop", tuple(reads), exits, weights=tuple(weights))
+        cost = self.profile.ops[max(region.own)]
+        return op, msgspec.structs.replace(cost, time_ns=time_ns, workspace_bytes=workspace)
+
+    def _body_bytes(self, number: int) -> int:
+        """The most that one tile holds, in the order of the ops; what shares a buffer counts once."""
+        view, region = self.sized.view, self.regions[number]
+        if region.windows is not None:
+            return window_bytes(self.sized, region, self.tilings[number], self.profile)
+        length = next(self._length(name, axis) for name, axis in region.axes.items())
+        share = min(1.0, self.tilings[number].rows / length)
+        order = sorted(region.ops)
+        last = {name: at for at, op in enumerate(order) for name in view.reads[op]}
+        tensors = view.graph.tensors
+        views = {each.name: tensors[each.view_of].name for each in tensors if each.view_of is not None}
+        held: dict[str, float] = {}
+        most = 0.0
+        for at, op in enumerate(order):
+            for position, name in enumerate(view.reads[op]):
+                if (op, position) in region.reads and name not in held:
+                    held[name] = self.sized.sizes.get(name, 0) * share
+            shared = [(a, b) for a, b in view.in_place if b in view.makes[op]]
+            shared += [(views[b], b) for b in view.makes[op] if b in views]
+            merged = [a for a, _ in shared if a in held and last.get(a) == at]
+            for name in merged[:1]:
+                held.pop(name)
+            for name in view.makes[op]:
+                if name:
+                    held[name] = self.sized.sizes[name] * share if name not in views or merged else 0.0
+            most = max(most, sum(held.values()) + self.profile.ops[op].workspace_bytes * share)
+            for name in [name for name in held if last.get(name, len(order)) <= at]:
+                del held[name]
+        return int(most)
+
+    def _length(self, name: str, axis: int) -> int:
+        return self.sized.view.tensors[name].shape[axis]
+
+
+def _in_turn(ops: Sequence[tuple[Op, OpCost]]) -> list[tuple[Op, OpCost]]:
+    """The ops in their order, except that those which read what a loop makes wait until it is over."""
+    absent = {tensor for op, _ in ops for tensor in op.outputs}
+    ordered: list[tuple[Op, OpCost]] = []
+    waiting = list(ops)
+    while waiting:
+        later: list[tuple[Op, OpCost]] = []
+        for pair in waiting:
+            if absent.isdisjoint(pair[0].inputs):
+                ordered.append(pair)
+                absent.difference_update(pair[0].outputs)
+            else:
+                later.append(pair)
+        if len(later) == len(waiting):
+            raise ModelError(f"op '{later[0][0].name}' and loops wait for each other")
+        waiting = later
+    return ordered
+
+
+def _peak(graph: Graph, ops: Sequence[tuple[Op, OpCost]], profile: Profile) -> int:
+    """The baseline's peak of a graph in which some ops have become one."""
+    used = sorted({tensor for op, _ in ops for tensor in (*op.inputs, *op.outputs)} | set(graph.model_inputs))
+    new = {old: number for number, old in enumerate(used)}
+    producer = {tensor: at for at, (op, _) in enumerate(ops) for tensor in op.outputs}
+    tensors = tuple(_moved(graph.tensors[old], producer.get(old), new) for old in used)
+    moved = tuple(
+        msgspec.structs.replace(
+            op,
+            inputs=tuple(new[tensor] for tensor in op.inputs),
+            outputs=tuple(new[tensor] for tensor in op.outputs),
+            in_place=tuple((new[a], new[b]) for a, b in op.in_place),
+        )
+        for op, _ in ops
+    )
+    small = Graph(moved, tensors, graph.weights)
+    return baseline(make_problem(small, msgspec.structs.replace(profile, ops=tuple(cost for _, cost in ops)))).peak
+
+
+def _moved(tensor: Tensor, producer: int | None, new: dict[int, int]) -> Tensor:
+    base = None if tensor.view_of is None else new.get(tensor.view_of)
+    return msgspec.structs.replace(tensor, producer=producer, view_of=base)

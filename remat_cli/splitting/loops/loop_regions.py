@@ -1,0 +1,262 @@
+"""Regions of a model of any size that run in tiles inside a Loop: which ops, cut along which axes.
+
+A region keeps a large tensor from ever being whole. Every tensor made in it is cut along one axis, all of which have
+the same length for every size, at the same places, so that the ops of the body are those of the model, unchanged.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from remat_cli.core.values.sizes import Dim
+from remat_cli.splitting.loops.windows import WindowTiles
+from remat_cli.splitting.rules import indexed as rules_indexed
+from remat_cli.splitting.rules import pointwise as rules_pointwise
+from remat_cli.splitting.rules import shape as rules_shape
+from remat_cli.splitting.rules.table import RULES
+from remat_cli.splitting.tiles.op_view import OpView, Slab, Sliced
+from remat_cli.splitting.tiles.view import ModelView
+
+PROBE = 2  # parts: the second of them is what rules are asked for, so that a wrong start shows
+CHEAP = {rules.__name__ for rules in (rules_pointwise, rules_shape, rules_indexed)}
+"""Rules of ops that may be made again in a loop."""
+
+
+@dataclass(frozen=True)
+class SizedView:
+    """A model at its largest sizes, and every tensor's dimensions for all sizes."""
+
+    view: ModelView
+    dims: Mapping[str, tuple[Dim, ...]]
+
+    @cached_property
+    def makers(self) -> Mapping[str, int]:
+        """The op that makes each tensor."""
+        return {name: op for op, names in enumerate(self.view.makes) for name in names if name}
+
+    @cached_property
+    def sizes(self) -> Mapping[str, int]:
+        """Bytes of each tensor at the largest sizes."""
+        return {name: tensor.size_bytes for name, tensor in self.view.tensors.items()}
+
+    @cached_property
+    def kept(self) -> frozenset[str]:
+        """Model outputs."""
+        return frozenset(value.name or "" for value in self.view.model.graph.outputs)
+
+    def units_of(self, region: LoopRegion) -> int:
+        """How long the axis along which a region is cut is at the largest sizes."""
+        lengths = ((self.dims[name][axis], self.view.tensors[name].shape[axis]) for name, axis in region.axes.items())
+        return next(length for dim, length in lengths if dim == region.length)
+
+    def axes_of(self, name: str) -> list[tuple[Dim, int]]:
+        """Axes of a tensor whose length depends on the sizes, with that length, the longest first."""
+        shape = self.view.tensors[name].shape
+        found = [(dim, axis) for axis, dim in enumerate(self.dims.get(name, ())) if dim.terms]
+        return sorted(found, key=lambda each: (-shape[each[1]], each[1]))
+
+
+@dataclass
+class LoopRegion:
+    """Ops that run tile by tile along axes of one length.
+
+    `copies` are those of `ops` that make what others outside read too: they run again in the loop, tile by tile. `axes`
+    says along which axis each tensor made inside is cut, `reads` the axis of what an op reads in part, by op and
+    position; what is not there is read whole. Ops that look at windows have `windows`, which say instead of `reads`
+    what each tile reads.
+    """
+
+    length: Dim
+    ops: set[int] = field(default_factory=set)
+    copies: set[int] = field(default_factory=set)
+    axes: dict[str, int] = field(default_factory=dict)
+    reads: dict[tuple[int, int], int] = field(default_factory=dict)
+    windows: WindowTiles | None = None
+
+    @property
+    def own(self) -> set[int]:
+        """Ops that run in the loop only."""
+        return self.ops - self.copies
+
+
+def unread(view: ModelView, regions: Sequence[LoopRegion]) -> set[int]:
+    """Ops whose results nothing reads any more when the regions have copies of their own."""
+    kept = {value.name or "" for value in view.model.graph.outputs}
+    inside = set[int]().union(*(region.own for region in regions))
+    found: set[int] = set()
+    for op in sorted(set[int]().union(*(region.copies for region in regions)), reverse=True):
+        readers = {reader for name in view.makes[op] for reader in view.readers[name]}
+        users = {reader for reader in readers if reader not in found and reader not in inside}
+        loops = [region for region in regions if readers & region.ops and op not in region.copies]
+        if not users and not loops and kept.isdisjoint(view.makes[op]):
+            found.add(op)
+    return found
+
+
+def find_loops(sized: SizedView, least_bytes: int) -> list[LoopRegion]:
+    """Regions that keep tensors of at least so many bytes from being whole, where rules allow; they share no op."""
+    found: list[LoopRegion] = []
+    taken: set[int] = set()
+    large = {name for name, size in sized.sizes.items() if size >= least_bytes and name in sized.makers}
+    for name in sorted(large, key=lambda each: (-sized.sizes[each], sized.makers[each])):
+        if sized.makers[name] in taken:
+            continue
+        for cut, copies in itertools.product(sized.axes_of(name), (False, True)):
+            region = _grown(sized, large, name, cut, copies=copies)
+            if region is not None and not region.own & taken and is_closed(sized, region):
+                found.append(region)
+                taken |= region.own
+                break
+    return sorted(found, key=lambda region: min(region.ops))
+
+
+def _grown(sized: SizedView, large: set[str], name: str, cut: tuple[Dim, int], *, copies: bool) -> LoopRegion | None:
+    """The region around a tensor, so large that no large tensor is at its edge; None where a rule stands in the way.
+
+    With `copies` what ops outside read too is made again inside, if that is cheap.
+    """
+    region = LoopRegion(cut[0], axes={name: cut[1]})
+    open_names = [name]
+    while open_names:
+        current = open_names.pop()
+        maker = sized.makers[current]
+        readers = sized.view.readers[current]
+        is_new = maker not in region.ops or any(reader in region.copies for reader in readers)
+        is_copied = copies and current != name and is_new and _is_read_outside(sized, region, current)
+        if (current in sized.kept and not is_copied) or not _add(sized, region, maker, region.axes[current]):
+            return None
+        if is_copied:
+            if not _is_cheap(sized, maker):
+                return None
+            region.copies.add(maker)
+        for reader in () if is_copied else readers:
+            if reader not in region.ops and not _add_reader(sized, region, reader, current):
+                return None
+        if not _is_inside(sized, region, current):
+            return None  # an op that runs again outside reads it: it would have to be whole
+        found = (each for each in region.axes if each in large and not _is_inside(sized, region, each))
+        open_names = sorted(found, key=lambda each: (sized.makers[each], each))
+    return region
+
+
+def _is_inside(sized: SizedView, region: LoopRegion, name: str) -> bool:
+    maker = sized.makers[name]
+    return maker in region.copies or (maker in region.ops and not _is_read_outside(sized, region, name))
+
+
+def _is_read_outside(sized: SizedView, region: LoopRegion, name: str) -> bool:
+    """Whether an op reads a tensor that does not run in the loop only; what copies read is made again as well."""
+    return any(reader not in region.own for reader in sized.view.readers[name])
+
+
+def _is_cheap(sized: SizedView, op: int) -> bool:
+    """Whether an op takes little longer than it takes to read its result."""
+    return RULES[sized.view.ops[op].key].__module__ in CHEAP
+
+
+def _add(sized: SizedView, region: LoopRegion, op: int, axis: int) -> bool:
+    """Let an op join whose results are cut along an axis; large inputs that it reads in part join too."""
+    view = sized.view
+    if op in region.ops:
+        return True
+    if view.facts[op].why_not_repeatable:
+        return False
+    needs = _needs(sized, op, axis, region.length)
+    if needs is None:
+        return False
+    region.ops.add(op)
+    for name in view.makes[op]:
+        if name and region.axes.setdefault(name, axis) != axis:
+            return False
+    for position, need in needs.items():
+        region.reads[op, position] = need
+    readers = {reader for name in view.makes[op] if name for reader in view.readers[name]}
+    joining = (op, *(reader for reader in readers if reader in region.ops))  # these may want whole what is cut now
+    return all(_joins(sized, region, each, position) for each in joining for position in range(len(view.reads[each])))
+
+
+def _joins(sized: SizedView, region: LoopRegion, op: int, position: int) -> bool:
+    """Whether what an op reads at a place can be as the region has it."""
+    name, need = sized.view.reads[op][position], region.reads.get((op, position))
+    if name in region.axes and sized.makers.get(name) in region.ops:
+        return need == region.axes[name]
+    if need is not None and name in sized.makers and name not in region.axes:
+        region.axes[name] = need  # joins if it is large, else it is cut by a Slice
+    return True
+
+
+def _add_reader(sized: SizedView, region: LoopRegion, op: int, name: str) -> bool:
+    """Let a reader of a tensor join along the axis that reads the tensor as it is cut."""
+    view = sized.view
+    made = next((each for each in view.makes[op] if each), None)
+    if made is None or made not in sized.dims:
+        return False
+    for length, axis in sized.axes_of(made):
+        if length != region.length:
+            continue
+        needs = _needs(sized, op, axis, length)
+        places = [place for place, each in enumerate(view.reads[op]) if each == name]
+        if needs is not None and all(needs.get(place) == region.axes[name] for place in places):
+            return _add(sized, region, op, axis)
+    return False
+
+
+def _needs(sized: SizedView, op: int, axis: int, length: Dim) -> dict[int, int] | None:
+    """By position the axis of what a part of an op reads in part; None where the part is not the op on parts."""
+    view = sized.view
+    made = next(name for name in view.makes[op] if name)
+    shape = view.tensors[made].shape
+    if (made in view.blocked and axis > 0) or axis >= len(shape) or shape[axis] < 2 * PROBE:
+        return None
+    slab = Slab(axis, shape[axis] // PROBE, shape[axis])
+    sliced = view.slice(op, slab)
+    if sliced is None or not is_op_on_parts(view.ops[op], sliced, slab):
+        return None
+    others = [name for name in view.makes[op] if name]
+    if any(axis >= len(sized.dims[name]) or sized.dims[name][axis] != length for name in others):
+        return None
+    found: dict[int, int] = {}
+    for position, need in enumerate(sliced.needs):
+        if need is None:
+            continue
+        name = view.reads[op][position]
+        if name not in sized.dims or sized.dims[name][need.axis] != length or need[1:] != slab[1:]:
+            return None
+        found[position] = need.axis
+    return found
+
+
+def is_op_on_parts(op: OpView, sliced: Sliced | None, slab: Slab) -> bool:
+    """Whether an op makes a slab as the same op on parts of what it reads."""
+    if sliced is None or sliced.makes != slab or sliced.attributes:
+        return False
+    return not sliced.constants or _is_reshape_on_parts(op, sliced)
+
+
+def _is_reshape_on_parts(op: OpView, sliced: Sliced) -> bool:
+    """Whether a Reshape to a constant shape that copies or leaves open a length makes a slab of a part as it is."""
+    wanted, need = op.constant(1), sliced.needs[0]
+    if op.key != ("", "Reshape") or wanted is None or need is None or (op.integer("allowzero", 0) and 0 in wanted):
+        return False
+    source = list(op.input_shape(0))
+    source[need.axis] = need.extent
+    shape = [source[at] if size == 0 and at < len(source) else int(size) for at, size in enumerate(wanted)]
+    if -1 in shape:
+        shape[shape.index(-1)] = math.prod(source) // max(1, -math.prod(shape))
+    return bool(shape == sliced.constants[1].tolist())
+
+
+def is_closed(sized: SizedView, region: LoopRegion) -> bool:
+    """Whether nothing outside both reads from the region and is read by it, so that it can be one op."""
+    view, tainted, own = sized.view, set[str](), region.own
+    for op in range(min(region.ops), max(region.ops) + 1):
+        reads = {*view.reads[op], *(view.graph.tensors[each].name for each in view.graph.ops[op].inputs)}
+        if op in region.ops and reads & tainted:
+            return False
+        if op not in own and (reads & tainted or any(sized.makers.get(name) in own for name in reads)):
+            tainted |= {name for name in view.makes[op] if name}
+    return True

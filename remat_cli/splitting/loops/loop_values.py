@@ -1,0 +1,136 @@
+"""Numbers that a model with loops computes of its sizes: lengths, counts of tiles, empty tensors, each once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import onnx_ir as ir
+
+from remat_cli.core.values.sizes import Dim, SizeBound, number
+from remat_cli.onnx_io.read.interface import dims_of, fed_inputs
+from remat_cli.onnx_io.read.normalise import fresh_name
+from remat_cli.splitting.loops.loop_bits import Tiling
+
+PREFIX = "remat/loop/"
+"""Of the names of all that a loop adds to the model."""
+
+
+class SizeValues:
+    """Writes ops that compute numbers of sizes; `dims` are those of tensors, `taken` the names of the model."""
+
+    def __init__(
+        self, graph: ir.Graph, dims: Mapping[str, tuple[Dim, ...]], taken: set[str], prefix: str = PREFIX
+    ) -> None:
+        self._graph = graph
+        self._dims = dims
+        self._taken = taken
+        self._prefix = prefix
+        self._empty: dict[object, ir.Value] = {}
+        self._sizes: dict[str, ir.Value] = {}
+        self._lengths: dict[Dim, ir.Value] = {}
+        self._counts: dict[tuple[Dim, int], tuple[ir.Value, ir.Value]] = {}
+        self._holds: dict[SizeBound, ir.Value] = {}
+
+    def empty(self, name: str, axis: int, value: ir.Value) -> ir.Value:
+        """A tensor like a value, whose dimensions are those of a name, with nothing along an axis."""
+        dims = list(self._dims[name])
+        dims[axis] = number(0)
+        assert value.type is not None
+        key = (tuple(dims), value.type.dtype)
+        if key not in self._empty:
+            prefix = f"{self._prefix}empty{len(self._empty)}"
+            parts = [self.computed(f"{prefix}/{at}", dim) for at, dim in enumerate(dims)]
+            shape = self.op(self._graph, f"{prefix}/shape", "Concat", parts, ir.AttrInt64("axis", 0))
+            filling = ir.AttrTensor("value", ir.tensor(np.zeros(1, value.type.dtype.numpy())))
+            empty = self.op(self._graph, prefix, "ConstantOfShape", [shape], filling)
+            empty.type = value.type
+            self._empty[key] = empty
+        return self._empty[key]
+
+    def computed(self, name: str, dim: Dim) -> ir.Value:
+        """A dimension as a tensor of one number."""
+        if not dim.terms:
+            return self.constant([dim.offset])
+        total: ir.Value | None = None
+        for at, term in enumerate(dim.terms):
+            value = self.size(term.names[0])
+            for power, other in enumerate(term.names[1:]):
+                value = self.op(self._graph, f"{name}/{at}/x{power}", "Mul", [value, self.size(other)])
+            if term.factor != 1:
+                value = self.op(self._graph, f"{name}/{at}/times", "Mul", [value, self.constant([term.factor])])
+            total = value if total is None else self.op(self._graph, f"{name}/{at}/plus", "Add", [total, value])
+        assert total is not None
+        for op_type, more, neutral in (("Add", dim.offset, 0), ("Div", dim.divisor, 1)):
+            if more != neutral:
+                total = self.op(self._graph, f"{name}/{op_type}", op_type, [total, self.constant([more])])
+        return total
+
+    def length(self, dim: Dim) -> ir.Value:
+        """A length as a tensor of one number, computed once."""
+        if dim not in self._lengths:
+            self._lengths[dim] = self.computed(f"{self._prefix}length{len(self._lengths)}", dim)
+        return self._lengths[dim]
+
+    def tiles(self, length: Dim, tiling: Tiling) -> tuple[ir.Value, ir.Value]:
+        """How many tiles a length has, as a tensor of one number and as a number, computed once for all loops."""
+        key = (length, tiling.rows)
+        if key not in self._counts:
+            name = f"{self._prefix}count{len(self._counts)}/{tiling.rows}/"
+            tiles = self.length(length)
+            if tiling.rows > 1:  # the runtime takes ops that change nothing out, and warns of what reads them inside
+                more = self.op(self._graph, f"{name}more", "Add", [tiles, self.constant([tiling.rows - 1])])
+                tiles = self.op(self._graph, f"{name}tiles", "Div", [more, self.constant([tiling.rows])])
+            count = self.op(self._graph, f"{name}count", "Reshape", [tiles, self.constant([])])
+            self._counts[key] = tiles, count
+        return self._counts[key]
+
+    def size(self, symbol: str) -> ir.Value:
+        """A named dimension as a tensor of one number, read from the first input that has it."""
+        if symbol not in self._sizes:
+            value, axis = next(
+                (value, axis)
+                for value in fed_inputs(self._graph)
+                for axis, dim in enumerate(self._dims[value.name or ""])
+                if dim.symbol == symbol
+            )
+            shape = self.op(self._graph, f"{self._prefix}shape/{symbol}", "Shape", [value])
+            self._sizes[symbol] = self.op(
+                self._graph, f"{self._prefix}size/{symbol}", "Gather", [shape, self.constant([axis])]
+            )
+        return self._sizes[symbol]
+
+    def op(
+        self, where: ir.Graph | list[ir.Node], name: str, op_type: str, reads: list[ir.Value], *attributes: ir.Attr
+    ) -> ir.Value:
+        """Append an op of one result."""
+        made = ir.Value(name=fresh_name(name, self._taken))
+        where.append(ir.Node("", op_type, reads, attributes, outputs=[made], name=name))
+        return made
+
+    def constant(self, numbers: list[int]) -> ir.Value:
+        """Whole numbers as a weight, one for all that are alike."""
+        return self.weight(f"{self._prefix}{'_'.join(map(str, numbers)) or 'scalar'}", np.array(numbers, np.int64))
+
+    def weight(self, name: str, array: np.ndarray) -> ir.Value:
+        """A weight of the main graph, one for each name."""
+        if name not in self._graph.initializers:
+            tensor = ir.tensor(array, name=name)
+            weight = ir.Value(name=name, type=ir.TensorType(tensor.dtype), shape=ir.Shape(dims_of(tensor)))
+            weight.const_value = tensor
+            self._graph.register_initializer(weight)
+        return self._graph.initializers[name]
+
+    def holds(self, bound: SizeBound) -> ir.Value:
+        """Whether sizes are within a bound, as a tensor of one flag."""
+        if bound not in self._holds:
+            name = f"{self._prefix}bound{len(self._holds)}"
+            value: ir.Value | None = None
+            for at, dim in enumerate(bound.factors):
+                length = self.length(dim)
+                value = length if value is None else self.op(self._graph, f"{name}/x{at}", "Mul", [value, length])
+            assert value is not None
+            flag = self.op(self._graph, f"{name}/holds", "Less", [value, self.constant([bound.most + 1])])
+            flag.type = ir.TensorType(ir.DataType.BOOL)
+            self._holds[bound] = self.op(self._graph, f"{name}/flag", "Reshape", [flag, self.constant([])])
+        return self._holds[bound]

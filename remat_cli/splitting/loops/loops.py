@@ -1,0 +1,381 @@
+"""Regions as Loops over tiles: the ops of each are written once, whatever the size, in a body that runs tile by tile.
+
+What crosses into a body is cut by a Slice, results are joined tile after tile. Bounds are balanced: of n tiles of a
+length, the i-th ends at (i + 1) x length / n, rounded down, so that no tile is shorter than half of the longest that
+is allowed. Shapes in a body are named, else nothing there would work in place; tensors that do not share a buffer have
+different names, else the runtime would keep dead buffers for later ones.
+
+Sizes for which the whole is no more than a tile of the largest run it whole, in the other branch of an If, and what all
+loops make again of one thing is made once for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import msgspec
+import numpy as np
+import onnx_ir as ir
+
+from remat_cli.core.schedule.loops import loop_name, zero_of
+from remat_cli.core.values.sizes import Dim, SizeBound
+from remat_cli.onnx_io.read.normalise import fresh_name, names_in
+from remat_cli.splitting.loops.loop_bits import Tiling
+from remat_cli.splitting.loops.loop_regions import LoopRegion, SizedView, unread
+from remat_cli.splitting.loops.loop_values import PREFIX, SizeValues
+from remat_cli.splitting.loops.short_sizes import cone_of, shared_by, short_sizes
+from remat_cli.splitting.loops.window_loops import OPENED, WindowBody, blocked_names, opened_dims
+
+
+@dataclass(frozen=True)
+class Looped:
+    """A model with loops, and the dimensions of tensors that it makes for some sizes only."""
+
+    model: ir.Model
+    dims: Mapping[str, tuple[Dim, ...]]
+
+
+def looped(sized: SizedView, regions: Sequence[LoopRegion], tilings: Sequence[Tiling]) -> Looped:
+    """The model with each region in a Loop; interface, names and all other nodes stay."""
+    new = sized.view.model.clone()
+    writer = _Writer(new, sized)
+    for at, (region, tiling) in enumerate(zip(regions, tilings, strict=True)):
+        writer.add(at, region, tiling)
+    writer.drop(unread(sized.view, regions))
+    new.graph.sort()
+    return Looped(new, writer.shared_dims)
+
+
+@dataclass
+class _Loop:
+    """One region while it is written.
+
+    Where its names begin, its own name, its length and how many tiles there are; its nodes by op, and the values that
+    they make, by the names that these have in the model.
+    """
+
+    prefix: str
+    name: str
+    region: LoopRegion
+    length: ir.Value
+    tiles: ir.Value
+    nodes: dict[int, ir.Node]
+    made: dict[str, ir.Value]
+
+
+class _Writer:
+    """Writes loops into a model."""
+
+    def __init__(self, model: ir.Model, sized: SizedView) -> None:
+        self._graph = model.graph
+        self._sized = sized
+        self._taken = names_in(model)
+        self._nodes = {node.name: node for node in model.graph}
+        self._values = {value.name: value for node in model.graph for value in node.outputs}
+        self._values |= {value.name: value for value in model.graph.inputs}
+        self._numbers = SizeValues(model.graph, {**sized.dims, **opened_dims(sized)}, self._taken)
+        self._shared: dict[tuple[str, SizeBound], ir.Value] = {}
+        self.shared_dims: dict[str, tuple[Dim, ...]] = {}
+
+    def add(self, number: int, region: LoopRegion, tiling: Tiling) -> None:
+        """Move a region's ops into a Loop."""
+        view, prefix = self._sized.view, f"{PREFIX}{number}/{tiling.rows}/"  # costs depend on rows, and on names
+        exits = [name for name in self._made(region) if self._is_exit(region, name)]
+        length = self._numbers.length(region.length)
+        tiles, count = self._numbers.tiles(region.length, tiling)
+        own = [self._nodes[view.graph.ops[op].name] for op in sorted(region.own)]
+        bound = short_sizes(self._sized, region, tiling)
+        whole = None if bound is None else self._whole(prefix, region, exits, (bound, tiling))
+        lying = [self._lying(region, name) for name in exits]
+        starts = [
+            self._numbers.empty(own, region.axes[name], self._values[name])
+            for own, name in zip(lying, exits, strict=True)
+        ]
+        old = [self._values[name] for name in exits]
+        outer = self._results(f"{prefix}whole/", exits)
+        new_of, inside = dict(zip(old, outer, strict=True)), set(own)
+        for value, result in new_of.items():
+            for node, at in [use for use in value.uses() if use[0] not in inside]:
+                node.replace_input_with(at, result)
+        self._graph.outputs[:] = [new_of.get(value, value) for value in self._graph.outputs]
+        self._graph.remove(own)
+        loop = _Loop(prefix, loop_name(own[0].name or ""), region, length, tiles, *self._inside(prefix, region))
+        body = self._body(loop, exits)
+        for node in own if region.windows is not None else ():
+            node.resize_inputs(0)  # tiles have copies
+        for value, result in new_of.items():
+            result.name, value.name = value.name, f"{prefix}tile/{value.name}"
+            result.shape = self._opaque(result.name or "")
+        if bound is None or whole is None:
+            self._graph.append(self._loop(loop.name, count, starts, body, outer))
+            return
+        joined = self._results(f"{prefix}tiles/", exits)
+        tiled = [self._loop(f"{prefix}tiles", count, starts, body, joined)]
+        pairs = zip(exits, lying, joined, strict=True)
+        joined = [value if name == own else self._closed(tiled, value, name) for name, own, value in pairs]
+        other = ir.Graph([], joined, nodes=tiled, name=f"{prefix}in_tiles")
+        branches = [ir.AttrGraph("then_branch", whole), ir.AttrGraph("else_branch", other)]
+        self._graph.append(ir.Node("", "If", [self._numbers.holds(bound)], branches, outputs=outer, name=loop.name))
+
+    def _lying(self, region: LoopRegion, name: str) -> str:
+        """The name under which a tensor's dimensions are known as tiles of it are joined."""
+        return f"{name}{OPENED}" if region.windows is not None and name in blocked_names(self._sized) else name
+
+    def _closed(self, nodes: list[ir.Node], value: ir.Value, name: str) -> ir.Value:
+        """A tensor in blocks of channels that was joined as it lies in memory, in its own shape."""
+        shape = self._numbers.constant([0, self._sized.dims[name][1].offset, 0, 0])
+        value.shape = None
+        seen = self._numbers.op(nodes, f"{value.name}/closed", "Reshape", [value, shape])
+        seen.type, seen.shape = value.type, self._opaque(name)
+        return seen
+
+    def _loop(
+        self, name: str, count: ir.Value, starts: list[ir.Value], body: ir.Graph, results: list[ir.Value]
+    ) -> ir.Node:
+        go = self._numbers.weight(f"{PREFIX}go", np.array(True))
+        return ir.Node("", "Loop", [count, go, *starts], [ir.AttrGraph("body", body)], outputs=results, name=name)
+
+    def _results(self, prefix: str, names: list[str]) -> list[ir.Value]:
+        """New values like these; nothing is said of their shapes but what numbers there are."""
+        made = [ir.Value(name=f"{prefix}{name}", type=self._values[name].type) for name in names]
+        for value, name in zip(made, names, strict=True):
+            value.shape = self._opaque(name)
+        return made
+
+    def _whole(self, prefix: str, region: LoopRegion, exits: list[str], short: tuple[SizeBound, Tiling]) -> ir.Graph:
+        """The region's own ops as they are; what they read of others' work is made once for all regions.
+
+        Like a body of a loop the branch reads the loop's zero, in a view of what it reads first.
+        """
+        view = self._sized.view
+        made = {name: self._shared_whole(region, name, *short) for name in shared_by(view, region)}
+        nodes: list[ir.Node] = []
+        for op in sorted(region.own):
+            node = self._nodes[view.graph.ops[op].name]
+            twin = self._copy(f"{prefix}short/", node)
+            for at, value in enumerate(twin.inputs):
+                if value is not None and value.name in made:
+                    twin.replace_input_with(at, made[value.name])
+            made |= {old.name: new for old, new in zip(node.outputs, twin.outputs, strict=True) if old.name}
+            nodes.append(twin)
+        first, names = nodes[0], view.reads[min(region.own)]
+        at = next(at for at, name in enumerate(names) if self._sized.dims.get(name))
+        gate = self._waiting(f"{prefix}short/", region, first.inputs[at], names[at])
+        first.replace_input_with(at, gate[-1].outputs[0])
+        chains = self._chains(region)
+        for op in sorted(region.own):
+            for name in (each for each in view.makes[op] if each):
+                self._declare(made[name], name, f"{prefix}short/{chains[name]}")
+        return ir.Graph([], [made[name] for name in exits], nodes=[*gate, *nodes], name=f"{prefix}whole")
+
+    def _waiting(self, prefix: str, region: LoopRegion, value: ir.Value | None, name: str) -> list[ir.Node]:
+        """Ops that make a view of a value which waits for the zero of the region's loop."""
+        assert value is not None
+        own = self._sized.view.graph.ops[min(region.own)].name
+        zero = self._numbers.weight(zero_of(loop_name(own)), np.array(0, np.int64))
+        zeros = self._numbers.constant([0] * len(self._sized.dims[name]))
+        nodes: list[ir.Node] = []
+        number = self._numbers.op(nodes, f"{prefix}number", "Add", [self._numbers.length(region.length), zero])
+        same = self._numbers.op(nodes, f"{prefix}same", "Mul", [number, zeros])
+        seen = self._numbers.op(nodes, f"{prefix}input", "Reshape", [value, same])
+        seen.type = value.type
+        self._declare(seen, name, seen.name or "")
+        return nodes
+
+    def _shared_whole(self, region: LoopRegion, name: str, bound: SizeBound, tiling: Tiling) -> ir.Value:
+        """What loops make again, tile by tile: whole, but empty for sizes that are not within the bound."""
+        key = (name, bound)
+        if key in self._shared:
+            return self._shared[key]
+        prefix, part = f"{PREFIX}shared{len(self._shared)}/", cone_of(self._sized.view, region, name)
+        length = self._numbers.length(region.length)
+        tiles, count = self._numbers.tiles(region.length, tiling)
+        to_number = ir.AttrInt64("to", ir.DataType.INT64)
+        once = self._numbers.op(self._graph, f"{prefix}once", "Cast", [self._numbers.holds(bound)], to_number)
+        often = self._numbers.op(self._graph, f"{prefix}count", "Mul", [count, once])
+        loop = _Loop(prefix, loop_name(prefix), part, length, tiles, *self._inside(prefix, part))
+        start = self._numbers.empty(name, region.axes[name], self._values[name])
+        results = self._results(prefix, [name])
+        self._graph.append(self._loop(loop.name, often, [start], self._body(loop, [name]), results))
+        dims = self._sized.dims[name]
+        self.shared_dims[results[0].name or ""] = tuple(
+            msgspec.structs.replace(dim, within=bound) if axis == region.axes[name] else dim
+            for axis, dim in enumerate(dims)
+        )
+        self._shared[key] = results[0]
+        return results[0]
+
+    def drop(self, ops: Iterable[int]) -> None:
+        """Take ops out that loops make again for themselves, and nothing else needs."""
+        self._graph.remove([self._nodes[self._sized.view.graph.ops[op].name] for op in ops], safe=True)
+
+    def _inside(self, prefix: str, region: LoopRegion) -> tuple[dict[int, ir.Node], dict[str, ir.Value]]:
+        """Nodes of a loop by op, copies among them, and what they make, by the names that this has in the model."""
+        view = self._sized.view
+        made = {name: self._values[name] for op in region.own for name in view.makes[op] if name}
+        nodes: dict[int, ir.Node] = {}
+        for op in sorted(region.ops):
+            node = self._nodes[view.graph.ops[op].name]
+            if op in region.copies:
+                twin = self._copy(f"{prefix}again/", node)
+                made |= {old.name: new for old, new in zip(node.outputs, twin.outputs, strict=True) if old.name}
+                node = twin
+            for at, value in enumerate(node.inputs):
+                if value is not None and made.get(value.name or "", value) is not value:
+                    node.replace_input_with(at, made[value.name or ""])
+            nodes[op] = node
+        return nodes, made
+
+    def _copy(self, prefix: str, node: ir.Node) -> ir.Node:
+        """An op that reads what another reads, and makes the same again."""
+        copied = ir.Node(
+            node.domain,
+            node.op_type,
+            node.inputs,
+            node.attributes.values(),
+            overload=node.overload,
+            num_outputs=len(node.outputs),
+            version=node.version,
+            name=fresh_name(f"{prefix}{node.name}", self._taken),
+        )
+        for old, new in zip(node.outputs, copied.outputs, strict=True):
+            new.type = old.type
+            new.name = fresh_name(f"{prefix}{old.name}", self._taken) if old.name else ""
+        return copied
+
+    def _made(self, region: LoopRegion) -> list[str]:
+        return [name for op in sorted(region.own) for name in self._sized.view.makes[op] if name]
+
+    def _is_exit(self, region: LoopRegion, name: str) -> bool:
+        """Whether what an op of the region makes is read outside; a copy of a reader elsewhere reads it whole."""
+        readers = self._sized.view.readers[name]
+        return name in self._sized.kept or any(reader not in region.own for reader in readers)
+
+    def _body(self, loop: _Loop, exits: list[str]) -> ir.Graph:
+        region, prefix = loop.region, loop.prefix
+        number = ir.Value(name=f"{prefix}i", type=ir.TensorType(ir.DataType.INT64), shape=ir.Shape([]))
+        going = ir.Value(name=f"{prefix}going", type=ir.TensorType(ir.DataType.BOOL), shape=ir.Shape([]))
+        before: list[ir.Node] = []
+        zero = self._numbers.weight(zero_of(loop.name), np.array(0, np.int64))
+        tile = self._numbers.op(before, f"{prefix}number", "Add", [number, zero])
+        after = self._numbers.op(before, f"{prefix}next", "Add", [tile, self._numbers.constant([1])])
+        bounds = [self._bound(before, loop, name, at) for name, at in (("start", tile), ("stop", after))]
+        if region.windows is not None:
+            return self._window_body(loop, (number, going), (before, tile, after), (bounds[0], bounds[1]), exits)
+        cuts: dict[tuple[str, int], ir.Value] = {}
+        inside = set(loop.made.values())
+        for op, node in loop.nodes.items():
+            for at, value in enumerate(node.inputs):
+                axis = region.reads.get((op, at))
+                if value is None or axis is None or value in inside:
+                    continue
+                key = (value.name or "", axis)
+                if key not in cuts:
+                    cuts[key] = self._numbers.op(
+                        before, f"{prefix}part{len(cuts)}", "Slice", [value, *bounds, self._numbers.constant([axis])]
+                    )
+                    cuts[key].type = value.type
+                    self._declare(cuts[key], value.name or "", cuts[key].name or "")
+                node.replace_input_with(at, cuts[key])
+        held: list[ir.Value] = []
+        results: list[ir.Value] = []
+        end: list[ir.Node] = [
+            ir.Node(
+                "",
+                "Identity",
+                [going],
+                outputs=[ir.Value(name=f"{prefix}goes_on", type=going.type, shape=going.shape)],
+                name=f"{prefix}goes_on",
+            )
+        ]
+        chains = self._chains(region)
+        for name, value in loop.made.items():
+            self._declare(value, name, chains[name])
+        for name in exits:
+            value, axis = loop.made[name], region.axes[name]
+            sofar = ir.Value(
+                name=f"{prefix}sofar/{name}", type=value.type, shape=self._open(value, f"{prefix}s{len(held)}")
+            )
+            joined = self._numbers.op(
+                end, f"{prefix}joined/{name}", "Concat", [sofar, value], ir.AttrInt64("axis", axis)
+            )
+            joined.type, joined.shape = value.type, self._open(value, f"{prefix}j{len(held)}")
+            held.append(sofar)
+            results.append(joined)
+        nodes = [*before, *loop.nodes.values(), *end]
+        return ir.Graph([number, going, *held], [end[0].outputs[0], *results], nodes=nodes, name=f"{prefix}body")
+
+    def _window_body(
+        self,
+        loop: _Loop,
+        carried: tuple[ir.Value, ir.Value],
+        begun: tuple[list[ir.Node], ir.Value, ir.Value],
+        bounds: tuple[ir.Value, ir.Value],
+        exits: list[str],
+    ) -> ir.Graph:
+        """A body whose tiles are the first, inner ones or the last."""
+        region, prefix, (nodes, tile, after) = loop.region, loop.prefix, begun
+        first = self._numbers.op(nodes, f"{prefix}is_first", "Equal", [tile, self._numbers.constant([0])])
+        last = self._numbers.op(nodes, f"{prefix}is_last", "Equal", [after, loop.tiles])
+        zero = self._numbers.weight(zero_of(loop.name), np.array(0, np.int64))
+        writer = WindowBody(
+            self._sized,
+            self._numbers,
+            region,
+            prefix,
+            loop.nodes,
+            self._values,
+            zero,
+            bounds,
+            self._copy,
+        )
+        node, made = writer.tile((first, last), exits)
+        nodes.append(node)
+        number, going = carried
+        goes_on = ir.Value(name=f"{prefix}goes_on", type=going.type, shape=going.shape)
+        nodes.append(ir.Node("", "Identity", [going], outputs=[goes_on], name=f"{prefix}goes_on"))
+        held, results = list[ir.Value](), [goes_on]
+        for name, value in zip(exits, made, strict=True):
+            axis = ir.AttrInt64("axis", region.axes[name])
+            sofar = ir.Value(name=f"{prefix}sofar/{name}", type=value.type)
+            sofar.shape = self._open(value, f"{prefix}s{len(held)}")
+            joined = self._numbers.op(nodes, f"{prefix}joined/{name}", "Concat", [sofar, value], axis)
+            joined.type, joined.shape = value.type, self._open(value, f"{prefix}j{len(held)}")
+            held.append(sofar)
+            results.append(joined)
+        return ir.Graph([number, going, *held], results, nodes=nodes, name=f"{prefix}body")
+
+    def _bound(self, nodes: list[ir.Node], loop: _Loop, name: str, tile: ir.Value) -> ir.Value:
+        product = self._numbers.op(nodes, f"{loop.prefix}{name}_of_all", "Mul", [tile, loop.length])
+        return self._numbers.op(nodes, f"{loop.prefix}{name}", "Div", [product, loop.tiles])
+
+    def _chains(self, region: LoopRegion) -> dict[str, str]:
+        """By tensor of a body the first one whose buffer it takes over."""
+        view, order = self._sized.view, sorted(region.ops)
+        last = {name: op for op in order for name in view.reads[op]}
+        first: dict[str, str] = {}
+        for op in order:
+            for name in (each for each in view.makes[op] if each):
+                before = [a for a, b in sorted(view.in_place) if b == name and a in first and last[a] == op]
+                first[name] = first[before[0]] if before and not self._is_exit(region, before[0]) else name
+        return first
+
+    def _declare(self, value: ir.Value, name: str, chain: str) -> None:
+        """Say the shape of a value in a body: names of its chain, but for dimensions that are numbers."""
+        dims = self._sized.dims[name]
+        named = [dim.offset if not dim.terms else f"{chain}/{at}" for at, dim in enumerate(dims)]
+        value.shape = ir.Shape(named)
+
+    def _opaque(self, name: str) -> ir.Shape:
+        """The rank and the dimensions that are numbers; others have names of their own.
+
+        The runtime knows none of what comes out of a Loop. Were it told which sizes of the model they are, it would
+        fuse ops behind the loop that it leaves alone in the user's model, and bits would differ.
+        """
+        dims = enumerate(self._sized.dims[name])
+        return ir.Shape([f"{PREFIX}{name}/{axis}" if dim.terms else dim.offset for axis, dim in dims])
+
+    def _open(self, value: ir.Value, name: str) -> ir.Shape:
+        assert value.shape is not None
+        return ir.Shape([f"{name}/{axis}" for axis in range(len(value.shape))])

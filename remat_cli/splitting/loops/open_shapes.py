@@ -1,0 +1,89 @@
+"""Shapes that are computed and need not say a length: it is what is left of a Reshape, or what an Expand reads.
+
+The op then is the same for a part along that axis. Attention of 4 x batch matrices that is seen as batch x 4, and
+places of a table repeated for each head, have such shapes: two of their lengths vary, so that no constant says them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from remat_cli.core.schedule.graph import TensorType
+from remat_cli.core.values.sizes import Dim, number, product_of
+from remat_cli.onnx_io.read.normalise import names_in
+from remat_cli.splitting.loops.expands import drop_unread
+from remat_cli.splitting.loops.known_shapes import ALLOWS_ZERO, takes_zero
+from remat_cli.splitting.loops.loop_values import SizeValues
+from remat_cli.splitting.rules.shape import OPEN_SHAPES, REPEATED, REST
+
+
+@dataclass(frozen=True)
+class WithOpenShapes:
+    """A model whose shapes leave lengths open; dimensions of tensors that it has more, and types of its new ops."""
+
+    model: ir.Model
+    dims: Mapping[str, tuple[Dim, ...]]
+    types: Mapping[str, tuple[TensorType, ...]]
+
+
+def with_open_shapes(
+    model: ir.Model, dims: Mapping[str, tuple[Dim, ...]], most: Mapping[str, int], large: Collection[str]
+) -> WithOpenShapes:
+    """The model with lengths left open in computed shapes of large tensors, one of each Reshape: the longest.
+
+    `dims` are the dimensions of tensors for all sizes, `most` are the largest ones.
+    """
+    if not any(_open_of(node, dims, most, large) for node in model.graph):
+        return WithOpenShapes(model, {}, {})
+    new = model.clone()
+    nodes = list(new.graph)
+    numbers = SizeValues(new.graph, dims, names_in(new), OPEN_SHAPES)
+    for node in nodes:
+        found = _open_of(node, dims, most, large)
+        if found:
+            said = REST if node.op_type == "Reshape" else REPEATED
+            made = enumerate(dims[node.outputs[0].name or ""])
+            parts = [numbers.constant([said]) if axis in found else numbers.length(dim) for axis, dim in made]
+            name = f"{OPEN_SHAPES}{node.name}"
+            node.replace_input_with(1, numbers.op(new.graph, name, "Concat", parts, ir.AttrInt64("axis", 0)))
+            node.attributes.pop(ALLOWS_ZERO, None)
+    drop_unread(new.graph)
+    lengths = {each.outputs[0].name or "": _length(each) for each in new.graph if each not in nodes}
+    types = {
+        each.name or "": (TensorType("int64", (lengths[each.outputs[0].name or ""],)),)
+        for each in new.graph
+        if each not in nodes
+    }
+    new.graph.sort()
+    return WithOpenShapes(new, {name: (number(length),) for name, length in lengths.items()}, types)
+
+
+def _length(node: ir.Node) -> int:
+    """How many numbers an op has in its result, of those that compute shapes."""
+    if node.op_type == "Shape":
+        return len((node.inputs[0] and node.inputs[0].shape) or ())
+    return len(node.inputs) if node.op_type == "Concat" else 1
+
+
+def _open_of(
+    node: ir.Node, dims: Mapping[str, tuple[Dim, ...]], most: Mapping[str, int], large: Collection[str]
+) -> list[int]:
+    """Axes of what an op makes whose length need not be said."""
+    if node.domain not in ("", "ai.onnx") or node.op_type not in ("Reshape", "Expand"):
+        return []
+    source, shape, made = node.inputs[0], node.inputs[1], node.outputs[0].name or ""
+    before, after = dims.get((source and source.name) or ""), dims.get(made)
+    if shape is None or shape.const_value is not None or before is None or after is None or made not in large:
+        return []
+    varying = [axis for axis, dim in enumerate(after) if dim.terms]
+    if node.op_type == "Expand":
+        shift = len(after) - len(before)
+        return [axis for axis in varying if axis >= shift and before[axis - shift] == after[axis]]
+    starts = [(dim, product_of(before[:axis])) for axis, dim in enumerate(before)]
+    kept = [axis for axis in varying if (after[axis], product_of(after[:axis])) in starts]
+    if not kept or takes_zero(node, after):
+        return []
+    return [max(kept, key=lambda axis: (after[axis].at(most), -axis))]

@@ -1,0 +1,62 @@
+"""Sizes for which a region need not run in tiles: the whole then holds no more than a tile does for the largest sizes.
+
+Loops cost time that short inputs would see, above all where each makes again what all of them read, such as a bias of
+positions. What is whole has the bits of the user's model without a proof.
+"""
+
+from __future__ import annotations
+
+import math
+
+from remat_cli.core.values.sizes import SizeBound
+from remat_cli.splitting.loops.loop_bits import Tiling
+from remat_cli.splitting.loops.loop_regions import LoopRegion, SizedView
+from remat_cli.splitting.loops.window_estimate import whole_up_to
+from remat_cli.splitting.tiles.view import ModelView
+
+
+def short_sizes(sized: SizedView, region: LoopRegion, tiling: Tiling) -> SizeBound | None:
+    """The sizes at which a region runs whole; None where it never may.
+
+    Where every tile makes something again they are those for which the largest tensor is a tile's, else those of one
+    tile: beyond these, tiles stay nearer to the processor. A region that reads a matrix of weights always runs in its
+    loop: the runtime packs such weights for each branch anew.
+    """
+    if region.windows is not None:
+        return SizeBound((region.length,), whole_up_to(sized, region, tiling))  # convolutions do not pack weights
+    if any(_has_matrix(sized.view, op) for op in region.own):
+        return None
+    if not region.copies:
+        return SizeBound((region.length,), tiling.rows)
+    names = (name for op in region.own for name in sized.view.makes[op] if name)
+    largest = max(names, key=lambda name: (sized.sizes[name], name))
+    shape, axis = sized.view.tensors[largest].shape, region.axes[largest]
+    varying = [at for at, dim in enumerate(sized.dims[largest]) if dim.terms]
+    most = math.prod(shape[at] for at in varying if at != axis) * tiling.rows
+    return SizeBound(tuple(sized.dims[largest][at] for at in varying), most)
+
+
+def _has_matrix(view: ModelView, op: int) -> bool:
+    """Whether an op reads a weight that is longer than one number along two axes."""
+    reads = zip(view.ops[op].inputs, view.ops[op].weights, strict=True)
+    return any(is_weight and shape is not None and sum(size > 1 for size in shape) > 1 for shape, is_weight in reads)
+
+
+def shared_by(view: ModelView, region: LoopRegion) -> list[str]:
+    """What a region's own ops read of what it makes again."""
+    made = (name for op in sorted(region.copies) for name in view.makes[op] if name)
+    return [name for name in made if any(reader in region.own for reader in view.readers[name])]
+
+
+def cone_of(view: ModelView, region: LoopRegion, name: str) -> LoopRegion:
+    """The part of a region, all of it copies, that makes one of the tensors which it makes again."""
+    makers = {made: op for op in region.copies for made in view.makes[op] if made}
+    ops, waiting = set[int](), [name]
+    while waiting:
+        op = makers.get(waiting.pop())
+        if op is not None and op not in ops:
+            ops.add(op)
+            waiting += view.reads[op]
+    axes = {made: region.axes[made] for op in ops for made in view.makes[op] if made}
+    reads = {key: axis for key, axis in region.reads.items() if key[0] in ops}
+    return LoopRegion(region.length, ops, set(ops), axes, reads)

@@ -1,0 +1,106 @@
+"""Proof by enumeration that tiles of windowed ops have the bits of the whole op, for every size of a family.
+
+At each size every kind of tile is asked of the rules, with the shapes of that size: what they say must be what the tile
+does there. Blocked convolutions, pooling and the like look at rows only, so that how wide a picture is matters by its
+ends; plain convolutions are products of matrices, of which all sizes are asked.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from math import prod
+
+from remat_cli.core.values.sizes import SizeFamily
+from remat_cli.onnx_io.read.op_facts import NCHWC
+from remat_cli.splitting.loops.loop_bits import SizedOp, Tiling
+from remat_cli.splitting.loops.loop_regions import LoopRegion, SizedView
+from remat_cli.splitting.loops.window_estimate import whole_up_to
+from remat_cli.splitting.loops.window_regions import sliced_part
+from remat_cli.splitting.loops.windows import ROWS, Part, PartOp, TileForm
+from remat_cli.splitting.rules import window
+from remat_cli.splitting.rules.table import RULES
+from remat_cli.splitting.tiles.op_view import OpView, Slab
+
+MOST_ASKED = 50_000  # sizes of one op, of which each takes some fifty microseconds
+Sizes = Mapping[str, int]
+
+
+def window_refusal(
+    sized: SizedView, region: LoopRegion, tiling: Tiling, family: SizeFamily, most_asked: int = MOST_ASKED
+) -> tuple[int, Sizes] | None:
+    """The op, and a size, of which some tile may have other bits than the whole; None: there is none."""
+    whole = whole_up_to(sized, region, tiling)
+    for op in sorted(region.ops):
+        known = SizedOp.of(sized, region, op)
+        choices = _choices(known, region, family)
+        if prod(map(len, choices)) > most_asked:
+            return op, dict(family.corners[0])  # asking for all, in vain, would take long
+        for chosen in itertools.product(*choices):
+            sizes = {**family.fixed, **{each.name: size for each, size in zip(family.ranges, chosen, strict=True)}}
+            units = region.length.at(sizes)
+            if units <= whole:
+                continue  # it runs whole
+            if not _is_same(sized, region, op, known.at(sizes), _tiles(region, tiling, units)):
+                return op, sizes
+    return None
+
+
+def _choices(op: SizedOp, region: LoopRegion, family: SizeFamily) -> list[tuple[int, ...]]:
+    """Sizes that decide: all of those that say how many rows there are, and the ends of others that do not matter.
+
+    How wide a picture is matters to products of matrices, and to means, which may be of all of it.
+    """
+    rule, is_blocked = RULES.get(op.op.key), op.op.key[0] == NCHWC
+    is_product = rule is window.convolution and not is_blocked
+    is_mean = rule is window.pooling and op.op.node.op_type != "MaxPool"
+    return [
+        tuple(each.sizes)
+        if each.name in region.length.names or ((is_product or is_mean) and op.depends_on(each.name))
+        else tuple(dict.fromkeys((each.low, each.high)))
+        for each in family.ranges
+    ]
+
+
+def _tiles(region: LoopRegion, tiling: Tiling, units: int) -> list[tuple[TileForm, tuple[int, int]]]:
+    """The tiles at a size, but of inner ones only those at the ends and one of each length."""
+    windows = region.windows
+    assert windows is not None
+    first, *inner, last = tiling.bounds(units)
+    chosen = {stop - start: (start, stop) for start, stop in inner}
+    ends = (*inner[:1], *inner[-1:])
+    return [
+        (windows.first, first),
+        *((windows.inner, each) for each in dict.fromkeys((*ends, *chosen.values()))),
+        (windows.last, last),
+    ]
+
+
+def _is_same(
+    sized: SizedView, region: LoopRegion, op: int, view: OpView, tiles: list[tuple[TileForm, tuple[int, int]]]
+) -> bool:
+    return all(
+        _is_part_same(sized, view, work, form, units) for form, units in tiles for work in form.ops if work.op == op
+    )
+
+
+def _is_part_same(sized: SizedView, view: OpView, work: PartOp, form: TileForm, units: tuple[int, int]) -> bool:
+    """Whether the rules say of an op, for one tile, what the tile does."""
+    asked = _fitting(work.asked, units, view.output_shape[ROWS])
+    if asked is None:
+        return False
+    sliced = sliced_part(sized, work.op, asked, view)
+    if sliced is None or tuple(sorted(sliced.attributes.items())) != work.attributes or sliced.constants:
+        return False
+    needs = {
+        at: None if shape is None or at not in work.needs else _fitting(work.needs[at], units, shape[ROWS])
+        for at, shape in enumerate(view.inputs)
+    }
+    made = _fitting(work.makes, units, view.output_shape[ROWS])
+    return sliced.makes == made and all(need == needs[at] for at, need in enumerate(sliced.needs))
+
+
+def _fitting(part: Part, units: tuple[int, int], length: int) -> Slab | None:
+    """The rows of a part, where there are such rows."""
+    slab = part.slab(ROWS, units, length)
+    return slab if 0 <= slab.start < slab.stop <= length else None

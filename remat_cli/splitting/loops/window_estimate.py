@@ -1,0 +1,105 @@
+"""What one tile of windowed ops holds at the largest sizes, before it is written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from remat_cli.core.values.profile import Profile
+from remat_cli.splitting.loops.loop_bits import Tiling
+from remat_cli.splitting.loops.loop_regions import LoopRegion, SizedView
+from remat_cli.splitting.loops.windows import ROWS, Part, PartOp, TileForm
+
+Piece = tuple[str, Part]
+
+
+def window_bytes(sized: SizedView, region: LoopRegion, tiling: Tiling, profile: Profile | None = None) -> int:
+    """The most that a tile of the largest size holds, in the order of the ops; what shares a buffer counts once.
+
+    Without a profile what ops take inside does not count.
+    """
+    windows = region.windows
+    assert windows is not None
+    units = sized.units_of(region)
+    rows = min(tiling.rows, units)
+    middle = (units - rows) // 2
+    kinds = zip(windows.forms, ((0, rows), (middle, middle + rows), (units - rows, units)), strict=True)
+    return max(_Tile(sized, form, bounds).most(profile) for form, bounds in kinds)
+
+
+def whole_up_to(sized: SizedView, region: LoopRegion, tiling: Tiling) -> int:
+    """The most units for which the ops as they are hold no more than a tile, with what is around it, of the largest."""
+    windows = region.windows
+    assert windows is not None
+    units, all_rows = sized.units_of(region), Part(None, None)
+    ops = [PartOp(work.op, dict.fromkeys(work.needs, all_rows), all_rows, all_rows, ()) for work in windows.inner.ops]
+    whole = _Tile(sized, TileForm(tuple(ops), dict.fromkeys(windows.inner.holds, all_rows)), (0, units)).most()
+    return max(tiling.rows, units * window_bytes(sized, region, tiling) // max(1, whole))
+
+
+def halo_percent(sized: SizedView, region: LoopRegion, tiling: Tiling) -> float:
+    """How many bytes the tiles of the largest size make beyond those of the whole ops, in percent."""
+    windows = region.windows
+    if windows is None:
+        return 0.0
+    first, *inner, last = tiling.bounds(sized.units_of(region))
+    pairs = [(windows.first, first), *((windows.inner, each) for each in inner), (windows.last, last)]
+    made = sum(_Tile(sized, form, units).made_bytes for form, units in pairs)
+    whole = sum(sized.sizes[name] for op in region.ops for name in sized.view.makes[op] if name)
+    return 100 * (made / max(1, whole) - 1)
+
+
+class _Tile:
+    """The pieces of tensors that one tile holds, one after the other."""
+
+    def __init__(self, sized: SizedView, form: TileForm, units: tuple[int, int]) -> None:
+        self._sized = sized
+        self._form = form
+        self._units = units
+        self._last = {piece: at for at, work in enumerate(form.ops) for piece in self._reads(work)}
+        self._views = {
+            each.name: sized.view.graph.tensors[each.view_of].name
+            for each in sized.view.graph.tensors
+            if each.view_of is not None
+        }
+
+    @property
+    def made_bytes(self) -> float:
+        """All that its ops make."""
+        makes = self._sized.view.makes
+        return sum(self._bytes(name, work.makes) for work in self._form.ops for name in makes[work.op] if name)
+
+    def most(self, profile: Profile | None = None) -> int:
+        """The most held at once."""
+        held: dict[Piece, float] = {}
+        most = 0.0
+        for at, work in enumerate(self._form.ops):
+            for name, part in self._reads(work):
+                held.setdefault((name, part), self._bytes(name, part))
+            most = max(most, sum(held.values()))
+            self._run(at, work, held)
+            inside = 0.0 if profile is None else profile.ops[work.op].workspace_bytes * self._share(work)
+            most = max(most, sum(held.values()) + inside)
+            for piece in [each for each in held if self._last.get(each, len(self._form.ops)) <= at]:
+                del held[piece]
+        return int(most)
+
+    def _run(self, at: int, work: PartOp, held: dict[Piece, float]) -> None:
+        view = self._sized.view
+        for name in (each for each in view.makes[work.op] if each):
+            sources = {a for a, b in view.in_place if b == name} | {self._views.get(name, "")}
+            merged = [each for each in held if each[0] in sources and self._last.get(each) == at]
+            for piece in merged[:1]:
+                del held[piece]
+            held[name, self._form.holds.get(name, work.asked)] = self._bytes(name, work.makes)
+
+    def _reads(self, work: PartOp) -> Iterator[Piece]:
+        reads = self._sized.view.reads[work.op]
+        return ((reads[at], part) for at, part in work.needs.items())
+
+    def _share(self, work: PartOp) -> float:
+        made = next(name for name in self._sized.view.makes[work.op] if name)
+        return self._bytes(made, work.makes) / max(1, self._sized.sizes[made])
+
+    def _bytes(self, name: str, part: Part) -> float:
+        length = self._sized.view.tensors[name].shape[ROWS]
+        return self._sized.sizes[name] * part.slab(ROWS, self._units, length).extent / length

@@ -1,0 +1,1 @@
+"""Regions of consecutive ops in tiles: found, estimated, built, and put in order."""

@@ -1,0 +1,172 @@
+"""In a line, why splitting cannot lower the peak far enough."""
+
+from collections import defaultdict
+from dataclasses import dataclass
+
+from remat_cli.base.units import format_bytes
+from remat_cli.splitting.bands.band_search import BandCandidate
+from remat_cli.splitting.recast.norms import can_be_apart
+from remat_cli.splitting.recast.resize import bilinear
+from remat_cli.splitting.tiles.estimate import held_at_peak
+from remat_cli.splitting.tiles.op_view import Slab
+from remat_cli.splitting.tiles.steps import op_of, results_of
+from remat_cli.splitting.tiles.timeline import TensorTimeline, owner_of
+from remat_cli.splitting.tiles.view import ModelView
+
+MOST_NAMED = 3  # tensors
+WORKSPACE_SHARE = 0.4  # of the peak, from which on it is what matters
+
+
+@dataclass(frozen=True)
+class SplitObstacle:
+    """One line that names the reason; `is_final` where no splitting of these kinds whatever could get around it.
+
+    `op`: the op that is the reason, where one is; of a model that has no such op it says nothing.
+    """
+
+    text: str
+    is_final: bool
+    op: int | None = None
+
+
+def explain(
+    timeline: TensorTimeline,
+    position: int | None,
+    floor_op: int | None,
+    free_bytes: int,
+    banded: BandCandidate | None = None,
+) -> SplitObstacle | None:
+    """What stands in the way of `free_bytes` (fixed part left out).
+
+    `position` is the step at which the search for regions was stuck, `floor_op` the op that whole ops cannot do
+    without, `banded` the smallest model in bands, None where either is not known.
+    """
+    view = timeline.view
+    return (
+        _outputs(view, free_bytes)
+        or (None if floor_op is None else _op(view, floor_op, free_bytes))
+        or (None if banded is None or banded.cost.peak_bytes <= free_bytes else _in_bands(banded))
+        or (None if position is None else _step(view, timeline.order[position]))
+    )
+
+
+def is_cuttable(view: ModelView, op: int) -> bool:
+    """Whether there is an axis along which the op can be cut, or it can be written in ops that can."""
+    if can_be_apart(view, op) or bilinear(view, op) is not None:
+        return True
+    shapes = [shape for shape in view.ops[op].outputs if shape is not None]
+    shape = shapes[0] if shapes else ()
+    return any(extent > 1 and _is_cut_along(view, op, axis, extent) for axis, extent in enumerate(shape))
+
+
+def _is_cut_along(view: ModelView, op: int, axis: int, extent: int) -> bool:
+    """Whether some half, third or quarter of the output can be made by itself."""
+    return any(
+        view.slice(op, Slab(axis, 0, max(1, extent // parts))) is not None for parts in (2, 3, 4) if extent >= parts
+    )
+
+
+def _outputs(view: ModelView, free_bytes: int) -> SplitObstacle | None:
+    """Outputs that are more than fits, or one that is while it is made: by its op, or by joining parts as large."""
+    kept = [tensor for tensor in view.graph.tensors if tensor.kept]
+    if not kept:
+        return None
+    largest = max(kept, key=lambda tensor: tensor.size_bytes)
+    named = f"'{largest.name}' ({format_bytes(largest.size_bytes)}) is a model output"
+    if sum(tensor.size_bytes for tensor in kept) > free_bytes:
+        return SplitObstacle(f"{named} and must exist whole", is_final=True)
+    maker = largest.producer
+    if maker is None:
+        return None
+    at_once = min(_working_set(view, maker), 2 * largest.size_bytes)
+    if at_once <= free_bytes:
+        return None
+    node = view.graph.ops[maker]
+    return SplitObstacle(
+        f"{named}: it exists beside what op '{node.name}' ({node.op_type}) makes it from, or beside the tiles it is "
+        f"joined of, {format_bytes(at_once)} at once",
+        is_final=True,
+        op=maker,
+    )
+
+
+def _op(view: ModelView, op: int, free_bytes: int) -> SplitObstacle | None:
+    """An op that does not fit and cannot be cut."""
+    name, size = _largest(view, op)
+    if not name or is_cuttable(view, op) or _working_set(view, op) <= free_bytes:
+        return None
+    node = view.graph.ops[op]
+    condition = "" if view.may_reassociate else " so that its bits stay the same"
+    return SplitObstacle(
+        f"'{name}' ({format_bytes(size)}) must exist whole: op '{node.name}' ({node.op_type}) cannot be cut{condition}",
+        is_final=True,
+        op=op,
+    )
+
+
+def _in_bands(banded: BandCandidate) -> SplitObstacle | None:
+    """What is held when most is, in the model that holds least in bands; by name what an op reads whole."""
+    view = banded.cast.view
+    lasting = frozenset(tensor.name for tensor in view.graph.tensors if tensor.kept)
+    index, held = held_at_peak(view, banded.cast.costs, banded.steps, lasting)
+    doing = op_of(view, banded.steps[index])
+    workspace = banded.cast.costs[doing].workspace_bytes
+    if workspace > WORKSPACE_SHARE * banded.cost.peak_bytes:
+        op = view.graph.ops[doing]
+        return SplitObstacle(
+            f"op '{op.name}' ({op.op_type}) takes {format_bytes(workspace)} of workspace besides its tensors", False
+        )
+    sums: dict[str, int] = defaultdict(int)
+    tensors = {piece.name: piece.tensor for step in banded.steps for piece in results_of(step)}
+    for name, size in held.items():
+        sums[tensors.get(name, name)] += size
+    most = sorted(sums, key=lambda name: sums[name], reverse=True)[:MOST_NAMED]
+    if not most:
+        return None
+    reader = _reads_all(view, banded, most[0])
+    if most[0] in held and reader is not None:
+        op = view.graph.ops[reader]
+        return SplitObstacle(
+            f"'{most[0]}' ({format_bytes(held[most[0]])}) must exist whole: "
+            f"op '{op.name}' ({op.op_type}) reads all of it",
+            is_final=False,
+        )
+    parts = ", ".join(f"{format_bytes(sums[name])} of '{name}'" for name in most)
+    return SplitObstacle(
+        f"even in bands, {parts} are there at once, while op '{view.graph.ops[doing].name}' runs", is_final=False
+    )
+
+
+def _reads_all(view: ModelView, banded: BandCandidate, name: str) -> int | None:
+    """The first op that cannot be cut and reads a tensor, if there is one."""
+    return next((op for op in view.readers[name] if op not in banded.banding.crew and not is_cuttable(view, op)), None)
+
+
+def _step(view: ModelView, op: int) -> SplitObstacle | None:
+    """A step that no region found makes small enough."""
+    name, size = _largest(view, op)
+    node = view.graph.ops[op]
+    if not name:
+        return None
+    reason = "cannot be cut" if not is_cuttable(view, op) else "was in no region that fits"
+    return SplitObstacle(
+        f"'{name}' ({format_bytes(size)}) is too large, and op '{node.name}' ({node.op_type}) {reason}", False
+    )
+
+
+def _largest(view: ModelView, op: int) -> tuple[str, int]:
+    """The largest tensor an op reads or makes; model inputs are the caller's."""
+    spec = view.graph.ops[op]
+    tensors = [view.graph.tensors[i] for i in (*spec.inputs, *spec.outputs)]
+    made = [tensor for tensor in tensors if tensor.producer is not None]
+    largest = max(made, key=lambda tensor: tensor.size_bytes, default=None)
+    return ("", 0) if largest is None else (largest.name, largest.size_bytes)
+
+
+def _working_set(view: ModelView, op: int) -> int:
+    """What an op must hold at least: what it reads, and of what it makes only what no input's storage can take."""
+    spec, tensors = view.graph.ops[op], view.graph.tensors
+    shared = {result for _, result in spec.in_place}
+    held = (*spec.inputs, *(i for i in spec.outputs if i not in shared))
+    owners = {owner.name: owner for i in held if (owner := owner_of(view, tensors[i].name)).producer is not None}
+    return sum(owner.size_bytes for owner in owners.values())

@@ -1,0 +1,208 @@
+"""Splittings proposed for a budget: regions of consecutive ops, and whole models in bands, the cheaper first."""
+
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Literal
+
+from remat_cli.core.schedule.splits import Region, RegionFacts
+from remat_cli.core.values.profile import OpCost
+from remat_cli.splitting.bands.band_search import BandCandidate, BandSearch
+from remat_cli.splitting.tiles.estimate import step_time_ns
+from remat_cli.splitting.tiles.obstacle import SplitObstacle, explain
+from remat_cli.splitting.tiles.search import Proposal, SplitCandidate, SplitLimits, SplitSearch
+from remat_cli.splitting.tiles.steps import TiledRegion, op_of, region_steps
+from remat_cli.splitting.tiles.timeline import TensorTimeline
+from remat_cli.splitting.tiles.view import ModelView
+
+SplitForm = Literal["regions", "bands"]
+REGIONS_SHARE = 0.5  # of the time for a search: what they find, they mostly find soon
+BANDS_SHARE, LEAST_SECONDS = 3.0, 0.5  # of the time for one search, for all together; for one of them in any case
+BANDED_PER_SECOND = 5000  # ops; where less time is left than the first banding alone takes, none is begun
+DOUBT = 2.0  # as many times as estimated may bands cost beside regions: they have more nodes, and estimates err more
+CHEAP_SHARE = 0.02  # of the time of a run: regions that add no more need no rival
+
+
+@dataclass(frozen=True)
+class SplitProposal:
+    """A splitting that should fit `target_bytes`: the steps in `parts`, and what they do to which ops.
+
+    Ids of ops in the steps are those of `view`, whose ops go in `order`. `peak_bytes` is of the whole run; that and the
+    target leave the fixed part out. `key` tells proposals apart.
+    """
+
+    form: SplitForm
+    view: ModelView
+    order: tuple[int, ...]
+    parts: tuple[TiledRegion, ...]
+    regions: tuple[Region, ...]
+    facts: tuple[RegionFacts, ...]
+    peak_bytes: int
+    added_ns: int
+    target_bytes: int
+    key: object
+
+
+@dataclass
+class SplitProposer:
+    """Proposes splittings of one model for many budgets; `fixed_bytes` are held beside everything in reports.
+
+    `banding_seconds` have gone into the search for bands.
+    """
+
+    timeline: TensorTimeline
+    costs: Sequence[OpCost]
+    limits: SplitLimits
+    fixed_bytes: int
+    forbidden: frozenset[str] = frozenset()
+    banding_seconds: float = 0.0
+
+    def propose(self, free_bytes: int) -> tuple[SplitProposal, ...]:
+        """What fits `free_bytes` (fixed part left out) by estimate: one of each form at most, likely cheaper first."""
+        regions = self._regions.propose(free_bytes)
+        found = [] if regions is None else [self._of_regions(regions)]
+        if regions is not None and regions.added_ns <= CHEAP_SHARE * sum(cost.time_ns for cost in self.costs):
+            return tuple(found)
+        began = time.monotonic()
+        left = max(LEAST_SECONDS, BANDS_SHARE * self.limits.seconds - self.banding_seconds)
+        if len(self.timeline.order) > BANDED_PER_SECOND * left:
+            return tuple(found)
+        banded = self._bands.propose(free_bytes, began + min(left, self.limits.seconds))
+        self.banding_seconds += time.monotonic() - began
+        if banded is not None:
+            found.append(self._of_bands(banded, free_bytes))
+        return tuple(sorted(found, key=_likely_price))
+
+    def capped(self, most_bytes: int, free_bytes: int) -> tuple[SplitProposal, ...]:
+        """Splittings in which no tensor should be larger than that, the cheaper first."""
+        ends = time.monotonic() + max(LEAST_SECONDS, self.limits.seconds)
+        return tuple(self._of_bands(found, free_bytes) for found in self._bands.capped(most_bytes, ends))
+
+    def obstacle(self, floor_op: int | None, free_bytes: int) -> SplitObstacle | None:
+        """What stands in the way of `free_bytes`, after a search; `floor_op` is what whole ops cannot do without."""
+        return explain(self.timeline, self._regions.stuck, floor_op, free_bytes, self._bands.smallest)
+
+    def forbid(self, proposal: SplitProposal, op: int) -> None:
+        """Never cut an op of a proposal from now on, nor what it stands for."""
+        name = proposal.view.graph.ops[op].name
+        self.forbidden |= {name}
+        numbers = {each.name: number for number, each in enumerate(self.timeline.view.graph.ops)}
+        found = self.limits.forbidden | ({numbers[name]} if name in numbers else frozenset())
+        self._limit(replace(self.limits, forbidden=found))
+
+    def forbid_fills(self) -> bool:
+        """Join tiles from now on; False if that is so already."""
+        before = self.limits.may_fill
+        self._limit(replace(self.limits, may_fill=False))
+        return before
+
+    def _limit(self, limits: SplitLimits) -> None:
+        self.limits = limits
+        self._regions.limits = limits
+        self._bands.restrict(limits, self.forbidden)
+
+    @cached_property
+    def _regions(self) -> SplitSearch:
+        seconds = REGIONS_SHARE * self.limits.seconds
+        return SplitSearch(self.timeline, self.costs, replace(self.limits, seconds=seconds))
+
+    @cached_property
+    def _bands(self) -> BandSearch:
+        return BandSearch(self.timeline.view, self.timeline.order, self.costs, self.limits)
+
+    def _of_regions(self, proposal: Proposal) -> SplitProposal:
+        regions = proposal.regions
+        return SplitProposal(
+            "regions",
+            self.timeline.view,
+            self.timeline.order,
+            tuple(
+                TiledRegion(each.cutting.ops, region_steps(self.timeline.view, each.cutting) or ()) for each in regions
+            ),
+            tuple(self._region(each) for each in regions),
+            tuple(self._facts(each) for each in regions),
+            proposal.peak_bytes,
+            proposal.added_ns,
+            proposal.target_bytes,
+            tuple(each.cutting for each in regions),
+        )
+
+    def _region(self, candidate: SplitCandidate) -> Region:
+        cutting = candidate.cutting
+        return Region(
+            ops=self._names(cutting.ops),
+            exits=tuple(name for name, _ in cutting.exits),
+            axes=tuple(axis for _, axis in cutting.exits),
+            tiles=cutting.tiles,
+            kept=tuple(sorted(cutting.kept)),
+        )
+
+    def _facts(self, candidate: SplitCandidate) -> RegionFacts:
+        timeline = self.timeline
+        name, axis = candidate.cutting.exits[0]
+        return RegionFacts(
+            extent=timeline.view.tensors[name].shape[axis],
+            halo_percent=100 * candidate.cost.added_ns / max(1, candidate.cost.whole_time_ns),
+            peak_before_bytes=self.fixed_bytes + max(timeline.memory_bytes[candidate.start : candidate.stop]),
+            peak_after_bytes=self.fixed_bytes + candidate.peak_bytes,
+            time_before_ns=candidate.cost.whole_time_ns,
+            time_after_ns=candidate.cost.time_ns,
+        )
+
+    def _of_bands(self, found: BandCandidate, free_bytes: int) -> SplitProposal:
+        banding = found.banding
+        crews = [[op for op in found.cast.order if banding.crew.get(op) == n] for n in range(len(banding.tiles))]
+        return SplitProposal(
+            "bands",
+            found.cast.view,
+            found.cast.order,
+            (TiledRegion(found.cast.order, found.steps),),
+            tuple(self._crew(found, number, ops) for number, ops in enumerate(crews)),
+            tuple(self._crew_facts(found, ops) for ops in crews),
+            found.cost.peak_bytes,
+            found.cost.added_ns,
+            free_bytes,
+            (tuple(sorted(banding.axis.items())), banding.tiles),
+        )
+
+    def _crew(self, found: BandCandidate, number: int, ops: Sequence[int]) -> Region:
+        """Ops cut alike as a region: its exits are what others read, or what leaves the model."""
+        view, banding = found.cast.view, found.banding
+        made = [(name, banding.axis[op]) for op in ops for name in view.makes[op] if name]
+        exits = [(name, axis) for name, axis in made if _leaves(view, name, ops)] or made[-1:]
+        inside = {name for name, _ in made} - {name for name, _ in exits}
+        return Region(
+            ops=tuple(dict.fromkeys(found.cast.stands_for(op) for op in ops)),
+            exits=tuple(name for name, _ in exits),
+            axes=tuple(axis for _, axis in exits),
+            tiles=banding.tiles[number],
+            kept=tuple(sorted(inside)),
+        )
+
+    def _crew_facts(self, found: BandCandidate, ops: Sequence[int]) -> RegionFacts:
+        timeline, view = self.timeline, found.cast.view
+        inside = set(ops)
+        numbers = {op.name: number for number, op in enumerate(timeline.view.graph.ops)}
+        whole = {numbers[found.cast.stands_for(op)] for op in ops}
+        before = sum(self.costs[op].time_ns for op in whole)
+        after = sum(step_time_ns(step, view, found.cast.costs) for step in found.steps if op_of(view, step) in inside)
+        return RegionFacts(
+            extent=view.ops[ops[-1]].output_shape[found.banding.axis[ops[-1]]],
+            halo_percent=100 * (after - before) / max(1, before),
+            peak_before_bytes=self.fixed_bytes + max(timeline.memory_bytes[timeline.position[op]] for op in whole),
+            peak_after_bytes=self.fixed_bytes + found.cost.peak_bytes,
+            time_before_ns=before,
+            time_after_ns=after,
+        )
+
+    def _names(self, ops: Iterable[int]) -> tuple[str, ...]:
+        return tuple(self.timeline.view.graph.ops[op].name for op in ops)
+
+
+def _likely_price(proposal: SplitProposal) -> float:
+    return proposal.added_ns * (DOUBT if proposal.form == "bands" else 1.0)
+
+
+def _leaves(view: ModelView, name: str, ops: Iterable[int]) -> bool:
+    return view.tensors[name].kept or not set(view.readers[name]) <= set(ops)

@@ -1,0 +1,337 @@
+"""Which regions to split, into how many tiles, so that a budget is met at the least extra time.
+
+A shortest path over the positions of an order: a step that fits is taken as it is, a step that does not must lie in a
+region of consecutive ops that fits in tiles. Regions share nothing but the tensors between them, so a path's cost is
+the sum of its regions' added time.
+"""
+
+import time
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import groupby, product
+
+from remat_cli.core.schedule.splits import SplitAxis
+from remat_cli.core.values.profile import OpCost
+from remat_cli.splitting.tiles.estimate import Estimate, estimate
+from remat_cli.splitting.tiles.op_view import Slab
+from remat_cli.splitting.tiles.steps import region_steps
+from remat_cli.splitting.tiles.tiling import Cutting, cut_tiles, exit_axes
+from remat_cli.splitting.tiles.timeline import TensorTimeline, owner_of
+
+LONGEST_REGION = 120  # ops; longer ones are mostly halo
+TILE_COUNTS = (2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56, 64, 96, 128)
+NEAREST = 4  # cuts tried on either side of what does not fit, whatever their width
+
+
+@dataclass(frozen=True)
+class SplitLimits:
+    """What a splitting may do: `axis` says along which axes exits may be cut, `forbidden` are ops never to be cut.
+
+    `may_fill` tells that tiles can be written into a buffer in place (`tiling.Cutting.fills`).
+    """
+
+    axis: SplitAxis
+    most_tiles: int = 32
+    seconds: float = 10.0
+    forbidden: frozenset[int] = frozenset()
+    may_fill: bool = False
+
+
+@dataclass(frozen=True)
+class SplitCandidate:
+    """A region at positions `start` to `stop`, how it is cut, and its estimated cost; peak includes all beside it."""
+
+    start: int
+    stop: int
+    cutting: Cutting
+    peak_bytes: int
+    cost: Estimate
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """Regions, least estimated time first found for `target_bytes`; `peak_bytes` is of the whole run.
+
+    Both leave the fixed part out.
+    """
+
+    regions: tuple[SplitCandidate, ...]
+    peak_bytes: int
+    added_ns: int
+    target_bytes: int
+
+
+@dataclass
+class SplitSearch:
+    """Searches splittings of one model for many budgets; what was learnt about a region is kept."""
+
+    timeline: TensorTimeline
+    costs: Sequence[OpCost]
+    limits: SplitLimits
+    known: dict[tuple[Cutting, int, int], SplitCandidate | None] = field(default_factory=dict)
+    axes: dict[tuple[int, int], tuple[tuple[tuple[str, int], ...], ...]] = field(default_factory=dict)
+    halos: dict[tuple[object, ...], frozenset[str]] = field(default_factory=dict)
+    ends: float = 0.0
+    stuck: int | None = None
+
+    def propose(self, free_bytes: int) -> Proposal | None:
+        """The regions that fit `free_bytes` (fixed part left out) at the least added time; None where none do.
+
+        `stuck` is then the position of the step that neither fits nor lies in any region that does.
+        """
+        self.ends = time.monotonic() + self.limits.seconds
+        path = self._shortest_path(free_bytes)
+        if path is None:
+            return None
+        regions = tuple(self._refined(region, free_bytes) for region in path)
+        added_ns = sum(region.cost.added_ns for region in regions)
+        return Proposal(regions, self._peak(regions), added_ns, free_bytes)
+
+    def forbid(self, op: int) -> None:
+        """Never cut this op from now on."""
+        self.limits = replace(self.limits, forbidden=self.limits.forbidden | {op})
+
+    def forbid_fills(self) -> bool:
+        """Join tiles from now on; False if that is so already."""
+        before, self.limits = self.limits.may_fill, replace(self.limits, may_fill=False)
+        return before
+
+    def _shortest_path(self, free_bytes: int) -> tuple[SplitCandidate, ...] | None:
+        memory = self.timeline.memory_bytes
+        count = len(memory)
+        best: list[tuple[int, tuple[SplitCandidate, ...]] | None] = [None] * (count + 1)
+        best[0] = (0, ())
+        ends = self._ends(free_bytes)
+        for position in range(count):
+            here = best[position]
+            if here is None:
+                continue
+            if memory[position] <= free_bytes:
+                _improve(best, position + 1, here[0], here[1])
+            for stop in ends.get(position, ()):
+                region = self._cheapest(position, stop, free_bytes)
+                if region is not None:
+                    _improve(best, stop, here[0] + region.cost.added_ns, (*here[1], region))
+        last = best[count]
+        self.stuck = self._critical_after(best, free_bytes) if last is None else None
+        return None if last is None else last[1]
+
+    def _critical_after(self, best: Sequence[object], free_bytes: int) -> int | None:
+        """The first step that does not fit after the furthest position reached."""
+        reached = max(position for position, path in enumerate(best) if path is not None)
+        memory = self.timeline.memory_bytes
+        return next((p for p in range(reached, len(memory)) if memory[p] > free_bytes), None)
+
+    def _ends(self, free_bytes: int) -> Mapping[int, tuple[int, ...]]:
+        """By start, the ends of regions worth trying: around every run of steps that do not fit, at narrow cuts.
+
+        Further out only cuts narrower than all nearer ones are tried: a longer region costs more, and may pay only
+        by a smaller boundary.
+        """
+        widths, memory = self.timeline.width_bytes, self.timeline.memory_bytes
+        narrow = [cut for cut in self._narrow_cuts() if widths[cut] <= free_bytes]
+        critical = _next_where([held > free_bytes for held in memory])
+        fitting = _next_where([held <= free_bytes for held in memory])
+        found: dict[int, tuple[int, ...]] = {}
+        for first, group in groupby((cut for cut in narrow if critical[cut] < len(memory)), key=critical.__getitem__):
+            beyond = bisect_left(narrow, fitting[first])
+            for start in sorted(_nearest_and_lowest(tuple(group)[::-1], widths)):
+                end = bisect_right(narrow, start + LONGEST_REGION)
+                after = narrow[bisect_right(narrow, first) : end]
+                found[start] = tuple(sorted({*_nearest_and_lowest(after, widths), *narrow[beyond:end][:2]}))
+        return found
+
+    def _narrow_cuts(self) -> Iterator[int]:
+        """Cuts no wider than the wider of their neighbours, and both ends."""
+        widths = self.timeline.width_bytes
+        for position, width in enumerate(widths):
+            left = widths[position - 1] if position else width
+            right = widths[position + 1] if position + 1 < len(widths) else width
+            if width <= max(left, right):
+                yield position
+
+    def _cheapest(self, start: int, stop: int, free_bytes: int) -> SplitCandidate | None:
+        """The cheapest way found to cut a region that fits."""
+        if self.limits.forbidden.intersection(self.timeline.order[start:stop]):
+            return None
+        around = self.timeline.surroundings(start, stop)
+        sizes = [self.timeline.view.tensors[name].size_bytes for name in around.exits]
+        joined = 0 if self.limits.may_fill else max(sizes, default=0)
+        if not sizes or self._share_storage(around.exits) or around.context_bytes + sum(sizes) + joined > free_bytes:
+            return None
+        best: SplitCandidate | None = None
+        for exits in self._exit_axes(start, stop):
+            if best is not None and best.cutting.exits[0][1] == exits[0][1] - 1 and exits[0][0] in self._blocked:
+                continue  # images are as well cut along their height as along their width
+            for found in self._fitting(start, stop, exits, free_bytes):
+                best = found if best is None else min(best, found, key=_price)
+        return best
+
+    def _share_storage(self, exits: Sequence[str]) -> bool:
+        """Whether two exits lie in one storage; joined tile by tile, each would take its own."""
+        owners = {owner_of(self.timeline.view, name).name for name in exits}
+        return len(owners) < len(exits)
+
+    @property
+    def _blocked(self) -> frozenset[str]:
+        return self.timeline.view.blocked
+
+    def _fitting(
+        self, start: int, stop: int, exits: tuple[tuple[str, int], ...], free_bytes: int
+    ) -> Iterator[SplitCandidate]:
+        """The fewest tiles that fit, with halos computed again and with halos kept."""
+        cutting = Cutting(self.timeline.order[start:stop], exits, 2)
+        extent = min(self.timeline.view.tensors[name].shape[axis] for name, axis in exits)
+        counts = [count for count in TILE_COUNTS if count <= min(extent, self.limits.most_tiles)]
+        ways = product(
+            dict.fromkeys((frozenset[str](), self._all_halos(cutting))),
+            dict.fromkeys((frozenset[str](), self._fillable(cutting))),
+        )
+        for kept, fills in ways:
+            found = self._fewest(start, stop, replace(cutting, kept=kept, fills=fills), counts, free_bytes)
+            if found is not None:
+                yield found
+
+    def _fillable(self, cutting: Cutting) -> frozenset[str]:
+        """Exits that may be filled in place: not model outputs, which get a buffer of their own in the end."""
+        if not self.limits.may_fill:
+            return frozenset()
+        return frozenset(name for name, _ in cutting.exits if not self.timeline.view.tensors[name].kept)
+
+    def _fewest(
+        self, start: int, stop: int, cutting: Cutting, counts: Sequence[int], free_bytes: int
+    ) -> SplitCandidate | None:
+        """The fewest tiles that fit, by bisection: more tiles need less memory, until halos take over."""
+        low, high, best = 0, len(counts) - 1, None
+        while low <= high and time.monotonic() < self.ends:
+            middle = (low + high) // 2
+            candidate = self._judge(start, stop, replace(cutting, tiles=counts[middle]))
+            if candidate is not None and candidate.peak_bytes <= free_bytes:
+                best, high = candidate, middle - 1
+            elif candidate is None:
+                high = middle - 1
+            else:
+                low = middle + 1
+        return best
+
+    def _judge(self, start: int, stop: int, cutting: Cutting) -> SplitCandidate | None:
+        key = (cutting, start, stop)
+        if key not in self.known:
+            self.known[key] = self._judged(start, stop, cutting)
+        return self.known[key]
+
+    def _judged(self, start: int, stop: int, cutting: Cutting) -> SplitCandidate | None:
+        steps = region_steps(self.timeline.view, cutting)
+        if steps is None:
+            return None
+        around = self.timeline.surroundings(start, stop)
+        cost = estimate(self.timeline.view, self.costs, steps, around.dying, cutting.ops)
+        return SplitCandidate(start, stop, cutting, around.context_bytes + cost.peak_bytes, cost)
+
+    def _all_halos(self, cutting: Cutting) -> frozenset[str]:
+        """Tensors whose rows two tiles in a row may both need: those read by windows, and those read twice."""
+        key = (cutting.ops, cutting.exits)
+        if key not in self.halos:
+            self.halos[key] = self._find_halos(cutting)
+        return self.halos[key]
+
+    def _find_halos(self, cutting: Cutting) -> frozenset[str]:
+        view = self.timeline.view
+        tiles = cut_tiles(view, replace(cutting, tiles=2, kept=frozenset()))
+        if tiles is None:
+            return frozenset()
+        made_inside = {name for op in cutting.ops for name in view.makes[op] if name}
+        found = set()
+        for op in cutting.ops:
+            for name in view.reads[op]:
+                is_read_twice = sum(reader in cutting.ops for reader in view.readers.get(name, ())) > 1
+                if name in made_inside and (is_read_twice or self._is_window(op, name, tiles[0].holds.get(name))):
+                    found.add(name)
+        return frozenset(found)
+
+    def _is_window(self, op: int, name: str, held: Slab | None) -> bool:
+        """Whether neighbouring rows of what the op makes need some of the same rows of what it reads."""
+        view = self.timeline.view
+        makes = view.makes[op][0]
+        if held is None or makes not in view.tensors:
+            return False
+        shape = view.tensors[makes].shape
+        for axis in range(len(shape)):
+            half = shape[axis] // 2
+            if half < 1 or shape[axis] - half < 1:
+                continue
+            first, second = view.slice(op, Slab(axis, 0, half)), view.slice(op, Slab(axis, half, shape[axis]))
+            if first is None or second is None:
+                continue
+            index = view.reads[op].index(name)
+            a, b = first.needs[index], second.needs[index]
+            if a is not None and b is not None and a.axis == held.axis and a.stop > b.start:
+                return True
+        return False
+
+    def _refined(self, region: SplitCandidate, free_bytes: int) -> SplitCandidate:
+        """The same region with fewer kept halos, or more, where that is cheaper."""
+        best = region
+        for name in sorted(self._all_halos(region.cutting)):
+            kept = best.cutting.kept ^ {name}
+            other = self._judge(region.start, region.stop, replace(best.cutting, kept=kept))
+            if other is not None and other.peak_bytes <= free_bytes and other.cost.added_ns < best.cost.added_ns:
+                best = other
+        return best
+
+    def _exit_axes(self, start: int, stop: int) -> tuple[tuple[tuple[str, int], ...], ...]:
+        """The ways in which the exits of a region can be cut."""
+        if (start, stop) not in self.axes:
+            self.axes[start, stop] = tuple(self._find_axes(start, stop))
+        return self.axes[start, stop]
+
+    def _find_axes(self, start: int, stop: int) -> Iterator[tuple[tuple[str, int], ...]]:
+        view, ops = self.timeline.view, self.timeline.order[start:stop]
+        exits = self.timeline.surroundings(start, stop).exits
+        shape = view.tensors[exits[0]].shape
+        for axis in self.limits.axis.axes(len(shape)):
+            if shape[axis] < 2:
+                continue
+            found = exit_axes(view, ops, exits, axis)
+            if found is not None and cut_tiles(view, Cutting(ops, tuple(found.items()), 2)) is not None:
+                yield tuple(found.items())
+
+    def _peak(self, regions: Sequence[SplitCandidate]) -> int:
+        inside = {position for region in regions for position in range(region.start, region.stop)}
+        outside = (m for position, m in enumerate(self.timeline.memory_bytes) if position not in inside)
+        return max([*outside, *(region.peak_bytes for region in regions)], default=0)
+
+
+def _next_where(is_it: Sequence[bool]) -> list[int]:
+    """By position, and one past the last, the first position from there on at which it is so; their number if none."""
+    found = [len(is_it)] * (len(is_it) + 1)
+    for position in range(len(is_it) - 1, -1, -1):
+        found[position] = position if is_it[position] else found[position + 1]
+    return found
+
+
+def _nearest_and_lowest(cuts: Sequence[int], widths: Sequence[int]) -> set[int]:
+    """Of cuts from near to far: the first few, and those narrower than all before."""
+    found = set(cuts[:NEAREST])
+    lowest = min((widths[cut] for cut in found), default=0)
+    for cut in cuts[NEAREST:]:
+        if widths[cut] < lowest:
+            lowest = widths[cut]
+            found.add(cut)
+    return found
+
+
+def _price(candidate: SplitCandidate) -> tuple[int, int]:
+    return candidate.cost.added_ns, candidate.cutting.tiles
+
+
+def _improve(
+    best: list[tuple[int, tuple[SplitCandidate, ...]] | None],
+    position: int,
+    cost: int,
+    path: tuple[SplitCandidate, ...],
+) -> None:
+    known = best[position]
+    if known is None or (cost, len(path)) < (known[0], len(known[1])):
+        best[position] = (cost, path)

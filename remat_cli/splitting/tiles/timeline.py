@@ -1,0 +1,126 @@
+"""What is alive where, when whole ops run in a given order."""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from remat_cli.core.schedule.graph import Tensor
+from remat_cli.splitting.tiles.view import ModelView
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """A region's boundary: entries that die inside it, exits, and bytes of all that lives on beside it."""
+
+    dying: frozenset[str]
+    exits: tuple[str, ...]
+    context_bytes: int
+
+
+@dataclass(frozen=True)
+class TensorTimeline:
+    """Whole ops in an order, and the bytes held during each step beyond the fixed part (as judged)."""
+
+    view: ModelView
+    order: tuple[int, ...]
+    memory_bytes: tuple[int, ...]
+
+    @cached_property
+    def position(self) -> dict[int, int]:
+        """Where each op stands."""
+        return {op: index for index, op in enumerate(self.order)}
+
+    @cached_property
+    def lives(self) -> dict[str, tuple[int, int]]:
+        """Storage by the tensor that owns it: position of its making, and of its last read (the end if kept)."""
+        lives: dict[str, tuple[int, int]] = {}
+        for owner, made, last in self._uses:
+            lives[owner] = (made[-1], max(last, lives.get(owner, made[-1:])[-1]))
+        return lives
+
+    @cached_property
+    def width_bytes(self) -> tuple[int, ...]:
+        """Bytes that live across each cut: before the first op, between ops, and after the last."""
+        change = [0] * (len(self.order) + 2)
+        for name, (first, last) in self.lives.items():
+            size = self.view.tensors[name].size_bytes
+            change[first + 1] += size
+            change[min(last, len(self.order)) + 1] -= size
+        widths, width = [], 0
+        for position in range(len(self.order) + 1):
+            width += change[position]
+            widths.append(width)
+        return tuple(widths)
+
+    def surroundings(self, start: int, stop: int) -> Surroundings:
+        """The boundary of the region of ops at positions `start` to `stop` (exclusive); kept, as searches ask again."""
+        found = self._known.get((start, stop))
+        if found is None:
+            found = self._known[start, stop] = self._surroundings(start, stop)
+        return found
+
+    @cached_property
+    def _known(self) -> dict[tuple[int, int], Surroundings]:
+        return {}
+
+    def _surroundings(self, start: int, stop: int) -> Surroundings:
+        dying, context = set(), 0
+        for name, last in self._last_uses(start, stop).items():
+            if start <= last < stop:
+                dying.add(name)
+            elif last >= stop:
+                context += self.view.tensors[name].size_bytes
+        return Surroundings(frozenset(dying), self._exits(start, stop), context)
+
+    def _last_uses(self, start: int, stop: int) -> dict[str, int]:
+        """Last use of each storage made before a region; views that the region makes are joined: storage of their own.
+
+        By the owner's name; the end for what is kept.
+        """
+        found: dict[str, int] = {}
+        for owner, made, last in self._uses:
+            if made[-1] < start and not any(start <= at < stop for at in made):
+                found[owner] = max(last, found.get(owner, -1))
+        return found
+
+    @cached_property
+    def _uses(self) -> tuple[tuple[str, tuple[int, ...], int], ...]:
+        """Per tensor: owner of its storage, where it and all it is a view of are made, and its last use."""
+        chains = [chain_of(self.view, tensor.name) for tensor in self.view.graph.tensors]
+        return tuple(
+            (chain[-1].name, tuple(self._made_at(link) for link in chain), self._last_use(chain[0]))
+            for chain in chains
+            if chain[-1].producer is not None
+        )
+
+    def _made_at(self, tensor: Tensor) -> int:
+        return -1 if tensor.producer is None else self.position[tensor.producer]
+
+    def _last_use(self, tensor: Tensor) -> int:
+        """Position of the last op that reads it (that makes it, if none does), or the end where it is kept."""
+        if tensor.kept:
+            return len(self.order)
+        return max((self.position[op] for op in self.view.readers[tensor.name]), default=self._made_at(tensor))
+
+    def _exits(self, start: int, stop: int) -> tuple[str, ...]:
+        exits = []
+        for op in self.order[start:stop]:
+            for name in self.view.makes[op]:
+                if name and (self.view.tensors[name].kept or self._is_read_from(name, stop)):
+                    exits.append(name)
+        return tuple(exits)
+
+    def _is_read_from(self, name: str, stop: int) -> bool:
+        return any(self.position[op] >= stop for op in self.view.readers[name])
+
+
+def owner_of(view: ModelView, name: str) -> Tensor:
+    """The tensor whose storage a tensor is kept in: its own, that of what it is a view of, or a model input's."""
+    return chain_of(view, name)[-1]
+
+
+def chain_of(view: ModelView, name: str) -> tuple[Tensor, ...]:
+    """A tensor, what it is a view of, and so on to the owner of the storage."""
+    chain = [view.tensors[name]]
+    while (base := chain[-1].view_of) is not None and not chain[-1].kept:
+        chain.append(view.graph.tensors[base])
+    return tuple(chain)

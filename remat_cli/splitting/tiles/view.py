@@ -1,0 +1,170 @@
+"""A whole optimised model as splitting sees it: ops with shapes, and which tensors lie in blocks of channels."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import onnx_ir as ir
+
+from remat_cli.core.schedule.graph import Graph, Tensor, TensorType
+from remat_cli.onnx_io.read.default_order import captured_values
+from remat_cli.onnx_io.read.interface import dims_of
+from remat_cli.onnx_io.read.op_facts import NCHWC, OpFacts, facts_of
+from remat_cli.onnx_io.write.assemble import element_types
+from remat_cli.splitting.rules.table import slice_op
+from remat_cli.splitting.tiles.op_view import MOST_THREADS, OpView, Shape, Slab, Sliced
+
+LEAVES_BLOCKS = "ReorderOutput"
+BY_CHANNEL = frozenset(
+    (NCHWC, op_type)
+    for op_type in (LEAVES_BLOCKS, "GlobalAveragePool", "GlobalMaxPool", "AveragePool", "MaxPool", "Upsample")
+)
+
+
+def view_model(
+    model: ir.Model, graph: Graph, channel_block: int, threads: int = MOST_THREADS, may_reassociate: bool = False
+) -> ModelView:
+    """A view of a copy in which every tensor has its element type, which the runtime's optimiser leaves out."""
+    copy = model.clone()
+    kinds = element_types({tensor.name: TensorType(tensor.dtype, tensor.shape) for tensor in graph.tensors})
+    for node in copy.graph:
+        for value in node.outputs:
+            if value.name in kinds:
+                value.type = kinds[value.name]
+    return ModelView(copy, graph, channel_block, threads, may_reassociate)
+
+
+@dataclass(frozen=True)
+class ModelView:
+    """An optimised model and its Graph; tensors go by name, ops by their id in the graph.
+
+    `channel_block` is how many channels the CPU's blocked layout keeps together (1: the model has no such layout),
+    `threads` the most threads that an op will run on. With `may_reassociate` slabs need not have the bits of the whole.
+    """
+
+    model: ir.Model
+    graph: Graph
+    channel_block: int
+    threads: int = MOST_THREADS
+    may_reassociate: bool = False
+    _slices: dict[tuple[int, int, int, int], Sliced | None] = field(default_factory=dict, repr=False, compare=False)
+
+    @cached_property
+    def nodes(self) -> tuple[ir.Node, ...]:
+        """The node of each op."""
+        by_name = {node.name: node for node in self.model.graph}
+        return tuple(by_name[op.name] for op in self.graph.ops)
+
+    @cached_property
+    def ops(self) -> tuple[OpView, ...]:
+        """Each op as slicing rules see it."""
+        versions = self.model.graph.opset_imports
+        return tuple(self._op_view(node, versions) for node in self.nodes)
+
+    @cached_property
+    def facts(self) -> tuple[OpFacts, ...]:
+        """How each op uses storage."""
+        return tuple(facts_of(node) for node in self.nodes)
+
+    @cached_property
+    def weight_bytes(self) -> tuple[int, ...]:
+        """Bytes of constants that each op reads."""
+        return tuple(sum(self.graph.weights[w].size_bytes for w in op.weights) for op in self.graph.ops)
+
+    @cached_property
+    def reads(self) -> tuple[tuple[str, ...], ...]:
+        """Names of what each op reads, by position; "" where an optional input is left out."""
+        return tuple(tuple(_name(value) for value in node.inputs) for node in self.nodes)
+
+    @cached_property
+    def makes(self) -> tuple[tuple[str, ...], ...]:
+        """Names of what each op makes, by position; "" where an optional output is left out."""
+        return tuple(tuple(_name(value) for value in node.outputs) for node in self.nodes)
+
+    @cached_property
+    def tensors(self) -> Mapping[str, Tensor]:
+        """Tensors of the run by name: model inputs and what ops make."""
+        return {tensor.name: tensor for tensor in self.graph.tensors}
+
+    @cached_property
+    def tensor_ids(self) -> Mapping[str, int]:
+        """Tensor ids of the graph by name."""
+        return {tensor.name: number for number, tensor in enumerate(self.graph.tensors)}
+
+    @cached_property
+    def readers(self) -> Mapping[str, tuple[int, ...]]:
+        """Ops that read each tensor, ascending."""
+        found: dict[str, list[int]] = {name: [] for name in self.tensors}
+        for index, op in enumerate(self.graph.ops):
+            for tensor in op.inputs:
+                found[self.graph.tensors[tensor].name].append(index)
+        return {name: tuple(ops) for name, ops in found.items()}
+
+    @cached_property
+    def in_place(self) -> frozenset[tuple[str, str]]:
+        """(input, output) tensors that may share a buffer where the op reads the input last."""
+        names = [tensor.name for tensor in self.graph.tensors]
+        return frozenset((names[a], names[b]) for op in self.graph.ops for a, b in op.in_place)
+
+    @cached_property
+    def blocked(self) -> frozenset[str]:
+        """Tensors in the blocked layout: [N, C / block, H, W, block] in memory, [N, C, H, W] by their shape."""
+        found: set[str] = set()
+        for op, reads, makes in zip(self.graph.ops, self.reads, self.makes, strict=True):
+            is_own = op.domain == NCHWC and op.op_type != LEAVES_BLOCKS
+            carries = op.domain != NCHWC and any(name in found for name in reads)
+            if is_own or carries:
+                found.update(name for name in makes if name)
+        return frozenset(found)
+
+    def slice(self, op: int, slab: Slab) -> Sliced | None:
+        """The op cut down to a slab of its output; remembered."""
+        key = (op, *slab)
+        if key not in self._slices:
+            self._slices[key] = self._slice(op, slab)
+        return self._slices[key]
+
+    def _slice(self, op: int, slab: Slab) -> Sliced | None:
+        if captured_values(self.nodes[op]) or not self.graph.ops[op].repeatable:
+            return None
+        if slab.axis == 1 and any(name in self.blocked for name in (*self.reads[op], *self.makes[op])):
+            return self._slice_of_blocks(op, slab)
+        return slice_op(self.ops[op], slab)
+
+    def _slice_of_blocks(self, op: int, slab: Slab) -> Sliced | None:
+        """Whole blocks of channels of an op that treats each channel by itself."""
+        block, spec = self.channel_block, self.ops[op]
+        if spec.integer("channels_last", 0):
+            return slice_op(spec, slab)  # its axis 1 is no channel
+        if spec.key not in BY_CHANNEL:
+            return None
+        need = Slab(1, slab.start // block * block, -(-slab.stop // block) * block)
+        if need.stop > spec.input_shape(0)[1]:
+            return None
+        makes = Slab(1, need.start, min(need.stop, spec.output_shape[1]))
+        changed = {"channels": makes.extent} if "channels" in self.nodes[op].attributes else {}
+        return Sliced((need,), makes, changed)
+
+    def _op_view(self, node: ir.Node, versions: Mapping[str, int]) -> OpView:
+        return OpView(
+            node=node,
+            inputs=tuple(self._shape(value) for value in node.inputs),
+            outputs=tuple(self._shape(value) for value in node.outputs),
+            weights=tuple(value is not None and value.const_value is not None for value in node.inputs),
+            opset=node.version or versions.get(node.domain, 1),
+            threads=self.threads,
+            may_reassociate=self.may_reassociate,
+        )
+
+    def _shape(self, value: ir.Value | None) -> Shape | None:
+        if value is None or not value.name:
+            return None
+        if value.name in self.tensors:
+            return self.tensors[value.name].shape
+        return None if value.const_value is None else dims_of(value.const_value)
+
+
+def _name(value: ir.Value | None) -> str:
+    return "" if value is None else value.name or ""
