@@ -33,8 +33,9 @@ that it served; without them up to seven more. Copies larger than it serves all 
 The rest, a session's own structures, is fitted: 0.75 MiB, 4.7 KiB an op, 4.3 KiB a weight, and 6.9 KiB more for each
 weight that a branch reads from outside (0.9 MiB off at most). An op in a branch takes 3.3 KiB more (two models of
 430 and 816 ops, as they are and in a branch: 2.8 and 3.5). Each thread beyond two adds about 0.05 MiB. Copies that
-lie in the arena (`core.arena_copies`) come with what it holds beyond them. Not counted is what ConvTranspose takes
-beyond the size of its weights: about a twentieth, and the largest of them once.
+lie in the arena (`core.arena_copies`) come with what it holds beyond them. Not counted is what ConvTranspose, and
+quantised convolutions whose copies lie outside the arena, take beyond the size of their weights: about a twentieth, and
+the largest of them once.
 """
 
 import bisect

@@ -17,6 +17,7 @@ import msgspec
 from remat_cli.base import progress as stages
 from remat_cli.base.processes import available_cores
 from remat_cli.base.progress import Progress
+from remat_cli.base.units import format_bytes
 from remat_cli.core.schedule.graph import TensorType
 from remat_cli.core.schedule.loops import loop_name
 from remat_cli.core.schedule.problem import make_problem
@@ -259,10 +260,17 @@ class FamilyPlanner:
         return look(self.sized, region, tiling, self._family)
 
     def _obstacle(self) -> str | None:
-        """Which tiles were refused for their bits, and for which sizes they are not; None: none was."""
+        """Which tiles were refused for their bits though they would have fitted, and for which sizes they are not.
+
+        Where none of the refused ones would, what the others hold; None: none was refused.
+        """
         if not self._refused:
             return None
-        region, tiling = self._refused[0]  # the largest tensor, in the fewest tiles
+        wanted = next((each for each in self._refused if self._would_fit(*each)), None)
+        if wanted is None:
+            lowest_bytes = min(rung.peak_bytes for rung in self._rungs)
+            return f"in the tiles that were tried the model needs {format_bytes(lowest_bytes)} at least, by estimate"
+        region, tiling = wanted  # the largest tensor, in the fewest tiles
         found = self._refusal(region, tiling)
         if found is None:
             return None
@@ -277,6 +285,28 @@ class FamilyPlanner:
             return text
         widest = max(ranges, key=lambda each: each.high)
         return f"{text}; some are proved to have the same for --dim {widest}"
+
+    def _would_fit(self, region: LoopRegion, tiling: Tiling) -> bool:
+        """Whether refused tiles would hold little enough, by estimate, with the finest proved ones beside them.
+
+        All regions of the same kind are cut alike.
+        """
+        if not self._rungs:
+            return True
+        rising = sorted(self._rungs, key=lambda each: each.launches)
+        finest = {tuple(tuple(each.ops) for each in rung.regions): rung for rung in rising}
+        needed_bytes = min(self._with_refused(rung, region, tiling) for rung in finest.values())
+        lowest_bytes = min(rung.peak_bytes for rung in self._rungs)
+        return needed_bytes < lowest_bytes if self.question.least else needed_bytes <= self.question.budget_bytes
+
+    def _with_refused(self, rung: _Rung, region: LoopRegion, tiling: Tiling) -> int:
+        """What regions of a rung would hold, by estimate, together with one in tiles that were refused."""
+        pairs = [(region, tiling)]
+        for other, proved in zip(rung.regions, rung.tilings, strict=True):
+            if not set(other.ops) & set(region.ops):
+                pairs.append((other, tiling if self._kind(other) == self._kind(region) else proved))
+        regions, tilings = zip(*pairs, strict=True)
+        return LoopEstimate(self.sized, regions, tilings, self._profile).peak_bytes
 
     @cached_property
     def _refused(self) -> list[tuple[LoopRegion, Tiling]]:

@@ -18,6 +18,7 @@ from remat_cli.cli import main
 from remat_cli.core.values.sizes import SizeFamily, SizeRange
 from remat_cli.stages.family_dims import small_sizes
 
+EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "encoder.onnx"
 DIMS = ("--dim", "batch=1..3", "--dim", "seq=1..600")
 FIXED = ("--format", "json", "--quiet", "--force", "--no-capped-run", "--time-limit", "5s")
 
@@ -255,8 +256,8 @@ def test_pictures_run_a_few_at_a_time(folder):
 def test_a_shorter_range_is_named_where_bits_are_not_proved(folder, capsys):
     """Wide heads are summed in another order by few rows than by many."""
     path = save_encoder(folder / "wide.onnx", 1, 512, 2)
-    words = ["compile", str(path), "--budget", "15%", "--dim", "batch=1", *FIXED, "-o", str(folder / "no.onnx")]
-    assert main([*words, "--dim", "seq=1..512"]) == 4
+    words = ["compile", str(path), "--budget", "50%", "--dim", "batch=1", *FIXED, "-o", str(folder / "no.onnx")]
+    assert main([*words, "--dim", "seq=1..2048"]) == 4
     obstacle = json.loads(capsys.readouterr().out)["split_obstacle"]
     said = re.fullmatch(
         r"tiles of op \S+ may have other bits at batch=1, seq=(\d+); "
@@ -265,6 +266,20 @@ def test_a_shorter_range_is_named_where_bits_are_not_proved(folder, capsys):
     )
     assert said, obstacle
     assert 1 < int(said[2]) < int(said[1])
+
+
+@pytest.mark.parametrize(
+    ("batch", "reason"),
+    [
+        ("1..4", r"tiles of op \S+ may have other bits at batch=\d, seq=1"),  # sentence by sentence it would fit
+        ("1..2", r"in the tiles that were tried the model needs \S+ KiB at least, by estimate"),
+    ],
+)
+def test_only_tiles_that_would_have_fitted_are_said_to_be_in_the_way(folder, capsys, batch, reason):
+    words = ["compile", str(EXAMPLE), "--budget", "60%", "--dim", f"batch={batch}"]
+    assert main([*words, "--dim", "seq=1..64", *FIXED, "-o", str(folder / "no.onnx")]) == 4
+    obstacle = json.loads(capsys.readouterr().out)["split_obstacle"]
+    assert re.match(reason, obstacle), obstacle
 
 
 def test_a_portable_file_is_held_to_the_users_model_too(encoder, folder):
