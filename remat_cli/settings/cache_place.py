@@ -14,6 +14,7 @@ KERNEL_FOLDER: Final = Path(__file__).resolve().parents[1] / "solvers" / "_searc
 NUMBA_FOLDER: Final = "NUMBA_CACHE_DIR"
 """Numba reads this while it is imported."""
 CHOSEN: Final = "REMAT_CACHE_DIR"
+TRIED_BYTES: Final = 2**16
 
 
 def default_cache_dir(environment: Mapping[str, str]) -> Path:
@@ -52,9 +53,19 @@ def keep_kernels(environment: MutableMapping[str, str], folder: Path = KERNEL_FO
 
 
 def may_write(folder: Path) -> bool:
-    """Whether files can be made in a folder, which is made where it is missing."""
+    """Whether files can be made in a folder, which is made where it is missing: tried, as a disk may be full.
+
+    What the system says of access is not enough: a root may enter folders in which nobody can make a file.
+    """
     there = next((each for each in (folder, *folder.parents) if each.exists()), None)
-    return there is not None and there.is_dir() and os.access(there, os.W_OK | os.X_OK)
+    if there is None or not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+        return False
+    try:
+        with tempfile.TemporaryFile(dir=there) as file:
+            file.write(bytes(TRIED_BYTES))
+    except OSError:
+        return False
+    return True
 
 
 @functools.cache
