@@ -5,8 +5,10 @@ import math
 from remat_cli.core.files.plan_file import PlanFile
 from remat_cli.core.schedule.splits import SplitOptions, parse_split_axis
 from remat_cli.core.values.promises import Asked, CheaperBudget
+from remat_cli.stages.ask import CompileRequest
 from remat_cli.stages.known_splits import known_splits
 from remat_cli.stages.prepare import Prepared
+from remat_cli.stages.solve import BudgetQuestion
 
 CHEAPER = 0.75
 """Of the extra time of a plan: what a larger budget takes at most to be worth naming."""
@@ -24,6 +26,17 @@ def asked_of(plan: PlanFile, whole: Prepared | None = None) -> Asked:
         cheaper=None if whole is None or plan.placement is not None else _cheaper(plan, whole),
         is_looked_up=whole is not None and plan.placement is None,
         memory_budgets={} if plan.placement is None else plan.placement.budgets,
+    )
+
+
+def asked_in_vain(request: CompileRequest, question: BudgetQuestion, plain_bytes: int | None) -> Asked:
+    """What was asked for where there is no plan; `plain_bytes` are what a process of the model as it is needs."""
+    share = request.search.allowed_overhead(question)
+    return Asked(
+        process_budget_bytes=request.process_budget_bytes,
+        process_bytes=plain_bytes,
+        max_overhead_percent=None if share is None else 100 * float(share),
+        time_limit_seconds=request.search.limits.seconds,
     )
 
 
