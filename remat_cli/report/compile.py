@@ -175,7 +175,7 @@ class VerifyReport(msgspec.Struct, frozen=True, kw_only=True):
 def all_promises(seen: Verification | None, asked: Asked) -> tuple[MeasuredPromise, ...]:
     """What one verification showed of all promises, those that only the request knows with them."""
     overhead = None if seen is None else measured_overhead(seen)
-    return asked.promises(() if seen is None else seen.promises, overhead)
+    return asked.promises(() if seen is None else seen.promises, overhead, 0.0 if seen is None else seen.noise_percent)
 
 
 def measured_overhead(seen: Verification) -> float | None:
@@ -218,6 +218,7 @@ def _verdict(
         predicted_percent=predicted_percent,
         measured_percent=None if seen is None else measured_overhead(seen),
         noise="" if seen is None else seen.noise_told,
+        noise_percent=0.0 if seen is None else seen.noise_percent,
         cheaper=asked.cheaper,
         is_looked_up=asked.is_looked_up,
     )
@@ -227,7 +228,7 @@ def _verdict(
         needs=needs,
         is_measured=is_measured(seen, asked),
         broken=seen.failures,
-        warned=(*seen.warned, *asked.warned(price.measured_percent)),
+        warned=(*seen.warned, *asked.warned(price.measured_percent, price.noise_percent)),
         bits=bits_of(seen),
         price=price,
     )

@@ -36,7 +36,7 @@ SEVERITY: Final[tuple[Consequence, ...]] = ("none", "told", "memory", "broken")
 
 
 class MeasuredPromise(msgspec.Struct, frozen=True):
-    """One promise beside what was measured of it; `kept` is None where it was not measured.
+    """One promise beside what was measured of it; `kept` is None where it was not measured, or noise hides it.
 
     Measures are `outputs` and `order` (and both `_at_sizes`, of a model for many), `live` (bytes under exact options,
     equal to the byte), `default_session`, `runs_at_sizes` and `after_all_sizes`, the phases of a process (`loading`,
@@ -128,22 +128,34 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     memory_budgets: dict[str, int] = {}
 
     def promises(
-        self, kept: tuple[MeasuredPromise, ...], overhead_percent: float | None
+        self, kept: tuple[MeasuredPromise, ...], overhead_percent: float | None, noise_percent: float = 0.0
     ) -> tuple[MeasuredPromise, ...]:
-        """The same with what only a request knows: the most time, and a budget on a process that nobody watched."""
+        """The same with what only a request knows: the most time, and a budget on a process that nobody watched.
+
+        Within `noise_percent` a measured time decides nothing.
+        """
         more = []
         if self.process_budget_bytes is not None and all(each.measure != "process" for each in kept):
             more.append(judged("process", self.process_budget_bytes, None))
         if self.max_overhead_percent is not None:
-            more.append(judged("max_overhead", self.max_overhead_percent, overhead_percent))
+            more.append(_judged_time(self.max_overhead_percent, overhead_percent, noise_percent))
         return (*kept, *more)
 
-    def warned(self, overhead_percent: float | None) -> tuple[str, ...]:
+    def warned(self, overhead_percent: float | None, noise_percent: float = 0.0) -> tuple[str, ...]:
         """What is told of the time where it is more than was asked for, by the verdict on `max_overhead`."""
         most = self.max_overhead_percent
-        if most is None or overhead_percent is None or is_kept("max_overhead", most, overhead_percent) is not False:
+        if most is None or overhead_percent is None:
+            return ()
+        if _judged_time(most, overhead_percent, noise_percent).kept is not False:
             return ()
         return (f"{overhead_percent:+.1f} % time, at most {most:+g} % was asked for",)
+
+
+def _judged_time(most_percent: float, overhead_percent: float | None, noise_percent: float) -> MeasuredPromise:
+    """The promise on time with its verdict; undecided where times may be off by more than the difference."""
+    found = judged("max_overhead", most_percent, overhead_percent)
+    is_open = overhead_percent is not None and abs(overhead_percent - most_percent) < noise_percent
+    return msgspec.structs.replace(found, kept=None) if is_open else found
 
 
 def _of_process(promised: float) -> float:
