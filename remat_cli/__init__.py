@@ -217,9 +217,12 @@ def inspect(
         RematError: the file is neither a model nor a plan, or a value cannot be used.
     """
     given = dict(locals())
+    from remat_cli.commands.asked import refuse_idle
     from remat_cli.commands.inspect import inspect_file
 
-    return inspect_file(Path(file), _settings(given), _listening(on_progress))
+    settings = _settings(given)
+    refuse_idle(Path(file), {**given, **options}, settings)
+    return inspect_file(Path(file), settings, _listening(on_progress))
 
 
 def verify(

@@ -27,5 +27,7 @@ def inspect_command(file: Path, **flags: Any) -> int:
     """Show where the memory of FILE, a model or a plan, goes: peak, what is alive there, memory over time."""
     config, printing = settings(flags)
     from remat_cli.commands import inspect as story
+    from remat_cli.commands.asked import refuse_idle
 
+    refuse_idle(file, flags, config)
     return run(printing, lambda progress: story.inspect_file(file, config, progress))

@@ -2,12 +2,14 @@
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 import msgspec
 
 from remat_cli.base.errors import ConfigError
 from remat_cli.base.files import atomic_write, check_target
+from remat_cli.core.files.plan_file import is_plan
 from remat_cli.core.values.budget import Scope
 from remat_cli.core.values.resident import WeightFiles
 from remat_cli.report.pictures.svg_chart import require_matplotlib
@@ -20,6 +22,16 @@ from remat_cli.stages.ask import CompileRequest
 from remat_cli.stages.solve import Search
 
 R = TypeVar("R")
+SEARCH_WORDS: Mapping[str, str] = MappingProxyType(
+    {
+        word: f"--{word.replace('_', '-')}"
+        for word in ("max_overhead", "max_tensor", "split", "max_tiles", "split_axis", "allow_reassociation", "race")
+    }
+    | {"device": "--device", "devices": "--device"}
+)
+"""Words of `inspect` that say how a plan is to be made, as the command line and Python name them."""
+BUDGET_WORDS: Mapping[str, str] = MappingProxyType({"max_overhead": "--max-overhead", "budget_scope": "--budget-scope"})
+"""Words that speak of a budget."""
 NO_WORDS = frozenset({"model", "file", "instance", "on_progress", "options", "config"})
 
 
@@ -91,6 +103,19 @@ def refuse_ranges(settings: Settings, what: str) -> None:
     if settings.family is not None:
         each = settings.family.ranges[0]
         raise ConfigError(f"--dim {each}: {what} of one size: write --dim {each.name}={each.high}")
+
+
+def refuse_idle(file: Path, given: Mapping[str, Any], settings: Settings) -> None:
+    """Refuse words of `inspect` that would change nothing: of a plan, how one is searched; of either, half a budget.
+
+    Raises:
+        ConfigError: such a word is given.
+    """
+    words = [word for word, value in given.items() if value is not None and value not in ((), False)]
+    if is_plan(file) and (idle := [SEARCH_WORDS[word] for word in words if word in SEARCH_WORDS]):
+        raise ConfigError(f"{', '.join(idle)}: {file} is a plan, made already: leave that out, or compile again")
+    if settings.budget is None and (idle := [BUDGET_WORDS[word] for word in words if word in BUDGET_WORDS]):
+        raise ConfigError(f"{', '.join(idle)}: nothing is judged without a budget: add --budget 512MiB or 80%")
 
 
 def with_picture(settings: Settings, source: Path, report: Callable[[], R], draw: Callable[[R], bytes]) -> R:

@@ -11,13 +11,13 @@ from remat_cli.base.errors import ConfigError
 from remat_cli.base.progress import Progress
 from remat_cli.commands.asked import refuse_ranges, request_of
 from remat_cli.core.files.plan_file import PlanFile, write_with_plan
-from remat_cli.core.values.promises import Asked
 from remat_cli.onnx_io.read.load import SourceModel
 from remat_cli.onnx_io.write.save import data_path
 from remat_cli.report.compile import CompileReport
 from remat_cli.settings.settings import Outputs, Settings, output_paths
+from remat_cli.stages.as_given import plain_process_bytes
 from remat_cli.stages.ask import CompileRequest
-from remat_cli.stages.asked_for import asked_of
+from remat_cli.stages.asked_for import asked_in_vain, asked_of
 from remat_cli.stages.files import save_written
 from remat_cli.stages.gated import GatedModel, gating_of, save_gated
 from remat_cli.stages.limits import cut_to_limits, limits_of, within_limits
@@ -65,7 +65,14 @@ def compile_model(model: Path, settings: Settings, progress: Progress) -> Compil
         settled = replace(settled, planned=within_overhead(settled.planned, request.search))
         settled = settled.cut_short() if progress.should_stop() else settled
         gated = _gated(settled, work, progress, verified=settings.verify != "off")
-        report = _written(compile_report(model, settled), settled, settled.files_for(request), targets)
+        report = compile_report(model, settled)
+        if not settled.planned.has_plan:
+            plain_bytes = (
+                None if progress.should_stop() else plain_process_bytes(prepared, platform, request, work, progress)
+            )
+            asked = asked_in_vain(request, settled.planned.answer.question, plain_bytes)
+            report = msgspec.structs.replace(report, asked=asked)
+        report = _written(report, settled, settled.files_for(request), targets)
         report = _with_gated(report, gated, targets)
     return msgspec.structs.replace(report, seconds=time.monotonic() - started)
 
@@ -119,8 +126,7 @@ def _written(report: CompileReport, settled: Settled, request: CompileRequest, t
     planned, seen = settled.planned, settled.seen
     if not planned.has_plan:
         told = () if planned.weight_obstacle is None else (planned.weight_obstacle,)
-        asked = Asked(process_budget_bytes=request.process_budget_bytes)
-        return msgspec.structs.replace(report, warnings=(*report.warnings, *told), asked=asked)
+        return msgspec.structs.replace(report, warnings=(*report.warnings, *told))
     draft = plan_file(planned, request)
     report = msgspec.structs.replace(report, asked=asked_of(draft, planned.whole))
     if seen is not None and not seen.passed:

@@ -7,7 +7,7 @@ import msgspec
 from remat_cli.base.errors import ModelError
 from remat_cli.base.progress import Progress
 from remat_cli.commands.asked import request_of, with_picture
-from remat_cli.core.files.plan_file import is_plan
+from remat_cli.core.files.plan_file import PlanFile, is_plan
 from remat_cli.core.files.plan_reader import read_plan
 from remat_cli.core.values.promises import Asked
 from remat_cli.core.values.runs_on import RunsOn
@@ -24,6 +24,7 @@ from remat_cli.settings.settings import Settings
 from remat_cli.stages.as_given import forecast_of_file
 from remat_cli.stages.ask import ask
 from remat_cli.stages.asked_for import asked_of
+from remat_cli.stages.budget_of_plan import budget_for, live_budget_bytes, scope_of
 from remat_cli.stages.plan import propose_regions
 from remat_cli.stages.prepare import prepare, work_folder
 from remat_cli.stages.profile import profile_model
@@ -74,11 +75,31 @@ def _inspected_plan(path: Path, settings: Settings) -> InspectReport:
         report = inspect_at(path, plan_at(read, settings.conditions.dims), elsewhere(read))
     else:
         report = inspect_plan(path, read, elsewhere(read))
-    report = msgspec.structs.replace(report, asked=asked_of(read))
+    report = _under(report, read, settings)
     try:
         return _with_runs_on(report, runs_on_at(find_file(read.output, path, "model")))
     except ModelError:
         return _with_runs_on(report, read.runs_on)
+
+
+def _under(report: InspectReport, read: PlanFile, settings: Settings) -> InspectReport:
+    """The report under the budget that is asked for now; under the plan's own where none is.
+
+    Raises:
+        ConfigError: a plan is not judged by such a budget.
+    """
+    asked = asked_of(read)
+    if settings.budget is None:
+        return msgspec.structs.replace(report, asked=asked)
+    budget = budget_for(read, settings.budget)
+    named = None if settings.budget_scope is None else settings.scope
+    scope = scope_of(read, budget, named)
+    return msgspec.structs.replace(
+        report,
+        budget=settings.budget.text,
+        budget_bytes=live_budget_bytes(read, budget, scope),
+        asked=msgspec.structs.replace(asked, process_budget_bytes=budget.bytes if scope == "process" else None),
+    )
 
 
 def _with_runs_on(report: InspectReport, runs_on: RunsOn | None) -> InspectReport:

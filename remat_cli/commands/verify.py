@@ -107,6 +107,7 @@ def _verified(plan: Path, settings: Settings, progress: Progress) -> VerifyRepor
         plan=str(plan),
         model=str(rewritten),
         source=str(source),
+        budget=read.request.budget,
         budget_bytes=read.request.budget_bytes,
         verification=found,
         runs_on=runs_on,

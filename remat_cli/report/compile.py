@@ -7,7 +7,7 @@ import msgspec
 from remat_cli.base.units import format_bytes
 from remat_cli.core.schedule.placing import best_device
 from remat_cli.core.values.profile import Reference, Way
-from remat_cli.core.values.promises import Asked, MeasuredPromise
+from remat_cli.core.values.promises import Asked, MeasuredPromise, judged
 from remat_cli.core.values.runs_on import RunsOn
 from remat_cli.core.values.verification import LEFT_OUT, Verification, applies
 from remat_cli.report.explain import DeviceReport, LinkReport, LiveTensor, Recompute
@@ -91,7 +91,17 @@ class CompileReport(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def promises(self) -> tuple[MeasuredPromise, ...]:
         """All that was promised, with the verdict on each."""
-        return all_promises(self.verification, self.asked)
+        seen = self._unverified if self.verification is None else ()
+        return (*seen, *all_promises(self.verification, self.asked))
+
+    @property
+    def _unverified(self) -> tuple[MeasuredPromise, ...]:
+        """What a model of one session promises of live bytes, or was to, where nothing was measured."""
+        if self.is_cut_into_sessions:
+            return ()
+        budget = (judged("default_session", self.solution.budget_bytes, None),)
+        live = judged("live", self.solution.peak_bytes, None)
+        return (live, *(budget if self.asked.process_budget_bytes is None else ()))
 
     @property
     def fits(self) -> bool:
@@ -121,6 +131,8 @@ class CompileReport(msgspec.Struct, frozen=True, kw_only=True):
 class VerifyReport(msgspec.Struct, frozen=True, kw_only=True):
     """One verification of a plan's model against the original; `budget_bytes` is that of the first memory.
 
+    `budget` is as the user wrote it; where that bounds a process, `budget_bytes` are the live bytes that it came to.
+
     `asked` is what else was asked for. In JSON `fits`, `promises` and `verdict` stand beside the fields.
     """
 
@@ -128,6 +140,7 @@ class VerifyReport(msgspec.Struct, frozen=True, kw_only=True):
     plan: str
     model: str
     source: str
+    budget: str = ""
     budget_bytes: int
     verification: Verification
     runs_on: RunsOn | None = LEFT_OUT
@@ -162,7 +175,7 @@ class VerifyReport(msgspec.Struct, frozen=True, kw_only=True):
 def all_promises(seen: Verification | None, asked: Asked) -> tuple[MeasuredPromise, ...]:
     """What one verification showed of all promises, those that only the request knows with them."""
     overhead = None if seen is None else measured_overhead(seen)
-    return asked.promises(() if seen is None else seen.promises, overhead)
+    return asked.promises(() if seen is None else seen.promises, overhead, 0.0 if seen is None else seen.noise_percent)
 
 
 def measured_overhead(seen: Verification) -> float | None:
@@ -205,6 +218,7 @@ def _verdict(
         predicted_percent=predicted_percent,
         measured_percent=None if seen is None else measured_overhead(seen),
         noise="" if seen is None else seen.noise_told,
+        noise_percent=0.0 if seen is None else seen.noise_percent,
         cheaper=asked.cheaper,
         is_looked_up=asked.is_looked_up,
     )
@@ -214,7 +228,7 @@ def _verdict(
         needs=needs,
         is_measured=is_measured(seen, asked),
         broken=seen.failures,
-        warned=(*seen.warned, *asked.warned(price.measured_percent)),
+        warned=(*seen.warned, *asked.warned(price.measured_percent, price.noise_percent)),
         bits=bits_of(seen),
         price=price,
     )

@@ -20,9 +20,10 @@ from remat_cli.report.learnt import learnt_lines
 from remat_cli.report.process_text import process_lines
 from remat_cli.report.regions import floor_lines, obstacle_lines, split_lines
 from remat_cli.report.runs_on import runs_on_lines
-from remat_cli.report.solution import SolutionReport, is_too_dear, no_verdict_lines
+from remat_cli.report.solution import NEAREST_PROCESS, SolutionReport, is_too_dear, no_verdict_lines
 from remat_cli.report.style import Style, columns, duration, percent, plural
 
+ALMOST = 0.9  # of the time limit: searches stop a little before it
 LEAST = "min"  # the budget as it is written
 
 
@@ -32,7 +33,7 @@ def compile_lines(report: CompileReport, style: Style) -> list[str]:
         return device_compile_lines(report, style)
     solution = report.solution
     lines = [compile_verdict(report).line(style), _compile_heading(report, style)]
-    lines += [budget_line(report.budget, solution, report.uncounted_bytes), ""]
+    lines += [_budget_line(report), ""]
     if solution.peak_bytes is None or solution.time is None:
         lines += _no_plan_lines(report, style)
     else:
@@ -51,11 +52,20 @@ def _compile_heading(report: CompileReport, style: Style) -> str:
     return style.paint(f"{report.model}{target}", "strong") + f"  ({plural(report.ops, 'op')} on {report.device})"
 
 
-def budget_line(text: str, solution: SolutionReport, uncounted_bytes: int = 0) -> str:
-    """The budget as it was written, in bytes, and the part of it that is fixed; or what it does not count."""
-    if uncounted_bytes:
-        counted = describe_bytes(solution.budget_bytes - uncounted_bytes)
-        return f"budget {text} = {counted} of the process, beside {format_bytes(uncounted_bytes)} of mapped weights"
+def _budget_line(report: CompileReport) -> str:
+    """The budget as it was written, in bytes, and what it bounds."""
+    bytes_, solution = report.asked.process_budget_bytes, report.solution
+    if bytes_ is None and not report.uncounted_bytes:
+        return budget_line(report.budget, solution)
+    counted = solution.budget_bytes - report.uncounted_bytes if bytes_ is None else bytes_
+    beside = f"beside {format_bytes(report.uncounted_bytes)} of mapped weights" if report.uncounted_bytes else ""
+    fixed = f"of which {format_bytes(solution.fixed_bytes)} fixed" if solution.fixed_bytes and not beside else ""
+    more = "".join(f", {each}" for each in (beside, fixed) if each)
+    return f"budget {report.budget} = {describe_bytes(counted)} of the process{more}"
+
+
+def budget_line(text: str, solution: SolutionReport) -> str:
+    """The budget of what is live as it was written, in bytes, and the part of it that is fixed."""
     fixed = f", of which {format_bytes(solution.fixed_bytes)} fixed" if solution.fixed_bytes else ""
     return f"budget {text} = {describe_bytes(solution.budget_bytes)}{fixed}"
 
@@ -110,8 +120,19 @@ def _no_plan_lines(report: CompileReport, style: Style) -> list[str]:
         lines += live_tensor_lines(report.blockers, style)
         if report.blocking_workspace_bytes:
             lines += [f"  and {format_bytes(report.blocking_workspace_bytes)} of workspace inside the op"]
-    lines += ["", f"without a plan the model needs {describe_bytes(solution.baseline_peak_bytes)}"]
-    return lines
+    return [*lines, "", _plain_line(report)]
+
+
+def _plain_line(report: CompileReport) -> str:
+    """What the model needs as it is, of what the budget bounds."""
+    live, asked = describe_bytes(report.solution.baseline_peak_bytes), report.asked
+    if asked.process_budget_bytes is None:
+        return f"without a plan the model needs {live}"
+    live = f"{live} of live tensors"
+    if asked.process_bytes is None:
+        return f"without a plan the model needs {live}, and its process more"
+    process = describe_bytes(asked.process_bytes)
+    return f"without a plan the process of the model needs {process} by prediction, with {live}"
 
 
 def _why_no_plan(report: CompileReport, style: Style) -> list[str]:
@@ -141,14 +162,31 @@ def _not_found_lines(report: CompileReport, style: Style) -> list[str]:
     least = f"{describe_bytes(solution.floor_bytes)} for whole ops"
     if split_floor is not None:
         least += f", {describe_bytes(split_floor)} with the best splits found"
-    lines = [style.paint(f"no plan within budget was found in {solution.seconds:.1f} s", "bad")]
+    if report.asked.process_budget_bytes is not None:
+        least += ", of live tensors alone"
+    lines = [style.paint(f"no plan within budget was found in {solution.seconds:.1f} s", "bad"), *_process_line(report)]
     nearest = nearest_bytes(solution)
     if nearest is None:
         is_time_wasted = report.split_obstacle is not None and solution.floor_bytes > solution.budget_bytes
-        advice = "a larger --budget" if is_time_wasted else "a longer --time-limit or a larger --budget"
+        is_more_time_known_idle = is_time_wasted or not _may_have_run_short(report)
+        advice = "a larger --budget" if is_more_time_known_idle else "a longer --time-limit or a larger --budget"
         return [*lines, f"the proved least is {least}: try {advice}"]
     lines += [f"the smallest of the plans that {solution.solver} makes takes {describe_bytes(nearest)}"]
     return [*lines, f"the proved least is {least}: try another --solver or a larger --budget"]
+
+
+def _process_line(report: CompileReport) -> list[str]:
+    """What of a process does not fit, where plans were found whose live tensors would."""
+    needed, bounded = report.solution.facts.get(NEAREST_PROCESS), report.asked.process_budget_bytes
+    if needed is None or bounded is None:
+        return []
+    return [f"of the plans found the smallest needs {describe_bytes(needed)} of the process by prediction"]
+
+
+def _may_have_run_short(report: CompileReport) -> bool:
+    """Whether the time limit ended the search, or nothing is known of it."""
+    limit_seconds = report.asked.time_limit_seconds
+    return limit_seconds is None or report.solution.seconds >= ALMOST * limit_seconds
 
 
 def nearest_bytes(solution: SolutionReport) -> int | None:
@@ -162,10 +200,18 @@ def verify_lines(report: VerifyReport, style: Style) -> list[str]:
     first = verify_verdict(report).line(style)
     heading = style.paint(report.model, "strong") + f"  against {report.source}"
     if seen.runs_in_one_session:
-        lines = [first, heading, f"budget {describe_bytes(report.budget_bytes)}", "", *verification_lines(seen, style)]
+        lines = [first, heading, _verified_budget_line(report), "", *verification_lines(seen, style)]
     else:
         lines = [first, heading, "", *device_verification_lines(seen, style), *measured_table(seen)]
     return [*lines, *_warning_lines(report.warnings, seen, style), *runs_on_lines(report.runs_on)]
+
+
+def _verified_budget_line(report: VerifyReport) -> str:
+    """The budget that was asked for, in bytes, and what it bounds where that is a process."""
+    text, bytes_ = f"{report.budget} = " if report.budget else "", report.asked.process_budget_bytes
+    if bytes_ is None:
+        return f"budget {text}{describe_bytes(report.budget_bytes)}"
+    return f"budget {text}{describe_bytes(bytes_)} of the process"
 
 
 def verification_lines(seen: Verification, style: Style) -> list[str]:

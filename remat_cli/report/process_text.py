@@ -30,6 +30,8 @@ def pair_lines(original: ProcessMemory, rewritten: ProcessMemory) -> list[str]:
     return columns(rows, "<>>>")
 
 
+COUNTS = {"RLIMIT_DATA": ", as it also counts what is reserved, touched or not, and mapped weights"}
+"""What a limit counts beyond what a process holds, by its kind."""
 MOST_CHARACTERS = 100  # of how a model ended
 NAMES = ("  loading, at most", "  once loaded", "  first run", "  later runs", "  of which mapped files")
 
@@ -45,10 +47,13 @@ def _figures(memory: ProcessMemory) -> tuple[int, ...]:
 
 
 def _limited_lines(limited: LimitedRuns) -> list[str]:
-    """What became of both under one limit of the operating system."""
+    """What became of both under one limit of the operating system; where that tells nothing of either, so it says."""
     fate = {True: f"runs {limited.runs} times", False: "dies"}
     ended = f" ({shorten(limited.ended, MOST_CHARACTERS)})" if limited.ended and not limited.original else ""
-    where = f"under a hard limit of {format_bytes(limited.limit_bytes)} ({limited.kind})"
+    size = f"a hard limit of {format_bytes(limited.limit_bytes)} ({limited.kind})"
+    if not limited.ours and not limited.original:
+        return [f"{size} showed nothing: neither model runs under it{COUNTS.get(limited.kind, '')}{ended}"]
+    where = f"under {size}"
     return [f"{where} this model {fate[limited.ours]}, the original {fate[limited.original]}{ended}"]
 
 

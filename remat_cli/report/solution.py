@@ -19,6 +19,8 @@ EXIT_NOT_FOUND = 4
 EXIT_UNVERIFIED = 5
 CHEAPEST_PERCENT, MOST_PERCENT = "cheapest_overhead_percent", "max_overhead_percent"
 """Facts of a run whose best plan was too slow: what it would cost, and what it might."""
+NEAREST_PROCESS = "nearest_process_bytes"
+"""Fact of a run whose plans need too large a process: the least of them."""
 
 
 class SolutionReport(msgspec.Struct, frozen=True, kw_only=True):

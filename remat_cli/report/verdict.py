@@ -28,20 +28,22 @@ class Need(msgspec.Struct, frozen=True, kw_only=True):
 class Price(msgspec.Struct, frozen=True, kw_only=True):
     """What a plan costs in time, in percent (None: not known), and the next cheaper budget that is known.
 
-    `noise` says how far measured times may be off. `is_looked_up`: cheaper budgets
-    were looked for.
+    `noise` says how far measured times may be off, and within `noise_percent` they decide nothing. `is_looked_up`:
+    cheaper budgets were looked for.
     """
 
     predicted_percent: float | None
     measured_percent: float | None = None
     noise: str = ""
+    noise_percent: float = 0.0
     cheaper: CheaperBudget | None = None
     is_looked_up: bool = True
 
     @property
     def is_dear(self) -> bool:
-        """Whether it is so much, as predicted or as measured, that it is said first."""
-        return is_dear(self.predicted_percent, self.measured_percent)
+        """Whether it is so much, as predicted or as measured beyond what noise explains, that it is said first."""
+        measured = self.measured_percent
+        return is_dear(self.predicted_percent, None if measured is None else measured - self.noise_percent)
 
 
 class ReportVerdict(msgspec.Struct, frozen=True, kw_only=True):

@@ -18,6 +18,8 @@ from remat_cli.core.values.resident import ProcessMemory, RunsForecast
 from remat_cli.onnx_io.read.load import inputs_of, prepare_optimized, save
 from remat_cli.onnx_io.read.to_graph import op_signatures, to_graph
 from remat_cli.runtime.sessions.session import optimize
+from remat_cli.stages.ask import CompileRequest
+from remat_cli.stages.platform import Platform
 from remat_cli.stages.prepare import Prepared, facts_of, first_look, types_of
 from remat_cli.stages.profile import profile_model
 from remat_cli.stages.resident import model_forecast
@@ -37,6 +39,20 @@ def forecast_of_file(
     given = _as_given(prepared, work)
     found = profile_model(given, given.conditions, progress)
     return model_forecast(given, found.profile)
+
+
+def plain_process_bytes(
+    prepared: Prepared, platform: Platform, request: CompileRequest, work: Path, progress: Progress
+) -> int | None:
+    """What a process of the user's file as it is needs by prediction, inputs included; None: no process is bounded.
+
+    Raises:
+        RuntimeFailure: the runtime refuses or fails to run it.
+    """
+    if request.process_budget_bytes is None:
+        return None
+    memory, _ = forecast_of_file(prepared, platform.profile, work, progress)
+    return memory.counted_bytes(with_mapped=request.count_mapped) + prepared.graph.input_bytes
 
 
 def has_open_sizes(prepared: Prepared) -> bool:

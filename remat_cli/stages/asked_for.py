@@ -1,12 +1,15 @@
 """What a plan was asked for beside live bytes, as reports tell it, with the next cheaper budget that is known."""
 
 import math
+from collections.abc import Iterable
 
 from remat_cli.core.files.plan_file import PlanFile
 from remat_cli.core.schedule.splits import SplitOptions, parse_split_axis
 from remat_cli.core.values.promises import Asked, CheaperBudget
+from remat_cli.stages.ask import CompileRequest
 from remat_cli.stages.known_splits import known_splits
 from remat_cli.stages.prepare import Prepared
+from remat_cli.stages.solve import BudgetQuestion
 
 CHEAPER = 0.75
 """Of the extra time of a plan: what a larger budget takes at most to be worth naming."""
@@ -27,6 +30,17 @@ def asked_of(plan: PlanFile, whole: Prepared | None = None) -> Asked:
     )
 
 
+def asked_in_vain(request: CompileRequest, question: BudgetQuestion, plain_bytes: int | None) -> Asked:
+    """What was asked for where there is no plan; `plain_bytes` are what a process of the model as it is needs."""
+    share = request.search.allowed_overhead(question)
+    return Asked(
+        process_budget_bytes=request.process_budget_bytes,
+        process_bytes=plain_bytes,
+        max_overhead_percent=None if share is None else 100 * float(share),
+        time_limit_seconds=request.search.limits.seconds,
+    )
+
+
 def _cheaper(plan: PlanFile, whole: Prepared) -> CheaperBudget | None:
     """The least budget of those that this and earlier compiles of the model led to whose plan takes less time."""
     own = 100 * (plan.solved.time_ns / max(1, plan.solved.baseline_time_ns) - 1)
@@ -40,11 +54,21 @@ def _cheaper(plan: PlanFile, whole: Prepared) -> CheaperBudget | None:
         CheaperBudget(math.ceil(_share_of(plan, known.budget_bytes)), 100 * (known.relative_time - 1))
         for known in known_splits(whole, options)
     )
+    bounded = plan.promise.peak_bytes
+    if request.process_budget_bytes is None:  # else its live bytes are no budget that the user wrote
+        bounded = max(bounded, request.budget_bytes)
+    return next_cheaper(found, _share_of(plan, bounded), own)
+
+
+def next_cheaper(known: Iterable[CheaperBudget], own_share: float, own_overhead: float) -> CheaperBudget | None:
+    """The least budget above one's own whose plan takes less time, and so much less that it is worth naming."""
+    most = own_overhead - (1 - CHEAPER) * abs(own_overhead)
     larger = (
         each
-        for each in found
-        if _share_of(plan, plan.promise.peak_bytes) < each.share_percent < WHOLE_PERCENT
-        and each.overhead_percent <= CHEAPER * own
+        for each in known
+        if own_share < each.share_percent < WHOLE_PERCENT
+        and each.overhead_percent < own_overhead
+        and each.overhead_percent <= most
     )
     return min(larger, key=lambda each: each.share_percent, default=None)
 

@@ -1,6 +1,7 @@
 """A budget on the process: the live budget under which a plan's process stays within what the user wrote."""
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -9,6 +10,7 @@ from remat_cli.base.progress import Progress
 from remat_cli.core.schedule.solver_run import Status
 from remat_cli.core.values.budget import Budget
 from remat_cli.core.values.verification import applies
+from remat_cli.report.solution import NEAREST_PROCESS
 from remat_cli.stages.ask import CompileRequest
 from remat_cli.stages.plan import plan_model
 from remat_cli.stages.planned import PlannedModel
@@ -16,6 +18,7 @@ from remat_cli.stages.platform import Platform
 from remat_cli.stages.prepare import Prepared
 from remat_cli.stages.resident import needed_bytes, uncounted_bytes
 from remat_cli.stages.settle import Settled, Settling
+from remat_cli.stages.solve import BudgetAnswer
 from remat_cli.stages.within_process import ProcessBudget, fastest_within
 from remat_cli.stages.write import as_asked, with_budget
 
@@ -74,18 +77,26 @@ class ProcessPlanning:
         That no plan can be had is claimed only from what is live and not mapped: a process never holds less.
         """
         budget_bytes, began = self.budget_bytes - room_bytes, time.monotonic()
+        needs_bytes: list[int] = []
+
+        def needed(found: PlannedModel) -> int:
+            needs_bytes.append(needed_bytes(found, self.request))
+            return needs_bytes[-1]
+
         best = fastest_within(
             ProcessBudget(budget_bytes, budget_bytes + self.uncounted_bytes),
             PLANS,
             self._within,
-            lambda found: needed_bytes(found, self.request),
+            needed,
         )
         if best is not None:
             return best.searched_since(began)
         widest = self._within(self.budget_bytes + self.uncounted_bytes).searched_since(began)
         if widest.written is None and widest.answer.run.status is Status.INFEASIBLE:
             return widest
-        return replace(widest, answer=widest.answer.without_plan(), written=None)
+        if widest.written is not None:
+            needed(widest)
+        return replace(widest, answer=_refused(widest.answer, needs_bytes), written=None)
 
     def _within(self, target_bytes: int) -> PlannedModel:
         """The plan for so many live bytes; what its form needs on top of them counts as asked for."""
@@ -96,3 +107,12 @@ class ProcessPlanning:
         if found.written is None or found.written.promised_bytes <= target_bytes:
             return found
         return with_budget(found, found.written.promised_bytes)
+
+
+def _refused(answer: BudgetAnswer, needs_bytes: Sequence[int]) -> BudgetAnswer:
+    """The answer without its plan; among the run's facts the least that a process of those tried needs."""
+    found = answer.without_plan()
+    if not needs_bytes:
+        return found
+    facts = {**found.run.facts, NEAREST_PROCESS: min(needs_bytes)}
+    return replace(found, run=replace(found.run, facts=facts))

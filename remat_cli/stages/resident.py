@@ -124,7 +124,11 @@ def limited_pair(
         return None
     original, rewritten = found
     if kind == "RLIMIT_DATA":  # where no block can be had, later runs do without: the first one decides
-        theirs, ours = max(each.data_bytes[1] for each in original), max(max(each.data_bytes) for each in rewritten)
+        mapped = _mapped_while_loading(paths[1])
+        theirs, ours = (
+            max(each.data_bytes[1] for each in original),
+            max(_reserved_bytes(each, mapped) for each in rewritten),
+        )
     else:
         theirs, ours = (
             max(_anonymous_bytes(each, is_mapped=True) for each in figures) for figures in (original, rewritten)
@@ -139,6 +143,19 @@ def limited_pair(
             break
     second = runs_under_limit(msgspec.structs.replace(reference, limit_bytes=limit_bytes))
     return LimitedRuns(kind, limit_bytes, job.runs, first.survived, second.survived, second.ended)
+
+
+def _mapped_while_loading(model: Path) -> int:
+    """The bytes of a model's data file, which the runtime maps private and writable, some of it for a moment only."""
+    data = data_path(model)
+    return data.stat().st_size if data.exists() else 0
+
+
+def _reserved_bytes(figures: ResidentFigures, file_bytes: int) -> int:
+    """The most that RLIMIT_DATA counts of a process, its data file too, whole, while that is mapped to be loaded."""
+    loaded_bytes = figures.data_bytes[0]
+    untouched_bytes = max(0, loaded_bytes - figures.loaded_bytes.anonymous_bytes)  # of it the file, where still mapped
+    return max(*figures.data_bytes, loaded_bytes + max(0, file_bytes - untouched_bytes))
 
 
 def process_forecast(written: WrittenModel, prepared: Prepared, files: WeightFiles) -> ProcessMemory:

@@ -1,6 +1,7 @@
 """How far measured times may be off: by how runs of the same thing scatter, and by what else the machine was doing."""
 
 from collections.abc import Sequence
+from math import inf
 from statistics import median
 
 import msgspec
@@ -32,6 +33,13 @@ class TimeNoise(msgspec.Struct, frozen=True):
         """By how much times may be off, where that is worth telling."""
         least, scatter = LEAST_BUSY_PERCENT if self.is_busy else LEAST_QUIET_PERCENT, self.scatter_percent
         return scatter if scatter is not None and scatter >= least else None
+
+    @property
+    def margin_percent(self) -> float:
+        """Within what a difference of times decides nothing: 0 where times hold, infinite where nothing is known."""
+        if self.scatter_percent is None and self.is_busy:
+            return inf
+        return self.off_percent or 0.0
 
     @property
     def told(self) -> str:

@@ -36,7 +36,7 @@ SEVERITY: Final[tuple[Consequence, ...]] = ("none", "told", "memory", "broken")
 
 
 class MeasuredPromise(msgspec.Struct, frozen=True):
-    """One promise beside what was measured of it; `kept` is None where it was not measured.
+    """One promise beside what was measured of it; `kept` is None where it was not measured, or noise hides it.
 
     Measures are `outputs` and `order` (and both `_at_sizes`, of a model for many), `live` (bytes under exact options,
     equal to the byte), `default_session`, `runs_at_sizes` and `after_all_sizes`, the phases of a process (`loading`,
@@ -113,35 +113,49 @@ class CheaperBudget(msgspec.Struct, frozen=True):
 class Asked(msgspec.Struct, frozen=True, kw_only=True):
     """What was asked beside a budget of live bytes, and what is known to answer it with; None where there is none.
 
-    `process_budget_bytes` bounds a process, of which `process_bytes` were predicted, inputs included. Time was to be
-    at most `max_overhead_percent` more. `cheaper` is the next larger budget with a plan that takes less time, looked
+    `process_budget_bytes` bounds a process, of which `process_bytes` were predicted, inputs included: of the plan, and
+    without one of the model as it is. Time was to be at most `max_overhead_percent` more, and the search was to end
+    after `time_limit_seconds`. `cheaper` is the next larger budget with a plan that takes less time, looked
     for where `is_looked_up`. `memory_budgets` are those of a plan that is cut into sessions, by memory.
     """
 
     process_budget_bytes: int | None = None
     process_bytes: int | None = None
     max_overhead_percent: float | None = None
+    time_limit_seconds: float | None = None
     cheaper: CheaperBudget | None = None
     is_looked_up: bool = False
     memory_budgets: dict[str, int] = {}
 
     def promises(
-        self, kept: tuple[MeasuredPromise, ...], overhead_percent: float | None
+        self, kept: tuple[MeasuredPromise, ...], overhead_percent: float | None, noise_percent: float = 0.0
     ) -> tuple[MeasuredPromise, ...]:
-        """The same with what only a request knows: the most time, and a budget on a process that nobody watched."""
+        """The same with what only a request knows: the most time, and a budget on a process that nobody watched.
+
+        Within `noise_percent` a measured time decides nothing.
+        """
         more = []
         if self.process_budget_bytes is not None and all(each.measure != "process" for each in kept):
             more.append(judged("process", self.process_budget_bytes, None))
         if self.max_overhead_percent is not None:
-            more.append(judged("max_overhead", self.max_overhead_percent, overhead_percent))
+            more.append(_judged_time(self.max_overhead_percent, overhead_percent, noise_percent))
         return (*kept, *more)
 
-    def warned(self, overhead_percent: float | None) -> tuple[str, ...]:
+    def warned(self, overhead_percent: float | None, noise_percent: float = 0.0) -> tuple[str, ...]:
         """What is told of the time where it is more than was asked for, by the verdict on `max_overhead`."""
         most = self.max_overhead_percent
-        if most is None or overhead_percent is None or is_kept("max_overhead", most, overhead_percent) is not False:
+        if most is None or overhead_percent is None:
+            return ()
+        if _judged_time(most, overhead_percent, noise_percent).kept is not False:
             return ()
         return (f"{overhead_percent:+.1f} % time, at most {most:+g} % was asked for",)
+
+
+def _judged_time(most_percent: float, overhead_percent: float | None, noise_percent: float) -> MeasuredPromise:
+    """The promise on time with its verdict; undecided where times may be off by more than the difference."""
+    found = judged("max_overhead", most_percent, overhead_percent)
+    is_open = overhead_percent is not None and abs(overhead_percent - most_percent) < noise_percent
+    return msgspec.structs.replace(found, kept=None) if is_open else found
 
 
 def _of_process(promised: float) -> float:

@@ -222,6 +222,12 @@ class Verification(msgspec.Struct, frozen=True, kw_only=True):
         return "" if noise is None else noise.told
 
     @property
+    def noise_percent(self) -> float:
+        """Within what a difference of measured times decides nothing."""
+        noise = self.time_noise if applies(self.time_noise) else None
+        return 0.0 if noise is None else noise.margin_percent
+
+    @property
     def is_faster_than_single(self) -> bool:
         """Whether the plan was measured to be faster than the best one on one device, where there is one to compare."""
         return all(self.measured_time_ns < time for time in self.measured_single_time_ns.values())

@@ -1,0 +1,57 @@
+"""What was timed on a noisy machine decides nothing that lies within the noise."""
+
+import msgspec
+import pytest
+
+from remat_cli.core.values.noise import TimeNoise
+from remat_cli.core.values.promises import Asked
+from tests.report import samples
+
+BUSY = {None: TimeNoise(None, 2.0, 2.0), 64.0: TimeNoise(64.0, 2.0, 2.0), 2.0: TimeNoise(2.0, 0.0, 2.0)}
+
+
+def report_of(scatter, measured, predicted=10.0, most=20.0):
+    seen = msgspec.structs.replace(
+        samples.verification(),
+        time_noise=BUSY[scatter],
+        measured_overhead_percent=measured,
+        predicted_overhead_percent=predicted,
+    )
+    solution = msgspec.structs.replace(samples.solution(), overhead_percent=predicted)
+    return msgspec.structs.replace(
+        samples.compile_report(seen), solution=solution, asked=Asked(max_overhead_percent=most)
+    )
+
+
+@pytest.mark.parametrize(
+    ("scatter", "measured", "kept"),
+    [
+        (2.0, 21.0, False),
+        (2.0, 19.0, True),
+        (64.0, 21.0, None),
+        (64.0, 19.0, None),
+        (64.0, 83.9, None),
+        (64.0, 84.1, False),
+        (64.0, -44.1, True),
+        (None, 500.0, None),
+    ],
+)
+def test_time_is_undecided_within_its_own_noise(scatter, measured, kept):
+    report = report_of(scatter, measured)
+    (promise,) = (each for each in report.promises if each.measure == "max_overhead")
+    assert (promise.promised, promise.measured, promise.kept) == (20.0, measured, kept)
+    assert ("not kept" in report.verdict) is (kept is False)
+
+
+@pytest.mark.parametrize(
+    ("scatter", "measured", "predicted", "dear"),
+    [
+        (2.0, 31.0, 10.0, True),
+        (64.0, 31.0, 10.0, False),
+        (64.0, 94.1, 10.0, True),
+        (64.0, 31.0, 31.0, True),
+        (None, 500.0, 10.0, False),
+    ],
+)
+def test_a_price_within_the_noise_is_not_called_dear(scatter, measured, predicted, dear):
+    assert ("DEAR" in report_of(scatter, measured, predicted).verdict) is dear

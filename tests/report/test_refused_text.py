@@ -1,0 +1,63 @@
+"""What is said where no plan was found: in the terms of the budget that was missed, with all that was asked for."""
+
+import msgspec
+import pytest
+
+from remat_cli.core.values.promises import Asked
+from remat_cli.report import render_json, render_text
+from remat_cli.report.solution import NEAREST_PROCESS
+from remat_cli.report.style import Style
+from tests.report import samples
+
+MIB = samples.MIB
+ROOMY = 40 * MIB  # above all that is live: only the process is too large
+
+
+def refused(asked, **changes):
+    solution = msgspec.structs.replace(samples.no_solution("not_found"), budget_bytes=ROOMY, **changes)
+    return msgspec.structs.replace(samples.impossible_report(), solution=solution, asked=asked, budget="40MiB")
+
+
+def test_figures_below_a_process_budget_are_told_as_live_tensors_beside_those_of_the_process():
+    asked = Asked(process_budget_bytes=ROOMY, process_bytes=70 * MIB)
+    report = refused(asked, facts={NEAREST_PROCESS: 45 * MIB})
+    text = render_text(report, Style(200))
+    assert "budget 40MiB = 41,943,040 bytes (40.00 MiB) of the process" in text
+    assert "of the plans found the smallest needs 47,185,920 bytes (45.00 MiB) of the process by prediction" in text
+    assert "for whole ops, of live tensors alone: try" in text
+    assert "the process of the model needs 73,400,320 bytes (70.00 MiB) by prediction, with " in text
+    unknown = render_text(refused(msgspec.structs.replace(asked, process_bytes=None)), Style(200))
+    assert "of live tensors, and its process more" in unknown
+
+
+def test_a_budget_of_live_bytes_says_nothing_of_a_process():
+    text = render_text(refused(Asked()), Style(200))
+    assert "process" not in text
+    assert "live tensors" not in text
+
+
+@pytest.mark.parametrize(("seconds", "is_short"), [(0.7, False), (5.3, False), (5.5, True), (8.0, True)])
+def test_more_time_is_advised_only_where_it_ran_short(seconds, is_short):
+    text = render_text(refused(Asked(time_limit_seconds=6.0), seconds=seconds, floor_bytes=ROOMY - 1), Style(200))
+    assert ("a longer --time-limit" in text) is is_short
+    assert "a larger --budget" in text
+
+
+@pytest.mark.parametrize("process_bytes", [None, ROOMY])
+def test_a_refusal_keeps_what_was_asked_with_no_verdict_on_it(process_bytes):
+    asked = Asked(process_budget_bytes=process_bytes, max_overhead_percent=10.0)
+    told = msgspec.json.decode(render_json(refused(asked)))
+    assert told["asked"]["max_overhead_percent"] == 10.0
+    kept = {each["measure"]: (each["promised"], each["kept"]) for each in told["promises"]}
+    bounded = {"default_session": (ROOMY, None)} if process_bytes is None else {"process": (ROOMY, None)}
+    assert kept == {"live": (None, None), "max_overhead": (10.0, None), **bounded}
+
+
+@pytest.mark.parametrize("process_bytes", [None, ROOMY])
+def test_verify_prints_the_budget_that_was_asked_for(process_bytes):
+    report = msgspec.structs.replace(
+        samples.verify_report(), budget="40MiB", asked=Asked(process_budget_bytes=process_bytes)
+    )
+    line = render_text(report, Style(200)).splitlines()[2]
+    live = "budget 40MiB = 27,262,976 bytes (26.00 MiB)"
+    assert line == (live if process_bytes is None else "budget 40MiB = 41,943,040 bytes (40.00 MiB) of the process")
