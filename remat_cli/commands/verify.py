@@ -152,7 +152,11 @@ def _file_report(
         verification=found,
         promises=found.promises,
         runs_on=runs_on,
-        warnings=(*guard_warnings(runs_on), *condition_of(file).warnings),
+        warnings=(
+            *(f"not kept: {line}" for line in found.warned),
+            *guard_warnings(runs_on),
+            *condition_of(file).warnings,
+        ),
     )
 
 

@@ -134,12 +134,14 @@ def _report(
         first_op_out_of_order=order.first_out_of_order,
         predicted_peak_bytes=file.predicted_peak_bytes,
         budget_bytes=file.budget_bytes,
+        process_promise=file.process,
         measured_peak_bytes=_peak(file.source, pair.feeds[0], seen.exact),
         measured_peak_default_session_bytes=_peak(file.source, pair.feeds[0], seen.file),
         original_default_session_peak_bytes=_peak(pair.original, pair.feeds[0], seen.original),
         is_portable=file.is_portable,
         reference=f"{user_file(pair.original.path, has_seeds=pair.has_seeds)}, default session",
         process=process,
+        input_bytes=_input_bytes(pair.feeds[0]),
         measured_overhead_percent=overhead_percent,
         runtime_version=seen.runtime_version,
         inferences=seen.runs,
@@ -165,9 +167,12 @@ def _peak(model: SourceModel, feeds: Mapping[str, Any], seen: SessionSeen) -> in
     if seen.baseline_bytes is None or seen.live_bytes is None:
         return None
     kept_bytes = kept_weight_bytes(weight_uses(model.ir), seen.baseline_bytes)
-    inputs_bytes = sum(int(array.nbytes) for array in feeds.values())
     packed_bytes = packed_weights(model.path).without(PRIMERS).total_bytes  # their weight counts as nothing
-    return kept_bytes + packed_bytes + inputs_bytes + seen.live_bytes
+    return kept_bytes + packed_bytes + _input_bytes(feeds) + seen.live_bytes
+
+
+def _input_bytes(feeds: Mapping[str, Any]) -> int:
+    return sum(int(array.nbytes) for array in feeds.values())
 
 
 def _notes(pair: FilePair, seen: FileRuns, order: OrderSeen) -> tuple[str, ...]:

@@ -17,6 +17,8 @@ from onnx import TensorProto, helper, numpy_helper
 import remat_cli
 from remat_cli import RematError
 from remat_cli.cli import main
+from remat_cli.core.values.process_promise import COUNT_MAPPED_KEY, PROCESS_BUDGET_KEY, PROCESS_KEY, ProcessPromise
+from remat_cli.core.values.promises import PHASES
 from remat_cli.report.file_report import FileReport
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -51,7 +53,7 @@ def changed(path, change):
     return path
 
 
-def told(model):
+def metadata(model):
     return {entry.key: entry for entry in model.metadata_props}
 
 
@@ -60,13 +62,57 @@ def test_a_file_alone_keeps_its_promises(alone):
     assert isinstance(found, FileReport)
     seen = found.verification
     assert found.exit_code == 0, seen
-    assert [each.kept for each in found.promises] == [True] * 4
+    phases = PHASES if sys.platform == "linux" else ()
+    assert [each.measure for each in found.promises] == ["outputs", "order", "live", "default_session", *phases]
+    assert all(each.kept for each in found.promises)
     assert seen.measured_peak_bytes == seen.predicted_peak_bytes
     assert seen.measured_peak_default_session_bytes <= seen.budget_bytes < seen.original_default_session_peak_bytes
     assert seen.measured_overhead_percent is not None
     assert seen.notes == ()
     if sys.platform == "linux":
         assert seen.process.rewritten.first_run_bytes > 0
+
+
+@pytest.fixture(scope="module")
+def bounded(cache, tmp_path_factory):
+    """A file that was compiled for a budget on the process."""
+    output = tmp_path_factory.mktemp("bounded") / "unet.onnx"
+    found = remat_cli.compile(SAMPLE.with_name("unet.onnx"), budget="60MiB", output=output, verify="fast")
+    assert found.exit_code == 0
+    return output, Path(found.plan)
+
+
+def test_a_file_says_what_its_plan_promises_of_the_process(bounded):
+    told = {key: entry.value for key, entry in metadata(onnx.load(bounded[0])).items()}
+    plan = remat_cli.read_plan(bounded[1])
+    assert ProcessPromise.from_metadata(told) == ProcessPromise(60 * 2**20, False, plan.promise.process)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="resident memory is measured on Linux")
+@pytest.mark.parametrize(("budget_bytes", "code"), [(60 * 2**20, 0), (2**20, 4)])
+def test_the_process_is_judged_by_its_budget(bounded, tmp_path, capsys, budget_bytes, code):
+    """Nothing but what the file says is changed, so that it is still the graph that was written."""
+    file = Path(shutil.copy(bounded[0], tmp_path / "unet.onnx"))
+    changed(file, lambda model: setattr(metadata(model)[PROCESS_BUDGET_KEY], "value", str(budget_bytes)))
+    words = ["verify", str(file), "--original", str(SAMPLE.with_name("unet.onnx")), "--format", "json", "--quiet"]
+    assert main(words) == code
+    found = json.loads(capsys.readouterr().out)
+    (process,) = (each for each in found["promises"] if each["measure"] == "process")
+    assert (process["promised"], process["kept"], found["fits"]) == (budget_bytes, code == 0, code == 0)
+    assert found["verdict"].startswith("fits: " if code == 0 else "NOT KEPT: the process holds")
+    assert not any("not as remat wrote it" in warning for warning in found["warnings"])
+
+
+def test_a_file_of_an_older_version_promises_nothing_of_the_process(bounded, tmp_path):
+    def change(model):
+        for key in (PROCESS_BUDGET_KEY, COUNT_MAPPED_KEY, PROCESS_KEY):
+            model.metadata_props.remove(metadata(model)[key])
+
+    file = changed(Path(shutil.copy(bounded[0], tmp_path / "old.onnx")), change)
+    found = remat_cli.verify(file, original=SAMPLE.with_name("unet.onnx"), verify="fast")
+    assert found.exit_code == 0
+    assert [each.measure for each in found.promises] == ["outputs", "order", "live", "default_session"]
+    assert "MiB live (was" in found.verdict
 
 
 def test_it_measures_what_the_plan_promises(compiled):
@@ -131,7 +177,7 @@ def test_an_original_that_was_saved_again_is_no_other_one(alone, tmp_path):
 @pytest.mark.parametrize("key", ["remat.predicted_peak_bytes", "remat.budget_bytes"])
 def test_more_memory_than_the_file_says_is_seen(alone, key):
     def change(model):
-        told(model)[key].value = "1000"
+        metadata(model)[key].value = "1000"
 
     found = remat_cli.verify(changed(alone, change), original=SAMPLE, verify="fast")
     assert found.exit_code == 4
@@ -240,7 +286,8 @@ def test_what_cannot_be_verified_is_said_in_a_line(compiled, capsys, words, text
 def test_the_report_for_people(compiled, capsys):
     assert main(["verify", str(compiled[0]), "--original", str(SAMPLE), "--verify", "fast", "--quiet"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].startswith("the file keeps its promises on ONNX Runtime ")
+    assert lines[0].startswith("fits: ")
+    assert lines[3].startswith("the file keeps its promises on ONNX Runtime ")
     assert any(line.split() == ["outputs", "identical", "yes"] for line in lines)
 
 
