@@ -160,7 +160,8 @@ def test_other_weights_in_the_original_are_seen(alone, tmp_path):
     found = remat_cli.verify(alone, original=original, verify="fast")
     assert not found.verification.outputs_identical
     assert found.exit_code == 5
-    assert any("not byte for byte" in note for note in found.verification.notes)
+    assert found.verdict.startswith("NOT KEPT: the original is another model than the file was made from")
+    assert not any("saved again" in note for note in found.verification.notes)
 
 
 def test_an_original_that_was_saved_again_is_no_other_one(alone, tmp_path):
@@ -270,6 +271,7 @@ def test_so_does_a_plan_for_sizes_that_the_model_leaves_open(tmp_path, sizes):
         (["{plan}", "--original", "{source}"], "leave --original out"),
         (["{source}", "--original", "{source}"], "is no file that `remat compile` wrote"),
         (["{file}", "--original", "{other}"], "was not made from"),
+        (["{file}", "--original", "{file}"], "is the compiled file itself"),
         (["{file}", "--original", "{file}", "--svg", "a.svg"], "--svg"),
     ],
 )
@@ -318,3 +320,23 @@ def test_a_graph_that_another_tool_changed_is_told(alone):
     assert found.exit_code == 0
     (warning,) = found.warnings
     assert warning.startswith(f"{alone} is not as remat wrote it")
+
+
+def test_a_lost_data_file_is_said_in_a_line_of_plan_and_file_alike(tmp_path, capsys):
+    source = dense(tmp_path / "dense.onnx")
+    made = remat_cli.compile(source, budget="70%", output=tmp_path / "out.onnx", verify="off", external_data=True)
+    (tmp_path / "out.onnx.data").unlink()
+    capsys.readouterr()
+    lines = set()
+    for words in (["verify", made.plan], ["verify", made.output, "--original", str(source)], ["inspect", made.output]):
+        assert main([*words, "--quiet"]) == 2
+        lines.add(capsys.readouterr().err)
+    (line,) = lines
+    assert "external data file out.onnx.data of tensor" in line
+    assert line.count("\n") == 1
+
+
+def test_the_file_itself_is_no_original_of_it_under_another_name(compiled, tmp_path):
+    copy = Path(shutil.copy(compiled[0], tmp_path / "copy.onnx"))
+    with pytest.raises(RematError, match="is the compiled file itself"):
+        remat_cli.verify(compiled[0], original=copy)

@@ -54,8 +54,8 @@ class FileVerification(msgspec.Struct, frozen=True, kw_only=True):
     `input_bytes` on top. `measured_peak_bytes` counts live tensors without workspace under the exact
     options, `measured_peak_default_session_bytes` in an ordinary session in its first run, and
     `original_default_session_peak_bytes` that of the original. A `is_portable` file promises nothing in an ordinary
-    session. `reference` says which file in which session outputs are compared with, `inferences` how many runs of
-    either model it took.
+    session. `is_other_model`: the original is not byte for byte what the file says that it was made from. `reference`
+    says which file in which session outputs are compared with, `inferences` how many runs of either model it took.
     """
 
     outputs_identical: bool
@@ -68,6 +68,7 @@ class FileVerification(msgspec.Struct, frozen=True, kw_only=True):
     measured_peak_default_session_bytes: int | None = None
     original_default_session_peak_bytes: int | None = None
     is_portable: bool = False
+    is_other_model: bool = False
     reference: str = ""
     process: ProcessPair | None = None
     input_bytes: int = 0
@@ -80,8 +81,9 @@ class FileVerification(msgspec.Struct, frozen=True, kw_only=True):
     def checks(self) -> tuple[Check, ...]:
         """All that the file promises, with the verdict on each, and a line for people where it is broken."""
         order = f"the ops do not run in the order of the file: not '{self.first_op_out_of_order}' in its turn"
+        outputs = OTHER_MODEL if self.is_other_model else "the outputs differ from the original's"
         return (
-            Check(judged("outputs", True, self.outputs_identical), "the outputs differ from the original's"),
+            Check(judged("outputs", True, self.outputs_identical), outputs),
             Check(judged("order", True, self.order_honoured), order),
             _at_most("live", self.predicted_peak_bytes, self.measured_peak_bytes),
             *self._session_checks,
@@ -147,6 +149,10 @@ class FileVerification(msgspec.Struct, frozen=True, kw_only=True):
         return (*budget, *phase_checks(told.predicted, self.process.rewritten))
 
 
+OTHER_MODEL = (
+    "the original is another model than the file was made from: neither its bytes nor its outputs are the same; give "
+    "the one that it was made from"
+)
 NAMES = {"live": "live tensors", "default_session": "an ordinary session with live tensors"}
 
 

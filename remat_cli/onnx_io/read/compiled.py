@@ -11,6 +11,7 @@ from remat_cli.core.schedule.program import InputSpec
 from remat_cli.core.values.process_promise import ProcessPromise
 from remat_cli.onnx_io.read.default_order import captured_values
 from remat_cli.onnx_io.read.load import DimBindings, SourceModel, load, read_proto
+from remat_cli.onnx_io.read.untrusted import external_files
 
 VERSION_KEY, PEAK_KEY, BUDGET_KEY = "remat.version", "remat.predicted_peak_bytes", "remat.budget_bytes"
 SOURCE_KEY, DEVICES_KEY, CLONE_KEY = "remat.source_sha256", "remat.devices", "remat.clone_of"
@@ -73,6 +74,15 @@ def sizes_left_open(path: Path) -> frozenset[str]:
     """
     shapes = (port.type.tensor_type.shape for port in read_proto(path).graph.input)
     return frozenset(dim.dim_param for shape in shapes for dim in shape.dim if dim.dim_param)
+
+
+def check_data_files(path: Path) -> None:
+    """Check that the data of a file's weights is where it says.
+
+    Raises:
+        ModelError: it is not, or the file cannot be read.
+    """
+    external_files(path, read_proto(path))
 
 
 def check_same_interface(compiled: Path, ours: tuple[InputSpec, ...], original: Path) -> None:
