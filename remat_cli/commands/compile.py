@@ -130,11 +130,11 @@ def _written(report: CompileReport, settled: Settled, request: CompileRequest, t
     draft = plan_file(planned, request)
     report = msgspec.structs.replace(report, asked=asked_of(draft, planned.whole))
     if seen is not None and not seen.passed:
-        save_written(planned, targets.failed, request.files)
+        save_written(planned, targets.failed, request)
         return msgspec.structs.replace(report, failed_output=str(targets.failed), warnings=seen.notes)
 
     def write_model() -> PlanFile:
-        runs_on = save_written(planned, targets.model, request.files)
+        runs_on = save_written(planned, targets.model, request)
         return msgspec.structs.replace(written_at(draft, targets.model, targets.plan, seen), runs_on=runs_on)
 
     plan = write_with_plan(targets.plan, draft, write_model)

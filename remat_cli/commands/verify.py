@@ -14,7 +14,7 @@ from remat_cli.core.files.plan_reader import read_plan
 from remat_cli.core.values.conditions import Conditions
 from remat_cli.core.values.verification import applies
 from remat_cli.devices.provider_table import named_spec
-from remat_cli.onnx_io.read.compiled import sizes_left_open
+from remat_cli.onnx_io.read.compiled import check_data_files, sizes_left_open
 from remat_cli.onnx_io.read.compiled_file import runs_on_at
 from remat_cli.onnx_io.write.as_written import condition_of
 from remat_cli.report.compile import VerifyReport
@@ -94,6 +94,7 @@ def _verified(plan: Path, settings: Settings, progress: Progress) -> VerifyRepor
     source = find_file(read.source, plan, "source")
     if sha256(rewritten) != read.output.sha256:
         raise ModelError(f"{rewritten} is not the model that the plan was written with: compile again")
+    check_data_files(rewritten)
     with work_folder(source, settings.work_dir, settings.memory_limit_bytes) as work:
         whole = prepare(source, _as_requested(read, settings.conditions), work, progress)
         check_belongs(read, whole.source.sha256)
@@ -153,7 +154,11 @@ def _file_report(
         verification=found,
         promises=found.promises,
         runs_on=runs_on,
-        warnings=(*guard_warnings(runs_on), *condition_of(file).warnings),
+        warnings=(
+            *(f"not kept: {line}" for line in found.warned),
+            *guard_warnings(runs_on),
+            *condition_of(file).warnings,
+        ),
     )
 
 

@@ -1,15 +1,18 @@
 """What verifying a compiled file without its plan found out, as values that become JSON and as lines for people."""
 
+from typing import ClassVar
+
 import msgspec
 
 from remat_cli.core.values.budget import describe_bytes
 from remat_cli.core.values.file_check import FileVerification
-from remat_cli.core.values.promises import MeasuredPromise
+from remat_cli.core.values.promises import MeasuredPromise, worst
 from remat_cli.core.values.runs_on import RunsOn
 from remat_cli.report.process_text import pair_lines
 from remat_cli.report.runs_on import runs_on_lines
 from remat_cli.report.solution import EXIT_DONE, EXIT_NOT_FOUND, EXIT_UNVERIFIED
 from remat_cli.report.style import Style, columns, percent
+from remat_cli.report.verdict import WHERE, Need, Price, ReportVerdict
 
 YES = {True: "yes", False: "NO", None: "not checked"}
 
@@ -17,8 +20,11 @@ YES = {True: "yes", False: "NO", None: "not checked"}
 class FileReport(msgspec.Struct, frozen=True, kw_only=True):
     """One verification of a compiled file beside the original; `plan` is that which led to it, if one was given.
 
-    `promises` are those of the file, each with the verdict on it; `runs_on` is where it runs.
+    `promises` are those of the file, each with the verdict on it; `runs_on` is where it runs. In JSON `fits` and
+    `verdict` stand beside the fields.
     """
+
+    also_in_json: ClassVar = ("fits", "verdict")
 
     model: str
     source: str
@@ -29,21 +35,76 @@ class FileReport(msgspec.Struct, frozen=True, kw_only=True):
     warnings: tuple[str, ...] = ()
 
     @property
+    def fits(self) -> bool:
+        """Whether the file keeps what it promises, within its budget."""
+        return file_verdict(self.verification).fits
+
+    @property
+    def verdict(self) -> str:
+        """The first line of the report."""
+        return file_verdict(self.verification).text
+
+    @property
     def exit_code(self) -> int:
         """0 where all that could be checked holds, 5 where outputs or order were not kept, 4 where memory was not."""
-        if self.verification.passed:
-            return EXIT_DONE
-        return EXIT_UNVERIFIED if self.verification.is_broken else EXIT_NOT_FOUND
+        codes = {"broken": EXIT_UNVERIFIED, "memory": EXIT_NOT_FOUND}
+        return codes.get(worst(self.promises), EXIT_DONE)
 
     def lines(self, style: Style) -> list[str]:
         """The verdict, what was checked, and the figures behind it."""
         seen = self.verification
-        lines = [*_verdict_lines(seen, style), style.paint(self.model, "strong") + f"  against {self.source}", ""]
+        heading = style.paint(self.model, "strong") + f"  against {self.source}"
+        lines = [file_verdict(seen).line(style), heading, "", *_verdict_lines(seen, style)]
         lines += columns(_rows(seen), "<<")
         lines += pair_lines(seen.process.original, seen.process.rewritten) if seen.process is not None else []
         told = [style.paint(f"warning: {warning}", "warn") for warning in self.warnings]
         lines += [f"  note: {note}" for note in seen.notes]
         return [*lines, *(["", *told] if told else []), *runs_on_lines(self.runs_on)]
+
+
+def file_verdict(seen: FileVerification) -> ReportVerdict:
+    """What the report says first."""
+    need, is_measured = _need(seen)
+    return ReportVerdict(
+        needs=() if need is None else (need,),
+        is_measured=is_measured,
+        broken=seen.failures,
+        warned=seen.warned,
+        bits="same bits" if seen.outputs_identical else "other outputs",
+        price=Price(predicted_percent=None, measured_percent=seen.measured_overhead_percent, is_looked_up=False),
+    )
+
+
+def _need(seen: FileVerification) -> tuple[Need | None, bool]:
+    """What is needed of what the file's budget bounds, and whether it was measured; None: the file has none."""
+    if seen.process_promise.budget_bytes is not None:
+        return _process_need(seen, seen.process_promise.budget_bytes)
+    found = (seen.measured_peak_bytes, None if seen.is_portable else seen.measured_peak_default_session_bytes)
+    measured = [each for each in found if each is not None]
+    needed_bytes = max(measured, default=seen.predicted_peak_bytes)
+    if seen.budget_bytes is None or needed_bytes is None:
+        return None, True
+    need = Need(
+        needed_bytes=needed_bytes,
+        budget_bytes=seen.budget_bytes,
+        original_bytes=seen.original_default_session_peak_bytes,
+    )
+    return need, bool(measured)
+
+
+def _process_need(seen: FileVerification, budget_bytes: int) -> tuple[Need | None, bool]:
+    """The same of a budget on the process."""
+    needed_bytes, is_measured = seen.needed_bytes, seen.needed_bytes is not None
+    needed_bytes = needed_bytes if is_measured else seen.predicted_needed_bytes
+    if needed_bytes is None:
+        return None, False
+    need = Need(
+        needed_bytes=needed_bytes,
+        budget_bytes=budget_bytes,
+        bounds="process",
+        original_bytes=seen.original_needed_bytes,
+    )
+    return need, is_measured
 
 
 def _verdict_lines(seen: FileVerification, style: Style) -> list[str]:
@@ -56,7 +117,13 @@ def _verdict_lines(seen: FileVerification, style: Style) -> list[str]:
     return [style.paint("the file keeps its promises", "good") + runtime + more]
 
 
-NAMES = {"outputs": "outputs", "order": "order", "live": "live tensors", "default_session": "an ordinary session"}
+NAMES = {
+    "outputs": "outputs",
+    "order": "order",
+    "live": "live tensors",
+    "default_session": "an ordinary session",
+    "process": "the process",
+}
 
 
 def _rows(seen: FileVerification) -> list[list[str]]:
@@ -66,10 +133,23 @@ def _rows(seen: FileVerification) -> list[list[str]]:
         ["order honoured", YES[seen.order_honoured]],
         ["live tensors, predicted", _bytes(seen.predicted_peak_bytes)],
         ["live tensors, measured", _bytes(seen.measured_peak_bytes)],
-        ["budget of the file", _bytes(seen.budget_bytes)],
+        *_budget_rows(seen),
         ["default session, original", _bytes(seen.original_default_session_peak_bytes)],
         ["default session, this model", _bytes(seen.measured_peak_default_session_bytes)],
         ["time, measured", percent(seen.measured_overhead_percent)],
+    ]
+
+
+def _budget_rows(seen: FileVerification) -> list[list[str]]:
+    """The budget that the user gave, and what a budget on the process was measured to be used for."""
+    budget_bytes = seen.process_promise.budget_bytes
+    if budget_bytes is None:
+        told = "" if seen.budget_bytes is None else f", {WHERE['live']}"
+        return [["budget of the file", f"{_bytes(seen.budget_bytes)}{told}"]]
+    mapped = "counted" if seen.process_promise.with_mapped else "not counted"
+    return [
+        ["budget of the file", f"{_bytes(budget_bytes)}, {WHERE['process']}, mapped pages {mapped}"],
+        ["the process needs", f"{_bytes(seen.needed_bytes)}, inputs included"],
     ]
 
 

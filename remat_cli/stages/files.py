@@ -4,7 +4,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from remat_cli.core.values.resident import WeightFiles
+from remat_cli.core.values.process_promise import ProcessPromise
 from remat_cli.core.values.runs_on import RunsOn
 from remat_cli.onnx_io.read.compiled import BUDGET_KEY, PEAK_KEY
 from remat_cli.onnx_io.read.seeds import without_seeds
@@ -16,14 +16,15 @@ from remat_cli.onnx_io.write.rewrite import set_model_metadata
 from remat_cli.onnx_io.write.save import SMALL_BYTES, has_data_file, save
 from remat_cli.runtime.sessions.packing import PackingJob, save_packed
 from remat_cli.runtime.sessions.session import SessionSettings
+from remat_cli.stages.ask import CompileRequest
 from remat_cli.stages.planned import PlannedModel
 from remat_cli.stages.prepare import Prepared
 from remat_cli.stages.record import model_to_write
-from remat_cli.stages.resident import saves_packed, wants_primers
+from remat_cli.stages.resident import process_forecast, saves_packed, wants_primers
 from remat_cli.stages.runs_on import runs_on_of
 
 
-def save_written(planned: PlannedModel, path: Path, files: WeightFiles) -> RunsOn:
+def save_written(planned: PlannedModel, path: Path, request: CompileRequest) -> RunsOn:
     """Write the model; with its weights in a file beside it where that was asked for, or they are many.
 
     Copies as kernels pack them go there too where they are large, with primers where the heap would keep some of those
@@ -33,10 +34,11 @@ def save_written(planned: PlannedModel, path: Path, files: WeightFiles) -> RunsO
         ConfigError: the path cannot be written.
         RematError: the disk is full or failed.
     """
+    files = request.files
     model = asking_least(without_seeds(model_to_write(planned)))
     is_packed = planned.written is not None and saves_packed(planned.written, planned.prepared, files)
     runs_on = runs_on_of(model, planned.prepared, is_packed=is_packed, is_cut=planned.written is None)
-    for key, text in (runs_on.metadata | _bytes_told(planned)).items():
+    for key, text in (runs_on.metadata | _bytes_told(planned, request)).items():
         set_model_metadata(model, key, text)
     if planned.written is not None and is_packed and wants_primers(planned.written, planned.prepared, files):
         model = primed(model)
@@ -47,12 +49,17 @@ def save_written(planned: PlannedModel, path: Path, files: WeightFiles) -> RunsO
     return runs_on
 
 
-def _bytes_told(planned: PlannedModel) -> dict[str, str]:
-    """What a file that is one model says of its bytes: what its plan came to."""
+def _bytes_told(planned: PlannedModel, request: CompileRequest) -> dict[str, str]:
+    """What a file that is one model says of its bytes, live and of a process: what its plan came to."""
     if planned.written is None:
         return {}
-    budget_bytes = planned.answer.question.budget_bytes
-    return {PEAK_KEY: str(planned.written.promised_bytes), BUDGET_KEY: str(budget_bytes)}
+    process = ProcessPromise(
+        budget_bytes=request.process_budget_bytes,
+        with_mapped=request.count_mapped,
+        predicted=process_forecast(planned.written, planned.prepared, request.files),
+    )
+    live = {PEAK_KEY: planned.written.promised_bytes, BUDGET_KEY: planned.answer.question.budget_bytes}
+    return {key: str(count) for key, count in live.items()} | process.metadata
 
 
 def _packed(model: Any, prepared: Prepared) -> PackedWeights:

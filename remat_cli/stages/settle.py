@@ -88,7 +88,7 @@ class Settling:
     def _seen(self, planned: PlannedModel) -> tuple[Settled, tuple[Lesson, ...]]:
         """Run the plan file and its model; also where runs left the judge."""
         path = Path(tempfile.mkdtemp(prefix="settle_", dir=self.work)) / "rewritten.onnx"
-        save_written(planned, path, self.request.files)
+        save_written(planned, path, self.request)
         written = planned.written
         judged = None if written is None else written.judged
         run = PlannedRun(plan_file(planned, self.request), path, other_single(planned), judged)

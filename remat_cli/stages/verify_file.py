@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from remat_cli.base import progress as stages
+from remat_cli.base.errors import ModelError
 from remat_cli.base.progress import Progress
 from remat_cli.core.values.conditions import Conditions
 from remat_cli.core.values.file_check import FileVerification, OrderSeen, ProcessPair, order_seen
@@ -30,6 +31,7 @@ from remat_cli.stages.resident import RUNS, THOROUGH_RUNS, worst_of
 from remat_cli.stages.verify import SEEDS_NOTE
 
 OTHER_SOURCE = "{} is not byte for byte the model that the file was made from; it may have been saved again since"
+NO_SOURCE = "the file does not say which model it was made from"
 NO_COUNTERS = "memory of tensors was not counted: this version of ONNX Runtime has no counters of it"
 NO_PROMISE = "the file does not say what its peak is: what was measured is compared with nothing"
 MISSING = (
@@ -74,6 +76,8 @@ def read_pair(file: Path, original: Path, conditions: Conditions, work: Path) ->
     check_same_interface(file, specs, original)
     shapes = DimBindings({}, {spec.name: spec.shape for spec in specs if spec.shape})
     theirs = load(original, shapes, has_custom_ops=has_custom_ops)
+    if theirs.sha256 == ours.source.sha256:
+        raise ModelError(f"--original {original} is the compiled file itself: give the model that it was made from")
     told, state = told_inputs(theirs.ir), state_beside(theirs.ir, original)
     seeds = (conditions.seed,) if conditions.inputs else (conditions.seed, conditions.seed + 1)
     feeds = tuple(feeds_of(specs, state, conditions.inputs, seed, told) for seed in seeds)
@@ -134,17 +138,25 @@ def _report(
         first_op_out_of_order=order.first_out_of_order,
         predicted_peak_bytes=file.predicted_peak_bytes,
         budget_bytes=file.budget_bytes,
+        process_promise=file.process,
         measured_peak_bytes=_peak(file.source, pair.feeds[0], seen.exact),
         measured_peak_default_session_bytes=_peak(file.source, pair.feeds[0], seen.file),
         original_default_session_peak_bytes=_peak(pair.original, pair.feeds[0], seen.original),
         is_portable=file.is_portable,
+        is_other_model=_is_other_model(pair),
         reference=f"{user_file(pair.original.path, has_seeds=pair.has_seeds)}, default session",
         process=process,
+        input_bytes=_input_bytes(pair.feeds[0]),
         measured_overhead_percent=overhead_percent,
         runtime_version=seen.runtime_version,
         inferences=seen.runs,
         notes=_notes(pair, seen, order),
     )
+
+
+def _is_other_model(pair: FilePair) -> bool:
+    """Whether the original is not byte for byte the model that the file says that it was made from."""
+    return bool(pair.file.source_sha256) and pair.file.source_sha256 != pair.original.sha256
 
 
 def _order(file: CompiledFile, seen: FileRuns) -> OrderSeen:
@@ -165,16 +177,20 @@ def _peak(model: SourceModel, feeds: Mapping[str, Any], seen: SessionSeen) -> in
     if seen.baseline_bytes is None or seen.live_bytes is None:
         return None
     kept_bytes = kept_weight_bytes(weight_uses(model.ir), seen.baseline_bytes)
-    inputs_bytes = sum(int(array.nbytes) for array in feeds.values())
     packed_bytes = packed_weights(model.path).without(PRIMERS).total_bytes  # their weight counts as nothing
-    return kept_bytes + packed_bytes + inputs_bytes + seen.live_bytes
+    return kept_bytes + packed_bytes + _input_bytes(feeds) + seen.live_bytes
+
+
+def _input_bytes(feeds: Mapping[str, Any]) -> int:
+    return sum(int(array.nbytes) for array in feeds.values())
 
 
 def _notes(pair: FilePair, seen: FileRuns, order: OrderSeen) -> tuple[str, ...]:
     """What the user should know, and what could not be checked and why."""
     file, prints = pair.file, seen.original.prints
     told = {
-        OTHER_SOURCE.format(pair.original.path): file.source_sha256 != pair.original.sha256,
+        OTHER_SOURCE.format(pair.original.path): _is_other_model(pair) and _same_outputs(seen),
+        NO_SOURCE: not file.source_sha256,
         NO_PROMISE: file.predicted_peak_bytes is None,
         NO_COUNTERS: seen.exact.live_bytes is None,
         MISSING.format(len(order.missing), next(iter(order.missing), "")): order.is_kept is None,

@@ -81,3 +81,10 @@ def test_what_was_not_checked_is_neither_kept_nor_broken():
 
 def test_a_portable_file_promises_nothing_in_an_ordinary_session():
     assert "default_session" not in kept(seen(is_portable=True, measured_peak_default_session_bytes=500))
+
+
+def test_another_original_is_told_before_all_else():
+    found = seen(outputs_identical=False, is_other_model=True, measured_peak_bytes=1001)
+    assert found.is_broken
+    assert found.failures[0].startswith("the original is another model than the file was made from")
+    assert seen(is_other_model=True).passed

@@ -17,6 +17,8 @@ from onnx import TensorProto, helper, numpy_helper
 import remat_cli
 from remat_cli import RematError
 from remat_cli.cli import main
+from remat_cli.core.values.process_promise import COUNT_MAPPED_KEY, PROCESS_BUDGET_KEY, PROCESS_KEY, ProcessPromise
+from remat_cli.core.values.promises import PHASES
 from remat_cli.report.file_report import FileReport
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -51,7 +53,7 @@ def changed(path, change):
     return path
 
 
-def told(model):
+def metadata(model):
     return {entry.key: entry for entry in model.metadata_props}
 
 
@@ -60,13 +62,57 @@ def test_a_file_alone_keeps_its_promises(alone):
     assert isinstance(found, FileReport)
     seen = found.verification
     assert found.exit_code == 0, seen
-    assert [each.kept for each in found.promises] == [True] * 4
+    phases = PHASES if sys.platform == "linux" else ()
+    assert [each.measure for each in found.promises] == ["outputs", "order", "live", "default_session", *phases]
+    assert all(each.kept for each in found.promises)
     assert seen.measured_peak_bytes == seen.predicted_peak_bytes
     assert seen.measured_peak_default_session_bytes <= seen.budget_bytes < seen.original_default_session_peak_bytes
     assert seen.measured_overhead_percent is not None
     assert seen.notes == ()
     if sys.platform == "linux":
         assert seen.process.rewritten.first_run_bytes > 0
+
+
+@pytest.fixture(scope="module")
+def bounded(cache, tmp_path_factory):
+    """A file that was compiled for a budget on the process."""
+    output = tmp_path_factory.mktemp("bounded") / "unet.onnx"
+    found = remat_cli.compile(SAMPLE.with_name("unet.onnx"), budget="60MiB", output=output, verify="fast")
+    assert found.exit_code == 0
+    return output, Path(found.plan)
+
+
+def test_a_file_says_what_its_plan_promises_of_the_process(bounded):
+    told = {key: entry.value for key, entry in metadata(onnx.load(bounded[0])).items()}
+    plan = remat_cli.read_plan(bounded[1])
+    assert ProcessPromise.from_metadata(told) == ProcessPromise(60 * 2**20, False, plan.promise.process)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="resident memory is measured on Linux")
+@pytest.mark.parametrize(("budget_bytes", "code"), [(60 * 2**20, 0), (2**20, 4)])
+def test_the_process_is_judged_by_its_budget(bounded, tmp_path, capsys, budget_bytes, code):
+    """Nothing but what the file says is changed, so that it is still the graph that was written."""
+    file = Path(shutil.copy(bounded[0], tmp_path / "unet.onnx"))
+    changed(file, lambda model: setattr(metadata(model)[PROCESS_BUDGET_KEY], "value", str(budget_bytes)))
+    words = ["verify", str(file), "--original", str(SAMPLE.with_name("unet.onnx")), "--format", "json", "--quiet"]
+    assert main(words) == code
+    found = json.loads(capsys.readouterr().out)
+    (process,) = (each for each in found["promises"] if each["measure"] == "process")
+    assert (process["promised"], process["kept"], found["fits"]) == (budget_bytes, code == 0, code == 0)
+    assert found["verdict"].startswith("fits: " if code == 0 else "NOT KEPT: the process holds")
+    assert not any("not as remat wrote it" in warning for warning in found["warnings"])
+
+
+def test_a_file_of_an_older_version_promises_nothing_of_the_process(bounded, tmp_path):
+    def change(model):
+        for key in (PROCESS_BUDGET_KEY, COUNT_MAPPED_KEY, PROCESS_KEY):
+            model.metadata_props.remove(metadata(model)[key])
+
+    file = changed(Path(shutil.copy(bounded[0], tmp_path / "old.onnx")), change)
+    found = remat_cli.verify(file, original=SAMPLE.with_name("unet.onnx"), verify="fast")
+    assert found.exit_code == 0
+    assert [each.measure for each in found.promises] == ["outputs", "order", "live", "default_session"]
+    assert "MiB live (was" in found.verdict
 
 
 def test_it_measures_what_the_plan_promises(compiled):
@@ -114,7 +160,8 @@ def test_other_weights_in_the_original_are_seen(alone, tmp_path):
     found = remat_cli.verify(alone, original=original, verify="fast")
     assert not found.verification.outputs_identical
     assert found.exit_code == 5
-    assert any("not byte for byte" in note for note in found.verification.notes)
+    assert found.verdict.startswith("NOT KEPT: the original is another model than the file was made from")
+    assert not any("saved again" in note for note in found.verification.notes)
 
 
 def test_an_original_that_was_saved_again_is_no_other_one(alone, tmp_path):
@@ -131,7 +178,7 @@ def test_an_original_that_was_saved_again_is_no_other_one(alone, tmp_path):
 @pytest.mark.parametrize("key", ["remat.predicted_peak_bytes", "remat.budget_bytes"])
 def test_more_memory_than_the_file_says_is_seen(alone, key):
     def change(model):
-        told(model)[key].value = "1000"
+        metadata(model)[key].value = "1000"
 
     found = remat_cli.verify(changed(alone, change), original=SAMPLE, verify="fast")
     assert found.exit_code == 4
@@ -224,6 +271,7 @@ def test_so_does_a_plan_for_sizes_that_the_model_leaves_open(tmp_path, sizes):
         (["{plan}", "--original", "{source}"], "leave --original out"),
         (["{source}", "--original", "{source}"], "is no file that `remat compile` wrote"),
         (["{file}", "--original", "{other}"], "was not made from"),
+        (["{file}", "--original", "{file}"], "is the compiled file itself"),
         (["{file}", "--original", "{file}", "--svg", "a.svg"], "--svg"),
     ],
 )
@@ -240,7 +288,8 @@ def test_what_cannot_be_verified_is_said_in_a_line(compiled, capsys, words, text
 def test_the_report_for_people(compiled, capsys):
     assert main(["verify", str(compiled[0]), "--original", str(SAMPLE), "--verify", "fast", "--quiet"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].startswith("the file keeps its promises on ONNX Runtime ")
+    assert lines[0].startswith("fits: ")
+    assert lines[3].startswith("the file keeps its promises on ONNX Runtime ")
     assert any(line.split() == ["outputs", "identical", "yes"] for line in lines)
 
 
@@ -271,3 +320,23 @@ def test_a_graph_that_another_tool_changed_is_told(alone):
     assert found.exit_code == 0
     (warning,) = found.warnings
     assert warning.startswith(f"{alone} is not as remat wrote it")
+
+
+def test_a_lost_data_file_is_said_in_a_line_of_plan_and_file_alike(tmp_path, capsys):
+    source = dense(tmp_path / "dense.onnx")
+    made = remat_cli.compile(source, budget="70%", output=tmp_path / "out.onnx", verify="off", external_data=True)
+    (tmp_path / "out.onnx.data").unlink()
+    capsys.readouterr()
+    lines = set()
+    for words in (["verify", made.plan], ["verify", made.output, "--original", str(source)], ["inspect", made.output]):
+        assert main([*words, "--quiet"]) == 2
+        lines.add(capsys.readouterr().err)
+    (line,) = lines
+    assert "external data file out.onnx.data of tensor" in line
+    assert line.count("\n") == 1
+
+
+def test_the_file_itself_is_no_original_of_it_under_another_name(compiled, tmp_path):
+    copy = Path(shutil.copy(compiled[0], tmp_path / "copy.onnx"))
+    with pytest.raises(RematError, match="is the compiled file itself"):
+        remat_cli.verify(compiled[0], original=copy)

@@ -6,8 +6,9 @@ from collections.abc import Collection, Sequence
 
 import msgspec
 
-from remat_cli.core.values.promises import MeasuredPromise, fits, judged, worst
-from remat_cli.core.values.resident import ProcessMemory
+from remat_cli.core.values.process_promise import ProcessPromise
+from remat_cli.core.values.promises import Check, MeasuredPromise, fits, judged, worst
+from remat_cli.core.values.resident import ProcessMemory, budget_check, phase_checks
 
 
 class OrderSeen(msgspec.Struct, frozen=True):
@@ -49,11 +50,12 @@ class FileVerification(msgspec.Struct, frozen=True, kw_only=True):
     """Figures of one verification of a file; `None` means not checked, which the notes explain, never "fine".
 
     `predicted_peak_bytes` and `budget_bytes` are what the file says of itself: bytes of live tensors with weights and
-    inputs, the prediction with workspace too. `measured_peak_bytes` counts them without workspace under the exact
+    inputs, the prediction with workspace too. `process_promise` is what it says of a process, whose caller holds
+    `input_bytes` on top. `measured_peak_bytes` counts live tensors without workspace under the exact
     options, `measured_peak_default_session_bytes` in an ordinary session in its first run, and
     `original_default_session_peak_bytes` that of the original. A `is_portable` file promises nothing in an ordinary
-    session. `reference` says which file in which session outputs are compared with, `inferences` how many runs of
-    either model it took.
+    session. `is_other_model`: the original is not byte for byte what the file says that it was made from. `reference`
+    says which file in which session outputs are compared with, `inferences` how many runs of either model it took.
     """
 
     outputs_identical: bool
@@ -61,25 +63,37 @@ class FileVerification(msgspec.Struct, frozen=True, kw_only=True):
     first_op_out_of_order: str | None = None
     predicted_peak_bytes: int | None = None
     budget_bytes: int | None = None
+    process_promise: ProcessPromise = ProcessPromise()
     measured_peak_bytes: int | None = None
     measured_peak_default_session_bytes: int | None = None
     original_default_session_peak_bytes: int | None = None
     is_portable: bool = False
+    is_other_model: bool = False
     reference: str = ""
     process: ProcessPair | None = None
+    input_bytes: int = 0
     measured_overhead_percent: float | None = None
     runtime_version: str
     inferences: int
     notes: tuple[str, ...] = ()
 
     @property
+    def checks(self) -> tuple[Check, ...]:
+        """All that the file promises, with the verdict on each, and a line for people where it is broken."""
+        order = f"the ops do not run in the order of the file: not '{self.first_op_out_of_order}' in its turn"
+        outputs = OTHER_MODEL if self.is_other_model else "the outputs differ from the original's"
+        return (
+            Check(judged("outputs", True, self.outputs_identical), outputs),
+            Check(judged("order", True, self.order_honoured), order),
+            _at_most("live", self.predicted_peak_bytes, self.measured_peak_bytes),
+            *self._session_checks,
+            *self._process_checks,
+        )
+
+    @property
     def promises(self) -> tuple[MeasuredPromise, ...]:
         """All that the file promises, with the verdict on each."""
-        found = [judged("outputs", True, self.outputs_identical), judged("order", True, self.order_honoured)]
-        found.append(_at_most("live", self.predicted_peak_bytes, self.measured_peak_bytes))
-        if not self.is_portable:
-            found.append(_at_most("default_session", self.budget_bytes, self.measured_peak_default_session_bytes))
-        return tuple(found)
+        return tuple(check.promise for check in self.checks)
 
     @property
     def is_broken(self) -> bool:
@@ -88,29 +102,62 @@ class FileVerification(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def passed(self) -> bool:
-        """Whether everything that was checked holds."""
-        return all(each.kept is not False for each in self.promises)
+        """Whether everything that was checked holds, but for predictions of what nobody asked to be kept."""
+        return not self.failures
 
     @property
     def failures(self) -> tuple[str, ...]:
-        """One line per broken promise."""
-        lines = {
-            "outputs": "the outputs differ from the original's",
-            "order": f"the ops do not run in the order of the file: not '{self.first_op_out_of_order}' in its turn",
-        }
-        return tuple(
-            lines.get(
-                each.measure, f"{NAMES.get(each.measure)} of {each.measured:,} bytes, more than {each.promised:,}"
-            )
-            for each in self.promises
-            if each.kept is False
-        )
+        """One line per broken promise of bits, order, or memory that was asked for."""
+        return tuple(check.line for check in self.checks if check.consequence in ("memory", "broken"))
+
+    @property
+    def warned(self) -> tuple[str, ...]:
+        """One line per prediction of a process that was not kept."""
+        return tuple(check.line for check in self.checks if check.consequence == "told")
+
+    @property
+    def needed_bytes(self) -> int | None:
+        """What the file's process was measured to need of a budget on it; None: not measured, or none was promised."""
+        return None if self.process is None or self.is_portable else self._counted(self.process.rewritten)
+
+    @property
+    def original_needed_bytes(self) -> int | None:
+        """What the original's process was measured to need, counted alike; None: not measured."""
+        return None if self.process is None else self._counted(self.process.original)
+
+    @property
+    def predicted_needed_bytes(self) -> int | None:
+        """What the file says that its process needs, counted alike; None: it says nothing."""
+        return None if self.process_promise.predicted is None else self._counted(self.process_promise.predicted)
+
+    def _counted(self, memory: ProcessMemory) -> int:
+        return memory.counted_bytes(with_mapped=self.process_promise.with_mapped) + self.input_bytes
+
+    @property
+    def _session_checks(self) -> tuple[Check, ...]:
+        if self.is_portable:
+            return ()
+        return (_at_most("default_session", self.budget_bytes, self.measured_peak_default_session_bytes),)
+
+    @property
+    def _process_checks(self) -> tuple[Check, ...]:
+        """Of a budget on the process, measured or not, and of predictions of a process that was measured."""
+        told = self.process_promise
+        budget = () if told.budget_bytes is None else (budget_check(told.budget_bytes, self.needed_bytes),)
+        if self.process is None or told.predicted is None or self.is_portable:
+            return budget
+        return (*budget, *phase_checks(told.predicted, self.process.rewritten))
 
 
+OTHER_MODEL = (
+    "the original is another model than the file was made from: neither its bytes nor its outputs are the same; give "
+    "the one that it was made from"
+)
 NAMES = {"live": "live tensors", "default_session": "an ordinary session with live tensors"}
 
 
-def _at_most(measure: str, promised: int | None, measured: int | None) -> MeasuredPromise:
+def _at_most(measure: str, promised: int | None, measured: int | None) -> Check:
     """What a file says of itself counts workspace too, which the counters leave out: so it is not met to the byte."""
     kept = None if promised is None or measured is None else fits(measured, promised)
-    return MeasuredPromise(measure, promised, measured, kept)
+    line = f"{NAMES[measure]} of {measured or 0:,} bytes, more than {promised or 0:,}"
+    return Check(MeasuredPromise(measure, promised, measured, kept), line)

@@ -133,24 +133,29 @@ class ProcessSeen(msgspec.Struct, frozen=True):
     @property
     def checks(self) -> tuple[Check, ...]:
         """What a budget on the process promises, if there is one, and what was predicted of each phase."""
-        return (*self._budget_checks, *(self._phase_check(phase) for phase in PHASES))
+        budget = () if self.budget_bytes is None else (budget_check(self.budget_bytes, self.needed_bytes),)
+        return (*budget, *phase_checks(self.predicted, self.rewritten))
 
     @property
     def is_as_predicted(self) -> bool:
         """Whether in no phase the process held more than was predicted of it."""
-        return all(self._phase_check(phase).promise.kept for phase in PHASES)
+        return all(check.promise.kept for check in phase_checks(self.predicted, self.rewritten))
 
-    @property
-    def _budget_checks(self) -> tuple[Check, ...]:
-        if self.budget_bytes is None:
-            return ()
-        line = f"the process holds {self.needed_bytes:,} bytes, more than the budget of {self.budget_bytes:,}"
-        return (Check(judged("process", self.budget_bytes, self.needed_bytes), line),)
 
-    def _phase_check(self, phase: str) -> Check:
-        promised, measured = self.predicted.of_phase(phase), self.rewritten.of_phase(phase)
-        line = f"{PHASE_WORDS[phase]} held {format_bytes(max(0, measured))}, promised {format_bytes(promised)}"
-        return Check(judged(phase, promised, measured), line)
+def budget_check(budget_bytes: int, needed_bytes: int | None) -> Check:
+    """What a budget on a process promises of what the process was measured to need (None: not measured)."""
+    line = f"the process holds {needed_bytes or 0:,} bytes, more than the budget of {budget_bytes:,}"
+    return Check(judged("process", budget_bytes, needed_bytes), line)
+
+
+def phase_checks(predicted: ProcessMemory, seen: ProcessMemory) -> tuple[Check, ...]:
+    """What was predicted of each phase of a process, beside what was measured."""
+    return tuple(_phase_check(phase, predicted.of_phase(phase), seen.of_phase(phase)) for phase in PHASES)
+
+
+def _phase_check(phase: str, promised: int, measured: int) -> Check:
+    line = f"{PHASE_WORDS[phase]} held {format_bytes(max(0, measured))}, promised {format_bytes(promised)}"
+    return Check(judged(phase, promised, measured), line)
 
 
 PHASE_WORDS = {

@@ -8,8 +8,10 @@ import onnx_ir as ir
 
 from remat_cli.base.errors import ModelError
 from remat_cli.core.schedule.program import InputSpec
+from remat_cli.core.values.process_promise import ProcessPromise
 from remat_cli.onnx_io.read.default_order import captured_values
 from remat_cli.onnx_io.read.load import DimBindings, SourceModel, load, read_proto
+from remat_cli.onnx_io.read.untrusted import external_files
 
 VERSION_KEY, PEAK_KEY, BUDGET_KEY = "remat.version", "remat.predicted_peak_bytes", "remat.budget_bytes"
 SOURCE_KEY, DEVICES_KEY, CLONE_KEY = "remat.source_sha256", "remat.devices", "remat.clone_of"
@@ -23,7 +25,8 @@ class CompiledFile:
 
     `order` are its ops that depend on an input, in the order in which they were planned; `copies` are those of them
     that repeat another one, which no optimiser may join with it. Of a `is_portable` file sessions may make another
-    model, so that it promises something under the exact options only. Bytes are totals; None where it says nothing.
+    model, so that it promises something under the exact options only. `process` is what it says of a process. Bytes are
+    totals; None where it says nothing.
     """
 
     source: SourceModel
@@ -33,6 +36,7 @@ class CompiledFile:
     budget_bytes: int | None
     source_sha256: str
     is_portable: bool
+    process: ProcessPromise
 
 
 def read_compiled(path: Path, dims: DimBindings, *, has_custom_ops: bool = False) -> CompiledFile:
@@ -55,6 +59,7 @@ def read_compiled(path: Path, dims: DimBindings, *, has_custom_ops: bool = False
         budget_bytes=_number(told, BUDGET_KEY),
         source_sha256=told.get(SOURCE_KEY, ""),
         is_portable=PORTABLE_KEY in told,
+        process=ProcessPromise.from_metadata(told),
     )
 
 
@@ -69,6 +74,15 @@ def sizes_left_open(path: Path) -> frozenset[str]:
     """
     shapes = (port.type.tensor_type.shape for port in read_proto(path).graph.input)
     return frozenset(dim.dim_param for shape in shapes for dim in shape.dim if dim.dim_param)
+
+
+def check_data_files(path: Path) -> None:
+    """Check that the data of a file's weights is where it says.
+
+    Raises:
+        ModelError: it is not, or the file cannot be read.
+    """
+    external_files(path, read_proto(path))
 
 
 def check_same_interface(compiled: Path, ours: tuple[InputSpec, ...], original: Path) -> None:
