@@ -39,8 +39,29 @@ budget_scope_option = _option(
     type=click.Choice(["process", "live", "activations", "total"]),
     help="What bytes bound: resident memory, what is live at once, or that without weights and inputs.",
 )
+
+
+def _one_budget(_ctx: click.Context, param: click.Parameter, given: tuple[str, ...] | None) -> str | None:
+    """The budget; those of single devices become one, and of others there can be only one.
+
+    Raises:
+        BadParameter: there are several.
+    """
+    texts = tuple(dict.fromkeys(given or ()))
+    if len(texts) > 1 and not all("=" in text for text in texts):
+        raise click.BadParameter(f"{' and '.join(texts)} are given: give one of them", param=param)
+    return ",".join(texts) if texts else None
+
+
 budget_options = _group(
-    _option("--budget", "budget", metavar="B", help="512MiB, 2GB, 80%, 0.8, min, or cpu=2GiB,cuda:0=512MiB."),
+    _option(
+        "--budget",
+        "budget",
+        multiple=True,
+        callback=_one_budget,
+        metavar="B",
+        help="512MiB, 2GB, 80%, 0.8, min, or cpu=2GiB,cuda:0=512MiB.",
+    ),  # repeated for several devices, else only to be refused: click would take the last one
     budget_scope_option,
 )
 
@@ -204,7 +225,25 @@ class VerifyCommand(click.Command):
         """Give a `--verify` that stands alone its own value, before click takes the next word for it."""
         pairs = itertools.zip_longest(args, args[1:])
         said = [f"{word}=on" if word == "--verify" and after not in VERIFY_MODES else word for word, after in pairs]
+        _refuse_two_verifications(said)
         return super().parse_args(ctx, said)
+
+
+def _refuse_two_verifications(said: list[str]) -> None:
+    """Refuse `--verify fast --no-verify`, of which click would take the last one.
+
+    Raises:
+        UsageError: two different ones are asked for.
+    """
+    words = said[: said.index("--")] if "--" in said else said
+    pairs = itertools.zip_longest(words, words[1:], fillvalue="")
+    asked = {
+        f"{word} {after}" if word == "--verify" else word.replace("--verify=", "--verify ")
+        for word, after in pairs
+        if word.partition("=")[0] in ("--verify", "--no-verify")
+    }
+    if len(asked) > 1:
+        raise click.UsageError(f"{' and '.join(sorted(asked))} are given: give one of them")
 
 
 VERIFY_MODES = ("on", "off", "fast", "thorough")

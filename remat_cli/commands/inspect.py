@@ -54,6 +54,8 @@ def _inspected(path: Path, settings: Settings, progress: Progress) -> InspectRep
         if request is not None and not (question := ask(platform, request)).least:
             problem, budget = question.problem, question.text
         report = inspect_model(path, prepared.graph, platform.profile, problem, budget)
+        if request is not None and budget is None:
+            report = msgspec.structs.replace(report, budget=request.budget)  # `min`, whose bytes only a search finds
         report = _with_runs_on(report, compiled_runs_on(prepared.source.ir))
         asked = Asked(
             process_budget_bytes=None if request is None else request.process_budget_bytes,

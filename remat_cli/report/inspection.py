@@ -133,7 +133,7 @@ class InspectReport(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def verdict(self) -> str | None:
         """The first line of the report; None without a budget."""
-        return inspect_verdict(self).text if self.needs else None
+        return inspect_verdict(self).text if self.needs or self.budget is not None else None
 
     @property
     def needs(self) -> tuple[Need, ...]:
@@ -309,7 +309,7 @@ def inspect_lines(report: InspectReport, style: Style) -> list[str]:
     """Everything about one model or plan, the verdict first."""
     where = f"{plural(report.ops, 'op')} on {report.device}{'' if report.sizes is None else f', {told(report.sizes)}'}"
     where += ", as remat wrote it" if report.is_as_written else ""
-    lines = [inspect_verdict(report).line(style)] if report.needs else []
+    lines = [] if report.verdict is None else [inspect_verdict(report).line(style)]
     lines += [style.paint(report.path, "strong") + f"  ({report.kind}, {where})", *_figures(report), ""]
     lines += memory_chart(
         report.memory_bytes, fixed_bytes=report.fixed_bytes, rules=_rules(report), bands=_bands(report), style=style
@@ -354,11 +354,14 @@ def _floor_rows(report: InspectReport) -> list[list[str]]:
     return [["floor of whole ops", whole], ["floor with splitting", describe_bytes(report.floor_with_splitting_bytes)]]
 
 
+SEARCHED = "the least is found by a search, `remat compile --budget min`"
 BOUNDED: dict[Bounds, str] = {"live": "of what is live at once", "process": "of the process"}
 
 
 def inspect_verdict(report: InspectReport) -> ReportVerdict:
     """What the report of a model or plan under a budget says first."""
+    if not report.needs:
+        return ReportVerdict(no_plan=f"`--budget {report.budget}` has no bytes to judge: {SEARCHED}", is_open=True)
     is_plan = report.kind == "plan"
     price = Price(predicted_percent=report.overhead_percent, is_looked_up=False) if is_plan else None
     advice = "" if is_plan else _advice(report)
@@ -367,12 +370,20 @@ def inspect_verdict(report: InspectReport) -> ReportVerdict:
 
 def _advice(report: InspectReport) -> str:
     """Whether a plan could make a model fit that does not fit as it is; mapped weights do not count in a process."""
-    is_live = report.asked.process_budget_bytes is None
-    if is_live and report.budget_bytes is not None and report.budget_bytes < report.floor_bytes:
-        if report.regions:
-            return "whole ops need more; `remat compile` may split them"
-        return "impossible with whole ops, below the floor"
-    return "that is as it is: `remat compile` may find a plan"
+    if not _is_below_floor(report):
+        return "that is as it is: `remat compile` may find a plan"
+    if report.regions:
+        return "whole ops need more; `remat compile` may split them"
+    if report.split_obstacle is not None:
+        return "no plan is known: whole ops need more, and splitting cannot help"
+    return "impossible with whole ops, below the floor"
+
+
+def _is_below_floor(report: InspectReport) -> bool:
+    """Whether the budget is less than whole ops hold at least; what is mapped does not count in a process."""
+    (need, *_) = report.needs
+    uncounted = 0 if need.bounds == "live" or report.process is None else report.process.mapped_bytes
+    return need.budget_bytes < report.floor_bytes - uncounted
 
 
 def _rules(report: InspectReport) -> list[ChartRule]:

@@ -156,6 +156,11 @@ def test_interrupt_outside_solving_is_130(remat, pipeline):
         ((*COMPILE, "--inputs", "no.npz"), "inputs file no.npz does not exist"),
         ((*COMPILE, "--time-limit", "soon"), "time limit 'soon'"),
         ((*COMPILE, "--gap", "big"), "gap 'big'"),
+        (("compile", "net.onnx", "--budget", "9MiB", "--budget", "80%"), "9MiB and 80% are given: give one of them"),
+        (("inspect", "net.onnx", "--budget", "cpu=9MiB", "--budget", "80%"), "give one of them"),
+        ((*COMPILE, "--verify", "fast", "--no-verify"), "--no-verify and --verify fast are given"),
+        ((*COMPILE, "--no-verify", "--verify"), "--no-verify and --verify on are given"),
+        ((*COMPILE, "--verify=fast", "--verify", "thorough"), "--verify fast and --verify thorough are given"),
         ((*COMPILE, "--order", "sideways"), "'sideways' is not one of 'free', 'keep'"),
         ((*COMPILE, "--split", "sideways"), "'sideways' is not one of 'auto', 'off', 'max'"),
         ((*COMPILE, "--max-tiles", "1"), "max_tiles = 1 must be at least 2"),
@@ -234,7 +239,6 @@ def test_flags_reach_the_pipeline(remat, pipeline):
         (("--verify", "thorough"), "thorough"),
         (("--verify=fast",), "fast"),
         (("--no-verify",), "off"),
-        (("--verify", "fast", "--no-verify"), "off"),
     ],
 )
 def test_verify_may_have_a_value_or_stand_alone(remat, pipeline, words, mode):
@@ -287,6 +291,14 @@ def test_train_and_max_batch_answer_with_their_exit_codes(remat, pipeline):
     outcome = remat(*MAX_BATCH)
     assert (outcome.code, outcome.err) == (4, "")
     assert "not even one sample fits" in outcome.out
+
+
+def test_the_same_word_twice_says_it_once_and_budgets_of_devices_are_joined(remat, pipeline):
+    assert remat("compile", "net.onnx", "--budget", "80%", "--budget", "80%", "--no-verify", "--no-verify").code == 0
+    assert (pipeline.config.budget.text, pipeline.config.verify) == ("80%", "off")
+    devices = ("--device", "cpu", "--device", "cuda:0", "--budget", "cpu=2GiB", "--budget", "cuda:0=512MiB")
+    assert remat("compile", "net.onnx", *devices).code == 0
+    assert pipeline.config.budget.text == "cpu=2GiB,cuda:0=512MiB"
 
 
 @pytest.mark.parametrize("command", [COMPILE, ("inspect", "net.onnx", "--budget", "min")])

@@ -3,10 +3,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import msgspec
+import pytest
 
 from remat_cli.core.schedule.problem import NO_BUDGET
 from remat_cli.core.schedule.simulate import baseline
+from remat_cli.core.values.promises import Asked
+from remat_cli.core.values.resident import ProcessMemory
 from remat_cli.report.inspection import inspect_model, inspect_plan
+from remat_cli.report.style import Style
 from tests.report import samples
 
 MIB = samples.MIB
@@ -62,3 +66,47 @@ def test_what_gates_hold_is_named():
     report = inspect_plan(Path("p"), msgspec.structs.replace(file, promise=promise))
     assert (report.peak_op, report.peak_step, report.gate_bytes) == ("grow", 2, 16)
     assert [t.name for t in report.alive] == ["g", "s"]
+
+
+def model_under(budget_bytes, text, **changes):
+    report = inspect_model(Path("net.onnx"), samples.graph(), samples.profile(), samples.problem(budget_bytes), text)
+    return msgspec.structs.replace(report, **changes)
+
+
+def test_min_says_that_only_a_search_finds_it():
+    report = msgspec.structs.replace(model_under(NO_BUDGET, None), budget="min")
+    assert report.fits is None
+    assert report.verdict == (
+        "not known: `--budget min` has no bytes to judge: the least is found by a search, `remat compile --budget min`"
+    )
+    assert report.lines(Style())[0] == report.verdict
+
+
+REGIONS = samples.split_report().regions
+WEIGHTS = ProcessMemory(MIB, MIB, 30 * MIB, 30 * MIB, 20 * MIB, 10 * MIB)
+
+
+@pytest.mark.parametrize("bounds", ["live", "process"])
+@pytest.mark.parametrize(
+    ("budget", "changes", "advice"),
+    [
+        (2, {"split_obstacle": "op 'x' is large"}, "no plan is known: whole ops need more, and splitting cannot help"),
+        (2, {"regions": REGIONS}, "whole ops need more; `remat compile` may split them"),
+        (2, {}, "impossible with whole ops, below the floor"),
+        (25.5, {"split_obstacle": "op 'x' is large"}, "that is as it is: `remat compile` may find a plan"),
+    ],
+)
+def test_the_first_line_promises_no_plan_that_the_lines_below_rule_out(bounds, budget, changes, advice):
+    budget_bytes = int(budget * MIB)
+    report = model_under(budget_bytes, f"{budget}MiB", **changes)
+    if bounds == "process":
+        asked = Asked(process_budget_bytes=budget_bytes, process_bytes=60 * MIB)
+        report = msgspec.structs.replace(report, asked=asked)
+    assert report.verdict.endswith(advice)
+
+
+def test_mapped_weights_are_no_part_of_a_process_that_is_below_the_floor():
+    asked = Asked(process_budget_bytes=8 * MIB, process_bytes=11 * MIB)
+    report = model_under(8 * MIB, "8MiB", asked=asked, process=WEIGHTS, split_obstacle="op 'x' is large")
+    assert report.floor_bytes > 8 * MIB
+    assert "may find a plan" in report.verdict
