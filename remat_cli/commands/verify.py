@@ -90,6 +90,7 @@ def _picture(report: VerifyReport | FileReport) -> bytes:
 
 def _verified(plan: Path, settings: Settings, progress: Progress) -> VerifyReport | FileReport:
     read = read_plan(plan)
+    _check_sizes(read, settings.conditions)
     rewritten = find_file(read.output, plan, "model")
     source = find_file(read.source, plan, "source")
     if sha256(rewritten) != read.output.sha256:
@@ -120,6 +121,26 @@ def _verified(plan: Path, settings: Settings, progress: Progress) -> VerifyRepor
         ),
         asked=asked_of(read, whole),
     )
+
+
+def _check_sizes(plan: PlanFile, given: Conditions) -> None:
+    """Check that sizes which are given are those of the plan, at which it is verified.
+
+    Raises:
+        ConfigError: one is not.
+    """
+    request = plan.request
+    known = () if request.family is None else request.family.ranges
+    ranges = () if given.family is None else given.family.ranges
+    odd = [f"--dim {each}" for each in ranges if each not in known]
+    odd += [f"--dim {name}={size}" for name, size in given.dims.items() if request.dims.get(name) != size]
+    odd += [
+        f"--input-shape {name}" for name, size in given.input_shapes.items() if size != request.input_shapes.get(name)
+    ]
+    if odd:
+        fixed = ", ".join(f"{name}={size}" for name, size in request.dims.items())
+        made_for = str(request.family or "") or fixed or "the sizes that its model declares"
+        raise ConfigError(f"{odd[0]}: a plan is verified at its own sizes ({made_for}): leave it out")
 
 
 def _of_file_only(

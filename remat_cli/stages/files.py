@@ -6,7 +6,7 @@ from typing import Any
 
 from remat_cli.core.values.process_promise import ProcessPromise
 from remat_cli.core.values.runs_on import RunsOn
-from remat_cli.onnx_io.read.compiled import BUDGET_KEY, PEAK_KEY
+from remat_cli.onnx_io.read.compiled import BUDGET_KEY, DIMS_KEY, PEAK_KEY
 from remat_cli.onnx_io.read.seeds import without_seeds
 from remat_cli.onnx_io.write.as_written import signed
 from remat_cli.onnx_io.write.least_imports import asking_least
@@ -38,7 +38,7 @@ def save_written(planned: PlannedModel, path: Path, request: CompileRequest) -> 
     model = asking_least(without_seeds(model_to_write(planned)))
     is_packed = planned.written is not None and saves_packed(planned.written, planned.prepared, files)
     runs_on = runs_on_of(model, planned.prepared, is_packed=is_packed, is_cut=planned.written is None)
-    for key, text in (runs_on.metadata | _bytes_told(planned, request)).items():
+    for key, text in (runs_on.metadata | _promises_told(planned, request)).items():
         set_model_metadata(model, key, text)
     if planned.written is not None and is_packed and wants_primers(planned.written, planned.prepared, files):
         model = primed(model)
@@ -49,8 +49,8 @@ def save_written(planned: PlannedModel, path: Path, request: CompileRequest) -> 
     return runs_on
 
 
-def _bytes_told(planned: PlannedModel, request: CompileRequest) -> dict[str, str]:
-    """What a file that is one model says of its bytes, live and of a process: what its plan came to."""
+def _promises_told(planned: PlannedModel, request: CompileRequest) -> dict[str, str]:
+    """What a file that is one model says of its sizes and its bytes, live and of a process: what its plan came to."""
     if planned.written is None:
         return {}
     process = ProcessPromise(
@@ -59,7 +59,9 @@ def _bytes_told(planned: PlannedModel, request: CompileRequest) -> dict[str, str
         predicted=process_forecast(planned.written, planned.prepared, request.files),
     )
     live = {PEAK_KEY: planned.written.promised_bytes, BUDGET_KEY: planned.answer.question.budget_bytes}
-    return {key: str(count) for key, count in live.items()} | process.metadata
+    family = request.conditions.family
+    sizes = {} if family is None else {DIMS_KEY: str(family)}
+    return {key: str(count) for key, count in live.items()} | sizes | process.metadata
 
 
 def _packed(model: Any, prepared: Prepared) -> PackedWeights:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remat_cli.core.values.sizes import Dim, SizeBound, SizeFamily, SizeLimit, SizeRange, Term, fit_dim
+from remat_cli.core.values.sizes import Dim, SizeBound, SizeFamily, SizeLimit, SizeRange, Term, family_told, fit_dim
 
 B, S = "batch", "seq"
 SIZES = [{B: b, S: s} for b, s in [(7, 10), (10, 10), (12, 10), (7, 12), (7, 17), (12, 17), (32, 8192)]]
@@ -127,3 +127,35 @@ def test_corners_within_a_bound_are_all_that_hold_most(low, more, other_low, oth
     assert bool(found) == bool(inside)
     for corner in found:
         assert not [each for each in inside if each != corner and all(each[name] >= corner[name] for name in corner)]
+
+
+FAMILY = SizeFamily(
+    (SizeRange(B, 1, 4), SizeRange("a; b", 32, 256, 16)), (SizeLimit((B, S), 64), SizeLimit((S,), 40)), {S: 16}
+)
+
+
+def test_a_family_reads_back_from_its_text():
+    text = "batch=1..4; a; b=32..256:16; seq=16; batch*seq<=64; seq<=40"
+    assert str(FAMILY) == text
+    assert family_told(text) == FAMILY
+
+
+@pytest.mark.parametrize("text", ["", "batch", "batch=1", "batch=1..4; what", "batch=1..", "batch*seq<=3"])
+def test_what_says_no_family_is_none(text):
+    assert family_told(text) is None
+
+
+@pytest.mark.parametrize(
+    ("sizes", "left"),
+    [
+        ({B: 4, "a; b": 48}, None),
+        ({B: 5, "a; b": 48}, "batch=1..4"),
+        ({"a; b": 40}, "a; b=32..256:16"),
+        ({B: 4, S: 17}, "batch*seq<=64"),
+        ({S: 41}, "seq<=40"),
+        ({}, None),
+    ],
+)
+def test_the_range_or_limit_that_sizes_leave_is_named(sizes, left):
+    found = FAMILY.left_by(sizes)
+    assert (None if found is None else str(found)) == left

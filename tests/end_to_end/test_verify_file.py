@@ -219,6 +219,47 @@ def test_sizes_that_are_left_open_are_the_users_to_say(tmp_path):
     smaller = remat_cli.verify(made.output, original=DIGITS, dim={"batch": 5}, verify="fast")
     assert (found.exit_code, smaller.exit_code) == (0, 0)
     assert smaller.verification.measured_peak_bytes < found.verification.measured_peak_bytes
+    assert metadata(onnx.load(made.output))["remat.dims"].value == "batch=1..32"
+
+
+@pytest.fixture(scope="module")
+def for_many(cache, tmp_path_factory):
+    """A file for many sizes, and its plan."""
+    output = tmp_path_factory.mktemp("many") / "digits.onnx"
+    made = remat_cli.compile(DIGITS, budget="80%", dim={"batch": "1..32"}, output=output, verify="off")
+    return Path(made.output), Path(made.plan)
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["{file}", "--original", "{source}", "--dim", "batch=33"], ("--dim batch=33: ", "for batch=1..32 only")),
+        (["{file}", "--original", "{source}", "--dim", "nosuch=3"], ("--dim nosuch: no such dimension",)),
+        (["{plan}", "--dim", "nosuch=3"], ("--dim nosuch=3: ", "(batch=1..32)", "leave it out")),
+        (["{plan}", "--dim", "batch=8"], ("--dim batch=8: ", "(batch=1..32)")),
+        (["{plan}", "--dim", "batch=2..32"], ("--dim batch=2..32: ",)),
+        (["{plan}", "--input-shape", "x:3,4"], ("--input-shape x: ",)),
+    ],
+)
+def test_sizes_that_a_file_or_plan_was_not_made_for_are_refused_by_name(for_many, capsys, words, told):
+    names = {"file": for_many[0], "plan": for_many[1], "source": DIGITS}
+    assert main(["verify", *(word.format(**names) for word in words), "--quiet"]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.count("\n") == 1
+    assert all(part in err for part in told), err
+
+
+def test_the_sizes_of_a_plan_may_be_said_again(for_many):
+    assert remat_cli.verify(for_many[1], dim={"batch": "1..32"}, verify="fast").exit_code == 0
+
+
+@pytest.mark.parametrize(("sizes", "is_read"), [("batch=1..8", True), ("batch one to eight", False)])
+def test_the_sizes_are_those_that_the_file_says(for_many, tmp_path, sizes, is_read):
+    file = Path(shutil.copy(for_many[0], tmp_path / "digits.onnx"))
+    changed(file, lambda model: setattr(metadata(model)["remat.dims"], "value", sizes))
+    with pytest.raises(RematError, match="for batch=1..8 only" if is_read else "cannot be read"):
+        remat_cli.verify(file, original=DIGITS, dim={"batch": 9})
 
 
 def test_inputs_of_the_user(alone, tmp_path):

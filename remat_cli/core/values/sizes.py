@@ -3,6 +3,7 @@
 import bisect
 import itertools
 import math
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from typing import Annotated
@@ -212,6 +213,18 @@ class SizeFamily(msgspec.Struct, frozen=True):
     limits: tuple[SizeLimit, ...] = ()
     fixed: dict[str, int] = {}
 
+    def __str__(self) -> str:
+        """As a user writes it: `batch=1..4; seq=1..1024; batch*seq<=2048`."""
+        fixed = (f"{name}={size}" for name, size in self.fixed.items())
+        return "; ".join((*map(str, self.ranges), *fixed, *map(str, self.limits)))
+
+    def left_by(self, sizes: Mapping[str, int]) -> SizeRange | SizeLimit | None:
+        """The first range or limit that sizes are outside of; None where they belong to it, as far as they are said."""
+        known = self.fixed | sizes
+        outside = (each for each in self.ranges if each.name in known and known[each.name] not in each.sizes)
+        limits = (each for each in self.limits if known.keys() >= set(each.names) and not each.holds(known))
+        return next(itertools.chain(outside, limits), None)
+
     def admits(self, sizes: Mapping[str, int]) -> bool:
         """Whether sizes of all named dimensions belong to it."""
         in_range = all(sizes[each.name] in each.sizes for each in self.ranges)
@@ -260,3 +273,21 @@ def _most_within(bound: SizeBound, each: SizeRange, sizes: Mapping[str, int]) ->
 def _last(rising: Sequence[int], holds: Callable[[int], bool]) -> int:
     """The last of rising numbers for which something holds that does not hold again once it fails; else the first."""
     return rising[max(0, bisect.bisect_left(rising, True, key=lambda size: not holds(size)) - 1)]
+
+
+_TOLD = re.compile(r"(.+?)(?:=([0-9]+)(?:\.\.([0-9]+)(?::([0-9]+))?)?|<=([0-9]+))(?:; |$)")
+"""One part of the text of a family: a name with a size or a range, or names with a limit."""
+
+
+def family_told(text: str) -> SizeFamily | None:
+    """The family that a text says, as it was written by `str`; None where it is none."""
+    ranges, limits, fixed = [], [], {}
+    for name, low, high, step, most in _TOLD.findall(text):
+        if most:
+            limits.append(SizeLimit(tuple(name.split("*")), int(most)))
+        elif high:
+            ranges.append(SizeRange(name, int(low), int(high), int(step or 1)))
+        else:
+            fixed[name] = int(low)
+    found = SizeFamily(tuple(ranges), tuple(limits), fixed)
+    return found if str(found) == text and ranges else None

@@ -9,12 +9,15 @@ import onnx_ir as ir
 from remat_cli.base.errors import ModelError
 from remat_cli.core.schedule.program import InputSpec
 from remat_cli.core.values.process_promise import ProcessPromise
+from remat_cli.core.values.sizes import SizeLimit, family_told
 from remat_cli.onnx_io.read.default_order import captured_values
 from remat_cli.onnx_io.read.load import DimBindings, SourceModel, load, read_proto
 from remat_cli.onnx_io.read.untrusted import external_files
 
 VERSION_KEY, PEAK_KEY, BUDGET_KEY = "remat.version", "remat.predicted_peak_bytes", "remat.budget_bytes"
 SOURCE_KEY, DEVICES_KEY, CLONE_KEY = "remat.source_sha256", "remat.devices", "remat.clone_of"
+DIMS_KEY = "remat.dims"
+"""There where it was made for many sizes: those, as a user writes them."""
 PORTABLE_KEY = "remat.portable"
 """There where sessions optimise the file again, so that it promises something under the exact options only."""
 
@@ -43,13 +46,14 @@ def read_compiled(path: Path, dims: DimBindings, *, has_custom_ops: bool = False
     """Read a compiled file; sizes that it leaves open are the user's to say.
 
     Raises:
-        ModelError: it is none, or it cannot be used.
+        ModelError: it is none, it cannot be used, or it was not made for these sizes.
     """
     told = {entry.key: entry.value for entry in read_proto(path).metadata_props}
     if VERSION_KEY not in told or DEVICES_KEY in told:
         what = "holds a plan for several devices: verify its PLAN.json" if DEVICES_KEY in told else _NOT_COMPILED
         raise ModelError(f"{path} {what}")
     source = load(path, dims, has_custom_ops=has_custom_ops)
+    _check_sizes(path, told.get(DIMS_KEY, ""), source.bound_dims)
     nodes = _reading_inputs(source.ir.graph)
     return CompiledFile(
         source=source,
@@ -64,6 +68,20 @@ def read_compiled(path: Path, dims: DimBindings, *, has_custom_ops: bool = False
 
 
 _NOT_COMPILED = "is no file that `remat compile` wrote, or what it said of itself was taken out: compile the model"
+
+
+def _check_sizes(path: Path, told: str, sizes: Mapping[str, int]) -> None:
+    """Check that a file was made for some sizes; of one that does not say for which, any are let in."""
+    if not told:
+        return
+    family = family_told(told)
+    if family is None:
+        raise ModelError(f"{path} was made for sizes '{told}', which cannot be read: compile the model again")
+    left = family.left_by(sizes)
+    if left is not None:
+        names = left.names if isinstance(left, SizeLimit) else (left.name,)
+        given = " ".join(f"--dim {name}={sizes[name]}" for name in names if name in sizes)
+        raise ModelError(f"{given}: {path} was made for {left} only: give sizes within it, or compile it for more")
 
 
 def sizes_left_open(path: Path) -> frozenset[str]:
