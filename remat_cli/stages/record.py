@@ -32,6 +32,7 @@ from remat_cli.onnx_io.read.phases import annotate
 from remat_cli.onnx_io.write.packed import packed_weights
 from remat_cli.onnx_io.write.processor_guard import guard_for, with_lone_guards
 from remat_cli.ort_rules.primers import PREFIX as PRIMERS
+from remat_cli.ort_rules.primers import SMALL_COPIES_BYTES
 from remat_cli.report.solution import SolutionReport, solution_report, with_paging
 from remat_cli.runtime.measure.profile_cache import provenance
 from remat_cli.runtime.verify.verify_request import VerifyRequest
@@ -264,7 +265,9 @@ def request_of(plan: PlanFile, whole: Prepared, rewritten: Path) -> VerifyReques
     """What verification must find for the rewritten model of a plan; `whole` is the model before splitting."""
     profile, promise = plan.profile, plan.promise
     order = tuple(name for name in promise.order if name not in set(promise.gates))
-    packed = packed_weights(rewritten).without(PRIMERS)  # whose weight counts as nothing
+    copies = packed_weights(rewritten)
+    packed = copies.without(PRIMERS)  # whose weights count as nothing
+    primers_bytes = SMALL_COPIES_BYTES if packed != copies else 0
     return VerifyRequest(
         reference=whole.reference_path,
         rewritten=rewritten,
@@ -274,7 +277,7 @@ def request_of(plan: PlanFile, whole: Prepared, rewritten: Path) -> VerifyReques
         predicted_live_peak_bytes=promise.live_peak_bytes,
         fixed_bytes=promise.fixed_bytes,
         reference_fixed_bytes=_whole_profile(plan).fixed_bytes,
-        outside_bytes=profile.fixed_bytes - profile.packed_bytes + packed.total_bytes,
+        outside_bytes=profile.fixed_bytes - profile.packed_bytes + packed.total_bytes - primers_bytes,
         largest_copy_bytes=packed.largest_bytes,
         budget_bytes=plan.request.budget_bytes,
         gate_ops=frozenset(promise.gates),

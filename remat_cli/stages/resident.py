@@ -16,6 +16,7 @@ from remat_cli.core.values.resident import LimitedRuns, ProcessMemory, ProcessSe
 from remat_cli.core.values.reuse import KeptBuffers
 from remat_cli.onnx_io.read.interface import weight_uses
 from remat_cli.onnx_io.write.arena_copies import arena_copies
+from remat_cli.onnx_io.write.packed import packed_weights
 from remat_cli.onnx_io.write.primers import can_be_primed
 from remat_cli.onnx_io.write.save import SMALL_BYTES, data_path, has_data_file
 from remat_cli.onnx_io.write.steady import INLINE_BYTES, waiting_input
@@ -37,6 +38,8 @@ from remat_cli.stages.prepare import Prepared
 from remat_cli.stages.steady import forecast, kept_by_default, known_dims
 
 RUNS, THOROUGH_RUNS = 3, 5
+LEAST_RUNS = 2  # a first one and a later one
+PACKED_LOADS = 3  # processes that load packed copies
 LIMITED_RUNS = 3
 LEAST_BETWEEN_BYTES = 4 * 2**20  # closer than this, noise of a process decides which one dies
 LEAST_COPIES_BYTES = 2**22  # of packed weights: fewer are not worth a longer file
@@ -85,12 +88,17 @@ def see_processes(request: ResidentRequest, advance: Advance = ignore_progress) 
 
 
 def _seen(request: ResidentRequest, model: Path, advance: Advance) -> list[ResidentFigures]:
-    """Outputs held until the next run has ended; with thorough checks also dropped before."""
+    """Outputs held until the next run has ended; with thorough checks also dropped before.
+
+    Where copies as kernels pack them are saved, in more processes: what the heap keeps of those that loading makes and
+    drops may differ from one to the next.
+    """
     feeds, runs = pack_all(request.feeds), THOROUGH_RUNS if request.is_thorough else RUNS
-    jobs = (
-        ResidentJob(str(model.resolve()), feeds, request.settings, runs, held, request.is_traced)
-        for held in ((1, 0) if request.is_thorough else (1,))
-    )
+    once = ResidentJob(str(model.resolve()), feeds, request.settings, runs, 1, request.is_traced)
+    jobs = [once, msgspec.structs.replace(once, held=0)] if request.is_thorough else [once]
+    if model == request.rewritten and packed_weights(model).copies:
+        again = msgspec.structs.replace(once, runs=LEAST_RUNS, is_traced=False)
+        jobs += [again] * (PACKED_LOADS - len(jobs))
     return [run_fresh(measure_resident, job, advance, request.settings.run_seconds) for job in jobs]
 
 

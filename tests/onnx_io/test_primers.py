@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import numpy as np
 import onnx
 import onnx_ir as ir
@@ -13,7 +15,7 @@ from remat_cli.onnx_io.read.load import DimBindings, load
 from remat_cli.onnx_io.write.primers import can_be_primed, primed, without_primers
 from remat_cli.onnx_io.write.save import save
 from remat_cli.onnx_io.write.steady import steady
-from remat_cli.ort_rules.primers import COPY_BYTES, PREFIX, PRODUCTS
+from remat_cli.ort_rules.primers import COPY_BYTES, PREFIX, PRODUCTS, SMALL_BYTES, SMALL_COPIES_BYTES, SMALL_PRODUCTS
 from remat_cli.ort_rules.steady import BODY, SteadyForm
 from remat_cli.runtime.sessions.packing import PackingJob, save_packed
 from remat_cli.runtime.sessions.session import SessionSettings, run_profiled
@@ -46,7 +48,8 @@ def test_outputs_and_what_a_run_holds_are_the_same(tmp_path, opset):
     assert runs[1].executed == runs[0].executed == ("first", "second")
     assert runs[1].live_bytes == runs[0].live_bytes
     more_bytes = runs[1].baseline_bytes - runs[0].baseline_bytes
-    assert more_bytes == COPY_BYTES  # the packed weight, which a file with packed copies maps
+    # The weight of the large ones, whose copy a file with packed copies maps, and one copy of each small size.
+    assert more_bytes == COPY_BYTES + SMALL_COPIES_BYTES
     sessions = [ort.InferenceSession(tmp_path / name) for name in ("plain.onnx", "primed.onnx")]
     one, other = (session.run(None, FEEDS)[0] for session in sessions)
     assert one.tobytes() == other.tobytes()
@@ -59,7 +62,12 @@ def test_each_product_packs(tmp_path):
     options.optimized_model_filepath = str(tmp_path / "loaded.onnx")
     ort.InferenceSession(tmp_path / "primed.onnx", options)
     loaded = onnx.load(tmp_path / "loaded.onnx")
-    assert sum(node.op_type == "Gemm" and node.name.startswith(PREFIX) for node in loaded.graph.node) == PRODUCTS
+    found = Counter(
+        node.input[1] for node in loaded.graph.node if node.name.startswith(PREFIX) and node.op_type == "Gemm"
+    )
+    small = [count for name, count in found.items() if name != f"{PREFIX}weight"]
+    assert found[f"{PREFIX}weight"] == PRODUCTS + 1
+    assert small == [1] * SMALL_PRODUCTS * len(SMALL_BYTES)  # each is dropped alone
 
 
 def test_they_come_first_in_the_graph_that_packs():

@@ -7,7 +7,7 @@ import numpy as np
 import onnx_ir as ir
 
 from remat_cli.onnx_io.read.interface import fed_inputs
-from remat_cli.ort_rules.primers import COLUMNS, PREFIX, PRODUCTS
+from remat_cli.ort_rules.primers import COLUMNS, PREFIX, PRODUCTS, SMALL_BYTES, SMALL_PRODUCTS
 from remat_cli.ort_rules.steady import BODY
 
 WEIGHT = np.zeros((1, COLUMNS), np.float32)
@@ -79,6 +79,29 @@ def _products(fed: ir.Value, weight: ir.Value, none: ir.Value) -> Iterator[ir.No
     rows = yield from _op("Gather", "rows", [weight, places])
     for number in range(PRODUCTS):
         yield from _op("Gemm", str(number), [rows, weight], alpha=float(1 + number), transB=1)
+    yield from _small_products(rows, weight)
+
+
+def _small_products(rows: ir.Value, weight: ir.Value) -> Iterator[ir.Node]:
+    """Products with weights of a size that is dropped into the places, one size after the other.
+
+    All weights of a size hold the same values: of values that it has not met yet a session notes something, which takes
+    a place up again.
+    """
+    thin = yield from _op("Gemm", "thin", [rows, weight], alpha=0.5, transB=1)
+    for size in SMALL_BYTES:
+        values = np.ones((1, size // 4), np.float32)
+        for number in range(SMALL_PRODUCTS):
+            small = yield from _held(f"small_{size}_{number}", values)
+            yield from _op("Gemm", f"{size}_{number}", [thin, small], alpha=float(1 + number))
+
+
+def _held(name: str, values: Any) -> Generator[ir.Node, None, ir.Value]:
+    """A constant inside the graph that packs it, so that a session drops it once it is packed."""
+    name = f"{PREFIX}{name}"
+    made = ir.Value(name=name)
+    yield ir.Node("", "Constant", [], [ir.AttrTensor("value", ir.tensor(values))], outputs=[made], name=name)
+    return made
 
 
 def _op(op_type: str, name: str, inputs: list[ir.Value], **attributes: float) -> Generator[ir.Node, None, ir.Value]:
