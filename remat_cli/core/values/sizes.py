@@ -220,10 +220,12 @@ class SizeFamily(msgspec.Struct, frozen=True):
 
     def left_by(self, sizes: Mapping[str, int]) -> SizeRange | SizeLimit | None:
         """The first range or limit that sizes are outside of; None where they belong to it, as far as they are said."""
-        known = self.fixed | sizes
-        outside = (each for each in self.ranges if each.name in known and known[each.name] not in each.sizes)
-        limits = (each for each in self.limits if known.keys() >= set(each.names) and not each.holds(known))
-        return next(itertools.chain(outside, limits), None)
+        known = {**self.fixed, **sizes}
+        for each in self.ranges:
+            if each.name in known and known[each.name] not in each.sizes:
+                return each
+        limits = (limit for limit in self.limits if known.keys() >= set(limit.names))
+        return next((limit for limit in limits if not limit.holds(known)), None)
 
     def admits(self, sizes: Mapping[str, int]) -> bool:
         """Whether sizes of all named dimensions belong to it."""
