@@ -118,7 +118,8 @@ class LoadForecast(msgspec.Struct, frozen=True):
 class LoadedFile(msgspec.Struct, frozen=True):
     """What of a file matters beside its weights: how many ops it has, and how many of them in a branch; its primers.
 
-    `arena_extra_bytes` is what the arena holds, once it is loaded, beyond copies of weights in it.
+    `arena_extra_bytes` is what the arena holds, once it is loaded, beyond copies of weights in it. `stuck_copies` of
+    those that are dropped may stay where they lay, in spite of primers.
 
     `packing_order` are numbers of weights in the order in which ops pack them: an original stays until the last of them
     has. Where it is empty, all ops that read a weight come one after the other.
@@ -129,6 +130,7 @@ class LoadedFile(msgspec.Struct, frozen=True):
     is_primed: bool = False
     packing_order: tuple[int, ...] = ()
     arena_extra_bytes: int = 0
+    stuck_copies: int = 0
 
     def order(self, weights: Sequence[LoadedWeight]) -> list[int]:
         """The order in which weights are packed."""
@@ -154,7 +156,7 @@ def load_forecast(
     holes_bytes = _holes_bytes(inside)
     read_bytes = _structure_bytes(weights, file) + sum(inside) + holes_bytes
     copied_bytes = read_bytes + max(inside, default=0)
-    packing = _pack(weights, file.order(weights), Heap(places=0) if file.is_primed else Heap(), rules)
+    packing = _pack(weights, file.order(weights), Heap(places=file.stuck_copies) if file.is_primed else Heap(), rules)
     copies_bytes = sum(weight.packed_bytes for weight in weights if not weight.is_mapped)
     unread_bytes = sum(weight.mapped_bytes for weight in weights if not weight.packed_bytes)
     saved_bytes = sum(weight.packed_bytes for weight in weights if weight.is_saved)

@@ -28,3 +28,5 @@ SMALL_PRODUCTS = 24
 """Of each size: seven places, and what the session takes of them meanwhile."""
 SMALL_COPIES_BYTES = 2 * 64 + 128
 """Of the copies of small weights that a session keeps: one of each size, since their values are the same."""
+STUCK_COPIES = 2
+"""The most that stayed for all that, in 4 of 120 processes: what budgets leave room for."""

@@ -25,6 +25,7 @@ from remat_cli.ort_rules.arena_copies import ArenaCopy
 from remat_cli.ort_rules.heap import LARGEST_THRESHOLD_BYTES
 from remat_cli.ort_rules.load_rules import load_rules
 from remat_cli.ort_rules.loading import STREAM_BYTES, LoadedFile, LoadedWeight, LoadForecast, load_forecast
+from remat_cli.ort_rules.primers import STUCK_COPIES
 from remat_cli.ort_rules.requests import run_requests
 from remat_cli.ort_rules.steady import SteadyBranch, steady_requests
 from remat_cli.runtime.observe.hard_limit import HardLimitJob, limit_kind, runs_under_limit
@@ -166,15 +167,25 @@ def _reserved_bytes(figures: ResidentFigures, file_bytes: int) -> int:
     return max(*figures.data_bytes, loaded_bytes + max(0, file_bytes - untouched_bytes))
 
 
-def process_forecast(written: WrittenModel, prepared: Prepared, files: WeightFiles) -> ProcessMemory:
-    """What a process holds that loads the written model and runs it with default options."""
+def process_forecast(
+    written: WrittenModel, prepared: Prepared, files: WeightFiles, stuck_copies: int = 0
+) -> ProcessMemory:
+    """What a process holds that loads the written model and runs it with default options.
+
+    Of copies that it makes and drops, so many stay although there are primers; in nearly all processes none.
+    """
     weights = _written_weights(written, prepared, files)
     ops = len(written.graph.ops) + (FORM_OPS if written.formed.form is not None else 0)
     is_mapped = has_data_file(written.rewritten.model, files.external)
     branch_ops = 0 if written.formed.form is None else len(written.graph.ops)
     copies = arena_copies(written.rewritten.model)
     file = LoadedFile(
-        ops, branch_ops, _wants_primers(weights), packing_order(written.graph), _arena_extra_bytes(copies, weights)
+        ops,
+        branch_ops,
+        _wants_primers(weights),
+        packing_order(written.graph),
+        _arena_extra_bytes(copies, weights),
+        stuck_copies,
     )
     return _process(
         load_forecast(weights, file, load_rules(runtime_version())), written.formed.runs, is_mapped=is_mapped
@@ -328,9 +339,12 @@ def _gathered_bytes(graph: Graph) -> dict[int, int]:
 
 
 def needed_bytes(planned: PlannedModel, request: CompileRequest) -> int:
-    """What a process needs for a planned model, its inputs included."""
+    """What a process needs for a planned model, its inputs included, in whatever process it is.
+
+    A budget is kept in all of them, so that room is left for what few hold more.
+    """
     assert planned.written is not None
-    memory = process_forecast(planned.written, planned.prepared, request.files)
+    memory = process_forecast(planned.written, planned.prepared, request.files, STUCK_COPIES)
     return memory.counted_bytes(with_mapped=request.count_mapped) + planned.prepared.graph.input_bytes
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from remat_cli.ort_rules.load_rules import LoadRules
 from remat_cli.ort_rules.loading import LoadedFile, LoadedWeight, LoadForecast, load_forecast
-from remat_cli.ort_rules.primers import HELD_BYTES
+from remat_cli.ort_rules.primers import HELD_BYTES, STUCK_COPIES
 
 MIB = 2**20
 OP, WEIGHT, CAPTURED = 4800, 4400, 7100
@@ -172,3 +172,12 @@ def test_newer_runtimes_read_saved_copies_while_they_load():
 @pytest.mark.parametrize("size", [64 * MIB, 8 * MIB])
 def test_of_a_single_copy_or_one_that_the_heap_does_not_serve_nothing_is_kept(size):
     assert above_structure(saved(size)) == LoadForecast(2 * size, size, size, 0)
+
+
+def test_copies_that_stay_in_spite_of_primers_are_room_that_budgets_leave():
+    weights = [LoadedWeight(16 * MIB, 16 * MIB, is_mapped=True, is_saved=True) for _ in range(5)]
+    usual, rare = (
+        load_forecast(weights, LoadedFile(5, is_primed=True, stuck_copies=count)) for count in (0, STUCK_COPIES)
+    )
+    assert rare.loaded_bytes - usual.loaded_bytes == STUCK_COPIES * 16 * MIB
+    assert rare.load_peak_bytes >= usual.load_peak_bytes
