@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import onnx
 import onnxruntime as ort
@@ -17,6 +19,7 @@ import remat_cli as api
 from remat_cli.cli import main
 from remat_cli.core.pipelines.pipeline_file import read_pipeline
 from remat_cli.runtime.pipelines import ray_cluster
+from remat_cli.stages import pipeline
 
 ROOT = Path(__file__).resolve().parents[2]
 SAMPLES = ROOT / "sample_models"
@@ -245,6 +248,22 @@ def test_every_method_plans_within_the_memory(remat, steps, tmp_path, method):
     assert plan["bounds"]["period_ns"] <= plan["period_ns"] <= plan["sequential_ns"] * 1.01
 
 
+@pytest.fixture
+def steady_machine(monkeypatch):
+    """A machine whose ops take as long as their results are large, whenever they are looked at."""
+    measure = pipeline.profile_model
+
+    def measured(prepared, conditions, progress):
+        platform = measure(prepared, conditions, progress)
+        made = [sum(prepared.graph.tensors[tensor].size_bytes for tensor in op.outputs) for op in prepared.graph.ops]
+        costs = zip(platform.profile.ops, made, strict=True)
+        ops = tuple(msgspec.structs.replace(cost, time_ns=5_000 + size_bytes // 4) for cost, size_bytes in costs)
+        return replace(platform, profiles=(msgspec.structs.replace(platform.profile, ops=ops),))
+
+    monkeypatch.setattr(pipeline, "profile_model", measured)
+
+
+@pytest.mark.usefixtures("steady_machine")
 def test_recomputing_in_stages_buys_time_where_memory_is_tight(remat, steps, tmp_path):
     """In 400 KiB stages that keep everything must wait for each other; those that run parts again need not."""
     words = ("--devices", 3, "--memory", "400KiB", "--micro-batches", 4, *ONE_THREAD, "--format", "json")
