@@ -76,6 +76,10 @@ def failure(doing: str, error: BaseException) -> RuntimeFailure:
     return kind(f"{doing}: {one_line(error)}")
 
 
+WRAPPED: Final = re.compile(r"^(?:\[ONNXRuntimeError\] : \d+ : \w+ : |/\S+\.cc:\d+ \S.*?\)(?:::<lambda\(\)>)? )+")
+"""What stands before a message: kinds of errors, and where each was raised, from the outermost on."""
+
+
 def one_line(error: BaseException) -> str:
     """First line of an error's text without the runtime's prefix and source paths, cut to a readable length.
 
@@ -85,8 +89,7 @@ def one_line(error: BaseException) -> str:
         return fault.words
     text = next(iter(str(error).strip().splitlines()), type(error).__name__)
     text = re.sub(r"^.* Error creating execution provider: ", "", text)
-    text = re.sub(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ", "", text)
-    text = re.sub(r"^/\S+\.cc:\d+ \S.*?\)(::<lambda\(\)>)? ", "", text)  # where in the provider, and in which function
+    text = WRAPPED.sub("", text)
     text = re.sub(r"/\S*/(onnxruntime/)", r"\1", text)
     text = re.sub(r"^Load model from .*? failed:\s*", "", text)  # who calls names the user's file
     return text if len(text) <= LONGEST_MESSAGE else text[: LONGEST_MESSAGE - 3] + "..."
