@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 import msgspec
 
 from remat_cli.core.values.process_promise import ProcessPromise
-from remat_cli.core.values.promises import Check, MeasuredPromise, fits, judged, worst
+from remat_cli.core.values.promises import Check, MeasuredPromise, broken_lines, fits, judged, told_lines, worst
 from remat_cli.core.values.resident import ProcessMemory, budget_check, phase_checks
 
 
@@ -108,12 +108,12 @@ class FileVerification(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def failures(self) -> tuple[str, ...]:
         """One line per broken promise of bits, order, or memory that was asked for."""
-        return tuple(check.line for check in self.checks if check.consequence in ("memory", "broken"))
+        return broken_lines(self.checks)
 
     @property
     def warned(self) -> tuple[str, ...]:
         """One line per prediction of a process that was not kept."""
-        return tuple(check.line for check in self.checks if check.consequence == "told")
+        return told_lines(self.checks)
 
     @property
     def needed_bytes(self) -> int | None:

@@ -62,6 +62,16 @@ class Check(msgspec.Struct, frozen=True):
         return consequence_of(self.promise)
 
 
+def broken_lines(checks: Iterable[Check]) -> tuple[str, ...]:
+    """One line per broken promise of bits, order, or memory that was asked for."""
+    return tuple(check.line for check in checks if check.consequence in ("memory", "broken"))
+
+
+def told_lines(checks: Iterable[Check]) -> tuple[str, ...]:
+    """One line per prediction that was not kept, of what nobody asked to be kept."""
+    return tuple(check.line for check in checks if check.consequence == "told")
+
+
 def judged(measure: str, promised: Figure, measured: Figure) -> MeasuredPromise:
     """A promise with the verdict on it."""
     return MeasuredPromise(measure, promised, measured, is_kept(measure, promised, measured))

@@ -9,7 +9,7 @@ import msgspec
 from remat_cli.core.values.family import FamilySeen
 from remat_cli.core.values.learning import Learnt
 from remat_cli.core.values.noise import TimeNoise
-from remat_cli.core.values.promises import Check, MeasuredPromise, fits, judged, worst
+from remat_cli.core.values.promises import Check, MeasuredPromise, broken_lines, fits, judged, told_lines, worst
 from remat_cli.core.values.resident import ProcessSeen
 
 VerifyMode = Literal["off", "fast", "on", "thorough"]
@@ -182,12 +182,12 @@ class Verification(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def failures(self) -> tuple[str, ...]:
         """One line per broken promise of bits, order, or memory that was asked for; empty when all of them hold."""
-        return tuple(check.line for check in self.checks if check.consequence in ("memory", "broken"))
+        return broken_lines(self.checks)
 
     @property
     def warned(self) -> tuple[str, ...]:
         """One line per prediction that was not kept, of what nobody asked to be kept."""
-        return tuple(check.line for check in self.checks if check.consequence == "told")
+        return told_lines(self.checks)
 
     @property
     def passed(self) -> bool:

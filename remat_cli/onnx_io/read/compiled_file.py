@@ -7,14 +7,13 @@ import onnx
 import onnx_ir as ir
 
 from remat_cli.core.values.runs_on import DEFAULT_OPTIONS, SAME_BITS_FROM, TRIED_UP_TO, RunsOn, newest
+from remat_cli.onnx_io.read.compiled import VERSION_KEY
 from remat_cli.onnx_io.read.layout import uses_blocks
 from remat_cli.onnx_io.read.untrusted import all_tensors
 from remat_cli.onnx_io.write.op_versions import loads_from
 from remat_cli.onnx_io.write.packed import forget_packed
 from remat_cli.onnx_io.write.processor_guard import guard_in
 
-COMPILED_KEY = "remat.version"
-"""Model metadata that every compiled file has."""
 UNKNOWN_PROCESSOR = "the kind of processor that it was compiled on"
 UNKNOWN_BLOCK = 0
 
@@ -31,7 +30,7 @@ def compiled_runs_on(model: ir.Model, *, is_packed: bool = False) -> RunsOn | No
 
     Blocks and the guard are looked for in the model itself: what other tools do to a file does not change what it says.
     """
-    if COMPILED_KEY not in model.metadata_props:
+    if VERSION_KEY not in model.metadata_props:
         return None
     said = RunsOn.from_metadata(model.metadata_props) or _unsaid(model, is_packed=is_packed)
     guard = guard_in(model)
