@@ -33,6 +33,16 @@ from bench.devices_report import markdown
 from remat_cli.base.errors import MissingDependency, RematError
 from remat_cli.base.progress import silent
 from remat_cli.commands.asked import request_of
+from remat_cli.compiling.ask import CompileRequest
+from remat_cli.compiling.learn.settle import ATTEMPTS, Settled
+from remat_cli.compiling.place import plan_again, plan_on_devices
+from remat_cli.compiling.planned import PlannedModel
+from remat_cli.compiling.platform import Platform
+from remat_cli.compiling.prepare import Prepared, prepare
+from remat_cli.compiling.profile import profile_model
+from remat_cli.compiling.program import placed_program
+from remat_cli.compiling.record import model_to_write, plan_file, written_at
+from remat_cli.compiling.tell import compile_report
 from remat_cli.core.files.plan_file import PlanFile, graph_instances, write_plan
 from remat_cli.core.schedule.simulate import simulate
 from remat_cli.core.schedule.solver_run import Status
@@ -41,16 +51,6 @@ from remat_cli.onnx_io.read.load import save
 from remat_cli.runtime.segments.segment_memory import see_memory
 from remat_cli.runtime.sessions.providers import device_of, require_device
 from remat_cli.settings.settings import Settings, load_settings
-from remat_cli.stages.ask import CompileRequest
-from remat_cli.stages.place import plan_again, plan_on_devices
-from remat_cli.stages.planned import PlannedModel
-from remat_cli.stages.platform import Platform
-from remat_cli.stages.prepare import Prepared, prepare
-from remat_cli.stages.profile import profile_model
-from remat_cli.stages.program import placed_program
-from remat_cli.stages.record import model_to_write, plan_file, written_at
-from remat_cli.stages.settle import ATTEMPTS, Settled
-from remat_cli.stages.tell import compile_report
 from sample_models.papers import paper_model
 
 NAME = "devices"

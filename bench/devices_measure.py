@@ -13,6 +13,8 @@ import msgspec
 from bench.compiling import Row
 from remat_cli.base.errors import RuntimeFailure
 from remat_cli.base.progress import silent
+from remat_cli.compiling.program import make_program
+from remat_cli.compiling.verify import PlannedRun, verify_sessions
 from remat_cli.core.files.plan_reader import read_plan
 from remat_cli.core.schedule.program import Program
 from remat_cli.core.values.profile import DeviceSpec
@@ -27,8 +29,6 @@ from remat_cli.runtime.sessions._ort import (
     unpack,
 )
 from remat_cli.runtime.sessions.session import SessionSettings, device_settings, open_session
-from remat_cli.stages.program import make_program
-from remat_cli.stages.verify import PlannedRun, verify_sessions
 
 REPEATS, ROUNDS, RUNS = 2, 2, 6  # a measurement is the least of ROUNDS x RUNS runs, in turns; it is made REPEATS times
 PLAN, SINGLE, MODEL = "plan.json", "single.json", "noted.onnx"

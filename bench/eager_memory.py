@@ -32,6 +32,8 @@ from torch.utils._pytree import tree_leaves
 from bench.compiling import table_lines
 from remat_cli.autodiff.step import TrainingStep
 from remat_cli.base.progress import silent
+from remat_cli.compiling.prepare import prepare
+from remat_cli.compiling.step import make_step, write_step
 from remat_cli.core.schedule.graph import Graph
 from remat_cli.core.schedule.problem import make_problem, tensor_ids
 from remat_cli.core.schedule.simulate import baseline
@@ -39,8 +41,6 @@ from remat_cli.core.values.profile import OpCost, Profile, Provenance
 from remat_cli.core.values.training import TrainOptions
 from remat_cli.settings.settings import Settings
 from remat_cli.settings.train import step_paths
-from remat_cli.stages.prepare import prepare
-from remat_cli.stages.step import make_step, write_step
 from sample_models.papers import paper_model
 from tests.autodiff.torch_twin import Twin, cross_entropy
 

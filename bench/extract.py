@@ -12,11 +12,11 @@ from pathlib import Path
 
 from bench.draft import Draft
 from remat_cli.base.progress import silent
+from remat_cli.compiling.prepare import prepare, work_folder
+from remat_cli.compiling.profile import profile_model
 from remat_cli.core.schedule.problem import Problem, make_problem
 from remat_cli.settings.settings import Settings, load_settings
 from remat_cli.solvers._sharing import condense
-from remat_cli.stages.prepare import prepare, work_folder
-from remat_cli.stages.profile import profile_model
 
 KEEPER_BYTES = 1
 

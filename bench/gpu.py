@@ -20,11 +20,11 @@ import onnx
 
 from bench.compiling import EXIT_WORDS, PLAN, RESULTS, ROOT, Row, compile_row, mib, table_lines, write_results
 from remat_cli.base.errors import RuntimeFailure
+from remat_cli.compiling.program import input_specs, make_program
 from remat_cli.core.files.plan_reader import read_plan
 from remat_cli.runtime.segments.segment_run import time_runs
 from remat_cli.runtime.sessions.feeds import make_feeds
 from remat_cli.runtime.sessions.providers import absence, parse_device
-from remat_cli.stages.program import input_specs, make_program
 from sample_models.papers import paper_model
 
 NAME, GPU = "cuda", "cuda:0"

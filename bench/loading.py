@@ -23,13 +23,13 @@ from bench.compiling import RESULTS, Row, table_lines
 from bench.loading_models import BUDGETS, MODELS
 from bench.real.measure import read_rows
 from remat_cli.base.progress import silent
+from remat_cli.compiling.prepare import prepare, work_folder
+from remat_cli.compiling.process.resident import model_forecast
+from remat_cli.compiling.profile import profile_model
 from remat_cli.core.values.resident import ProcessMemory
 from remat_cli.onnx_io.read.load import DimBindings, inputs_of, load
 from remat_cli.runtime.sessions.session import runtime_version
 from remat_cli.settings.settings import load_settings
-from remat_cli.stages.prepare import prepare, work_folder
-from remat_cli.stages.profile import profile_model
-from remat_cli.stages.resident import model_forecast
 
 ROWS, TABLE = RESULTS / "loading.jsonl", RESULTS / "loading.md"
 MEASURE = Path(__file__).with_name("loading_measure.py")

@@ -20,6 +20,8 @@ import remat_cli
 from bench.compiling import Row, mib, read_rows, table_lines, text, write_results
 from bench.training import CASES, make_step
 from remat_cli.base.errors import ConfigError
+from remat_cli.compiling.program import input_specs, make_program
+from remat_cli.compiling.record import find_file
 from remat_cli.core.files.plan_reader import read_plan
 from remat_cli.core.schedule.program import Program
 from remat_cli.onnx_io.read.load import prepare_optimized, state_beside
@@ -28,8 +30,6 @@ from remat_cli.runtime.observe.paged_resident import see_resident
 from remat_cli.runtime.segments.segment_run import ProgramJob, TimedRuns, time_runs_here
 from remat_cli.runtime.sessions._ort import Array, pack_all, run_fresh
 from remat_cli.runtime.sessions.feeds import feeds_of
-from remat_cli.stages.program import input_specs, make_program
-from remat_cli.stages.record import find_file
 
 MODELS = ("unet", "resnet18")
 BUDGETS = ("50%", "35%")

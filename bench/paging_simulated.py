@@ -18,20 +18,20 @@ import msgspec
 from bench.compiling import RESULTS
 from bench.paging_networks import NETWORKS
 from bench.paging_simulated_report import page, pictures
+from remat_cli.compiling.page_answer import abstract_terms, answer_paged
 from remat_cli.core.schedule.floor import working_set_floor
 from remat_cli.core.schedule.problem import Problem
 from remat_cli.core.schedule.simulate import baseline
 from remat_cli.core.values.spill import HOST, SpillSpec
 from remat_cli.solvers import make_pager, make_solver, run_solver
-from remat_cli.solvers._paging.fluid import fluid_bounds
-from remat_cli.solvers._paging.hot import cut_bound
-from remat_cli.solvers._paging.plan_steps import plan_steps
-from remat_cli.solvers._paging.pofo_proposals import KERNELS as POFO_KERNELS
-from remat_cli.solvers._paging.question import PagingQuestion
 from remat_cli.solvers._warmup import load_kernels
 from remat_cli.solvers.base import Limits
 from remat_cli.solvers.least_budget import KERNELS
-from remat_cli.stages.page_answer import abstract_terms, answer_paged
+from remat_cli.solvers.paging.fluid import fluid_bounds
+from remat_cli.solvers.paging.hot import cut_bound
+from remat_cli.solvers.paging.plan_steps import plan_steps
+from remat_cli.solvers.paging.question import PagingQuestion
+from remat_cli.solvers.published._pofo.pofo_proposals import KERNELS as POFO_KERNELS
 
 ROWS, PAGE = RESULTS / "paging_simulated.jsonl", RESULTS / "paging_simulated.md"
 PICTURES = RESULTS / "paging"

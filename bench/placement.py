@@ -26,9 +26,9 @@ from remat_cli.core.schedule.problem import Device, Memory, OpSpec, Problem, Ten
 from remat_cli.core.schedule.simulate import baseline
 from remat_cli.core.schedule.solver_run import SolverRun
 from remat_cli.solvers import solve
-from remat_cli.solvers._placement.warmup import warm_up as warm_up_placement
-from remat_cli.solvers._search.warmup import warm_up
 from remat_cli.solvers.base import Limits
+from remat_cli.solvers.placing.warmup import warm_up as warm_up_placement
+from remat_cli.solvers.search.warmup import warm_up
 
 ROOT = Path(__file__).resolve().parents[1]
 INSTANCES = ROOT.parent / "shared" / "instances"

@@ -20,6 +20,7 @@ import remat_cli
 from bench.compiling import RESULTS, Row, sample_paths, zoo_paths
 from bench.real.measure import MODELS, read_rows
 from remat_cli.base.errors import RematError
+from remat_cli.compiling.process.resident import limited_pair
 from remat_cli.core.values.resident import LimitedRuns
 from remat_cli.onnx_io.read.load import DimBindings, inputs_of, load
 from remat_cli.runtime.observe.hard_limit import HardLimitJob
@@ -27,7 +28,6 @@ from remat_cli.runtime.observe.resident import ResidentFigures, ResidentJob, mea
 from remat_cli.runtime.sessions._ort import PackedArray, pack_all, run_fresh
 from remat_cli.runtime.sessions.feeds import make_feeds
 from remat_cli.runtime.sessions.session import SessionSettings
-from remat_cli.stages.resident import limited_pair
 
 ROWS, TABLE = RESULTS / "process.jsonl", RESULTS / "process.md"
 BUDGETS = ("100%", "50%", "min")

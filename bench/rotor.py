@@ -12,10 +12,10 @@ import click
 import msgspec
 
 from bench.compiling import RESULTS, table_lines
-from remat_cli.solvers._chains.actions import Chain
-from remat_cli.solvers._chains.rotor_slots import make_slots
-from remat_cli.solvers._chains.rotor_tables import Variant, build_table
-from remat_cli.solvers._chains.rotor_warmup import warm_up
+from remat_cli.solvers.chains.actions import Chain
+from remat_cli.solvers.chains.rotor_slots import make_slots
+from remat_cli.solvers.chains.rotor_tables import Variant, build_table
+from remat_cli.solvers.chains.rotor_warmup import warm_up
 
 CASES: tuple[tuple[int, Variant], ...] = (
     (100, "persistent"),

@@ -18,6 +18,7 @@ from onnx import helper, numpy_helper
 
 from bench.compiling import table_lines
 from remat_cli.base.progress import silent
+from remat_cli.compiling.prepare import Prepared, prepare
 from remat_cli.onnx_io.read.load import save
 from remat_cli.runtime.measure.turns import TimeJob, time_models
 from remat_cli.runtime.sessions._ort import Array, pack_all, run_fresh, run_session
@@ -28,7 +29,6 @@ from remat_cli.splitting.tiles.op_view import tile_bounds
 from remat_cli.splitting.tiles.steps import TiledRegion, region_steps
 from remat_cli.splitting.tiles.tiling import Cutting
 from remat_cli.splitting.tiles.view import view_model
-from remat_cli.stages.prepare import Prepared, prepare
 from sample_models.make_models import Builder
 
 CHANNELS, SIZE, HEIGHT = 32, 128, 2

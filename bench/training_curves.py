@@ -31,6 +31,11 @@ from remat_cli.base.errors import RematError
 from remat_cli.base.progress import silent
 from remat_cli.commands.asked import search_of
 from remat_cli.commands.train import compile_settings
+from remat_cli.compiling.ask import ask_abstract
+from remat_cli.compiling.prepare import Prepared, prepare
+from remat_cli.compiling.profile import profile_model
+from remat_cli.compiling.solve import answer
+from remat_cli.compiling.step import make_step, write_step
 from remat_cli.core.schedule.floor import working_set_floor
 from remat_cli.core.schedule.problem import Problem, make_problem
 from remat_cli.core.schedule.simulate import baseline
@@ -43,11 +48,6 @@ from remat_cli.runtime.sessions._ort import pack_all, run_fresh
 from remat_cli.runtime.sessions.session import SessionSettings
 from remat_cli.settings.settings import Settings, load_settings
 from remat_cli.solvers import SOLVERS, make_solver
-from remat_cli.stages.ask import ask_abstract
-from remat_cli.stages.prepare import Prepared, prepare
-from remat_cli.stages.profile import profile_model
-from remat_cli.stages.solve import answer
-from remat_cli.stages.step import make_step, write_step
 from sample_models.papers import paper_model
 
 NAME = "training_curves"

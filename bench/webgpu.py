@@ -29,20 +29,20 @@ from bench.webgpu_networks import NETWORKS, write_network
 from bench.webgpu_report import markdown
 from remat_cli.base.progress import silent
 from remat_cli.commands.asked import request_of
+from remat_cli.compiling.cut import cut_of
+from remat_cli.compiling.fit import excess_bytes
+from remat_cli.compiling.planned import PlannedModel
+from remat_cli.compiling.platform import Platform
+from remat_cli.compiling.prepare import Prepared, prepare
+from remat_cli.compiling.profile import profile_model
+from remat_cli.compiling.program import placed_program
+from remat_cli.compiling.verify import PlannedRun, verify_sessions
 from remat_cli.core.files.plan_file import PlanFile
 from remat_cli.core.schedule.plan import Compute, Schedule
 from remat_cli.core.schedule.program import CopyAction, Program, SessionAction
 from remat_cli.core.schedule.simulate import simulate
 from remat_cli.runtime.sessions.providers import absence, parse_device
 from remat_cli.settings.settings import Settings, load_settings
-from remat_cli.stages.cut import cut_of
-from remat_cli.stages.fit import excess_bytes
-from remat_cli.stages.planned import PlannedModel
-from remat_cli.stages.platform import Platform
-from remat_cli.stages.prepare import Prepared, prepare
-from remat_cli.stages.profile import profile_model
-from remat_cli.stages.program import placed_program
-from remat_cli.stages.verify import PlannedRun, verify_sessions
 from tests.webgpu.vulkan_layer import build_layer, counted_environment
 
 NAME, GPU = "gpu", "webgpu:0"

@@ -13,10 +13,10 @@ from pathlib import Path
 import numpy as np
 
 from bench.compiling import Row
+from remat_cli.compiling.program import make_program
 from remat_cli.core.files.plan_reader import read_plan
 from remat_cli.runtime.segments.segment_run import PlanRunner
 from remat_cli.runtime.sessions._ort import pack_all
-from remat_cli.stages.program import make_program
 from tests.webgpu.vulkan_layer import Counters
 
 RUNS = 4

@@ -20,11 +20,11 @@ import remat_cli
 from bench.compiling import RESULTS, Row, mib, read_rows, table_lines, text, write_results
 from bench.paging import fastest, timed
 from remat_cli.base.errors import ConfigError
+from remat_cli.compiling.program import input_specs, make_program
 from remat_cli.core.files.plan_reader import read_plan
 from remat_cli.runtime.observe.paged_resident import see_resident
 from remat_cli.runtime.sessions._ort import Array
 from remat_cli.runtime.sessions.feeds import feeds_of
-from remat_cli.stages.program import input_specs, make_program
 
 SHARES = (70, 50)  # percent of all weights
 HEAD = (

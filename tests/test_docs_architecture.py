@@ -14,7 +14,7 @@ NAMED = sorted(name for name in set(re.findall(r"`((?:\w+/)*\w+\.py)`", PAGE)) i
 
 @pytest.mark.parametrize("name", NAMED)
 def test_every_file_that_it_names_is_there(name):
-    places = (ROOT / "remat_cli" / name, ROOT / name, ROOT / "remat_cli" / "stages" / name)
+    places = (ROOT / "remat_cli" / name, ROOT / name, ROOT / "remat_cli" / "compiling" / name)
     assert any(place.is_file() for place in (*places, ROOT / "remat_cli" / "commands" / name))
 
 

@@ -9,6 +9,8 @@ import msgspec
 
 from remat_cli.base.errors import ConfigError
 from remat_cli.base.files import atomic_write, check_target
+from remat_cli.compiling.ask import CompileRequest
+from remat_cli.compiling.solve import Search
 from remat_cli.core.files.plan_file import is_plan
 from remat_cli.core.values.budget import Scope
 from remat_cli.core.values.resident import WeightFiles
@@ -18,8 +20,6 @@ from remat_cli.settings.settings import Settings, load_settings, require_budget
 from remat_cli.settings.yaml_file import suggest
 from remat_cli.solvers import SOLVERS, make_pager, make_solver, pager_class, solver_class
 from remat_cli.solvers.base import Limits
-from remat_cli.stages.ask import CompileRequest
-from remat_cli.stages.solve import Search
 
 R = TypeVar("R")
 SEARCH_WORDS: Mapping[str, str] = MappingProxyType(

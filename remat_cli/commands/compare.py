@@ -11,6 +11,10 @@ from remat_cli.base.errors import BrokenSolver, ConfigError, RematError
 from remat_cli.base.files import atomic_write
 from remat_cli.base.progress import Progress
 from remat_cli.commands.asked import settings_of
+from remat_cli.compiling.page_answer import abstract_terms, terms_of
+from remat_cli.compiling.prepare import prepare, work_folder
+from remat_cli.compiling.profile import profile_model
+from remat_cli.compiling.solve import prepare_kernels, refusal
 from remat_cli.contest.comparison import (
     SECONDS,
     CompareRequest,
@@ -25,10 +29,6 @@ from remat_cli.core.schedule.instance import instance_problem, load_instance
 from remat_cli.report.contest.compare_report import CompareReport, NotApplicable
 from remat_cli.settings.devices import only_device
 from remat_cli.settings.settings import Settings
-from remat_cli.stages.page_answer import abstract_terms, terms_of
-from remat_cli.stages.prepare import prepare, work_folder
-from remat_cli.stages.profile import profile_model
-from remat_cli.stages.solve import prepare_kernels, refusal
 
 TOLERANCE = 1e-9  # of percentages, which are rounded; times are integers
 

@@ -10,25 +10,25 @@ from remat_cli.base import progress as stages
 from remat_cli.base.errors import ConfigError
 from remat_cli.base.progress import Progress
 from remat_cli.commands.asked import refuse_ranges, request_of
+from remat_cli.compiling.ask import CompileRequest
+from remat_cli.compiling.asked_for import asked_in_vain, asked_of
+from remat_cli.compiling.files import save_written
+from remat_cli.compiling.gated import GatedModel, gating_of, save_gated
+from remat_cli.compiling.learn.settle import Settled, Settling
+from remat_cli.compiling.plan import plan_model, within_overhead
+from remat_cli.compiling.planned import PlannedModel
+from remat_cli.compiling.prepare import prepare, work_folder
+from remat_cli.compiling.process.as_given import plain_process_bytes
+from remat_cli.compiling.process.process import ProcessPlanning
+from remat_cli.compiling.profile import is_cut_into_sessions, profile_model
+from remat_cli.compiling.record import plan_file, written_at
+from remat_cli.compiling.search.limits import cut_to_limits, limits_of, within_limits
+from remat_cli.compiling.tell import compile_report
 from remat_cli.core.files.plan_file import PlanFile, write_with_plan
 from remat_cli.onnx_io.read.load import SourceModel
 from remat_cli.onnx_io.write.save import data_path
 from remat_cli.report.compile import CompileReport
 from remat_cli.settings.settings import Outputs, Settings, output_paths
-from remat_cli.stages.as_given import plain_process_bytes
-from remat_cli.stages.ask import CompileRequest
-from remat_cli.stages.asked_for import asked_in_vain, asked_of
-from remat_cli.stages.files import save_written
-from remat_cli.stages.gated import GatedModel, gating_of, save_gated
-from remat_cli.stages.limits import cut_to_limits, limits_of, within_limits
-from remat_cli.stages.plan import plan_model, within_overhead
-from remat_cli.stages.planned import PlannedModel
-from remat_cli.stages.prepare import prepare, work_folder
-from remat_cli.stages.process import ProcessPlanning
-from remat_cli.stages.profile import is_cut_into_sessions, profile_model
-from remat_cli.stages.record import plan_file, written_at
-from remat_cli.stages.settle import Settled, Settling
-from remat_cli.stages.tell import compile_report
 
 NOTHING_PAGES = "nothing pages: within this budget no plan that does is faster than recomputing, so this is one model"
 

@@ -7,6 +7,14 @@ import msgspec
 from remat_cli.base.errors import ModelError
 from remat_cli.base.progress import Progress
 from remat_cli.commands.asked import request_of, with_picture
+from remat_cli.compiling.ask import ask
+from remat_cli.compiling.asked_for import asked_of
+from remat_cli.compiling.budget_of_plan import budget_for, live_budget_bytes, scope_of
+from remat_cli.compiling.plan import propose_regions
+from remat_cli.compiling.prepare import prepare, work_folder
+from remat_cli.compiling.process.as_given import forecast_of_file
+from remat_cli.compiling.profile import profile_model
+from remat_cli.compiling.record import elsewhere, find_file
 from remat_cli.core.files.plan_file import PlanFile, is_plan
 from remat_cli.core.files.plan_reader import read_plan
 from remat_cli.core.values.promises import Asked
@@ -21,14 +29,6 @@ from remat_cli.report.runs_on import guard_warnings
 from remat_cli.report.sized import inspect_at
 from remat_cli.settings.devices import only_device
 from remat_cli.settings.settings import Settings
-from remat_cli.stages.as_given import forecast_of_file
-from remat_cli.stages.ask import ask
-from remat_cli.stages.asked_for import asked_of
-from remat_cli.stages.budget_of_plan import budget_for, live_budget_bytes, scope_of
-from remat_cli.stages.plan import propose_regions
-from remat_cli.stages.prepare import prepare, work_folder
-from remat_cli.stages.profile import profile_model
-from remat_cli.stages.record import elsewhere, find_file
 
 
 def inspect_file(path: Path, settings: Settings, progress: Progress) -> InspectReport:

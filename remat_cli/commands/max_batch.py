@@ -11,17 +11,17 @@ from remat_cli.base.errors import ConfigError
 from remat_cli.base.progress import Event, Incumbent, Progress
 from remat_cli.commands.asked import refuse_ranges, request_of
 from remat_cli.commands.train import compile_settings
+from remat_cli.compiling.ask import CompileRequest, ask
+from remat_cli.compiling.plan import plan_model
+from remat_cli.compiling.platform import Platform
+from remat_cli.compiling.prepare import Prepared, prepare, work_folder
+from remat_cli.compiling.profile import profile_model
+from remat_cli.compiling.step import make_step, write_step
 from remat_cli.core.values.training import StepPaths
 from remat_cli.report.training import BatchProbe, MaxBatchReport
 from remat_cli.settings.devices import only_device
 from remat_cli.settings.settings import Settings, require_budget
 from remat_cli.settings.train import check_train
-from remat_cli.stages.ask import CompileRequest, ask
-from remat_cli.stages.plan import plan_model
-from remat_cli.stages.platform import Platform
-from remat_cli.stages.prepare import Prepared, prepare, work_folder
-from remat_cli.stages.profile import profile_model
-from remat_cli.stages.step import make_step, write_step
 
 MOST_BATCH = 2**20
 

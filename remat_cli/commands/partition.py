@@ -11,14 +11,7 @@ from remat_cli.base import progress as stages
 from remat_cli.base.files import atomic_write, check_target
 from remat_cli.base.progress import Progress
 from remat_cli.commands.asked import refuse_ranges
-from remat_cli.core.pipelines.pipeline_file import SCHEDULE_FILE, PipelineRequest
-from remat_cli.report.partition import Lack, PartitionReport, PlannedStages, StageRow, partition_picture
-from remat_cli.report.pictures.svg_chart import require_matplotlib
-from remat_cli.settings.devices import only_device
-from remat_cli.settings.partition import stages_folder
-from remat_cli.settings.settings import Settings
-from remat_cli.solvers._pipeline.integer_program import ProgramEffort
-from remat_cli.stages.pipeline import (
+from remat_cli.compiling.pipeline import (
     PipelineShortage,
     PlannedPipeline,
     differing_output,
@@ -26,7 +19,14 @@ from remat_cli.stages.pipeline import (
     plan_pipeline,
     write_pipeline,
 )
-from remat_cli.stages.prepare import work_folder
+from remat_cli.compiling.prepare import work_folder
+from remat_cli.core.pipelines.pipeline_file import SCHEDULE_FILE, PipelineRequest
+from remat_cli.report.partition import Lack, PartitionReport, PlannedStages, StageRow, partition_picture
+from remat_cli.report.pictures.svg_chart import require_matplotlib
+from remat_cli.settings.devices import only_device
+from remat_cli.settings.partition import stages_folder
+from remat_cli.settings.settings import Settings
+from remat_cli.solvers._pipeline.integer_program import ProgramEffort
 
 
 def partition_model(path: Path, request: PipelineRequest, settings: Settings, progress: Progress) -> PartitionReport:

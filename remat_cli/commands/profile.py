@@ -6,12 +6,12 @@ import msgspec
 
 from remat_cli.base.files import atomic_write, check_target
 from remat_cli.base.progress import Progress
+from remat_cli.compiling.prepare import prepare, work_folder
+from remat_cli.compiling.profile import profile_model
 from remat_cli.report import render_json
 from remat_cli.report.profile import CacheReport, ProfileReport
 from remat_cli.runtime.measure.profile_cache import ProfileCache
 from remat_cli.settings.settings import Settings
-from remat_cli.stages.prepare import prepare, work_folder
-from remat_cli.stages.profile import profile_model
 
 
 def profile_ops(model: Path, settings: Settings, progress: Progress) -> ProfileReport:

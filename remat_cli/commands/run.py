@@ -16,6 +16,8 @@ from remat_cli.base.errors import ConfigError, RuntimeFailure
 from remat_cli.base.files import atomic_path, atomic_write, check_target
 from remat_cli.base.progress import Progress
 from remat_cli.commands.run_pipeline import run_pipeline
+from remat_cli.compiling.program import input_specs, make_program
+from remat_cli.compiling.record import elsewhere, find_file
 from remat_cli.core.files.plan_file import PlanFile
 from remat_cli.core.files.plan_reader import read_plan
 from remat_cli.core.schedule.program import Program
@@ -30,8 +32,6 @@ from remat_cli.runtime.segments.segment_run import PlanRunner, check_devices, op
 from remat_cli.runtime.sessions.feeds import feeds_of
 from remat_cli.settings.run import PipelineOptions, RunOptions
 from remat_cli.settings.settings import Settings
-from remat_cli.stages.program import input_specs, make_program
-from remat_cli.stages.record import elsewhere, find_file
 
 
 class LoadedPlan:

@@ -7,15 +7,15 @@ from remat_cli.base import progress as stages
 from remat_cli.base.errors import ConfigError
 from remat_cli.base.progress import Progress
 from remat_cli.commands.asked import search_of
+from remat_cli.compiling.ask import ask_abstract
+from remat_cli.compiling.page_answer import abstract_terms, answer_paged, paged_solution
+from remat_cli.compiling.solve import BudgetQuestion, Search, answer, prepare_kernels
 from remat_cli.core.schedule.instance import instance_problem, load_instance
 from remat_cli.core.schedule.solver_run import cut_short
 from remat_cli.core.values.spill import SpillSpec
 from remat_cli.report.solution import SolutionReport, solution_report
 from remat_cli.report.solve import SolveReport
 from remat_cli.settings.settings import Settings, require_budget
-from remat_cli.stages.ask import ask_abstract
-from remat_cli.stages.page_answer import abstract_terms, answer_paged, paged_solution
-from remat_cli.stages.solve import BudgetQuestion, Search, answer, prepare_kernels
 
 
 def solve_instance(instance: Path, settings: Settings, progress: Progress) -> SolveReport:

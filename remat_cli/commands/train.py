@@ -9,10 +9,10 @@ from remat_cli.base import progress as stages
 from remat_cli.base.progress import Progress
 from remat_cli.commands.asked import refuse_ranges, request_of
 from remat_cli.commands.compile import compile_model
+from remat_cli.compiling.step import make_step, step_snippet, write_step
 from remat_cli.report.training import TrainReport
 from remat_cli.settings.settings import Settings, output_paths
 from remat_cli.settings.train import check_train, step_paths
-from remat_cli.stages.step import make_step, step_snippet, write_step
 
 
 def train_model(model: Path, settings: Settings, progress: Progress) -> TrainReport:

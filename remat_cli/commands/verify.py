@@ -8,6 +8,12 @@ from remat_cli.base.errors import ConfigError, ModelError
 from remat_cli.base.files import sha256
 from remat_cli.base.progress import Progress
 from remat_cli.commands.asked import with_picture
+from remat_cli.compiling.asked_for import asked_of
+from remat_cli.compiling.prepare import Prepared, prepare, work_folder
+from remat_cli.compiling.record import elsewhere, find_file, whole_sha256
+from remat_cli.compiling.verify import PlannedRun
+from remat_cli.compiling.verify import verify_plan as run_both
+from remat_cli.compiling.verify_file import read_pair, verify_file
 from remat_cli.core.files.plan_check import check_graph_of
 from remat_cli.core.files.plan_file import PlanFile, check_belongs, is_plan
 from remat_cli.core.files.plan_reader import read_plan
@@ -23,12 +29,6 @@ from remat_cli.report.pictures.process_picture import process_svg
 from remat_cli.report.runs_on import guard_warnings
 from remat_cli.runtime.sessions.session import runtime_version
 from remat_cli.settings.settings import Settings
-from remat_cli.stages.asked_for import asked_of
-from remat_cli.stages.prepare import Prepared, prepare, work_folder
-from remat_cli.stages.record import elsewhere, find_file, whole_sha256
-from remat_cli.stages.verify import PlannedRun
-from remat_cli.stages.verify import verify_plan as run_both
-from remat_cli.stages.verify_file import read_pair, verify_file
 
 
 def verify(file: Path, original: Path | None, settings: Settings, progress: Progress) -> VerifyReport | FileReport:

@@ -21,8 +21,8 @@ from remat_cli.report.contest.bench_run import BenchCase, BenchRun, joined
 from remat_cli.report.contest.compare_report import ComparedBudget, CompareReport, CompareRun
 from remat_cli.settings.settings import Settings
 from remat_cli.solvers import ADD_SPILL, PAGERS
-from remat_cli.solvers._paging.question import PagingTerms
 from remat_cli.solvers.base import Limits
+from remat_cli.solvers.paging.question import PagingTerms
 
 BUDGETS = "0.9,0.8,0.7"
 SECONDS = 4.0  # per run: all solvers at three budgets then end within two minutes on two cores

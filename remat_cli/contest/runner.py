@@ -20,6 +20,8 @@ from remat_cli.base import progress as stages
 from remat_cli.base.errors import RematError
 from remat_cli.base.processes import ProcessDied, Tell, available_cores, family, started
 from remat_cli.base.progress import Progress, silent
+from remat_cli.compiling.page_answer import abstract_terms
+from remat_cli.compiling.solve import prepare_kernels
 from remat_cli.contest.solving import made, solved
 from remat_cli.core.schedule.graph import Phase
 from remat_cli.core.schedule.instance import instance_problem, load_instance
@@ -32,10 +34,8 @@ from remat_cli.core.values.spill import HOST, SpillSpec
 from remat_cli.report.contest.bench_run import FAILED, BenchCase, BenchRun, BenchStatus, TracePoint, joined
 from remat_cli.report.solution import overhead_percent
 from remat_cli.report.style import percent
-from remat_cli.solvers._paging.question import PagingTerms
 from remat_cli.solvers.base import Limits
-from remat_cli.stages.page_answer import abstract_terms
-from remat_cli.stages.solve import prepare_kernels
+from remat_cli.solvers.paging.question import PagingTerms
 
 MIB = 2**20
 WARM_UP_SECONDS = 5.0

@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from remat_cli.compiling.page_answer import answer_paged, paged_solution
 from remat_cli.core.schedule.problem import Problem
 from remat_cli.core.schedule.simulate import baseline
 from remat_cli.core.schedule.solver_run import Improvement
 from remat_cli.report.solution import SolutionReport, solution_report
 from remat_cli.solvers import PAGERS, SOLVERS, make_pager, make_solver, solve
-from remat_cli.solvers._paging.question import Pager, PagingTerms
 from remat_cli.solvers.base import Limits, Solver
-from remat_cli.stages.page_answer import answer_paged, paged_solution
+from remat_cli.solvers.paging.question import Pager, PagingTerms
 
 
 @dataclass(frozen=True)

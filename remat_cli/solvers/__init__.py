@@ -13,8 +13,8 @@ from remat_cli.core.schedule.floor import working_set_floor
 from remat_cli.core.schedule.plan import Plan, Schedule
 from remat_cli.core.schedule.problem import Problem
 from remat_cli.core.schedule.simulate import baseline, simulate
-from remat_cli.solvers._paging.question import Pager
 from remat_cli.solvers.base import Improvement, Limits, ProvedFloor, Solution, Solver, SolverRun, Status
+from remat_cli.solvers.paging.question import Pager
 
 ADD_SPILL = "add --spill disk:DIR, or for an instance --spill host:12GB/s"
 PROOF_SECONDS = 1.0  # to prove that there is no plan, after a solver has found none
@@ -23,26 +23,26 @@ SOLVERS: Mapping[str, str] = {
     "auto": "remat_cli.solvers.portfolio:Auto",
     "keep-all": "remat_cli.solvers.keep_all:KeepAll",
     "local-search": "remat_cli.solvers.local_search:LocalSearch",
-    "moccasin": "remat_cli.solvers.moccasin:Moccasin",
-    "checkmate": "remat_cli.solvers.checkmate:Checkmate",
-    "checkmate-lp": "remat_cli.solvers.checkmate_lp:CheckmateLp",
-    "chen-sqrt": "remat_cli.solvers.chen_sqrt:ChenSqrt",
-    "chen-greedy": "remat_cli.solvers.chen_greedy:ChenGreedy",
-    "checkpoint-last": "remat_cli.solvers.checkpoint_last:CheckpointLast",
-    "revolve": "remat_cli.solvers.revolve:Revolve",
-    "rotor": "remat_cli.solvers.rotor:Rotor",
-    "multi-chain": "remat_cli.solvers.multi_chain:MultiChain",
+    "moccasin": "remat_cli.solvers.published.moccasin:Moccasin",
+    "checkmate": "remat_cli.solvers.published.checkmate:Checkmate",
+    "checkmate-lp": "remat_cli.solvers.published.checkmate_lp:CheckmateLp",
+    "chen-sqrt": "remat_cli.solvers.published.chen_sqrt:ChenSqrt",
+    "chen-greedy": "remat_cli.solvers.published.chen_greedy:ChenGreedy",
+    "checkpoint-last": "remat_cli.solvers.published.checkpoint_last:CheckpointLast",
+    "revolve": "remat_cli.solvers.published.revolve:Revolve",
+    "rotor": "remat_cli.solvers.published.rotor:Rotor",
+    "multi-chain": "remat_cli.solvers.published.multi_chain:MultiChain",
     "placement": "remat_cli.solvers.placement:PlacementSearch",
-    "xengine": "remat_cli.solvers.xengine:XEngine",
+    "xengine": "remat_cli.solvers.published.xengine:XEngine",
 }
 
 PAGERS: Mapping[str, str] = {
-    "auto": "remat_cli.solvers.page_auto:BestPager",
-    "paging": "remat_cli.solvers.page_fixed:FixedOrderPager",
-    "greedy-paging": "remat_cli.solvers.page_fixed:GreedyPager",
-    "pofo": "remat_cli.solvers.page_chain:PofoPager",
-    "autocapper": "remat_cli.solvers.page_chain:AutocapperPager",
-    "opportunist": "remat_cli.solvers.page_chain:OpportunistPager",
+    "auto": "remat_cli.solvers.paging.page_auto:BestPager",
+    "paging": "remat_cli.solvers.paging.page_fixed:FixedOrderPager",
+    "greedy-paging": "remat_cli.solvers.paging.page_fixed:GreedyPager",
+    "pofo": "remat_cli.solvers.published.page_chain:PofoPager",
+    "autocapper": "remat_cli.solvers.published.page_chain:AutocapperPager",
+    "opportunist": "remat_cli.solvers.published.page_chain:OpportunistPager",
 }
 """Solvers of plans that page, for `--spill`: such plans are more than schedules, so these have their own interface."""
 
@@ -198,7 +198,7 @@ def run_solver(problem: Problem, solver: Solver, limits: Limits, start: Schedule
 
 def _without_plan(problem: Problem, solution: Solution, limits: Limits) -> Solution:
     """What a solver says that found no plan; INFEASIBLE if a moment's proof shows that there is none."""
-    from remat_cli.solvers._floor.proof import impossible
+    from remat_cli.solvers.floor.proof import impossible
 
     proof = impossible(problem, Limits(seconds=PROOF_SECONDS, should_stop=limits.should_stop))
     if proof is None:

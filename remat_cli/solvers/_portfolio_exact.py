@@ -9,8 +9,8 @@ from remat_cli.core.schedule.plan import Schedule
 from remat_cli.core.schedule.problem import Problem
 from remat_cli.core.schedule.simulate import simulate
 from remat_cli.solvers._sharing import condense
-from remat_cli.solvers._windows.search import Windows
 from remat_cli.solvers.base import Limits
+from remat_cli.solvers.windows.search import Windows
 
 WHOLE_SHARE = 0.5  # of a turn, for the whole problem at once
 

@@ -7,17 +7,17 @@ from remat_cli.core.schedule.floor import working_set_floor
 from remat_cli.core.schedule.plan import Plan, Schedule
 from remat_cli.core.schedule.problem import Problem
 from remat_cli.core.schedule.simulate import baseline, simulate
-from remat_cli.solvers._floor.proof import proved_floor
-from remat_cli.solvers._search.state import make_net
-from remat_cli.solvers._search.tracks import Clock, Track, chunk_work, least_peak_order, make_track
 from remat_cli.solvers._sharing import condense
 from remat_cli.solvers.base import Limits
+from remat_cli.solvers.floor.proof import proved_floor
+from remat_cli.solvers.search.state import make_net
+from remat_cli.solvers.search.tracks import Clock, Track, chunk_work, least_peak_order, make_track
 
 PATIENCE = 6  # chunks without improvement after which a target counts as out of reach
 ATTEMPTS = 3
 HEAT = 0.05  # of the mean op time: how much slower a step of the search may make the schedule
 FLOOR_SECONDS = 2.0  # for a proved floor, below which it is not worth searching
-KERNELS = ("_search.warmup",)  # what is compiled for it
+KERNELS = ("search.warmup",)  # what is compiled for it
 FINEST = 1000  # the search ends when targets differ by less than this fraction of the peak
 
 

@@ -10,8 +10,10 @@ import msgspec
 from remat_cli.core.schedule.plan import Schedule
 from remat_cli.core.schedule.problem import Problem
 from remat_cli.core.schedule.simulate import baseline
-from remat_cli.solvers._search.state import OPS, make_net
-from remat_cli.solvers._search.tracks import (
+from remat_cli.solvers._sharing import Condensed, condense
+from remat_cli.solvers.base import BestPlan, Limits, Solution
+from remat_cli.solvers.search.state import OPS, make_net
+from remat_cli.solvers.search.tracks import (
     COMPILED,
     Clock,
     Track,
@@ -21,8 +23,6 @@ from remat_cli.solvers._search.tracks import (
     make_track,
     search_order,
 )
-from remat_cli.solvers._sharing import Condensed, condense
-from remat_cli.solvers.base import BestPlan, Limits, Solution
 
 HEATS = (0.02, 0.1, 0.5)  # of the mean op time
 FIRST_WORK = 2_000  # moves, for a first plan
@@ -59,7 +59,7 @@ class LocalSearch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def kernels(self, problem: Problem) -> tuple[str, ...]:
         """Those of the search."""
-        return ("_search.warmup",)
+        return ("search.warmup",)
 
     def begins_interpreted(self, problem: Problem) -> bool:
         """Where the first repair takes but a few seconds so."""

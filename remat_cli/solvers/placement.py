@@ -12,13 +12,13 @@ import msgspec
 from remat_cli.core.schedule.floor import working_set_floor
 from remat_cli.core.schedule.plan import Schedule
 from remat_cli.core.schedule.problem import Problem
-from remat_cli.solvers._bounds.devices import improving_device_bounds
-from remat_cli.solvers._placement.exact import solve_exact
-from remat_cli.solvers._placement.session import Knowledge
-from remat_cli.solvers._placement.starts import Home, lift, make_home, plain_starts, relaxed_problem, single_problem
-from remat_cli.solvers._placement.state import make_net
-from remat_cli.solvers._placement.tracks import PlacementTrack, chunk_evaluations, make_track
 from remat_cli.solvers.base import Limits, Solution, Solver, Status
+from remat_cli.solvers.bounds.devices import improving_device_bounds
+from remat_cli.solvers.placing.exact import solve_exact
+from remat_cli.solvers.placing.session import Knowledge
+from remat_cli.solvers.placing.starts import Home, lift, make_home, plain_starts, relaxed_problem, single_problem
+from remat_cli.solvers.placing.state import make_net
+from remat_cli.solvers.placing.tracks import PlacementTrack, chunk_evaluations, make_track
 
 HEATS = ((0.02, 0.1, 0.5, 0.004), (0.02, 0.1, 0.5, 2.0, 8.0))  # of the mean op time, for every other track
 FIRST_SECONDS = 0.5  # for a first plan by local search on a small problem, before the exact model
@@ -65,7 +65,7 @@ class PlacementSearch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def kernels(self, problem: Problem) -> tuple[str, ...]:
         """Those of the search for one device, which it runs on each memory alone, and its own."""
-        return ("_search.warmup",) if len(problem.devices) == 1 else ("_placement.warmup", "_search.warmup")
+        return ("search.warmup",) if len(problem.devices) == 1 else ("placing.warmup", "search.warmup")
 
     def solve(self, problem: Problem, limits: Limits, start: Schedule | None = None) -> Solution:
         """Search until optimal, out of time or work, within the gap, told to stop, or out of patience."""

@@ -12,10 +12,10 @@ from remat_cli.core.schedule.plan import Schedule
 from remat_cli.core.schedule.problem import Problem
 from remat_cli.core.schedule.simulate import baseline
 from remat_cli.core.schedule.timeline import time_of
-from remat_cli.solvers._bounds.improving import Bound, improving_bounds
-from remat_cli.solvers._floor.proof import impossible
 from remat_cli.solvers._portfolio_exact import Finisher
 from remat_cli.solvers.base import Limits, Order, ProvedFloor, Solution, Space, Status
+from remat_cli.solvers.bounds.improving import Bound, improving_bounds
+from remat_cli.solvers.floor.proof import impossible
 
 SEARCH_SHARE = 0.6  # of the time left, for local search; CP-SAT or bounds come after it
 EXACT_SHARE = 0.3  # of the time left, for CP-SAT

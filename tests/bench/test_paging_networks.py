@@ -7,7 +7,7 @@ import pytest
 from bench.paging_networks import BATCH, BYTES, NETWORKS, StepBuilder
 from bench.paging_simulated_report import overhead_percent, page
 from remat_cli.core.schedule.simulate import baseline
-from remat_cli.solvers._paging.chain_proposals import no_chain
+from remat_cli.solvers.published._pofo.chain_proposals import no_chain
 
 
 @pytest.mark.parametrize("name", NETWORKS)

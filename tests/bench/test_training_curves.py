@@ -23,7 +23,7 @@ def subject(tmp_path_factory):
     folder = tmp_path_factory.mktemp("step")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("REMAT_CACHE_DIR", str(folder / "cache"))
-        patch.setattr("remat_cli.stages.profile.measure", _not_measured)
+        patch.setattr("remat_cli.compiling.profile.measure", _not_measured)
         return prepared("vgg16", TINY, folder)
 
 

@@ -19,7 +19,7 @@ NOTE = "note: no cache directory can be written"
 # Compiles a kernel, and tells whether it has a place in a cache and what is said of it before and after.
 KERNEL = """
 from remat_cli.solvers import _warmup
-from remat_cli.solvers._chains import multi_chain
+from remat_cli.solvers.chains import multi_chain
 kernel = multi_chain._fill
 before = _warmup.is_compiled([kernel])
 multi_chain.join_table((2, 2))

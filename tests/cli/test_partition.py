@@ -17,9 +17,9 @@ from onnx import helper, numpy_helper
 
 import remat_cli as api
 from remat_cli.cli import main
+from remat_cli.compiling import pipeline
 from remat_cli.core.pipelines.pipeline_file import read_pipeline
 from remat_cli.runtime.pipelines import ray_cluster
-from remat_cli.stages import pipeline
 
 ROOT = Path(__file__).resolve().parents[2]
 SAMPLES = ROOT / "sample_models"

@@ -14,7 +14,7 @@ from remat_cli.core.files.plan_file import write_plan
 from remat_cli.core.files.plan_reader import read_plan
 from remat_cli.devices.provider_table import named_spec
 from remat_cli.runtime.sessions.session import SessionSettings, run_profiled
-from tests.stages.placed_plans import APART, Placed, place, prepared_model
+from tests.compiling.placed_plans import APART, Placed, place, prepared_model
 
 SAMPLES = Path(__file__).resolve().parents[2] / "sample_models"
 

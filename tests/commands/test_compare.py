@@ -11,13 +11,13 @@ from remat_cli.base.progress import Detail, Progress, silent
 from remat_cli.commands import asked
 from remat_cli.commands import compare as pipeline_compare
 from remat_cli.commands.compare import check_agreement, compare
+from remat_cli.compiling.solve import name_ops, refusal
 from remat_cli.contest import runner, solving
 from remat_cli.contest.comparison import compare_request
 from remat_cli.contest.runner import Job, run_side_by_side
 from remat_cli.report.contest.bench_run import BenchCase
 from remat_cli.report.style import Style
 from remat_cli.settings.settings import load_settings
-from remat_cli.stages.solve import name_ops, refusal
 from tests.contest import mishaps
 from tests.contest.compare_processes import HereProcess, LogProcess, made_up
 from tests.report.compare_samples import compare_report, run

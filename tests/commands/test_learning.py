@@ -12,9 +12,9 @@ from onnx import TensorProto, helper
 
 from remat_cli.base.progress import silent
 from remat_cli.commands.compile import compile_model
+from remat_cli.compiling.learn import settle
 from remat_cli.onnx_io.read import op_facts
 from remat_cli.settings.settings import load_settings
-from remat_cli.stages import settle
 from tests.report.samples import verification
 
 ROOT = Path(__file__).resolve().parents[2]

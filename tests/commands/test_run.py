@@ -16,6 +16,8 @@ from remat_cli import load
 from remat_cli.base.errors import ConfigError, MissingDependency, ModelError, RuntimeFailure
 from remat_cli.base.progress import silent
 from remat_cli.commands.run import RunOptions, run_plan
+from remat_cli.compiling.program import make_program
+from remat_cli.compiling.record import elsewhere
 from remat_cli.core.files.plan_file import write_plan
 from remat_cli.core.schedule.program import CopyAction
 from remat_cli.devices.provider_table import named_spec
@@ -25,9 +27,7 @@ from remat_cli.runtime.segments.segment_run import time_runs
 from remat_cli.runtime.sessions.providers import UsableDevice
 from remat_cli.runtime.sessions.session import SessionSettings, run_profiled
 from remat_cli.settings.settings import load_settings
-from remat_cli.stages.program import make_program
-from remat_cli.stages.record import elsewhere
-from tests.stages.placed_plans import APART, ONE, SHARED, Placed, place, prepared_model
+from tests.compiling.placed_plans import APART, ONE, SHARED, Placed, place, prepared_model
 
 SAMPLES = Path(__file__).resolve().parents[2] / "sample_models"
 NAMES = ("chain", "unet", "densenet", "transformer")

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from remat_cli.base.errors import ConfigError
+from remat_cli.compiling.page_answer import abstract_terms
 from remat_cli.contest.runner import Job, measure
 from remat_cli.contest.solving import is_pager, made, names_of, solved
 from remat_cli.core.schedule.instance import instance_problem, load_instance
@@ -15,7 +16,6 @@ from remat_cli.core.values.spill import HOST, SpillSpec
 from remat_cli.report.contest.bench_run import BenchCase
 from remat_cli.solvers import PAGERS, SOLVERS
 from remat_cli.solvers.base import Limits
-from remat_cli.stages.page_answer import abstract_terms
 
 ROOT = Path(__file__).resolve().parents[2]
 CHAIN = ROOT / "bench" / "instances" / "gpt_3_layers_train.json"

@@ -6,11 +6,11 @@ import onnx_ir as ir
 import pytest
 from onnx import TensorProto, helper
 
+from remat_cli.compiling.cut import own_bytes, workspace_bytes, workspaces
 from remat_cli.core.schedule.graph import Graph, Op, Tensor, Weight
 from remat_cli.core.values.buffer_cache import BufferCache, Hold, steady_bytes
 from remat_cli.core.values.profile import DeviceSpec
 from remat_cli.devices.provider_table import cache_of, named_spec
-from remat_cli.stages.cut import own_bytes, workspace_bytes, workspaces
 
 CACHE = BufferCache(bucket_bytes=(64, 128, 512), granule_bytes=16, packed_ops=("Conv",))
 

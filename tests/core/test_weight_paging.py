@@ -21,9 +21,9 @@ from remat_cli.core.schedule.plan import Plan
 from remat_cli.core.schedule.problem import Device, Memory, OpSpec, Problem, TensorSpec
 from remat_cli.core.schedule.simulate import baseline
 from remat_cli.core.values.spill import SpillMemory
-from remat_cli.solvers._paging.hot import is_possible
-from remat_cli.solvers._paging.lists import list_schedules
-from remat_cli.solvers._paging.spare import without_idle_moves
+from remat_cli.solvers.paging.hot import is_possible
+from remat_cli.solvers.paging.lists import list_schedules
+from remat_cli.solvers.paging.spare import without_idle_moves
 
 MEMORY = SpillMemory(folder="/x", write_bytes_per_second=1e9, read_bytes_per_second=2e9)
 OPEN = LoadCosts(open_ns=7, pack_ns_per_mib=2**20)

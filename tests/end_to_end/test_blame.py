@@ -12,8 +12,8 @@ from onnx import TensorProto, helper
 import remat_cli
 from remat_cli.base.errors import ModelError, RematError, RuntimeFailure
 from remat_cli.cli import main
+from remat_cli.compiling.blame import files_named_after
 from remat_cli.runtime.verify.verify_request import VerifyRequest
-from remat_cli.stages.blame import files_named_after
 from tests.fuzz.mutants import mutant
 
 
@@ -91,6 +91,6 @@ def test_what_verification_meets_names_the_users_file(tmp_path, monkeypatch):
     def refuse(request: VerifyRequest, advance: object) -> None:
         raise RuntimeFailure(f"ONNX Runtime fails to run {request.rewritten.name}: it does not feel like it")
 
-    monkeypatch.setattr("remat_cli.stages.verify.verify_closely", refuse)
+    monkeypatch.setattr("remat_cli.compiling.verify.verify_closely", refuse)
     with pytest.raises(RuntimeFailure, match=r"the rewritten form of .*mine\.onnx: it does not feel like it"):
         remat_cli.compile(path, budget="100%", output=tmp_path / "out.onnx")

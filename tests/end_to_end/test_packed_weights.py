@@ -12,13 +12,13 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import remat_cli
+from remat_cli.compiling import verify as verifying
+from remat_cli.compiling.learn.settle import WITHOUT_COPIES
+from remat_cli.compiling.process.resident import ResidentRequest
 from remat_cli.core.values.resident import ProcessMemory, ProcessSeen
 from remat_cli.onnx_io.write.packed import packed_weights
 from remat_cli.ort_rules.primers import PREFIX
 from remat_cli.runtime.observe.resident import can_measure_resident
-from remat_cli.stages import verify as verifying
-from remat_cli.stages.resident import ResidentRequest
-from remat_cli.stages.settle import WITHOUT_COPIES
 
 MIB = 2**20
 SIZE, LAYERS = 1024, 10

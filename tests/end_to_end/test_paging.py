@@ -27,7 +27,7 @@ from remat_cli.runtime.paging.paged_run import PagedRunner
 from remat_cli.runtime.paging.spill_file import SpillFile
 from remat_cli.runtime.segments.segment_memory import see_memory
 from remat_cli.runtime.segments.segment_run import ProgramJob, time_runs_here
-from tests.stages.paged_steps import fed, paged, training_step
+from tests.compiling.paged_steps import fed, paged, training_step
 
 REPEATED = """
 import sys, numpy as np, remat_cli

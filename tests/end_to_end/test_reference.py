@@ -17,11 +17,11 @@ from onnx import TensorProto, helper, numpy_helper
 
 import remat_cli
 from remat_cli.base.progress import Note, silent
+from remat_cli.compiling import prepare as prepare_stage
+from remat_cli.compiling.optimise import AS_BOUND
+from remat_cli.compiling.prepare import prepare
+from remat_cli.compiling.profile import profile_model
 from remat_cli.settings.settings import load_settings
-from remat_cli.stages import prepare as prepare_stage
-from remat_cli.stages.optimise import AS_BOUND
-from remat_cli.stages.prepare import prepare
-from remat_cli.stages.profile import profile_model
 from tests.end_to_end.exports import FORMS, SIDE, export
 
 pytestmark = pytest.mark.usefixtures("cache")

@@ -26,8 +26,8 @@ from remat_cli.runtime.paging import _weight_reader
 from remat_cli.runtime.paging.paged_run import PagedRunner
 from remat_cli.runtime.segments import _session_turns
 from remat_cli.runtime.segments.segment_memory import see_memory
+from tests.compiling.paged_steps import fed
 from tests.end_to_end.test_paging import started
-from tests.stages.paged_steps import fed
 
 WIDTH, LAYERS = 768, 8  # 2.25 MiB each
 BUDGET = 14 * 2**20

@@ -13,6 +13,7 @@ import numpy as np
 import onnx
 
 from remat_cli.base.progress import silent
+from remat_cli.compiling.prepare import prepare
 from remat_cli.core.schedule.program import Program, SeenMemory
 from remat_cli.core.values.profile import DeviceSpec
 from remat_cli.devices.provider_table import named_spec
@@ -21,9 +22,8 @@ from remat_cli.runtime.segments.segment_run import time_runs
 from remat_cli.runtime.sessions.session import SessionSettings, run_profiled
 from remat_cli.runtime.verify.likeness import likeness
 from remat_cli.settings.settings import load_settings
-from remat_cli.stages.prepare import prepare
+from tests.compiling.placed_plans import Placed, place
 from tests.onnx_io.graphs import random_model
-from tests.stages.placed_plans import Placed, place
 from tests.webgpu.vulkan_layer import build_layer, counted_environment, has_compiler
 
 CPU = named_spec("cpu")

@@ -11,6 +11,8 @@ import pytest
 from remat_cli.base.errors import MissingDependency, RuntimeFailure
 from remat_cli.base.progress import silent
 from remat_cli.cli import main
+from remat_cli.compiling.prepare import prepare
+from remat_cli.compiling.program import make_program
 from remat_cli.devices.provider_table import named_spec
 from remat_cli.onnx_io.read.load import save
 from remat_cli.onnx_io.read.one_op import call_model
@@ -21,10 +23,8 @@ from remat_cli.runtime.sessions.providers import parse_device, place_of, placed_
 from remat_cli.runtime.sessions.session import SessionSettings, device_settings, open_session, run_profiled
 from remat_cli.runtime.verify.likeness import likeness
 from remat_cli.settings.settings import load_settings
-from remat_cli.stages.prepare import prepare
-from remat_cli.stages.program import make_program
+from tests.compiling.placed_plans import Placed, place
 from tests.presence import skip_without
-from tests.stages.placed_plans import Placed, place
 
 skip_without("cuda:0")
 pytestmark = pytest.mark.gpu

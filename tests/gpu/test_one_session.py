@@ -7,12 +7,12 @@ from dataclasses import replace
 import msgspec
 import pytest
 
+from remat_cli.compiling.cut import cut_of, in_one_session
+from remat_cli.compiling.platform import Platform
+from remat_cli.compiling.program import make_program
 from remat_cli.core.files.plan_file import graph_instances, write_plan
 from remat_cli.devices.provider_table import PROVIDERS, named_spec
 from remat_cli.runtime.segments._segment_sessions import Opening, misplaced_op, open_all
-from remat_cli.stages.cut import cut_of, in_one_session
-from remat_cli.stages.platform import Platform
-from remat_cli.stages.program import make_program
 from tests import presence
 from tests.gpu.cases import CPU, check_runs, random_case
 from tests.presence import skip_without

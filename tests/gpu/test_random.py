@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from remat_cli.compiling.program import make_program
 from remat_cli.devices.provider_table import named_spec
-from remat_cli.stages.program import make_program
 from tests import presence
 from tests.gpu.cases import CPU, check_runs, random_case
 from tests.presence import skip_without

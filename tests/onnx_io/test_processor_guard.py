@@ -12,6 +12,7 @@ import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper
 
+from remat_cli.compiling.processor import block_here
 from remat_cli.core.schedule.plan import Schedule
 from remat_cli.core.schedule.simulate import baseline, simulate
 from remat_cli.core.values.runs_on import MADE_FOR, is_inside_guard
@@ -26,7 +27,6 @@ from remat_cli.onnx_io.write.rewrite import RewriteInfo, Rewritten, rewrite
 from remat_cli.onnx_io.write.steady import can_be_steady, seen_through, steady
 from remat_cli.ort_rules.steady import PREFIX, SteadyForm
 from remat_cli.runtime.sessions.loading import shapes_at_load
-from remat_cli.stages.processor import block_here
 from tests.helpers import SUFFIX, Feeds, free_problem, live_peak, profile_events, run_profiled, to_bytes
 from tests.onnx_io.graphs import random_schedule
 from tests.onnx_io.test_rewrite import Reference, refer_to

@@ -16,17 +16,17 @@ import pytest
 import remat_cli
 from remat_cli.base.progress import silent
 from remat_cli.commands.asked import request_of, settings_of
+from remat_cli.compiling.plan import plan_model
+from remat_cli.compiling.planned import PlannedModel
+from remat_cli.compiling.prepare import prepare
+from remat_cli.compiling.process.steady import inside, with_early_outputs
+from remat_cli.compiling.profile import profile_model
+from remat_cli.compiling.write import judge_again
 from remat_cli.onnx_io.read.load import save
 from remat_cli.onnx_io.write.steady import steady
 from remat_cli.ort_rules.arena import simulate_runs
 from remat_cli.ort_rules.requests import run_requests
 from remat_cli.ort_rules.steady import steady_requests
-from remat_cli.stages.plan import plan_model
-from remat_cli.stages.planned import PlannedModel
-from remat_cli.stages.prepare import prepare
-from remat_cli.stages.profile import profile_model
-from remat_cli.stages.steady import inside, with_early_outputs
-from remat_cli.stages.write import judge_again
 from tests.runtime.test_arena import SAMPLES, watched
 from tests.torch_like.outcome import save_model
 

@@ -11,7 +11,7 @@ import heapq
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from remat_cli.solvers._chains.actions import Chain
+from remat_cli.solvers.chains.actions import Chain
 
 MODES = ("table", "persistent", "free")
 ABSENT, BARE, FULL = 0, 1, 2

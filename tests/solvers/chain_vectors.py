@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from remat_cli.core.schedule.problem import Problem
-from remat_cli.solvers._chains.actions import Chain
+from remat_cli.solvers.chains.actions import Chain
 from tests.solvers.random_training import step_of
 from tests.solvers.vectors import SHARED
 

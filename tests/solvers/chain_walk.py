@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from remat_cli.base.errors import InvalidSchedule
-from remat_cli.solvers._chains.actions import Action, Chain
+from remat_cli.solvers.chains.actions import Action, Chain
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from remat_cli.core.paging.paging import Link, PagedProblem, PagedTensor
-from remat_cli.solvers._chains.actions import Action, Chain
-from remat_cli.solvers._paging.paged_chain import PagedChain
+from remat_cli.solvers.chains.actions import Action, Chain
+from remat_cli.solvers.published._pofo.paged_chain import PagedChain
 from tests.solvers.vectors import SHARED
 
 PATH = SHARED / "algorithms" / "offloading_vectors.json"

@@ -12,8 +12,8 @@ from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from typing import NamedTuple
 
-from remat_cli.solvers._chains.actions import Action, Chain
-from remat_cli.solvers._paging.paged_chain import PagedChain
+from remat_cli.solvers.chains.actions import Action, Chain
+from remat_cli.solvers.published._pofo.paged_chain import PagedChain
 
 
 class Plan(NamedTuple):

@@ -7,8 +7,8 @@ import random
 from hypothesis import strategies as st
 
 from remat_cli.core.paging.paging import Link, PagedProblem, PagedTensor
-from remat_cli.solvers._chains.actions import Chain
-from remat_cli.solvers._paging.paged_chain import PagedChain
+from remat_cli.solvers.chains.actions import Chain
+from remat_cli.solvers.published._pofo.paged_chain import PagedChain
 
 
 def chains(most: int = 5, is_low: bool = False) -> st.SearchStrategy[PagedChain]:

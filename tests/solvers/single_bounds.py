@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from remat_cli.core.schedule.problem import Problem
-from remat_cli.solvers._bounds import improving
-from remat_cli.solvers._bounds.devices import Shortage, choose_stages, frontier_bounds, shortest_memory
-from remat_cli.solvers._bounds.improving import Bound, Task
-from remat_cli.solvers._bounds.pressure import Pressure, make_pressure
 from remat_cli.solvers.base import Limits
+from remat_cli.solvers.bounds import improving
+from remat_cli.solvers.bounds.devices import Shortage, choose_stages, frontier_bounds, shortest_memory
+from remat_cli.solvers.bounds.improving import Bound, Task
+from remat_cli.solvers.bounds.pressure import Pressure, make_pressure
 
 
 def gap_cover(problem: Problem, limits: Limits) -> Bound:

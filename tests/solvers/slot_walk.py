@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from remat_cli.base.errors import InvalidSchedule
-from remat_cli.solvers._chains.revolve import SlotAction
+from remat_cli.solvers.chains.revolve import SlotAction
 
 
 @dataclass(frozen=True)

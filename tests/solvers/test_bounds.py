@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from remat_cli.core.schedule.instance import instance_problem, load_instance
 from remat_cli.core.schedule.problem import Device, Memory, OpSpec, Problem, TensorSpec
 from remat_cli.core.schedule.simulate import baseline, simulate
-from remat_cli.solvers._bounds.frontier import choose_boundaries, make_frontier
-from remat_cli.solvers._bounds.improving import Bound, improving_bounds
-from remat_cli.solvers._bounds.pressure import make_pressure
-from remat_cli.solvers._milp.program import Milp, solve_milp
 from remat_cli.solvers.base import Limits
+from remat_cli.solvers.bounds.frontier import choose_boundaries, make_frontier
+from remat_cli.solvers.bounds.improving import Bound, improving_bounds
+from remat_cli.solvers.bounds.pressure import make_pressure
+from remat_cli.solvers.milp.program import Milp, solve_milp
 from tests.solvers.brute_force import optimum
 from tests.solvers.single_bounds import free_order_bound, frontier, gap_cover
 from tests.solvers.vectors import INSTANCES, load_cases

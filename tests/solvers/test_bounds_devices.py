@@ -8,9 +8,9 @@ import pytest
 from remat_cli.core.schedule.plan import Compute, Copy, Schedule, Step
 from remat_cli.core.schedule.problem import Device, Memory, OpSpec, Problem, TensorSpec
 from remat_cli.core.schedule.simulate import simulate
-from remat_cli.solvers._bounds.devices import cut_bound, improving_device_bounds
-from remat_cli.solvers._bounds.improving import Bound
 from remat_cli.solvers.base import Limits, Order
+from remat_cli.solvers.bounds.devices import cut_bound, improving_device_bounds
+from remat_cli.solvers.bounds.improving import Bound
 from tests.solvers.brute_force_devices import optimum
 from tests.solvers.single_bounds import device_frontier
 from tests.solvers.vectors import load_cases

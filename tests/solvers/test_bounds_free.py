@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 
 from remat_cli.core.schedule.problem import Problem
 from remat_cli.core.schedule.simulate import baseline
-from remat_cli.solvers._bounds.free import critical_events, forced_loads, forced_tensors, free_order_milp
-from remat_cli.solvers._bounds.free_frontier import choose_chain, free_frontier_milp
-from remat_cli.solvers._bounds.pressure import Pressure, make_pressure
-from remat_cli.solvers._floor.proof import proved_floor
-from remat_cli.solvers._milp.program import Milp, solve_milp
 from remat_cli.solvers._precedence import bits_of, make_events
 from remat_cli.solvers.base import Limits
+from remat_cli.solvers.bounds.free import critical_events, forced_loads, forced_tensors, free_order_milp
+from remat_cli.solvers.bounds.free_frontier import choose_chain, free_frontier_milp
+from remat_cli.solvers.bounds.pressure import Pressure, make_pressure
+from remat_cli.solvers.floor.proof import proved_floor
+from remat_cli.solvers.milp.program import Milp, solve_milp
 from tests.solvers.brute_force import optimum
 from tests.solvers.random_graphs import at_fraction, fusion_net, one_device, random_problem, skip_net
 from tests.solvers.vectors import load_cases

@@ -9,12 +9,12 @@ import pytest
 
 from remat_cli.core.schedule.problem import Device, Memory, OpSpec, Problem, TensorSpec
 from remat_cli.core.schedule.simulate import baseline, simulate
-from remat_cli.solvers._bounds.frontier import Frontier, make_frontier, rounded_schedule
-from remat_cli.solvers._bounds.improving import improving_bounds
-from remat_cli.solvers._bounds.pressure import make_pressure
-from remat_cli.solvers._milp.process import ask_highs, safe_units
-from remat_cli.solvers._milp.program import Milp, rising_answers, solve_milp
 from remat_cli.solvers.base import Limits
+from remat_cli.solvers.bounds.frontier import Frontier, make_frontier, rounded_schedule
+from remat_cli.solvers.bounds.improving import improving_bounds
+from remat_cli.solvers.bounds.pressure import make_pressure
+from remat_cli.solvers.milp.process import ask_highs, safe_units
+from remat_cli.solvers.milp.program import Milp, rising_answers, solve_milp
 from tests.solvers.brute_force import optimum
 from tests.solvers.random_graphs import at_fraction, one_device, random_problem
 from tests.solvers.single_bounds import gap_cover, relaxed_frontier

@@ -12,17 +12,17 @@ from typing import Any
 import pytest
 
 from remat_cli.base.errors import RuntimeFailure
-from remat_cli.solvers._milp import process
-from remat_cli.solvers._milp.process import _Solutions, ask_highs
 from remat_cli.solvers.base import Limits
+from remat_cli.solvers.milp import process
+from remat_cli.solvers.milp.process import _Solutions, ask_highs
 
 ROOT = Path(__file__).resolve().parents[2]
 
 # A program that HiGHS does not finish; the line says that it has begun.
 ENDLESS = """
 import subprocess
-from remat_cli.solvers._milp import process
-from remat_cli.solvers._milp.program import _program
+from remat_cli.solvers.milp import process
+from remat_cli.solvers.milp.program import _program
 from remat_cli.solvers.base import Limits
 from tests.solvers.test_checkmate import build, tight, training
 

@@ -10,9 +10,9 @@ import pytest
 from remat_cli.base.errors import InvalidSchedule
 from remat_cli.core.schedule.plan import Schedule
 from remat_cli.core.schedule.simulate import baseline, simulate
-from remat_cli.solvers._chains.candidates import best_within, cleaned, in_baseline_order
 from remat_cli.solvers._sharing import read_later
 from remat_cli.solvers.base import Limits, Status
+from remat_cli.solvers.chains.candidates import best_within, cleaned, in_baseline_order
 from tests.solvers.random_graphs import one_device, random_problem
 from tests.solvers.random_training import chain_training, random_training
 from tests.solvers.test_gap_closing import random_schedule

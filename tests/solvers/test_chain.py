@@ -9,8 +9,9 @@ import pytest
 from remat_cli.core.schedule.plan import Schedule
 from remat_cli.core.schedule.problem import Device, Memory, OpSpec, Problem, TensorSpec
 from remat_cli.core.schedule.simulate import simulate
-from remat_cli.solvers._chains.actions import Action
-from remat_cli.solvers._chains.blocks import (
+from remat_cli.solvers._sharing import condense
+from remat_cli.solvers.chains.actions import Action
+from remat_cli.solvers.chains.blocks import (
     Blocks,
     backward_ops,
     cut_ops,
@@ -19,8 +20,7 @@ from remat_cli.solvers._chains.blocks import (
     marks_missing,
     spell_out,
 )
-from remat_cli.solvers._chains.candidates import cleaned
-from remat_cli.solvers._sharing import condense
+from remat_cli.solvers.chains.candidates import cleaned
 from tests.solvers.chain_vectors import GRAPHS, chain_vectors, graph_problem
 from tests.solvers.chain_walk import follow
 from tests.solvers.random_training import chain_training, keeping, random_chain_step, random_training, step_of

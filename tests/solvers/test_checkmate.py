@@ -15,11 +15,11 @@ from remat_cli.core.schedule.problem import Device, Memory, OpSpec, Problem, Ten
 from remat_cli.core.schedule.simulate import baseline, simulate
 from remat_cli.core.schedule.solver_run import SolverRun
 from remat_cli.solvers import make_solver, solve
-from remat_cli.solvers._milp.program import Unfinished
-from remat_cli.solvers._stages import program as program_module
-from remat_cli.solvers._stages.program import StageModel, build_stage_model, full_size
-from remat_cli.solvers._stages.rows import in_stages, schedule_of, stages_of
 from remat_cli.solvers.base import Limits, Status
+from remat_cli.solvers.milp.program import Unfinished
+from remat_cli.solvers.published._staged import program as program_module
+from remat_cli.solvers.published._staged.program import StageModel, build_stage_model, full_size
+from remat_cli.solvers.published._staged.rows import in_stages, schedule_of, stages_of
 from tests.solvers.brute_force import optimum
 from tests.solvers.random_graphs import at_fraction, one_device, random_problem
 from tests.solvers.vectors import INSTANCES, load_cases
@@ -96,8 +96,8 @@ def test_random_problems_agree_with_exhaustive_search(seed, share):
 
 def program_optimum(model: StageModel) -> int | None:
     """What the bare program costs at least, in time."""
-    from remat_cli.solvers._milp.cp_sat import Watch
-    from remat_cli.solvers._milp.program import run_engine
+    from remat_cli.solvers.milp.cp_sat import Watch
+    from remat_cli.solvers.milp.program import run_engine
 
     listener = Watch(lambda values: None, lambda bound: None)
     verdict = run_engine(model, "cp-sat", {}, Limits(seconds=60.0), listener, 0.0)

@@ -14,12 +14,12 @@ from remat_cli.core.schedule.problem import Device, Memory, OpSpec, Problem, Ten
 from remat_cli.core.schedule.simulate import baseline, simulate
 from remat_cli.core.schedule.solver_run import SolverRun
 from remat_cli.solvers import solve
-from remat_cli.solvers._milp.process import Reply, ask_highs_in_turn, proved_value
-from remat_cli.solvers._stages import relaxed as relaxation
-from remat_cli.solvers._stages.candidates import guesses
-from remat_cli.solvers._stages.program import build_stage_model
-from remat_cli.solvers._stages.relaxed import is_impossible, program_of, relax
 from remat_cli.solvers.base import Limits, Status
+from remat_cli.solvers.milp.process import Reply, ask_highs_in_turn, proved_value
+from remat_cli.solvers.published._staged import relaxed as relaxation
+from remat_cli.solvers.published._staged.candidates import guesses
+from remat_cli.solvers.published._staged.program import build_stage_model
+from remat_cli.solvers.published._staged.relaxed import is_impossible, program_of, relax
 from tests.solvers.brute_force import optimum
 from tests.solvers.random_graphs import at_fraction, one_device, random_problem
 from tests.solvers.test_rounding import assert_in_stages, rounder_for

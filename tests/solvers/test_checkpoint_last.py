@@ -10,7 +10,7 @@ from remat_cli.core.schedule.simulate import baseline, simulate
 from remat_cli.solvers import solve
 from remat_cli.solvers._sharing import condense
 from remat_cli.solvers.base import Limits, Status
-from remat_cli.solvers.checkpoint_last import MOST_STEPS, CheckpointLast, _schedules, _step_count
+from remat_cli.solvers.published.checkpoint_last import MOST_STEPS, CheckpointLast, _schedules, _step_count
 from tests.solvers.random_graphs import in_place_problem, one_device, random_problem, skip_net
 from tests.solvers.random_training import chain_training, random_training
 

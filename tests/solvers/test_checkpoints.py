@@ -12,7 +12,8 @@ from remat_cli.core.schedule.plan import Schedule
 from remat_cli.core.schedule.problem import Device, Memory, OpSpec, Problem, TensorSpec
 from remat_cli.core.schedule.simulate import simulate
 from remat_cli.core.schedule.tidy import tidy
-from remat_cli.solvers._chains.checkpoints import (
+from remat_cli.solvers._sharing import condense
+from remat_cli.solvers.chains.checkpoints import (
     by_size,
     candidate_ops,
     every_root,
@@ -21,7 +22,6 @@ from remat_cli.solvers._chains.checkpoints import (
     segment_sizes,
     steps_of,
 )
-from remat_cli.solvers._sharing import condense
 from tests.solvers.chain_vectors import GRAPHS, chain_vectors, graph_problem
 from tests.solvers.random_training import chain_training, keeping, random_training
 

@@ -10,6 +10,9 @@ import pytest
 from remat_cli.base.errors import ConfigError
 from remat_cli.base.progress import silent
 from remat_cli.commands.train import compile_settings
+from remat_cli.compiling.prepare import prepare
+from remat_cli.compiling.profile import profile_model
+from remat_cli.compiling.step import make_step, write_step
 from remat_cli.core.schedule.plan import Schedule
 from remat_cli.core.schedule.problem import Device, Memory, OpSpec, Problem, TensorSpec
 from remat_cli.core.schedule.simulate import baseline, simulate
@@ -17,12 +20,9 @@ from remat_cli.core.schedule.tidy import tidy
 from remat_cli.core.values.training import StepPaths, TrainOptions
 from remat_cli.settings.settings import load_settings
 from remat_cli.solvers import make_solver, solve
-from remat_cli.solvers._chains.checkpoints import by_size, candidate_ops, every_root, passes_of, steps_of
 from remat_cli.solvers._sharing import condense
 from remat_cli.solvers.base import Limits, Status
-from remat_cli.stages.prepare import prepare
-from remat_cli.stages.profile import profile_model
-from remat_cli.stages.step import make_step, write_step
+from remat_cli.solvers.chains.checkpoints import by_size, candidate_ops, every_root, passes_of, steps_of
 from tests.solvers.random_graphs import at_fraction, one_device
 from tests.solvers.random_training import chain_training, random_training
 

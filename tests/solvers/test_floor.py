@@ -8,9 +8,9 @@ from hypothesis import HealthCheck, given, settings
 from remat_cli.core.schedule.floor import working_set_floor
 from remat_cli.core.schedule.problem import Problem
 from remat_cli.core.schedule.simulate import baseline, simulate
-from remat_cli.solvers._floor.game import Game, Move, least_peak, subsets
-from remat_cli.solvers._floor.proof import impossible, improving_floors, proved_floor
 from remat_cli.solvers.base import Limits
+from remat_cli.solvers.floor.game import Game, Move, least_peak, subsets
+from remat_cli.solvers.floor.proof import impossible, improving_floors, proved_floor
 from tests.solvers.brute_force import optimum
 from tests.solvers.random_graphs import nested_unet, one_device, skip_net
 from tests.strategies import problems, schedules

@@ -9,9 +9,9 @@ import pytest
 
 from remat_cli.core.schedule.plan import Schedule
 from remat_cli.core.schedule.simulate import simulate
-from remat_cli.solvers._chains.candidates import _Steps, close_gaps, closings
 from remat_cli.solvers._sharing import condense
 from remat_cli.solvers.base import Limits
+from remat_cli.solvers.chains.candidates import _Steps, close_gaps, closings
 from tests.solvers.random_graphs import one_device, random_problem
 from tests.solvers.random_training import chain_training, random_training
 

@@ -9,11 +9,11 @@ import pytest
 
 from remat_cli.core.schedule.simulate import baseline
 from remat_cli.solvers import make_solver, solve
-from remat_cli.solvers._search.state import make_net
-from remat_cli.solvers._search.tracks import COMPILED, interpreted_kernels, make_track
-from remat_cli.solvers._search.warmup import warm_up
 from remat_cli.solvers._sharing import condense
 from remat_cli.solvers.base import Limits
+from remat_cli.solvers.search.state import make_net
+from remat_cli.solvers.search.tracks import COMPILED, interpreted_kernels, make_track
+from remat_cli.solvers.search.warmup import warm_up
 from tests.solvers.random_graphs import random_problem
 from tests.solvers.random_training import chain_training
 

@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 from remat_cli.core.schedule.floor import working_set_floor
 from remat_cli.core.schedule.problem import Device, OpSpec, Problem
 from remat_cli.core.schedule.simulate import baseline, simulate
-from remat_cli.solvers._search.warmup import warm_up
 from remat_cli.solvers.base import Limits
 from remat_cli.solvers.least_budget import find_least_budget
+from remat_cli.solvers.search.warmup import warm_up
 from tests.solvers.brute_force import optimum
 from tests.solvers.random_graphs import fusion_net, one_device, random_problem
 from tests.strategies import problems

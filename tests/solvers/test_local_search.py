@@ -10,8 +10,8 @@ from remat_cli.core.schedule.instance import instance_problem, load_instance
 from remat_cli.core.schedule.plan import Schedule
 from remat_cli.core.schedule.simulate import baseline, simulate
 from remat_cli.solvers import solve
-from remat_cli.solvers._search.warmup import warm_up
 from remat_cli.solvers.base import Limits, Status
+from remat_cli.solvers.search.warmup import warm_up
 from tests.solvers.brute_force import optimum
 from tests.solvers.random_graphs import at_fraction, fusion_net, nested_unet, one_device, random_problem
 from tests.solvers.vectors import INSTANCES, load_cases

@@ -16,10 +16,10 @@ from remat_cli.core.schedule.plan import Schedule
 from remat_cli.core.schedule.problem import Device, Memory, OpSpec, Problem, TensorSpec
 from remat_cli.core.schedule.simulate import baseline, simulate
 from remat_cli.solvers import make_solver, solve
-from remat_cli.solvers._milp.cp_sat import OutOfTime, make_units
-from remat_cli.solvers._moccasin.clock import last_useful_stages, make_clock
-from remat_cli.solvers._moccasin.model import add_hint, build_model, read_ops
 from remat_cli.solvers.base import Limits, Status
+from remat_cli.solvers.milp.cp_sat import OutOfTime, make_units
+from remat_cli.solvers.published._moccasin.clock import last_useful_stages, make_clock
+from remat_cli.solvers.published._moccasin.model import add_hint, build_model, read_ops
 from tests.solvers.brute_force import optimum
 from tests.solvers.vectors import INSTANCES, load_cases
 from tests.strategies import fraction_of, problems

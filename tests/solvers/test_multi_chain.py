@@ -10,11 +10,11 @@ import pytest
 from remat_cli.core.schedule.problem import Device, Memory, OpSpec, Problem, TensorSpec
 from remat_cli.core.schedule.simulate import baseline, simulate
 from remat_cli.solvers import make_solver, solve
-from remat_cli.solvers._chains.branches import Join, one_branch, several_branches, spell_out
-from remat_cli.solvers._chains.multi_chain import fewest_slots, join_table, ordered_table, table_work
-from remat_cli.solvers._chains.revolve import forward_table
 from remat_cli.solvers.base import Limits, Status
-from remat_cli.solvers.multi_chain import MOST_WORK
+from remat_cli.solvers.chains.branches import Join, one_branch, several_branches, spell_out
+from remat_cli.solvers.chains.multi_chain import fewest_slots, join_table, ordered_table, table_work
+from remat_cli.solvers.chains.revolve import forward_table
+from remat_cli.solvers.published.multi_chain import MOST_WORK
 from tests.solvers.chain_vectors import chain_vectors
 from tests.solvers.random_training import chain_training, random_training
 from tests.solvers.slot_oracle import fewest_forwards

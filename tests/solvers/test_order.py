@@ -6,9 +6,9 @@ from hypothesis import given, settings
 from remat_cli.core.schedule.instance import instance_problem, load_instance
 from remat_cli.core.schedule.plan import Schedule
 from remat_cli.core.schedule.simulate import baseline, simulate
-from remat_cli.solvers._search.tracks import least_peak_order
-from remat_cli.solvers._search.warmup import warm_up
 from remat_cli.solvers._sharing import condense
+from remat_cli.solvers.search.tracks import least_peak_order
+from remat_cli.solvers.search.warmup import warm_up
 from tests.solvers.random_graphs import one_device, random_problem
 from tests.solvers.vectors import INSTANCES
 from tests.strategies import problems

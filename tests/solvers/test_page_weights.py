@@ -14,9 +14,9 @@ from remat_cli.core.schedule.problem import Device, Memory, OpSpec, Problem, Ten
 from remat_cli.core.schedule.simulate import simulate
 from remat_cli.core.values.spill import SpillMemory
 from remat_cli.solvers import make_pager
-from remat_cli.solvers._paging.pager import spread
-from remat_cli.solvers._paging.question import PagingFound, PagingQuestion
 from remat_cli.solvers.base import Limits
+from remat_cli.solvers.paging.pager import spread
+from remat_cli.solvers.paging.question import PagingFound, PagingQuestion
 
 MEMORY = SpillMemory(folder="/x", write_bytes_per_second=1e9, read_bytes_per_second=1e9)
 

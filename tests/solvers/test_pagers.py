@@ -14,11 +14,11 @@ from remat_cli.core.schedule.problem import Problem
 from remat_cli.core.schedule.simulate import baseline, simulate
 from remat_cli.core.values.spill import SpillMemory
 from remat_cli.solvers import PAGERS, make_pager, make_solver, run_solver
-from remat_cli.solvers._paging import pager
-from remat_cli.solvers._paging.question import PagingFound, PagingQuestion
-from remat_cli.solvers._paging.spare import without_idle_moves
 from remat_cli.solvers._warmup import load_kernels
 from remat_cli.solvers.base import Compiled, Limits
+from remat_cli.solvers.paging import pager
+from remat_cli.solvers.paging.question import PagingFound, PagingQuestion
+from remat_cli.solvers.paging.spare import without_idle_moves
 from tests.solvers.random_training import chain_training, random_training
 
 CHAINS_ONLY = {"pofo", "autocapper", "opportunist"}

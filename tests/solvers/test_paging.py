@@ -14,16 +14,16 @@ from remat_cli.core.paging.paging import Link, PagedProblem, PagedSchedule, Page
 from remat_cli.core.paging.paging_judge import follow_paging
 from remat_cli.core.paging.paging_rules import rules_of, run_rules
 from remat_cli.core.schedule.solver_run import Status
-from remat_cli.solvers._paging import comm as comm_module
-from remat_cli.solvers._paging.chain_steps import chain_steps, keep_all_actions
-from remat_cli.solvers._paging.comm import TooManyStates, comm, comm_sets, comm_simple_gap
-from remat_cli.solvers._paging.fluid import fluid_bounds
-from remat_cli.solvers._paging.hot import cut_bound, hot_gaps, is_possible
-from remat_cli.solvers._paging.lists import list_schedules
-from remat_cli.solvers._paging.paged_chain import PagedChain
-from remat_cli.solvers._paging.paging import page, page_chain
-from remat_cli.solvers._paging.two_phases import two_phases
 from remat_cli.solvers.base import Limits
+from remat_cli.solvers.paging.fluid import fluid_bounds
+from remat_cli.solvers.paging.hot import cut_bound, hot_gaps, is_possible
+from remat_cli.solvers.paging.lists import list_schedules
+from remat_cli.solvers.paging.paging import page, page_chain
+from remat_cli.solvers.published._pofo import comm as comm_module
+from remat_cli.solvers.published._pofo.chain_steps import chain_steps, keep_all_actions
+from remat_cli.solvers.published._pofo.comm import TooManyStates, comm, comm_sets, comm_simple_gap
+from remat_cli.solvers.published._pofo.paged_chain import PagedChain
+from remat_cli.solvers.published._pofo.two_phases import two_phases
 from tests.solvers.paging_oracle import least_makespan
 from tests.solvers.paging_vectors import figure, graph_problem, paged_chain, paging_vectors, time_of
 from tests.solvers.random_paging import chains, graphs

@@ -14,9 +14,10 @@ from remat_cli.core.schedule.problem import Device, Memory, OpSpec, Problem, Ten
 from remat_cli.core.schedule.simulate import baseline, simulate
 from remat_cli.core.schedule.timeline import time_of
 from remat_cli.solvers import solve
-from remat_cli.solvers._placement.judge import evaluate
-from remat_cli.solvers._placement.starts import cut_labels, lift, make_home, relaxed_problem
-from remat_cli.solvers._placement.state import (
+from remat_cli.solvers.base import Limits, Status
+from remat_cli.solvers.placing.judge import evaluate
+from remat_cli.solvers.placing.starts import cut_labels, lift, make_home, relaxed_problem
+from remat_cli.solvers.placing.state import (
     LENGTHS,
     MEM,
     NUM,
@@ -29,8 +30,7 @@ from remat_cli.solvers._placement.state import (
     make_net,
     make_work,
 )
-from remat_cli.solvers._placement.tracks import make_track
-from remat_cli.solvers.base import Limits, Status
+from remat_cli.solvers.placing.tracks import make_track
 from tests.solvers.brute_force import optimum
 from tests.solvers.brute_force_devices import optimum as devices_optimum
 from tests.solvers.vectors import load_cases

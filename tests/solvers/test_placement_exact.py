@@ -11,13 +11,13 @@ from remat_cli.core.schedule.placing import placed_schedule
 from remat_cli.core.schedule.plan import Compute, Copy, Schedule
 from remat_cli.core.schedule.problem import Device, Memory, OpSpec, Problem, TensorSpec
 from remat_cli.core.schedule.simulate import simulate
-from remat_cli.solvers._milp.cp_sat import make_units
-from remat_cli.solvers._placement import exact as exact_module
-from remat_cli.solvers._placement.exact import solve_exact
-from remat_cli.solvers._placement.exact_hints import add_hint, counts_of, expressible
-from remat_cli.solvers._placement.exact_model import build_model
-from remat_cli.solvers._placement.exact_parts import Caps, Question, make_choices, make_costs
 from remat_cli.solvers.base import Limits, Solution, Status
+from remat_cli.solvers.milp.cp_sat import make_units
+from remat_cli.solvers.placing import exact as exact_module
+from remat_cli.solvers.placing.exact import solve_exact
+from remat_cli.solvers.placing.exact_hints import add_hint, counts_of, expressible
+from remat_cli.solvers.placing.exact_model import build_model
+from remat_cli.solvers.placing.exact_parts import Caps, Question, make_choices, make_costs
 from tests.solvers.brute_force_devices import optimum
 from tests.solvers.vectors import load_cases
 

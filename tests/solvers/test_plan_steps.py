@@ -11,11 +11,11 @@ from remat_cli.core.schedule.plan import Schedule
 from remat_cli.core.schedule.problem import Device, Memory, OpSpec, Problem, TensorSpec
 from remat_cli.core.schedule.simulate import baseline, simulate
 from remat_cli.core.schedule.solver_run import Status
-from remat_cli.solvers._paging.hot import hot_gaps, is_possible
-from remat_cli.solvers._paging.lists import list_schedules
-from remat_cli.solvers._paging.paging import page
-from remat_cli.solvers._paging.plan_steps import plan_steps
 from remat_cli.solvers.base import Limits
+from remat_cli.solvers.paging.hot import hot_gaps, is_possible
+from remat_cli.solvers.paging.lists import list_schedules
+from remat_cli.solvers.paging.paging import page
+from remat_cli.solvers.paging.plan_steps import plan_steps
 from tests.solvers.random_training import chain_training
 from tests.strategies import problems, schedules
 

@@ -12,18 +12,18 @@ from hypothesis import given, settings
 from remat_cli.base.errors import ModelError
 from remat_cli.core.paging.paging import Link
 from remat_cli.core.paging.paging_judge import follow_paging
-from remat_cli.solvers._chains.actions import Chain
-from remat_cli.solvers._chains.rotor_tables import build_table, make_slots
-from remat_cli.solvers._paging.chain_proposals import CHAIN_KERNELS
-from remat_cli.solvers._paging.chain_steps import chain_steps
-from remat_cli.solvers._paging.comm import comm, comm_simple_gap
-from remat_cli.solvers._paging.paged_chain import PagedChain
-from remat_cli.solvers._paging.pofo import PofoPlan, PofoRecurrences, pofo, pofo_plans, remat_only
-from remat_cli.solvers._paging.pofo_kernels import NEVER
-from remat_cli.solvers._paging.pofo_schedule import EXACT_STAGES, affordable_slots, pofo_schedule, recomputed
-from remat_cli.solvers._paging.two_phases import two_phases
 from remat_cli.solvers._warmup import load_kernels
 from remat_cli.solvers.base import Limits
+from remat_cli.solvers.chains.actions import Chain
+from remat_cli.solvers.chains.rotor_tables import build_table, make_slots
+from remat_cli.solvers.published._pofo.chain_proposals import CHAIN_KERNELS
+from remat_cli.solvers.published._pofo.chain_steps import chain_steps
+from remat_cli.solvers.published._pofo.comm import comm, comm_simple_gap
+from remat_cli.solvers.published._pofo.paged_chain import PagedChain
+from remat_cli.solvers.published._pofo.pofo import PofoPlan, PofoRecurrences, pofo, pofo_plans, remat_only
+from remat_cli.solvers.published._pofo.pofo_kernels import NEVER
+from remat_cli.solvers.published._pofo.pofo_schedule import EXACT_STAGES, affordable_slots, pofo_schedule, recomputed
+from remat_cli.solvers.published._pofo.two_phases import two_phases
 from tests.solvers.paging_vectors import actions_of, figure, paged_chain, paging_vectors, time_of
 from tests.solvers.pofo_oracle import Plan, every_plan, makespan
 from tests.solvers.random_paging import chains, random_chain

@@ -11,8 +11,8 @@ from remat_cli.core.schedule.plan import Schedule
 from remat_cli.core.schedule.simulate import baseline, simulate
 from remat_cli.solvers import portfolio, solve
 from remat_cli.solvers._portfolio_exact import Finisher
-from remat_cli.solvers._search.warmup import warm_up
 from remat_cli.solvers.base import Limits, Status
+from remat_cli.solvers.search.warmup import warm_up
 from tests.solvers.random_graphs import at_fraction, fusion_net, nested_unet, one_device, random_problem
 from tests.solvers.vectors import INSTANCES, load_cases
 from tests.strategies import fraction_of, problems

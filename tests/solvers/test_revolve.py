@@ -10,10 +10,11 @@ from remat_cli.base.errors import InvalidSchedule
 from remat_cli.core.schedule.problem import Device, Memory, OpSpec, Problem, TensorSpec
 from remat_cli.core.schedule.simulate import baseline, simulate
 from remat_cli.solvers import make_solver, solve
-from remat_cli.solvers._chains.actions import Chain
-from remat_cli.solvers._chains.blocks import Blocks, find_blocks
-from remat_cli.solvers._chains.multi_chain import join_table
-from remat_cli.solvers._chains.revolve import (
+from remat_cli.solvers.base import Limits, Status
+from remat_cli.solvers.chains.actions import Chain
+from remat_cli.solvers.chains.blocks import Blocks, find_blocks
+from remat_cli.solvers.chains.multi_chain import join_table
+from remat_cli.solvers.chains.revolve import (
     LOSS,
     NEVER,
     SlotAction,
@@ -22,7 +23,6 @@ from remat_cli.solvers._chains.revolve import (
     forward_table,
     reverse,
 )
-from remat_cli.solvers.base import Limits, Status
 from tests.solvers.chain_vectors import chain_vectors
 from tests.solvers.chain_walk import follow
 from tests.solvers.random_training import chain_training, random_training

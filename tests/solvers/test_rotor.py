@@ -12,13 +12,13 @@ from remat_cli.core.schedule.instance import instance_problem, load_instance
 from remat_cli.core.schedule.problem import Device, Memory, OpSpec, Problem, TensorSpec
 from remat_cli.core.schedule.simulate import baseline
 from remat_cli.solvers import make_solver, solve
-from remat_cli.solvers._chains import rotor_tables
-from remat_cli.solvers._chains.actions import Action, Chain, periodic
-from remat_cli.solvers._chains.rotor_slots import Slots, make_slots
-from remat_cli.solvers._chains.rotor_tables import ALLOWED, build_table, plans, size_table, spread, table_bytes
-from remat_cli.solvers._chains.rotor_warmup import ENTRIES, warm_up
 from remat_cli.solvers._warmup import is_compiled
 from remat_cli.solvers.base import Limits, Status
+from remat_cli.solvers.chains import rotor_tables
+from remat_cli.solvers.chains.actions import Action, Chain, periodic
+from remat_cli.solvers.chains.rotor_slots import Slots, make_slots
+from remat_cli.solvers.chains.rotor_tables import ALLOWED, build_table, plans, size_table, spread, table_bytes
+from remat_cli.solvers.chains.rotor_warmup import ENTRIES, warm_up
 from tests.solvers.chain_oracle import optimum
 from tests.solvers.chain_vectors import chain_of, chain_vectors
 from tests.solvers.chain_walk import follow

@@ -12,11 +12,11 @@ from remat_cli.core.schedule.plan import Schedule
 from remat_cli.core.schedule.problem import Problem
 from remat_cli.core.schedule.simulate import simulate
 from remat_cli.solvers._sharing import condense, drop_dead
-from remat_cli.solvers._stages.candidates import RoundedPlan, Rounder, guesses, number_tensors
-from remat_cli.solvers._stages.rounding import Flags
-from remat_cli.solvers._stages.rows import complete, schedule_of, stages_of
-from remat_cli.solvers._stages.warmup import ENTRIES, warm_up
 from remat_cli.solvers._warmup import is_compiled
+from remat_cli.solvers.published._staged.candidates import RoundedPlan, Rounder, guesses, number_tensors
+from remat_cli.solvers.published._staged.rounding import Flags
+from remat_cli.solvers.published._staged.rows import complete, schedule_of, stages_of
+from remat_cli.solvers.published._staged.warmup import ENTRIES, warm_up
 from tests.solvers.random_graphs import at_fraction, in_place_problem, nested_unet, one_device, random_problem
 
 

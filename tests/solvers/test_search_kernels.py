@@ -5,11 +5,12 @@ import pytest
 
 from remat_cli.core.schedule.plan import Schedule
 from remat_cli.core.schedule.simulate import baseline, simulate
-from remat_cli.solvers._search import changes, kernels, moves, orders, profile, shifts, slots
-from remat_cli.solvers._search import destroy as destroying
-from remat_cli.solvers._search import repair as repairing
-from remat_cli.solvers._search.records import load, pick_over, save
-from remat_cli.solvers._search.state import (
+from remat_cli.solvers._sharing import condense
+from remat_cli.solvers.search import changes, kernels, moves, orders, profile, shifts, slots
+from remat_cli.solvers.search import destroy as destroying
+from remat_cli.solvers.search import repair as repairing
+from remat_cli.solvers.search.records import load, pick_over, save
+from remat_cli.solvers.search.state import (
     BUDGET,
     BUNDLE,
     COST,
@@ -39,9 +40,8 @@ from remat_cli.solvers._search.state import (
     WORK,
     make_net,
 )
-from remat_cli.solvers._search.tracks import CURRENT, make_track
-from remat_cli.solvers._search.warmup import warm_up
-from remat_cli.solvers._sharing import condense
+from remat_cli.solvers.search.tracks import CURRENT, make_track
+from remat_cli.solvers.search.warmup import warm_up
 from tests.solvers.random_graphs import in_place_problem, random_problem
 
 

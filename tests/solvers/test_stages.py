@@ -9,7 +9,7 @@ import pytest
 from remat_cli.base.errors import InvalidSchedule
 from remat_cli.core.schedule.plan import Schedule
 from remat_cli.core.schedule.simulate import simulate
-from remat_cli.solvers._stages.rows import complete, in_stages, schedule_of, stages_of
+from remat_cli.solvers.published._staged.rows import complete, in_stages, schedule_of, stages_of
 from tests.solvers.random_graphs import one_device, random_problem
 
 # 0 feeds 1 and 4; 1 feeds 2, 2 feeds 3, 3 feeds 4.

@@ -82,7 +82,7 @@ from remat_cli.base.progress import listening
 from remat_cli.core.schedule.simulate import baseline
 from remat_cli.solvers import make_solver
 from remat_cli.solvers.base import Limits
-from remat_cli.stages.solve import BudgetQuestion, Search, answer
+from remat_cli.compiling.solve import BudgetQuestion, Search, answer
 from tests.solvers.test_contract import PROBLEMS
 
 name, kind, seconds = sys.argv[1:]
@@ -115,7 +115,7 @@ def test_a_cold_search_keeps_its_limit_and_finds_what_it_finds_warm(solver, tmp_
 @pytest.mark.slow
 def test_a_cold_portfolio_keeps_its_limit_and_finds_what_it_finds_warm(tmp_path):
     cold = plan("auto", "training, workspace", 0.5, tmp_path)
-    run("from remat_cli.solvers._search.warmup import warm_up; warm_up()", NUMBA_CACHE_DIR=str(tmp_path))
+    run("from remat_cli.solvers.search.warmup import warm_up; warm_up()", NUMBA_CACHE_DIR=str(tmp_path))
     warm = plan("auto", "training, workspace", 0.5, tmp_path)
     assert COMPILING_KERNELS in cold[0] or cold[2] == "optimal"
     assert COMPILING_KERNELS not in warm[0]

@@ -9,10 +9,10 @@ from ortools.sat.python import cp_model
 from remat_cli.core.schedule.plan import Schedule
 from remat_cli.core.schedule.simulate import baseline, simulate
 from remat_cli.solvers._sharing import condense
-from remat_cli.solvers._windows.cut import Stretch, cut_open, make_lives, memory_bytes
-from remat_cli.solvers._windows.model import build_window, read_window
-from remat_cli.solvers._windows.search import Windows
 from remat_cli.solvers.base import Limits
+from remat_cli.solvers.windows.cut import Stretch, cut_open, make_lives, memory_bytes
+from remat_cli.solvers.windows.model import build_window, read_window
+from remat_cli.solvers.windows.search import Windows
 from tests.solvers.random_graphs import at_fraction, nested_unet, random_problem
 from tests.solvers.vectors import load_cases
 

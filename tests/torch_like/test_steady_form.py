@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from remat_cli.stages import steady
+from remat_cli.compiling.process import steady
 from tests.torch_like.outcome import ERROR, FAILED, outcome_of
 
 SEEDS = range(5000, 5300)

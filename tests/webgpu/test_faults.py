@@ -12,10 +12,10 @@ import pytest
 from onnx import TensorProto, helper
 
 from remat_cli.base.errors import RuntimeFailure
+from remat_cli.compiling.program import input_specs, make_program
 from remat_cli.core.files.plan_reader import read_plan
 from remat_cli.runtime.segments.segment_run import time_runs
 from remat_cli.runtime.sessions.feeds import make_feeds
-from remat_cli.stages.program import input_specs, make_program
 from tests.presence import skip_without
 from tests.runtime.models import save_model, value, weight
 from tests.webgpu.vulkan_layer import build_layer, has_compiler, layer_environment

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 from remat_cli.base.progress import silent
+from remat_cli.compiling.prepare import prepare
+from remat_cli.compiling.program import make_program
 from remat_cli.devices.provider_table import WEBGPU_CACHE, named_spec
 from remat_cli.runtime.segments.segment_memory import see_memory
 from remat_cli.settings.settings import load_settings
-from remat_cli.stages.prepare import prepare
-from remat_cli.stages.program import make_program
+from tests.compiling.placed_plans import place
 from tests.presence import skip_without
-from tests.stages.placed_plans import place
 from tests.webgpu.nets import write_across, write_skips
 from tests.webgpu.vulkan_layer import build_layer, counted_environment, has_compiler
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 import pytest
 
 from remat_cli.base.progress import silent
+from remat_cli.compiling.prepare import prepare
+from remat_cli.compiling.program import make_program
 from remat_cli.devices.provider_table import named_spec
 from remat_cli.runtime.segments.segment_run import time_runs
 from remat_cli.runtime.sessions.session import SessionSettings, run_profiled
 from remat_cli.runtime.verify.likeness import likeness
 from remat_cli.settings.settings import load_settings
-from remat_cli.stages.prepare import prepare
-from remat_cli.stages.program import make_program
+from tests.compiling.placed_plans import place
 from tests.presence import skip_without
-from tests.stages.placed_plans import place
 from tests.webgpu.nets import write_skips
 
 skip_without("webgpu:0")

@@ -8,7 +8,7 @@ and the delay V in front. Rows of `labels`, chained per (j, p) by `heads` and NE
 import numpy as np
 from numpy.typing import NDArray
 
-from remat_cli.solvers._search.state import kernel
+from remat_cli.solvers.search.state import kernel
 
 BOTTLENECK, TIME, BYTES, SAVED, DELAY, PARENT, LAST, SPECIAL, NEXT = range(9)
 WIDTH = 9

@@ -1,0 +1,80 @@
+"""What a plan was asked for beside live bytes, as reports tell it, with the next cheaper budget that is known."""
+
+import math
+from collections.abc import Iterable
+
+from remat_cli.compiling.ask import CompileRequest
+from remat_cli.compiling.prepare import Prepared
+from remat_cli.compiling.search.known_splits import known_splits
+from remat_cli.compiling.solve import BudgetQuestion
+from remat_cli.core.files.plan_file import PlanFile
+from remat_cli.core.schedule.splits import SplitOptions, parse_split_axis
+from remat_cli.core.values.promises import Asked, CheaperBudget
+
+CHEAPER = 0.75
+"""Of the extra time of a plan: what a larger budget takes at most to be worth naming."""
+WHOLE_PERCENT = 100
+
+
+def asked_of(plan: PlanFile, whole: Prepared | None = None) -> Asked:
+    """What a plan was asked for; cheaper budgets are looked up where the model before splitting is given."""
+    request, process = plan.request, plan.promise.process
+    counted = None if process is None else process.counted_bytes(with_mapped=request.count_mapped)
+    return Asked(
+        process_budget_bytes=request.process_budget_bytes,
+        process_bytes=None if counted is None else counted + plan.graph.input_bytes,
+        max_overhead_percent=request.max_overhead_percent,
+        cheaper=None if whole is None or plan.placement is not None else _cheaper(plan, whole),
+        is_looked_up=whole is not None and plan.placement is None,
+        memory_budgets={} if plan.placement is None else plan.placement.budgets,
+    )
+
+
+def asked_in_vain(request: CompileRequest, question: BudgetQuestion, plain_bytes: int | None) -> Asked:
+    """What was asked for where there is no plan; `plain_bytes` are what a process of the model as it is needs."""
+    share = request.search.allowed_overhead(question)
+    return Asked(
+        process_budget_bytes=request.process_budget_bytes,
+        process_bytes=plain_bytes,
+        max_overhead_percent=None if share is None else 100 * float(share),
+        time_limit_seconds=request.search.limits.seconds,
+    )
+
+
+def _cheaper(plan: PlanFile, whole: Prepared) -> CheaperBudget | None:
+    """The least budget of those that this and earlier compiles of the model led to whose plan takes less time."""
+    own = 100 * (plan.solved.time_ns / max(1, plan.solved.baseline_time_ns) - 1)
+    request = plan.request
+    options = SplitOptions(
+        max_tiles=request.max_tiles,
+        axis=parse_split_axis(request.split_axis),
+        allow_reassociation=request.allow_reassociation,
+    )
+    found = (
+        CheaperBudget(math.ceil(_share_of(plan, known.budget_bytes)), 100 * (known.relative_time - 1))
+        for known in known_splits(whole, options)
+    )
+    bounded = plan.promise.peak_bytes
+    if request.process_budget_bytes is None:  # else its live bytes are no budget that the user wrote
+        bounded = max(bounded, request.budget_bytes)
+    return next_cheaper(found, _share_of(plan, bounded), own)
+
+
+def next_cheaper(known: Iterable[CheaperBudget], own_share: float, own_overhead: float) -> CheaperBudget | None:
+    """The least budget above one's own whose plan takes less time, and so much less that it is worth naming."""
+    most = own_overhead - (1 - CHEAPER) * abs(own_overhead)
+    larger = (
+        each
+        for each in known
+        if own_share < each.share_percent < WHOLE_PERCENT
+        and each.overhead_percent < own_overhead
+        and each.overhead_percent <= most
+    )
+    return min(larger, key=lambda each: each.share_percent, default=None)
+
+
+def _share_of(plan: PlanFile, budget_bytes: int) -> float:
+    """Bytes as a share of what planning can change, in percent."""
+    profile = plan.profile if plan.splitting is None else plan.splitting.whole_profile
+    changeable = plan.promise.baseline_peak_bytes - profile.fixed_bytes
+    return WHOLE_PERCENT * (budget_bytes - profile.fixed_bytes) / max(1, changeable)

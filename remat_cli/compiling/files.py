@@ -1,0 +1,77 @@
+"""Writing the model of a plan: its weights inside, or in a file beside it, with copies as kernels pack them."""
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from remat_cli.compiling.ask import CompileRequest
+from remat_cli.compiling.planned import PlannedModel
+from remat_cli.compiling.prepare import Prepared
+from remat_cli.compiling.process.resident import process_forecast, saves_packed, wants_primers
+from remat_cli.compiling.record import model_to_write
+from remat_cli.compiling.runs_on import runs_on_of
+from remat_cli.core.values.process_promise import ProcessPromise
+from remat_cli.core.values.runs_on import RunsOn
+from remat_cli.onnx_io.read.compiled import BUDGET_KEY, DIMS_KEY, PEAK_KEY
+from remat_cli.onnx_io.read.seeds import without_seeds
+from remat_cli.onnx_io.write.as_written import signed
+from remat_cli.onnx_io.write.least_imports import asking_least
+from remat_cli.onnx_io.write.packed import NOTHING_PACKED, PackedWeights, packed_weights, packing_signature
+from remat_cli.onnx_io.write.primers import primed
+from remat_cli.onnx_io.write.rewrite import set_model_metadata
+from remat_cli.onnx_io.write.save import SMALL_BYTES, has_data_file, save
+from remat_cli.runtime.sessions.packing import PackingJob, save_packed
+from remat_cli.runtime.sessions.session import SessionSettings
+
+
+def save_written(planned: PlannedModel, path: Path, request: CompileRequest) -> RunsOn:
+    """Write the model; with its weights in a file beside it where that was asked for, or they are many.
+
+    Copies as kernels pack them go there too where they are large, with primers where the heap would keep some of those
+    that a session makes. The model says where it runs, which is given back.
+
+    Raises:
+        ConfigError: the path cannot be written.
+        RematError: the disk is full or failed.
+    """
+    files = request.files
+    model = asking_least(without_seeds(model_to_write(planned)))
+    is_packed = planned.written is not None and saves_packed(planned.written, planned.prepared, files)
+    runs_on = runs_on_of(model, planned.prepared, is_packed=is_packed, is_cut=planned.written is None)
+    for key, text in (runs_on.metadata | _promises_told(planned, request)).items():
+        set_model_metadata(model, key, text)
+    if planned.written is not None and is_packed and wants_primers(planned.written, planned.prepared, files):
+        model = primed(model)
+    packed = _packed(model, planned.prepared) if is_packed else NOTHING_PACKED
+    if planned.written is not None:
+        model = signed(model, len(packed.copies))
+    save(model, path, external=is_packed or has_data_file(model, files.external), packed=packed)
+    return runs_on
+
+
+def _promises_told(planned: PlannedModel, request: CompileRequest) -> dict[str, str]:
+    """What a file that is one model says of its sizes and its bytes, live and of a process: what its plan came to."""
+    if planned.written is None:
+        return {}
+    process = ProcessPromise(
+        budget_bytes=request.process_budget_bytes,
+        with_mapped=request.count_mapped,
+        predicted=process_forecast(planned.written, planned.prepared, request.files),
+    )
+    live = {PEAK_KEY: planned.written.promised_bytes, BUDGET_KEY: planned.answer.question.budget_bytes}
+    family = request.conditions.family
+    sizes = {} if family is None else {DIMS_KEY: str(family)}
+    return {key: str(count) for key, count in live.items()} | sizes | process.metadata
+
+
+def _packed(model: Any, prepared: Prepared) -> PackedWeights:
+    """The weights as kernels pack them; kept among the work, since plans of one compile read most of them alike."""
+    folder = prepared.reference_path.parent
+    target = folder / f"packed_{packing_signature(model)}.onnx"
+    if not target.exists():
+        with tempfile.TemporaryDirectory(prefix="pack_", dir=folder) as work:
+            whole = Path(work) / "whole.onnx"
+            save(model, whole, external=True)
+            settings = SessionSettings(intra_op_threads=1, custom_ops=prepared.conditions.custom_ops)
+            save_packed(PackingJob(str(whole), str(target), SMALL_BYTES, settings))
+    return packed_weights(target)

@@ -1,0 +1,82 @@
+"""A plan in the form in which it runs may need more than its schedule; then it is planned again for that much less."""
+
+from collections.abc import Callable, Sequence
+from typing import Protocol, TypeVar
+
+from remat_cli.base.progress import Progress
+from remat_cli.compiling.solve import BudgetAnswer, Search, answer_again
+from remat_cli.core.schedule.problem import Problem
+from remat_cli.core.schedule.simulate import fixed_bytes_of
+
+ATTEMPTS = 6
+MULTIPLE = 1.25  # of its budget, from which on what a form needs is no surcharge
+
+
+class Form(Protocol):
+    """What a plan became: a model, or sessions."""
+
+    @property
+    def peak_bytes(self) -> tuple[int, ...]:
+        """What it needs of each memory under exact options."""
+        ...
+
+    @property
+    def needed_bytes(self) -> tuple[int, ...]:
+        """What it needs of each memory in whatever session it runs, by simulation."""
+        ...
+
+
+F = TypeVar("F", bound=Form)
+Build = Callable[[BudgetAnswer], tuple[BudgetAnswer, F]]
+
+
+def fit(first: BudgetAnswer, build: Build[F], search: Search, progress: Progress) -> tuple[BudgetAnswer, F | None]:
+    """Build what a plan becomes, and where that pushes a peak over its budget, plan again; None: no plan fits.
+
+    `build` gives the form with the answer it stands for, whose steps it may have put into a better order. One that fits
+    under exact options alone is kept only where none is found that fits in every session. For `min` there is nothing to
+    fit into: what the form needs is the budget.
+    """
+    answer, slack = first, (0,) * len(first.question.problem.memories)
+    exact_only: tuple[BudgetAnswer, F] | None = None
+    for attempt in range(ATTEMPTS):
+        if answer.plan is None:
+            return exact_only or (answer, None)
+        answer, form = build(answer)
+        problem = answer.question.problem
+        excess = excess_bytes(problem, form.needed_bytes)
+        if answer.question.least or not any(excess):
+            return answer, form
+        if exact_only is None and not any(excess_bytes(problem, form.peak_bytes)):
+            exact_only = answer, form
+        if attempt < ATTEMPTS - 1:
+            slack = _tightened(answer, slack, form.needed_bytes)
+            answer = answer_again(first, slack, search, progress)
+    return exact_only or (answer.without_plan(), None)
+
+
+def _tightened(answer: BudgetAnswer, slack: Sequence[int], needed_bytes: Sequence[int]) -> tuple[int, ...]:
+    """By how much budgets are to be smaller next: by what the form needs beyond its budget.
+
+    Where the same plan would do again, as it stays far below its budget while its form does not, or where the form
+    needs a multiple, it is in proportion to what plan and form need beside fixed bytes.
+    """
+    problem, plan = answer.question.problem, answer.plan
+    assert plan is not None
+    found = []
+    fixed_bytes = fixed_bytes_of(problem, plan.schedule)
+    parts = zip(problem.memories, slack, fixed_bytes, plan.peak_bytes, needed_bytes, strict=True)
+    for memory, before, fixed, peak, needed in parts:
+        budget = memory.budget_bytes
+        less = before + max(0, needed - budget)
+        if needed > budget and (budget - less >= peak or needed > MULTIPLE * budget):
+            share = max(0, budget - fixed) / max(1, needed - fixed)
+            less = budget - fixed - int(share * (peak - fixed))
+        found.append(less)
+    return tuple(found)
+
+
+def excess_bytes(problem: Problem, peak_bytes: Sequence[int]) -> tuple[int, ...]:
+    """By how many bytes each memory is over its budget."""
+    pairs = zip(peak_bytes, problem.memories, strict=True)
+    return tuple(max(0, peak - memory.budget_bytes) for peak, memory in pairs)

@@ -1,0 +1,187 @@
+"""A plan for one device as one more model: gates let any session on that device run it in its order.
+
+Sessions of plans that say where ops run are opened by remat, under options in which the runtime runs exactly the file.
+A session of the user's own does not have these, and so it needs gates, in the form that suits the device.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Collection
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import msgspec
+
+from remat_cli import __version__
+from remat_cli.base.errors import RematError, RuntimeFailure
+from remat_cli.base.units import format_bytes
+from remat_cli.compiling.cut import cut_of
+from remat_cli.compiling.planned import PlannedModel
+from remat_cli.compiling.platform import Platform
+from remat_cli.compiling.prepare import Prepared, written_interface
+from remat_cli.core.schedule.graph import Graph
+from remat_cli.core.schedule.plan import Compute, Plan, Schedule
+from remat_cli.core.schedule.problem import Problem, input_ops, make_problem
+from remat_cli.core.schedule.simulate import simulate
+from remat_cli.core.values.conditions import CPU
+from remat_cli.core.values.profile import OpCost
+from remat_cli.devices.provider_table import PROVIDERS
+from remat_cli.onnx_io.read.seeds import without_seeds
+from remat_cli.onnx_io.read.to_graph import to_graph
+from remat_cli.onnx_io.write.as_written import signed
+from remat_cli.onnx_io.write.least_imports import asking_least
+from remat_cli.onnx_io.write.rewrite import RewriteInfo, Rewritten, rewrite
+from remat_cli.onnx_io.write.save import has_data_file, save
+from remat_cli.runtime.sessions.loading import shapes_at_load
+from remat_cli.runtime.sessions.session import SessionSettings, run_profiled
+from remat_cli.runtime.verify.gated import SeenGated, gated_job, see_gated
+from remat_cli.runtime.verify.likeness import likeness
+
+DEVICE_HELPERS = ("Reshape", "Gather", "Cast")
+"""Gate helpers that work on what the device has."""
+
+
+@dataclass(frozen=True)
+class GatedModel:
+    """A plan as one model for sessions on its device, and what it holds there; or in one line why there is none.
+
+    `copied_bytes` are those of each value that the runtime copies to the host for a gate.
+    """
+
+    rewritten: Rewritten | None
+    peak_bytes: int = 0
+    copied_bytes: tuple[int, ...] = ()
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Gating:
+    """A plan for the one device of a platform, that sessions of a user's own are to keep."""
+
+    prepared: Prepared
+    platform: Platform
+    problem: Problem
+    plan: Plan
+
+    def written(self) -> GatedModel:
+        """Write the plan with gates and judge it within the plan's budget."""
+        form = PROVIDERS[self.platform.specs[0].provider].gates
+        assert form is not None
+        source, conditions = self.prepared.source, self.prepared.conditions
+        budget_bytes = self.problem.memories[0].budget_bytes
+        interface = written_interface(source, conditions)
+        info = RewriteInfo(budget_bytes, source.sha256, __version__, source.bound_dims, interface, gates=form)
+        infer = partial(shapes_at_load, custom_ops=conditions.custom_ops)
+        costs = make_problem(self.platform.graph, self.platform.profile)
+        try:
+            alone = simulate(costs, Schedule.of_ops(self._ops))
+            rewritten = rewrite(self.prepared.reference, self.platform.graph, alone, info, infer)
+        except RematError as error:
+            return GatedModel(None, reason=str(error))
+        graph = to_graph(rewritten.model, rewritten.observed, rewritten.known)
+        peak_bytes = self._peak_bytes(rewritten, graph)
+        if peak_bytes > budget_bytes:
+            more = format_bytes(peak_bytes - budget_bytes)
+            return GatedModel(None, reason=f"with its gates it needs {more} more than the budget")
+        return GatedModel(rewritten, peak_bytes, _copied_bytes(graph, rewritten.gate_ops))
+
+    def checked(self, gated: GatedModel, work: Path) -> GatedModel:
+        """The same if a session on the device runs it as planned, with the outputs of the CPU; else why it does not."""
+        rewritten = gated.rewritten
+        if rewritten is None:
+            return gated
+        path = Path(tempfile.mkdtemp(prefix="gated_", dir=work)) / "gated.onnx"
+        save_gated(rewritten, path)
+        spec, prepared = self.platform.specs[0], self.prepared
+        try:
+            seen = see_gated(gated_job(path, spec, prepared.feeds, prepared.conditions.custom_ops))
+        except RuntimeFailure as error:
+            return GatedModel(None, reason=str(error))
+        reason = self._broken(rewritten, seen) or _copies_more(gated, seen)
+        return GatedModel(None, reason=reason) if reason else gated
+
+    def _broken(self, rewritten: Rewritten, seen: SeenGated) -> str:
+        """What a session did not keep of order, place and outputs."""
+        steps = set(rewritten.step_ops)
+        if tuple(name for name in seen.ran if name in steps) != rewritten.step_ops:
+            return "a session did not run it in the plan's order"
+        if away := sorted(steps - set(seen.on_device)):
+            return f"op '{away[0]}' did not run on {self.platform.specs[0].name}"
+        settings = SessionSettings(custom_ops=self.prepared.conditions.custom_ops)
+        expected = run_profiled(self.prepared.reference_path, self.prepared.feeds, settings).outputs
+        return "" if likeness(expected, seen.arrays).are_close else "its outputs are too far from the CPU's"
+
+    @property
+    def _ops(self) -> tuple[int, ...]:
+        """The ops of the graph in the plan's order: what the caller feeds is none."""
+        first = input_ops(self.platform.graph, self.problem)
+        computes = (step.op - first for step in self.plan.schedule.steps if isinstance(step, Compute))
+        return tuple(op for op in computes if op >= 0)
+
+    def _peak_bytes(self, rewritten: Rewritten, graph: Graph) -> int:
+        """What the file holds on the device, as the judge sees it: gates keep what they wait for, and their views.
+
+        What they count with is on the host.
+        """
+        graph = _without(graph, _on_host(graph, rewritten.gate_ops))
+        known = self.platform.profile.ops
+        costs = {
+            name: msgspec.structs.replace(known[op], name=name)
+            for name, op in zip(rewritten.step_ops, self._ops, strict=True)
+        }
+        ops = tuple(costs.get(op.name, OpCost(op.name, 0)) for op in graph.ops)
+        profile = msgspec.structs.replace(self.platform.profile, ops=ops)
+        platform = Platform(graph, self.platform.specs, (profile,), (), self.platform.session_bytes)
+        problem = platform.problem()
+        schedule = Schedule.of_ops(tuple(range(len(problem.ops))))
+        (peak_bytes,) = cut_of(platform, problem, simulate(problem, schedule)).peak_bytes
+        return peak_bytes
+
+
+def gating_of(planned: PlannedModel) -> Gating | None:
+    """How to gate a plan for one device whose sessions remat opens; None where it is no such plan."""
+    specs, profiles = planned.platform.specs, planned.platform.profiles
+    if planned.cut is None or planned.paged is not None or len(specs) != 1 or not profiles[0].provenance.measured:
+        return None
+    if specs[0].provider == CPU or PROVIDERS[specs[0].provider].gates is None:
+        return None
+    return Gating(planned.prepared, planned.platform, planned.answer.question.problem, planned.plan)
+
+
+def save_gated(rewritten: Rewritten, path: Path) -> None:
+    """Write the model; its weights beside it where they are many.
+
+    Raises:
+        RematError: the disk is full or failed.
+    """
+    model = signed(asking_least(without_seeds(rewritten.model)))
+    save(model, path, external=has_data_file(model, None))
+
+
+def _copies_more(gated: GatedModel, seen: SeenGated) -> str:
+    """What the runtime copied other than planned."""
+    if sorted(seen.copied_bytes) == sorted(gated.copied_bytes):
+        return ""
+    copies = ", ".join(map(format_bytes, seen.copied_bytes)) or "nothing"
+    return f"the runtime copies other values than planned: {copies}"
+
+
+def _without(graph: Graph, tensors: Collection[int]) -> Graph:
+    """The graph with these tensors in no memory."""
+    kept = enumerate(graph.tensors)
+    changed = (msgspec.structs.replace(t, shape=(0,), size_bytes=0) if n in tensors else t for n, t in kept)
+    return msgspec.structs.replace(graph, tensors=tuple(changed))
+
+
+def _on_host(graph: Graph, gate_ops: Collection[str]) -> frozenset[int]:
+    """What helpers make that are no views and take nothing from a value on the device."""
+    helpers = (op for op in graph.ops if op.name in gate_ops and op.op_type not in DEVICE_HELPERS)
+    return frozenset(tensor for op in helpers for tensor in op.outputs)
+
+
+def _copied_bytes(graph: Graph, gate_ops: Collection[str]) -> tuple[int, ...]:
+    """What gates count on the host although it is on the device: a scalar, or none of the elements of a value."""
+    counted = (op for op in graph.ops if op.name in gate_ops and op.op_type == "Size")
+    return tuple(graph.tensors[tensor].size_bytes for op in counted for tensor in op.inputs)

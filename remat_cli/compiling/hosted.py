@@ -1,0 +1,97 @@
+"""Weights that may page: which they are, what they take, and what it takes to open a session over them in a run."""
+
+import math
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final
+
+from remat_cli.base.progress import Progress
+from remat_cli.compiling.platform import Platform
+from remat_cli.core.paging.paged_plan import image_bytes
+from remat_cli.core.paging.weight_paging import MIB, NO_WEIGHTS, HostedWeight, LoadCosts, WeightPaging
+from remat_cli.core.schedule.graph import Graph
+from remat_cli.core.schedule.program import WeightUse
+from remat_cli.core.values.conditions import CPU, Conditions
+from remat_cli.core.values.profile import LinkCost
+from remat_cli.onnx_io.read.one_op import write_product
+from remat_cli.onnx_io.write.segment_models import UNSHARED, plainly_read_weights
+from remat_cli.runtime.measure.open_speed import OpenJob, measure_opening
+from remat_cli.runtime.measure.profile_cache import ProfileCache, cpu_name
+from remat_cli.runtime.sessions.session import SessionSettings, device_settings, runtime_version
+from remat_cli.runtime.sessions.weights import packs_weight
+
+LEAST_BYTES: Final = 2**16
+"""Smaller weights stay: a transfer of them is mostly its beginning."""
+COLUMNS: Final[Mapping[str, int]] = MappingProxyType(
+    {"MatMul": 16, "Gemm": 16, "FusedMatMul": 16, "FusedGemm": 16, "LSTM": 64, "GRU": 64}
+)
+"""Ops whose packed weights are as large as the weight, columns rounded up to a multiple of so many: of 16, and a cell
+has at most four parts. What other ops make of theirs is not known."""
+PROBES: Final = ((16, 16), (2048, 2048))
+PROBE_WEIGHT: Final = "w"
+
+
+def hosted_weights(platform: Platform, model: Any, conditions: Conditions, progress: Progress) -> WeightPaging:
+    """The weights of a model that may page, with what opening takes: measured once, and where there are any."""
+    found = may_page(platform.graph, model)
+    if not found:
+        return NO_WEIGHTS
+    return WeightPaging(weights=found, costs=_costs(platform, conditions, progress))
+
+
+def may_page(graph: Graph, model: Any) -> tuple[HostedWeight, ...]:
+    """Large weights that only ops of the main graph read, all of them packing it in a known way, or none."""
+    uses, found = plainly_read_weights(model), []
+    for number, weight in enumerate(graph.weights):
+        use = uses.get(weight.name)
+        if use is None:
+            continue
+        packed_bytes = _packed_bytes(use)
+        if packed_bytes is not None:
+            found.append(HostedWeight(number, image_bytes(weight.size_bytes), packed_bytes))
+    return tuple(found)
+
+
+def _packed_bytes(use: WeightUse) -> int | None:
+    """The most that an op's own copy of a weight takes, 0 where none makes one; None where that is not known."""
+    if use.size_bytes < LEAST_BYTES or use.dtype in UNSHARED:
+        return None
+    are_packed = [packs_weight(reader, use.dtype, use.shape) for reader in use.readers]
+    if not any(are_packed):
+        return 0
+    if not all(are_packed) or any(reader.op_type not in COLUMNS for reader in use.readers):
+        return None
+    multiple = max(COLUMNS[reader.op_type] for reader in use.readers)
+    return _rounded_bytes(use.shape, use.size_bytes // math.prod(use.shape), multiple)
+
+
+def _rounded_bytes(shape: Sequence[int], element_bytes: int, multiple: int) -> int:
+    """Matrices of which either side may be the columns."""
+    *several, rows, columns = shape
+    wide, high = rows * (columns + -columns % multiple), columns * (rows + -rows % multiple)
+    return math.prod(several) * max(wide, high) * element_bytes
+
+
+def _costs(platform: Platform, conditions: Conditions, progress: Progress) -> LoadCosts:
+    """What opening takes, from the cache or measured."""
+    spec = platform.specs[0]
+    settings = device_settings(spec, SessionSettings())
+    key = f"opens {spec.name} {spec.threads} {cpu_name()} {runtime_version()}"
+    with ProfileCache(conditions.cache_dir) as cache:
+        known = cache.link(key, (CPU, CPU))
+        if known is None:
+            measured = _measured(settings, progress)
+            known = LinkCost(CPU, CPU, measured.open_ns, MIB * 1e9 / max(1, measured.pack_ns_per_mib))
+            cache.store_link(key, known)
+    return LoadCosts(known.latency_ns, round(MIB * 1e9 / known.bytes_per_second))
+
+
+def _measured(settings: SessionSettings, progress: Progress) -> LoadCosts:
+    with tempfile.TemporaryDirectory(prefix="remat_") as folder:
+        models = [(Path(folder) / f"{rows}.onnx", (rows, columns)) for rows, columns in PROBES]
+        for path, shape in models:
+            write_product(path, *shape, PROBE_WEIGHT)
+        job = OpenJob(tuple((str(path), shape) for path, shape in models), PROBE_WEIGHT, settings)
+        return measure_opening(job, progress.advance)

@@ -1,0 +1,1 @@
+"""What runs show, kept and used: planned again until what was promised holds."""

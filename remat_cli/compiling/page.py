@@ -1,0 +1,193 @@
+"""Plans that page: the fastest within the budget of those that keep, recompute and page, cut into sessions."""
+
+import time
+from dataclasses import replace
+
+import msgspec
+
+from remat_cli.base import progress as stages
+from remat_cli.base.errors import ConfigError
+from remat_cli.base.progress import Progress, aside
+from remat_cli.base.units import format_bytes
+from remat_cli.compiling.ask import CompileRequest, ask
+from remat_cli.compiling.hosted import hosted_weights
+from remat_cli.compiling.page_answer import AUTO, WITHOUT_SHARE, page_by, terms_of
+from remat_cli.compiling.planned import PlannedModel
+from remat_cli.compiling.platform import Platform
+from remat_cli.compiling.prepare import Prepared
+from remat_cli.compiling.process.resident import needed_bytes
+from remat_cli.compiling.process.within_process import ProcessBudget, fastest_within
+from remat_cli.compiling.solve import (
+    LEAST_SECONDS,
+    BudgetAnswer,
+    BudgetQuestion,
+    Search,
+    answer,
+    prepare_kernels,
+    refusal,
+)
+from remat_cli.compiling.write import as_asked, write_within_budget
+from remat_cli.core.paging.paged_plan import PagedPlan
+from remat_cli.core.paging.paged_sessions import SessionCosts
+from remat_cli.core.paging.weight_need import weight_need
+from remat_cli.core.paging.weight_paging import NO_WEIGHTS, WeightPaging
+from remat_cli.core.schedule.plan import Schedule
+from remat_cli.core.schedule.problem import Problem
+from remat_cli.core.schedule.segments import Cut
+from remat_cli.core.schedule.simulate import baseline
+from remat_cli.core.values.budget import describe_bytes
+from remat_cli.core.values.spill import DISK
+
+WITHOUT_TRIES = 5  # of plans that page nothing, for the fastest whose process holds as little as it may
+
+
+def plan_paging(prepared: Prepared, platform: Platform, request: CompileRequest, progress: Progress) -> PlannedModel:
+    """The best plan that pages; under `auto` one that only recomputes, as one model, where that is no slower.
+
+    Raises:
+        ConfigError: the solver does not take the model, or the budget is one that paging cannot be asked for.
+    """
+    if platform.spill is not None and platform.spill.memory == DISK:
+        platform = _with_weights_apart(platform)
+    search, question = request.search, ask(platform, request)
+    assert search.pager is not None
+    if question.least:
+        raise ConfigError(f"budget '{question.text}' is not found with --spill: write bytes, or a share such as 50%")
+    if reason := search.pager.supports(question.problem):
+        raise ConfigError(f"solver {search.pager.name} cannot take this model: {reason}")
+    if search.pager.name != AUTO:
+        return _paged(prepared, platform, question, search, progress)
+    begin = time.monotonic()
+    without = _without_paging(prepared, platform, request, search.share(WITHOUT_SHARE), progress)
+    is_known = without is not None and without.written is not None
+    beat_ns = without.plan.time_ns if without is not None and is_known else None
+    paged = _paged(prepared, platform, question, search.share(1 - WITHOUT_SHARE), progress, beat_ns)
+    if without is None or not is_known:
+        return paged
+    if paged.paged is not None and paged.paged.paging.time_ns < without.plan.time_ns:
+        return replace(paged, without_paging_ns=without.plan.time_ns)
+    rest = search.within(search.limits.seconds - (time.monotonic() - begin))
+    return _recomputed_on(without, platform, request, rest, progress)
+
+
+def _recomputed_on(
+    first: PlannedModel, platform: Platform, request: CompileRequest, search: Search, progress: Progress
+) -> PlannedModel:
+    """A plan that pages nothing, searched on from the one that is known, where time is left and something to gain."""
+    is_settled = first.plan.time_ns <= first.answer.question.baseline.time_ns
+    if is_settled or search.limits.seconds < LEAST_SECONDS or progress.should_stop():
+        return first
+    start = first.answer.plan
+    again = _without_paging(
+        first.prepared, platform, request, search, progress, None if start is None else start.schedule
+    )
+    if again is None or again.written is None or again.plan.time_ns >= first.plan.time_ns:
+        return first
+    return again
+
+
+def _with_weights_apart(platform: Platform) -> Platform:
+    """The platform with no less fixed than weights and inputs are.
+
+    One session packs weights of the same contents once, and that is what was measured; sessions pack each its own.
+    """
+    profile, graph = platform.profile, platform.graph
+    known = profile.fixed_bytes + platform.session_bytes.get(profile.memory, 0)
+    less = graph.weight_bytes + graph.input_bytes - known
+    return platform.with_session_bytes({profile.memory: less}) if less > 0 else platform
+
+
+def _without_paging(
+    prepared: Prepared,
+    platform: Platform,
+    request: CompileRequest,
+    search: Search,
+    progress: Progress,
+    start: Schedule | None = None,
+) -> PlannedModel | None:
+    """A plan that recomputes and pages nothing; None where the solver does not take the model, or none holds so little.
+
+    A budget in bytes bounds the process, as it does for a plan that pages: what is live gets so much less.
+    """
+    alone = replace(platform, spill=None, session_bytes={})  # an ordinary model in an ordinary session
+    (budget,) = request.budgets.values()
+    if budget.kind != "bytes" or platform.spill is None or platform.spill.memory != DISK:
+        return _recomputed(prepared, alone, request, search, progress, start)
+
+    def within(target_bytes: int) -> PlannedModel | None:
+        less = msgspec.structs.replace(budget, bytes=target_bytes)
+        asked = replace(request, budgets=dict.fromkeys(request.budgets, less), for_process=True)
+        return _recomputed(prepared, alone, asked, search.share(1 / WITHOUT_TRIES), progress, start)
+
+    process = ProcessBudget(budget.bytes, budget.bytes)
+    found = fastest_within(process, WITHOUT_TRIES, within, lambda found: needed_bytes(found, request))
+    return None if found is None else as_asked(found, budget.bytes)
+
+
+def _recomputed(
+    prepared: Prepared,
+    alone: Platform,
+    request: CompileRequest,
+    search: Search,
+    progress: Progress,
+    start: Schedule | None,
+) -> PlannedModel | None:
+    """The best plan of one session for what may be live."""
+    question = ask(alone, request)
+    if refusal(question.problem, search.solver, question.names):
+        return None
+    first = PlannedModel(prepared, alone, answer(question, search, aside(progress), start), prepared)
+    return write_within_budget(first, search, aside(progress))
+
+
+def _paged(
+    prepared: Prepared,
+    platform: Platform,
+    question: BudgetQuestion,
+    search: Search,
+    progress: Progress,
+    beat_ns: int | None = None,
+) -> PlannedModel:
+    pager, spill, weights = search.pager, platform.spill, NO_WEIGHTS
+    assert pager is not None
+    if spill is not None and spill.memory == DISK:
+        weights = hosted_weights(platform, prepared.reference, prepared.conditions, progress)
+    terms = terms_of(platform, question.problem, weights)
+    assert terms is not None
+    uncounted = _weight_bytes(platform, weights) + sum(platform.session_bytes.values())
+    prepare_kernels(pager, question.problem, progress)
+    progress.stage(stages.SOLVING)
+    limits = replace(search.limits, should_stop=progress.should_stop)
+    found = page_by(replace(terms.question(question.problem), beat_ns=beat_ns), pager, limits, uncounted)
+    answered = BudgetAnswer(question, found.run)
+    if found.paged is None:
+        obstacle = _weight_obstacle(question.problem, platform, terms.costs)
+        return PlannedModel(prepared, platform, answered, prepared, weight_obstacle=obstacle)
+    cut = _cut(question.problem, found.paged)
+    return PlannedModel(prepared, platform, answered, prepared, cut=cut, paged=found.paged)
+
+
+def _weight_obstacle(problem: Problem, platform: Platform, costs: SessionCosts) -> str | None:
+    """The weight that needs more room than there is, and the least budget that has it; None: that is not the cause."""
+    assert platform.spill is not None
+    need = weight_need(problem, baseline(problem), platform.spill.link, costs)
+    if need is None:
+        return None
+    weight = platform.graph.weights[need.weight]
+    packs = f", and what reads it packs a copy of {format_bytes(need.packed_bytes)}" if need.packed_bytes else ""
+    told = f"weight '{weight.name}' of {describe_bytes(weight.size_bytes)} pages as a whole{packs}"
+    counted = sum(platform.session_bytes.values())
+    rest = "" if counted else "; what open sessions hold, some MiB that only a run shows, comes on top"
+    return f"{told}: that takes a budget of at least {describe_bytes(need.budget_bytes)}{rest}"
+
+
+def _weight_bytes(platform: Platform, weights: WeightPaging) -> int:
+    """Of all weights that may be away."""
+    return sum(platform.graph.weights[each.weight].size_bytes for each in weights.weights)
+
+
+def _cut(problem: Problem, paged: PagedPlan) -> Cut:
+    """The sessions with what is held while each is opened and runs, fixed part included."""
+    fixed = problem.memories[0].fixed_bytes - paged.sessions.released_bytes
+    held = tuple(fixed + held for held in paged.session_bytes)
+    return msgspec.structs.replace(paged.sessions.cut, memory_bytes=(held,))

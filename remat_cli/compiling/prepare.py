@@ -1,0 +1,380 @@
+"""From a model file to what planning needs: load, optimise, look at one run, measure."""
+
+import contextlib
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from remat_cli.base import progress as stages
+from remat_cli.base.errors import ModelError
+from remat_cli.base.processes import memory_limited
+from remat_cli.base.progress import Progress
+from remat_cli.compiling.blame import files_named_after, in_steps, refusals_of
+from remat_cli.compiling.facts import WARMUPS, ModelFacts, known_facts_of, remember_facts
+from remat_cli.compiling.learn.corrections import known_corrections, with_corrections
+from remat_cli.compiling.optimise import AS_BOUND, OptimisedAs, digest_of, optimise
+from remat_cli.compiling.original import Original, as_read, original_of
+from remat_cli.compiling.processor import block_here
+from remat_cli.core.schedule.graph import Graph, TensorType
+from remat_cli.core.schedule.program import InputSpec
+from remat_cli.core.values.conditions import CPU, Conditions
+from remat_cli.core.values.learning import Correction
+from remat_cli.core.values.profile import DeviceSpec
+from remat_cli.core.values.verification import Verification
+from remat_cli.onnx_io.read.interface import Interface, fed_inputs
+from remat_cli.onnx_io.read.layout import uses_blocks
+from remat_cli.onnx_io.read.load import DimBindings, SourceModel, inputs_of, load, prepare_optimized, save, state_file
+from remat_cli.onnx_io.read.open_sizes import with_sizes_at_ports
+from remat_cli.onnx_io.read.phases import carry_phases
+from remat_cli.onnx_io.read.seeds import give_seeds
+from remat_cli.onnx_io.read.to_graph import INPUTS, op_signatures, to_graph
+from remat_cli.onnx_io.read.told_inputs import told_inputs
+from remat_cli.runtime.measure.profilers import LONG_SECONDS, ProfileRequest
+from remat_cli.runtime.observe.sight import Sight, look
+from remat_cli.runtime.sessions.feeds import feeds_of
+from remat_cli.runtime.sessions.session import Observation, SessionSettings, first_sight, outputs_of, run_profiled
+from remat_cli.runtime.verify.likeness import have_same_bits
+
+RANDOM_INPUTS = "; the inputs were made up: give ones that it takes with --inputs FILE.npz"
+NOT_RUN = "ONNX Runtime does not run {} as it is: outputs are compared with those of the model as it was read"
+OPEN = "the runtime is not told the sizes when it optimises this model: with them, last bits differ from those of {}"
+OTHER_BITS = "no form of this model was found whose outputs have the bits of {}"
+MOST_ALIKE = 16
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A model ready to be planned. `reference` is the optimised model that a Graph and all plans index.
+
+    `more_feeds` are other inputs, on which outputs are compared too; `conditions` are those that it was prepared under.
+    `corrections` are what runs taught of ops, by signature; `first_outputs` are those of a run, if there was one.
+    `original` is what outputs are compared with: the user's file in a session of its own, if the runtime runs it.
+    `original_path` is that file as the user has it; `optimised_as` is how the runtime optimised it, and is to optimise
+    what is made of it, so that bits stay those of `original`; `notes` say what of that a user should know.
+    `was_long`: its first run, just now, was so long that its costs are believed.
+    `has_seeds` says that ops of it draw random numbers without a seed, and have one as long as models are compared.
+    """
+
+    conditions: Conditions
+    source: SourceModel
+    reference: Any
+    reference_path: Path
+    reference_sha256: str
+    graph: Graph
+    signatures: tuple[str, ...]
+    feeds: Mapping[str, Any]
+    more_feeds: tuple[Mapping[str, Any], ...]
+    facts: ModelFacts
+    corrections: Mapping[str, Correction]
+    original_path: Path
+    original: Original
+    optimised_as: OptimisedAs = AS_BOUND
+    notes: tuple[str, ...] = ()
+    first_outputs: Mapping[str, Any] | None = None
+    has_seeds: bool = False
+    was_long: bool = False
+
+    def without_form(self) -> "Prepared":
+        """The same model, not to be written in the steady form."""
+        return replace(self, conditions=msgspec.structs.replace(self.conditions, plain=True))
+
+    @cached_property
+    def block_here(self) -> int:
+        """How many channels the runtime's blocked layout keeps together on this processor; 1 where it has none."""
+        return block_here(self.reference_path.parent)
+
+    @cached_property
+    def layout_block(self) -> int:
+        """The same of the optimised model; 1 where no op of it works in that layout."""
+        return self.block_here if uses_blocks(self.reference) else 1
+
+    @cached_property
+    def outputs(self) -> Mapping[str, Any]:
+        """What the user's file gives for `feeds`; of many sizes what the optimised model gives, by its first run."""
+        if self.conditions.family is None:
+            return self.original.outputs[0]
+        if self.first_outputs is not None:
+            return self.first_outputs
+        return observe(self.reference_path, self.feeds, self.conditions).outputs
+
+
+@contextlib.contextmanager
+def work_folder(model: Path, kept: Path | None, memory_bytes: int | None = None) -> Iterator[Path]:
+    """A folder for what is made of a model: the user's, which stays, or a temporary one; errors name the model.
+
+    While it is there, this process and those that it starts may have so much memory each (None: all that there is).
+    """
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(files_named_after(model))
+        stack.enter_context(memory_limited(memory_bytes))
+        if kept is None:
+            yield Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="remat_")))
+        else:
+            kept.mkdir(parents=True, exist_ok=True)
+            yield kept
+
+
+FORGOTTEN: Final = (
+    "no cache directory can be written: costs are measured and kernels compiled anew in every run; "
+    "set REMAT_CACHE_DIR to a directory that can be"
+)
+
+
+def prepare(path: Path, conditions: Conditions, work: Path, progress: Progress) -> Prepared:
+    """Load a model, let ONNX Runtime optimise it, and see which tensors exist in one run.
+
+    Raises:
+        ModelError: the model or the inputs file cannot be used, or ONNX Runtime refuses them.
+        RuntimeFailure: the machine has too little memory, time or disk for them.
+    """
+    progress.stage(stages.READING)
+    if conditions.forgets_costs:
+        progress.note(FORGOTTEN)
+    bindings = DimBindings(conditions.dims, conditions.input_shapes)
+    source = load(path, bindings, has_custom_ops=bool(conditions.custom_ops))
+    has_seeds = give_seeds(source.ir)
+    fed = (inputs_of(source.ir), state_file(source), conditions.inputs)
+    told = told_inputs(source.ir)
+    feeds = feeds_of(*fed, conditions.seed, told)
+    more_feeds = () if conditions.inputs else (feeds_of(*fed, conditions.seed + 1, told),)
+    if source.converted is not None:
+        progress.note(source.converted)
+    progress.stage(stages.OPTIMISING)
+    original = original_of(source, (feeds, *more_feeds), conditions, work, has_seeds=has_seeds)
+    found, original, notes = _Search(source, original, feeds, conditions, work).found()
+    for note in notes:
+        progress.note(note)
+    graph = to_graph(found.reference, found.facts.types)
+    signatures = op_signatures(found.reference, graph)
+    corrections = known_corrections(signatures, conditions)
+    return Prepared(
+        conditions=conditions,
+        source=source,
+        reference=found.reference,
+        reference_path=found.path,
+        reference_sha256=found.digest,
+        graph=with_corrections(graph, signatures, corrections),
+        signatures=signatures,
+        feeds=feeds,
+        more_feeds=more_feeds,
+        facts=found.facts,
+        corrections=corrections,
+        original_path=source.path if has_seeds else original.path,
+        original=original,
+        optimised_as=found.optimised_as,
+        notes=notes,
+        has_seeds=has_seeds,
+        first_outputs=None if found.seen is None else found.seen.outputs,
+        was_long=found.seen is not None and found.facts.measured is not None,
+    )
+
+
+@dataclass(frozen=True)
+class _Found:
+    """An optimised form of the model, what is known of it, and its first run if that was made just now."""
+
+    optimised_as: OptimisedAs
+    path: Path
+    reference: Any
+    digest: str
+    facts: ModelFacts
+    seen: Sight | None
+
+
+@dataclass(frozen=True)
+class _Search:
+    """For a form of the model whose outputs have the bits of the user's file, the usual form first."""
+
+    source: SourceModel
+    original: Original
+    feeds: Mapping[str, Any]
+    conditions: Conditions
+    work: Path
+
+    def found(self) -> tuple[_Found, Original, tuple[str, ...]]:
+        """The first such form, else the usual one; what it was compared with, and what a user should know of that."""
+        usual = self._seen(AS_BOUND, self.work)
+        original = self.original if self._runs_original(usual) else self._as_read()
+        notes = () if original is self.original else (NOT_RUN.format(self.source.path),)
+        if self._has_bits(usual, original):
+            return self._noted(usual, original), original, notes
+        for number, optimised_as in enumerate((OptimisedAs(self.source.interface), self._in_one_pass), 1):
+            other = self._tried(optimised_as, number)
+            if other is not None and self._has_bits(other, original):
+                return self._noted(other, original), original, (*notes, OPEN.format(original.name))
+        return usual, original, (*notes, OTHER_BITS.format(original.name))
+
+    @property
+    def _in_one_pass(self) -> OptimisedAs:
+        """What a session makes of the user's file, which is not optimised again."""
+        return OptimisedAs(self.source.interface, passes=1)
+
+    def _tried(self, optimised_as: OptimisedAs, number: int) -> _Found | None:
+        """Another form; None where the runtime refuses it."""
+        folder = self.work / f"as_given_{number}"
+        folder.mkdir(exist_ok=True)
+        try:
+            return self._seen(optimised_as, folder)
+        except ModelError:
+            return None
+
+    def _seen(self, optimised_as: OptimisedAs, folder: Path) -> _Found:
+        """A form, known from the cache or looked at in a run."""
+        source, conditions = self.source, self.conditions
+        with refusals_of(source.path, "ONNX Runtime cannot optimise"):
+            path = optimise(with_free_sizes(source, conditions), conditions, folder, optimised_as)
+        reference = as_planned(path, source.ir, written_interface(source, conditions), optimised_as)
+        digest = digest_of(path, conditions, optimised_as)
+        facts, seen = known_facts_of(digest, conditions), None
+        if facts is None or was_measured_by_a_look(facts, conditions):
+            next_step = f"{'' if conditions.inputs else RANDOM_INPUTS}{in_steps(conditions.family)}"
+            with refusals_of(source.path, "ONNX Runtime fails to run", next_step):
+                seen = first_look(path, self.feeds, conditions)
+            fresh = facts_of(seen, reference, types_of(inputs_of(source.ir)))
+            facts = fresh if facts is None else msgspec.structs.replace(facts, measured=fresh.measured)
+        return _Found(optimised_as, path, reference, digest, facts, seen)
+
+    def _runs_original(self, usual: _Found) -> bool:
+        """Whether the runtime runs the user's file as it is; what is known to have its bits was compared with it."""
+        if self.original.key in usual.facts.alike:
+            return True
+        try:
+            with refusals_of(self.source.path, "ONNX Runtime fails to run"):
+                return bool(self.original.outputs)
+        except ModelError:
+            return False
+
+    def _as_read(self) -> Original:
+        save(with_free_sizes(self.source, self.conditions), self.work / "converted.onnx")
+        return as_read(self.original, self.source, self.conditions, self.work / "converted.onnx")
+
+    def _has_bits(self, found: _Found, original: Original) -> bool:
+        """Whether a form gives what the original gives, for all that it is fed."""
+        if original.key in found.facts.alike:
+            return True
+        known = () if found.seen is None or self.conditions.family is not None else (found.seen.outputs,)
+        with refusals_of(self.source.path, "ONNX Runtime fails to run"):
+            rest = outputs_of(found.path, original.feeds[len(known) :], exact_settings(self.conditions))
+        return all(map(have_same_bits, original.outputs, (*known, *rest)))
+
+    def _noted(self, found: _Found, original: Original) -> _Found:
+        """The form, with a note in the cache that it has these bits; the user's own inputs are compared every time."""
+        if self.conditions.inputs is not None or original.key in found.facts.alike:
+            return found
+        alike = (*found.facts.alike, original.key)[-MOST_ALIKE:]
+        remember_facts(found.digest, self.conditions, alike=alike)
+        return replace(found, facts=msgspec.structs.replace(found.facts, alike=alike))
+
+
+def as_planned(path: Path, before: Any, ports: Interface, optimised_as: OptimisedAs) -> Any:
+    """An optimised model as it is planned: marked as `before`, with the sizes of `ports` where its file has none."""
+    reference = carry_phases(before, prepare_optimized(path))
+    return reference if optimised_as.ports is None else with_sizes_at_ports(reference, ports)
+
+
+def free_names(conditions: Conditions) -> frozenset[str]:
+    """Dimensions that a model is compiled for all sizes of."""
+    return frozenset() if conditions.family is None else frozenset(each.name for each in conditions.family.ranges)
+
+
+def written_interface(source: SourceModel, conditions: Conditions) -> Interface:
+    """What a compiled file declares: sizes, but names where any size of a range will do."""
+    return source.interface_with(free_names(conditions))
+
+
+def with_free_sizes(source: SourceModel, conditions: Conditions) -> Any:
+    """The model as the runtime is to optimise it: with names for dimensions of which any size of a range will do."""
+    if conditions.family is None:
+        return source.ir
+    model = source.ir.clone()
+    ports = written_interface(source, conditions)
+    for value, port in zip(
+        (*fed_inputs(model.graph), *model.graph.outputs), (*ports.inputs, *ports.outputs), strict=True
+    ):
+        value.shape = port.shape
+    return model
+
+
+def types_of(inputs: Sequence[InputSpec]) -> tuple[TensorType, ...]:
+    """The types of what is fed."""
+    return tuple(TensorType(spec.dtype, spec.shape) for spec in inputs)
+
+
+def remember_cap(prepared: Prepared, verification: Verification, conditions: Conditions) -> None:
+    """Keep the original's smallest cap, which takes long to find and depends on nothing that a plan changes."""
+    found = verification.original_smallest_cap_bytes
+    if found is not None and verification.cap_options == "default" and prepared.facts.smallest_cap_bytes is None:
+        remember_facts(prepared.reference_sha256, conditions, smallest_cap_bytes=found)
+
+
+def profile_request(conditions: Conditions, spec: DeviceSpec, runs: int) -> ProfileRequest:
+    """How ops are measured inside a model, with so many runs of it."""
+    return ProfileRequest(
+        device=CPU if spec.provider == CPU else spec.session_device,
+        runs=runs,
+        warmups=WARMUPS,
+        intra_op_threads=conditions.threads_of(spec),
+        optimization=conditions.optimization,
+        custom_ops=conditions.custom_ops,
+        run_seconds=conditions.run_seconds,
+    )
+
+
+def first_look(path: Path, feeds: Mapping[str, Any], conditions: Conditions) -> Sight:
+    """What one run of a model shows; of one for many sizes also its costs, where the largest take long.
+
+    Such plans are chosen by the number of tiles and by bytes, so that times as one run shows them are good enough.
+
+    Raises:
+        RuntimeFailure: the runtime refuses or fails to run the model.
+    """
+    if conditions.family is not None and conditions.device.provider == CPU:
+        return look(path, feeds, profile_request(conditions, conditions.device, 1))
+    seen = first_sight(path, feeds, exact_settings(conditions))
+    return Sight(seen.types, seen.baseline_bytes, seen.outputs, None)
+
+
+def was_measured_by_a_look(facts: ModelFacts, conditions: Conditions) -> bool:
+    """Whether a run is so long that another look, which gives outputs too, is shorter than asking whether costs hold.
+
+    That takes two runs beside the one for outputs.
+    """
+    is_looked_at = conditions.family is not None and conditions.device.provider == CPU
+    return is_looked_at and facts.measured is not None and facts.measured.run_ns > 1e9 * LONG_SECONDS
+
+
+def facts_of(seen: Sight, reference: Any, inputs: tuple[TensorType, ...]) -> ModelFacts:
+    """What a first look at a model showed, its costs in the order of the graph; none where an op is missing."""
+    facts, measured = ModelFacts(seen.types | {INPUTS: inputs}, seen.baseline_bytes), seen.measured
+    if measured is None:
+        return facts
+    costs, ops = {cost.name: cost for cost in measured.ops}, to_graph(reference, facts.types).ops
+    if any(op.name not in costs for op in ops):
+        return facts
+    ordered = msgspec.structs.replace(measured, ops=tuple(costs[op.name] for op in ops))
+    return msgspec.structs.replace(facts, measured=ordered)
+
+
+def observe(model: Path, feeds: Mapping[str, Any], conditions: Conditions) -> Observation:
+    """What one run of a model shows, under exact options."""
+    return run_profiled(model, feeds, exact_settings(conditions))
+
+
+def exact_settings(conditions: Conditions) -> SessionSettings:
+    """How a session is opened that runs exactly the file."""
+    return SessionSettings(
+        intra_op_threads=conditions.intra_op_threads,
+        custom_ops=conditions.custom_ops,
+        run_seconds=conditions.run_seconds,
+    )
+
+
+def default_settings(conditions: Conditions) -> SessionSettings:
+    """How users open a session on the first device."""
+    device = CPU if conditions.device.provider == CPU else conditions.device.session_device
+    return msgspec.structs.replace(exact_settings(conditions), exact=False, device=device)

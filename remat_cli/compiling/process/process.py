@@ -1,0 +1,118 @@
+"""A budget on the process: the live budget under which a plan's process stays within what the user wrote."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+
+from remat_cli.base.progress import Progress
+from remat_cli.compiling.ask import CompileRequest
+from remat_cli.compiling.learn.settle import Settled, Settling
+from remat_cli.compiling.plan import plan_model
+from remat_cli.compiling.planned import PlannedModel
+from remat_cli.compiling.platform import Platform
+from remat_cli.compiling.prepare import Prepared
+from remat_cli.compiling.process.resident import needed_bytes, uncounted_bytes
+from remat_cli.compiling.process.within_process import ProcessBudget, fastest_within
+from remat_cli.compiling.solve import BudgetAnswer
+from remat_cli.compiling.write import as_asked, with_budget
+from remat_cli.core.schedule.solver_run import Status
+from remat_cli.core.values.budget import Budget
+from remat_cli.core.values.verification import applies
+from remat_cli.report.solution import NEAREST_PROCESS
+
+PLANS = 6  # that are made to find the live budget which the process's comes to
+MEASURED_PLANS = 3  # that are verified until a process stays within its budget
+
+
+@dataclass(frozen=True)
+class ProcessPlanning:
+    """How a model is planned whose process is to stay within a budget in bytes."""
+
+    prepared: Prepared
+    platform: Platform
+    request: CompileRequest
+    work: Path
+    progress: Progress
+
+    @property
+    def budget_bytes(self) -> int:
+        """What the user wrote."""
+        (budget,) = self.request.budgets.values()
+        return budget.bytes
+
+    @cached_property
+    def uncounted_bytes(self) -> int:
+        """What of the live bytes is mapped from a file, and does not count against the budget."""
+        return uncounted_bytes(self.prepared, self.platform.profiles[0], self.request)
+
+    def settled(self, *, verified: bool) -> Settled:
+        """The plan, and what verification showed; where a process then holds more than it may, one for less.
+
+        Raises:
+            ConfigError: the solver does not take the model.
+            ModelError: an op runs on no device.
+        """
+        room_bytes = 0
+        for _ in range(MEASURED_PLANS):
+            found = Settled(self.planned(room_bytes), None)
+            if not verified or found.planned.written is None:
+                break
+            found = Settling(self.request, self.work, self.progress).settle(found.planned)
+            seen = None if found.seen is None or not applies(found.seen.process) else found.seen.process
+            excess_bytes = 0 if seen is None else seen.needed_bytes - self.budget_bytes
+            if excess_bytes <= 0:
+                break
+            room_bytes += excess_bytes
+        return replace(
+            found,
+            planned=as_asked(found.planned, self.budget_bytes + self.uncounted_bytes),
+            uncounted_bytes=self.uncounted_bytes,
+        )
+
+    def planned(self, room_bytes: int) -> PlannedModel:
+        """The plan of least time whose process stays within the budget, with some room; no model where none was found.
+
+        That no plan can be had is claimed only from what is live and not mapped: a process never holds less.
+        """
+        budget_bytes, began = self.budget_bytes - room_bytes, time.monotonic()
+        needs_bytes: list[int] = []
+
+        def needed(found: PlannedModel) -> int:
+            needs_bytes.append(needed_bytes(found, self.request))
+            return needs_bytes[-1]
+
+        best = fastest_within(
+            ProcessBudget(budget_bytes, budget_bytes + self.uncounted_bytes),
+            PLANS,
+            self._within,
+            needed,
+        )
+        if best is not None:
+            return best.searched_since(began)
+        widest = self._within(self.budget_bytes + self.uncounted_bytes).searched_since(began)
+        if widest.written is None and widest.answer.run.status is Status.INFEASIBLE:
+            return widest
+        if widest.written is not None:
+            needed(widest)
+        return replace(widest, answer=_refused(widest.answer, needs_bytes), written=None)
+
+    def _within(self, target_bytes: int) -> PlannedModel:
+        """The plan for so many live bytes; what its form needs on top of them counts as asked for."""
+        budget = Budget(self.request.budget, "bytes", target_bytes)
+        budgets = dict.fromkeys(self.request.budgets, budget)
+        live = replace(self.request, scope="live", budgets=budgets, for_process=True)
+        found = plan_model(self.prepared, self.platform, live, self.work, self.progress)
+        if found.written is None or found.written.promised_bytes <= target_bytes:
+            return found
+        return with_budget(found, found.written.promised_bytes)
+
+
+def _refused(answer: BudgetAnswer, needs_bytes: Sequence[int]) -> BudgetAnswer:
+    """The answer without its plan; among the run's facts the least that a process of those tried needs."""
+    found = answer.without_plan()
+    if not needs_bytes:
+        return found
+    facts = {**found.run.facts, NEAREST_PROCESS: min(needs_bytes)}
+    return replace(found, run=replace(found.run, facts=facts))

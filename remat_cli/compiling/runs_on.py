@@ -1,0 +1,68 @@
+"""Where a file that is written here runs, and whether a plan's sessions may be opened on this processor."""
+
+import platform
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from remat_cli.base.errors import ModelError
+from remat_cli.compiling.prepare import Prepared
+from remat_cli.compiling.processor import block_here
+from remat_cli.core.files.plan_file import PlanFile
+from remat_cli.core.values.runs_on import (
+    DEFAULT_OPTIONS,
+    EXACT_OPTIONS,
+    OWN_OPTIONS,
+    SAME_BITS_FROM,
+    TRIED_UP_TO,
+    RunsOn,
+    newest,
+    processor_of,
+)
+from remat_cli.onnx_io.read.layout import uses_blocks
+from remat_cli.onnx_io.write.op_versions import loads_from
+from remat_cli.onnx_io.write.processor_guard import guard_in
+from remat_cli.runtime.sessions.session import runtime_version
+
+
+def runs_on_of(model: Any, prepared: Prepared, *, is_packed: bool, is_cut: bool) -> RunsOn:
+    """Where a model runs as it is about to be written.
+
+    `is_packed`: with copies of weights as kernels pack them; `is_cut`: to be cut into sessions that remat opens.
+    """
+    made_with = runtime_version()
+    loads = loads_from(model, made_with, is_packed=is_packed)
+    return RunsOn(
+        processor=processor_of(platform.machine(), prepared.block_here),
+        layout_block=prepared.block_here if uses_blocks(model) else None,
+        least_runtime=newest((loads, SAME_BITS_FROM)),
+        loads_from=loads,
+        tried_up_to=newest((TRIED_UP_TO, made_with)),
+        options=_options(prepared, is_cut=is_cut),
+        is_guarded=guard_in(model) is not None,
+    )
+
+
+def _options(prepared: Prepared, *, is_cut: bool) -> tuple[str, ...]:
+    if is_cut:
+        return OWN_OPTIONS
+    return EXACT_OPTIONS if prepared.conditions.portable else DEFAULT_OPTIONS
+
+
+def refuse_other_processors(read: PlanFile) -> None:
+    """Check that the sessions of a plan compute here what they did where it was made.
+
+    Raises:
+        ModelError: its weights lie in blocks of another size than this processor's.
+    """
+    needed = None if read.runs_on is None else read.runs_on.layout_block
+    if needed is None:
+        return
+    with tempfile.TemporaryDirectory(prefix="remat_") as folder:
+        found = block_here(Path(folder))
+    if found != needed:
+        assert read.runs_on is not None
+        raise ModelError(
+            f"the plan was made for {read.runs_on.processor}, with weights in blocks of {needed} channels; this "
+            f"processor has blocks of {found}: compile again here"
+        )

@@ -1,0 +1,43 @@
+"""A model with loops, prepared like the model it was made of; none where its outputs have other bits."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from remat_cli.compiling.blame import blamed_on
+from remat_cli.compiling.facts import ModelFacts, known_facts_of
+from remat_cli.compiling.optimise import digest_of, optimise
+from remat_cli.compiling.prepare import Prepared, as_planned, facts_of, first_look
+from remat_cli.compiling.search.split_model import in_place_of
+from remat_cli.onnx_io.read.interface import interface_of
+from remat_cli.onnx_io.read.to_graph import INPUTS, to_graph
+from remat_cli.runtime.verify.likeness import have_same_bits
+
+
+def prepare_loops(whole: Prepared, model: Any, work: Path) -> Prepared | None:
+    """The model with loops, optimised like the whole one; None where its outputs are not those of the whole one."""
+    conditions = whole.conditions
+    with blamed_on(whole.source.path, "ONNX Runtime cannot optimise the loops of"):
+        path = optimise(model, conditions, work, whole.optimised_as)
+    reference = as_planned(path, model, interface_of(whole.reference), whole.optimised_as)
+    digest = digest_of(path, conditions, whole.optimised_as)
+    facts, was_long = known_facts_of(digest, conditions), False
+    if facts is None:
+        with blamed_on(whole.source.path, "ONNX Runtime fails to run the loops of"):
+            seen = first_look(path, whole.feeds, conditions)
+        if not have_same_bits(whole.outputs, seen.outputs):
+            return None
+        facts = _beside(whole, facts_of(seen, reference, whole.facts.types[INPUTS]))
+        was_long = facts.relative_time is not None
+    looped_whole = replace(whole, reference=reference, reference_path=path, reference_sha256=digest)
+    return in_place_of(looped_whole, to_graph(reference, facts.types), facts, was_long=was_long)
+
+
+def _beside(whole: Prepared, facts: ModelFacts) -> ModelFacts:
+    """The facts of a model with loops, with how long it takes as a multiple of the whole one, where both are known."""
+    first, second = whole.facts.measured, facts.measured
+    if first is None or second is None:
+        return facts
+    return msgspec.structs.replace(facts, relative_time=second.run_ns / max(1, first.run_ns))

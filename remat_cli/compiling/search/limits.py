@@ -1,0 +1,135 @@
+"""The largest tensor of a device: ops are cut into tiles before they are placed; what stays larger runs elsewhere."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+
+import msgspec
+
+from remat_cli.base.progress import Progress
+from remat_cli.base.units import format_bytes
+from remat_cli.compiling.ask import CompileRequest, ask
+from remat_cli.compiling.planned import PlannedModel
+from remat_cli.compiling.platform import Platform
+from remat_cli.compiling.prepare import Prepared
+from remat_cli.compiling.profile import is_cut_into_sessions, profile_on_cpu
+from remat_cli.compiling.search.splitter import Splitter, inside_above
+from remat_cli.compiling.search.tensor_cap import MOST_CAPPED
+from remat_cli.compiling.solve import unsolved
+from remat_cli.core.files.plan_file import PlanFile
+from remat_cli.core.schedule.graph import Graph, Op, TensorType, size_bytes
+from remat_cli.core.schedule.splits import Splitting, large_tensor_lines
+from remat_cli.core.values.budget import parse_budget
+from remat_cli.core.values.profile import HOST_MEMORY, Profile, Unsupported
+from remat_cli.devices.provider_table import PROVIDERS, named_spec
+
+WHOLE = "100%"
+
+
+@dataclass(frozen=True)
+class Limited:
+    """A model whose tensors are as small as devices need them; `splitting` None: it is the whole one."""
+
+    prepared: Prepared
+    splitting: Splitting | None = None
+
+    def of(self, planned: PlannedModel, whole: Prepared) -> PlannedModel:
+        """A plan of it as one of the whole model."""
+        return planned if self.splitting is None else replace(planned, whole=whole, splitting=self.splitting)
+
+
+def limits_of(request: CompileRequest) -> Mapping[str, int]:
+    """Bytes of the largest tensor of each device that has such a limit: what the user says, else what its record says.
+
+    Only plans that say where ops run know such limits.
+    """
+    specs = request.conditions.devices
+    if not is_cut_into_sessions(specs):
+        return {}
+    known = {spec.name: PROVIDERS[spec.provider].largest_tensor_bytes for spec in specs}
+    said = request.splits.max_tensor_bytes
+    return {name: said or most for name, most in known.items() if most is not None}
+
+
+def cap_of(request: CompileRequest) -> int | None:
+    """The most bytes of a tensor that some device can hold, or that the user wants; None: any size."""
+    return min(limits_of(request).values(), default=request.splits.max_tensor_bytes)
+
+
+def cut_to_limits(prepared: Prepared, request: CompileRequest, work: Path, progress: Progress) -> Limited:
+    """The model, its ops in tiles where tensors inside are above the least limit and `--split off` is not said.
+
+    Bits are those of the whole model on the CPU. Where no split is enough, that which leaves least above.
+    """
+    least = cap_of(request)
+    if least is None or not is_cut_into_sessions(request.conditions.devices) or request.splits.mode == "off":
+        return Limited(prepared)
+    left = _above(prepared.graph, least)
+    best = Limited(prepared)
+    if not left:
+        return best
+    splitter = _splitter(prepared, request, work, progress)
+    for proposal in islice(splitter.search.capped(least, splitter.free_bytes), MOST_CAPPED):
+        built = splitter.build(proposal, None)
+        if built is not None and (above := _above(built[1].graph, least)) < left:
+            tiles = replace(built[1], conditions=prepared.conditions)
+            left, best = above, Limited(tiles, splitter.record(built[0]))
+            if not left:
+                break
+    return best
+
+
+def cap_lines(plan: PlanFile) -> tuple[str, ...]:
+    """What a cap on tensors did, and which are larger all the same."""
+    most = plan.request.max_tensor_bytes
+    whole = large_tensor_lines(plan.graph, most)
+    if plan.placement is None or plan.splitting is None or most is None:
+        return whole
+    tiles = f"ops run in tiles so that no tensor inside is above {format_bytes(most)}, the largest of a device here"
+    return (f"{tiles} (--max-tensor)", *whole)
+
+
+def within_limits(platform: Platform, limits: Mapping[str, int]) -> Platform:
+    """The platform, on which no device runs an op with a tensor above its limit."""
+    profiles = tuple(
+        _limited(profile, platform.graph, limits[profile.device]) if profile.device in limits else profile
+        for profile in platform.profiles
+    )
+    return replace(platform, profiles=profiles)
+
+
+def _splitter(prepared: Prepared, request: CompileRequest, work: Path, progress: Progress) -> Splitter:
+    """A splitter of the model on the CPU, in the standard ops that other devices run too."""
+    host = named_spec(HOST_MEMORY)
+    conditions = msgspec.structs.replace(prepared.conditions, devices=(host, *prepared.conditions.devices))
+    asked = replace(request, conditions=conditions, budget=WHOLE, budgets={HOST_MEMORY: parse_budget(WHOLE)})
+    profile = profile_on_cpu(prepared, conditions, host, progress)
+    platform = Platform(prepared.graph, (host,), (profile,))
+    question = ask(platform, asked)
+    whole = PlannedModel(prepared, platform, unsolved(question, request.search), prepared)
+    return Splitter(whole, question, asked, work, progress, may_fill=False)  # only the CPU fills a buffer in place
+
+
+def _above(graph: Graph, most_bytes: int) -> int:
+    """Bytes of all tensors inside that are above a limit."""
+    return sum(each.size_bytes for each in inside_above(graph, most_bytes))
+
+
+def _limited(profile: Profile, graph: Graph, most_bytes: int) -> Profile:
+    reasons = {op.name: reason for op in graph.ops if (reason := _too_large(graph, op, most_bytes))}
+    known = {op.name for op in profile.unsupported}
+    more = tuple(Unsupported(name, reason) for name, reason in reasons.items() if name not in known)
+    costs = tuple(cost for cost in profile.ops if cost.name not in reasons)
+    return msgspec.structs.replace(profile, ops=costs, unsupported=(*profile.unsupported, *more))
+
+
+def _too_large(graph: Graph, op: Op, most_bytes: int) -> str:
+    """Which of an op's tensors is above a limit, in words; empty: none."""
+    tensors = [graph.tensors[tensor] for tensor in (*op.inputs, *op.outputs)]
+    sizes = {tensor.name: size_bytes(TensorType(tensor.dtype, tensor.shape)) for tensor in tensors}
+    sizes |= {graph.weights[weight].name: graph.weights[weight].size_bytes for weight in op.weights}
+    name = max(sizes, key=lambda each: sizes[each], default="")
+    if not name or sizes[name] <= most_bytes:
+        return ""
+    return f"tensor '{name}' of {format_bytes(sizes[name])} is above its largest of {format_bytes(most_bytes)}"

@@ -1,0 +1,189 @@
+"""From a whole model and its tiles to a split model that can be planned: optimise, compare bits, measure."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from remat_cli.base.errors import RuntimeFailure
+from remat_cli.base.progress import Progress
+from remat_cli.compiling.blame import blamed_on
+from remat_cli.compiling.facts import ModelFacts, facts_scope, known_facts, known_facts_of, remember_facts
+from remat_cli.compiling.learn.corrections import known_corrections, with_corrections
+from remat_cli.compiling.optimise import digest_of, optimise
+from remat_cli.compiling.planned import PlannedModel
+from remat_cli.compiling.prepare import Prepared, as_planned, default_settings, observe
+from remat_cli.compiling.profile import profile_beside
+from remat_cli.compiling.write import save_in_order
+from remat_cli.core.schedule.graph import Graph
+from remat_cli.core.values.conditions import Conditions
+from remat_cli.core.values.profile import Profile
+from remat_cli.onnx_io.read.interface import interface_of
+from remat_cli.onnx_io.read.load import save
+from remat_cli.onnx_io.read.to_graph import op_signatures, to_graph
+from remat_cli.onnx_io.write.opset import lowered, opset_of, raise_opset
+from remat_cli.runtime.measure.profile_cache import ProfileCache
+from remat_cli.runtime.measure.turns import time_in_turn
+from remat_cli.runtime.verify.likeness import are_close, are_same_bits, have_same_bits, likeness
+from remat_cli.splitting.tiles.build import (
+    FILL_SINCE,
+    reordered,
+    tile_order,
+)
+from remat_cli.splitting.tiles.differences import compared_pieces, first_difference, with_outputs
+from remat_cli.splitting.tiles.steps import TiledRegion
+from remat_cli.splitting.tiles.view import ModelView
+
+
+@dataclass(frozen=True)
+class ExposedTiles:
+    """A split model whose outputs differ, and the view and regions it was made from."""
+
+    view: ModelView
+    model: Any
+    regions: tuple[TiledRegion, ...]
+    may_reassociate: bool
+
+
+def prepare_split(
+    whole: Prepared, model: Any, conditions: Conditions, work: Path, may_reassociate: bool
+) -> Prepared | None:
+    """A split model, optimised like the whole one; None where its outputs differ by more than is allowed.
+
+    Raises:
+        RuntimeFailure: ONNX Runtime refuses the model.
+    """
+    ways = (replace(whole, optimised_as=each) for each in whole.optimised_as.for_tiles)
+    found = (_prepare_split(each, model, conditions, work, may_reassociate) for each in ways)
+    return next((prepared for prepared in found if prepared is not None), None)
+
+
+def _prepare_split(
+    whole: Prepared, model: Any, conditions: Conditions, work: Path, may_reassociate: bool
+) -> Prepared | None:
+    """The same, optimised in one way."""
+    with blamed_on(whole.source.path, "ONNX Runtime cannot optimise the tiles of"):
+        path = optimise(model, conditions, work, whole.optimised_as)
+    reference = as_planned(path, model, interface_of(whole.reference), whole.optimised_as)
+    digest = digest_of(path, conditions, whole.optimised_as)
+    facts = known_facts_of(digest, conditions)
+    if facts is None or not (facts.has_same_bits or may_reassociate):
+        with blamed_on(whole.source.path, "ONNX Runtime fails to run the tiles of"):
+            facts = _compared(path, whole, conditions, may_reassociate)
+    if facts is None:
+        return None
+    graph = to_graph(reference, facts.types)
+    graph = reordered(graph, tile_order(model, graph))
+    return in_place_of(replace(whole, reference=reference, reference_path=path, reference_sha256=digest), graph, facts)
+
+
+def in_place_of(whole: Prepared, graph: Graph, facts: ModelFacts, *, was_long: bool = False) -> Prepared:
+    """A model with another reference, once its graph and what a run of it, just now, showed are known."""
+    signatures = op_signatures(whole.reference, graph)
+    corrections = known_corrections(signatures, whole.conditions)
+    return replace(
+        whole,
+        graph=with_corrections(graph, signatures, corrections),
+        signatures=signatures,
+        facts=facts,
+        corrections=corrections,
+        first_outputs=None,
+        was_long=was_long,
+    )
+
+
+def in_least_opset(model: Any, whole: Prepared) -> Any:
+    """A split model under the operator set of the whole one, unless a tile of it is filled in place.
+
+    So every runtime that takes the whole model takes its tiles, by the same versions of kernels.
+    """
+    return lowered(model, opset_of(whole.reference))
+
+
+def raised_model(whole: Prepared, conditions: Conditions, work: Path) -> Any | None:
+    """The whole model under the opset that filling tiles in place needs; None where it does not run alike."""
+    raised = raise_opset(whole.reference, FILL_SINCE, whole.graph)
+    if raised is None:
+        return None
+    with ProfileCache(conditions.cache_dir) as cache:
+        known = known_facts(cache, facts_scope(conditions), whole.reference_sha256)
+    can_be_raised = None if known is None else known.can_be_raised
+    if can_be_raised is None:
+        save(raised, work / "raised.onnx")
+        can_be_raised = _runs_alike(work / "raised.onnx", whole, conditions)
+        remember_facts(whole.reference_sha256, conditions, can_be_raised=can_be_raised)
+    return raised if can_be_raised else None
+
+
+def _runs_alike(raised: Path, whole: Prepared, conditions: Conditions) -> bool:
+    """Whether the runtime takes a model under a newer opset, with the same outputs: it lacks kernels for some ops."""
+    try:
+        return have_same_bits(observe(raised, whole.feeds, conditions).outputs, whole.outputs)
+    except RuntimeFailure:
+        return False
+
+
+def find_culprit(tiles: ExposedTiles, whole: Prepared, conditions: Conditions, work: Path) -> int | None:
+    """The first op whose tiles have other bits than the whole op; None where no single op is to blame.
+
+    Where bits may differ, an op whose tiles are not even close is to blame before all others.
+    """
+    known = {value.name for node in whole.reference.graph for value in node.outputs}
+    view = tiles.view
+    pieces = [(step, piece) for step, piece in compared_pieces(tiles.regions) if piece.tensor in known]
+    whole_names = {piece.tensor: piece.tensor for _, piece in pieces}
+    split_names = {piece.name: piece.tensor for _, piece in pieces}
+    save(with_outputs(whole.reference, view, whole_names), work / "whole_exposed.onnx")
+    save(with_outputs(tiles.model, view, split_names), work / "split_exposed.onnx")
+    ours = observe(work / "whole_exposed.onnx", whole.feeds, conditions).outputs
+    theirs = observe(work / "split_exposed.onnx", whole.feeds, conditions).outputs
+    tests = (are_close, are_same_bits) if tiles.may_reassociate else (are_same_bits,)
+    culprits = (first_difference(view, pieces, ours, theirs, is_same) for is_same in tests)
+    return next((culprit for culprit in culprits if culprit is not None), None)
+
+
+def profile_split(split: Prepared, whole: PlannedModel, progress: Progress) -> Profile:
+    """The cost of every op of a split model, on the scale of the whole model's.
+
+    Ops measured alone, and in another minute, say little about how two models compare. So both are run in turn, the
+    split one with its tiles in order, without which it finds less in the processor's caches; the op times of the split
+    model are scaled until their sum is to the sum of the whole model's op times as the one run is to the other. Of a
+    model for many sizes whose runs are long the first run of each is taken.
+
+    Raises:
+        RuntimeFailure: a model fails to run.
+        MissingDependency: a device cannot be used.
+    """
+    conditions, path = split.conditions, split.reference_path.with_name("in_order.onnx")
+    tiles = split if split.was_long else replace(split, reference_path=save_in_order(split, whole.profile, path))
+    beside = whole.prepared.reference_path
+    profile, relative = profile_beside(tiles, beside, conditions, conditions.device, progress)
+    if relative is None:
+        relative = _relative_time(tiles, beside, progress)
+    whole_ns, sum_ns = (sum(cost.time_ns for cost in known.ops) for known in (whole.profile, profile))
+    factor = relative * whole_ns / max(1, sum_ns)
+    ops = tuple(msgspec.structs.replace(cost, time_ns=round(cost.time_ns * factor)) for cost in profile.ops)
+    return msgspec.structs.replace(profile, ops=ops)
+
+
+def _relative_time(split: Prepared, beside: Path, progress: Progress) -> float:
+    """How long a run of the split model takes, as a multiple of the whole model's; kept in the cache."""
+    conditions = split.conditions
+    models = (beside, split.reference_path)
+    whole_ns, split_ns = time_in_turn(models, split.feeds, default_settings(conditions), progress.advance)
+    relative = split_ns / max(1, whole_ns)
+    remember_facts(split.reference_sha256, conditions, relative_time=relative)
+    return relative
+
+
+def _compared(split: Path, whole: Prepared, conditions: Conditions, may_reassociate: bool) -> ModelFacts | None:
+    """What a run of a split model shows; None where its outputs are not the whole one's, or not close as allowed."""
+    wanted = whole.outputs
+    seen = observe(split, whole.feeds, conditions)
+    facts = ModelFacts(seen.types, seen.baseline_bytes)
+    if have_same_bits(wanted, seen.outputs):
+        return facts
+    if may_reassociate and likeness(wanted, seen.outputs).are_close:
+        return msgspec.structs.replace(facts, has_same_bits=False)
+    return None

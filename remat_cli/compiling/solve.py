@@ -1,0 +1,295 @@
+"""From a problem and a budget to a judged plan, with the solver's claims beside it."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+
+from remat_cli.base import progress as stages
+from remat_cli.base.errors import ConfigError
+from remat_cli.base.progress import Progress
+from remat_cli.core.schedule.floor import working_set_floor
+from remat_cli.core.schedule.plan import Plan, Schedule
+from remat_cli.core.schedule.problem import Problem
+from remat_cli.core.schedule.simulate import baseline, simulate
+from remat_cli.core.schedule.solver_run import ProvedFloor, SolverRun, Status
+from remat_cli.core.schedule.tidy import tidy
+from remat_cli.core.schedule.timeline import time_of
+from remat_cli.report.solution import overhead_percent
+from remat_cli.solvers import must_search, run_solver
+from remat_cli.solvers._warmup import load_kernels, must_compile
+from remat_cli.solvers.base import Compiled, Early, Limits, Solver
+from remat_cli.solvers.least_budget import KERNELS, find_least_budget
+from remat_cli.solvers.paging.question import Pager
+
+LEAST_SECONDS = 1.0  # a repeated search always gets this much
+LOOK_SECONDS = 5.0  # for a first plan before kernels are compiled, which takes several times as long
+
+
+@dataclass(frozen=True)
+class Search:
+    """How plans are searched for: the solver, its limits, and the share of time that `--budget min` may cost.
+
+    Plans that page are the `pager`'s. `overhead_limit` is the share of time that a plan for any budget may cost (None:
+    any).
+    """
+
+    solver: Solver
+    limits: Limits
+    max_overhead_share: Fraction = Fraction(0)
+    pager: Pager | None = None
+    overhead_limit: Fraction | None = None
+
+    def within(self, seconds: float) -> Search:
+        """The same search with so much time."""
+        return replace(self, limits=replace(self.limits, seconds=seconds))
+
+    def share(self, share: float) -> Search:
+        """The same search with a share of its time."""
+        return self.within(self.limits.seconds * share)
+
+    def allowed_overhead(self, question: BudgetQuestion) -> Fraction | None:
+        """The share of the baseline's time that a plan may cost on top; None: any."""
+        return self.max_overhead_share if question.least else self.overhead_limit
+
+    def allows(self, time_ns: int, question: BudgetQuestion) -> bool:
+        """Whether a plan may take so long."""
+        share = self.allowed_overhead(question)
+        return share is None or time_ns <= question.baseline.time_ns * (1 + share)
+
+
+@dataclass(frozen=True)
+class BudgetQuestion:
+    """A problem under the budget in force, and the baseline's plan, which `min` and percentages refer to.
+
+    Of a split model the baseline is that of the whole one. `names` are those of the ops, where they have any.
+    `is_share`: the budget is a share of what planning can change, on top of whatever is fixed; 100 % in bytes is one.
+    `for_process`: it is what a budget for the process came to, and the process is counted by itself.
+    """
+
+    problem: Problem
+    baseline: Plan
+    text: str
+    least: bool = False
+    names: tuple[str, ...] = ()
+    is_share: bool = False
+    for_process: bool = False
+
+    @property
+    def budget_bytes(self) -> int:
+        """The budget of the first memory, fixed part included."""
+        return self.problem.memories[0].budget_bytes
+
+    @property
+    def asks_for_all(self) -> bool:
+        """Whether the budget is 100 % of what the model needs as it is: then small things of ours come on top."""
+        return self.is_share and self.budget_bytes >= self.baseline.peak
+
+    @property
+    def budgets(self) -> dict[str, int]:
+        """The budget of each memory, fixed part included."""
+        return {memory.name: memory.budget_bytes for memory in self.problem.memories}
+
+    def with_slack(self, slack_bytes: Sequence[int]) -> BudgetQuestion:
+        """The same question for so much less of each memory."""
+        problem = self.problem
+        for number, bytes_ in enumerate(slack_bytes):
+            problem = problem.with_budget(problem.memories[number].budget_bytes - bytes_, number)
+        return replace(self, problem=problem)
+
+
+@dataclass(frozen=True)
+class BudgetAnswer:
+    """What the solver said, judged, and the question it answers."""
+
+    question: BudgetQuestion
+    run: SolverRun
+
+    @property
+    def plan(self) -> Plan | None:
+        """The judged plan; None: not found."""
+        return self.run.plan
+
+    def with_plan(self, plan: Plan) -> BudgetAnswer:
+        """The same answer with another plan."""
+        return replace(self, run=replace(self.run, plan=plan))
+
+    def without_plan(self) -> BudgetAnswer:
+        """The same answer after its plan turned out not to fit."""
+        return replace(self, run=replace(self.run, plan=None, status=Status.NOT_FOUND))
+
+
+def prepare_kernels(solver: Solver | Pager, problem: Problem, progress: Progress) -> None:
+    """Load the kernels that a solver's search on a problem runs, or compile them, before anything is timed."""
+    if isinstance(solver, Compiled):
+        load_kernels(solver.kernels(problem), lambda: progress.stage(stages.COMPILING_KERNELS))
+
+
+def _begin(problem: Problem, search: Search, progress: Progress) -> None:
+    """Load or compile what is about to run, no sooner: many a budget is met, or proved too small, without a search."""
+    if must_search(problem):
+        prepare_kernels(search.solver, problem, progress)
+    progress.stage(stages.SOLVING)
+
+
+def tidied(found: BudgetAnswer) -> BudgetAnswer:
+    """The answer without computations for nobody; a bound that was proved for a smaller space may then not hold."""
+    if found.plan is None:
+        return found
+    plan, run = tidy(found.question.problem, found.plan), found.run
+    if run.bound_ns is not None and plan.time_ns < run.bound_ns:
+        run = replace(run, bound_ns=None, status=Status.FEASIBLE, space="free")
+    return replace(found, run=replace(run, plan=plan))
+
+
+def answer(question: BudgetQuestion, search: Search, progress: Progress, start: Schedule | None = None) -> BudgetAnswer:
+    """Solve within the budget and the time limit, from `start` if given, telling `progress` of every improvement.
+
+    Raises:
+        ConfigError: the solver does not take this problem.
+    """
+    if reason := refusal(question.problem, search.solver, question.names):
+        raise ConfigError(f"solver {search.solver.name} cannot take this problem: {reason}")
+    if question.least:
+        return _least(question, search, progress)
+    return BudgetAnswer(question, _solve(question.problem, question, search, progress, start))
+
+
+def _solve(
+    problem: Problem, question: BudgetQuestion, search: Search, progress: Progress, start: Schedule | None = None
+) -> SolverRun:
+    """Run the solver, before its kernels are compiled without them: often that is all it takes."""
+    early = _look(problem, question, search, progress, start)
+    if early is not None and (_is_settled(early, problem, search) or progress.should_stop()):
+        return early
+    _begin(problem, search, progress)
+    run = run_solver(problem, search.solver, _limits(question, search, progress), start)
+    return run if early is None else _better(run, early)
+
+
+def _look(
+    problem: Problem, question: BudgetQuestion, search: Search, progress: Progress, start: Schedule | None
+) -> SolverRun | None:
+    """What the solver says without compiled kernels; None where it has them, needs none, or must do the same work."""
+    solver, asked = search.solver, search.limits
+    if asked.work is not None or not isinstance(solver, Early) or not must_search(problem):
+        return None
+    if not solver.begins_interpreted(problem) or not must_compile(solver.kernels(problem)):
+        return None
+    progress.stage(stages.SOLVING)
+    limits = _limits(question, search.within(min(LOOK_SECONDS, asked.seconds)), progress)
+    return run_solver(problem, solver, replace(limits, interpreted=True), start)
+
+
+def _is_settled(run: SolverRun, problem: Problem, search: Search) -> bool:
+    """Whether a search need not go on: its end is proved, or near enough."""
+    if run.plan is None or run.bound_ns is None:
+        return run.status in (Status.OPTIMAL, Status.INFEASIBLE)
+    return run.plan.time_ns - run.bound_ns <= search.limits.gap * problem.baseline_time_ns
+
+
+def _better(run: SolverRun, early: SolverRun) -> SolverRun:
+    """A run with the plan of the look before it, should it have found none as good."""
+    if early.plan is None or (run.plan is not None and run.plan.time_ns <= early.plan.time_ns):
+        return run
+    return replace(run, plan=early.plan, status=proved_status(run, early.plan))
+
+
+def refusal(problem: Problem, solver: Solver | Pager, names: Sequence[str]) -> str | None:
+    """Why a solver does not take a problem, with ops by their names; None where it does."""
+    reason = solver.supports(problem)
+    return None if reason is None else name_ops(reason, names)
+
+
+def name_ops(text: str, names: Sequence[str]) -> str:
+    """`op 7` as `op conv_3`; solvers know numbers only. An op without a name keeps its number."""
+
+    def named(match: re.Match[str]) -> str:
+        number = int(match[1])
+        return f"op {names[number]}" if number < len(names) and names[number] else match[0]
+
+    return re.sub(r"\bop ([0-9]+)\b", named, text)
+
+
+def unsolved(question: BudgetQuestion, search: Search) -> BudgetAnswer:
+    """What is known of a question before any solver has looked at it: the floor of single ops."""
+    floor = working_set_floor(question.problem)
+    run = SolverRun(
+        solver=search.solver.name,
+        status=Status.NOT_FOUND,
+        space="free",
+        floor=ProvedFloor(floor.bytes[0], () if floor.ops[0] is None else (floor.ops[0],)),
+        seed=search.limits.seed,
+        seconds=0.0,
+    )
+    return BudgetAnswer(question, run)
+
+
+def answer_again(first: BudgetAnswer, slack_bytes: Sequence[int], search: Search, progress: Progress) -> BudgetAnswer:
+    """Solve for budgets smaller by what the plan needs beyond its schedule; bound and floor stay the first's.
+
+    A bound under a smaller budget says nothing about the user's, so the first search's bound is kept.
+    """
+    question, said = first.question, first.run
+    tight = question.with_slack(slack_bytes).problem
+    rest = search.within(max(LEAST_SECONDS, search.limits.seconds - said.seconds))
+    again = _solve(tight, question, rest, progress)
+    seconds, found_after = said.seconds + again.seconds, again.seconds_to_best
+    if again.plan is None:
+        return replace(first, run=replace(said, seconds=seconds)).without_plan()
+    run = replace(
+        again,
+        plan=simulate(question.problem, again.plan.schedule),
+        status=proved_status(said, again.plan),
+        bound_ns=said.bound_ns,
+        space=said.space,
+        floor=said.floor,
+        seconds=seconds,
+        seconds_to_best=None if found_after is None else said.seconds + found_after,
+    )
+    return replace(first, run=run)
+
+
+def proved_status(run: SolverRun, plan: Plan) -> Status:
+    """What is known of a plan under the bound of a run that did not find it."""
+    is_proved = run.bound_ns is not None and plan.time_ns <= run.bound_ns
+    return Status.OPTIMAL if is_proved else Status.FEASIBLE
+
+
+def _least(question: BudgetQuestion, search: Search, progress: Progress) -> BudgetAnswer:
+    """The least budget within the allowed overhead, then the least time under that budget."""
+    load_kernels(KERNELS, lambda: progress.stage(stages.COMPILING_KERNELS))
+    progress.stage(stages.SOLVING)
+    limits = _limits(question, search, progress)
+    halved = replace(limits, seconds=limits.seconds / 2)
+    schedule = find_least_budget(question.problem, halved, allowed_share(question, search))
+    seconds, before = max(LEAST_SECONDS, limits.seconds_left), time.monotonic() - limits.started
+    start = simulate(question.problem, schedule) if schedule is not None else baseline(question.problem)
+    found = replace(question, problem=question.problem.with_budget(start.peak))
+    run = _solve(found.problem, question, search.within(seconds), progress, start.schedule)
+    if run.plan is None or run.plan.time_ns > start.time_ns:
+        run = replace(run, status=Status.FEASIBLE, plan=start, seconds_to_best=0.0)
+    found_after = None if run.seconds_to_best is None else before + run.seconds_to_best
+    return BudgetAnswer(found, replace(run, seconds=before + run.seconds, seconds_to_best=found_after))
+
+
+def allowed_share(question: BudgetQuestion, search: Search) -> float:
+    """How much longer than its ops once each a plan of this problem may take, by the overhead allowed of the whole."""
+    most_ns = question.baseline.time_ns * (1 + search.max_overhead_share)
+    own_ns = question.problem.baseline_time_ns
+    return float(most_ns / own_ns - 1) if own_ns else 0.0
+
+
+def _limits(question: BudgetQuestion, search: Search, progress: Progress) -> Limits:
+    """The search's limits from now on, heard by `progress` in percent of the baseline."""
+    problem, base = question.problem, question.baseline.time_ns
+
+    def report(schedule: Schedule | None, bound_ns: int | None) -> None:
+        spent = None if schedule is None else overhead_percent(time_of(problem, schedule), base)
+        least = problem.baseline_time_ns
+        progress.incumbent(spent, None if bound_ns is None else overhead_percent(max(bound_ns, least), base))
+
+    return replace(search.limits, report=report, should_stop=progress.should_stop, started=time.monotonic())

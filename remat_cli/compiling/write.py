@@ -1,0 +1,314 @@
+"""From a plan to a judged model: rewrite, read it back, judge it again, gates included."""
+
+import platform
+import tempfile
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from remat_cli import __version__
+from remat_cli.base import progress as stages
+from remat_cli.base.errors import RematError
+from remat_cli.base.progress import Progress
+from remat_cli.compiling.fit import excess_bytes, fit
+from remat_cli.compiling.learn.corrections import step_signatures, with_corrections
+from remat_cli.compiling.planned import PlannedModel, WrittenModel
+from remat_cli.compiling.prepare import Prepared, free_names, written_interface
+from remat_cli.compiling.process.steady import (
+    EARLY_SHARE,
+    Formed,
+    Inside,
+    best_form,
+    forecast,
+    inside,
+    kept_by_default,
+    may_gain,
+    roomy_form,
+    with_early_outputs,
+)
+from remat_cli.compiling.solve import BudgetAnswer, Search, answer_again, tidied
+from remat_cli.core.schedule.graph import without_buffers
+from remat_cli.core.schedule.plan import Plan
+from remat_cli.core.schedule.problem import make_problem
+from remat_cli.core.schedule.simulate import baseline
+from remat_cli.core.schedule.solver_run import Status
+from remat_cli.core.schedule.tidy import calm
+from remat_cli.core.values.conditions import Conditions
+from remat_cli.core.values.learning import Judged
+from remat_cli.core.values.profile import OpCost, Profile
+from remat_cli.devices.provider_table import PROVIDERS
+from remat_cli.onnx_io.read.compiled import PEAK_KEY, PORTABLE_KEY
+from remat_cli.onnx_io.read.interface import weight_uses
+from remat_cli.onnx_io.read.load import SourceModel, save
+from remat_cli.onnx_io.read.loaded import Touched, held_back, touched
+from remat_cli.onnx_io.read.to_graph import to_graph
+from remat_cli.onnx_io.write.arena_copies import arena_copies
+from remat_cli.onnx_io.write.processor_guard import guard_for
+from remat_cli.onnx_io.write.rewrite import RewriteInfo, Rewritten, rewrite, set_model_metadata
+from remat_cli.onnx_io.write.steady import in_loops, steady, weight_bytes_of
+from remat_cli.ort_rules.requests import run_requests
+from remat_cli.ort_rules.steady import FLAG_BYTES
+from remat_cli.runtime.sessions.loading import shapes_at_load
+from remat_cli.runtime.sessions.session import Level, optimize
+from remat_cli.runtime.sessions.weights import is_packed_away
+
+FORM_TIME_SHARE = 1.001  # of the time of a plan: what room for the form's few bytes may cost
+MOST_PASSES = 6  # of the optimiser, each answered by gates
+
+
+def write_within_budget(planned: PlannedModel, search: Search, progress: Progress) -> PlannedModel:
+    """Rewrite the model by its plan; without a written model where no plan fits.
+
+    Gates are live tensors of a few bytes, so a plan that uses the budget to the last byte may not survive them, and is
+    then planned again for less. For `min` the budget becomes what the written model needs. A share is one of what
+    planning can change, so the few bytes that a form holds all the time come on top of it, and at 100 % those of gates.
+    """
+
+    def build(found: BudgetAnswer, prepared: Prepared = planned.prepared) -> tuple[BudgetAnswer, WrittenModel]:
+        progress.stage(stages.REWRITING)
+        return _write_calmly(prepared, planned.profile, tidied(found), search)
+
+    first = planned.answer
+    answer, written = fit(first, build, search, progress)
+    if planned.prepared.conditions.may_be_steady and _costs_more(answer, first):
+        plain_answer, plain = build(first, planned.prepared.without_form())
+        if not _excess_bytes(plain_answer, plain):
+            answer, written = plain_answer, plain
+    if written is None and first.plan is not None and first.question.asks_for_all:
+        answer, written = build(first)
+    may_grow = answer.question.least or answer.question.is_share
+    if written is not None and may_grow and written.least_budget_bytes > answer.question.budget_bytes:
+        return with_budget(replace(planned, answer=answer, written=written), written.least_budget_bytes)
+    return replace(planned, answer=answer if written is not None else tidied(answer), written=written)
+
+
+def _costs_more(answer: BudgetAnswer, first: BudgetAnswer) -> bool:
+    """Whether making room for the small tensors of a form took the plan, or made it slower."""
+    if first.plan is None or first.question.least:
+        return False
+    return answer.plan is None or answer.plan.time_ns > FORM_TIME_SHARE * first.plan.time_ns
+
+
+def save_in_order(prepared: Prepared, profile: Profile, path: Path) -> Path:
+    """Save the model with gates that hold its ops in the graph's order, so that it runs as a plan of it will.
+
+    Nothing of the profile matters but what it is a profile of.
+    """
+    free = tuple(OpCost(op.name, 0) for op in prepared.graph.ops)
+    plan = baseline(make_problem(prepared.graph, msgspec.structs.replace(profile, ops=free)))
+    save(_left_alone(prepared, plan, plan.peak).model, path)
+    return path
+
+
+def write_with_room(planned: PlannedModel, room_bytes: int, search: Search, progress: Progress) -> PlannedModel:
+    """Like `write_within_budget`, with so many bytes of the budget left over."""
+    answer, budget_bytes = planned.answer, planned.answer.question.budget_bytes
+    if answer.plan is None or answer.plan.peak > budget_bytes - room_bytes:
+        answer = answer_again(answer, (room_bytes,), search, progress)
+    narrow = write_within_budget(
+        with_budget(replace(planned, answer=answer), budget_bytes - room_bytes), search, progress
+    )
+    return with_budget(narrow, budget_bytes)
+
+
+def with_budget(planned: PlannedModel, budget_bytes: int) -> PlannedModel:
+    """The same plan and model as the answer to a question with another budget."""
+    question = planned.answer.question
+    asked = replace(question, problem=question.problem.with_budget(budget_bytes))
+    return replace(planned, answer=replace(planned.answer, question=asked))
+
+
+def as_asked(planned: PlannedModel, budget_bytes: int) -> PlannedModel:
+    """A plan for less as the answer to what was asked; a bound that was proved for less memory is none for more."""
+    if planned.written is None:
+        return planned
+    answer, least_ns = planned.answer, planned.answer.question.problem.baseline_time_ns
+    status = Status.OPTIMAL if planned.plan.time_ns <= least_ns else Status.FEASIBLE
+    told = replace(answer, run=replace(answer.run, bound_ns=least_ns, status=status))
+    return with_budget(replace(planned, answer=told), budget_bytes)
+
+
+def _write_calmly(
+    prepared: Prepared, profile: Profile, found: BudgetAnswer, search: Search
+) -> tuple[BudgetAnswer, WrittenModel]:
+    """Write the plan in its calm order; where gates push that over the budget, calm within less, else as it was found.
+
+    The last one tried where none fits.
+    """
+    answer = _calmed(found, search, 0)
+    written = _write(prepared, profile, answer)
+    excess = _excess_bytes(answer, written)
+    if not excess or found.question.least:
+        return answer, written
+    for other in (_calmed(found, search, excess), found):
+        if other.plan != answer.plan:
+            answer, written = other, _write(prepared, profile, other)
+            if not _excess_bytes(answer, written):
+                break
+    return answer, written
+
+
+def _calmed(found: BudgetAnswer, search: Search, room_bytes: int) -> BudgetAnswer:
+    """The answer with its steps in an order that needs few gates, some room left below budget and baseline."""
+    assert found.plan is not None
+    most_bytes = min(found.question.budget_bytes, found.question.baseline.peak) - room_bytes
+    return found.with_plan(calm(found.question.problem.with_budget(most_bytes), found.plan, search.limits.order))
+
+
+def _excess_bytes(answer: BudgetAnswer, written: WrittenModel) -> int:
+    """By how much the written model is over the budget."""
+    return excess_bytes(answer.question.problem, written.needed_bytes)[0]
+
+
+def _write(prepared: Prepared, profile: Profile, answer: BudgetAnswer) -> WrittenModel:
+    """Write the plan, in the form in which a process holds least."""
+    assert answer.plan is not None
+    rewritten = _left_alone(prepared, answer.plan, answer.question.budget_bytes)
+    plain = judge_again(prepared, profile, answer.plan, rewritten)
+    without = forecast(run_requests(plain.graph, plain.plan, plain.kept), copies=plain.copies)
+    is_wanted = prepared.conditions.family is not None or may_gain(without)
+    found = inside(rewritten, plain.graph, prepared.conditions) if is_wanted else None
+    formed, judged = Formed(None, without), plain
+    if found is not None:
+        found, formed = _leanest_form(prepared, profile, answer, rewritten, plain, found)
+    if found is not None and formed.form is not None:
+        judged = judge_again(prepared, profile, answer.plan, rewritten, replace(found, form=formed.form))
+        rewritten = replace(rewritten, model=steady(found.model, formed.form, _packed_away(found.model)))
+        fixed_bytes = FLAG_BYTES + weight_bytes_of(found.model, formed.form) + _kept_in_loops_bytes(found.model)
+        formed = replace(formed, fixed_bytes=fixed_bytes)
+    set_model_metadata(rewritten.model, PEAK_KEY, str(judged.plan.peak))
+    if prepared.conditions.portable:
+        set_model_metadata(rewritten.model, PORTABLE_KEY, "yes")
+    on_top_bytes = formed.fixed_bytes if answer.question.is_share else 0
+    if answer.question.for_process and found is not None and formed.form is not None:
+        on_top_bytes = formed.fixed_bytes + sum(found.early[name] for name in formed.form.early)
+    return WrittenModel(rewritten, judged, formed, on_top_bytes=on_top_bytes)
+
+
+def _leanest_form(
+    prepared: Prepared, profile: Profile, answer: BudgetAnswer, rewritten: Rewritten, plain: Judged, found: Inside
+) -> tuple[Inside, Formed]:
+    """The form in which a process holds least, with small outputs made beforehand where that is leaner."""
+    assert answer.plan is not None
+    conditions, question = prepared.conditions, answer.question
+    judge = partial(judge_again, prepared, profile, answer.plan, rewritten)
+
+    def formed(inside: Inside, within: Judged, below_bytes: int | None) -> Formed:
+        most_bytes = max(question.budget_bytes, within.plan.peak) - within.fixed_bytes
+        if conditions.family is not None:
+            return roomy_form(within, inside.branch, most_bytes)
+        return best_form(plain, within, inside, most_bytes, below_bytes)
+
+    late, other = judge(found), None
+    if conditions.family is None and not question.least:
+        other = with_early_outputs(found, plain.graph, conditions, int(EARLY_SHARE * late.plan.peak))
+    if other is not None:
+        early = judge(other)
+        if question.for_process or early.plan.peak <= max(question.budget_bytes, late.plan.peak):
+            best = formed(other, early, None)
+            if best.form is not None:  # first, since others need not be simulated for longer than they hold no more
+                as_lean = formed(found, late, best.runs.most_bytes + 1)
+                return (other, best) if as_lean.form is None else (found, as_lean)
+    return found, formed(found, late, None)
+
+
+def _left_alone(prepared: Prepared, plan: Plan, budget_bytes: int) -> Rewritten:
+    """The plan as a model in which the runtime's optimiser finds nothing to do when a default session loads it.
+
+    Where it would touch some ops, gates hide them from each other. What it touches after some rounds too is left to
+    verification, which says so. A portable model is meant to be optimised again, but not to other bits for its sizes.
+    """
+    source, conditions = prepared.source, prepared.conditions
+    form = PROVIDERS[conditions.device.provider].gates
+    assert form is not None  # what compiles is given sessions
+    interface = written_interface(source, conditions)
+    bound = _bound(source, conditions)
+    guard = guard_for(platform.machine(), prepared.layout_block)
+    info = RewriteInfo(budget_bytes, source.sha256, __version__, bound, interface, gates=form, guard=guard)
+    infer = partial(shapes_at_load, custom_ops=conditions.custom_ops)
+    rewritten = rewrite(prepared.reference, prepared.graph, plan, info, infer)
+    is_left = not conditions.portable or prepared.optimised_as.ports is not None
+    for _ in range(MOST_PASSES if is_left else 0):
+        found = _touched(rewritten, conditions, prepared.reference_path.parent)
+        more = held_back(rewritten.model, found, info.barriers) if found else frozenset()
+        if not more:
+            break
+        info = replace(info, barriers=info.barriers | more)
+        rewritten = rewrite(prepared.reference, prepared.graph, plan, info, infer)
+    return rewritten
+
+
+def _bound(source: SourceModel, conditions: Conditions) -> dict[str, int]:
+    """Dimensions that have one size only."""
+    free = free_names(conditions)
+    return {name: size for name, size in source.bound_dims.items() if name not in free}
+
+
+def _touched(rewritten: Rewritten, conditions: Conditions, work: Path) -> Touched:
+    """What a default session makes of the file."""
+    with tempfile.TemporaryDirectory(prefix="load_", dir=work) as folder:
+        path, loaded = Path(folder) / "written.onnx", Path(folder) / "loaded.onnx"
+        save(rewritten.model, path)
+        level: Level = "extended" if conditions.portable else "all"
+        optimize(path, loaded, level, conditions.intra_op_threads, conditions.custom_ops)
+        return touched(rewritten.model, loaded)
+
+
+def judge_again(
+    prepared: Prepared, profile: Profile, plan: Plan, rewritten: Rewritten, found: Inside | None = None
+) -> Judged:
+    """Judge the written model from its own graph: the plan's steps at their measured cost, gates at none.
+
+    With `found` it is judged as it is inside the steady form; outputs that are made beforehand are then fixed.
+
+    Raises:
+        RematError: the file would not run in the plan's order.
+    """
+    known = rewritten.known if found is None else found.known
+    graph = to_graph(rewritten.model, rewritten.observed, known)
+    executed = tuple(op.name for op in graph.ops if op.name not in rewritten.gate_ops)
+    if executed != rewritten.step_ops:
+        raise RematError("the rewritten model would not run in the plan's order: a bug in remat, please report it")
+    signatures = step_signatures(prepared.signatures, rewritten.step_ops, plan)
+    graph = with_corrections(graph, [signatures.get(op.name, "") for op in graph.ops], prepared.corrections)
+    costs_of = {op.name: cost for op, cost in zip(prepared.graph.ops, profile.ops, strict=True)}
+    costs = {
+        name: msgspec.structs.replace(costs_of[prepared.graph.ops[op].name], name=name)
+        for name, op in zip(rewritten.step_ops, plan.schedule.op_ids(), strict=True)
+    }
+    ops = tuple(costs.get(op.name, OpCost(op.name, 0)) for op in graph.ops)
+    fixed = _added_weight_bytes(prepared, rewritten)
+    if found is not None:
+        graph = without_buffers(graph, found.early)
+        fixed += found.branch.held_bytes + weight_bytes_of(rewritten.model, found.form)
+        fixed += _kept_in_loops_bytes(rewritten.model)
+    judged = msgspec.structs.replace(profile, ops=ops, weight_bytes=profile.weight_bytes + fixed)
+    again = baseline(make_problem(graph, judged))
+    is_known = not prepared.conditions.portable  # in a default session that is another model
+    kept = kept_by_default(graph, again, known if is_known else {})
+    return Judged(graph, again, judged.fixed_bytes, kept, tuple(copy.bytes for copy in arena_copies(rewritten.model)))
+
+
+def _packed_away(model: Any) -> dict[str, int]:
+    """Sizes, by name, of the small weights of which only packed copies stay, unless they belong to a branch."""
+    uses = zip(model.graph.initializers, weight_uses(model), strict=True)
+    return {name: use.size_bytes for name, use in uses if is_packed_away(use)}
+
+
+def _kept_in_loops_bytes(model: Any) -> int:
+    """Of small weights that the form moves into loops, whose bodies keep originals beside packed copies."""
+    moved = in_loops(model)
+    return sum(size_bytes for name, size_bytes in _packed_away(model).items() if name in moved)
+
+
+def _added_weight_bytes(prepared: Prepared, rewritten: Rewritten) -> int:
+    """Bytes of the small constants that gates brought along, and of copies of weights that computing again makes."""
+    return _weight_bytes(rewritten.model) - _weight_bytes(prepared.reference)
+
+
+def _weight_bytes(model: Any) -> int:
+    """Weights in the file, and copies in the arena, of which each op has its own."""
+    return sum(use.size_bytes for use in weight_uses(model)) + sum(copy.bytes for copy in arena_copies(model))

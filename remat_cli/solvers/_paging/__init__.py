@@ -1,1 +1,0 @@
-"""Paging of tensors on chains and graphs (Shilova 2021, ch. 3 and 4): pure functions, bounds beside them."""

@@ -1,1 +1,0 @@
-"""The steps of one compile, in their order."""

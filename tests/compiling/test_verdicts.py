@@ -1,0 +1,163 @@
+"""Where a search ends: what each stage makes of a proof about whole ops, an obstacle, Ctrl-C and dear plans."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from fractions import Fraction
+from types import SimpleNamespace
+
+import pytest
+from msgspec import structs
+
+from remat_cli.base.progress import Progress, silent
+from remat_cli.compiling.plan import within_overhead
+from remat_cli.compiling.planned import PlannedModel
+from remat_cli.compiling.search import splitter as splitter_stage
+from remat_cli.compiling.search.family import FamilyPlanner
+from remat_cli.compiling.search.splitter import MADE_BY_RUNTIME, Splitter
+from remat_cli.compiling.search.tensor_cap import CapSearch
+from remat_cli.compiling.solve import BudgetAnswer, BudgetQuestion, Search
+from remat_cli.contest.runner import tiny_problem
+from remat_cli.core.schedule.simulate import baseline
+from remat_cli.core.schedule.solver_run import ProvedFloor, SolverRun, Status
+from remat_cli.report.solution import CHEAPEST_PERCENT, MOST_PERCENT
+from remat_cli.splitting.tiles.obstacle import SplitObstacle
+
+BASE_NS = 1000
+STOPPED = Progress(lambda event: None, lambda: True)
+NOT_FINAL, FINAL = SplitObstacle("in no region", False), SplitObstacle("'y' is a model output", True)
+UNCUT = SplitObstacle("op 'f' cannot be cut", True, op=0)
+
+
+def planned(status: Status, *, least: bool = False, time_ns: int | None = None) -> PlannedModel:
+    """A plan, or none, by a solver that ended so; `time_ns`: of a plan that takes so long."""
+    problem = tiny_problem()
+    question = BudgetQuestion(problem, structs.replace(baseline(problem), time_ns=BASE_NS), "50%", least)
+    plan = None if time_ns is None else structs.replace(question.baseline, time_ns=time_ns)
+    run = SolverRun(
+        solver="auto", seed=0, status=status, space="free", floor=ProvedFloor(9, (0,)), seconds=1.0, plan=plan
+    )
+    prepared = SimpleNamespace(source=SimpleNamespace(ir=None), graph=SimpleNamespace(tensors=()))
+    found = PlannedModel(prepared, None, BudgetAnswer(question, run), prepared)
+    return found if plan is None else replace(found, written=SimpleNamespace(plan=plan))
+
+
+def splitter(status: Status, found: SplitObstacle | None, progress: Progress) -> Splitter:
+    whole = planned(status)
+    looking = Splitter(whole, whole.answer.question, None, None, progress)
+    view = SimpleNamespace(nodes=("fused",))
+    looking.__dict__["search"] = SimpleNamespace(
+        timeline=SimpleNamespace(view=view), obstacle=lambda floor_op, free_bytes: found
+    )
+    return looking
+
+
+@pytest.mark.parametrize(
+    ("status", "obstacle", "is_own", "is_stopped", "wanted"),
+    [
+        (Status.INFEASIBLE, None, True, False, Status.NOT_FOUND),
+        (Status.INFEASIBLE, NOT_FINAL, True, False, Status.NOT_FOUND),
+        (Status.INFEASIBLE, FINAL, True, False, Status.INFEASIBLE),
+        (Status.INFEASIBLE, UNCUT, True, False, Status.INFEASIBLE),
+        (Status.INFEASIBLE, UNCUT, False, False, Status.NOT_FOUND),
+        (Status.INFEASIBLE, FINAL, True, True, Status.NOT_FOUND),
+        (Status.NOT_FOUND, FINAL, True, False, Status.NOT_FOUND),
+    ],
+)
+def test_whole_ops_are_no_proof_where_splits_might_do(monkeypatch, status, obstacle, is_own, is_stopped, wanted):
+    monkeypatch.setattr(splitter_stage, "has_op", lambda model, node: is_own)
+    found = splitter(status, obstacle, STOPPED if is_stopped else silent())._without_splits()
+    assert found.answer.run.status is wanted
+    assert found.obstacle is None if obstacle is None or is_stopped else found.obstacle.startswith(obstacle.text)
+    assert (MADE_BY_RUNTIME in (found.obstacle or "")) == (not is_own)
+
+
+@pytest.mark.parametrize("status", [Status.INFEASIBLE, Status.NOT_FOUND])
+@pytest.mark.parametrize("progress", [silent(), STOPPED])
+def test_loops_that_were_not_tried_are_not_ruled_out(monkeypatch, status, progress):
+    monkeypatch.setattr(FamilyPlanner, "_obstacle", lambda self: "tiles may have other bits")
+    whole = planned(status)
+    found = FamilyPlanner(whole, whole.answer.question, None, None, progress)._not_found()
+    assert found.answer.run.status is Status.NOT_FOUND
+    assert found.obstacle == (None if progress is STOPPED else "tiles may have other bits")
+
+
+def test_splits_under_a_cap_that_nobody_tried_are_not_blamed():
+    tensor = SimpleNamespace(name="t", op="o", size_bytes=9)
+    tried = CapSearch(splitter(Status.INFEASIBLE, None, silent()), 4, (tensor,))._without_plan()
+    assert "in every split that was tried" in tried.obstacle
+    stopped = CapSearch(splitter(Status.INFEASIBLE, None, STOPPED), 4, (tensor,))._without_plan()
+    assert stopped.obstacle is None
+    assert {each.answer.run.status for each in (tried, stopped)} == {Status.NOT_FOUND}
+
+
+def search(limit: Fraction | None) -> Search:
+    return Search(None, None, Fraction(1, 5), None, limit)
+
+
+@pytest.mark.parametrize(
+    ("limit", "least", "percent", "is_allowed"),
+    [
+        (None, False, 300, True),
+        (Fraction(1, 10), False, 10, True),
+        (Fraction(1, 10), False, 11, False),
+        (None, True, 20, True),
+        (None, True, 21, False),
+    ],
+)
+def test_a_plan_that_costs_more_than_allowed_is_none_and_its_cost_is_told(limit, least, percent, is_allowed):
+    dear = planned(Status.OPTIMAL, least=least, time_ns=BASE_NS + BASE_NS * percent // 100)
+    found = within_overhead(dear, search(limit))
+    if is_allowed:
+        assert found is dear
+        return
+    run = found.answer.run
+    assert (found.has_plan, run.plan, run.status) == (False, None, Status.NOT_FOUND)
+    assert run.facts[CHEAPEST_PERCENT] == pytest.approx(percent)
+    assert run.facts[MOST_PERCENT] == pytest.approx(100 * float(limit or Fraction(1, 5)))
+
+
+COSTS = {90: 1, 70: 5, 50: 8, 30: 60, 20: None, 10: 90}
+
+
+class Ladder(FamilyPlanner):
+    """Rungs by what they hold, each of which costs so many percent once it is measured (None: it cannot be used)."""
+
+    @property
+    def _rungs(self):
+        return [SimpleNamespace(peak_bytes=held, launches=1000 - held) for held in COSTS]
+
+    def _with_dims(self, found):
+        return found
+
+    def _plan(self, rung):
+        cost = COSTS[rung.peak_bytes]
+        if cost is None:
+            return None
+        found = planned(Status.OPTIMAL, least=True, time_ns=BASE_NS + BASE_NS * cost // 100)
+        plan = structs.replace(found.plan, peak_bytes=(rung.peak_bytes,))
+        return replace(found, written=SimpleNamespace(plan=plan))
+
+
+@pytest.mark.parametrize(("percent", "held"), [(100, 10), (60, 30), (10, 50), (5, 70), (0, 1000)])
+def test_the_least_budget_for_a_range_costs_no_more_than_allowed(percent, held):
+    whole = planned(Status.OPTIMAL, least=True, time_ns=BASE_NS)
+    whole = replace(whole, written=SimpleNamespace(plan=structs.replace(whole.plan, peak_bytes=(1000,))))
+    allowed = replace(search(None), max_overhead_share=Fraction(percent, 100))
+    request = SimpleNamespace(search=allowed)
+    found = Ladder(whole, whole.answer.question, request, None, silent())._best()
+    assert found.written.plan.peak == held
+
+
+def test_an_interrupted_plan_is_kept_without_its_proof():
+    found = planned(Status.OPTIMAL, time_ns=7).cut_short()
+    assert (found.has_plan, found.answer.run.status, found.answer.run.interrupted) == (True, Status.FEASIBLE, True)
+
+
+def test_time_counts_from_the_beginning_of_the_whole_search():
+    found = planned(Status.OPTIMAL, time_ns=7)
+    found = replace(found, answer=replace(found.answer, run=replace(found.answer.run, seconds_to_best=0.25)))
+    solved = found.solved_since(100.0).searched_since(62.0)
+    assert solved.span is not None
+    assert solved.span.seconds_to_best == 38.25
+    assert solved.span.seconds == solved.span.ended - 62.0
