@@ -58,20 +58,14 @@ def least_contiguous_bytes(chain: PipelineChain, devices: int, model: MemoryMode
     return low
 
 
-def contiguous_within(
-    chain: PipelineChain, devices: int, memory: int, period: int, model: MemoryModel = "buf"
-) -> tuple[int, ...] | None:
-    """Cuts of a contiguous allocation that keeps the period within the memory per device; none: there are none.
-
-    From the end; for a first layer and a number of stages the least delay is best, for needs grow with it.
-    """
-    return _within(StageFigures(chain), devices, (memory, period, model))
-
-
 _Limits: TypeAlias = tuple[int, int, MemoryModel]  # memory, period, and what counts as memory
 
 
 def _within(figures: StageFigures, devices: int, limits: _Limits) -> tuple[int, ...] | None:
+    """Cuts of a contiguous allocation that keeps the period within the memory per device; none: there are none.
+
+    From the end; for a first layer and a number of stages the least delay is best, for needs grow with it.
+    """
     layers = figures.chain.layers
     tails = [None] * layers + [_Tail(0, ())]
     for _ in range(min(devices, layers)):

@@ -27,7 +27,7 @@ class ProgramEffort:
 
 @dataclass(frozen=True)
 class ProgramAnswer:
-    """What CP-SAT found and proved; `value` and `bound` are periods, or bytes where the period was given.
+    """What CP-SAT found and proved; `value` and `bound` are periods.
 
     Without a schedule: proved impossible, or nothing found in time.
     """
@@ -41,13 +41,6 @@ class ProgramAnswer:
     def is_optimal(self) -> bool:
         """Whether the value is proved least."""
         return self.value is not None and self.value == self.bound
-
-    @property
-    def gap(self) -> float | None:
-        """How far the value may be above the least, as a part of it; none where nothing was found."""
-        if self.value is None or self.bound is None:
-            return None
-        return (self.value - self.bound) / self.value if self.value else 0.0
 
 
 def least_period(
@@ -75,26 +68,6 @@ def least_period(
     if effort.below is not None:
         program.model.add(program.period < effort.below)
     program.model.minimize(program.period)
-    return _solved(program, effort)
-
-
-def least_memory(
-    chain: PipelineChain,
-    devices: int,
-    period: int,
-    model: MemoryModel = "full",
-    *,
-    allocation: Sequence[int] | None = None,
-    effort: ProgramEffort | None = None,
-) -> ProgramAnswer:
-    """The least memory per device that allows a period; arguments as for `least_period`."""
-    program = PipelineProgram(chain, devices, model, allocation)
-    program.model.add(program.period == period)
-    program.minimize_memory()
-    return _solved(program, effort or ProgramEffort())
-
-
-def _solved(program: PipelineProgram, effort: ProgramEffort) -> ProgramAnswer:
     solver: Any = cp_model.CpSolver()
     solver.parameters.max_time_in_seconds = effort.seconds
     solver.parameters.num_workers = effort.workers

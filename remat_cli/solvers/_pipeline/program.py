@@ -20,7 +20,7 @@ Expression: TypeAlias = Any  # a linear one of CP-SAT
 
 
 class PipelineProgram:
-    """One model: make it, limit or minimise its memory, minimise its period, solve `model`, read the schedule."""
+    """One model: make it, limit its memory, minimise its period, solve `model`, read the schedule."""
 
     def __init__(
         self, chain: PipelineChain, devices: int, memory_model: MemoryModel, allocation: Sequence[int] | None = None
@@ -219,21 +219,10 @@ class PipelineProgram:
         """Where memory can peak: without what tasks work on, only when a forward begins."""
         return [self._held(k) for k in (self._tasks if self._kind == "full" else range(1, self._n + 1))]
 
-    def limit_memory(self, memory: int) -> None:
-        """No device may hold more bytes."""
+    def limit_memory(self, memory: Expression) -> None:
+        """No device may hold more bytes: a number, or a variable of the model."""
         for held in self._peaks():
             self.model.add(held <= memory)
-
-    def minimize_memory(self) -> None:
-        """The device that holds most shall hold least."""
-        peaks = self._peaks()
-        chain = self._chain
-        most = chain.copies * sum(chain.weights) + 8 * self._n * sum(chain.saved_bytes) + 4 * sum(chain.sizes)
-        most += max(chain.forward_work_bytes) + max(chain.backward_work_bytes)
-        memory = self.model.new_int_var(0, most, "M")
-        for held in peaks:
-            self.model.add(held <= memory)
-        self.model.minimize(memory)
 
     def schedule(self, value: Callable[[Any], int]) -> PeriodicSchedule:
         """What a solution says, with no wait of a period or more."""
