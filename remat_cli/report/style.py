@@ -1,12 +1,13 @@
 """How text looks: width, colour and character set of whatever shows it, and columns that line up."""
 
-import importlib
 import re
 from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 from typing import Literal
 
 import msgspec
+
+from remat_cli.base.named import named
 
 Role = Literal["good", "bad", "warn", "accent", "faint", "strong"]
 
@@ -115,6 +116,5 @@ def plural(count: int, noun: str) -> str:
 
 def lines_of(writer: str, report: object, style: Style) -> list[str]:
     """The lines of a report by `module:function`, for writers so long that they have a file of their own."""
-    module, _, function = writer.partition(":")
-    write: Callable[[object, Style], list[str]] = getattr(importlib.import_module(module), function)
+    write: Callable[[object, Style], list[str]] = named(writer)
     return write(report, style)

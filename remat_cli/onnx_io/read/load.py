@@ -354,6 +354,7 @@ def _text(shape: tuple[int, ...]) -> str:
     return ",".join(map(str, shape))
 
 
+STATE_KEY = "remat.state"  # model metadata: JSON object, output -> the input it becomes
 STATE_FILE_KEY = "remat.state_file"  # model metadata: name of an .npz file in the same folder
 
 
