@@ -22,12 +22,12 @@ from remat_cli.base.errors import RematError
 if TYPE_CHECKING:
     from remat_cli.base.progress import Event
     from remat_cli.commands.run import LoadedPlan
+    from remat_cli.contest.report.bench_run import BenchReport
+    from remat_cli.contest.report.compare_report import CompareReport
     from remat_cli.core.files.plan_file import PlanFile
     from remat_cli.pipelines.report.partition import PartitionReport
     from remat_cli.pipelines.report.pipeline_run import PipelineRunReport
     from remat_cli.report.compile import CompileReport, VerifyReport
-    from remat_cli.report.contest.bench_run import BenchReport
-    from remat_cli.report.contest.compare_report import CompareReport
     from remat_cli.report.file_report import FileReport
     from remat_cli.report.inspection import InspectReport
     from remat_cli.report.profile import ProfileReport
@@ -395,7 +395,7 @@ def compare(
         RematError: the file or a value cannot be used, none of the solvers applies, or a run failed.
     """
     given = {key: value for key, value in locals().items() if key not in ("solvers", "budgets")}
-    from remat_cli.commands.compare import compare_words
+    from remat_cli.contest.commands.compare import compare_words
 
     return compare_words(Path(file), _words(budgets), _words(solvers), given, _listening(on_progress))
 
@@ -423,8 +423,8 @@ def bench(
     words = {"resume": resume, "only": suites, "time_limit": time_limit, "force": force, "seed": seed}
     files = {"output": output, "markdown": markdown, "svg": svg}
     paths = {word: None if path is None else Path(path) for word, path in files.items()}
-    from remat_cli.commands.bench import bench as run_bench
     from remat_cli.contest.bench_request import bench_request
+    from remat_cli.contest.commands.bench import bench as run_bench
 
     request = bench_request(Path(file), {**words, **paths, "threads": threads})
     return run_bench(request, _listening(on_progress))

@@ -23,8 +23,8 @@ COMMANDS: Mapping[str, str] = {
     "run": "remat_cli.cli.run:run_command",
     "solve": "remat_cli.cli.solve:solve_command",
     "solvers": "remat_cli.cli.solvers:solvers_command",
-    "compare": "remat_cli.cli.compare:compare_command",
-    "bench": "remat_cli.cli.bench:bench_command",
+    "compare": "remat_cli.contest.cli.compare:compare_command",
+    "bench": "remat_cli.contest.cli.bench:bench_command",
 }
 
 ABOUT = """Compile an ONNX model to fit a memory budget: same outputs, bit for bit, on stock ONNX Runtime.

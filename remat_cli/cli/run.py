@@ -10,10 +10,12 @@ from remat_cli.base.named import named
 from remat_cli.cli import options
 from remat_cli.cli.session import run, settings
 
-MORE_OPTIONS = ("remat_cli.pipelines.cli.run_options:OPTIONS",)
-"""Options for files that are no plans, by the word that each sets."""
+MORE_OPTIONS: Mapping[str, str] = {
+    "remat-pipeline": "remat_cli.pipelines.cli.run_options:OPTIONS",
+}
+"""Formats of files that are no plans -> options for them, by the word that each sets."""
 OF_WINGS: Mapping[str, Callable[[Any], Any]] = {
-    word: option for row in MORE_OPTIONS for word, option in named(row).items()
+    word: option for row in MORE_OPTIONS.values() for word, option in named(row).items()
 }
 WORDS = ("repeat", "trace", "enforce_budget")
 """Words of `run` that are no settings; None or empty where they are not given, as those of `OF_WINGS` are."""

@@ -34,7 +34,9 @@ from remat_cli.settings.settings import Settings
 
 Running: TypeAlias = Callable[[Settings, Progress], Any]
 """Runs what was asked for, and gives its report."""
-RUNNERS: Mapping[str, str] = {"remat-pipeline": "remat_cli.pipelines.commands.run_pipeline:ready_pipeline"}
+RUNNERS: Mapping[str, str] = {
+    "remat-pipeline": "remat_cli.pipelines.commands.run_pipeline:ready_pipeline",
+}
 """Formats of files that are no plans -> their own `ready_run`."""
 
 

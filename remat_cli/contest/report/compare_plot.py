@@ -6,7 +6,7 @@ from itertools import pairwise
 from typing import Any
 
 from remat_cli.base.units import format_bytes
-from remat_cli.report.contest.compare_report import BEST, ComparedBudget, CompareReport
+from remat_cli.contest.report.compare_report import BEST, ComparedBudget, CompareReport
 from remat_cli.report.pictures.svg_chart import INK, draw_svg, undress
 from remat_cli.report.style import percent
 

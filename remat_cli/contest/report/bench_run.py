@@ -105,7 +105,7 @@ class BenchReport(msgspec.Struct, frozen=True, kw_only=True):
 
     def lines(self, style: Style) -> list[str]:
         """The tables, and what was left out."""
-        return lines_of("remat_cli.report.contest.bench_table:bench_lines", self, style)
+        return lines_of("remat_cli.contest.report.bench_table:bench_lines", self, style)
 
 
 def joined(kind: type[Flat], *parts: msgspec.Struct, **fields: Any) -> Flat:

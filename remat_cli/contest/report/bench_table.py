@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import permutations
 from typing import Any, TypeAlias
 
-from remat_cli.report.contest.bench_run import BenchReport, BenchRun
+from remat_cli.contest.report.bench_run import BenchReport, BenchRun
 from remat_cli.report.style import Style, columns, plural
 
 SAME_PERCENT = 0.005  # overheads nearer than this are equal

@@ -6,8 +6,8 @@ import statistics
 from collections.abc import Iterator, Sequence
 from typing import Any, TypeAlias
 
-from remat_cli.report.contest.bench_run import BenchRun
-from remat_cli.report.contest.bench_table import LEAST_SECONDS, Group, group_runs
+from remat_cli.contest.report.bench_run import BenchRun
+from remat_cli.contest.report.bench_table import LEAST_SECONDS, Group, group_runs
 from remat_cli.report.pictures.svg_chart import draw_svg, require_matplotlib, undress
 
 # Saturated colours that read on white and on a dark page, and stay apart for most colour-blind readers.

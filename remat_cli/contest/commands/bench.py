@@ -16,8 +16,7 @@ from remat_cli.base.files import atomic_write
 from remat_cli.base.progress import Progress
 from remat_cli.contest.bench_file import Overrides, Target, load_bench
 from remat_cli.contest.bench_request import BenchRequest, append, forget, make_ready, runs_so_far
-from remat_cli.contest.runner import run_case
-from remat_cli.report.contest.bench_run import (
+from remat_cli.contest.report.bench_run import (
     BenchCase,
     BenchReport,
     BenchRun,
@@ -26,6 +25,7 @@ from remat_cli.report.contest.bench_run import (
     of_suites,
     read_runs,
 )
+from remat_cli.contest.runner import run_case
 
 LIVE_SECONDS = 5.0  # between two reports of one run's progress: a log should not get hundreds of lines
 
@@ -95,12 +95,12 @@ def write_bench(report: BenchReport, markdown: Path | None, svg: Path | None) ->
     """
     written = []
     if markdown is not None:
-        from remat_cli.report.contest.bench_table import bench_markdown
+        from remat_cli.contest.report.bench_table import bench_markdown
 
         atomic_write(markdown, bench_markdown(report).encode())
         written.append(str(markdown))
     if svg is not None:
-        from remat_cli.report.pictures.bench_plot import bench_pictures
+        from remat_cli.contest.report.bench_plot import bench_pictures
 
         try:
             svg.mkdir(parents=True, exist_ok=True)

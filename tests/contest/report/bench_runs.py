@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from remat_cli.report.contest.bench_run import BenchRun
+from remat_cli.contest.report.bench_run import BenchRun
 
 
 def bench_run(**changes: Any) -> BenchRun:

@@ -9,20 +9,21 @@ import pytest
 from remat_cli.base.errors import BrokenSolver, ConfigError, RematError
 from remat_cli.base.progress import Detail, Progress, silent
 from remat_cli.commands import asked
-from remat_cli.commands import compare as pipeline_compare
-from remat_cli.commands.compare import check_agreement, compare
-from remat_cli.compiling.solve import name_ops, refusal
+from remat_cli.compiling.solve import refusal
 from remat_cli.contest import runner, solving
+from remat_cli.contest.commands import compare as pipeline_compare
+from remat_cli.contest.commands.compare import check_agreement, compare
 from remat_cli.contest.comparison import compare_request
+from remat_cli.contest.report.bench_run import BenchCase
 from remat_cli.contest.runner import Job, run_side_by_side
-from remat_cli.report.contest.bench_run import BenchCase
 from remat_cli.report.style import Style
 from remat_cli.settings.settings import load_settings
+from remat_cli.solvers.base import Reason
 from tests.contest import mishaps
 from tests.contest.compare_processes import HereProcess, LogProcess, made_up
-from tests.report.compare_samples import compare_report, run
+from tests.contest.report.compare_samples import compare_report, run
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 INSTANCE = ROOT / "bench" / "instances" / "sample_unet.json"
 
 
@@ -198,9 +199,9 @@ def test_plans_that_contradict_a_proof_are_a_bug():
 
 def test_ops_in_reasons_have_their_names():
     names = ("in", "conv_1", "")
-    assert name_ops("op 1 is read by op 2 and op 7, not top 1", names) == (
-        "op conv_1 is read by op 2 and op 7, not top 1"
-    )
+    reason = Reason("op {} is read by op {} and op {}, not top 1", (1, 2, 7))
+    assert reason.named(names) == "op conv_1 is read by op 2 and op 7, not top 1"
+    assert str(reason.renumbered(range(3, 12))) == "op 4 is read by op 5 and op 10, not top 1"
 
 
 @dataclass(frozen=True)
@@ -210,7 +211,7 @@ class Picky:
     name: str
 
     def supports(self, problem):
-        return "op 1 breaks the chain"
+        return Reason("op {} breaks the chain", (1,))
 
 
 @pytest.fixture

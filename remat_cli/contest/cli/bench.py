@@ -39,6 +39,6 @@ def bench_command(file: Path, **flags: Any) -> int:
 
     request = bench_request(file, flags)
     _, printing = settings({name: value for name, value in flags.items() if name not in OWN})
-    from remat_cli.commands import bench as story
+    from remat_cli.contest.commands import bench as story
 
     return run(printing, lambda progress: story.bench(request, progress))

@@ -23,10 +23,10 @@ from remat_cli.contest.comparison import (
     compare_request,
     refuse_model_flags,
 )
+from remat_cli.contest.report.compare_report import CompareReport, NotApplicable
 from remat_cli.contest.runner import run_side_by_side
 from remat_cli.contest.solving import made
 from remat_cli.core.schedule.instance import instance_problem, load_instance
-from remat_cli.report.contest.compare_report import CompareReport, NotApplicable
 from remat_cli.settings.devices import only_device
 from remat_cli.settings.settings import Settings
 
@@ -120,7 +120,7 @@ def _with_picture(report: CompareReport, svg: Path | None, progress: Progress) -
     if not any(run.has_plan for run in report.runs):
         progress.note(f"{svg} is not written: there is no plan to draw")
         return report
-    from remat_cli.report.pictures.compare_plot import compare_svg
+    from remat_cli.contest.report.compare_plot import compare_svg
 
     try:
         atomic_write(svg, compare_svg(report))

@@ -6,8 +6,9 @@ import xml.etree.ElementTree as ET
 import pytest
 
 from remat_cli.base.errors import ModelError
-from remat_cli.report.contest.bench_run import BenchReport, case_key, encode_run, read_runs
-from remat_cli.report.contest.bench_table import (
+from remat_cli.contest.report.bench_plot import bench_pictures, median_curve
+from remat_cli.contest.report.bench_run import BenchReport, case_key, encode_run, read_runs
+from remat_cli.contest.report.bench_table import (
     bench_lines,
     bench_markdown,
     bench_tables,
@@ -18,9 +19,8 @@ from remat_cli.report.contest.bench_table import (
     smallest_fraction,
     speed_up,
 )
-from remat_cli.report.pictures.bench_plot import bench_pictures, median_curve
 from remat_cli.report.style import Style
-from tests.report.bench_runs import bench_run, without_plan
+from tests.contest.report.bench_runs import bench_run, without_plan
 
 
 def slow(**changes):

@@ -17,11 +17,11 @@ import pytest
 
 from remat_cli.base.errors import RematError
 from remat_cli.base.processes import family
-from remat_cli.commands import compare as pipeline_compare
+from remat_cli.contest.commands import compare as pipeline_compare
 from remat_cli.contest.runner import run_side_by_side
 from tests.contest.compare_processes import HereProcess
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 CHAIN = {
     "name": "chain",
     "nodes": [{"id": op, "cost": 1, "memory": 1} for op in range(9)],

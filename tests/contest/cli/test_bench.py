@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from remat_cli.commands import bench as pipeline_bench
-from tests.report.bench_runs import bench_run, without_plan
+from remat_cli.contest.commands import bench as pipeline_bench
+from tests.contest.report.bench_runs import bench_run, without_plan
 
 CHAIN = {
     "nodes": [{"id": op, "cost": 1, "memory": 1} for op in range(9)],

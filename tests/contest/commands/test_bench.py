@@ -8,12 +8,12 @@ import pytest
 
 from remat_cli.contest import runner
 from remat_cli.contest.bench_file import Overrides, load_bench
+from remat_cli.contest.report.bench_run import BenchCase
 from remat_cli.contest.runner import Job, measure, run_case, tiny_problem
 from remat_cli.core.schedule.simulate import baseline
-from remat_cli.report.contest.bench_run import BenchCase
 from tests.contest import mishaps
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 INSTANCE = ROOT / "bench" / "instances" / "gpt_3_layers_train.json"
 
 

@@ -7,11 +7,11 @@ from xml.etree import ElementTree
 import pytest
 
 from remat_cli.base.errors import MissingDependency
+from remat_cli.contest.report.compare_plot import COLORS, bound_line, compare_svg, lines_of, spread
+from remat_cli.contest.report.compare_report import NotApplicable
 from remat_cli.report import render_json, render_text
-from remat_cli.report.contest.compare_report import NotApplicable
-from remat_cli.report.pictures.compare_plot import COLORS, bound_line, compare_svg, lines_of, spread
 from remat_cli.report.style import Style
-from tests.report.compare_samples import RUNS, compare_report, run
+from tests.contest.report.compare_samples import RUNS, compare_report, run
 
 MIB = 2**20
 
@@ -175,7 +175,7 @@ def test_labels_keep_apart():
 
 def test_one_bad_solver_does_not_flatten_the_others():
     figure = pytest.importorskip("matplotlib.figure")
-    from remat_cli.report.pictures.compare_plot import _draw
+    from remat_cli.contest.report.compare_plot import _draw
 
     def height(worst: int) -> float:
         """Where 8 % is beside that worst of all, as a share of the picture's height."""

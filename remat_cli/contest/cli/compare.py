@@ -45,6 +45,6 @@ def compare_command(file: Path, budgets: str | None, solvers: str | None, **flag
     config, printing = settings(flags, {"time_limit": SECONDS})
     request = compare_request(file, budgets, solvers, config)
 
-    from remat_cli.commands import compare as story
+    from remat_cli.contest.commands import compare as story
 
     return run(printing, lambda progress: story.compare(request, config, progress))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from remat_cli.report.contest.compare_report import ComparedBudget, CompareReport, CompareRun, NotApplicable
+from remat_cli.contest.report.compare_report import ComparedBudget, CompareReport, CompareRun, NotApplicable
 
 MIB = 2**20
 BUDGETS = (ComparedBudget("90%", 90 * MIB), ComparedBudget("0.5", 50 * MIB), ComparedBudget("10MiB", 10 * MIB))
