@@ -21,6 +21,7 @@ from remat_cli.runtime.sessions._ort import (
     pack_all,
     run_fresh,
     run_session,
+    running,
     runtime_errors,
     share_arena,
     unpack,
@@ -153,7 +154,7 @@ def measure_here(job: MeasureJob, advance: Advance) -> Measured:
     workspace = workspace_bytes(first.events, seen.temporary)
     for name in job.op_names:
         if name not in durations:
-            raise RuntimeFailure(f"{path.name}: the runtime did not run op '{name}', so it has no measured cost")
+            raise RuntimeFailure("", path.name, f": the runtime did not run op '{name}', so it has no measured cost")
     ops = tuple(cost_of(name, durations[name], workspace.get(name, 0)) for name in job.op_names)
     return Measured(
         ops=ops,
@@ -244,7 +245,7 @@ def observe_in_fitting_arena(path: Path, feeds: Mapping[str, Array], request: Pr
             share_arena(options)
         with (
             profiled_session(path, request.settings, options) as (session, runs),
-            runtime_errors(f"ONNX Runtime fails to run {path.name}"),
+            runtime_errors(running(path)),
         ):
             start = time.perf_counter_ns()
             outputs = run_session(session, feeds)
@@ -266,7 +267,7 @@ def _rounds(
     path, request = Path(job.model), job.request
     with (
         profiled_session(path, request.settings, _warm_options(request, request.settings)) as (session, runs),
-        runtime_errors(f"ONNX Runtime fails to run {path.name}"),
+        runtime_errors(running(path)),
     ):
         plain = request.default_settings
         if job.beside is None:
@@ -356,7 +357,7 @@ def time_whole(path: Path, feeds: Mapping[str, Array], settings: SessionSettings
         RuntimeFailure: the runtime refuses or fails to run the model.
     """
     session = open_session(path, settings)
-    doing = f"ONNX Runtime fails to run {path.name}"
+    doing = running(path)
 
     def run(options: Any) -> list[int]:
         times: list[int] = []

@@ -25,9 +25,9 @@ import msgspec
 from remat_cli.base.errors import ConfigError, MissingDependency, RuntimeFailure
 from remat_cli.base.processes import ProcessDied, Silent, started
 from remat_cli.core.values.resident import LimitKind
-from remat_cli.runtime.observe.caps import OUT_OF_MEMORY
 from remat_cli.runtime.observe.resident import held_runs, ready, status_bytes
-from remat_cli.runtime.sessions._ort import Advance, PackedArray, one_line, runtime_errors, too_long
+from remat_cli.runtime.sessions._ort import Advance, Doing, PackedArray, runtime_errors, too_long
+from remat_cli.runtime.sessions.error_text import OUT_OF_MEMORY, one_line
 from remat_cli.runtime.sessions.session import SessionSettings, open_session
 
 SURVIVED: Final = "all runs ended"
@@ -137,12 +137,12 @@ def _answer(job: _LimitedJob) -> HardLimitAnswer:
             return worker.answer(count)
     except Silent:
         name, seconds = Path(job.job.model).name, job.job.settings.run_seconds
-        raise RuntimeFailure(too_long(f"a limited run of {name} was ended", seconds)) from None
+        raise Doing("a limited run of ", name, " was ended").failed(too_long(seconds)) from None
     except ProcessDied as died:
         by_system = died.code == -signal.SIGKILL
         if died.code >= 0 or (by_system and not (job.cgroup and _kills(job.cgroup))):
             name = Path(job.job.model).name
-            raise RuntimeFailure(f"a limited run of {name} broke down, not by its limit: {died}") from None
+            raise RuntimeFailure("a limited run of ", name, f" broke down, not by its limit: {died}") from None
         return HardLimitAnswer(False, runs_done, job.kind, KILLED if by_system else str(died))
 
 
@@ -160,7 +160,7 @@ def run_limited(job: _LimitedJob, advance: Advance) -> HardLimitAnswer:
     with _limited(job.cgroup, work.limit_bytes):
         try:
             runs = held_runs(open_session(path, work.settings), feeds, work.held)
-            with runtime_errors(f"{path.name} under a limit of {work.limit_bytes} bytes"):
+            with runtime_errors(Doing("", path.name, f" under a limit of {work.limit_bytes} bytes")):
                 for _ in range(work.runs):
                     next(runs)
                     runs_done += 1

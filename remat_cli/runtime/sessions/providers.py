@@ -26,12 +26,12 @@ from remat_cli.runtime.sessions._ort import (
     Array,
     host_value,
     import_ort,
-    one_line,
     run_fresh,
     runtime_dtype,
     runtime_errors,
 )
 from remat_cli.runtime.sessions._plugins import is_builtin, plugin_devices, require_module, require_plugin
+from remat_cli.runtime.sessions.error_text import one_line
 
 __all__ = [
     "PROVIDERS",

@@ -18,6 +18,7 @@ from remat_cli.runtime.sessions._ort import (
     pack_all,
     run_fresh,
     run_session,
+    running,
     runtime_errors,
     unpack,
 )
@@ -78,7 +79,7 @@ def see_at_sizes_here(job: SizesJob, advance: Advance) -> AtSizes:
     first_ns, resident = 0, None
     with (
         profiled_session(path, job.settings, in_turn_options(job.settings)) as (session, runs),
-        runtime_errors(f"ONNX Runtime fails to run {path.name} at several sizes"),
+        runtime_errors(running(path, " at several sizes")),
     ):
         for number, feeds in enumerate(groups):
             before, start = _resident() if number == 0 else None, time.perf_counter_ns()

@@ -13,6 +13,7 @@ from remat_cli.runtime.sessions._ort import (
     PackedArray,
     pack,
     run_session,
+    running,
     runtime_dtype,
     runtime_errors,
     unpack,
@@ -82,7 +83,7 @@ def _outputs(
 ) -> list[dict[str, Array]]:
     """What a model makes of each of the feeds."""
     session = open_session(model, settings)
-    with runtime_errors(f"ONNX Runtime fails to run {model.name}"):
+    with runtime_errors(running(model)):
         return [run_session(session, {packed.name: unpack(packed) for packed in group}) for group in feeds]
 
 
