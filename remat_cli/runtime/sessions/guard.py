@@ -40,7 +40,14 @@ def guarded(work: Callable[[Any], T], seconds: float, doing: Doing) -> T:
         finally:
             over.set()
 
-    _start(run, begun, doing)
+    # Begin in another thread; `threading.Thread` would wait for ever for one that memory does not suffice for.
+    try:
+        _thread.start_new_thread(run, ())
+        is_running = begun.wait(START_SECONDS)
+    except (RuntimeError, MemoryError):
+        is_running = False
+    if not is_running:
+        raise doing.failed("there is no memory left to begin it; allow more with --memory-limit")
     try:
         is_over = over.wait(seconds)
     finally:
@@ -51,18 +58,3 @@ def guarded(work: Callable[[Any], T], seconds: float, doing: Doing) -> T:
     if raised:
         raise raised[0]
     return found[0]
-
-
-def _start(run: Callable[[], None], begun: threading.Event, doing: Doing) -> None:
-    """Begin in another thread; `threading.Thread` would wait for ever for one that memory does not suffice for.
-
-    Raises:
-        RuntimeFailure: it does not begin.
-    """
-    try:
-        _thread.start_new_thread(run, ())
-        is_running = begun.wait(START_SECONDS)
-    except (RuntimeError, MemoryError):
-        is_running = False
-    if not is_running:
-        raise doing.failed("there is no memory left to begin it; allow more with --memory-limit")
