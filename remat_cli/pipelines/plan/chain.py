@@ -13,13 +13,12 @@ from remat_cli.base.errors import InputError
 
 MemoryModel: TypeAlias = Literal["nca", "buf", "full"]
 """What counts: weights and saved tensors; these and the buffers of transfers; these and what tasks work on."""
-MEMORY_MODELS: tuple[MemoryModel, ...] = ("nca", "buf", "full")
 
 
 class PipelineChain(msgspec.Struct, frozen=True):
     """A chain of n layers; the loss is part of layer n.
 
-    A model that only infers has no gradients: its backwards take no time and save nothing (see `inference_chain`).
+    A model that only infers has no gradients: its backwards take no time and save nothing.
 
     Attributes:
         forward: time of F_l, per layer (uF).
@@ -97,16 +96,6 @@ class PipelineChain(msgspec.Struct, frozen=True):
         if self.backward_work is not None:
             return self.backward_work
         return tuple(before + after for before, after in zip(self.sizes, self.sizes[1:], strict=False))
-
-
-def inference_chain(
-    forward: tuple[int, ...], weights: tuple[int, ...], sizes: tuple[int, ...], transfers: tuple[int, ...]
-) -> PipelineChain:
-    """A chain of layers that only infer: one copy of the weights, nothing saved, nothing comes back."""
-    none = (0,) * len(forward)
-    return PipelineChain(
-        forward, none, weights, sizes, transfers, 1, saved=none, backward_work=none, has_gradients=False
-    )
 
 
 def _check(name: str, row: tuple[int, ...], length: int) -> None:

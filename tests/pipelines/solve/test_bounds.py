@@ -5,12 +5,11 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remat_cli.pipelines.plan.chain import MEMORY_MODELS
 from remat_cli.pipelines.solve.bounds import memory_bound, period_bound
 from remat_cli.pipelines.solve.contiguous import best_contiguous
 from remat_cli.pipelines.solve.integer_program import least_period
 from tests.pipelines.solve.least_memory import least_memory
-from tests.pipelines.solve.vectors import chains
+from tests.pipelines.solve.vectors import MEMORY_MODELS, chains
 
 
 @given(chains(3), st.integers(1, 3), st.sampled_from(MEMORY_MODELS))

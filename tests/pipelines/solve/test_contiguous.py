@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from remat_cli.base.errors import InputError
-from remat_cli.pipelines.plan.chain import MEMORY_MODELS, PipelineChain, inference_chain
+from remat_cli.pipelines.plan.chain import PipelineChain
 from remat_cli.pipelines.plan.judge import simulate_pipeline
 from remat_cli.pipelines.solve.contiguous import best_contiguous
 from remat_cli.pipelines.solve.onef1b_star import (
@@ -21,7 +21,7 @@ from remat_cli.pipelines.solve.onef1b_star import (
     stage_bytes,
 )
 from remat_cli.pipelines.solve.pipedream import pipedream, pipedream_1f1b_star
-from tests.pipelines.solve.vectors import chain_of, chains, of_kind
+from tests.pipelines.solve.vectors import MEMORY_MODELS, chain_of, chains, inferring, of_kind
 
 
 @pytest.mark.parametrize("entry", of_kind("onef1b_star"), ids=lambda entry: entry["id"])
@@ -111,7 +111,7 @@ def test_more_memory_or_devices_or_faster_links_never_slow_down(chain, devices, 
 
 @given(chains(), st.integers(1, 3), st.integers(0, 40), st.sampled_from(MEMORY_MODELS))
 def test_inference_is_a_question_of_the_largest_load(training, devices, memory, model):
-    chain = inference_chain(training.forward, training.weights, training.sizes, training.transfers)
+    chain = inferring(training)
     fitting = []
     for cuts in all_cuts(chain, devices):
         bounds = [0, *cuts]

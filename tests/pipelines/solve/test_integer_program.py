@@ -8,14 +8,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from remat_cli.base.errors import InputError
-from remat_cli.pipelines.plan.chain import MEMORY_MODELS, PipelineChain
+from remat_cli.pipelines.plan.chain import PipelineChain
 from remat_cli.pipelines.plan.judge import simulate_pipeline
 from remat_cli.pipelines.solve.contiguous import best_contiguous
 from remat_cli.pipelines.solve.integer_program import ProgramEffort, least_period
 from remat_cli.pipelines.solve.onef1b_star import best_period
 from remat_cli.pipelines.solve.stages import merge, spell_out, stages_of
 from tests.pipelines.solve.least_memory import least_memory
-from tests.pipelines.solve.vectors import chain_of, chains, of_kind
+from tests.pipelines.solve.vectors import MEMORY_MODELS, chain_of, chains, of_kind
 
 EFFORT = ProgramEffort(seconds=60.0)
 CURVES = [(entry, model) for entry in of_kind("general_1periodic") for model in entry["curves"]]

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from remat_cli.base.errors import ConfigError
-from remat_cli.pipelines.plan.chain import PipelineChain, inference_chain
+from remat_cli.pipelines.plan.chain import PipelineChain
 from remat_cli.pipelines.plan.judge import simulate_pipeline
 from remat_cli.pipelines.solve.integer_program import ProgramEffort, least_period
 from remat_cli.pipelines.solve.planner import (
@@ -20,7 +20,7 @@ from remat_cli.pipelines.solve.planner import (
     plan_stages,
 )
 from remat_cli.pipelines.solve.stages import merge
-from tests.pipelines.solve.vectors import chains
+from tests.pipelines.solve.vectors import chains, inferring
 
 EFFORT = ProgramEffort(seconds=2.0)
 
@@ -77,7 +77,7 @@ def test_bounds_of_rounded_times_hold_for_exact_ones(chain, devices, memory):
 @settings(max_examples=50)
 @given(slow_chains(), st.integers(1, 3), st.integers(4, 60), st.sampled_from(sorted(METHODS)))
 def test_every_method_takes_models_that_only_infer(training, devices, memory, method):
-    chain = inference_chain(training.forward, training.weights, training.sizes, training.transfers)
+    chain = inferring(training)
     planned(chain, devices, memory, method)
 
 

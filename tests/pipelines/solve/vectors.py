@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 from functools import cache
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 from hypothesis import strategies as st
 
-from remat_cli.pipelines.plan.chain import PipelineChain
+from remat_cli.pipelines.plan.chain import MemoryModel, PipelineChain
 from tests.solvers.vectors import SHARED
 
+MEMORY_MODELS: tuple[MemoryModel, ...] = get_args(MemoryModel)
 PATH = SHARED / "algorithms" / "pipeline_vectors.json"
 
 
@@ -21,6 +22,14 @@ def of_kind(kind: str) -> list[dict[str, Any]]:
     if not PATH.exists():
         return []
     return [entry for entry in json.loads(PATH.read_text())["vectors"] if entry["kind"] == kind]
+
+
+def inferring(training: PipelineChain) -> PipelineChain:
+    """The same layers without a way back: one copy of the weights, nothing saved."""
+    none = (0,) * training.layers
+    return msgspec.structs.replace(
+        training, backward=none, copies=1, saved=none, backward_work=none, has_gradients=False
+    )
 
 
 def chain_of(entry: dict[str, Any]) -> PipelineChain:
