@@ -370,20 +370,17 @@ def inspect_verdict(report: InspectReport) -> ReportVerdict:
 
 def _advice(report: InspectReport) -> str:
     """Whether a plan could make a model fit that does not fit as it is; mapped weights do not count in a process."""
-    if not _is_below_floor(report):
+    # Whether the budget is less than whole ops hold at least; what is mapped does not count in a process.
+    (need, *_) = report.needs
+    uncounted = 0 if need.bounds == "live" or report.process is None else report.process.mapped_bytes
+    is_below_floor = need.budget_bytes < report.floor_bytes - uncounted
+    if not is_below_floor:
         return "that is as it is: `remat compile` may find a plan"
     if report.regions:
         return "whole ops need more; `remat compile` may split them"
     if report.split_obstacle is not None:
         return "no plan is known: whole ops need more, and splitting cannot help"
     return "impossible with whole ops, below the floor"
-
-
-def _is_below_floor(report: InspectReport) -> bool:
-    """Whether the budget is less than whole ops hold at least; what is mapped does not count in a process."""
-    (need, *_) = report.needs
-    uncounted = 0 if need.bounds == "live" or report.process is None else report.process.mapped_bytes
-    return need.budget_bytes < report.floor_bytes - uncounted
 
 
 def _rules(report: InspectReport) -> list[ChartRule]:

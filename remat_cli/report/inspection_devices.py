@@ -14,17 +14,7 @@ def device_inspect_lines(report: InspectReport, style: Style) -> list[str]:
     """Everything about one plan on several devices, the verdict first."""
     where = f"{plural(report.ops, 'op')} on {report.device}, {plural(report.segments, 'session')}"
     lines = [inspect_verdict(report).line(style), style.paint(report.path, "strong") + f"  ({where})"]
-    lines += [*_device_figures(report), ""]
-    ways = link_lines(report.links) if report.paging is None else all_paging_lines(report.paging)
-    lines += [*device_table(report.devices, is_run=False), "", *ways, *estimate_lines(report.devices, report.links)]
-    lines += [] if report.placement is None else ["", *placement_lines(report.placement, style)]
-    for memory in report.memories:
-        lines += ["", *_memory_lines(memory, style)]
-    return lines + closing_lines(report, style)
-
-
-def _device_figures(report: InspectReport) -> list[str]:
-    """Time and what it is compared with."""
+    # Time and what it is compared with.
     rows = []
     estimated = {device.name for device in report.devices if not device.is_measured}
     if report.time is not None:
@@ -34,7 +24,14 @@ def _device_figures(report: InspectReport) -> list[str]:
         alone = ", ".join(f"{reference.device} {single_time(reference, estimated)}" for reference in report.single)
         rows += [["one device alone", f"{alone} (same budgets)"]]
     rows += [["proved least", f"{percent(report.lower_bound_percent)}, space {report.space or 'unknown'}"]]
-    return columns(rows, "<<")
+    device_figures = columns(rows, "<<")
+    lines += [*device_figures, ""]
+    ways = link_lines(report.links) if report.paging is None else all_paging_lines(report.paging)
+    lines += [*device_table(report.devices, is_run=False), "", *ways, *estimate_lines(report.devices, report.links)]
+    lines += [] if report.placement is None else ["", *placement_lines(report.placement, style)]
+    for memory in report.memories:
+        lines += ["", *_memory_lines(memory, style)]
+    return lines + closing_lines(report, style)
 
 
 def _memory_lines(memory: MemoryReport, style: Style) -> list[str]:

@@ -103,8 +103,19 @@ class RunReport(msgspec.Struct, frozen=True, kw_only=True):
         """Time and memory, planned beside measured, and what does not hold."""
         sessions = sum(device.sessions for device in self.devices)
         heading = style.paint(self.plan, "strong") + f"  {plural(sessions, 'session')}, {plural(self.repeat, 'run')}"
-        lines = [heading, "", *_time_table(self), "", *columns([BYTES, *map(_memory_row, self.memories)], "<>>>><")]
-        lines += [style.paint(f"warning: {line}", "warn") for line in _notes(self)]
+        rows = [TIMES, *(_device_row(d) for d in self.devices if d.sessions), *map(_link_row, self.links)]
+        if (pages := self.pages) is not None:
+            moved = f"{plural(pages.moves, 'transfer')}, {format_bytes(pages.size_bytes)}, beside sessions"
+            rows.append(_row("pages", pages.planned_ns, pages.measured_ns, moved))
+            rows.append(_row("stalls", pages.planned_stall_ns, pages.measured_stall_ns, ""))
+        rows.append(_row("whole run", self.planned_ns, self.measured_min_ns, _spread(self)))
+        time_table = columns(rows, "<>>><")
+        lines = [heading, "", *time_table, "", *columns([BYTES, *map(_memory_row, self.memories)], "<>>>><")]
+        # What was not measured, and what does not hold here.
+        hidden = [memory.memory for memory in self.memories if memory.is_hidden]
+        note = f"a device on memory {', '.join(hidden)} does not tell what it holds while it computes"
+        notes = [*self.warnings, *([note] if hidden else [])]
+        lines += [style.paint(f"warning: {line}", "warn") for line in notes]
         lines += ["", *_verdict(self, style)]
         if self.output is not None:
             lines.append(f"outputs {self.output}")
@@ -207,16 +218,6 @@ def _total(spans: Iterable[Span]) -> int:
     return sum(end - start for start, end in spans)
 
 
-def _time_table(report: RunReport) -> list[str]:
-    rows = [TIMES, *(_device_row(d) for d in report.devices if d.sessions), *map(_link_row, report.links)]
-    if (pages := report.pages) is not None:
-        moved = f"{plural(pages.moves, 'transfer')}, {format_bytes(pages.size_bytes)}, beside sessions"
-        rows.append(_row("pages", pages.planned_ns, pages.measured_ns, moved))
-        rows.append(_row("stalls", pages.planned_stall_ns, pages.measured_stall_ns, ""))
-    rows.append(_row("whole run", report.planned_ns, report.measured_min_ns, _spread(report)))
-    return columns(rows, "<>>><")
-
-
 def _spread(report: RunReport) -> str:
     """The median, and that copies hide behind computes."""
     beside = ", copies beside computes" if report.is_overlapped and report.links else ""
@@ -249,13 +250,6 @@ def _memory_row(memory: RanMemory) -> tuple[str, ...]:
         f"{change:+,} bytes" if change else "none",
         "" if memory.is_within_budget else "over budget",
     )
-
-
-def _notes(report: RunReport) -> list[str]:
-    """What was not measured, and what does not hold here."""
-    hidden = [memory.memory for memory in report.memories if memory.is_hidden]
-    note = f"a device on memory {', '.join(hidden)} does not tell what it holds while it computes"
-    return [*report.warnings, *([note] if hidden else [])]
 
 
 def _verdict(report: RunReport, style: Style) -> list[str]:
