@@ -2,7 +2,7 @@
 
 from remat_cli.base.units import format_bytes
 from remat_cli.report.devices_text import device_table, estimate_lines, link_lines, single_time
-from remat_cli.report.explain import MemoryReport, live_tensor_lines
+from remat_cli.report.explain import live_tensor_lines
 from remat_cli.report.inspection import InspectReport, closing_lines, inspect_verdict
 from remat_cli.report.paged import all_paging_lines
 from remat_cli.report.pictures.placement_picture import placement_lines
@@ -30,22 +30,23 @@ def device_inspect_lines(report: InspectReport, style: Style) -> list[str]:
     lines += [*device_table(report.devices, is_run=False), "", *ways, *estimate_lines(report.devices, report.links)]
     lines += [] if report.placement is None else ["", *placement_lines(report.placement, style)]
     for memory in report.memories:
-        lines += ["", *_memory_lines(memory, style)]
+        # The curve of one memory under its budget, and what is there when it is fullest.
+        users = ", ".join(name for name in memory.devices if name != memory.name)
+        memory_lines = [style.paint(f"memory {memory.name}", "strong") + (f" of {users}" if users else "")]
+        rules = [ChartRule("budget", memory.budget_bytes)]
+        if memory.peak_bytes > max(memory.memory_bytes, default=0):
+            rules.append(ChartRule("needed as cut into sessions", memory.peak_bytes, "faint"))
+        memory_lines += memory_chart(
+            memory.memory_bytes, fixed_bytes=memory.fixed_bytes, rules=rules, rows=6, style=style
+        )
+        if memory.peak_op is not None:
+            memory_lines += [
+                f"  alive at step {memory.peak_step} ({memory.peak_op}):",
+                *live_tensor_lines(memory.alive, style),
+            ]
+        if memory.workspace_bytes:
+            memory_lines.append(f"  and {format_bytes(memory.workspace_bytes)} of workspace")
+        if memory.fixed_bytes:
+            memory_lines.append(f"  and {format_bytes(memory.fixed_bytes)} fixed")
+        lines += ["", *memory_lines]
     return lines + closing_lines(report, style)
-
-
-def _memory_lines(memory: MemoryReport, style: Style) -> list[str]:
-    """The curve of one memory under its budget, and what is there when it is fullest."""
-    users = ", ".join(name for name in memory.devices if name != memory.name)
-    lines = [style.paint(f"memory {memory.name}", "strong") + (f" of {users}" if users else "")]
-    rules = [ChartRule("budget", memory.budget_bytes)]
-    if memory.peak_bytes > max(memory.memory_bytes, default=0):
-        rules.append(ChartRule("needed as cut into sessions", memory.peak_bytes, "faint"))
-    lines += memory_chart(memory.memory_bytes, fixed_bytes=memory.fixed_bytes, rules=rules, rows=6, style=style)
-    if memory.peak_op is not None:
-        lines += [f"  alive at step {memory.peak_step} ({memory.peak_op}):", *live_tensor_lines(memory.alive, style)]
-    if memory.workspace_bytes:
-        lines.append(f"  and {format_bytes(memory.workspace_bytes)} of workspace")
-    if memory.fixed_bytes:
-        lines.append(f"  and {format_bytes(memory.fixed_bytes)} fixed")
-    return lines

@@ -116,7 +116,19 @@ class RunReport(msgspec.Struct, frozen=True, kw_only=True):
         note = f"a device on memory {', '.join(hidden)} does not tell what it holds while it computes"
         notes = [*self.warnings, *([note] if hidden else [])]
         lines += [style.paint(f"warning: {line}", "warn") for line in notes]
-        lines += ["", *_verdict(self, style)]
+        over = [memory.memory for memory in self.memories if not memory.is_within_budget]
+        verdict = [style.paint(f"the measured peak of {name} is above its budget", "bad") for name in over]
+        if not self.is_repeatable:
+            verdict.append(style.paint("runs on the same inputs gave different outputs", "bad"))
+        if not verdict:
+            is_seen = not any(memory.is_hidden for memory in self.memories)
+            kept = (
+                "within every budget"
+                + ("" if is_seen else ", as far as it shows")
+                + (", which the runtime was held to" if self.is_capped else "")
+            )
+            verdict.append(style.paint(f"{kept}; every run gave the same bits", "good"))
+        lines += ["", *verdict]
         if self.output is not None:
             lines.append(f"outputs {self.output}")
         if self.trace is not None:
@@ -130,11 +142,17 @@ def run_report(
     """Put planned and measured side by side; files, limits and warnings are for the caller to add."""
     fastest = min(runs, key=lambda run: run.total_ns)
     totals = [run.total_ns for run in runs]
+    by_pair: dict[tuple[int, int], list[tuple[CopyAction, Span]]] = {}
+    for action, record in zip(program.actions, fastest.actions, strict=True):
+        if isinstance(action, CopyAction):
+            pair = (program.memory_of[action.source_device], program.memory_of[action.target_device])
+            by_pair.setdefault(pair, []).append((action, (record.start_ns, record.end_ns)))
+    links = tuple(_link(program, pair, copies) for pair, copies in sorted(by_pair.items()))
     return RunReport(
         plan=plan,
         model=model,
         devices=_devices(program, fastest),
-        links=_links(program, fastest),
+        links=links,
         memories=_memories(program, seen),
         repeat=len(totals),
         planned_ns=program.planned_ns,
@@ -177,15 +195,6 @@ def _devices(program: Program, run: RunRecord) -> tuple[RanDevice, ...]:
             )
         )
     return tuple(found)
-
-
-def _links(program: Program, run: RunRecord) -> tuple[RanLink, ...]:
-    by_pair: dict[tuple[int, int], list[tuple[CopyAction, Span]]] = {}
-    for action, record in zip(program.actions, run.actions, strict=True):
-        if isinstance(action, CopyAction):
-            pair = (program.memory_of[action.source_device], program.memory_of[action.target_device])
-            by_pair.setdefault(pair, []).append((action, (record.start_ns, record.end_ns)))
-    return tuple(_link(program, pair, copies) for pair, copies in sorted(by_pair.items()))
 
 
 def _link(program: Program, pair: tuple[int, int], copies: Sequence[tuple[CopyAction, Span]]) -> RanLink:
@@ -250,19 +259,3 @@ def _memory_row(memory: RanMemory) -> tuple[str, ...]:
         f"{change:+,} bytes" if change else "none",
         "" if memory.is_within_budget else "over budget",
     )
-
-
-def _verdict(report: RunReport, style: Style) -> list[str]:
-    over = [memory.memory for memory in report.memories if not memory.is_within_budget]
-    lines = [style.paint(f"the measured peak of {name} is above its budget", "bad") for name in over]
-    if not report.is_repeatable:
-        lines.append(style.paint("runs on the same inputs gave different outputs", "bad"))
-    if not lines:
-        is_seen = not any(memory.is_hidden for memory in report.memories)
-        kept = (
-            "within every budget"
-            + ("" if is_seen else ", as far as it shows")
-            + (", which the runtime was held to" if report.is_capped else "")
-        )
-        lines.append(style.paint(f"{kept}; every run gave the same bits", "good"))
-    return lines
