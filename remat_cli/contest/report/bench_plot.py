@@ -43,22 +43,19 @@ def row_svg(groups: Sequence[Group], labels: Sequence[str]) -> bytes:
 
     def draw(axes: Any) -> None:
         for group in groups:
-            _draw_group(axes, group, COLORS[labels.index(group.label) % len(COLORS)])
+            # A solid line for the best plan, a dashed one for the proved bound.
+            color = COLORS[labels.index(group.label) % len(COLORS)]
+            overhead = group.overhead_percent
+            name = f"{group.label}: {'no plan' if overhead is None else f'{overhead:+.2f} %'}"
+            axes.step(*median_curve(group, 1), where="post", color=color, linewidth=1.8, label=name)
+            times, bounds = median_curve(group, 2)
+            if max(bounds) > 0:
+                axes.step(times, bounds, where="post", color=color, linewidth=1.2, linestyle=(0, (4, 2)))
         if (target := groups[0].target_percent) is not None:
             axes.axhline(target, color=TARGET, linewidth=1.2, linestyle=(0, (1, 2)), label=f"published: {target:g} %")
         _dress(axes, groups[0])
 
     return draw_svg((8.4, 4.0), draw)
-
-
-def _draw_group(axes: Any, group: Group, color: str) -> None:
-    """A solid line for the best plan, a dashed one for the proved bound."""
-    overhead = group.overhead_percent
-    name = f"{group.label}: {'no plan' if overhead is None else f'{overhead:+.2f} %'}"
-    axes.step(*median_curve(group, 1), where="post", color=color, linewidth=1.8, label=name)
-    times, bounds = median_curve(group, 2)
-    if max(bounds) > 0:
-        axes.step(times, bounds, where="post", color=color, linewidth=1.2, linestyle=(0, (4, 2)))
 
 
 def median_curve(group: Group, place: int) -> Curve:

@@ -85,7 +85,25 @@ def _draw(axes: Any, report: CompareReport) -> None:
         style: dict[str, Any] = {"color": INK, "linewidth": 1.3, "linestyle": (0, (5, 3)), "zorder": 5}
         axes.plot(sizes, bounds, label="proved bound (dashed): no plan is below", **style)
         axes.legend(loc="upper left", bbox_to_anchor=(0, 1.09), frameon=False, fontsize=9, borderaxespad=0)
-    _dress(axes, report)
+    # Axes and title; each budget is a tick, as the user wrote it and in bytes, the smallest last.
+    undress(axes)
+    axes.set_ylabel("overhead, %")
+    # Overheads from 0 on; where some are above `LINEAR_PERCENT`, those on a logarithmic scale.
+    top = axes.dataLim.y1
+    if top > LINEAR_PERCENT:
+        axes.set_yscale("symlog", linthresh=LINEAR_PERCENT)
+        ticks = [tick for tick in TICKS if tick <= top]
+        axes.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
+        axes.set_yticks([], minor=True)
+        axes.set_ylim(top=top * 1.15)
+    axes.set_ylim(bottom=0)
+    axes.set_xlabel("budget (less memory to the right)")
+    axes.set_xticks([budget.bytes / MIB for budget in report.budgets], [_tick(budget) for budget in report.budgets])
+    axes.margins(x=0.04)
+    axes.invert_xaxis()
+    name = (report.model or report.instance or "").replace("\\", "/").rpartition("/")[2]
+    title = f"Overhead against budget: {name}"
+    axes.set_title(title, loc="left", pad=28, fontsize=12, fontweight="bold")
     _label(axes, lines)
 
 
@@ -113,32 +131,6 @@ def _label(axes: Any, lines: Sequence[PlotLine]) -> None:
                 "relpos": (0, 0.5),  # from the left end of the name: from its middle it would cross other names
             },
         )
-
-
-def _dress(axes: Any, report: CompareReport) -> None:
-    """Axes and title; each budget is a tick, as the user wrote it and in bytes, the smallest last."""
-    undress(axes)
-    axes.set_ylabel("overhead, %")
-    _scale(axes)
-    axes.set_xlabel("budget (less memory to the right)")
-    axes.set_xticks([budget.bytes / MIB for budget in report.budgets], [_tick(budget) for budget in report.budgets])
-    axes.margins(x=0.04)
-    axes.invert_xaxis()
-    name = (report.model or report.instance or "").replace("\\", "/").rpartition("/")[2]
-    title = f"Overhead against budget: {name}"
-    axes.set_title(title, loc="left", pad=28, fontsize=12, fontweight="bold")
-
-
-def _scale(axes: Any) -> None:
-    """Overheads from 0 on; where some are above `LINEAR_PERCENT`, those on a logarithmic scale."""
-    top = axes.dataLim.y1
-    if top > LINEAR_PERCENT:
-        axes.set_yscale("symlog", linthresh=LINEAR_PERCENT)
-        ticks = [tick for tick in TICKS if tick <= top]
-        axes.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
-        axes.set_yticks([], minor=True)
-        axes.set_ylim(top=top * 1.15)
-    axes.set_ylim(bottom=0)
 
 
 def _tick(budget: ComparedBudget) -> str:

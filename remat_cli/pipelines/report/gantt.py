@@ -33,7 +33,7 @@ def period_lines(picture: PeriodPicture, style: Style) -> list[str]:
         cells: list[tuple[str, Role | None]] = [(idle, "faint")] * width
         for task in device.order:
             mark: tuple[str, Role | None] = (
-                (_digit(task.stage), "accent") if task.kind == "F" else (_letter(task.stage), "good")
+                (str(task.stage % 10), "accent") if task.kind == "F" else (_letter(task.stage), "good")
             )
             first = task.offset_ns * width // picture.period_ns
             count = max(1 if task.duration_ns else 0, task.duration_ns * width // picture.period_ns)
@@ -41,10 +41,6 @@ def period_lines(picture: PeriodPicture, style: Style) -> list[str]:
                 cells[cell % width] = mark
         lines.append(f"  device {number:<3}{painted(cells, style)}")
     return lines
-
-
-def _digit(stage: int) -> str:
-    return str(stage % 10)
 
 
 def _letter(stage: int) -> str:
@@ -94,18 +90,17 @@ def _has_backward(picture: PeriodPicture) -> bool:
 def _draw(axes: Any, row: int, tasks: Sequence[tuple[int, int, str, str]], picture: PeriodPicture) -> None:
     """Bars of a row; what runs over the end of the period goes on at its beginning."""
     for offset, takes, kind, text in tasks:
-        for start, stop in _wrapped(offset, takes, picture.period_ns):
+        period = picture.period_ns
+        if offset + takes <= period:
+            wrapped = [(offset, offset + takes)] if takes else []
+        else:
+            wrapped = [(offset, period), (0, offset + takes - period)]
+        for start, stop in wrapped:
             bar = [(start / 1e6, (stop - start) / 1e6)]
             axes.broken_barh(bar, (row - 0.4, 0.8), facecolors=FORWARD if kind == "F" else BACKWARD, linewidth=0)
             if text and stop - start > picture.period_ns / 30:
                 middle = (start + stop) / 2e6
                 axes.text(middle, row, text, ha="center", va="center", fontsize=9, color="white")
-
-
-def _wrapped(offset: int, takes: int, period: int) -> list[tuple[int, int]]:
-    if offset + takes <= period:
-        return [(offset, offset + takes)] if takes else []
-    return [(offset, period), (0, offset + takes - period)]
 
 
 def _draw_memory(axes: Any, picture: PeriodPicture) -> None:

@@ -65,7 +65,15 @@ def split_step(source: SourceModel) -> StepPieces:
         ModelError: an update feeds the forward or backward pass.
     """
     state = state_of(source.ir)
-    proto = _whole(source.ir)
+    # A model with all its constants inside: its pieces go to other folders than its data.
+    proto: onnx.ModelProto = ir.to_proto(source.ir)
+    for tensor in proto.graph.initializer:
+        if tensor.data_location == onnx.TensorProto.EXTERNAL:
+            held = source.ir.graph.initializers[tensor.name].const_value
+            assert held is not None
+            tensor.raw_data = held.tobytes()
+            tensor.data_location = onnx.TensorProto.DEFAULT
+            del tensor.external_data[:]
     updating = [node for node in proto.graph.node if _phase(node) == UPDATE]
     others = [node for node in proto.graph.node if _phase(node) != UPDATE]
     new = {name for node in updating for name in node.output}
@@ -86,19 +94,6 @@ def split_step(source: SourceModel) -> StepPieces:
         settings=settings,
         first=state_file(source),
     )
-
-
-def _whole(model: ir.Model) -> onnx.ModelProto:
-    """A model with all its constants inside: its pieces go to other folders than its data."""
-    proto: onnx.ModelProto = ir.to_proto(model)
-    for tensor in proto.graph.initializer:
-        if tensor.data_location == onnx.TensorProto.EXTERNAL:
-            held = model.graph.initializers[tensor.name].const_value
-            assert held is not None
-            tensor.raw_data = held.tobytes()
-            tensor.data_location = onnx.TensorProto.DEFAULT
-            del tensor.external_data[:]
-    return proto
 
 
 def _phase(node: onnx.NodeProto) -> str:

@@ -150,7 +150,10 @@ def measure_here(job: MeasureJob, advance: Advance) -> Measured:
     advance(1, total)
     runs, times, beside = _rounds(job, feeds, lambda done: advance(min(1 + done, total - 1), total))
     advance(total, total)
-    durations = _durations_us(runs)
+    durations: dict[str, list[int]] = {}
+    for run in runs:
+        for event in run.events:
+            durations.setdefault(event.name, []).append(event.duration_us)
     workspace = workspace_bytes(first.events, seen.temporary)
     for name in job.op_names:
         if name not in durations:
@@ -328,14 +331,6 @@ def _run_block(session: Any, times: list[int], feeds: Mapping[str, Array], reque
         times.append(end - start)
         if (end - begin) + (end - start) > block_ns:
             return
-
-
-def _durations_us(runs: Sequence[ProfiledRun]) -> dict[str, list[int]]:
-    durations: dict[str, list[int]] = {}
-    for run in runs:
-        for event in run.events:
-            durations.setdefault(event.name, []).append(event.duration_us)
-    return durations
 
 
 def cost_of(name: str, durations_us: Sequence[int], workspace: int) -> OpCost:

@@ -188,7 +188,16 @@ def _limited(cgroup: MemoryCgroup | None, limit_bytes: int) -> Iterator[None]:
         ]
         stat = _counts(cgroup.path / "memory.stat")
         held_bytes = int((cgroup.path / usage).read_text(encoding="ascii")) - stat[cache] + stat.get("shmem", 0)
-        _limit(cgroup, held_bytes + limit_bytes)
+        # Set a cgroup's limit, without swap where the system counts that.
+        allowed_bytes = held_bytes + limit_bytes
+        names = {
+            "cgroup v2": ("memory.max", "memory.swap.max", "0"),
+            "cgroup v1": ("memory.limit_in_bytes", "memory.memsw.limit_in_bytes", str(allowed_bytes)),
+        }
+        limit, swap, swap_limit = names[cgroup.kind]
+        _write(cgroup.path / limit, str(allowed_bytes))
+        with contextlib.suppress(OSError):
+            _write(cgroup.path / swap, swap_limit)
         yield
         return
     import resource
@@ -199,18 +208,6 @@ def _limited(cgroup: MemoryCgroup | None, limit_bytes: int) -> Iterator[None]:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_DATA, before)
-
-
-def _limit(cgroup: MemoryCgroup, limit_bytes: int) -> None:
-    """Set a cgroup's limit, without swap where the system counts that."""
-    names = {
-        "cgroup v2": ("memory.max", "memory.swap.max", "0"),
-        "cgroup v1": ("memory.limit_in_bytes", "memory.memsw.limit_in_bytes", str(limit_bytes)),
-    }
-    limit, swap, swap_limit = names[cgroup.kind]
-    _write(cgroup.path / limit, str(limit_bytes))
-    with contextlib.suppress(OSError):
-        _write(cgroup.path / swap, swap_limit)
 
 
 def _kills(cgroup: MemoryCgroup) -> int:
@@ -248,17 +245,14 @@ def child_cgroup(parent: MemoryCgroup) -> Iterator[MemoryCgroup]:
             raise ConfigError(f"{parent.folder}: a cgroup in it does not limit memory: enable that controller for it")
         yield MemoryCgroup(parent.kind, folder)
     finally:
-        _remove(Path(folder))
-
-
-def _remove(folder: Path) -> None:
-    """Remove a cgroup, which the system allows a moment after its last process has ended."""
-    end = time.monotonic() + REMOVAL_SECONDS
-    while folder.exists() and time.monotonic() < end:
-        try:
-            folder.rmdir()
-        except OSError:
-            time.sleep(0.01)
+        # Remove a cgroup, which the system allows a moment after its last process has ended.
+        remove_folder = Path(folder)
+        end = time.monotonic() + REMOVAL_SECONDS
+        while remove_folder.exists() and time.monotonic() < end:
+            try:
+                remove_folder.rmdir()
+            except OSError:
+                time.sleep(0.01)
 
 
 def named_cgroup(folder: str) -> MemoryCgroup:

@@ -289,7 +289,13 @@ def host_value(array: Array) -> Any:
         return ort_value.ortvalue_from_numpy(array)
     if dtype in SMALL_BITS:
         small = ort_value.ortvalue_from_shape_and_type(array.shape, EXTENDED_NAMES[dtype][1])
-        data = _squeezed(array, SMALL_BITS[dtype])
+        # Elements of so few bits, several to a byte.
+        width = SMALL_BITS[dtype]
+        codes = np.ascontiguousarray(array).view(np.uint8).ravel()
+        in_byte = 8 // width
+        whole = np.append(codes, np.zeros(-codes.size % in_byte, np.uint8)).reshape(-1, in_byte)
+        joined: Array = ((whole & (2**width - 1)) << np.arange(0, 8, width)).sum(axis=1).astype(np.uint8)
+        data = joined.tobytes()
         ctypes.memmove(small.data_ptr(), data, len(data))
         return small
     bits = np.ascontiguousarray(array).reshape(array.shape).view(np.uint16 if array.itemsize == 2 else np.uint8)
@@ -313,15 +319,6 @@ def array_of(value: Any) -> Array:
         spread = found.astype(np.uint8).ravel()
         return spread[:count].view(element).reshape(shape)
     return np.frombuffer(data, element).reshape(shape)
-
-
-def _squeezed(array: Array, bits: int) -> bytes:
-    """Elements of so few bits, several to a byte."""
-    codes = np.ascontiguousarray(array).view(np.uint8).ravel()
-    in_byte = 8 // bits
-    whole = np.append(codes, np.zeros(-codes.size % in_byte, np.uint8)).reshape(-1, in_byte)
-    joined: Array = ((whole & (2**bits - 1)) << np.arange(0, 8, bits)).sum(axis=1).astype(np.uint8)
-    return joined.tobytes()
 
 
 Job = TypeVar("Job")
