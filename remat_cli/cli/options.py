@@ -13,6 +13,27 @@ INPUT_FILE = click.Path(exists=True, dir_okay=False, readable=True, path_type=Pa
 FILE = click.Path(path_type=Path)
 
 
+class EndingFile(click.Path):
+    """A file to write whose name says what is in it; other programs go by that."""
+
+    def __init__(self, ending: str) -> None:
+        """Of names with this ending, in capitals or not."""
+        super().__init__(path_type=Path)
+        self.ending = ending
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
+        """Refuse any other name."""
+        path = Path(super().convert(value, param, ctx))
+        if path.suffix.lower() != self.ending:
+            self.fail(
+                f"'{path}' must end in {self.ending}, as what is written is; for example {path.stem}{self.ending}"
+            )
+        return path
+
+
+SVG_FILE, MODEL_FILE = EndingFile(".svg"), EndingFile(".onnx")
+
+
 def _group(*options: Callable[[Any], Any]) -> Callable[[F], F]:
     """Several click options as one decorator, listed in help in this order."""
 
