@@ -1,6 +1,7 @@
 """Options that several commands share; each group is one decorator. Names of values are the keys of `Config`."""
 
 import itertools
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -23,7 +24,7 @@ class EndingFile(click.Path):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
         """Refuse any other name."""
-        path = Path(super().convert(value, param, ctx))
+        path = Path(os.fsdecode(super().convert(value, param, ctx)))
         if path.suffix.lower() != self.ending:
             self.fail(
                 f"'{path}' must end in {self.ending}, as what is written is; for example {path.stem}{self.ending}"
