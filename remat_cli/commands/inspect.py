@@ -7,9 +7,8 @@ import msgspec
 from remat_cli.base.errors import ModelError
 from remat_cli.base.progress import Progress
 from remat_cli.commands.asked import request_of, with_picture
-from remat_cli.compiling.ask import ask
+from remat_cli.compiling.ask import ask, budget_of_plan
 from remat_cli.compiling.asked_for import asked_of
-from remat_cli.compiling.budget_of_plan import budget_for, live_budget_bytes, scope_of
 from remat_cli.compiling.plan import propose_regions
 from remat_cli.compiling.prepare import prepare, work_folder
 from remat_cli.compiling.process.as_given import forecast_of_file
@@ -55,7 +54,8 @@ def _inspected(path: Path, settings: Settings, progress: Progress) -> InspectRep
             problem, budget = question.problem, question.text
         report = inspect_model(path, prepared.graph, platform.profile, problem, budget)
         if request is not None and budget is None:
-            report = msgspec.structs.replace(report, budget=request.budget)  # `min`, whose bytes only a search finds
+            text = request.asked.text  # `min`, whose bytes only a search finds
+            report = msgspec.structs.replace(report, budget=text)
         report = _with_runs_on(report, compiled_runs_on(prepared.source.ir))
         asked = Asked(
             process_budget_bytes=None if request is None else request.process_budget_bytes,
@@ -93,14 +93,12 @@ def _under(report: InspectReport, read: PlanFile, settings: Settings) -> Inspect
     asked = asked_of(read)
     if settings.budget is None:
         return msgspec.structs.replace(report, asked=asked)
-    budget = budget_for(read, settings.budget)
-    named = None if settings.budget_scope is None else settings.scope
-    scope = scope_of(read, budget, named)
+    budget = budget_of_plan(read, settings.budget, None if settings.budget_scope is None else settings.scope)
     return msgspec.structs.replace(
         report,
         budget=settings.budget.text,
-        budget_bytes=live_budget_bytes(read, budget, scope),
-        asked=msgspec.structs.replace(asked, process_budget_bytes=budget.bytes if scope == "process" else None),
+        budget_bytes=budget.bytes,
+        asked=msgspec.structs.replace(asked, process_budget_bytes=budget.bytes if budget.bounds == "process" else None),
     )
 
 

@@ -16,7 +16,7 @@ from remat_cli.core.schedule.floor import working_set_floor
 from remat_cli.core.schedule.plan import Plan
 from remat_cli.core.schedule.problem import Problem
 from remat_cli.core.schedule.simulate import baseline
-from remat_cli.core.values.budget import Budget, parse_budget, resolve
+from remat_cli.core.values.budget import AskedBudget, parse_budget, resolve
 from remat_cli.report.contest.bench_run import BenchCase, BenchRun, joined
 from remat_cli.report.contest.compare_report import ComparedBudget, CompareReport, CompareRun
 from remat_cli.settings.settings import Settings
@@ -34,7 +34,7 @@ class CompareRequest:
     """A model or an instance, budgets, and solvers with their options, in the order of the registry."""
 
     path: Path
-    budgets: tuple[Budget, ...]
+    budgets: tuple[AskedBudget, ...]
     solvers: Mapping[str, Mapping[str, Any]]
     svg: Path | None = None
 
@@ -81,7 +81,7 @@ def refuse_model_flags(path: Path, flags: Mapping[str, Any]) -> None:
         raise ConfigError(f"--{flag.replace('_', '-')} is for models; {path} is an abstract instance: leave it out")
 
 
-def parse_budgets(text: str) -> tuple[Budget, ...]:
+def parse_budgets(text: str) -> tuple[AskedBudget, ...]:
     """Budgets from `0.9,80%,512MiB`, as they come.
 
     Raises:
@@ -177,9 +177,9 @@ class Comparison:
         """The budgets in total bytes."""
         device, scope = self.subject.problem.devices[0].name, self.settings.scope
         fixed, peak = self.subject.fixed_bytes, self.subject.baseline.peak
-        given = self.request.budgets
         return tuple(
-            ComparedBudget(budget.text, resolve(budget.for_device(device), fixed, peak, scope)) for budget in given
+            ComparedBudget(asked.text, resolve(asked.for_device(device).bounding(scope), fixed, peak).bytes)
+            for asked in self.request.budgets
         )
 
     @cached_property

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from remat_cli.base.errors import ConfigError
-from remat_cli.core.values.budget import Budget, parse_budget
+from remat_cli.core.values.budget import AskedBudget, parse_budget
 from remat_cli.core.values.profile import DeviceSpec, LinkSpec
 from remat_cli.devices.provider_table import PROVIDERS, is_device_file, named_spec
 from remat_cli.settings.spill import parse_spill
@@ -61,11 +61,11 @@ def with_threads(specs: Sequence[DeviceSpec], threads: int) -> tuple[tuple[Devic
     return (msgspec.structs.replace(named_spec("cpu"), threads=first.threads),), first.threads
 
 
-def described_budget(specs: Sequence[DeviceSpec]) -> Budget | None:
+def described_budget(specs: Sequence[DeviceSpec]) -> AskedBudget | None:
     """The budget that the devices' own descriptions come to, if any has one."""
     own = _own_budgets(specs)
     text = ",".join(f"{name}={budget.text}" for name, budget in own.items())
-    return Budget(text, "per_device", devices=tuple(own.items())) if own else None
+    return AskedBudget(text, "per_device", devices=tuple(own.items())) if own else None
 
 
 def read_device(file: Path) -> DeviceSpec:
@@ -94,8 +94,8 @@ def read_device(file: Path) -> DeviceSpec:
     return spec if "memory" in values else msgspec.structs.replace(spec, memory=provider.memory_of(spec.index))
 
 
-def memory_budgets(budget: Budget | None, specs: Sequence[DeviceSpec]) -> dict[str, Budget]:
-    """The budget of each memory that the devices use, in the order of the devices.
+def by_memory(budget: AskedBudget, specs: Sequence[DeviceSpec]) -> AskedBudget:
+    """The budget with a part for each memory that the devices use, in the order of the devices, or one for all.
 
     One percentage means the same share of each. A budget may name a device or its memory; what it does not name has
     the budget of the device's description.
@@ -105,10 +105,10 @@ def memory_budgets(budget: Budget | None, specs: Sequence[DeviceSpec]) -> dict[s
             `min` for several.
     """
     memories = tuple(dict.fromkeys(spec.memory for spec in specs))
-    if budget is not None and budget.kind != "per_device":
-        return dict.fromkeys(memories, _for_all(budget, memories))
-    found: dict[str, Budget] = {}
-    for name, part in budget.devices if budget is not None else ():
+    if budget.kind != "per_device":
+        return _for_all(budget, memories)
+    found: dict[str, AskedBudget] = {}
+    for name, part in budget.devices:
         _put(found, _memory_named(name, specs), part, specs)
     for memory, own in _own_budgets(specs).items():
         found.setdefault(memory, own)
@@ -117,19 +117,19 @@ def memory_budgets(budget: Budget | None, specs: Sequence[DeviceSpec]) -> dict[s
     if len(memories) > 1:
         for memory in memories:
             _for_all(found[memory], (memory,) if found[memory].kind != "min" else memories)
-    return {memory: found[memory] for memory in memories}
+    return msgspec.structs.replace(budget, devices=tuple((memory, found[memory]) for memory in memories))
 
 
-def _own_budgets(specs: Sequence[DeviceSpec]) -> dict[str, Budget]:
+def _own_budgets(specs: Sequence[DeviceSpec]) -> dict[str, AskedBudget]:
     """Budgets by memory from the devices' own descriptions."""
-    own: dict[str, Budget] = {}
+    own: dict[str, AskedBudget] = {}
     for spec in specs:
         if spec.budget is not None:
             _put(own, spec.memory, parse_budget(spec.budget), specs)
     return own
 
 
-def _put(found: dict[str, Budget], memory: str, budget: Budget, specs: Sequence[DeviceSpec]) -> None:
+def _put(found: dict[str, AskedBudget], memory: str, budget: AskedBudget, specs: Sequence[DeviceSpec]) -> None:
     """Give a memory its budget, once."""
     before = found.setdefault(memory, budget)
     if (before.kind, before.bytes, before.fraction) != (budget.kind, budget.bytes, budget.fraction):
@@ -137,7 +137,7 @@ def _put(found: dict[str, Budget], memory: str, budget: Budget, specs: Sequence[
         raise ConfigError(f"budgets {before.text} and {budget.text}: {sharing} share memory '{memory}', give it one")
 
 
-def _for_all(budget: Budget, memories: tuple[str, ...]) -> Budget:
+def _for_all(budget: AskedBudget, memories: tuple[str, ...]) -> AskedBudget:
     """One budget that is to hold for each of several memories."""
     if len(memories) == 1 or budget.kind == "fraction":
         return budget

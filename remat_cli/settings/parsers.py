@@ -9,7 +9,7 @@ from typing import Any, get_args
 from remat_cli.base.errors import ConfigError
 from remat_cli.base.units import parse_bytes
 from remat_cli.core.schedule.splits import SplitAxis, SplitMode, parse_split_axis
-from remat_cli.core.values.budget import Budget, parse_budget, parse_share
+from remat_cli.core.values.budget import AskedBudget, parse_budget, parse_share
 from remat_cli.core.values.sizes import SizeLimit, SizeRange
 from remat_cli.core.values.verification import VerifyMode
 from remat_cli.settings.devices import parse_devices
@@ -121,7 +121,7 @@ def _parse_small_share(value: object, what: str, most: int) -> Fraction:
     return share
 
 
-def _parse_budget(value: object) -> Budget:
+def _parse_budget(value: object) -> AskedBudget:
     if isinstance(value, dict):
         value = ",".join(f"{device}={amount}" for device, amount in value.items())
     return parse_budget(str(value))

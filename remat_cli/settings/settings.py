@@ -12,7 +12,7 @@ from remat_cli.base.errors import ConfigError
 from remat_cli.base.files import check_target
 from remat_cli.base.processes import available_cores
 from remat_cli.core.schedule.splits import DEFAULT_RACE_SHARE, SplitAxis, SplitMode, SplitOptions
-from remat_cli.core.values.budget import Budget, Scope, parse_budget
+from remat_cli.core.values.budget import AskedBudget, Scope, parse_budget
 from remat_cli.core.values.conditions import CPU, Conditions
 from remat_cli.core.values.profile import HOST_MEMORY, DeviceSpec
 from remat_cli.core.values.sizes import SizeFamily, SizeLimit, SizeRange
@@ -21,7 +21,7 @@ from remat_cli.core.values.training import TrainOptions
 from remat_cli.core.values.verification import Checks, VerifyMode
 from remat_cli.devices.provider_table import PROVIDERS, is_plain, named_spec
 from remat_cli.settings import cache_place
-from remat_cli.settings.devices import described_budget, memory_budgets, with_threads
+from remat_cli.settings.devices import by_memory, described_budget, with_threads
 from remat_cli.settings.parsers import PARSERS
 from remat_cli.settings.yaml_file import converted, read_yaml, suggest
 
@@ -64,7 +64,7 @@ class Settings(
     afterwards). `cache_dir` holds measured profiles.
     """
 
-    budget: Budget | None = None
+    budget: AskedBudget | None = None
     budget_scope: Scope | Literal["total"] | None = None
     max_overhead_share: Fraction | None = None
     devices: tuple[DeviceSpec, ...] = (named_spec("cpu"),)
@@ -113,11 +113,6 @@ class Settings(
     force: bool = False
     work_dir: Path | None = None
     cache_dir: Path = Path()
-
-    @property
-    def asked_budget(self) -> Budget | None:
-        """The budget; where only tensors are to be small, what the model needs."""
-        return parse_budget("100%") if self.budget is None and self.max_tensor_bytes is not None else self.budget
 
     @property
     def solver_options(self) -> dict[str, Any]:
@@ -223,15 +218,6 @@ class Settings(
             self.max_tensor_bytes,
         )
 
-    @property
-    def budgets(self) -> dict[str, Budget]:
-        """The budget of each memory.
-
-        Raises:
-            ConfigError: a memory without budget or with two, or a budget that cannot hold for each of several.
-        """
-        return memory_budgets(self.asked_budget, self.devices)
-
 
 class Outputs(msgspec.Struct, frozen=True):
     """Where `compile` writes: the model, its plan, the model if verification fails, and the same with gates.
@@ -309,15 +295,26 @@ def _check_spill(spill: SpillSpec, devices: Sequence[DeviceSpec]) -> None:
         )
 
 
-def require_budget(settings: Settings) -> Budget:
-    """The budget.
+def require_budget(settings: Settings) -> AskedBudget:
+    """The budget as it was written; where only tensors are to be small, what the model needs.
 
     Raises:
         ConfigError: none was given.
     """
-    if settings.asked_budget is None:
+    if settings.budget is not None:
+        return settings.budget
+    if settings.max_tensor_bytes is None:
         raise ConfigError("no budget: add --budget 512MiB, --budget 80% or --budget min")
-    return settings.asked_budget
+    return parse_budget("100%")
+
+
+def asked_budget(settings: Settings, scope: Scope) -> AskedBudget:
+    """The budget of each memory, and what it bounds: all that is known before a baseline is.
+
+    Raises:
+        ConfigError: there is none; a memory has none or two, or the budget cannot hold for each of several.
+    """
+    return by_memory(require_budget(settings), settings.devices).bounding(scope)
 
 
 def output_paths(model: Path, settings: Settings) -> Outputs:

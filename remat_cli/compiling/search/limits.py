@@ -103,7 +103,7 @@ def _splitter(prepared: Prepared, request: CompileRequest, work: Path, progress:
     """A splitter of the model on the CPU, in the standard ops that other devices run too."""
     host = named_spec(HOST_MEMORY)
     conditions = msgspec.structs.replace(prepared.conditions, devices=(host, *prepared.conditions.devices))
-    asked = replace(request, conditions=conditions, budget=WHOLE, budgets={HOST_MEMORY: parse_budget(WHOLE)})
+    asked = replace(request, conditions=conditions, asked=parse_budget(WHOLE))
     profile = profile_on_cpu(prepared, conditions, host, progress)
     platform = Platform(prepared.graph, (host,), (profile,))
     question = ask(platform, asked)
