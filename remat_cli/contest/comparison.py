@@ -10,13 +10,14 @@ import msgspec
 
 from remat_cli.base.errors import ConfigError
 from remat_cli.base.files import check_target
+from remat_cli.compiling.ask import ask_abstract
 from remat_cli.contest.runner import Job
 from remat_cli.contest.solving import is_pager, made, names_of, solved
 from remat_cli.core.schedule.floor import working_set_floor
 from remat_cli.core.schedule.plan import Plan
 from remat_cli.core.schedule.problem import Problem
 from remat_cli.core.schedule.simulate import baseline
-from remat_cli.core.values.budget import AskedBudget, parse_budget, resolve
+from remat_cli.core.values.budget import AskedBudget, parse_budget
 from remat_cli.report.contest.bench_run import BenchCase, BenchRun, joined
 from remat_cli.report.contest.compare_report import ComparedBudget, CompareReport, CompareRun
 from remat_cli.settings.settings import Settings
@@ -175,12 +176,9 @@ class Comparison:
     @cached_property
     def budgets(self) -> tuple[ComparedBudget, ...]:
         """The budgets in total bytes."""
-        device, scope = self.subject.problem.devices[0].name, self.settings.scope
-        fixed, peak = self.subject.fixed_bytes, self.subject.baseline.peak
-        return tuple(
-            ComparedBudget(asked.text, resolve(asked.for_device(device).bounding(scope), fixed, peak).bytes)
-            for asked in self.request.budgets
-        )
+        asked = (each.bounding(self.settings.scope) for each in self.request.budgets)
+        questions = [(each.text, ask_abstract(self.subject.problem, each)) for each in asked]
+        return tuple(ComparedBudget(text, question.budget_bytes) for text, question in questions)
 
     @cached_property
     def floor_bytes(self) -> int:

@@ -12,7 +12,7 @@ from remat_cli.base.errors import ConfigError
 from remat_cli.base.files import check_target
 from remat_cli.base.processes import available_cores
 from remat_cli.core.schedule.splits import DEFAULT_RACE_SHARE, SplitAxis, SplitMode, SplitOptions
-from remat_cli.core.values.budget import AskedBudget, Scope, parse_budget
+from remat_cli.core.values.budget import WHOLE, AskedBudget, Scope
 from remat_cli.core.values.conditions import CPU, Conditions
 from remat_cli.core.values.profile import HOST_MEMORY, DeviceSpec
 from remat_cli.core.values.sizes import SizeFamily, SizeLimit, SizeRange
@@ -131,12 +131,12 @@ class Settings(
 
     @property
     def scope(self) -> Scope:
-        """What a budget bounds where the command has no choice of its own; `total` is an older name of `live`."""
+        """What a budget bounds, by default everything that is live; `total` is an older name of `live`."""
         return "live" if self.budget_scope is None or self.budget_scope == "total" else self.budget_scope
 
     @property
     def compile_scope(self) -> Scope:
-        """What a budget bounds that a model is compiled to: bytes on the CPU alone are those of the process.
+        """What the budget of a compile bounds: bytes on the CPU alone bound the process.
 
         Raises:
             ConfigError: a process is to be bound by what cannot say so.
@@ -170,11 +170,6 @@ class Settings(
         return SizeFamily(ranges, self.limits, fixed) if ranges else None
 
     @property
-    def _corner(self) -> dict[str, int]:
-        """The sizes that a plan for a family is made for."""
-        return {} if self.family is None else self.family.corners[0]
-
-    @property
     def conditions(self) -> Conditions:
         """What stages need to know about the model and the machine.
 
@@ -183,10 +178,12 @@ class Settings(
         """
         if self.spill is not None:
             _check_spill(self.spill, self.devices)
+        family = self.family
+        corner = {} if family is None else family.corners[0]  # the sizes that a plan for a family is made for
         return Conditions(
             devices=self.devices,
-            dims={name: size for name, size in self.dims.items() if isinstance(size, int)} | self._corner,
-            family=self.family,
+            dims={name: size for name, size in self.dims.items() if isinstance(size, int)} | corner,
+            family=family,
             input_shapes=self.input_shapes,
             inputs=self.inputs,
             seed=self.seed,
@@ -263,7 +260,7 @@ def keep_kernels() -> None:
 
 
 def _settled(settings: Settings) -> Settings:
-    """The settings with devices checked.
+    """Settle what depends on devices: threads, and budgets and spill of their descriptions.
 
     One CPU with threads is the CPU under `intra_op_threads`; without a budget the devices' own ones hold.
 
@@ -277,7 +274,7 @@ def _settled(settings: Settings) -> Settings:
 
 
 def _check_spill(spill: SpillSpec, devices: Sequence[DeviceSpec]) -> None:
-    """A disk lies behind the CPU's memory, the host behind that of another device.
+    """Refuse memories to page to that do not lie behind the device's: a disk behind the CPU's, the host behind others.
 
     Raises:
         ConfigError: not behind these.
@@ -305,7 +302,7 @@ def require_budget(settings: Settings) -> AskedBudget:
         return settings.budget
     if settings.max_tensor_bytes is None:
         raise ConfigError("no budget: add --budget 512MiB, --budget 80% or --budget min")
-    return parse_budget("100%")
+    return WHOLE
 
 
 def asked_budget(settings: Settings, scope: Scope) -> AskedBudget:
@@ -353,7 +350,7 @@ def _parse(values: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 
 def _check_values(settings: Settings) -> None:
-    """Check what no parser has looked at."""
+    """Check values that have no parser."""
     for name in ("seed", "threads", "intra_op_threads"):
         if getattr(settings, name) < 0:
             raise ConfigError(f"{name} = {getattr(settings, name)} must not be negative")

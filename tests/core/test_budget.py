@@ -1,15 +1,19 @@
 from __future__ import annotations
 
+import ast
 import contextlib
 from fractions import Fraction
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import remat_cli
 from remat_cli.base.errors import ConfigError
-from remat_cli.core.values.budget import AskedBudget, Budget, describe_bytes, parse_budget, parse_share, resolve
+from remat_cli.core.values.budget import WHOLE, AskedBudget, Budget, describe_bytes, parse_budget, parse_share, resolve
 
+PACKAGE = Path(remat_cli.__file__).parent
 SIZES = {"": 1, "MiB": 2**20, "GB": 10**9, "K": 2**10, "kb": 10**3, "B": 1}
 
 
@@ -150,6 +154,22 @@ def test_a_percentage_lies_between_fixed_and_baseline(hundredths, fixed, above):
 def test_any_text_is_a_budget_or_a_clear_error(text):
     with contextlib.suppress(ConfigError):
         assert isinstance(parse_budget(text), AskedBudget)
+
+
+def test_budgets_are_parsed_at_the_edge_and_resolved_in_one_file():
+    """Of the rooms that a compile goes through, only settings read texts; benches have files of their own."""
+    users: dict[str, set[str]] = {"parse_budget": set(), "resolve": set()}
+    for file in sorted(PACKAGE.rglob("*.py")):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and node.module == "remat_cli.core.values.budget":
+                for name in users.keys() & {each.name for each in node.names}:
+                    users[name].add(file.relative_to(PACKAGE).as_posix())
+    assert users["resolve"] == {"compiling/ask.py"}
+    assert {file.partition("/")[0] for file in users["parse_budget"]} == {"settings", "contest"}
+
+
+def test_what_all_is_is_100_percent():
+    assert parse_budget("100%") == WHOLE
 
 
 def test_share():

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import re
 from fractions import Fraction
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
 
@@ -70,6 +70,10 @@ class AskedBudget(msgspec.Struct, frozen=True):
         if device not in parts:
             raise ConfigError(f"budget '{self.text}' names no device '{device}': add {device}=SIZE")
         return parts[device]
+
+
+WHOLE: Final = AskedBudget("100%", "fraction", fraction=Fraction(1))
+"""What the model needs as it is."""
 
 
 class Budget(msgspec.Struct, frozen=True):
