@@ -1,8 +1,8 @@
 """The command line: a table of commands, and the one place that turns errors into exit codes."""
 
-import importlib
 import sys
 from collections.abc import Mapping, Sequence
+from pkgutil import resolve_name
 
 import click
 
@@ -56,15 +56,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def make_group() -> click.Group:
     """The `remat` command with all its subcommands; what they need beyond click they import when they run."""
-    commands = {name: _load(target) for name, target in COMMANDS.items()}
+    commands: dict[str, click.Command] = {name: resolve_name(target) for name, target in COMMANDS.items()}
     group = click.Group("remat", help=ABOUT, commands=commands, context_settings={"max_content_width": 100})
     return click.version_option(__version__, prog_name="remat", message="%(prog)s %(version)s")(group)
-
-
-def _load(target: str) -> click.Command:
-    module, _, attribute = target.partition(":")
-    command: click.Command = getattr(importlib.import_module(module), attribute)
-    return command
 
 
 def _complain_stop(stop: BaseException) -> int:
@@ -74,7 +68,7 @@ def _complain_stop(stop: BaseException) -> int:
 
 
 def _stop_behind(error: BaseException) -> BaseException | None:
-    """The signal that became this error: a compiled module that is being imported makes an ImportError of it."""
+    """Find the signal behind an error: a compiled module that is being imported turns one into an ImportError."""
     while error.__cause__ or error.__context__:
         error = error.__cause__ or error.__context__ or error
         if isinstance(error, KeyboardInterrupt | Terminated):
@@ -83,7 +77,7 @@ def _stop_behind(error: BaseException) -> BaseException | None:
 
 
 def _complain_usage(error: click.ClickException) -> int:
-    """Click's own complaint as one line, with the command whose help explains it."""
+    """Print click's own complaint as one line, with the command whose help explains it."""
     context = error.ctx if isinstance(error, click.UsageError) else None
     hint = f" (see {context.command_path} --help)" if context else ""
     complain(f"{error.format_message()}{hint}")
@@ -91,7 +85,7 @@ def _complain_usage(error: click.ClickException) -> int:
 
 
 def _complain_failure(error: Exception, *, is_debug: bool) -> int:
-    """One line for an error raised on purpose, or for a bug; the traceback only when asked for."""
+    """Print one line for an error raised on purpose, or for a bug; the traceback only when asked for."""
     if is_debug:
         show_traceback(error)
     if isinstance(error, MemoryError):

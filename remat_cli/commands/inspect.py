@@ -20,7 +20,7 @@ from remat_cli.core.values.promises import Asked
 from remat_cli.core.values.runs_on import RunsOn
 from remat_cli.core.values.sized_plan import plan_at
 from remat_cli.onnx_io.read.compiled_file import compiled_runs_on, runs_on_at
-from remat_cli.onnx_io.write.as_written import FileCondition, condition_of
+from remat_cli.onnx_io.write.as_written import condition_of
 from remat_cli.report.inspection import InspectReport, inspect_model, inspect_plan
 from remat_cli.report.pictures.svg_chart import inspect_picture
 from remat_cli.report.regions import estimated_regions
@@ -61,8 +61,15 @@ def _inspected(path: Path, settings: Settings, progress: Progress) -> InspectRep
             process_budget_bytes=None if request is None else request.process_budget_bytes,
             process_bytes=process.counted_bytes(with_mapped=settings.count_mapped) + prepared.graph.input_bytes,
         )
-        report = msgspec.structs.replace(report, process=process, runs=runs, asked=asked)
-        report = _with_condition(report, condition_of(path))
+        condition = condition_of(path)  # what became of a compiled file since it was written
+        report = msgspec.structs.replace(
+            report,
+            process=process,
+            runs=runs,
+            asked=asked,
+            is_as_written=condition.is_as_written,
+            warnings=(*condition.warnings, *report.warnings),
+        )
         if request is None or settings.split == "off":
             return report
         regions, facts, obstacle = propose_regions(prepared, platform, request, work)
@@ -71,7 +78,7 @@ def _inspected(path: Path, settings: Settings, progress: Progress) -> InspectRep
 
 
 def _inspected_plan(path: Path, settings: Settings) -> InspectReport:
-    """The same of a plan, with where its model runs: as the model itself says, where it is there."""
+    """Report where the memory of a plan goes, and where its model runs: as that file says itself, where it is there."""
     read = read_plan(path)
     if settings.conditions.dims:
         report = inspect_at(path, plan_at(read, settings.conditions.dims), elsewhere(read))
@@ -85,7 +92,7 @@ def _inspected_plan(path: Path, settings: Settings) -> InspectReport:
 
 
 def _under(report: InspectReport, read: PlanFile, settings: Settings) -> InspectReport:
-    """The report under the budget that is asked for now; under the plan's own where none is.
+    """Judge a plan's report under the budget that is asked for now; under the plan's own where none is.
 
     Raises:
         ConfigError: a plan is not judged by such a budget.
@@ -103,13 +110,7 @@ def _under(report: InspectReport, read: PlanFile, settings: Settings) -> Inspect
 
 
 def _with_runs_on(report: InspectReport, runs_on: RunsOn | None) -> InspectReport:
-    """The report with where the file runs; as it is where that is nothing that a file says of itself."""
+    """Add to a report where the file runs, where the file says so."""
     if runs_on is None:
         return report
     return msgspec.structs.replace(report, runs_on=runs_on, warnings=(*guard_warnings(runs_on), *report.warnings))
-
-
-def _with_condition(report: InspectReport, condition: FileCondition) -> InspectReport:
-    """The report with what became of a compiled file since it was written."""
-    warnings = (*condition.warnings, *report.warnings)
-    return msgspec.structs.replace(report, is_as_written=condition.is_as_written, warnings=warnings)

@@ -1,4 +1,4 @@
-"""What concerns devices in the settings: names, description files, threads, and budgets per memory."""
+"""Settings of devices: names, description files, threads, and the budget of each memory."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -62,7 +62,7 @@ def with_threads(specs: Sequence[DeviceSpec], threads: int) -> tuple[tuple[Devic
 
 
 def described_budget(specs: Sequence[DeviceSpec]) -> AskedBudget | None:
-    """The budget that the devices' own descriptions come to, if any has one."""
+    """Join the budgets that the devices' own descriptions give, if any does."""
     own = _own_budgets(specs)
     text = ",".join(f"{name}={budget.text}" for name, budget in own.items())
     return AskedBudget(text, "per_device", devices=tuple(own.items())) if own else None
@@ -81,7 +81,11 @@ def read_device(file: Path) -> DeviceSpec:
         given = f", not '{values['provider']}'" if values.get("provider") else ", and none is given"
         raise ConfigError(f"device file {file}: provider must be one of {', '.join(PROVIDERS)}{given}")
     values = {"name": file.stem, **values, "links": _links(values.get("links"), file)}
-    values["options"] = {str(key): _option_text(value) for key, value in _mapping(values.get("options"), file).items()}
+    options = values.get("options")
+    if options is not None and not isinstance(options, dict):
+        raise ConfigError(f"device file {file}: options must map names to values")
+    texts = ((key, int(value) if isinstance(value, bool) else value) for key, value in (options or {}).items())
+    values["options"] = {str(key): str(value) for key, value in texts}  # as the runtime takes them: true is 1
     try:
         if values.get("spill") is not None:
             values["spill"] = msgspec.to_builtins(parse_spill(values["spill"]))
@@ -138,7 +142,7 @@ def _put(found: dict[str, AskedBudget], memory: str, budget: AskedBudget, specs:
 
 
 def _for_all(budget: AskedBudget, memories: tuple[str, ...]) -> AskedBudget:
-    """One budget that is to hold for each of several memories."""
+    """Check that one budget can hold for each of several memories."""
     if len(memories) == 1 or budget.kind == "fraction":
         return budget
     names = ", ".join(memories)
@@ -188,17 +192,6 @@ def _links(value: object, file: Path) -> list[dict[str, Any]]:
     for link in value:
         _check_keys(link, LinkSpec, f"device file {file}, links")
     return value
-
-
-def _mapping(value: object, file: Path) -> dict[Any, Any]:
-    if value is not None and not isinstance(value, dict):
-        raise ConfigError(f"device file {file}: options must map names to values")
-    return value or {}
-
-
-def _option_text(value: object) -> str:
-    """An option as the runtime takes it; YAML's true and false are 1 and 0."""
-    return str(int(value)) if isinstance(value, bool) else str(value)
 
 
 def _check_values(spec: DeviceSpec, file: Path) -> None:
