@@ -188,11 +188,7 @@ class Splitter:
         known = known_splits(self.whole.prepared, self.request.splits)
         for split in sorted(known, key=lambda each: each.budget_bytes) if least else known:
             time_ns = split.relative_time * baseline.time_ns
-            fits = (
-                time_ns <= baseline.time_ns + self._allowed_ns
-                if least
-                else split.budget_bytes <= most_bytes
-            )
+            fits = time_ns <= baseline.time_ns + self._allowed_ns if least else split.budget_bytes <= most_bytes
             rank = split.budget_bytes if least else time_ns
             if fits and (found is None or rank < self.rank(found) * (1 - LEAST_GAIN)):
                 yield split
