@@ -1,4 +1,4 @@
-"""Options that several commands share; each group is one decorator. Names of values are the keys of `Config`."""
+"""Options that several commands share; each group is one decorator. Names of values are the keys of `Settings`."""
 
 import itertools
 import os
@@ -64,7 +64,7 @@ budget_scope_option = _option(
 
 
 def _one_budget(_ctx: click.Context, param: click.Parameter, given: tuple[str, ...] | None) -> str | None:
-    """The budget; those of single devices become one, and of others there can be only one.
+    """Join the budgets of single devices into one; of any other kind only one may be given.
 
     Raises:
         BadParameter: there are several.
