@@ -17,10 +17,10 @@ from remat_cli.core.values.conditions import CPU, Conditions
 from remat_cli.core.values.profile import LinkCost
 from remat_cli.onnx_io.read.one_op import write_product
 from remat_cli.onnx_io.write.segment_models import UNSHARED, plainly_read_weights
+from remat_cli.ort_rules.packing import packs_weight
 from remat_cli.runtime.measure.open_speed import OpenJob, measure_opening
 from remat_cli.runtime.measure.profile_cache import ProfileCache, cpu_name
 from remat_cli.runtime.sessions.session import SessionSettings, device_settings, runtime_version
-from remat_cli.runtime.sessions.weights import packs_weight
 
 LEAST_BYTES: Final = 2**16
 """Smaller weights stay: a transfer of them is mostly its beginning."""

@@ -17,10 +17,10 @@ from remat_cli.core.schedule.plan import Plan
 from remat_cli.core.schedule.segments import Cut
 from remat_cli.core.schedule.solver_run import cut_short
 from remat_cli.core.schedule.splits import Splitting
-from remat_cli.core.values.learning import Judged
 from remat_cli.core.values.profile import Profile, Reference, Way
 from remat_cli.core.values.sizes import Dim
 from remat_cli.onnx_io.write.rewrite import Rewritten
+from remat_cli.ort_rules.lessons import Judged
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,7 @@ from remat_cli.devices.roofline import estimate, estimated_links
 from remat_cli.onnx_io.read.interface import weight_uses
 from remat_cli.onnx_io.read.load import save
 from remat_cli.onnx_io.read.one_op import call_model, model_with_outputs, one_op_model
+from remat_cli.ort_rules.packing import loaded_weight_bytes
 from remat_cli.runtime.measure.findings import OpFinding
 from remat_cli.runtime.measure.op_profiler import (
     HANDOVER_ELEMENTS,
@@ -42,7 +43,6 @@ from remat_cli.runtime.measure.profilers import Measured, ProfileRequest, WholeT
 from remat_cli.runtime.sessions.feeds import record_values
 from remat_cli.runtime.sessions.providers import device_of, must_estimate, require_device
 from remat_cli.runtime.sessions.session import SessionSettings, device_settings
-from remat_cli.runtime.sessions.weights import loaded_weight_bytes
 
 MOST_VALUE_BYTES = 2**30  # of recorded floats; larger ones are random
 FLOATS = ("float", "double", "float16", "bfloat16")

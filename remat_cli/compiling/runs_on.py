@@ -9,19 +9,12 @@ from remat_cli.base.errors import ModelError
 from remat_cli.compiling.prepare import Prepared
 from remat_cli.compiling.processor import block_here
 from remat_cli.core.files.plan_file import PlanFile
-from remat_cli.core.values.runs_on import (
-    DEFAULT_OPTIONS,
-    EXACT_OPTIONS,
-    OWN_OPTIONS,
-    SAME_BITS_FROM,
-    TRIED_UP_TO,
-    RunsOn,
-    newest,
-    processor_of,
-)
+from remat_cli.core.values.runs_on import DEFAULT_OPTIONS, EXACT_OPTIONS, OWN_OPTIONS, RunsOn
 from remat_cli.onnx_io.read.layout import uses_blocks
 from remat_cli.onnx_io.write.op_versions import loads_from
 from remat_cli.onnx_io.write.processor_guard import guard_in
+from remat_cli.ort_rules.runtime import processor_of
+from remat_cli.ort_rules.versions import SAME_BITS_FROM, TRIED_UP_TO, newest
 from remat_cli.runtime.sessions.session import runtime_version
 
 

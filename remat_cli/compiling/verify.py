@@ -23,12 +23,12 @@ from remat_cli.core.schedule.program import Program, SeenMemory
 from remat_cli.core.schedule.simulate import simulate
 from remat_cli.core.values.conditions import CPU
 from remat_cli.core.values.family import FamilySeen
-from remat_cli.core.values.learning import Judged, Lesson
 from remat_cli.core.values.profile import HOST_MEMORY, DeviceSpec, Profile
 from remat_cli.core.values.promises import fits
 from remat_cli.core.values.resident import ProcessSeen
 from remat_cli.core.values.verification import Checks, PagingSeen, Verification
 from remat_cli.onnx_io.read.seeds import seeded_copy
+from remat_cli.ort_rules.lessons import Judged, Lesson
 from remat_cli.runtime.observe.paged_resident import see_resident
 from remat_cli.runtime.segments.segment_memory import see_memory
 from remat_cli.runtime.segments.segment_run import TimedRuns, time_runs

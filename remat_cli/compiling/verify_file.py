@@ -22,13 +22,13 @@ from remat_cli.onnx_io.read.seeds import give_seeds, seeded_copy
 from remat_cli.onnx_io.read.told_inputs import told_inputs
 from remat_cli.onnx_io.write.packed import packed_weights
 from remat_cli.onnx_io.write.save import data_path
+from remat_cli.ort_rules.packing import kept_weight_bytes
 from remat_cli.ort_rules.primers import PREFIX as PRIMERS
 from remat_cli.ort_rules.primers import SMALL_COPIES_BYTES
 from remat_cli.runtime.measure.turns import time_in_turn
 from remat_cli.runtime.observe.resident import ResidentJob, can_measure_resident, measure_resident
 from remat_cli.runtime.sessions._ort import pack_all, run_fresh
 from remat_cli.runtime.sessions.feeds import feeds_of
-from remat_cli.runtime.sessions.weights import kept_weight_bytes
 from remat_cli.runtime.verify.file_runs import FileJob, FileRuns, SessionSeen, run_file
 
 OTHER_SOURCE = "{} is not byte for byte the model that the file was made from; it may have been saved again since"

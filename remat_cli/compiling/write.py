@@ -37,7 +37,6 @@ from remat_cli.core.schedule.simulate import baseline
 from remat_cli.core.schedule.solver_run import Status
 from remat_cli.core.schedule.tidy import calm
 from remat_cli.core.values.conditions import Conditions
-from remat_cli.core.values.learning import Judged
 from remat_cli.core.values.profile import OpCost, Profile
 from remat_cli.devices.provider_table import PROVIDERS
 from remat_cli.onnx_io.read.compiled import PEAK_KEY, PORTABLE_KEY
@@ -49,11 +48,12 @@ from remat_cli.onnx_io.write.arena_copies import arena_copies
 from remat_cli.onnx_io.write.processor_guard import guard_for
 from remat_cli.onnx_io.write.rewrite import RewriteInfo, Rewritten, rewrite, set_model_metadata
 from remat_cli.onnx_io.write.steady import in_loops, steady, weight_bytes_of
+from remat_cli.ort_rules.lessons import Judged
+from remat_cli.ort_rules.packing import is_packed_away
 from remat_cli.ort_rules.requests import run_requests
 from remat_cli.ort_rules.steady import FLAG_BYTES
 from remat_cli.runtime.sessions.loading import shapes_at_load
 from remat_cli.runtime.sessions.session import Level, optimize
-from remat_cli.runtime.sessions.weights import is_packed_away
 
 FORM_TIME_SHARE = 1.001  # of the time of a plan: what room for the form's few bytes may cost
 MOST_PASSES = 6  # of the optimiser, each answered by gates

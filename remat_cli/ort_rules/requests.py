@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from remat_cli.core.schedule.graph import Graph
 from remat_cli.core.schedule.plan import Plan
 from remat_cli.core.schedule.problem import own_bytes, tensor_ids
-from remat_cli.core.values.reuse import KeptBuffers
+from remat_cli.ort_rules.reuse import KeptBuffers
 from remat_cli.ort_rules.workspaces import workspace_parts
 
 

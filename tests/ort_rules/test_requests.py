@@ -4,8 +4,8 @@ from remat_cli.core.schedule.graph import Graph, Op, Tensor
 from remat_cli.core.schedule.problem import make_problem
 from remat_cli.core.schedule.simulate import baseline
 from remat_cli.core.values.profile import OpCost, Profile, Provenance
-from remat_cli.core.values.reuse import KeptBuffers, kept_buffers
 from remat_cli.ort_rules.requests import Request, outputs_of, run_requests
+from remat_cli.ort_rules.reuse import KeptBuffers, kept_buffers
 
 PROVENANCE = Provenance("", "", "", "", "", 0, "", 0, 0)
 

@@ -18,11 +18,11 @@ from onnx import TensorProto, helper
 from remat_cli.core.schedule.program import InputSpec, Reader, WeightUse
 from remat_cli.onnx_io.read.interface import weight_uses
 from remat_cli.onnx_io.write.packed import packed_weights
+from remat_cli.ort_rules.packing import can_save_packed, kept_weight_bytes, packs_weight
 from remat_cli.runtime.sessions._ort import runtime_dtype
 from remat_cli.runtime.sessions.feeds import make_feeds
 from remat_cli.runtime.sessions.packing import PackingJob, save_packed
 from remat_cli.runtime.sessions.session import SessionSettings, run_profiled
-from remat_cli.runtime.sessions.weights import can_save_packed, kept_weight_bytes, packs_weight
 from tests.runtime.models import save_model, untyped, value, weight
 
 N = 512

@@ -24,9 +24,10 @@ from remat_cli.compiling.process.resident import saves_packed
 from remat_cli.compiling.record import plan_file
 from remat_cli.compiling.verify import PlannedRun, verify_plan_closely
 from remat_cli.compiling.write import with_budget, write_with_room, write_within_budget
-from remat_cli.core.values.learning import Learnt, Lesson
+from remat_cli.core.values.learning import Learnt
 from remat_cli.core.values.resident import WeightFiles
 from remat_cli.core.values.verification import Verification, applies
+from remat_cli.ort_rules.lessons import Lesson
 
 MOST_ROUNDS = 4  # of learning from a run and planning again
 MOST_ROOM_SHARE = 0.02  # of the budget: what rules cannot explain is small

@@ -17,7 +17,6 @@ from remat_cli.core.schedule.problem import make_problem
 from remat_cli.core.schedule.simulate import baseline
 from remat_cli.core.values.profile import Profile
 from remat_cli.core.values.resident import LimitedRuns, ProcessMemory, ProcessSeen, RunsForecast, WeightFiles
-from remat_cli.core.values.reuse import KeptBuffers
 from remat_cli.onnx_io.read.interface import weight_uses
 from remat_cli.onnx_io.write.arena_copies import arena_copies
 from remat_cli.onnx_io.write.packed import packed_weights
@@ -29,14 +28,15 @@ from remat_cli.ort_rules.arena_copies import ArenaCopy
 from remat_cli.ort_rules.heap import LARGEST_THRESHOLD_BYTES
 from remat_cli.ort_rules.load_rules import load_rules
 from remat_cli.ort_rules.loading import STREAM_BYTES, LoadedFile, LoadedWeight, LoadForecast, load_forecast
+from remat_cli.ort_rules.packing import can_save_packed, packs_weight
 from remat_cli.ort_rules.primers import STUCK_COPIES
 from remat_cli.ort_rules.requests import run_requests
+from remat_cli.ort_rules.reuse import KeptBuffers
 from remat_cli.ort_rules.steady import SteadyBranch, steady_requests
 from remat_cli.runtime.observe.hard_limit import HardLimitJob, limit_kind, runs_under_limit
 from remat_cli.runtime.observe.resident import ResidentFigures, ResidentJob, can_measure_resident, measure_resident
 from remat_cli.runtime.sessions._ort import Advance, ignore_progress, pack_all, run_fresh
 from remat_cli.runtime.sessions.session import SessionSettings, runtime_version
-from remat_cli.runtime.sessions.weights import can_save_packed, packs_weight
 
 RUNS, THOROUGH_RUNS = 3, 5
 LEAST_RUNS = 2  # a first one and a later one

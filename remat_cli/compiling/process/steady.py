@@ -10,16 +10,16 @@ from remat_cli.core.schedule.graph import Graph, TensorType
 from remat_cli.core.schedule.plan import Plan
 from remat_cli.core.schedule.problem import own_bytes, tensor_ids
 from remat_cli.core.values.conditions import Conditions
-from remat_cli.core.values.learning import Judged
 from remat_cli.core.values.resident import RunsForecast
-from remat_cli.core.values.reuse import KeptBuffers, kept_buffers
 from remat_cli.onnx_io.read.free_shapes import Dims, dims_at_load
 from remat_cli.onnx_io.read.to_graph import known_kind
 from remat_cli.onnx_io.write.opset import raise_opset
 from remat_cli.onnx_io.write.rewrite import Rewritten
 from remat_cli.onnx_io.write.steady import OLDEST_OPSET, as_in_branch, can_be_steady, waiting_input
 from remat_cli.ort_rules.arena import FIRST_REGION_BYTES, UNIT_BYTES, RunMemory, pattern_bytes, simulate_runs
+from remat_cli.ort_rules.lessons import Judged
 from remat_cli.ort_rules.requests import Request, run_requests
+from remat_cli.ort_rules.reuse import KeptBuffers, kept_buffers
 from remat_cli.ort_rules.steady import SteadyBranch, SteadyForm, steady_requests
 from remat_cli.runtime.sessions.loading import shapes_at_load
 

@@ -11,12 +11,12 @@ from remat_cli.base.errors import RuntimeFailure
 from remat_cli.core.schedule.program import LoadAction, Program, RunRecord, SeenMemory, SessionAction
 from remat_cli.core.values.buffer_cache import BufferCache
 from remat_cli.devices.provider_table import PROVIDERS, cache_of
+from remat_cli.ort_rules.packing import kept_weight_bytes
 from remat_cli.runtime.observe._events import ProfiledRun, read_runs
 from remat_cli.runtime.segments._segment_sessions import Opening, has_counters
 from remat_cli.runtime.segments.segment_run import PlanRunner, ProgramJob, open_runner
 from remat_cli.runtime.sessions._ort import LONGEST_RUN_SECONDS, Advance, pack_all, run_fresh, unpack
 from remat_cli.runtime.sessions.session import baseline_bytes
-from remat_cli.runtime.sessions.weights import kept_weight_bytes
 
 COPIES = ("MemcpyToHost", "MemcpyFromHost")
 """Ops that the runtime adds to a session that a device and the host share."""

@@ -2,8 +2,9 @@
 
 from collections.abc import Collection, Mapping, Sequence
 
-from remat_cli.core.values.learning import NOTHING, Judged, Learnt, Lesson, Session, lessons
+from remat_cli.core.values.learning import NOTHING, Learnt, Session
 from remat_cli.ort_rules.arena import UNIT_BYTES
+from remat_cli.ort_rules.lessons import Judged, Lesson, lessons
 from remat_cli.runtime.measure.turns import RunFigures
 
 WORKSPACE_TOLERANCE = 0.05

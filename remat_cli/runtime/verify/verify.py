@@ -7,9 +7,10 @@ import msgspec
 
 from remat_cli.base.processes import fresh
 from remat_cli.core.values.family import FamilySeen
-from remat_cli.core.values.learning import Lesson, Session
+from remat_cli.core.values.learning import Session
 from remat_cli.core.values.promises import fits
 from remat_cli.core.values.verification import LEFT_OUT, Verification
+from remat_cli.ort_rules.lessons import Lesson
 from remat_cli.runtime.measure.turns import (
     ROUNDS,
     OutputPrint,

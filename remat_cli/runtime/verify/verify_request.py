@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from remat_cli.core.values.learning import Judged
 from remat_cli.core.values.verification import VerifyMode
+from remat_cli.ort_rules.lessons import Judged
 from remat_cli.runtime.sessions._ort import LONGEST_RUN_SECONDS, Array, PackedArray, pack_all
 from remat_cli.runtime.sessions.session import SessionSettings
 
