@@ -27,7 +27,6 @@ from remat_cli.devices.roofline import estimate, estimated_links
 from remat_cli.onnx_io.read.interface import weight_uses
 from remat_cli.onnx_io.read.load import save
 from remat_cli.onnx_io.read.one_op import call_model, model_with_outputs, one_op_model
-from remat_cli.ort_rules.packing import loaded_weight_bytes
 from remat_cli.runtime.measure.findings import OpFinding
 from remat_cli.runtime.measure.op_profiler import (
     HANDOVER_ELEMENTS,
@@ -161,7 +160,7 @@ def profile_beside(
         model_sha256=prepared.reference_sha256,
         provenance=_provenance(scope, measured),
         ops=tuple(msgspec.structs.replace(known[signature], name=op.name) for op, signature in ops),
-        weight_bytes=loaded_weight_bytes(prepared.graph, uses, packed),
+        weight_bytes=prepared.rules.packing.loaded_weight_bytes(prepared.graph, uses, packed),
         input_bytes=prepared.graph.input_bytes,
         packed_bytes=packed or 0,
         run_ns=measured.run_ns if measured else None,

@@ -28,7 +28,8 @@ from remat_cli.core.values.promises import fits
 from remat_cli.core.values.resident import ProcessSeen
 from remat_cli.core.values.verification import Checks, PagingSeen, Verification
 from remat_cli.onnx_io.read.seeds import seeded_copy
-from remat_cli.ort_rules.lessons import Judged, Lesson
+from remat_cli.ort_rules.forecast import SessionForecast
+from remat_cli.ort_rules.lessons import Lesson
 from remat_cli.runtime.observe.paged_resident import see_resident
 from remat_cli.runtime.segments.segment_memory import see_memory
 from remat_cli.runtime.segments.segment_run import TimedRuns, time_runs
@@ -60,7 +61,7 @@ class PlannedRun:
     plan: PlanFile
     model: Path
     single: Schedule | None = None
-    judged: Judged | None = None
+    forecast: SessionForecast | None = None
     original: Original | None = None
 
 
@@ -95,7 +96,7 @@ def verify_plan_closely(
             seconds=whole.conditions.run_seconds,
         ), ()
     request = replace(
-        request_of(run.plan, whole, run.model), mode=checks.mode, capped=checks.capped_run, judged=run.judged
+        request_of(run.plan, whole, run.model), mode=checks.mode, capped=checks.capped_run, forecast=run.forecast
     )
     if run.plan.request.family is not None:
         request = replace(request, sizes=_many_sizes(run.plan, whole), more_feeds=())

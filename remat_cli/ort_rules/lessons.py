@@ -7,7 +7,7 @@ from remat_cli.core.schedule.graph import Graph, Op
 from remat_cli.core.schedule.plan import Plan
 from remat_cli.core.schedule.problem import own_bytes
 from remat_cli.core.values.learning import NOTHING, Cause, Correction, Learnt, Session
-from remat_cli.ort_rules.reuse import KeptBuffers
+from remat_cli.ort_rules.forecast import SessionForecast
 
 MOST_DIFFERENCES = 8
 
@@ -28,44 +28,22 @@ class Lesson:
     correction: Correction
 
 
-@dataclass(frozen=True)
-class Judged:
-    """What the judge says of a written model: its graph, every op once in order, and what default sessions keep.
-
-    `copies` are bytes of weights that kernels pack in the arena, in order, before the first run.
-    """
-
-    graph: Graph
-    plan: Plan
-    fixed_bytes: int
-    kept: KeptBuffers
-    copies: tuple[int, ...] = ()
-
-    def predicted_bytes(self, step: int, session: Session) -> int:
-        """Activations at the end of a step."""
-        exact = self.plan.live_bytes[0][step] - self.fixed_bytes
-        return exact if session == "exact" else exact + self.kept.held_bytes[step]
-
-    def grown_bytes(self, step: int, session: Session) -> int:
-        """What a step takes anew for its results."""
-        own = own_bytes(self.graph)
-        born = sum(own[tensor] for tensor in _born(self.graph, self.plan, step))
-        return born if session == "exact" else born - self.kept.reused_bytes[step]
-
-
-def lessons(judged: Judged, curve: MeasuredCurve, session: Session) -> tuple[Lesson, ...]:
-    """Where a run left the judge's prediction for it, in order, at most a few."""
-    graph, plan = judged.graph, judged.plan
+def lessons(forecast: SessionForecast, curve: MeasuredCurve, session: Session) -> tuple[Lesson, ...]:
+    """Where a run left what was predicted of it, in order, at most a few."""
+    graph, plan = forecast.judged.graph, forecast.judged.plan
+    own = own_bytes(graph)
+    memory = forecast.exact if session == "exact" else forecast.default_session
     found: list[Lesson] = []
     before = 0
     for number, op in enumerate(graph.ops):
         if op.name not in curve.live_bytes:
             return tuple(found)  # another graph ran: bytes say nothing
-        measured, predicted = curve.live_bytes[op.name], judged.predicted_bytes(number, session)
+        measured, predicted = curve.live_bytes[op.name], memory.live_bytes[number]
         change = measured - predicted - before
         before += change
         if change:
-            made = curve.grown_bytes[op.name] - judged.grown_bytes(number, session)
+            born_bytes = sum(own[tensor] for tensor in _born(graph, plan, number))
+            made = curve.grown_bytes[op.name] - (born_bytes - memory.reused_bytes[number])
             found.extend(_explained(graph, plan, number, (made, change - made), (predicted, measured, session)))
         if len(found) >= MOST_DIFFERENCES:
             break

@@ -20,13 +20,9 @@ COPY_BYTES = COLUMNS * 16 * 4
 """Of each copy: as large as a block must be for the heap to be tidied when it is dropped."""
 PRODUCTS = 24
 """That read it: seven of each of the three sizes that a remainder can have, and three more."""
-HELD_BYTES = 2**19
-"""What their copies leave, about; 1.5 MiB if each stays."""
 SMALL_BYTES = (48, 64, 96)
 """Of the small weights: as blocks they have the sizes of the three remainders."""
 SMALL_PRODUCTS = 24
 """Of each size: seven places, and what the session takes of them meanwhile."""
 SMALL_COPIES_BYTES = 2 * 64 + 128
 """Of the copies of small weights that a session keeps: one of each size, since their values are the same."""
-STUCK_COPIES = 2
-"""The most that stayed for all that, in 4 of 120 processes: what budgets leave room for."""

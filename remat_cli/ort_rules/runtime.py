@@ -6,6 +6,43 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
+import msgspec
+
+
+class SessionOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What of a session's options decides what it holds: the runtime's own default, where nothing else is said.
+
+    `is_priority_based`: of the ops that are ready the one of least rank runs next, else in the order of a depth-first
+    search. `reuses_dead_buffers`: for later tensors of the same shape. `has_memory_pattern`: later runs take one block
+    for all tensors.
+    """
+
+    is_optimised: bool = True
+    is_priority_based: bool = False
+    reuses_dead_buffers: bool = True
+    has_memory_pattern: bool = True
+
+
+DEFAULT: Final = SessionOptions()
+
+
+class Runtime(msgspec.Struct, frozen=True):
+    """A runtime as it is installed: its version, the `machine` as the system calls it, and how sessions are opened.
+
+    `layout_block` is how many channels its blocked layout keeps together on this processor; 1 where it has no blocks.
+    """
+
+    version: str
+    machine: str
+    layout_block: int
+    options: SessionOptions = DEFAULT
+
+    @property
+    def processor(self) -> str:
+        """The kind of the processor as people know it."""
+        return processor_of(self.machine, self.layout_block)
+
+
 FAMILIES: Final[Mapping[str, str]] = MappingProxyType(
     {"x86_64": "x86-64", "amd64": "x86-64", "aarch64": "arm64", "arm64": "arm64"}
 )

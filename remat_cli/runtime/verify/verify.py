@@ -181,7 +181,7 @@ def verify_closely(
         report = msgspec.structs.replace(report, family=family)
     kinds: tuple[Session, ...] = ("exact", "exact" if request.portable else "default")
     sessions = tuple(zip(kinds, rewritten.promised, strict=True))
-    return report, lessons_of(request.judged, sessions, request.workspace)
+    return report, lessons_of(request.forecast, sessions, request.workspace)
 
 
 def _program(request: VerifyRequest) -> _Program:

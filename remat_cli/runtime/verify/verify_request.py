@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from remat_cli.core.values.verification import VerifyMode
-from remat_cli.ort_rules.lessons import Judged
+from remat_cli.ort_rules.forecast import SessionForecast
 from remat_cli.runtime.sessions._ort import LONGEST_RUN_SECONDS, Array, PackedArray, pack_all
 from remat_cli.runtime.sessions.session import SessionSettings
 
@@ -70,7 +70,7 @@ class VerifyRequest:
     largest_copy_bytes: int = 0
     may_reassociate: bool = False
     has_block: bool = True
-    judged: Judged | None = None
+    forecast: SessionForecast | None = None
     run_seconds: float = LONGEST_RUN_SECONDS
     sizes: ManySizes | None = None
     original: Path | None = None
