@@ -64,7 +64,7 @@ def _on_host(run: ProfiledRun) -> ProfiledRun:
 
 
 def _silent(program: Program, profiles: Mapping[int, ProfiledRun]) -> frozenset[int]:
-    """Devices whose sessions do not tell what they hold: all of them where the runtime has no counters (1.24)."""
+    """Devices whose sessions do not tell what they hold: all of them where the runtime has no counters."""
     is_counted = any(event.requested_bytes for run in profiles.values() for event in run.events)
     used = {action.device for action in program.sessions}
     return frozenset(device for device in used if not is_counted or not has_counters(program.devices[device]))
