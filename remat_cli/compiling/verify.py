@@ -54,7 +54,7 @@ SEEDS_NOTE = "random ops without a seed were given equal ones in both models, to
 class PlannedRun:
     """A plan file and the model that it speaks of; `single` is the best plan on one device, if it is another one.
 
-    `judged` is what the judge says of every op of that model, where that is known. `original` is what sessions on
+    `forecast` is what is predicted of every op of that model, where that is known. `original` is what sessions on
     several devices are compared with (None: the optimised model, in one session on one of them).
     """
 
