@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import Literal
 
 from remat_cli.core.schedule.splits import SplitAxis
-from remat_cli.splitting.rules.conv_channels import CHANNELS, CONVOLUTIONS, SPATIAL
+from remat_cli.splitting.rules.conv_channels import CHANNELS, SPATIAL
 from remat_cli.splitting.tiles.op_view import Slab
 from remat_cli.splitting.tiles.view import ModelView
 
@@ -186,7 +186,7 @@ class _Labels:
 
         It is not where the input is small, and nothing reads the result by rows.
         """
-        if self.view.graph.ops[op].op_type not in CONVOLUTIONS:
+        if not self.view.rules[op].reads_all_channels:
             return False
         return not has_small_input(self.view, op) or any(
             reads_rows(self.view, reader, name) for name in self.view.makes[op] for reader in self.view.readers[name]
@@ -215,7 +215,7 @@ class _Labels:
 
 def has_small_input(view: ModelView, op: int) -> bool:
     """Whether an op is a convolution that may read its input again for each band of channels, or run again whole."""
-    if view.graph.ops[op].op_type not in CONVOLUTIONS:
+    if not view.rules[op].reads_all_channels:
         return False
     read, made = (view.tensors.get(names[op][0]) for names in (view.reads, view.makes))
     return read is not None and made is not None and read.size_bytes <= made.size_bytes / SMALL_INPUT

@@ -9,12 +9,10 @@ import onnx_ir as ir
 
 from remat_cli.core.values.sizes import Dim, number
 from remat_cli.onnx_io.read.interface import dims_of
+from remat_cli.splitting.rules.table import rule_of
 
 PREFIX = "remat/repeated/"
 REPEATERS = {"Expand", "ConstantOfShape"}
-LOGIC = {"And", "Or", "Xor", "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"}
-BROADCASTERS = frozenset({"Add", "Sub", "Mul", "Div", "Min", "Max", "Where"} | LOGIC)
-"""Ops that read a number again for each place, with the bits that they have for a tensor of copies."""
 
 
 def without_expands(model: ir.Model, dims: Mapping[str, tuple[Dim, ...]]) -> ir.Model:
@@ -67,7 +65,7 @@ def _is_needless(node: ir.Node, model: ir.Model, dims: Mapping[str, tuple[Dim, .
 
 def _repeats(user: ir.Node, expanded: ir.Value, dims: Mapping[str, tuple[Dim, ...]]) -> bool:
     """Whether an op has a result of its shape without what was expanded."""
-    if user.domain or user.op_type not in BROADCASTERS:
+    if not rule_of(user.domain, user.op_type).takes_one_for_copies:
         return False
     maker, made = expanded.producer(), dims.get(user.outputs[0].name or "")
     inputs = [value for value in user.inputs if value is not None and value is not expanded]

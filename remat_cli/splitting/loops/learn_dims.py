@@ -10,10 +10,10 @@ import onnx_ir as ir
 from remat_cli.base.errors import ModelError
 from remat_cli.core.schedule.graph import Graph
 from remat_cli.core.values.sizes import Dim, Sample, fit_dim
+from remat_cli.splitting.rules.table import rule_of
 
 Seen = Sequence[tuple[Mapping[str, int], Mapping[str, tuple[int, ...]]]]
 """Sizes, and the shapes of tensors by name in a run of them."""
-WINDOWED = frozenset({"Conv", "FusedConv", "MaxPool", "AveragePool", "LpPool"})
 SPATIAL = 2  # axes before those that windows move along
 
 
@@ -62,7 +62,8 @@ def _moved(dim: Dim, samples: Sequence[Sample]) -> Dim:
 
 def _along_windows(node: ir.Node, axis: int, known: Mapping[str, tuple[Dim, ...]]) -> Dim | None:
     """How many windows there are along an axis; None where the op has none, or pads as it sees fit."""
-    if node.op_type not in WINDOWED or axis < SPATIAL or node.inputs[0] is None:
+    has_windows = rule_of(node.domain, node.op_type).has_windows
+    if not has_windows or axis < SPATIAL or node.inputs[0] is None:
         return None
     before, kernel = known.get(node.inputs[0].name or ""), _kernel(node)
     at, spatial = axis - SPATIAL, len(kernel)

@@ -16,36 +16,11 @@ import msgspec
 
 from remat_cli.core.values.sizes import Dim, SizeFamily, SizeRange, number, product_of
 from remat_cli.splitting.loops.loop_regions import LoopRegion, SizedView, is_op_on_parts
-from remat_cli.splitting.rules import lines, matrix, pointwise, shape
-from remat_cli.splitting.rules.table import RULES, Rule, slice_op
+from remat_cli.splitting.rules import matrix
+from remat_cli.splitting.rules.record import ProductKind, Scope
+from remat_cli.splitting.rules.table import rule_of, slice_op
 from remat_cli.splitting.tiles.op_view import OpView, Shape, Slab
 
-FREE: frozenset[Rule] = frozenset(
-    {
-        pointwise.elementwise,
-        pointwise.transcendental,
-        pointwise.first_input,
-        pointwise.extremum,
-        pointwise.conversion,
-        pointwise.dropout,
-        pointwise.quantisation,
-        shape.transposition,
-        shape.expansion,
-        shape.gather,
-        shape.gather_elements,
-        shape.split,
-        lines.softmax,
-        lines.normalisation,
-        lines.skip_normalisation,
-    }
-)
-"""Rules that say the same for every size, once they say it for one."""
-BY_ROWS: frozenset[Rule] = frozenset({pointwise.choice, pointwise.power})
-"""Rules that say the same for all tiles of two rows and more."""
-BY_EXTENT: frozenset[Rule] = BY_ROWS | {matrix.matmul, matrix.gemm, shape.reshape, shape.flatten}
-"""Rules that depend on how long a tile is, not on where it begins."""
-REGROUPED: frozenset[Rule] = frozenset({shape.reshape, shape.flatten})
-PRODUCTS: frozenset[Rule] = frozenset({matrix.matmul, matrix.gemm})
 MOST_NUMBERS = 64  # of constants that are told apart by value, not by name
 MOST_ASKED = 200_000  # tiles, and sizes, that rules are asked for; a family of more sizes is not proved
 FEW_ASKED = 3_000  # where it is only about what to tell
@@ -86,8 +61,10 @@ def refusal(
     """The op, and a size, of which some tile may have other bits than the whole; None: there is none."""
     for op in kinds_of(sized, region).values():
         view = sized.view.ops[op]
-        rule = RULES[view.key]
-        if rule in FREE or (rule in BY_ROWS and tiling.least > 1) or _is_against_weights(view):
+        scope, is_product = sized.view.rules[op].scope, sized.view.rules[op].product is not None
+        is_same_for_all = scope is Scope.EVERY_SIZE or (scope is Scope.SEVERAL_ROWS and tiling.least > 1)
+        # one constant matrix is packed alike for any number of rows
+        if is_same_for_all or (is_product and view.weights[1] and len(view.input_shape(1)) == 2):
             continue
         refused = _refused(SizedOp.of(sized, region, op), tiling, family, most_asked)
         if refused is not None:
@@ -129,7 +106,7 @@ def kinds_of(sized: SizedView, region: LoopRegion) -> dict[object, int]:
 def _kind(view: OpView) -> object:
     """All that a rule may look at but the shapes."""
     attributes = {name: str(value.value) for name, value in view.node.attributes.items()}
-    is_product = RULES[view.key] in PRODUCTS
+    is_product = rule_of(*view.key).product is not None
     constants = tuple(() if is_product else _constant(view, position) for position in range(len(view.inputs)))
     return view.key, view.opset, view.weights, str(attributes), constants
 
@@ -142,12 +119,7 @@ def _constant(view: OpView, position: int) -> object:
     if array.size <= MOST_NUMBERS:
         return str(array.dtype), array.shape, array.tobytes()
     value = view.node.inputs[position]
-    return None if value is None or RULES[view.key] in FREE else value.name
-
-
-def _is_against_weights(view: OpView) -> bool:
-    """Whether an op is a product with one constant matrix, which is packed alike for any number of rows."""
-    return RULES[view.key] in PRODUCTS and view.weights[1] and len(view.input_shape(1)) == 2
+    return None if value is None or rule_of(*view.key).scope is Scope.EVERY_SIZE else value.name
 
 
 @dataclass(frozen=True)
@@ -236,13 +208,14 @@ def _at(all_dims: tuple[tuple[Dim, ...] | None, ...], sizes: Mapping[str, int]) 
 
 
 def _refused(op: SizedOp, tiling: Tiling, family: SizeFamily, most_asked: int) -> Mapping[str, int] | None:
-    if RULES[op.op.key] is matrix.matmul and _is_same_by_ends(op, tiling, family):
+    rule = rule_of(*op.op.key)
+    if rule.product is ProductKind.STACK and _is_same_by_ends(op, tiling, family):
         return None
     every = _all_sizes(op, tiling, family)
-    if RULES[op.op.key] in REGROUPED and op.is_regrouped_alike:
+    if rule.regroups and op.is_regrouped_alike:
         every = itertools.islice(every, 1)  # what a rule says of one it says of all
     asked = 0
-    by_extent = RULES[op.op.key] in BY_EXTENT
+    by_extent = rule.scope is not Scope.ONE_TILE
     chosen = list(itertools.islice(every, most_asked + 1))
     if len(chosen) > most_asked:
         return chosen[-1]  # asking for all before it, in vain, would take a minute
@@ -298,7 +271,7 @@ def _all_sizes(op: SizedOp, tiling: Tiling, family: SizeFamily) -> Iterator[dict
             sizes = sizes[bisect.bisect_right(sizes, tiling.rows) :]
         elif not op.depends_on(each.name):
             sizes = sizes[:1]
-        elif RULES[op.op.key] is matrix.matmul and op.only_counts_matrices(each.name):
+        elif rule_of(*op.op.key).product is ProductKind.STACK and op.only_counts_matrices(each.name):
             sizes = sizes[: bisect.bisect_left(sizes, op.op.threads) + 1]
         steps[each.name] = sizes
     for chosen in itertools.product(*_paths(op, steps, family)):

@@ -16,25 +16,13 @@ import onnx_ir as ir
 
 from remat_cli.core.values.sizes import Dim
 from remat_cli.splitting.loops.expands import drop_unread
-from remat_cli.splitting.rules import pointwise
-from remat_cli.splitting.rules.table import RULES, Rule
+from remat_cli.splitting.rules.record import ElementKind
+from remat_cli.splitting.rules.table import rule_of
 
 PREFIX = "remat/table/"
 OLDEST_OPSET = 11  # in which Gather counts indices below nought from the end
 MOST_ENTRIES = 2**17
 WHOLE_NUMBERS = frozenset({ir.DataType.INT32, ir.DataType.INT64})
-MOVES = frozenset({"Unsqueeze", "Squeeze", "Reshape", "Transpose", "Expand", "Identity"})
-"""Ops whose results are numbers of what they read first."""
-ONE_BY_ONE: frozenset[Rule] = frozenset(
-    {
-        pointwise.elementwise,
-        pointwise.transcendental,
-        pointwise.by_packets,
-        pointwise.extremum,
-        pointwise.choice,
-        pointwise.conversion,
-    }
-)
 SOURCE, RESULT = "source", "result"
 ALONE = 3
 """Numbers in a row that no packet holds: the shortest ones have four."""
@@ -149,10 +137,8 @@ def with_tables(model: ir.Model, found: Sequence[tuple[NumberChain, Numbers]]) -
 
 def _root(node: ir.Node, roots: Mapping[ir.Value, ir.Value], dims: Mapping[str, tuple[Dim, ...]]) -> ir.Value | None:
     """The tensor of whose numbers an op makes its own, one by one, beside constants of one element."""
-    if (
-        len(node.outputs) != 1
-        or RULES.get(("" if node.domain == "ai.onnx" else node.domain, node.op_type)) not in ONE_BY_ONE
-    ):
+    rule = rule_of(node.domain, node.op_type)
+    if len(node.outputs) != 1 or rule.elements is None:
         return None
     read = [value for value in node.inputs if value is not None and _constant(value) is None]
     found = {roots.get(value) for value in read}
@@ -168,13 +154,13 @@ def _range(
     most: Mapping[str, int],
 ) -> tuple[int, int] | None:
     """The least and the most that an op makes of whole numbers, for all sizes."""
-    if node.domain not in ("", "ai.onnx") or len(node.outputs) != 1 or node.outputs[0].dtype not in WHOLE_NUMBERS:
+    if node.domain or len(node.outputs) != 1 or node.outputs[0].dtype not in WHOLE_NUMBERS:
         return None
     if node.op_type == "Range":
         return _positions(node, dims, most)
     known = [None if value is None else _range_of(value, ranges) for value in node.inputs]
     first = known[0] if known else None
-    if first is None or node.op_type in MOVES:
+    if first is None or rule_of(node.domain, node.op_type).moves_numbers:
         return first
     second = known[1] if len(known) == 2 else None
     if second is None or node.op_type not in ("Add", "Sub"):
@@ -203,7 +189,7 @@ def _is_worth_it(made: ir.Value, cone: Mapping[ir.Node, None], roots: Mapping[ir
     if made.dtype not in WHOLE_NUMBERS or roots[made].dtype not in WHOLE_NUMBERS:
         return False
     goes_on = [roots.get(user.outputs[0]) is roots[made] for user, _ in made.uses()]
-    return not all(goes_on) and any(RULES[node.domain, node.op_type] is pointwise.by_packets for node in cone)
+    return not all(goes_on) and any(rule_of(node.domain, node.op_type).elements is ElementKind.PACKETS for node in cone)
 
 
 def _constant(value: ir.Value | None) -> Numbers | None:

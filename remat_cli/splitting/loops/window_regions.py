@@ -8,22 +8,10 @@ from dataclasses import replace
 from remat_cli.core.values.sizes import Dim
 from remat_cli.splitting.loops.loop_regions import LoopRegion, SizedView, is_closed
 from remat_cli.splitting.loops.windows import ROWS, Demand, relabels_blocks, window_tiles
-from remat_cli.splitting.rules import pointwise, resize, shape, window
-from remat_cli.splitting.rules.table import RULES, Rule, slice_op
+from remat_cli.splitting.rules.table import rule_of, slice_op
 from remat_cli.splitting.tiles.op_view import OpView, Slab, Sliced, of_first
 
 LEAST_UNITS = 6
-WINDOWED: frozenset[Rule] = frozenset({window.convolution, window.pooling})
-ALONG: frozenset[Rule] = WINDOWED | {
-    pointwise.elementwise,
-    pointwise.transcendental,
-    pointwise.first_input,
-    resize.resizing,
-    shape.concatenation,
-    shape.reorder_to_blocked,
-    shape.reorder_from_blocked,
-}
-"""Rules of ops that run in such tiles."""
 
 
 def find_windows(sized: SizedView, least_bytes: int, taken: Collection[int]) -> list[LoopRegion]:
@@ -78,7 +66,7 @@ def _runs_in_tiles(sized: SizedView, op: int) -> bool:
     if len(extents) <= ROWS or not sized.dims[made][ROWS].terms or view.facts[op].why_not_repeatable:
         return False
     spec = view.ops[op]
-    if RULES.get(spec.key) not in ALONG and not relabels_blocks(spec, made in view.blocked):
+    if rule_of(*spec.key).windows is None and not relabels_blocks(spec, made in view.blocked):
         return False
     is_told = spec.text("auto_pad", "NOTSET") == "NOTSET" and not spec.integer("ceil_mode", 0)
     if not is_told or spec.integer("channels_last", 0) or extents[ROWS] < LEAST_UNITS:
@@ -112,7 +100,7 @@ def sliced_part(sized: SizedView, op: int, slab: Slab, at: OpView | None = None)
     if relabels_blocks(spec, any(name in view.blocked for name in (*view.reads[op], *view.makes[op]) if name)):
         return of_first(spec, slab, slab)
     sliced = slice_op(spec, slab)
-    if sliced is None or RULES[spec.key] not in WINDOWED or slab.stop < spec.output_shape[ROWS]:
+    if sliced is None or not rule_of(*spec.key).has_windows or slab.stop < spec.output_shape[ROWS]:
         return sliced
     return _to_the_end(spec, sliced)
 

@@ -14,7 +14,6 @@ CHANNELS = 1  # their axis
 SPATIAL = 2  # axes before this one are batch and channels, where channels do not come last
 SUM_INPUT = 3  # of optimised forms: added to the result
 IMAGE_RANK = 4
-CONVOLUTIONS = frozenset(("Conv", "FusedConv", "ConvTranspose"))
 
 
 def channels_of_convolution(op: OpView, slab: Slab) -> Sliced | None:

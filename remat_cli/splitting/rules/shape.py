@@ -6,12 +6,11 @@ from math import lcm, prod
 import numpy as np
 import numpy.typing as npt
 
+from remat_cli.splitting.rules.record import REPEATED, REST
 from remat_cli.splitting.tiles.op_view import OpView, Shape, Slab, Sliced, of_first
 
 OPEN_SHAPES = "remat/open/"
 """Of the names of ops that compute shapes in which lengths are open, each put together of single numbers."""
-REST, REPEATED = -1, 1
-"""What a shape says of a length that is what is left of a Reshape, or what an Expand reads."""
 
 
 def concatenation(op: OpView, slab: Slab) -> Sliced | None:

@@ -13,14 +13,9 @@ from remat_cli.onnx_io.read.default_order import captured_values
 from remat_cli.onnx_io.read.interface import dims_of
 from remat_cli.onnx_io.read.op_facts import NCHWC, OpFacts, facts_of
 from remat_cli.onnx_io.write.assemble import element_types
-from remat_cli.splitting.rules.table import slice_op
+from remat_cli.splitting.rules.record import LayoutKind, SliceRule
+from remat_cli.splitting.rules.table import rule_of, slice_op
 from remat_cli.splitting.tiles.op_view import MOST_THREADS, OpView, Shape, Slab, Sliced
-
-LEAVES_BLOCKS = "ReorderOutput"
-BY_CHANNEL = frozenset(
-    (NCHWC, op_type)
-    for op_type in (LEAVES_BLOCKS, "GlobalAveragePool", "GlobalMaxPool", "AveragePool", "MaxPool", "Upsample")
-)
 
 
 def view_model(
@@ -62,6 +57,11 @@ class ModelView:
         """Each op as slicing rules see it."""
         versions = self.model.graph.opset_imports
         return tuple(self._op_view(node, versions) for node in self.nodes)
+
+    @cached_property
+    def rules(self) -> tuple[SliceRule, ...]:
+        """What is known of slabs of each op."""
+        return tuple(rule_of(*op.key) for op in self.ops)
 
     @cached_property
     def facts(self) -> tuple[OpFacts, ...]:
@@ -112,8 +112,8 @@ class ModelView:
     def blocked(self) -> frozenset[str]:
         """Tensors in the blocked layout: [N, C / block, H, W, block] in memory, [N, C, H, W] by their shape."""
         found: set[str] = set()
-        for op, reads, makes in zip(self.graph.ops, self.reads, self.makes, strict=True):
-            is_own = op.domain == NCHWC and op.op_type != LEAVES_BLOCKS
+        for op, rule, reads, makes in zip(self.graph.ops, self.rules, self.reads, self.makes, strict=True):
+            is_own = op.domain == NCHWC and rule.layout is not LayoutKind.PLAIN
             carries = op.domain != NCHWC and any(name in found for name in reads)
             if is_own or carries:
                 found.update(name for name in makes if name)
@@ -138,7 +138,7 @@ class ModelView:
         block, spec = self.channel_block, self.ops[op]
         if spec.integer("channels_last", 0):
             return slice_op(spec, slab)  # its axis 1 is no channel
-        if spec.key not in BY_CHANNEL:
+        if not self.rules[op].by_channel:
             return None
         need = Slab(1, slab.start // block * block, -(-slab.stop // block) * block)
         if need.stop > spec.input_shape(0)[1]:
