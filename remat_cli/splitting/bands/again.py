@@ -165,16 +165,13 @@ class _Peaks:
         if not ops or len(ops) > MOST_OPS or gain < max(1, LEAST_GAIN * held):
             return None
         place = {op: at for at, op in enumerate(self.cast.order)}
-        if not self._can_begin(ops, min(place[op] for op in late), place):
+        # copies stand before the first late reader: all that they read must exist there
+        view, before = self.cast.view, min(place[op] for op in late)
+        sources = {view.tensors[name].producer for op in ops for name in view.reads[op] if name in view.tensors}
+        if any(place[maker] >= before for maker in sources - set(ops) if maker is not None):
             return None
         time_ns = sum(self.cast.costs[op].time_ns for op in ops)
         return _Choice(Copied(tuple(sorted(ops, key=place.__getitem__)), dropped.late), gain, time_ns)
-
-    def _can_begin(self, ops: Sequence[int], before: int, place: Mapping[int, int]) -> bool:
-        """Whether all that copies of ops read exists before a place in the order, where they are to stand."""
-        view = self.cast.view
-        sources = {view.tensors[name].producer for op in ops for name in view.reads[op] if name in view.tensors}
-        return all(place[maker] < before for maker in sources - set(ops) if maker is not None)
 
     def _add(self, name: str, dropped: _Dropped, ops: list[int]) -> int:
         """Add the maker of a tensor, and of what it reads if that is large and gone by then; bytes held longer now."""

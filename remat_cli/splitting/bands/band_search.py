@@ -6,7 +6,7 @@ other numbers of tiles, crew by crew.
 """
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import product
@@ -147,16 +147,22 @@ class BandSearch:
 
     def _with_copies(self, start: BandCandidate, ends: float) -> BandCandidate | None:
         """The smallest of a few with ops made again; None where none is smaller."""
+        at = min(range(len(SHARES)), key=lambda index: abs(SHARES[index] - self._largest / start.size.bytes))
+        crossings = tuple(dict.fromkeys((1.0, start.size.crossing_bytes / start.size.bytes)))
+        sizes = [self._size(*each) for each in product(SHARES[max(0, at - 1) : at + 2], crossings)]
         best: BandCandidate | None = None
         for copied in copies_at_peak(start.cast, start.steps, self._lasting):
             if (id(start.cast), copied) not in self.copied:
                 self.copied[id(start.cast), copied] = with_copies(start.cast, copied)
             cast = self.copied[id(start.cast), copied]
-            found = [self._of_cast(cast, start.rules, size) for size in self._sizes_around(start.size)]
+            found = [self._of_cast(cast, start.rules, size) for size in sizes]
             smallest = min((other for other in found if other is not None), key=_peak, default=None)
-            for other in self._kept_in_part(smallest):
-                if other.cost.peak_bytes < _peak(best or start):
-                    best = other
+            if smallest is not None:
+                # of what is made again parts may be kept: what those would be made from may go
+                parts = (replace(smallest.banding, kept_share=share) for share in KEPT_SHARES)
+                for other in (smallest, *(self._variant(smallest, banding) for banding in parts)):
+                    if other is not None and other.cost.peak_bytes < _peak(best or start):
+                        best = other
             if time.monotonic() > ends:
                 break
         return best
@@ -167,24 +173,8 @@ class BandSearch:
             self.judged[key] = self._banded(cast, rules, size)
         return self.judged[key]
 
-    def _sizes_around(self, size: BandSize) -> Iterator[BandSize]:
-        """A size, and those next to it."""
-        share = min(range(len(SHARES)), key=lambda index: abs(SHARES[index] - self._largest / size.bytes))
-        for index in range(max(0, share - 1), min(len(SHARES), share + 2)):
-            for crossing in dict.fromkeys((1.0, size.crossing_bytes / size.bytes)):
-                yield self._size(SHARES[index], crossing)
-
     def _size(self, share: int, crossing: float) -> BandSize:
         return BandSize(self._largest // share, int(crossing * self._largest / share))
-
-    def _kept_in_part(self, candidate: BandCandidate | None) -> Iterator[BandCandidate]:
-        """The same with parts of what is made again kept: what those would be made from may go."""
-        if candidate is not None:
-            yield candidate
-            for share in KEPT_SHARES:
-                other = self._variant(candidate, replace(candidate.banding, kept_share=share))
-                if other is not None:
-                    yield other
 
     def _variant(self, candidate: BandCandidate, banding: Banding) -> BandCandidate | None:
         found = self._judged(candidate.cast, candidate.rules, candidate.size, banding)
@@ -227,18 +217,16 @@ class BandSearch:
         low, high = 0, len(SHARES) - 1
         while low <= high and time.monotonic() < ends:
             middle = (low + high) // 2
-            found = self._member(family, SHARES[middle])
+            key = (family, SHARES[middle])
+            if key not in self.judged:
+                rules = BandRules(family.least_bytes, family.lean, self.limits.axis)
+                cast = self._cast(family.least_bytes, family.is_again)
+                self.judged[key] = self._banded(cast, rules, self._size(SHARES[middle], family.crossing))
+            found = self.judged[key]
             if found is None or found.cost.peak_bytes <= free_bytes:
                 high = middle - 1
             else:
                 low = middle + 1
-
-    def _member(self, family: _Family, share: int) -> BandCandidate | None:
-        if (family, share) not in self.judged:
-            rules = BandRules(family.least_bytes, family.lean, self.limits.axis)
-            cast = self._cast(family.least_bytes, family.is_again)
-            self.judged[family, share] = self._banded(cast, rules, self._size(share, family.crossing))
-        return self.judged[family, share]
 
     @cached_property
     def _largest(self) -> int:
@@ -267,15 +255,15 @@ class BandSearch:
     def _cast(self, least_bytes: int, is_again: bool = False) -> Recast:
         """The model in the ops that suit bands of tensors from some size on; small sources made again where asked."""
         if (least_bytes, is_again) not in self.casts:
-            found = small_sources_again(self._cast(least_bytes)) if is_again else self._recast(least_bytes)
+            if is_again:
+                found = small_sources_again(self._cast(least_bytes))
+            else:
+                plain = Recast(self.view, self.order, tuple(self.costs), {}, {})
+                apart = norms_apart(plain, least_bytes, self.forbidden)
+                found = layouts_apart(resizes_apart(apart, least_bytes, self.forbidden), least_bytes)
             same = (cast for cast in self.casts.values() if cast.origin == found.origin)
             self.casts[least_bytes, is_again] = next(same, found)
         return self.casts[least_bytes, is_again]
-
-    def _recast(self, least_bytes: int) -> Recast:
-        plain = Recast(self.view, self.order, tuple(self.costs), {}, {})
-        apart = resizes_apart(norms_apart(plain, least_bytes, self.forbidden), least_bytes, self.forbidden)
-        return layouts_apart(apart, least_bytes)
 
     def judge(self, cast: Recast, rules: BandRules, size: BandSize, banding: Banding) -> BandCandidate | UncutOp | None:
         """A banding with all its steps and their cost; None where they are too many."""
@@ -320,14 +308,17 @@ class BandSearch:
                 best = self._better(best, replace(best.banding, kept_share=share), free_bytes)
         crew = 0
         while crew < len(best.banding.tiles) and time.monotonic() < ends:
-            whole = self._better(best, _without(best.banding, crew), free_bytes)
+            banding, before, after = best.banding, best.banding.tiles[:crew], best.banding.tiles[crew + 1 :]
+            stays = {op: number - (number > crew) for op, number in banding.crew.items() if number != crew}
+            uncut = Banding({op: banding.axis[op] for op in stays}, stays, (*before, *after), banding.kept_share)
+            whole = self._better(best, uncut, free_bytes)
             if whole is not best:
                 best = whole
                 continue
             counts = [count for count in TILE_COUNTS if count < best.banding.tiles[crew]]
             while counts and time.monotonic() < ends:
                 middle = len(counts) // 2
-                fewer = self._better(best, _with_tiles(best.banding, crew, counts[middle]), free_bytes)
+                fewer = self._better(best, replace(banding, tiles=(*before, counts[middle], *after)), free_bytes)
                 counts = counts[middle + 1 :] if fewer is best else counts[:middle]
                 best = fewer
             crew += 1
@@ -339,18 +330,6 @@ class BandSearch:
         if other is None or other.cost.peak_bytes > free_bytes or self._price(other) >= self._price(best):
             return best
         return other
-
-
-def _with_tiles(banding: Banding, crew: int, count: int) -> Banding:
-    """The same with one crew in so many tiles."""
-    return replace(banding, tiles=(*banding.tiles[:crew], count, *banding.tiles[crew + 1 :]))
-
-
-def _without(banding: Banding, crew: int) -> Banding:
-    """The same with the ops of one crew whole."""
-    stays = {op: number - (number > crew) for op, number in banding.crew.items() if number != crew}
-    tiles = (*banding.tiles[:crew], *banding.tiles[crew + 1 :])
-    return replace(banding, axis={op: banding.axis[op] for op in stays}, crew=stays, tiles=tiles)
 
 
 def _peak(candidate: BandCandidate) -> int:

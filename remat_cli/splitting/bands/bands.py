@@ -69,8 +69,19 @@ def band_ops(view: ModelView, order: Sequence[int], rules: BandRules, size: Band
     axis = _Labels(view, tuple(order), rules).found()
     crews = _crews(view, axis, rules.workspaces)
     crew = {op: number for number, ops in enumerate(crews) for op in ops}
-    tiles = tuple(_tiles(view, axis, ops, size, rules.workspaces, most_tiles) for ops in crews)
-    return Banding({op: axis[op] for op in crew}, crew, tiles)
+    tiles = []
+    for ops in crews:
+        sizes = [(rules.workspaces[op], view.ops[op].output_shape[axis[op]]) for op in ops if op in rules.workspaces]
+        sizes += [
+            (view.tensors[name].size_bytes, view.ops[op].output_shape[axis[op]])
+            for op in ops
+            for name in (*view.reads[op], *view.makes[op])
+            if name in view.tensors
+        ]
+        largest_bytes, extent = max(sizes)
+        most_bytes = size.crossing_bytes if _reads_across(view, axis, ops) else size.bytes
+        tiles.append(max(2, min(-(-largest_bytes // max(1, most_bytes)), most_tiles, extent)))
+    return Banding({op: axis[op] for op in crew}, crew, tuple(tiles))
 
 
 def axes_read(view: ModelView, op: int, axis: int) -> tuple[int | None, ...] | None:
@@ -103,17 +114,14 @@ class _Labels:
             for op in ops if sweep % 2 == 0 else reversed(ops):
                 now = self.axis[op]
                 self.axis[op] = min(self.choices[op], key=lambda axis: (self._cost(op, axis), axis != now))
-        self._add_small()
-        return self.axis
-
-    def _add_small(self) -> None:
-        """Cut small ops between large ones too where bands can go through: whole, they would hold up all of them."""
+        # cut small ops between large ones too where bands can go through: whole, they would hold up all of them
         choices = {op: self._choices(op) for op in self._between}
         for op in (op for op in self.order if choices.get(op)):
             self.axis[op] = min(choices[op], key=lambda axis: (self._cost(op, axis), choices[op].index(axis)))
         while stuck := [op for op in choices if op in self.axis and not self._passes_on(op)]:
             for op in stuck:
                 del self.axis[op]
+        return self.axis
 
     def _passes_on(self, op: int) -> bool:
         """Whether an op takes bands as they are made, and its readers take bands as it makes them."""
@@ -186,18 +194,21 @@ class _Labels:
 
         It is not where the input is small, and nothing reads the result by rows.
         """
-        if not self.view.rules[op].reads_all_channels:
-            return False
-        return not has_small_input(self.view, op) or any(
-            reads_rows(self.view, reader, name) for name in self.view.makes[op] for reader in self.view.readers[name]
+        return self.view.rules[op].reads_all_channels and (
+            not has_small_input(self.view, op)
+            or any(
+                reads_rows(self.view, reader, name)
+                for name in self.view.makes[op]
+                for reader in self.view.readers[name]
+            )
         )
 
     def _cost_behind(self, op: int, axis: int) -> float:
         return sum(self._tensor_cost(name, op, axis) for name in self.view.makes[op] if name)
 
     def _cost(self, op: int, axis: int) -> float:
-        before = sum(self._tensor_cost(name, op, axis) for name in set(self.reads[op, axis]))
-        return before + self._cost_behind(op, axis)
+        before = (self._tensor_cost(name, op, axis) for name in set(self.reads[op, axis]))
+        return sum(before) + self._cost_behind(op, axis)
 
     def _tensor_cost(self, name: str, op: int, axis: int) -> float:
         """What a tensor costs if an op, its maker or a reader, is cut along an axis."""
@@ -276,26 +287,6 @@ def _crews(view: ModelView, axis: Mapping[int, int], workspaces: Mapping[int, in
         if len(crew) > 1 or crew & takes_bands or not crew.isdisjoint(workspaces):
             crews.append(sorted(crew))
     return crews
-
-
-def _tiles(
-    view: ModelView,
-    axis: Mapping[int, int],
-    ops: Sequence[int],
-    size: BandSize,
-    workspaces: Mapping[int, int],
-    most_tiles: int,
-) -> int:
-    sizes = [(workspaces[op], view.ops[op].output_shape[axis[op]]) for op in ops if op in workspaces]
-    sizes += [
-        (view.tensors[name].size_bytes, view.ops[op].output_shape[axis[op]])
-        for op in ops
-        for name in (*view.reads[op], *view.makes[op])
-        if name in view.tensors
-    ]
-    largest_bytes, extent = max(sizes)
-    most_bytes = size.crossing_bytes if _reads_across(view, axis, ops) else size.bytes
-    return max(2, min(-(-largest_bytes // max(1, most_bytes)), most_tiles, extent))
 
 
 def _reads_across(view: ModelView, axis: Mapping[int, int], ops: Sequence[int]) -> bool:

@@ -1,12 +1,12 @@
 """Which slab of its output each tile of a banded op makes: what its readers ask for, less what earlier tiles made."""
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from remat_cli.splitting.bands.bands import Banding
 from remat_cli.splitting.recast.recast import Recast
-from remat_cli.splitting.tiles.op_view import Slab, tile_bounds
+from remat_cli.splitting.tiles.op_view import Slab, Sliced, hull, tile_bounds
 from remat_cli.splitting.tiles.tiling import TileWork
 from remat_cli.splitting.tiles.view import ModelView
 
@@ -75,14 +75,18 @@ class _Demands:
             if tile >= len(slabs) - kept_tiles:  # the last ones: those whose readers before come last
                 works.append(None)
                 if slab is not None:
-                    self._keep(op, tile, slab, first_times)
+                    self.kept[op][tile] = slab
+                    for name in first_times:
+                        self.asked[name][tile] = slab.hull(self.asked[name].get(tile))
                 continue
-            work = None if slab is None else self._work(op, slab)
-            if work is None and slab is not None:
+            sliced = None if slab is None else self.view.slice(op, slab)
+            if slab is None:
+                works.append(None)
+            elif sliced is None or not sliced.makes.contains(slab):
                 return False
-            works.append(work)
-            if work is not None:
-                self._want(op, tile, work)
+            else:
+                works.append(TileWork(op, slab, sliced))
+                self._want(op, tile, sliced)
         self.works[op] = tuple(works)
         return any(work is not None for work in works)
 
@@ -98,18 +102,8 @@ class _Demands:
                 return ()
         return found
 
-    def _keep(self, op: int, tile: int, slab: Slab, names: Sequence[str]) -> None:
-        """Take a slab of what was made the first time."""
-        self.kept[op][tile] = slab
-        for name in names:
-            self.asked[name][tile] = slab.hull(self.asked[name].get(tile))
-
-    def _work(self, op: int, slab: Slab) -> TileWork | None:
-        sliced = self.view.slice(op, slab)
-        return None if sliced is None or not sliced.makes.contains(slab) else TileWork(op, slab, sliced)
-
-    def _want(self, op: int, tile: int, work: TileWork) -> None:
-        for name, need in zip(self.view.reads[op], work.sliced.needs, strict=True):
+    def _want(self, op: int, tile: int, sliced: Sliced) -> None:
+        for name, need in zip(self.view.reads[op], sliced.needs, strict=True):
             maker = self.view.tensors[name].producer if name in self.view.tensors else None
             if maker is None or maker not in self.banding.crew:
                 continue
@@ -137,7 +131,7 @@ class _Demands:
         first: int | None = 0 if is_entire else None
         reached = 0
         for tile in range(tiles):
-            wanted = self._wanted(made, tile)
+            wanted = hull(self.asked[name][tile] for name in made if tile in self.asked[name])
             if is_entire and bounds[tile] < bounds[tile + 1]:
                 wanted = Slab(axis, bounds[tile], bounds[tile + 1]).hull(wanted)
             if wanted is None or (first is not None and wanted.stop <= reached and wanted.start >= first):
@@ -150,13 +144,6 @@ class _Demands:
             slabs.append(Slab(axis, reached, wanted.stop))
             reached = wanted.stop
         return slabs
-
-    def _wanted(self, names: Sequence[str], tile: int) -> Slab | None:
-        wanted: Slab | None = None
-        for name in names:
-            if tile in self.asked[name]:
-                wanted = self.asked[name][tile].hull(wanted)
-        return wanted
 
 
 def is_alike(banding: Banding, maker: int, reader: int, need: Slab) -> bool:

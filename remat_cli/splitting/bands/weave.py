@@ -70,16 +70,13 @@ class _Weaver:
         """By op, how many times something must be whole before it runs."""
         found: dict[int, int] = {}
         for op in self.order:
-            found[op] = max((found[m] + self._waits(m, op) for m in self._makers(op)), default=0)
+            made = {self.view.tensors[name].producer for name in self.view.reads[op] if name in self.view.tensors}
+            found[op] = max((found[m] + self._waits(m, op) for m in made if m is not None), default=0)
         for op in reversed(self.order):  # what runs again does so for its readers
             if any(name in self.twins for name in self.view.makes[op]):
                 readers = [r for name in self.view.makes[op] if name for r in self.view.readers[name]]
                 found[op] = min((found[reader] for reader in readers), default=found[op])
         return found
-
-    def _makers(self, op: int) -> list[int]:
-        made = (self.view.tensors[name].producer for name in self.view.reads[op] if name in self.view.tensors)
-        return [maker for maker in made if maker is not None]
 
     def _waits(self, maker: int, op: int) -> bool:
         """Whether an op waits for all tiles of a maker of what it reads."""
@@ -132,9 +129,13 @@ class _Weaver:
         bands, axis = self.bands[name], self.bands[name][0].slab
         assert axis is not None
         if need.axis == axis.axis:
-            parts = tuple(self._cut(band, need, op) for band in bands if _overlap(band, need))
+            slabs = ((band, band.slab) for band in bands if band.slab is not None)
+            inside = (band for band, slab in slabs if slab.start < need.stop and need.start < slab.stop)
+            parts = tuple(self._cut(band, need, op) for band in inside)
         else:
-            parts = tuple(self._cut_across(band, need, op) for band in bands)
+            where = self._where(need, op)
+            pieces = ((band, Piece(f"{band.name}/{where}", band.tensor, band.slab, need)) for band in bands)
+            parts = tuple(self._cut_out(band, piece) for band, piece in pieces)
         if len(parts) == 1 and parts[0].across is None:
             return parts[0]
         joined = Piece(f"{name}/{self._where(need, op)}", name, need)
@@ -155,13 +156,10 @@ class _Weaver:
             need = Slab(need.axis, max(held.start, need.start), min(held.stop, need.stop))
         if held == need:
             return source
-        result = Piece(f"{source.name}/{self._where(need, op)}", source.tensor, need)
-        if result.name not in self.known:
-            self._put(CutStep(source, result))
-        return result
+        return self._cut_out(source, Piece(f"{source.name}/{self._where(need, op)}", source.tensor, need))
 
-    def _cut_across(self, source: Piece, need: Slab, op: int) -> Piece:
-        result = Piece(f"{source.name}/{self._where(need, op)}", source.tensor, source.slab, need)
+    def _cut_out(self, source: Piece, result: Piece) -> Piece:
+        """What is cut out of a piece, once for all who read it."""
         if result.name not in self.known:
             self._put(CutStep(source, result))
         return result
@@ -174,8 +172,3 @@ class _Weaver:
         self.steps.append(step)
         made = (step.result,) if isinstance(step, CutStep | JoinStep | FillStep) else step.makes
         self.known.update(piece.name for piece in made if piece is not None)
-
-
-def _overlap(band: Piece, need: Slab) -> bool:
-    assert band.slab is not None
-    return band.slab.start < need.stop and need.start < band.slab.stop

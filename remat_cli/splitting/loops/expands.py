@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 import onnx_ir as ir
@@ -71,19 +71,11 @@ def _repeats(user: ir.Node, expanded: ir.Value, dims: Mapping[str, tuple[Dim, ..
     inputs = [value for value in user.inputs if value is not None and value is not expanded]
     if maker is not None and maker.op_type == "Expand" and maker.inputs[0] is not None:
         inputs.append(maker.inputs[0])
-    shapes = [shape for value in inputs if (shape := _shape(value, dims)) is not None]
-    return made is not None and all(
-        any(at <= len(shape) and shape[-at] == dim for shape in shapes) for at, dim in _from_the_end(made)
-    )
-
-
-def _from_the_end(shape: Sequence[Dim]) -> Iterator[tuple[int, Dim]]:
-    """Lengths with their places as broadcasting counts them, the last of which is 1; ones come of themselves."""
-    ones = number(1)
-    return ((at, dim) for at, dim in enumerate(reversed(shape), 1) if dim != ones or at == len(shape))
-
-
-def _shape(value: ir.Value, dims: Mapping[str, tuple[Dim, ...]]) -> tuple[Dim, ...] | None:
-    """The dimensions of a tensor, or of a weight."""
-    tensor = value.const_value
-    return dims.get(value.name or "") if tensor is None else tuple(map(number, dims_of(tensor)))
+    known = (dims.get(each.name or "") for each in inputs if each.const_value is None)
+    shapes = [tuple(map(number, dims_of(each.const_value))) for each in inputs if each.const_value is not None]
+    shapes += [shape for shape in known if shape is not None]
+    if made is None:
+        return False
+    # broadcasting counts places from the end; ones come of themselves
+    wanted = [(at, dim) for at, dim in enumerate(reversed(made), 1) if dim != number(1) or at == len(made)]
+    return all(any(at <= len(shape) and shape[-at] == dim for shape in shapes) for at, dim in wanted)

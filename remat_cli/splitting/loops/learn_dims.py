@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from remat_cli.base.errors import ModelError
 from remat_cli.core.schedule.graph import Graph
-from remat_cli.core.values.sizes import Dim, Sample, fit_dim
+from remat_cli.core.values.sizes import Dim, fit_dim
 from remat_cli.splitting.rules.table import rule_of
 
 Seen = Sequence[tuple[Mapping[str, int], Mapping[str, tuple[int, ...]]]]
@@ -42,7 +42,13 @@ def _dims(name: str, node: ir.Node | None, known: Mapping[str, tuple[Dim, ...]],
     for axis in range(max(ranks)):
         samples = [(sizes, shapes.get(name, ())[axis]) for sizes, shapes in seen] if len(ranks) == 1 else []
         by_rule = None if node is None or not samples else _along_windows(node, axis, known)
-        read = [_moved(dim, samples) for dims in before for dim in dims if dim.terms and samples]
+        read = [
+            Dim(dim.terms, dim.offset + (size - dim.at(sizes)) * dim.divisor, dim.divisor)  # so much more, or less
+            for dims in before
+            for dim in dims
+            for sizes, size in samples[:1]
+            if dim.terms
+        ]
         choices = [*([] if by_rule is None else [by_rule]), *read]
         exact = [dim for dim in choices if all(dim.at(sizes) == size for sizes, size in samples)]
         dim = exact[0] if exact else (fit_dim(samples) if samples else None)
@@ -52,12 +58,6 @@ def _dims(name: str, node: ir.Node | None, known: Mapping[str, tuple[Dim, ...]],
                 f"tensor '{name}' has no dimensions that follow from the sizes ({told}): compile for one size"
             )
         yield dim
-
-
-def _moved(dim: Dim, samples: Sequence[Sample]) -> Dim:
-    """A length that is so much more, or less, than another one as in the first sample."""
-    sizes, size = samples[0]
-    return Dim(dim.terms, dim.offset + (size - dim.at(sizes)) * dim.divisor, dim.divisor)
 
 
 def _along_windows(node: ir.Node, axis: int, known: Mapping[str, tuple[Dim, ...]]) -> Dim | None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
-from remat_cli.core.values.sizes import Dim, SizeFamily, SizeRange, number, product_of
+from remat_cli.core.values.sizes import Dim, SizeFamily, number, product_of
 from remat_cli.splitting.loops.loop_regions import LoopRegion, SizedView, is_op_on_parts
 from remat_cli.splitting.rules import matrix
 from remat_cli.splitting.rules.record import ProductKind, Scope
@@ -82,33 +82,26 @@ def proved_part(sized: SizedView, region: LoopRegion, tiling: Tiling, family: Si
         found = refusal(sized, region, tiling, part, FEW_ASKED)
         if found is None:
             return part
-        low, last = next(each.low for each in part.ranges if each.name == name), found[1][name or ""] - 1
-        if last <= max(low, tiling.rows):
+        cut, last = next(each for each in part.ranges if each.name == name), found[1][name or ""] - 1
+        if last <= max(cut.low, tiling.rows):
             return None
-        ranges = (_ending_at(each, last) if each.name == name else each for each in part.ranges)
-        part = msgspec.structs.replace(part, ranges=tuple(ranges))
+        shorter = msgspec.structs.replace(cut, high=cut.down_from(last))
+        ranges = tuple(shorter if each is cut else each for each in part.ranges)
+        part = msgspec.structs.replace(part, ranges=ranges)
     return None
-
-
-def _ending_at(each: SizeRange, high: int) -> SizeRange:
-    """A range that ends earlier."""
-    return msgspec.structs.replace(each, high=each.down_from(high))
 
 
 def kinds_of(sized: SizedView, region: LoopRegion) -> dict[object, int]:
     """Ops of the region that rules look at alike, one of each; regions of the same kinds have the same proof."""
     known: dict[object, int] = {}
     for op in sorted(region.ops):
-        known.setdefault((_kind(sized.view.ops[op]), SizedOp.of(sized, region, op).place), op)
+        view = sized.view.ops[op]
+        attributes = {name: str(value.value) for name, value in view.node.attributes.items()}
+        is_product = sized.view.rules[op].product is not None
+        constants = tuple(() if is_product else _constant(view, position) for position in range(len(view.inputs)))
+        kind = view.key, view.opset, view.weights, str(attributes), constants  # all that a rule sees but shapes
+        known.setdefault((kind, SizedOp.of(sized, region, op).place), op)
     return known
-
-
-def _kind(view: OpView) -> object:
-    """All that a rule may look at but the shapes."""
-    attributes = {name: str(value.value) for name, value in view.node.attributes.items()}
-    is_product = rule_of(*view.key).product is not None
-    constants = tuple(() if is_product else _constant(view, position) for position in range(len(view.inputs)))
-    return view.key, view.opset, view.weights, str(attributes), constants
 
 
 def _constant(view: OpView, position: int) -> object:
@@ -178,8 +171,14 @@ class SizedOp:
 
     def only_adds(self, one: str, other: str) -> bool:
         """Whether two sizes only matter by their sum."""
+        both = {one, other}
         dims = [dim for shape in (*self.inputs, *self.outputs) for dim in shape or ()]
-        return all(_is_sum(dim, one, other) for dim in (*dims, self.length) if {one, other} & dim.names)
+        for dim in (each for each in (*dims, self.length) if both & each.names):
+            factors = [[term.factor for term in dim.terms if term.names == (name,)] for name in (one, other)]
+            is_in_product = any(both & set(term.names) and len(term.names) > 1 for term in dim.terms)
+            if is_in_product or factors[0] != factors[1] or not factors[0]:
+                return False
+        return True
 
     def only_counts_matrices(self, name: str) -> bool:
         """Whether a size only says how many matrices a product has, each with a second factor of its own."""
@@ -187,13 +186,6 @@ class SizedOp:
         inside = [dim for dims in (*self.inputs, *self.outputs) if dims is not None for dim in dims[-2:]]
         is_outside = all(any(name in dim.names for dim in dims) for dims in matrices)
         return is_outside and not any(name in dim.names for dim in inside)
-
-
-def _is_sum(dim: Dim, one: str, other: str) -> bool:
-    """Whether a dimension has both sizes in it, as often, and neither in a product."""
-    factors = [[term.factor for term in dim.terms if term.names == (name,)] for name in (one, other)]
-    is_product = any({one, other} & set(term.names) and len(term.names) > 1 for term in dim.terms)
-    return not is_product and factors[0] == factors[1] != []
 
 
 def _dims(sized: SizedView, name: str, shape: Shape | None) -> tuple[Dim, ...] | None:
@@ -244,18 +236,14 @@ def _is_same_by_ends(op: SizedOp, tiling: Tiling, family: SizeFamily) -> bool:
         return False
     if any(term.factor < 0 for dim in (op.length, made[-1], left[-1]) for term in dim.terms):
         return False
-    low = _with_tiles(op, tiling, {each.name: each.low for each in family.ranges} | family.fixed)
+    low = {each.name: each.low for each in family.ranges} | family.fixed
+    if op.length.symbol is not None:  # the least size of which there is more than one tile
+        low[op.length.symbol] = max(low[op.length.symbol], tiling.rows + 1)
     high = {each.name: each.high for each in family.ranges} | family.fixed
     rows = matrix.Span(tiling.least, op.length.at(high))
     columns = matrix.Span(made[-1].at(low), made[-1].at(high))
     depth = matrix.Span(left[-1].at(low), left[-1].at(high))
     return matrix.have_rows_same_bits(rows, columns, depth, op.op.threads)
-
-
-def _with_tiles(op: SizedOp, tiling: Tiling, least: dict[str, int]) -> dict[str, int]:
-    """The least sizes of which there is more than one tile, where that is one size."""
-    name = op.length.symbol
-    return least if name is None else least | {name: max(least[name], tiling.rows + 1)}
 
 
 def _all_sizes(op: SizedOp, tiling: Tiling, family: SizeFamily) -> Iterator[dict[str, int]]:

@@ -81,13 +81,16 @@ class _Writer:
     def add(self, number: int, region: LoopRegion, tiling: Tiling) -> None:
         """Move a region's ops into a Loop."""
         view, prefix = self._sized.view, f"{PREFIX}{number}/{tiling.rows}/"  # costs depend on rows, and on names
-        exits = [name for name in self._made(region) if self._is_exit(region, name)]
+        made = (name for op in sorted(region.own) for name in view.makes[op] if name)
+        exits = [name for name in made if self._is_exit(region, name)]
         length = self._numbers.length(region.length)
         tiles, count = self._numbers.tiles(region.length, tiling)
         own = [self._nodes[view.graph.ops[op].name] for op in sorted(region.own)]
         bound = short_sizes(self._sized, region, tiling)
         whole = None if bound is None else self._whole(prefix, region, exits, (bound, tiling))
-        lying = [self._lying(region, name) for name in exits]
+        # the names under which dimensions of tensors are known as tiles of them are joined
+        opened = blocked_names(self._sized) if region.windows is not None else ()
+        lying = [f"{name}{OPENED}" if name in opened else name for name in exits]
         starts = [
             self._numbers.empty(own, region.axes[name], self._values[name])
             for own, name in zip(lying, exits, strict=True)
@@ -117,10 +120,6 @@ class _Writer:
         other = ir.Graph([], joined, nodes=tiled, name=f"{prefix}in_tiles")
         branches = [ir.AttrGraph("then_branch", whole), ir.AttrGraph("else_branch", other)]
         self._graph.append(ir.Node("", "If", [self._numbers.holds(bound)], branches, outputs=outer, name=loop.name))
-
-    def _lying(self, region: LoopRegion, name: str) -> str:
-        """The name under which a tensor's dimensions are known as tiles of it are joined."""
-        return f"{name}{OPENED}" if region.windows is not None and name in blocked_names(self._sized) else name
 
     def _closed(self, nodes: list[ir.Node], value: ir.Value, name: str) -> ir.Value:
         """A tensor in blocks of channels that was joined as it lies in memory, in its own shape."""
@@ -243,9 +242,6 @@ class _Writer:
             new.type = old.type
             new.name = fresh_name(f"{prefix}{old.name}", self._taken) if old.name else ""
         return copied
-
-    def _made(self, region: LoopRegion) -> list[str]:
-        return [name for op in sorted(region.own) for name in self._sized.view.makes[op] if name]
 
     def _is_exit(self, region: LoopRegion, name: str) -> bool:
         """Whether what an op of the region makes is read outside; a copy of a reader elsewhere reads it whole."""

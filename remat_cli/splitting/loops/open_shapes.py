@@ -52,21 +52,16 @@ def with_open_shapes(
             node.replace_input_with(1, numbers.op(new.graph, name, "Concat", parts, ir.AttrInt64("axis", 0)))
             node.attributes.pop(ALLOWS_ZERO, None)
     drop_unread(new.graph)
-    lengths = {each.outputs[0].name or "": _length(each) for each in new.graph if each not in nodes}
-    types = {
-        each.name or "": (TensorType("int64", (lengths[each.outputs[0].name or ""],)),)
-        for each in new.graph
-        if each not in nodes
-    }
+    lengths: dict[str, int] = {}
+    types: dict[str, tuple[TensorType, ...]] = {}
+    for node in (each for each in new.graph if each not in nodes):
+        length = len(node.inputs) if node.op_type == "Concat" else 1
+        if node.op_type == "Shape":
+            length = len((node.inputs[0] and node.inputs[0].shape) or ())
+        lengths[node.outputs[0].name or ""] = length
+        types[node.name or ""] = (TensorType("int64", (length,)),)
     new.graph.sort()
     return WithOpenShapes(new, {name: (number(length),) for name, length in lengths.items()}, types)
-
-
-def _length(node: ir.Node) -> int:
-    """How many numbers an op has in its result, of those that compute shapes."""
-    if node.op_type == "Shape":
-        return len((node.inputs[0] and node.inputs[0].shape) or ())
-    return len(node.inputs) if node.op_type == "Concat" else 1
 
 
 def _open_of(

@@ -68,7 +68,9 @@ class NumberChain:
         for op in self.ops:
             for value in op.inputs:
                 if value is not None and value not in made:
-                    made[value] = _scalar(f"weight{len(weights)}", _constant(value))
+                    number = _constant(value)
+                    assert number is not None
+                    made[value] = _weight(f"weight{len(weights)}", number.reshape(()))
                     weights.append(made[value])
             reads = [None if value is None else made[value] for value in op.inputs]
             node = ir.Node(op.domain, op.op_type, reads, op.attributes.values(), num_outputs=1, name=op.name)
@@ -158,7 +160,11 @@ def _range(
         return None
     if node.op_type == "Range":
         return _positions(node, dims, most)
-    known = [None if value is None else _range_of(value, ranges) for value in node.inputs]
+    constants = [(value, _constant(value)) for value in node.inputs]
+    known = [
+        (int(number.item()), int(number.item())) if number is not None else None if value is None else ranges.get(value)
+        for value, number in constants
+    ]
     first = known[0] if known else None
     if first is None or rule_of(node.domain, node.op_type).moves_numbers:
         return first
@@ -168,11 +174,6 @@ def _range(
     sign = 1 if node.op_type == "Add" else -1
     ends = [one + sign * other for one in first for other in second]
     return min(ends), max(ends)
-
-
-def _range_of(value: ir.Value, ranges: Mapping[ir.Value, tuple[int, int]]) -> tuple[int, int] | None:
-    constant = _constant(value)
-    return ranges.get(value) if constant is None else (int(constant.item()), int(constant.item()))
 
 
 def _positions(node: ir.Node, dims: Mapping[str, tuple[Dim, ...]], most: Mapping[str, int]) -> tuple[int, int] | None:
@@ -200,11 +201,6 @@ def _constant(value: ir.Value | None) -> Numbers | None:
 
 def _lookup(table: ir.Value, source: ir.Value, name: str) -> ir.Node:
     return ir.Node("", "Gather", [table, source], [ir.AttrInt64("axis", 0)], num_outputs=1, name=name)
-
-
-def _scalar(name: str, array: Numbers | None) -> ir.Value:
-    assert array is not None
-    return _weight(name, array.reshape(()))
 
 
 def _weight(name: str, array: Numbers) -> ir.Value:

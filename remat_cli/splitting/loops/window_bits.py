@@ -40,7 +40,9 @@ def window_refusal(
             units = region.length.at(sizes)
             if units <= whole:
                 continue  # it runs whole
-            if not _is_same(sized, region, op, known.at(sizes), _tiles(region, tiling, units)):
+            view, tiles = known.at(sizes), _tiles(region, tiling, units)
+            works = ((work, form, bounds) for form, bounds in tiles for work in form.ops if work.op == op)
+            if not all(_is_part_same(sized, view, *each) for each in works):
                 return op, sizes
     return None
 
@@ -71,14 +73,6 @@ def _tiles(region: LoopRegion, tiling: Tiling, units: int) -> list[tuple[TileFor
         *((windows.inner, each) for each in dict.fromkeys((*ends, *chosen.values()))),
         (windows.last, last),
     ]
-
-
-def _is_same(
-    sized: SizedView, region: LoopRegion, op: int, view: OpView, tiles: list[tuple[TileForm, tuple[int, int]]]
-) -> bool:
-    return all(
-        _is_part_same(sized, view, work, form, units) for form, units in tiles for work in form.ops if work.op == op
-    )
 
 
 def _is_part_same(sized: SizedView, view: OpView, work: PartOp, form: TileForm, units: tuple[int, int]) -> bool:

@@ -39,14 +39,7 @@ def _around(sized: SizedView, name: str, large: Collection[str], used: Collectio
         ops |= more
         touched = {each for op in more for each in (*sized.view.reads[op], *sized.view.makes[op])}
         waiting += [each for each in touched & set(large) if each != current]
-    between = _between(sized, ops)
-    if any(op in used or not _runs_in_tiles(sized, op) for op in between):
-        return None
-    return ops | between or None
-
-
-def _between(sized: SizedView, ops: set[int]) -> set[int]:
-    """Ops that need some of these and are needed by some."""
+    # ops that need some of these and are needed by some
     view, after, before = sized.view, set(ops), set(ops)
     span = range(min(ops, default=0), max(ops, default=-1) + 1)
     for op in span:
@@ -55,7 +48,10 @@ def _between(sized: SizedView, ops: set[int]) -> set[int]:
     for op in reversed(span):
         if any(reader in before for name in view.makes[op] if name for reader in view.readers[name]):
             before.add(op)
-    return (after & before) - ops
+    between = (after & before) - ops
+    if any(op in used or not _runs_in_tiles(sized, op) for op in between):
+        return None
+    return ops | between or None
 
 
 def _runs_in_tiles(sized: SizedView, op: int) -> bool:
@@ -102,19 +98,13 @@ def sliced_part(sized: SizedView, op: int, slab: Slab, at: OpView | None = None)
     sliced = slice_op(spec, slab)
     if sliced is None or not rule_of(*spec.key).has_windows or slab.stop < spec.output_shape[ROWS]:
         return sliced
-    return _to_the_end(spec, sliced)
-
-
-def _to_the_end(op: OpView, sliced: Sliced) -> Sliced:
-    """The last rows of an op with windows: it reads to the end, and pads there as the whole does.
-
-    How many rows no window looks at, there or in the padding, depends on the size; there are as many windows.
-    """
+    # the last rows of an op with windows: it reads to the end, and pads there as the whole does. How many rows no
+    # window looks at, there or in the padding, depends on the size; there are as many windows
     need, pads = sliced.needs[0], sliced.attributes["pads"]
     assert need is not None
     assert isinstance(pads, tuple)
     spatial = len(pads) // 2
-    after = (op.integers("pads") or (0,) * len(pads))[spatial]
+    after = (spec.integers("pads") or (0,) * len(pads))[spatial]
     changed = tuple(int(after if at == spatial else pad) for at, pad in enumerate(pads))
-    longest = need._replace(stop=op.input_shape(0)[ROWS])
+    longest = need._replace(stop=spec.input_shape(0)[ROWS])
     return replace(sliced, needs=(longest, *sliced.needs[1:]), attributes={**sliced.attributes, "pads": changed})

@@ -98,11 +98,9 @@ def _may_run_by_row(product: Product, counts: range) -> bool:
     """Whether some thread may compute a single row; only plain products of one row go their own way."""
     if product.is_turned or product.is_scaled:
         return False
-    return any(_least_rows(product, _crew(product, count)) == 1 for count in counts)
-
-
-def _least_rows(product: Product, crew: int) -> int:
-    return product.rows if product.columns > product.rows else product.rows // crew
+    if product.columns > product.rows:
+        return product.rows == 1
+    return any(product.rows // _crew(product, count) == 1 for count in counts)
 
 
 def _crew(product: Product, threads: int) -> int:
@@ -235,14 +233,10 @@ def _needs(op: OpView, slab: Slab, factors: Factors) -> tuple[Slab | None, ...] 
     if slab.axis == rank - 1:
         if op.weights[second]:
             return None
-        needs[first], needs[second] = None, _line(slab, len(right) - (2 if factors.is_turned[1] else 1))
+        needs[first], needs[second] = None, slab._replace(axis=len(right) - (2 if factors.is_turned[1] else 1))
     elif slab.axis == rank - 2:
-        needs[first], needs[second] = _line(slab, len(left) - (1 if factors.is_turned[0] else 2)), None
+        needs[first], needs[second] = slab._replace(axis=len(left) - (1 if factors.is_turned[0] else 2)), None
     return tuple(needs)
-
-
-def _line(slab: Slab, axis: int) -> Slab:
-    return Slab(axis, slab.start, slab.stop)
 
 
 def _as_stored(op: OpView, factors: Factors, needs: tuple[Slab | None, ...]) -> tuple[Slab | None, ...]:
@@ -250,7 +244,7 @@ def _as_stored(op: OpView, factors: Factors, needs: tuple[Slab | None, ...]) -> 
     found = list(needs)
     for place, axes in zip(factors.places, factors.stored_axes(op), strict=True):
         need = found[place]
-        found[place] = None if need is None else _line(need, axes[need.axis])
+        found[place] = None if need is None else need._replace(axis=axes[need.axis])
     return tuple(found)
 
 

@@ -1,7 +1,7 @@
 """Splittings proposed for a budget: regions of consecutive ops, and whole models in bands, the cheaper first."""
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
@@ -72,7 +72,7 @@ class SplitProposer:
         self.banding_seconds += time.monotonic() - began
         if banded is not None:
             found.append(self._of_bands(banded, free_bytes))
-        return tuple(sorted(found, key=_likely_price))
+        return tuple(sorted(found, key=lambda each: each.added_ns * (DOUBT if each.form == "bands" else 1.0)))
 
     def capped(self, most_bytes: int, free_bytes: int) -> tuple[SplitProposal, ...]:
         """Splittings in which no tensor should be larger than that, the cheaper first."""
@@ -131,7 +131,7 @@ class SplitProposer:
     def _region(self, candidate: SplitCandidate) -> Region:
         cutting = candidate.cutting
         return Region(
-            ops=self._names(cutting.ops),
+            ops=tuple(self.timeline.view.graph.ops[op].name for op in cutting.ops),
             exits=tuple(name for name, _ in cutting.exits),
             axes=tuple(axis for _, axis in cutting.exits),
             tiles=cutting.tiles,
@@ -170,7 +170,9 @@ class SplitProposer:
         """Ops cut alike as a region: its exits are what others read, or what leaves the model."""
         view, banding = found.cast.view, found.banding
         made = [(name, banding.axis[op]) for op in ops for name in view.makes[op] if name]
-        exits = [(name, axis) for name, axis in made if _leaves(view, name, ops)] or made[-1:]
+        exits = [
+            (name, axis) for name, axis in made if view.tensors[name].kept or not set(view.readers[name]) <= set(ops)
+        ] or made[-1:]
         inside = {name for name, _ in made} - {name for name, _ in exits}
         return Region(
             ops=tuple(dict.fromkeys(found.cast.stands_for(op) for op in ops)),
@@ -195,14 +197,3 @@ class SplitProposer:
             time_before_ns=before,
             time_after_ns=after,
         )
-
-    def _names(self, ops: Iterable[int]) -> tuple[str, ...]:
-        return tuple(self.timeline.view.graph.ops[op].name for op in ops)
-
-
-def _likely_price(proposal: SplitProposal) -> float:
-    return proposal.added_ns * (DOUBT if proposal.form == "bands" else 1.0)
-
-
-def _leaves(view: ModelView, name: str, ops: Iterable[int]) -> bool:
-    return view.tensors[name].kept or not set(view.readers[name]) <= set(ops)

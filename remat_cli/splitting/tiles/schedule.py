@@ -100,8 +100,9 @@ class _Scheduler:
         step = self.steps[index]
         if isinstance(step, WholeStep | JoinStep) or any(source not in self.done for source in self.sources[index]):
             return False
-        freed = {p.name: piece_bytes(self.view, p) for p in reads_of(step) if self._dies(p.name, index)}
+        freed = {
+            p.name: piece_bytes(self.view, p)
+            for p in reads_of(step)
+            if self.left[p.name] == {index} and p.name in self.maker
+        }
         return sum(freed.values()) > sum(piece_bytes(self.view, piece) for piece in results_of(step))
-
-    def _dies(self, name: str, index: int) -> bool:
-        return self.left[name] == {index} and name in self.maker

@@ -56,7 +56,18 @@ class ModelView:
     def ops(self) -> tuple[OpView, ...]:
         """Each op as slicing rules see it."""
         versions = self.model.graph.opset_imports
-        return tuple(self._op_view(node, versions) for node in self.nodes)
+        return tuple(
+            OpView(
+                node=node,
+                inputs=tuple(self._shape(value) for value in node.inputs),
+                outputs=tuple(self._shape(value) for value in node.outputs),
+                weights=tuple(value is not None and value.const_value is not None for value in node.inputs),
+                opset=node.version or versions.get(node.domain, 1),
+                threads=self.threads,
+                may_reassociate=self.may_reassociate,
+            )
+            for node in self.nodes
+        )
 
     @cached_property
     def rules(self) -> tuple[SliceRule, ...]:
@@ -123,15 +134,13 @@ class ModelView:
         """The op cut down to a slab of its output; remembered."""
         key = (op, *slab)
         if key not in self._slices:
-            self._slices[key] = self._slice(op, slab)
+            if captured_values(self.nodes[op]) or not self.graph.ops[op].repeatable:
+                self._slices[key] = None
+            elif slab.axis == 1 and any(name in self.blocked for name in (*self.reads[op], *self.makes[op])):
+                self._slices[key] = self._slice_of_blocks(op, slab)
+            else:
+                self._slices[key] = slice_op(self.ops[op], slab)
         return self._slices[key]
-
-    def _slice(self, op: int, slab: Slab) -> Sliced | None:
-        if captured_values(self.nodes[op]) or not self.graph.ops[op].repeatable:
-            return None
-        if slab.axis == 1 and any(name in self.blocked for name in (*self.reads[op], *self.makes[op])):
-            return self._slice_of_blocks(op, slab)
-        return slice_op(self.ops[op], slab)
 
     def _slice_of_blocks(self, op: int, slab: Slab) -> Sliced | None:
         """Whole blocks of channels of an op that treats each channel by itself."""
@@ -146,17 +155,6 @@ class ModelView:
         makes = Slab(1, need.start, min(need.stop, spec.output_shape[1]))
         changed = {"channels": makes.extent} if "channels" in self.nodes[op].attributes else {}
         return Sliced((need,), makes, changed)
-
-    def _op_view(self, node: ir.Node, versions: Mapping[str, int]) -> OpView:
-        return OpView(
-            node=node,
-            inputs=tuple(self._shape(value) for value in node.inputs),
-            outputs=tuple(self._shape(value) for value in node.outputs),
-            weights=tuple(value is not None and value.const_value is not None for value in node.inputs),
-            opset=node.version or versions.get(node.domain, 1),
-            threads=self.threads,
-            may_reassociate=self.may_reassociate,
-        )
 
     def _shape(self, value: ir.Value | None) -> Shape | None:
         if value is None or not value.name:
