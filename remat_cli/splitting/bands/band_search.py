@@ -2,7 +2,7 @@
 
 A family of whole-model splittings, from cheap to small: every tensor from some size on is kept in bands, in so many
 that none is larger than some size. A member takes a moment to judge, so many are; the best one is then tried with
-other numbers of tiles, crew by crew.
+other numbers of tiles, group by group.
 """
 
 import time
@@ -15,7 +15,7 @@ from remat_cli.core.values.profile import OpCost
 from remat_cli.splitting.bands.again import copies_at_peak, small_sources_again
 from remat_cli.splitting.bands.bands import LEANS, Banding, BandRules, BandSize, Lean, band_ops
 from remat_cli.splitting.bands.demands import UncutOp, band_works
-from remat_cli.splitting.bands.weave import weave
+from remat_cli.splitting.bands.lowering import lower
 from remat_cli.splitting.recast.norms import norms_apart
 from remat_cli.splitting.recast.recast import Copied, Recast, layouts_apart, with_copies
 from remat_cli.splitting.recast.resize import resizes_apart
@@ -59,7 +59,7 @@ class BandCandidate:
         """All steps in order."""
         works = band_works(self.cast, self.banding)
         assert not isinstance(works, UncutOp)
-        return tuple(in_order(self.cast.view, weave(self.cast, self.banding, works, self.may_fill)))
+        return tuple(in_order(self.cast.view, lower(self.cast, self.banding, works, self.may_fill)))
 
 
 @dataclass(frozen=True)
@@ -244,7 +244,7 @@ class BandSearch:
         for _ in range(MOST_UNCUT):
             here = replace(rules, forbidden=uncut, also=cast.sources, workspaces=workspaces)
             banding = band_ops(cast.view, cast.order, here, size, self.limits.most_tiles)
-            if not banding.crew:
+            if not banding.group:
                 return None
             found = self._judged(cast, rules, size, banding)
             if not isinstance(found, UncutOp):
@@ -267,15 +267,15 @@ class BandSearch:
 
     def judge(self, cast: Recast, rules: BandRules, size: BandSize, banding: Banding) -> BandCandidate | UncutOp | None:
         """A banding with all its steps and their cost; None where they are too many."""
-        return self._woven(cast, rules, size, banding, self.limits.may_fill)
+        return self._lowered(cast, rules, size, banding, self.limits.may_fill)
 
-    def _woven(
+    def _lowered(
         self, cast: Recast, rules: BandRules, size: BandSize, banding: Banding, may_fill: bool
     ) -> BandCandidate | UncutOp | None:
         works = band_works(cast, banding)
         if isinstance(works, UncutOp):
             return works
-        steps = weave(cast, banding, works, may_fill)
+        steps = lower(cast, banding, works, may_fill)
         nodes = nodes_of(cast.view, steps)
         if nodes > MORE_NODES * self._most_nodes:
             return None
@@ -288,7 +288,7 @@ class BandSearch:
         """The same with tiles joined, where filling them in place brings nothing: older runtimes cannot do that."""
         if not best.may_fill:
             return best
-        other = self._woven(best.cast, best.rules, best.size, best.banding, may_fill=False)
+        other = self._lowered(best.cast, best.rules, best.size, best.banding, may_fill=False)
         if not isinstance(other, BandCandidate) or other.cost.peak_bytes > best.cost.peak_bytes:
             return best
         return other if self._price(other) <= self._price(best) else best
@@ -302,26 +302,26 @@ class BandSearch:
         return frozenset(tensor.name for tensor in self.view.graph.tensors if tensor.kept)
 
     def _refined(self, best: BandCandidate, free_bytes: int, ends: float) -> BandCandidate:
-        """The same with more of what is made again kept, and crew by crew whole or in fewer tiles, where cheaper."""
+        """The same with more of what is made again kept, and group by group whole or in fewer tiles, where cheaper."""
         for share in KEPT_SHARES if best.cast.twins else ():
             if share > best.banding.kept_share:
                 best = self._better(best, replace(best.banding, kept_share=share), free_bytes)
-        crew = 0
-        while crew < len(best.banding.tiles) and time.monotonic() < ends:
-            banding, before, after = best.banding, best.banding.tiles[:crew], best.banding.tiles[crew + 1 :]
-            stays = {op: number - (number > crew) for op, number in banding.crew.items() if number != crew}
+        group = 0
+        while group < len(best.banding.tiles) and time.monotonic() < ends:
+            banding, before, after = best.banding, best.banding.tiles[:group], best.banding.tiles[group + 1 :]
+            stays = {op: number - (number > group) for op, number in banding.group.items() if number != group}
             uncut = Banding({op: banding.axis[op] for op in stays}, stays, (*before, *after), banding.kept_share)
             whole = self._better(best, uncut, free_bytes)
             if whole is not best:
                 best = whole
                 continue
-            counts = [count for count in TILE_COUNTS if count < best.banding.tiles[crew]]
+            counts = [count for count in TILE_COUNTS if count < best.banding.tiles[group]]
             while counts and time.monotonic() < ends:
                 middle = len(counts) // 2
                 fewer = self._better(best, replace(banding, tiles=(*before, counts[middle], *after)), free_bytes)
                 counts = counts[middle + 1 :] if fewer is best else counts[:middle]
                 best = fewer
-            crew += 1
+            group += 1
         return best
 
     def _better(self, best: BandCandidate, banding: Banding, free_bytes: int) -> BandCandidate:

@@ -24,14 +24,14 @@ SWEEPS = 3
 
 @dataclass(frozen=True)
 class Banding:
-    """How the ops of a model are cut: by op id its axis (of the first output) and its crew, by crew its tiles.
+    """How the ops of a model are cut: by op id its axis (of the first output) and fusion group, by group its tiles.
 
-    Ops of a crew are cut into as many tiles, which run side by side; ops without a crew stay whole. Of tensors that are
-    made again so large a share is not: its last bands are those of the first time.
+    Ops of a fusion group are cut into as many tiles, which run side by side; ops without one stay whole. Of tensors
+    that are made again so large a share is not: its last bands are those of the first time.
     """
 
     axis: Mapping[int, int]
-    crew: Mapping[int, int]
+    group: Mapping[int, int]
     tiles: tuple[int, ...]
     kept_share: float = 0.0
 
@@ -55,7 +55,7 @@ class BandRules:
 
 @dataclass(frozen=True)
 class BandSize:
-    """How large the bands of a crew's largest tensor may be; `crossing_bytes` where it reads across others' bands."""
+    """How large bands of a group's largest tensor may be; `crossing_bytes` where it reads across others' bands."""
 
     bytes: int
     crossing_bytes: int
@@ -64,13 +64,13 @@ class BandSize:
 def band_ops(view: ModelView, order: Sequence[int], rules: BandRules, size: BandSize, most_tiles: int) -> Banding:
     """Cut every op that reads or makes a large tensor, so that as few bytes as can be are read whole or across.
 
-    Crews get as few tiles as make bands of their largest tensor of at most that size, and no more than `most_tiles`.
+    Fusion groups get as few tiles as make bands of their largest tensor of at most that size, at most `most_tiles`.
     """
     axis = _Labels(view, tuple(order), rules).found()
-    crews = _crews(view, axis, rules.workspaces)
-    crew = {op: number for number, ops in enumerate(crews) for op in ops}
+    groups = _fusion_groups(view, axis, rules.workspaces)
+    group = {op: number for number, ops in enumerate(groups) for op in ops}
     tiles = []
-    for ops in crews:
+    for ops in groups:
         sizes = [(rules.workspaces[op], view.ops[op].output_shape[axis[op]]) for op in ops if op in rules.workspaces]
         sizes += [
             (view.tensors[name].size_bytes, view.ops[op].output_shape[axis[op]])
@@ -81,7 +81,7 @@ def band_ops(view: ModelView, order: Sequence[int], rules: BandRules, size: Band
         largest_bytes, extent = max(sizes)
         most_bytes = size.crossing_bytes if _reads_across(view, axis, ops) else size.bytes
         tiles.append(max(2, min(-(-largest_bytes // max(1, most_bytes)), most_tiles, extent)))
-    return Banding({op: axis[op] for op in crew}, crew, tuple(tiles))
+    return Banding({op: axis[op] for op in group}, group, tuple(tiles))
 
 
 def axes_read(view: ModelView, op: int, axis: int) -> tuple[int | None, ...] | None:
@@ -258,7 +258,7 @@ def _preferred(rank: int, lean: Lean) -> tuple[int, ...]:
     return (*range(rows, rank), *reversed(range(rows)))
 
 
-def _crews(view: ModelView, axis: Mapping[int, int], workspaces: Mapping[int, int]) -> list[list[int]]:
+def _fusion_groups(view: ModelView, axis: Mapping[int, int], workspaces: Mapping[int, int]) -> list[list[int]]:
     """Ops that hand bands to each other; none that reads nothing in bands, hands on none and needs no workspace."""
     linked: dict[int, set[int]] = defaultdict(set)
     takes_bands = set()
@@ -273,20 +273,20 @@ def _crews(view: ModelView, axis: Mapping[int, int], workspaces: Mapping[int, in
             if axis[maker] == need:
                 linked[op].add(maker)
                 linked[maker].add(op)
-    crews: list[list[int]] = []
-    seen: set[int] = set()
+    groups: list[list[int]] = []
+    grouped: set[int] = set()
     for op in sorted(axis):
-        if op in seen:
+        if op in grouped:
             continue
-        crew, frontier = {op}, [op]
+        group, frontier = {op}, [op]
         while frontier:
-            new = linked[frontier.pop()] - crew
-            crew |= new
+            new = linked[frontier.pop()] - group
+            group |= new
             frontier += new
-        seen |= crew
-        if len(crew) > 1 or crew & takes_bands or not crew.isdisjoint(workspaces):
-            crews.append(sorted(crew))
-    return crews
+        grouped |= group
+        if len(group) > 1 or group & takes_bands or not group.isdisjoint(workspaces):
+            groups.append(sorted(group))
+    return groups
 
 
 def _reads_across(view: ModelView, axis: Mapping[int, int], ops: Sequence[int]) -> bool:

@@ -35,7 +35,7 @@ def band_works(cast: Recast, banding: Banding) -> BandedOps | UncutOp:
     """From the last op backwards: what is asked of each op, and what it then needs."""
     demands = _Demands(cast.view, cast.twins, banding)
     for op in reversed(cast.order):
-        if op not in banding.crew:
+        if op not in banding.group:
             demands.read_whole(op)
         elif not demands.read_in_tiles(op):
             return UncutOp(op)
@@ -44,7 +44,7 @@ def band_works(cast: Recast, banding: Banding) -> BandedOps | UncutOp:
 
 @dataclass
 class _Demands:
-    """What is asked: by tensor a slab per tile of its maker's crew; `entire` are those of which nothing may miss."""
+    """What is asked: by tensor a slab per tile of its maker's group; `entire` are those of which nothing may miss."""
 
     view: ModelView
     twins: Mapping[str, str]
@@ -96,7 +96,7 @@ class _Demands:
         found = tuple(self.twins.get(name, "") for name in made)
         for name in found:
             maker = self.view.tensors[name].producer if name else None
-            if maker is None or self.banding.crew.get(maker) != self.banding.crew[op]:
+            if maker is None or self.banding.group.get(maker) != self.banding.group[op]:
                 return ()
             if self.banding.axis[maker] != self.banding.axis[op]:
                 return ()
@@ -105,7 +105,7 @@ class _Demands:
     def _want(self, op: int, tile: int, sliced: Sliced) -> None:
         for name, need in zip(self.view.reads[op], sliced.needs, strict=True):
             maker = self.view.tensors[name].producer if name in self.view.tensors else None
-            if maker is None or maker not in self.banding.crew:
+            if maker is None or maker not in self.banding.group:
                 continue
             if need is None:
                 self._want_whole(name)
@@ -116,13 +116,13 @@ class _Demands:
 
     def _want_whole(self, name: str, is_made: bool = False) -> None:
         maker = self.view.tensors[name].producer if name in self.view.tensors else None
-        if is_made or (maker is not None and maker in self.banding.crew):
+        if is_made or (maker is not None and maker in self.banding.group):
             self.whole.add(name)
             self.entire.add(name)
 
     def _slabs(self, op: int) -> list[Slab | None] | None:
         """The slab each tile adds to those before; None where tiles would have to go back."""
-        axis, tiles = self.banding.axis[op], self.banding.tiles[self.banding.crew[op]]
+        axis, tiles = self.banding.axis[op], self.banding.tiles[self.banding.group[op]]
         made = [name for name in self.view.makes[op] if name]
         extent = self.view.ops[op].output_shape[axis]
         is_entire = any(name in self.entire for name in made) or not any(self.asked[name] for name in made)
@@ -148,4 +148,4 @@ class _Demands:
 
 def is_alike(banding: Banding, maker: int, reader: int, need: Slab) -> bool:
     """Whether a reader's tiles take slabs as its maker's tiles make them."""
-    return banding.crew[maker] == banding.crew.get(reader) and banding.axis[maker] == need.axis
+    return banding.group[maker] == banding.group.get(reader) and banding.axis[maker] == need.axis

@@ -125,9 +125,9 @@ class _Writer:
         """A tensor in blocks of channels that was joined as it lies in memory, in its own shape."""
         shape = self._numbers.constant([0, self._sized.dims[name][1].offset, 0, 0])
         value.shape = None
-        seen = self._numbers.op(nodes, f"{value.name}/closed", "Reshape", [value, shape])
-        seen.type, seen.shape = value.type, self._opaque(name)
-        return seen
+        reshaped = self._numbers.op(nodes, f"{value.name}/closed", "Reshape", [value, shape])
+        reshaped.type, reshaped.shape = value.type, self._opaque(name)
+        return reshaped
 
     def _loop(
         self, name: str, count: ir.Value, starts: list[ir.Value], body: ir.Graph, results: list[ir.Value]
@@ -177,9 +177,9 @@ class _Writer:
         nodes: list[ir.Node] = []
         number = self._numbers.op(nodes, f"{prefix}number", "Add", [self._numbers.length(region.length), zero])
         same = self._numbers.op(nodes, f"{prefix}same", "Mul", [number, zeros])
-        seen = self._numbers.op(nodes, f"{prefix}input", "Reshape", [value, same])
-        seen.type = value.type
-        self._declare(seen, name, seen.name or "")
+        reshaped = self._numbers.op(nodes, f"{prefix}input", "Reshape", [value, same])
+        reshaped.type = value.type
+        self._declare(reshaped, name, reshaped.name or "")
         return nodes
 
     def _shared_whole(self, region: LoopRegion, name: str, bound: SizeBound, tiling: Tiling) -> ir.Value:

@@ -155,10 +155,10 @@ class _Branch:
         zeros = numbers.constant([0] * len(self.body.sized.dims[name]))
         size = numbers.op(self.nodes, f"{label}/size", "Size", [cut])
         same = numbers.op(self.nodes, f"{label}/same", "Mul", [size, zeros])
-        seen = numbers.op(self.nodes, label, "Reshape", [value, same])
-        seen.type = value.type
-        self._declare(seen, name, seen.name or "")
-        return seen
+        reshaped = numbers.op(self.nodes, label, "Reshape", [value, same])
+        reshaped.type = value.type
+        self._declare(reshaped, name, reshaped.name or "")
+        return reshaped
 
     def joinable(self, name: str) -> ir.Value:
         """An exit as it lies in memory."""
@@ -221,10 +221,10 @@ class _Branch:
         key = (value.name, tuple(shape))
         if key not in self.cuts:
             numbers = self.body.numbers
-            seen = numbers.op(self.nodes, f"{value.name}/seen", "Reshape", [value, numbers.constant(shape)])
-            seen.type = value.type
-            self._declare(seen, name, seen.name or "")
-            self.cuts[key] = seen
+            reshaped = numbers.op(self.nodes, f"{value.name}/seen", "Reshape", [value, numbers.constant(shape)])
+            reshaped.type = value.type
+            self._declare(reshaped, name, reshaped.name or "")
+            self.cuts[key] = reshaped
         return self.cuts[key]
 
     def _declare(self, value: ir.Value, name: str, label: str) -> None:

@@ -69,9 +69,9 @@ def has_same_bits(whole: Product, part: Product, first_column: int, threads: int
         return False
     if whole.depth <= RUN:
         return True
-    crews = {(_crew(whole, count), _crew(part, count)) for count in counts}
+    teams = {(_sharers(whole, count), _sharers(part, count)) for count in counts}
     wanted = slice(first_column, first_column + part.columns)
-    return all(_runs(whole, ours)[wanted] == _runs(part, theirs) for ours, theirs in crews)
+    return all(_runs(whole, ours)[wanted] == _runs(part, theirs) for ours, theirs in teams)
 
 
 @dataclass(frozen=True)
@@ -100,10 +100,10 @@ def _may_run_by_row(product: Product, counts: range) -> bool:
         return False
     if product.columns > product.rows:
         return product.rows == 1
-    return any(product.rows // _crew(product, count) == 1 for count in counts)
+    return any(product.rows // _sharers(product, count) == 1 for count in counts)
 
 
-def _crew(product: Product, threads: int) -> int:
+def _sharers(product: Product, threads: int) -> int:
     """How many threads share one matrix: they divide columns where there are more columns than rows, else rows."""
     work = product.rows * product.columns * product.depth
     asked = min(work // WORK_PER_THREAD + 1, threads)
@@ -111,17 +111,17 @@ def _crew(product: Product, threads: int) -> int:
     return min(-(-asked // product.matrices), blocks if product.columns > product.rows else product.rows)
 
 
-def _runs(product: Product, crew: int) -> list[int]:
+def _runs(product: Product, sharers: int) -> list[int]:
     """How long the runs are, by column."""
     if product.columns <= product.rows:
         return [_run(product, product.columns)] * product.columns
-    return [run for columns in _shares(product.columns, crew) for run in [_run(product, columns)] * columns]
+    return [run for columns in _shares(product.columns, sharers) for run in [_run(product, columns)] * columns]
 
 
-def _shares(columns: int, crew: int) -> Iterator[int]:
+def _shares(columns: int, sharers: int) -> Iterator[int]:
     """Columns of each thread: whole blocks, the first threads one more."""
-    each, more = divmod(-(-columns // COLUMN_BLOCK), crew)
-    for thread in range(crew):
+    each, more = divmod(-(-columns // COLUMN_BLOCK), sharers)
+    for thread in range(sharers):
         share = min(columns, (each + (thread < more)) * COLUMN_BLOCK)
         columns -= share
         yield share

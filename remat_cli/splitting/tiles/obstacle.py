@@ -118,7 +118,7 @@ def _in_bands(banded: BandCandidate) -> SplitObstacle | None:
     if not most:
         return None
     reader = next(
-        (op for op in view.readers[most[0]] if op not in banded.banding.crew and not is_cuttable(view, op)), None
+        (op for op in view.readers[most[0]] if op not in banded.banding.group and not is_cuttable(view, op)), None
     )
     if most[0] in held and reader is not None:
         op = view.graph.ops[reader]

@@ -152,21 +152,21 @@ class SplitProposer:
 
     def _of_bands(self, found: BandCandidate, free_bytes: int) -> SplitProposal:
         banding = found.banding
-        crews = [[op for op in found.cast.order if banding.crew.get(op) == n] for n in range(len(banding.tiles))]
+        groups = [[op for op in found.cast.order if banding.group.get(op) == n] for n in range(len(banding.tiles))]
         return SplitProposal(
             "bands",
             found.cast.view,
             found.cast.order,
             (TiledRegion(found.cast.order, found.steps),),
-            tuple(self._crew(found, number, ops) for number, ops in enumerate(crews)),
-            tuple(self._crew_facts(found, ops) for ops in crews),
+            tuple(self._group(found, number, ops) for number, ops in enumerate(groups)),
+            tuple(self._group_facts(found, ops) for ops in groups),
             found.cost.peak_bytes,
             found.cost.added_ns,
             free_bytes,
             (tuple(sorted(banding.axis.items())), banding.tiles),
         )
 
-    def _crew(self, found: BandCandidate, number: int, ops: Sequence[int]) -> Region:
+    def _group(self, found: BandCandidate, number: int, ops: Sequence[int]) -> Region:
         """Ops cut alike as a region: its exits are what others read, or what leaves the model."""
         view, banding = found.cast.view, found.banding
         made = [(name, banding.axis[op]) for op in ops for name in view.makes[op] if name]
@@ -182,7 +182,7 @@ class SplitProposer:
             kept=tuple(sorted(inside)),
         )
 
-    def _crew_facts(self, found: BandCandidate, ops: Sequence[int]) -> RegionFacts:
+    def _group_facts(self, found: BandCandidate, ops: Sequence[int]) -> RegionFacts:
         timeline, view = self.timeline, found.cast.view
         inside = set(ops)
         numbers = {op.name: number for number, op in enumerate(timeline.view.graph.ops)}

@@ -13,19 +13,19 @@ from remat_cli.splitting.tiles.tiling import TileWork
 from remat_cli.splitting.tiles.view import ModelView
 
 
-def weave(cast: Recast, banding: Banding, banded: BandedOps, may_fill: bool) -> list[Step]:
+def lower(cast: Recast, banding: Banding, banded: BandedOps, may_fill: bool) -> list[Step]:
     """Every step of the model in bands, each after those whose results it reads.
 
     Where `may_fill`, tensors needed whole are filled in place, tile by tile; joined otherwise.
     """
-    weaver = _Weaver(cast.view, cast.order, cast.twins, banding, banded, may_fill)
+    lowering = _Lowering(cast.view, cast.order, cast.twins, banding, banded, may_fill)
     for op in cast.order:
-        weaver.add(op)
-    return weaver.steps
+        lowering.add(op)
+    return lowering.steps
 
 
 @dataclass
-class _Weaver:
+class _Lowering:
     """Adds steps as they are asked for; `known` are pieces that a step makes already, by name."""
 
     view: ModelView
@@ -82,7 +82,7 @@ class _Weaver:
         """Whether an op waits for all tiles of a maker of what it reads."""
         if maker not in self.banded.works:
             return False
-        if self.banding.crew.get(op) != self.banding.crew[maker]:
+        if self.banding.group.get(op) != self.banding.group[maker]:
             return True
         work = next(work for work in self.banded.works[op] if work is not None)
         made = set(self.view.makes[maker])
