@@ -7,7 +7,7 @@ its maker, with what that needs, runs once more for those who read it later.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -57,18 +57,15 @@ def copies_at_peak(cast: Recast, steps: Sequence[Step], lasting: frozenset[str])
     peaks = _Peaks(cast, tuple(steps), lasting)
     found = [peaks.choices(site) for site in peaks.sites]
     best = [[choices[rank] for choices in found if rank < len(choices)] for rank in range(MOST_CHOICES)]
-    groups = [tuple(_apart(group)) for group in best]
-    groups += [(choice.copied,) for choice in (found[0] if found else ())]
-    return tuple(dict.fromkeys(group for group in groups if group))
-
-
-def _apart(choices: Sequence[_Choice]) -> Iterator[Copied]:
-    """Those of the first peaks, without others for the same readers."""
-    served: set[int] = set()
-    for choice in choices:
-        if served.isdisjoint(choice.copied.readers):
-            served |= choice.copied.readers
-            yield choice.copied
+    together: list[tuple[Copied, ...]] = []
+    for choices in best:  # those of the first peaks, without others for the same readers
+        apart: list[Copied] = []
+        for choice in choices:
+            if all(choice.copied.readers.isdisjoint(other.readers) for other in apart):
+                apart.append(choice.copied)
+        together.append(tuple(apart))
+    together += [(choice.copied,) for choice in (found[0] if found else ())]
+    return tuple(dict.fromkeys(each for each in together if each))
 
 
 @dataclass(frozen=True)

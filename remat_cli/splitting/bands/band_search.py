@@ -88,7 +88,9 @@ class BandSearch:
 
     def propose(self, free_bytes: int, ends: float) -> BandCandidate | None:
         """The least time added of what fits `free_bytes`, found until `ends` on the clock; None where nothing fits."""
-        for crossing, again, lean in product(CROSSINGS, self._agains, LEANS):
+        # small sources are made again, and not, where there are any
+        has_any = any(self._cast(least, True) is not self._cast(least) for least in self._sizes)
+        for crossing, again, lean in product(CROSSINGS, (False, True) if has_any else (False,), LEANS):
             for least in self._sizes:
                 self._fewest_tiles(_Family(least, lean, crossing, again), free_bytes, ends)
         best = self._cheapest(free_bytes)
@@ -205,12 +207,6 @@ class BandSearch:
         step = max(1, -(-len(sizes) // MOST_SIZES))
         sizes = sizes[step - 1 :: step]
         return (*sizes[::4], *sizes[2::4], *sizes[1::2])
-
-    @cached_property
-    def _agains(self) -> tuple[bool, ...]:
-        """Whether small sources are made again: both where there are any."""
-        has_any = any(self._cast(least, True) is not self._cast(least) for least in self._sizes)
-        return (False, True) if has_any else (False,)
 
     def _fewest_tiles(self, family: _Family, free_bytes: int, ends: float) -> None:
         """Judge bandings of a family by bisection: more tiles need less memory, until there are too many."""

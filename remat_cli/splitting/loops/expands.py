@@ -9,6 +9,7 @@ import onnx_ir as ir
 
 from remat_cli.core.values.sizes import Dim, number
 from remat_cli.onnx_io.read.interface import dims_of
+from remat_cli.splitting.loops.weights import weight_in
 from remat_cli.splitting.rules.table import rule_of
 
 PREFIX = "remat/repeated/"
@@ -27,7 +28,11 @@ def without_expands(model: ir.Model, dims: Mapping[str, tuple[Dim, ...]]) -> ir.
     for node in [node for node in lean.graph if node.op_type in REPEATERS]:
         if not _is_needless(node, lean, dims):
             continue  # asked when others are gone: of two that an op reads, one gives its result the shape
-        repeated = node.inputs[0] if node.op_type == "Expand" else _filling(lean.graph, node)
+        repeated = node.inputs[0]
+        if node.op_type != "Expand":  # the number that a ConstantOfShape repeats
+            given = node.attributes.get("value")
+            filling = np.zeros(1, np.float32) if given is None else given.as_tensor().numpy()
+            repeated = weight_in(lean.graph, f"{PREFIX}{node.name}", filling.reshape(()))
         for user, at in list(node.outputs[0].uses()):
             user.replace_input_with(at, repeated)
         lean.graph.remove(node, safe=True)
@@ -41,19 +46,6 @@ def drop_unread(graph: ir.Graph) -> None:
     for node in reversed(graph):
         if not any(value.uses() or value in kept for value in node.outputs):
             graph.remove(node, safe=True)
-
-
-def _filling(graph: ir.Graph, node: ir.Node) -> ir.Value:
-    """The number that a ConstantOfShape repeats."""
-    given = node.attributes.get("value")
-    array = np.zeros(1, np.float32) if given is None else given.as_tensor().numpy()
-    name = f"{PREFIX}{node.name}"
-    if name not in graph.initializers:
-        tensor = ir.tensor(array.reshape(()), name=name)
-        weight = ir.Value(name=name, type=ir.TensorType(tensor.dtype), shape=ir.Shape([]))
-        weight.const_value = tensor
-        graph.register_initializer(weight)
-    return graph.initializers[name]
 
 
 def _is_needless(node: ir.Node, model: ir.Model, dims: Mapping[str, tuple[Dim, ...]]) -> bool:

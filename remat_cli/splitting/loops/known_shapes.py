@@ -12,8 +12,8 @@ import numpy as np
 import onnx_ir as ir
 
 from remat_cli.core.values.sizes import Dim
-from remat_cli.onnx_io.read.interface import dims_of
 from remat_cli.splitting.loops.expands import drop_unread
+from remat_cli.splitting.loops.weights import weight_in
 
 PREFIX = "remat/shape/"
 ALLOWS_ZERO = "allowzero"
@@ -32,12 +32,7 @@ def with_known_shapes(model: ir.Model, dims: Mapping[str, tuple[Dim, ...]]) -> i
         shape = _written_down(node, dims)
         if shape is not None:
             name = f"{PREFIX}{'_'.join(map(str, shape))}"
-            if name not in plain.graph.initializers:
-                tensor = ir.tensor(np.array(shape, np.int64), name=name)
-                weight = ir.Value(name=name, type=ir.TensorType(tensor.dtype), shape=ir.Shape(dims_of(tensor)))
-                weight.const_value = tensor
-                plain.graph.register_initializer(weight)
-            node.replace_input_with(1, plain.graph.initializers[name])
+            node.replace_input_with(1, weight_in(plain.graph, name, np.array(shape, np.int64)))
             node.attributes.pop(ALLOWS_ZERO, None)
     drop_unread(plain.graph)
     return plain

@@ -16,6 +16,7 @@ import onnx_ir as ir
 
 from remat_cli.core.values.sizes import Dim
 from remat_cli.splitting.loops.expands import drop_unread
+from remat_cli.splitting.loops.weights import new_weight
 from remat_cli.splitting.rules.record import ElementKind
 from remat_cli.splitting.rules.table import rule_of
 
@@ -70,7 +71,7 @@ class NumberChain:
                 if value is not None and value not in made:
                     number = _constant(value)
                     assert number is not None
-                    made[value] = _weight(f"weight{len(weights)}", number.reshape(()))
+                    made[value] = new_weight(f"weight{len(weights)}", number.reshape(()))
                     weights.append(made[value])
             reads = [None if value is None else made[value] for value in op.inputs]
             node = ir.Node(op.domain, op.op_type, reads, op.attributes.values(), num_outputs=1, name=op.name)
@@ -83,7 +84,7 @@ class NumberChain:
         """A model that reads the table instead, in rows like `in_rows`."""
         shape: list[int | str] = ["n", ALONE] if in_rows else ["n"]
         source = ir.Value(name=SOURCE, type=self.source.type)
-        weight = _weight(PREFIX, table)
+        weight = new_weight(PREFIX, table)
         node = _lookup(weight, source, "lookup")
         node.outputs[0].type = self.result.type
         return _model((source, shape), (node.outputs[0], shape), [node], [weight], self.ops[0].graph)
@@ -122,7 +123,7 @@ def with_tables(model: ir.Model, found: Sequence[tuple[NumberChain, Numbers]]) -
     values = {value.name: value for value in new.graph.inputs}
     values |= {value.name: value for node in new.graph for value in node.outputs}
     for at, (chain, table) in enumerate(found):
-        old, weight = values[chain.result.name], _weight(f"{PREFIX}{at}", table)
+        old, weight = values[chain.result.name], new_weight(f"{PREFIX}{at}", table)
         new.graph.register_initializer(weight)
         maker = old.producer()
         assert maker is not None
@@ -201,13 +202,6 @@ def _constant(value: ir.Value | None) -> Numbers | None:
 
 def _lookup(table: ir.Value, source: ir.Value, name: str) -> ir.Node:
     return ir.Node("", "Gather", [table, source], [ir.AttrInt64("axis", 0)], num_outputs=1, name=name)
-
-
-def _weight(name: str, array: Numbers) -> ir.Value:
-    tensor = ir.tensor(array, name=name)
-    weight = ir.Value(name=name, type=ir.TensorType(tensor.dtype), shape=ir.Shape(array.shape))
-    weight.const_value = tensor
-    return weight
 
 
 Port = tuple[ir.Value, list[int | str]]

@@ -91,15 +91,6 @@ class SplitSearch:
         peak_bytes = max([*outside, *(region.peak_bytes for region in regions)], default=0)
         return Proposal(regions, peak_bytes, added_ns, free_bytes)
 
-    def forbid(self, op: int) -> None:
-        """Never cut this op from now on."""
-        self.limits = replace(self.limits, forbidden=self.limits.forbidden | {op})
-
-    def forbid_fills(self) -> bool:
-        """Join tiles from now on; False if that is so already."""
-        before, self.limits = self.limits.may_fill, replace(self.limits, may_fill=False)
-        return before
-
     def _shortest_path(self, free_bytes: int) -> tuple[SplitCandidate, ...] | None:
         memory = self.timeline.memory_bytes
         count = len(memory)
