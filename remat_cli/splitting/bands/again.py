@@ -27,7 +27,7 @@ LEAST_NAMED = 0.05  # of what is held: so large is a tensor that tells peaks apa
 
 
 def small_sources_again(cast: Recast) -> Recast:
-    """The model with convolutions of small inputs made again for who reads rows, where others before need all of them.
+    """Repeats convolutions of small inputs for readers by rows, where readers before them need the whole result.
 
     Such are the statistics of a normalisation over whole lines: they read channels, and then nothing holds these.
     """
@@ -49,7 +49,7 @@ def small_sources_again(cast: Recast) -> Recast:
 
 
 def copies_at_peak(cast: Recast, steps: Sequence[Step], lasting: frozenset[str]) -> tuple[tuple[Copied, ...], ...]:
-    """Ops to run again, in each choice those of one peak or of all that are about as high; none where nothing gains.
+    """Proposes ops to run again: in each choice those of one peak, or of all that are about as high; maybe none.
 
     Models of many like layers have a peak in each of them. Of each peak come first those of least time per byte.
     `lasting` are the tensors held to the end.
@@ -146,7 +146,7 @@ class _Peaks:
         return found
 
     def _choice(self, site: _Site, name: str, small_share: float) -> _Choice | None:
-        """How to make a tensor again for those who read it after the peak; None where that gains nothing."""
+        """Finds ops that make a tensor again for who reads it after the peak; None where that gains nothing."""
         index, reads, held = site.step, self._reads[name], site.held[name]
         begun = {read.op for read in reads if read.step <= index}
         late = {read.op for read in reads if read.step > index} - begun
@@ -189,7 +189,7 @@ class _Peaks:
         return longer
 
     def _is_there(self, name: str, dropped: _Dropped) -> bool:
-        """Whether a tensor is held when the late readers begin, other than for them if it is what they would drop."""
+        """Whether a tensor is held when the late readers begin, for another reason than these readers themselves."""
         owner = self._owner(name)
         without = dropped.late if owner == dropped.owner else frozenset()
         later = (read for read in self._reads[owner] if read.step >= dropped.first and read.op not in without)

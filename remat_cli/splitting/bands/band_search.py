@@ -87,7 +87,7 @@ class BandSearch:
     copied: dict[tuple[int, tuple[Copied, ...]], Recast] = field(default_factory=dict)
 
     def propose(self, free_bytes: int, ends: float) -> BandCandidate | None:
-        """The least time added of what fits `free_bytes`, found until `ends` on the clock; None where nothing fits."""
+        """Finds what fits `free_bytes` and adds least time, until `ends` on the clock; None where nothing fits."""
         # small sources are made again, and not, where there are any
         has_any = any(self._cast(least, True) is not self._cast(least) for least in self._sizes)
         for crossing, again, lean in product(CROSSINGS, (False, True) if has_any else (False,), LEANS):
@@ -115,14 +115,14 @@ class BandSearch:
 
     @property
     def smallest(self) -> BandCandidate | None:
-        """What held least of all that was judged; None where nothing could be cut."""
+        """The candidate that held least of all that were judged; None where nothing could be cut."""
         return min(self._candidates(), key=_peak, default=None)
 
     def _candidates(self) -> list[BandCandidate]:
         return [found for found in self.known.values() if isinstance(found, BandCandidate)]
 
     def _cheapest(self, free_bytes: int) -> BandCandidate | None:
-        """Of what fits, the cheapest that is not too long; of long ones the shortest."""
+        """Picks the cheapest candidate that fits and is not too long; of long ones the shortest."""
         fits = [c for c in self._candidates() if c.cost.peak_bytes <= free_bytes]
         return min(fits, key=self._price, default=None)
 
@@ -148,7 +148,7 @@ class BandSearch:
                 current = self._with_copies(current, ends)
 
     def _with_copies(self, start: BandCandidate, ends: float) -> BandCandidate | None:
-        """The smallest of a few with ops made again; None where none is smaller."""
+        """Finds the smallest of a few candidates in which ops run again; None where none holds less."""
         at = min(range(len(SHARES)), key=lambda index: abs(SHARES[index] - self._largest / start.size.bytes))
         crossings = tuple(dict.fromkeys((1.0, start.size.crossing_bytes / start.size.bytes)))
         sizes = [self._size(*each) for each in product(SHARES[max(0, at - 1) : at + 2], crossings)]
@@ -249,7 +249,7 @@ class BandSearch:
         return None
 
     def _cast(self, least_bytes: int, is_again: bool = False) -> Recast:
-        """The model in the ops that suit bands of tensors from some size on; small sources made again where asked."""
+        """Rewrites the model in ops that suit bands of tensors from some size on; repeats small sources where asked."""
         if (least_bytes, is_again) not in self.casts:
             if is_again:
                 found = small_sources_again(self._cast(least_bytes))
@@ -281,7 +281,7 @@ class BandSearch:
         return BandCandidate(cast, rules, size, banding, may_fill, nodes, cost)
 
     def _joined(self, best: BandCandidate) -> BandCandidate:
-        """The same with tiles joined, where filling them in place brings nothing: older runtimes cannot do that."""
+        """Joins tiles where filling them in place brings nothing: older runtimes cannot fill."""
         if not best.may_fill:
             return best
         other = self._lowered(best.cast, best.rules, best.size, best.banding, may_fill=False)
@@ -298,7 +298,7 @@ class BandSearch:
         return frozenset(tensor.name for tensor in self.view.graph.tensors if tensor.kept)
 
     def _refined(self, best: BandCandidate, free_bytes: int, ends: float) -> BandCandidate:
-        """The same with more of what is made again kept, and group by group whole or in fewer tiles, where cheaper."""
+        """Keeps more of what is made again, and takes fewer tiles or none, group by group, where that is cheaper."""
         for share in KEPT_SHARES if best.cast.twins else ():
             if share > best.banding.kept_share:
                 best = self._better(best, replace(best.banding, kept_share=share), free_bytes)
@@ -333,7 +333,7 @@ def _peak(candidate: BandCandidate) -> int:
 
 
 def nodes_of(view: ModelView, steps: Sequence[Step]) -> int:
-    """About how many nodes so many steps become; those that cut or join what lies in blocks need views."""
+    """Estimates how many nodes so many steps become; those that cut or join what lies in blocks need views."""
     views = sum(
         isinstance(step, CutStep | JoinStep | FillStep) and results_of(step)[0].tensor in view.blocked for step in steps
     )

@@ -259,7 +259,7 @@ def _preferred(rank: int, lean: Lean) -> tuple[int, ...]:
 
 
 def _fusion_groups(view: ModelView, axis: Mapping[int, int], workspaces: Mapping[int, int]) -> list[list[int]]:
-    """Ops that hand bands to each other; none that reads nothing in bands, hands on none and needs no workspace."""
+    """Groups ops that hand bands to each other; an op alone is a group if it reads bands or needs much workspace."""
     linked: dict[int, set[int]] = defaultdict(set)
     takes_bands = set()
     for op, along in axis.items():

@@ -32,7 +32,7 @@ class UncutOp:
 
 
 def band_works(cast: Recast, banding: Banding) -> BandedOps | UncutOp:
-    """From the last op backwards: what is asked of each op, and what it then needs."""
+    """Works out, from the last op backwards, what is asked of each op and what it then needs."""
     demands = _Demands(cast.view, cast.twins, banding)
     for op in reversed(cast.order):
         if op not in banding.group:
@@ -56,12 +56,12 @@ class _Demands:
     kept: dict[int, dict[int, Slab]] = field(default_factory=lambda: defaultdict(dict))
 
     def read_whole(self, op: int) -> None:
-        """All that an op in one piece reads."""
+        """Asks for all that an op in one piece reads."""
         for name in self.view.reads[op]:
             self._want_whole(name)
 
     def read_in_tiles(self, op: int) -> bool:
-        """What each tile reads; False where some tile cannot be cut so."""
+        """Asks for what each tile of an op reads; False where some tile cannot be cut so."""
         for name in self.view.makes[op]:
             if name and self.view.tensors[name].kept:
                 self._want_whole(name, is_made=True)

@@ -14,7 +14,7 @@ from remat_cli.splitting.tiles.view import ModelView
 
 
 def lower(cast: Recast, banding: Banding, banded: BandedOps, may_fill: bool) -> list[Step]:
-    """Every step of the model in bands, each after those whose results it reads.
+    """Lowers a model in bands to steps, each after those whose results it reads.
 
     Where `may_fill`, tensors needed whole are filled in place, tile by tile; joined otherwise.
     """
@@ -39,7 +39,7 @@ class _Lowering:
     known: set[str] = field(default_factory=set)
 
     def add(self, op: int) -> None:
-        """The steps of one op, and of what must be cut or joined for it."""
+        """Adds the steps of one op, and of what must be cut or joined for it."""
         if op not in self.banded.works:
             names = [name for name in self.view.reads[op] if name in self.view.tensors]
             reads = tuple(self._piece(name, None, op) for name in names)

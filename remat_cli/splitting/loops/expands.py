@@ -17,7 +17,7 @@ REPEATERS = {"Expand", "ConstantOfShape"}
 
 
 def without_expands(model: ir.Model, dims: Mapping[str, tuple[Dim, ...]]) -> ir.Model:
-    """The model without the Expands and tensors of one number that its ops do not need, for any size; maybe itself.
+    """Removes Expands and tensors of one number that readers do not need, for any size; may return the model itself.
 
     `dims` are the dimensions of tensors for all sizes. An op that reads such a tensor reads what was expanded, if
     its result has the same shape then: each length is that of another input, or of what was expanded.

@@ -21,7 +21,7 @@ COPIED, REST = 0, -1
 
 
 def with_known_shapes(model: ir.Model, dims: Mapping[str, tuple[Dim, ...]]) -> ir.Model:
-    """The model with constant shapes for its Reshapes where one says them for all sizes; itself where there is none.
+    """Makes shapes of Reshapes constant where one constant says them for all sizes; may return the model itself.
 
     `dims` are the dimensions of tensors for all sizes. Ops that nothing reads any more are left out.
     """

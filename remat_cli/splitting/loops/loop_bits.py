@@ -52,7 +52,7 @@ class Tiling:
 def refusal(
     sized: SizedView, region: LoopRegion, tiling: Tiling, family: SizeFamily, most_asked: int = MOST_ASKED
 ) -> tuple[int, Mapping[str, int]] | None:
-    """The op, and a size, of which some tile may have other bits than the whole; None: there is none."""
+    """Finds an op, and a size, of which some tile may have other bits than the whole; None where there is none."""
     for op in kinds_of(sized, region).values():
         view = sized.view.ops[op]
         scope, is_product = sized.view.rules[op].scope, sized.view.rules[op].product is not None
@@ -67,7 +67,7 @@ def refusal(
 
 
 def proved_part(sized: SizedView, region: LoopRegion, tiling: Tiling, family: SizeFamily) -> SizeFamily | None:
-    """The same sizes, but the length that is cut ends before the first for which bits are not proved in short time.
+    """Ends the range of the cut length before the first size for which bits are not proved in short time.
 
     None: fewer tiles than two are left then, or the length is not one named dimension.
     """

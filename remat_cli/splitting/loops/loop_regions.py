@@ -169,7 +169,7 @@ def _add(sized: SizedView, region: LoopRegion, op: int, axis: int) -> bool:
 
 
 def _joins(sized: SizedView, region: LoopRegion, op: int, position: int) -> bool:
-    """Whether what an op reads at a place can be as the region has it."""
+    """Whether the region cuts what an op reads at a place as the op needs it."""
     name, need = sized.view.reads[op][position], region.reads.get((op, position))
     if name in region.axes and sized.makers.get(name) in region.ops:
         return need == region.axes[name]
@@ -240,7 +240,7 @@ def _is_reshape_on_parts(op: OpView, sliced: Sliced) -> bool:
 
 
 def is_closed(sized: SizedView, region: LoopRegion) -> bool:
-    """Whether nothing outside both reads from the region and is read by it, so that it can be one op."""
+    """Whether no op outside both reads from the region and feeds it, so that the region can be one op."""
     view, tainted, own = sized.view, set[str](), region.own
     for op in range(min(region.ops), max(region.ops) + 1):
         reads = {*view.reads[op], *(view.graph.tensors[each].name for each in view.graph.ops[op].inputs)}

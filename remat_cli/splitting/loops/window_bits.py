@@ -28,7 +28,7 @@ Sizes = Mapping[str, int]
 def window_refusal(
     sized: SizedView, region: LoopRegion, tiling: Tiling, family: SizeFamily, most_asked: int = MOST_ASKED
 ) -> tuple[int, Sizes] | None:
-    """The op, and a size, of which some tile may have other bits than the whole; None: there is none."""
+    """Finds an op, and a size, of which some tile may have other bits than the whole; None where there is none."""
     whole = whole_up_to(sized, region, tiling)
     for op in sorted(region.ops):
         known = SizedOp.of(sized, region, op)

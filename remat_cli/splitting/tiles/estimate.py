@@ -60,14 +60,14 @@ def estimate(
 def held_at_peak(
     view: ModelView, costs: Sequence[OpCost], steps: Sequence[Step], lasting: frozenset[str]
 ) -> tuple[int, Mapping[str, int]]:
-    """The step of a whole run during which most is held, and the bytes of each storage then, by its owner's name."""
+    """Finds the step of a whole run that holds most, and the bytes of each storage then, by its owner's name."""
     return held_at_peaks(view, costs, steps, lasting, 1.0)[0]
 
 
 def held_at_peaks(
     view: ModelView, costs: Sequence[OpCost], steps: Sequence[Step], lasting: frozenset[str], share: float
 ) -> list[tuple[int, Mapping[str, int]]]:
-    """Such steps, the highest first: the highest of each run of steps that hold at least this share of the most."""
+    """Finds the highest step of each run of steps that hold at least this share of the most; the highest first."""
     memory = _Memory(view, steps, frozenset(), lasting)
     held = [memory.held_during(index, _workspace(step, view, costs)) for index, step in enumerate(steps)]
     least, tops, is_high = share * max(held), [], False
@@ -211,7 +211,7 @@ def _workspace(step: Step, view: ModelView, costs: Sequence[OpCost]) -> int:
 
 
 def step_time_ns(step: Step, view: ModelView, costs: Sequence[OpCost]) -> int:
-    """What one step takes."""
+    """Estimates how long one step takes."""
     if isinstance(step, WholeStep):
         return costs[step.op].time_ns
     if isinstance(step, RunStep):

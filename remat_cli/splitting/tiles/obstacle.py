@@ -1,4 +1,4 @@
-"""In a line, why splitting cannot lower the peak far enough."""
+"""Explains in one line why splitting cannot lower the peak far enough."""
 
 from collections import defaultdict
 from dataclasses import dataclass
@@ -36,7 +36,7 @@ def explain(
     free_bytes: int,
     banded: BandCandidate | None = None,
 ) -> SplitObstacle | None:
-    """What stands in the way of `free_bytes` (fixed part left out).
+    """Explains what stands in the way of `free_bytes` (fixed part left out).
 
     `position` is the step at which the search for regions was stuck, `floor_op` the op that whole ops cannot do
     without, `banded` the smallest model in bands, None where either is not known.

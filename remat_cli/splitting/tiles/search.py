@@ -76,7 +76,7 @@ class SplitSearch:
     stuck: int | None = None
 
     def propose(self, free_bytes: int) -> Proposal | None:
-        """The regions that fit `free_bytes` (fixed part left out) at the least added time; None where none do.
+        """Finds regions that fit `free_bytes` (fixed part left out) at the least added time; None where none do.
 
         `stuck` is then the position of the step that neither fits nor lies in any region that does.
         """

@@ -1,4 +1,4 @@
-"""What is alive where, when whole ops run in a given order."""
+"""Which tensors are held at each step, when whole ops run in a given order."""
 
 from dataclasses import dataclass
 from functools import cached_property

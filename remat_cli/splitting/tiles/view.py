@@ -71,7 +71,7 @@ class ModelView:
 
     @cached_property
     def rules(self) -> tuple[SliceRule, ...]:
-        """What is known of slabs of each op."""
+        """The slicing rule of each op, with all its traits."""
         return tuple(rule_of(*op.key) for op in self.ops)
 
     @cached_property
