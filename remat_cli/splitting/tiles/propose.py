@@ -59,7 +59,7 @@ class SplitProposer:
     banding_seconds: float = 0.0
 
     def propose(self, free_bytes: int) -> tuple[SplitProposal, ...]:
-        """Proposes what fits `free_bytes` (fixed part left out) by estimate: one of each form at most, cheaper first."""
+        """Proposes what fits `free_bytes` (fixed part left out): at most one of each form, likely cheaper first."""
         regions = self._regions.propose(free_bytes)
         found = [] if regions is None else [self._of_regions(regions)]
         if regions is not None and regions.added_ns <= CHEAP_SHARE * sum(cost.time_ns for cost in self.costs):
