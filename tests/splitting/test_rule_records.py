@@ -14,7 +14,18 @@ from remat_cli.splitting.rules.record import ElementKind, LayoutKind, Scope, Sli
 from remat_cli.splitting.rules.table import NO_RULE, RECORDS, RULES, rule_of
 from remat_cli.splitting.tiles.op_view import OpView, Slab, Sliced
 from tests.splitting.op_cases import case_of
-from tests.splitting.sliced_op import NCHWC, Array, OneOp, block_size, check_close, check_slices, compare, run, view_of
+from tests.splitting.sliced_op import (
+    NCHWC,
+    Array,
+    OneOp,
+    block_size,
+    check_close,
+    check_slices,
+    compare,
+    run,
+    slabs_along,
+    view_of,
+)
 
 LENGTHS = (2, 3, 8, 33)
 FILLINGS = (0, 1)  # that ops which move elements may put beside them
@@ -30,7 +41,11 @@ def ops_that(claim: Callable[[SliceRule], bool]) -> list[tuple[str, str]]:
 PROOFS = {
     "ops": ("test_rule_records.test_every_op_stands_in_one_record",),
     "cut": ("test_rules.test_every_rule_keeps_its_word",),
-    "why": ("test_rule_records.test_why_bits_stay",),
+    "why": (
+        "test_rule_records.test_why_bits_stay",
+        "test_rule_records.test_only_rules_that_ask_take_some_slabs_along_an_axis_and_not_others",
+        "test_rules.test_every_rule_keeps_its_word",
+    ),
     "scope": ("test_rule_records.test_an_answer_holds_as_far_as_is_claimed",),
     "is_cheap": ("test_rule_records.test_cheap_ops_read_as_much_as_they_make",),
     "windows": (
@@ -95,6 +110,15 @@ def test_why_bits_stay() -> None:
         op = case_of(*key)
         assert all(check_slices(op, axis).all_refused for axis in range(2)), key
         assert not check_close(op, 0), key
+
+
+@pytest.mark.parametrize("key", ops_that(lambda rule: rule.why not in (Why.ASKED, Why.NEVER)), ids=":".join)
+def test_only_rules_that_ask_take_some_slabs_along_an_axis_and_not_others(key: tuple[str, str]) -> None:
+    op = case_of(*key)
+    view = view_of(op, run(op))
+    for axis, length in enumerate(view.output_shape):
+        taken = {rule_of(*key).cut(view, slab) is not None for slab in slabs_along(axis, length)}
+        assert len(taken) < 2, axis
 
 
 def answers(op: OneOp, axis: int) -> Iterator[tuple[Slab, bool]]:
