@@ -173,13 +173,13 @@ class _Writer:
             source = self.pieces.get(name, Piece(name, name, None))
             yield from self._cut(source, need, number)
             reads.append(self._found(source, need))
-        new = NEW if name in tile.kept else ""
-        raw = RAW if name in tile.holds and work.sliced.makes != work.asked else ""
-        made = tuple(
-            Piece(f"{name}/{self.mark}_{number}{new}{raw}", name, work.sliced.makes) if name else None
-            for name in self.view.makes[work.op]
-        )
-        yield RunStep(work, number, tuple(reads), made)
+        made: list[Piece | None] = []
+        for name in self.view.makes[work.op]:
+            new = NEW if name in tile.kept else ""
+            raw = RAW if name in tile.holds and work.sliced.makes != work.asked else ""
+            label = f"{name}/{self.mark}_{number}{new}{raw}"
+            made.append(Piece(label, name, work.sliced.makes) if name else None)
+        yield RunStep(work, number, tuple(reads), tuple(made))
         for piece in made:
             if piece is not None and piece.tensor in tile.holds:
                 exact = Piece(piece.name.removesuffix(RAW), piece.tensor, work.asked)
