@@ -22,6 +22,7 @@ from bench.compiling import RESULTS, Row, sample_paths, table_lines
 from bench.real.measure import MODELS, read_rows
 from remat_cli.core.files.plan_file import PlanFile
 from remat_cli.onnx_io.read.load import DimBindings, inputs_of, load
+from remat_cli.report.compile import OneModelReport
 from remat_cli.runtime.sessions._ort import pack_all, run_fresh
 from remat_cli.runtime.sessions.feeds import make_feeds
 
@@ -105,6 +106,7 @@ def model_rows(name: str, path: Path, wanted: Sequence[tuple[str, CallingWay]]) 
             intra_op_threads=SETTINGS.intra_op_threads,
             verify="fast",
         )
+        assert isinstance(report, OneModelReport)
         if report.output is None or report.exit_code:
             raise click.ClickException(f"{name}: {report.split_obstacle or report.solution.status}")
         plan = remat_cli.read_plan(Path(report.plan or ""))

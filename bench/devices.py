@@ -34,15 +34,14 @@ from remat_cli.base.errors import MissingDependency, RematError
 from remat_cli.base.progress import silent
 from remat_cli.commands.asked import request_of
 from remat_cli.compiling.ask import CompileRequest
-from remat_cli.compiling.learn.settle import ATTEMPTS, Settled
-from remat_cli.compiling.place import plan_again, plan_on_devices
-from remat_cli.compiling.planned import PlannedModel
+from remat_cli.compiling.learn.settle import Settled
+from remat_cli.compiling.placed.program import placed_program
+from remat_cli.compiling.placed.record import noted_model
+from remat_cli.compiling.planned import Refused, Sessions
 from remat_cli.compiling.platform import Platform
 from remat_cli.compiling.prepare import Prepared, prepare
 from remat_cli.compiling.profile import profile_model
-from remat_cli.compiling.program import placed_program
-from remat_cli.compiling.record import model_to_write, plan_file, written_at
-from remat_cli.compiling.tell import compile_report
+from remat_cli.compiling.record import written_at
 from remat_cli.core.files.plan_file import PlanFile, graph_instances, write_plan
 from remat_cli.core.schedule.simulate import simulate
 from remat_cli.core.schedule.solver_run import Status
@@ -50,6 +49,10 @@ from remat_cli.core.values.profile import DeviceSpec
 from remat_cli.onnx_io.read.load import save
 from remat_cli.runtime.segments.segment_memory import see_memory
 from remat_cli.runtime.sessions.providers import device_of, require_device
+from remat_cli.sessions.place import plan_again, plan_on_devices
+from remat_cli.sessions.record import record_sessions
+from remat_cli.sessions.report import devices_report
+from remat_cli.sessions.settle import ATTEMPTS
 from remat_cli.settings.settings import Settings, load_settings
 from sample_models.papers import paper_model
 
@@ -269,37 +272,39 @@ class Subject:
             planned = self.counted(request, Path(work))
         folder = case.at(budget)
         folder.mkdir(parents=True, exist_ok=True)
-        if planned.cut is not None:
+        if isinstance(planned, Sessions):
             self.written(folder, planned, request)
         row = {"network": case.network, "set": case.set_name, "budget": budget, **self.facts(planned)}
         row |= {"sizes": NETWORKS[case.network], "limit": seconds, "outcome": _outcome(planned)}
         (folder / ROW).write_text(json.dumps(row))
 
-    def counted(self, request: CompileRequest, work: Path) -> PlannedModel:
+    def counted(self, request: CompileRequest, work: Path) -> Sessions | Refused:
         """A plan that knows what its sessions hold of weights, as the product makes it: run, count, plan again."""
         planned = plan_on_devices(self.prepared, self.platform, request, silent())
         for attempt in range(ATTEMPTS):
-            more = {} if planned.cut is None else self.session_bytes(planned, request, work / str(attempt))
+            if isinstance(planned, Refused):
+                break
+            more = self.session_bytes(planned, request, work / str(attempt))
             if not more:
                 break
             counted = planned.platform.with_session_bytes(more)
             planned = plan_again(planned, counted, request.search, silent())
         return planned
 
-    def session_bytes(self, planned: PlannedModel, request: CompileRequest, folder: Path) -> dict[str, int]:
+    def session_bytes(self, planned: Sessions, request: CompileRequest, folder: Path) -> dict[str, int]:
         """What sessions of a plan hold of weights beyond what was planned, by memory."""
         folder.mkdir()
-        save(model_to_write(planned), folder / MODEL)
-        program = placed_program(plan_file(planned, request), folder / MODEL, folder)
+        save(noted_model(planned), folder / MODEL)
+        program = placed_program(record_sessions(planned, request), folder / MODEL, folder)
         held = see_memory(program, self.prepared.feeds).fixed_bytes
         known = zip(program.memories, held, program.planned_fixed_bytes, strict=True)
         return {name: seen - thought for name, seen, thought in known if seen > thought}
 
-    def written(self, folder: Path, planned: PlannedModel, request: CompileRequest) -> PlanFile:
+    def written(self, folder: Path, planned: Sessions, request: CompileRequest) -> PlanFile:
         """The plan, that of the best single device if it is another one, their model and what it is fed."""
-        save(model_to_write(planned), folder / MODEL)
+        save(noted_model(planned), folder / MODEL)
         np.savez(folder / FEEDS, **self.prepared.feeds)
-        plan = plan_file(planned, request)
+        plan = record_sessions(planned, request)
         write_plan(folder / PLAN, written_at(plan, folder / MODEL, folder / PLAN, None))
         best = planned.best_single
         if best is not None and best.schedule != plan.schedule:
@@ -309,9 +314,9 @@ class Subject:
             write_plan(folder / SINGLE, written_at(single, folder / MODEL, folder / SINGLE, None))
         return plan
 
-    def facts(self, planned: PlannedModel) -> Row:
+    def facts(self, planned: Sessions | Refused) -> Row:
         """The product's report without what holds for this run only, and what it was made on."""
-        report = msgspec.to_builtins(compile_report(Path(), Settled(planned, None)))
+        report = msgspec.to_builtins(devices_report(Path(), Settled(planned, None)))
         source = self.platform.profiles[0].provenance
         return {
             "report": {key: value for key, value in report.items() if key not in OF_THIS_RUN},
@@ -321,8 +326,8 @@ class Subject:
         }
 
 
-def _outcome(planned: PlannedModel) -> str:
-    if planned.cut is not None:
+def _outcome(planned: Sessions | Refused) -> str:
+    if isinstance(planned, Sessions):
         return "planned"
     return "impossible" if planned.answer.run.status is Status.INFEASIBLE else "no plan found"
 

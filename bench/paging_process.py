@@ -17,7 +17,7 @@ import click
 from bench.compiling import Row, mib, read_rows, table_lines, text, write_results
 from bench.paging import RUNS, Ready, fastest, ready, timed
 from bench.training import make_step
-from remat_cli.core.values.verification import applies
+from remat_cli.core.values.verification import PagedSeen
 
 BUDGETS_MIB = {"unet": (50, 42), "resnet18": (56, 48)}
 RECOMPUTE, PAGING = "recompute only", "paging"
@@ -90,10 +90,11 @@ def _process_bytes(each: Ready) -> Any:
     """What verification saw a process hold, inputs included."""
     verification = each.report.verification
     if each.kind == PAGING:
-        assert applies(verification.paging)
+        assert isinstance(verification, PagedSeen)
         return verification.paging.process_bytes
-    assert applies(verification.process)
-    return verification.process.needed_bytes
+    process = verification.process_seen
+    assert process is not None
+    return process.needed_bytes
 
 
 def _table(rows: list[Row], rounds: int) -> str:

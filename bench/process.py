@@ -23,6 +23,7 @@ from remat_cli.base.errors import RematError
 from remat_cli.compiling.process.resident import limited_pair
 from remat_cli.core.values.resident import LimitedRuns
 from remat_cli.onnx_io.read.load import DimBindings, inputs_of, load
+from remat_cli.report.compile import OneModelReport
 from remat_cli.runtime.observe.hard_limit import HardLimitJob
 from remat_cli.runtime.observe.resident import ResidentFigures, ResidentJob, measure_resident
 from remat_cli.runtime.sessions._ort import PackedArray, pack_all, run_fresh
@@ -87,6 +88,7 @@ def measured_row(name: str, path: Path, budget: str, folder: Path) -> Row:
         )
     except RematError as error:
         return row | {"reason": str(error)}
+    assert isinstance(report, OneModelReport)
     if report.output is None or report.exit_code:
         return row | {"reason": report.split_obstacle or report.solution.status}
     plan = remat_cli.read_plan(Path(report.plan or ""))

@@ -29,14 +29,14 @@ from bench.webgpu_networks import NETWORKS, write_network
 from bench.webgpu_report import markdown
 from remat_cli.base.progress import silent
 from remat_cli.commands.asked import request_of
-from remat_cli.compiling.cut import cut_of
 from remat_cli.compiling.fit import excess_bytes
-from remat_cli.compiling.planned import PlannedModel
+from remat_cli.compiling.placed.cut import cut_of
+from remat_cli.compiling.placed.program import placed_program
+from remat_cli.compiling.placed.verify import PlacedRun, verify_sessions
+from remat_cli.compiling.planned import Refused, Sessions
 from remat_cli.compiling.platform import Platform
 from remat_cli.compiling.prepare import Prepared, prepare
 from remat_cli.compiling.profile import profile_model
-from remat_cli.compiling.program import placed_program
-from remat_cli.compiling.verify import PlannedRun, verify_sessions
 from remat_cli.core.files.plan_file import PlanFile
 from remat_cli.core.schedule.plan import Compute, Schedule
 from remat_cli.core.schedule.program import CopyAction, Program, SessionAction
@@ -155,7 +155,7 @@ class Case:
         (self.folder / "work").mkdir()
         request = request_of(self.settings)
         planned = self.subject.counted(request, self.folder / "work")
-        if planned.cut is None or planned.answer.plan is None:
+        if isinstance(planned, Refused):
             return {"outcome": "no plan", "floor_bytes": planned.answer.run.facts.get("floor_bytes")}
         found = with_recompute(planned)
         by_hand = found is not planned
@@ -163,8 +163,8 @@ class Case:
         facts = self.facts(found, plan) | {"by_hand": by_hand}
         if facts["gpu_ops"] < LEAST_SHARE * facts["ops"] or not facts["gpu_recomputes"]:
             return {"outcome": "planned only", **facts}
-        run = PlannedRun(plan, self.folder / MODEL)
-        seen = verify_sessions(run, (self.prepared.feeds,), self.folder / "work", silent())
+        run = PlacedRun(plan, self.folder / MODEL)
+        seen, _ = verify_sessions(run, (self.prepared.feeds,), self.folder / "work", silent())
         counted = counted_run(self.folder)
         checks = {
             "outputs": seen.outputs_close,
@@ -176,10 +176,9 @@ class Case:
         outcome = f"FAILED: {', '.join(broken)}" if broken else "measured"
         return {"outcome": outcome, **facts, "difference": seen.largest_difference, "counted": counted}
 
-    def facts(self, planned: PlannedModel, plan: PlanFile) -> Row:
+    def facts(self, planned: Sessions, plan: PlanFile) -> Row:
         """What the plan says."""
         judged = planned.plan
-        assert planned.cut is not None
         steps = [step for step in judged.schedule.steps if isinstance(step, Compute)]
         computes = [step for step in steps if step.op >= len(planned.answer.question.problem.ops) - self.op_count]
         on_gpu = [step.op for step in computes if step.device == 1]
@@ -216,7 +215,7 @@ class Case:
         return simulate(self.measured.problem(), schedule).time_ns
 
 
-def with_recompute(planned: PlannedModel) -> PlannedModel:
+def with_recompute(planned: Sessions) -> Sessions:
     """The plan; where it computes nothing again on the device, with one op again, if the budgets allow one.
 
     The op is one that may be repeated; it runs once more before the last of several reads of what it makes.
@@ -241,7 +240,7 @@ def with_recompute(planned: PlannedModel) -> PlannedModel:
     return planned
 
 
-def _fitting(planned: PlannedModel, schedule: Schedule) -> PlannedModel | None:
+def _fitting(planned: Sessions, schedule: Schedule) -> Sessions | None:
     """The plan with another schedule, where that is within the budgets and reads all that the device computes."""
     answer = planned.answer
     problem = answer.question.problem

@@ -8,13 +8,13 @@ from remat_cli.base.errors import ModelError
 from remat_cli.base.progress import Progress
 from remat_cli.commands.asked import request_of, with_picture
 from remat_cli.compiling.ask import ask
-from remat_cli.compiling.asked_for import asked_of
-from remat_cli.compiling.budget_of_plan import budget_for, live_budget_bytes, scope_of
-from remat_cli.compiling.plan import propose_regions
+from remat_cli.compiling.budget_of_plan import live_budget_bytes, scope_of
+from remat_cli.compiling.one_model.plan import propose_regions
 from remat_cli.compiling.prepare import prepare, work_folder
 from remat_cli.compiling.process.as_given import forecast_of_file
 from remat_cli.compiling.profile import profile_model
 from remat_cli.compiling.record import elsewhere, find_file
+from remat_cli.compiling.ways import way
 from remat_cli.core.files.plan_file import PlanFile, is_plan
 from remat_cli.core.files.plan_reader import read_plan
 from remat_cli.core.values.promises import Asked
@@ -22,7 +22,7 @@ from remat_cli.core.values.runs_on import RunsOn
 from remat_cli.core.values.sized_plan import plan_at
 from remat_cli.onnx_io.read.compiled_file import compiled_runs_on, runs_on_at
 from remat_cli.onnx_io.write.as_written import FileCondition, condition_of
-from remat_cli.report.inspection import InspectReport, inspect_model, inspect_plan
+from remat_cli.report.inspection import InspectReport, inspect_model
 from remat_cli.report.pictures.svg_chart import inspect_picture
 from remat_cli.report.regions import estimated_regions
 from remat_cli.report.runs_on import guard_warnings
@@ -76,7 +76,7 @@ def _inspected_plan(path: Path, settings: Settings) -> InspectReport:
     if settings.conditions.dims:
         report = inspect_at(path, plan_at(read, settings.conditions.dims), elsewhere(read))
     else:
-        report = inspect_plan(path, read, elsewhere(read))
+        report = way(read.kind).inspect(path, read, elsewhere(read))
     report = _under(report, read, settings)
     try:
         return _with_runs_on(report, runs_on_at(find_file(read.output, path, "model")))
@@ -90,10 +90,11 @@ def _under(report: InspectReport, read: PlanFile, settings: Settings) -> Inspect
     Raises:
         ConfigError: a plan is not judged by such a budget.
     """
-    asked = asked_of(read)
+    found = way(read.kind)
+    asked = found.asked(read, None)
     if settings.budget is None:
         return msgspec.structs.replace(report, asked=asked)
-    budget = budget_for(read, settings.budget)
+    budget = found.budget(read, settings.budget)
     named = None if settings.budget_scope is None else settings.scope
     scope = scope_of(read, budget, named)
     return msgspec.structs.replace(

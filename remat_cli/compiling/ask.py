@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from remat_cli.compiling.cut import cut_of, has_cache
+from remat_cli.compiling.placed.cut import cut_of, has_cache
 from remat_cli.compiling.platform import Platform
 from remat_cli.compiling.solve import BudgetQuestion, Search
 from remat_cli.core.schedule.placing import one_device_schedule

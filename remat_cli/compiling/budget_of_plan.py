@@ -28,14 +28,3 @@ def live_budget_bytes(plan: PlanFile, budget: Budget, scope: Scope) -> int:
         raise ConfigError("--budget min: a plan is judged by bytes or a share; `remat compile MODEL` searches for min")
     profile = plan.profile if plan.splitting is None else plan.splitting.whole_profile
     return resolve(budget, profile.fixed_bytes, plan.promise.baseline_peak_bytes, scope)
-
-
-def budget_for(plan: PlanFile, budget: Budget) -> Budget:
-    """The budget of a plan's one device.
-
-    Raises:
-        ConfigError: the plan spans devices or pages, whose memories have budgets of their own, or another is named.
-    """
-    if plan.placement is not None:
-        raise ConfigError("--budget: a plan for several devices, or one that pages, has its own budgets: leave it out")
-    return budget.for_device(plan.device)

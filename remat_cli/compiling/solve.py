@@ -113,6 +113,12 @@ class BudgetAnswer:
         """The judged plan; None: not found."""
         return self.run.plan
 
+    @property
+    def known_plan(self) -> Plan:
+        """The judged plan of an answer that has one."""
+        assert self.run.plan is not None
+        return self.run.plan
+
     def with_plan(self, plan: Plan) -> BudgetAnswer:
         """The same answer with another plan."""
         return replace(self, run=replace(self.run, plan=plan))

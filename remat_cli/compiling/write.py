@@ -5,7 +5,7 @@ import tempfile
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -15,7 +15,7 @@ from remat_cli.base.errors import RematError
 from remat_cli.base.progress import Progress
 from remat_cli.compiling.fit import excess_bytes, fit
 from remat_cli.compiling.learn.corrections import step_signatures, with_corrections
-from remat_cli.compiling.planned import PlannedModel, WrittenModel
+from remat_cli.compiling.planned import Answered, OneModel, Refused, WrittenModel
 from remat_cli.compiling.prepare import Prepared, free_names, written_interface
 from remat_cli.compiling.process.steady import (
     EARLY_SHARE,
@@ -55,12 +55,13 @@ from remat_cli.runtime.sessions.loading import shapes_at_load
 from remat_cli.runtime.sessions.session import Level, optimize
 from remat_cli.runtime.sessions.weights import is_packed_away
 
+P = TypeVar("P", bound=Answered)
 FORM_TIME_SHARE = 1.001  # of the time of a plan: what room for the form's few bytes may cost
 MOST_PASSES = 6  # of the optimiser, each answered by gates
 
 
-def write_within_budget(planned: PlannedModel, search: Search, progress: Progress) -> PlannedModel:
-    """Rewrite the model by its plan; without a written model where no plan fits.
+def write_within_budget(planned: Answered, search: Search, progress: Progress) -> OneModel | Refused:
+    """Rewrite the model by its plan; refused where no plan fits.
 
     Gates are live tensors of a few bytes, so a plan that uses the budget to the last byte may not survive them, and is
     then planned again for less. For `min` the budget becomes what the written model needs. A share is one of what
@@ -79,10 +80,12 @@ def write_within_budget(planned: PlannedModel, search: Search, progress: Progres
             answer, written = plain_answer, plain
     if written is None and first.plan is not None and first.question.asks_for_all:
         answer, written = build(first)
+    if written is None:
+        return planned.refused(tidied(answer))
+    found = replace(planned.as_model(written), answer=answer)
     may_grow = answer.question.least or answer.question.is_share
-    if written is not None and may_grow and written.least_budget_bytes > answer.question.budget_bytes:
-        return with_budget(replace(planned, answer=answer, written=written), written.least_budget_bytes)
-    return replace(planned, answer=answer if written is not None else tidied(answer), written=written)
+    is_grown = may_grow and written.least_budget_bytes > answer.question.budget_bytes
+    return with_budget(found, written.least_budget_bytes) if is_grown else found
 
 
 def _costs_more(answer: BudgetAnswer, first: BudgetAnswer) -> bool:
@@ -103,7 +106,7 @@ def save_in_order(prepared: Prepared, profile: Profile, path: Path) -> Path:
     return path
 
 
-def write_with_room(planned: PlannedModel, room_bytes: int, search: Search, progress: Progress) -> PlannedModel:
+def write_with_room(planned: OneModel, room_bytes: int, search: Search, progress: Progress) -> OneModel | Refused:
     """Like `write_within_budget`, with so many bytes of the budget left over."""
     answer, budget_bytes = planned.answer, planned.answer.question.budget_bytes
     if answer.plan is None or answer.plan.peak > budget_bytes - room_bytes:
@@ -114,17 +117,15 @@ def write_with_room(planned: PlannedModel, room_bytes: int, search: Search, prog
     return with_budget(narrow, budget_bytes)
 
 
-def with_budget(planned: PlannedModel, budget_bytes: int) -> PlannedModel:
+def with_budget(planned: P, budget_bytes: int) -> P:
     """The same plan and model as the answer to a question with another budget."""
     question = planned.answer.question
     asked = replace(question, problem=question.problem.with_budget(budget_bytes))
     return replace(planned, answer=replace(planned.answer, question=asked))
 
 
-def as_asked(planned: PlannedModel, budget_bytes: int) -> PlannedModel:
+def as_asked(planned: OneModel, budget_bytes: int) -> OneModel:
     """A plan for less as the answer to what was asked; a bound that was proved for less memory is none for more."""
-    if planned.written is None:
-        return planned
     answer, least_ns = planned.answer, planned.answer.question.problem.baseline_time_ns
     status = Status.OPTIMAL if planned.plan.time_ns <= least_ns else Status.FEASIBLE
     told = replace(answer, run=replace(answer.run, bound_ns=least_ns, status=status))

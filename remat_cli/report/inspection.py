@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from remat_cli.base.units import format_bytes
 from remat_cli.core.files.plan_file import PlanFile, Promise
@@ -16,10 +17,10 @@ from remat_cli.core.schedule.simulate import baseline
 from remat_cli.core.values.budget import describe_bytes
 from remat_cli.core.values.family import told
 from remat_cli.core.values.learning import Learnt
-from remat_cli.core.values.profile import Profile, Reference, Way
+from remat_cli.core.values.profile import Profile, Reference, SessionForm
 from remat_cli.core.values.promises import Asked, Bounds, MeasuredPromise
 from remat_cli.core.values.resident import ProcessMemory, RunsForecast
-from remat_cli.core.values.verification import LEFT_OUT, Verification, applies
+from remat_cli.core.values.verification import Learning
 from remat_cli.report.explain import (
     DeviceReport,
     LinkReport,
@@ -109,7 +110,7 @@ class InspectReport(msgspec.Struct, frozen=True, kw_only=True):
     placement: PlacementMatrix | None = None
     single: tuple[Reference, ...] = ()
     segments: int = 0
-    way: Way | None = None
+    way: SessionForm | None = None
     paging: PagingReport | None = None
     baseline_device: str | None = None
     learnt: tuple[Learnt, ...] = ()
@@ -118,7 +119,7 @@ class InspectReport(msgspec.Struct, frozen=True, kw_only=True):
     process: ProcessMemory | None = None
     runs: RunsForecast | None = None
     sizes: dict[str, int] | None = None
-    runs_on: RunsOn | None = LEFT_OUT
+    runs_on: RunsOn | UnsetType | None = UNSET
     is_as_written: bool | None = None
     warnings: tuple[str, ...] = ()
     asked: Asked = Asked()
@@ -189,8 +190,6 @@ def inspect_plan(path: Path, file: PlanFile, warnings: tuple[str, ...] = ()) -> 
     Raises:
         ModelError: the plan contradicts itself.
     """
-    if file.placement is not None:
-        return _inspect_placed(path, file, warnings)
     problem, plan, promise, splitting = file.problem(), file.plan(), file.promise, file.splitting
     floor = working_set_floor(problem)
     whole_floor = splitting.whole_floor_bytes if splitting else file.solved.floor_bytes
@@ -199,6 +198,7 @@ def inspect_plan(path: Path, file: PlanFile, warnings: tuple[str, ...] = ()) -> 
     peak_op = None if peak_at is None else promise.order[peak_at]
     step = None if peak_at is None else _op_step(promise, peak_at)
     workspace = 0 if peak_op in promise.gates else _workspace_bytes(plan, step)
+    learning = Learning() if file.verification is None else file.verification.learning
     alive = () if step is None else alive_at(file.graph, problem, plan, step)
     overhead, bound = file.solved.overhead_percent, file.solved.lower_bound_percent
     return InspectReport(
@@ -206,7 +206,9 @@ def inspect_plan(path: Path, file: PlanFile, warnings: tuple[str, ...] = ()) -> 
         kind="plan",
         device=file.device,
         ops=len(file.graph.ops),
-        **_learnt(file.verification),
+        learnt=learning.learnt,
+        rounds_of_learning=learning.rounds,
+        room_bytes=learning.room_bytes,
         fixed_bytes=promise.fixed_bytes,
         floor_bytes=whole_floor,
         floor_with_splitting_bytes=file.solved.floor_with_splitting_bytes,
@@ -248,11 +250,30 @@ def _workspace_bytes(plan: Plan, step: int | None) -> int:
     return 0 if step is None else plan.memory_bytes[0][step] - plan.live_bytes[0][step]
 
 
-def _inspect_placed(path: Path, file: PlanFile, warnings: tuple[str, ...]) -> InspectReport:
-    """Where each op runs and what every memory holds; figures outside `memories` are those of the first memory."""
-    assert file.placement is not None
+def inspect_placed(path: Path, file: PlanFile, warnings: tuple[str, ...] = ()) -> InspectReport:
+    """Where each op runs and what every memory holds; figures outside `memories` are those of the first memory.
+
+    Raises:
+        ModelError: the plan contradicts itself.
+    """
+    return _inspected(path, file, PlacedPlan(file.graph, file.problem(), file.placed(), file.plan()), warnings)
+
+
+def inspect_paged(path: Path, file: PlanFile, warnings: tuple[str, ...] = ()) -> InspectReport:
+    """What the memories hold of a plan that pages, and what pages.
+
+    Raises:
+        ModelError: the plan contradicts itself.
+    """
     problem, plan = file.problem(), file.plan()
-    placed = PlacedPlan(file.graph, problem, file.placement, plan, None if file.paging is None else file.paged(plan))
+    paged = file.paged(plan)
+    report = _inspected(path, file, PlacedPlan(file.graph, problem, file.placed(), plan, paged), warnings)
+    return msgspec.structs.replace(report, paging=paging_report(file.graph, problem, plan, paged))
+
+
+def _inspected(path: Path, file: PlanFile, placed: PlacedPlan, warnings: tuple[str, ...]) -> InspectReport:
+    """What a plan that says where ops run holds in each memory."""
+    problem, place = placed.problem, placed.placement
     memories, first = memory_reports(placed), baseline(problem)
     host, solved = memories[0], file.solved
     return InspectReport(
@@ -282,11 +303,10 @@ def _inspect_placed(path: Path, file: PlanFile, warnings: tuple[str, ...]) -> In
         links=link_reports(placed),
         memories=memories,
         placement=placement_matrix(placed),
-        single=file.placement.single,
-        segments=file.placement.segments,
-        way=file.placement.way,
+        single=place.single,
+        segments=place.segments,
+        way=place.way,
         **_promised(file),
-        paging=None if placed.paged is None else paging_report(file.graph, problem, plan, placed.paged),
         baseline_device=problem.devices[best_device(problem)].name,
         warnings=warnings,
     )
@@ -296,13 +316,6 @@ def _promised(file: PlanFile) -> dict[str, Any]:
     """What verification of a plan showed of its promises; nothing of one that was not verified."""
     seen = file.verification
     return {} if seen is None else {"promises": seen.promises, "unkept": seen.warned}
-
-
-def _learnt(seen: Verification | None) -> dict[str, Any]:
-    """What verification of a plan that is one model taught."""
-    if seen is None or not applies(seen.learnt):
-        return {}
-    return {name: getattr(seen, name) for name in ("learnt", "rounds_of_learning", "room_bytes")}
 
 
 def inspect_lines(report: InspectReport, style: Style) -> list[str]:
@@ -325,7 +338,7 @@ def inspect_lines(report: InspectReport, style: Style) -> list[str]:
         lines += ["", *region_lines(report.regions), *obstacle_lines(report.split_obstacle, report.regions)]
     if report.process is not None and report.runs is not None:
         lines += ["", *forecast_lines(report.process, report.runs)]
-    lines += learnt_lines(report.learnt, report.rounds_of_learning, report.room_bytes)
+    lines += learnt_lines(Learning(report.learnt, report.rounds_of_learning, report.room_bytes))
     return lines + closing_lines(report, style)
 
 

@@ -4,7 +4,7 @@ from remat_cli.base.units import format_bytes
 from remat_cli.report.devices_text import device_table, estimate_lines, link_lines, single_time
 from remat_cli.report.explain import MemoryReport, live_tensor_lines
 from remat_cli.report.inspection import InspectReport, closing_lines, inspect_verdict
-from remat_cli.report.paged import all_paging_lines
+from remat_cli.report.paged_text import all_paging_lines
 from remat_cli.report.pictures.placement_picture import placement_lines
 from remat_cli.report.pictures.terminal_chart import ChartRule, memory_chart
 from remat_cli.report.style import Style, columns, duration, percent, plural

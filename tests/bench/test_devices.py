@@ -11,7 +11,7 @@ from bench.devices import ENOUGH, FLOOR, NETWORKS, QUARTER, SETS, Case, main, me
 from bench.devices_measure import REPEATS, ROUNDS, RUNS, in_turns
 from bench.devices_report import against_single, against_whole, floor_share_percent, gain_percent, markdown, verdict
 from bench.devices_report import is_mixed as mixes
-from remat_cli.core.values.verification import Verification
+from remat_cli.core.values.verification import SessionsSeen
 from sample_models.papers import paper_names
 
 RESULTS = Path(devices.RESULTS)
@@ -185,7 +185,7 @@ def test_a_part_of_the_bench_plans_measures_and_keeps_its_rows(tmp_path, monkeyp
 
 
 def _seen():
-    return Verification(
+    return SessionsSeen(
         reference="",
         outputs_identical=True,
         must_be_identical=True,
@@ -195,6 +195,10 @@ def _seen():
         measured_peak_bytes={"cpu": 1},
         predicted_time_ns=1,
         measured_time_ns=1,
+        measured_single_time_ns={},
+        predicted_fixed_bytes={},
+        measured_fixed_bytes={},
+        runs=1,
         within_budget=True,
     )
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import onnx
 import pytest
-
 from remat_cli.compiling.gated import Gating, save_gated
+
 from remat_cli.compiling.platform import Platform
 from remat_cli.devices.provider_table import named_spec
 from remat_cli.runtime.verify.gated import gated_job, see_gated

@@ -17,7 +17,7 @@ import remat_cli
 from remat_cli.base.progress import silent
 from remat_cli.commands.asked import request_of, settings_of
 from remat_cli.compiling.plan import plan_model
-from remat_cli.compiling.planned import PlannedModel
+from remat_cli.compiling.planned import OneModel, PlannedModel
 from remat_cli.compiling.prepare import prepare
 from remat_cli.compiling.process.steady import inside, with_early_outputs
 from remat_cli.compiling.profile import profile_model
@@ -72,7 +72,7 @@ def check(
     planned: PlannedModel, folder: Path, ballasts: tuple[int, ...] | None, held: int, most_early_bytes: int = 0
 ) -> None:
     """The log of a written model in a form beside the simulation, with outputs of so many bytes made beforehand."""
-    assert planned.written is not None
+    assert isinstance(planned, OneModel)
     rewritten = planned.written.rewritten
     judge = partial(judge_again, planned.prepared, planned.profile, planned.plan, rewritten)
     judged, model = judge(), rewritten.model
@@ -141,6 +141,6 @@ def test_regions_of_random_models(tmp_path):
         path = save_model(seed, tmp_path)
         dims = {"dim": {"batch": 1}} if "batch" in open_dimensions(path) else {}
         made = planned_model(path, "70%", tmp_path, plain=True, split="off", **dims)
-        if made.written is not None:
+        if isinstance(made, OneModel):
             for held, ballast in ((0, None), (1, BALLASTS[seed % 4]), (2, BALLASTS[(seed + 1) % 4])):
                 check(made, tmp_path, ballast, held)

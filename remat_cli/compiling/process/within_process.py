@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from remat_cli.compiling.planned import PlannedModel
+from remat_cli.compiling.planned import OneModel, Refused
 
 FIRST_SHARE = 1 / 16  # of the budget, left free at first for tables and gaps of the arena
 FIRST_STEP_SHARE = 0.5  # of what is too much is taken off at first: fewer gaps come with fewer bytes
@@ -21,15 +21,15 @@ class ProcessBudget:
 def fastest_within(
     budget: ProcessBudget,
     tries: int,
-    plan_for: Callable[[int], PlannedModel | None],
-    needs: Callable[[PlannedModel], int],
-) -> PlannedModel | None:
+    plan_for: Callable[[int], OneModel | Refused | None],
+    needs: Callable[[OneModel], int],
+) -> OneModel | None:
     """Of some plans for different live bytes the fastest whose process needs no more than its budget, if any does."""
-    best: PlannedModel | None = None
+    best: OneModel | None = None
     target_bytes = budget.most_live_bytes - int(FIRST_SHARE * budget.bytes)
     for number in range(tries):
         found = plan_for(target_bytes) if target_bytes > 0 else None
-        if found is None or found.written is None:
+        if not isinstance(found, OneModel):
             break
         left_bytes = budget.bytes - needs(found)
         if left_bytes >= 0 and (best is None or found.plan.time_ns < best.plan.time_ns):
