@@ -18,6 +18,7 @@ from remat_cli.compiling.prepare import prepare, work_folder
 from remat_cli.compiling.process.as_given import plain_process_bytes
 from remat_cli.compiling.process.process import ProcessPlanning
 from remat_cli.compiling.record import written_at
+from remat_cli.compiling.verify import settle
 from remat_cli.compiling.ways import way, way_asked
 from remat_cli.core.files.plan_file import PlanFile, write_with_plan
 from remat_cli.onnx_io.read.load import SourceModel
@@ -53,7 +54,7 @@ def compile_model(model: Path, settings: Settings, progress: Progress) -> Compil
             planned = plan_model(subject.prepared, subject.platform, request, work, progress)
             settled = Settled(subject.of(planned, prepared), None)
             if is_verified:
-                settled = Settling(request, work, progress).settle(settled.planned)
+                settled = settle(settled.planned, Settling(request, work, progress))
         planned = within_overhead(settled.planned, request.search)
         settled = replace(settled, planned=planned.cut_short() if progress.should_stop() else planned)
         report: CompileReport = way(settled.planned.kind).report(model, settled)

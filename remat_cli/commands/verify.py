@@ -8,11 +8,11 @@ from remat_cli.base.errors import ConfigError, ModelError
 from remat_cli.base.files import sha256
 from remat_cli.base.progress import Progress
 from remat_cli.commands.asked import with_picture
+from remat_cli.compiling.one_model.verify_file import read_pair, verify_file
+from remat_cli.compiling.planned import PlannedRun
 from remat_cli.compiling.prepare import Prepared, prepare, work_folder
 from remat_cli.compiling.record import elsewhere, find_file, whole_sha256
-from remat_cli.compiling.verify import PlannedRun
 from remat_cli.compiling.verify import verify_plan as run_both
-from remat_cli.compiling.verify_file import read_pair, verify_file
 from remat_cli.compiling.ways import way
 from remat_cli.core.files.plan_check import check_graph_of
 from remat_cli.core.files.plan_file import PlanFile, check_belongs, is_plan

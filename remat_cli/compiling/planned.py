@@ -6,13 +6,15 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from operator import add
-from typing import Any, ClassVar, Self
+from pathlib import Path
+from typing import Any, ClassVar, Self, TypeVar
 
 from remat_cli.compiling.kinds import kind_of
 from remat_cli.compiling.platform import Platform
 from remat_cli.compiling.prepare import Prepared
 from remat_cli.compiling.process.steady import Formed
 from remat_cli.compiling.solve import BudgetAnswer
+from remat_cli.core.files.plan_file import PlanFile
 from remat_cli.core.paging.paged_plan import PagedPlan
 from remat_cli.core.schedule.graph import Graph
 from remat_cli.core.schedule.plan import Plan
@@ -243,5 +245,27 @@ class Refused(Answered):
         return kind_of(self.platform.specs, is_spilled=self.platform.spill is not None)
 
 
+P = TypeVar("P", bound=Answered)
 PlannedModel = OneModel | Sessions | Paged | Refused
 """What a compile found, by its form."""
+
+
+@dataclass(frozen=True)
+class PlanSubject:
+    """A model with what it costs; `splitting` None: it is the whole one."""
+
+    prepared: Prepared
+    platform: Platform
+    splitting: Splitting | None = None
+
+    def of(self, planned: P, whole: Prepared) -> P:
+        """A plan of it as one of the whole model."""
+        return planned if self.splitting is None else replace(planned, whole=whole, splitting=self.splitting)
+
+
+@dataclass(frozen=True)
+class PlannedRun:
+    """A plan file and the model that it speaks of."""
+
+    plan: PlanFile
+    model: Path

@@ -1,27 +1,19 @@
 """Run a plan file and what it speaks of beside the original, and compare with its promises."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
 from remat_cli.base import progress as stages
 from remat_cli.base.progress import Progress
+from remat_cli.compiling.learn.settle import AnySettled, Settled, Settling
+from remat_cli.compiling.planned import PlannedModel, PlannedRun, Refused
 from remat_cli.compiling.prepare import Prepared
 from remat_cli.compiling.ways import way
-from remat_cli.core.files.plan_file import PlanFile
 from remat_cli.core.values.verification import Checks, Verification
 from remat_cli.onnx_io.read.seeds import seeded_copy
 from remat_cli.runtime.verify.verify import THOROUGH_RUNS
 from remat_cli.runtime.verify.verify_request import MOST_RUNS
-
-
-@dataclass(frozen=True)
-class PlannedRun:
-    """A plan file and the model that it speaks of."""
-
-    plan: PlanFile
-    model: Path
-
 
 R = TypeVar("R", bound=PlannedRun)
 
@@ -37,6 +29,14 @@ def verify_plan(run: PlannedRun, whole: Prepared, work: Path, checks: Checks, pr
     """
     found: Verification = way(run.plan.kind).verify(run, whole, work, checks, progress)
     return found
+
+
+def settle(planned: PlannedModel, how: Settling) -> AnySettled:
+    """A plan as it is to be written: verified, or mended and verified, in its own way."""
+    is_measured = all(profile.provenance.measured for profile in planned.platform.profiles)
+    if isinstance(planned, Refused) or not is_measured:
+        return Settled(planned, None)
+    return way(planned.kind).settle(planned, how)
 
 
 def begun(run: R, whole: Prepared, work: Path, checks: Checks, progress: Progress) -> R:

@@ -15,11 +15,9 @@ if TYPE_CHECKING:
     from remat_cli.base.progress import Progress
     from remat_cli.compiling.ask import CompileRequest
     from remat_cli.compiling.learn.settle import AnySettled, Settled, Settling
-    from remat_cli.compiling.planned import Answered, PlannedModel, Refused
+    from remat_cli.compiling.planned import Answered, PlannedModel, PlannedRun, PlanSubject, Refused
     from remat_cli.compiling.platform import Platform
     from remat_cli.compiling.prepare import Prepared
-    from remat_cli.compiling.subject import PlanSubject
-    from remat_cli.compiling.verify import PlannedRun
     from remat_cli.core.files.plan_file import PlanFile
     from remat_cli.core.schedule.program import Program
     from remat_cli.core.values.budget import Budget

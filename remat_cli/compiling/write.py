@@ -124,8 +124,10 @@ def with_budget(planned: P, budget_bytes: int) -> P:
     return replace(planned, answer=replace(planned.answer, question=asked))
 
 
-def as_asked(planned: OneModel, budget_bytes: int) -> OneModel:
+def as_asked(planned: P, budget_bytes: int) -> P:
     """A plan for less as the answer to what was asked; a bound that was proved for less memory is none for more."""
+    if planned.answer.plan is None:
+        return planned
     answer, least_ns = planned.answer, planned.answer.question.problem.baseline_time_ns
     status = Status.OPTIMAL if planned.plan.time_ns <= least_ns else Status.FEASIBLE
     told = replace(answer, run=replace(answer.run, bound_ns=least_ns, status=status))

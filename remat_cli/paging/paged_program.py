@@ -39,17 +39,10 @@ def paged_program(read: PlanFile, path: Path, folder: Path) -> Program:
     paged = read.paged(plan)
     written = write_cut(source, paged.sessions.cut, folder)
     held, *others = held_bytes_of(problem, plan.schedule, input_ops(read.graph, problem))
-    program = program_of(
-        read,
-        source,
-        written,
-        _actions(problem, plan, paged, written),
-        fixed_bytes=(held - paged.sessions.released_bytes, *others),
-        planned_ns=paged.paging.time_ns,
-    )
-    return msgspec.structs.replace(
-        program, spill=_spill_of(paged, written, [weight.name for weight in read.graph.weights])
-    )
+    fixed_bytes = (held - paged.sessions.released_bytes, *others)
+    program = program_of(read, source, written, _actions(problem, plan, paged, written), folder, fixed_bytes)
+    spill = _spill_of(paged, written, [weight.name for weight in read.graph.weights])
+    return msgspec.structs.replace(program, spill=spill, planned_ns=paged.paging.time_ns)
 
 
 def _actions(problem: Problem, plan: Plan, paged: PagedPlan, written: WrittenSegments) -> tuple[ProgramAction, ...]:

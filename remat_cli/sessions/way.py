@@ -18,11 +18,9 @@ from remat_cli.compiling.placed.limits import cap_lines, limited_subject
 from remat_cli.compiling.placed.program import placed_program
 from remat_cli.compiling.placed.record import load_snippet
 from remat_cli.compiling.placed.verify import PlacedRun
-from remat_cli.compiling.planned import PlannedModel, Refused, Sessions
+from remat_cli.compiling.planned import PlannedModel, PlannedRun, PlanSubject, Refused, Sessions
 from remat_cli.compiling.platform import Platform
 from remat_cli.compiling.prepare import Prepared
-from remat_cli.compiling.subject import PlanSubject
-from remat_cli.compiling.verify import PlannedRun
 from remat_cli.compiling.ways import Way
 from remat_cli.core.files.plan_file import PlanFile
 from remat_cli.core.schedule.program import Program

@@ -1,4 +1,4 @@
-"""A plan as it is to be written: verified, or mended and verified, each kind in its way."""
+"""A plan with what verification showed of it, and how plans of one compile are verified and mended."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from typing import Generic, TypeVar
 
 from remat_cli.base.progress import Progress
 from remat_cli.compiling.ask import CompileRequest
-from remat_cli.compiling.planned import Answered, PlannedModel, Refused
-from remat_cli.compiling.ways import way
+from remat_cli.compiling.planned import Answered, PlannedModel
 from remat_cli.core.values.resident import WeightFiles
 from remat_cli.core.values.verification import Verification
 
@@ -47,13 +46,6 @@ class Settling:
     request: CompileRequest
     work: Path
     progress: Progress
-
-    def settle(self, planned: PlannedModel) -> AnySettled:
-        """The plan as it is to be written: verified, or mended and verified."""
-        is_measured = all(profile.provenance.measured for profile in planned.platform.profiles)
-        if isinstance(planned, Refused) or not is_measured:
-            return Settled(planned, None)
-        return way(planned.kind).settle(planned, self)
 
     def new_path(self) -> Path:
         """Where a model is written to be verified."""

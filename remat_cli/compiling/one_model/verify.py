@@ -8,10 +8,11 @@ import msgspec
 from remat_cli.base import progress as stages
 from remat_cli.base.progress import Progress
 from remat_cli.compiling.one_model.record import request_of
+from remat_cli.compiling.planned import PlannedRun
 from remat_cli.compiling.prepare import Prepared, default_settings
 from remat_cli.compiling.process.resident import ResidentRequest, see_processes
 from remat_cli.compiling.search.family_sizes import rising_and_falling, sizes_to_check
-from remat_cli.compiling.verify import PlannedRun, begun
+from remat_cli.compiling.verify import begun
 from remat_cli.core.files.plan_file import PlanFile
 from remat_cli.core.values.family import FamilySeen
 from remat_cli.core.values.learning import Judged, Lesson

@@ -15,13 +15,11 @@ from remat_cli.compiling.one_model.record import model_snippet, record_model
 from remat_cli.compiling.one_model.report import model_report
 from remat_cli.compiling.one_model.settle import ModelSettled, ModelSettling
 from remat_cli.compiling.one_model.verify import ModelRun, verify_model
-from remat_cli.compiling.planned import OneModel, PlannedModel, Refused
+from remat_cli.compiling.planned import OneModel, PlannedModel, PlannedRun, PlanSubject, Refused
 from remat_cli.compiling.platform import Platform
 from remat_cli.compiling.prepare import Prepared
 from remat_cli.compiling.profile import profile_inside
 from remat_cli.compiling.record import find_file
-from remat_cli.compiling.subject import PlanSubject
-from remat_cli.compiling.verify import PlannedRun
 from remat_cli.compiling.ways import Way
 from remat_cli.core.files.plan_file import PlanFile
 from remat_cli.core.schedule.program import Program

@@ -11,14 +11,13 @@ import msgspec
 from remat_cli.base.progress import Progress
 from remat_cli.base.units import format_bytes
 from remat_cli.compiling.ask import CompileRequest, ask
-from remat_cli.compiling.planned import Refused
+from remat_cli.compiling.planned import PlanSubject, Refused
 from remat_cli.compiling.platform import Platform
 from remat_cli.compiling.prepare import Prepared
 from remat_cli.compiling.profile import profile_on_cpu
 from remat_cli.compiling.search.splitter import Splitter, inside_above
 from remat_cli.compiling.search.tensor_cap import MOST_CAPPED
 from remat_cli.compiling.solve import unsolved
-from remat_cli.compiling.subject import PlanSubject
 from remat_cli.compiling.ways import Way
 from remat_cli.core.files.plan_file import PlanFile
 from remat_cli.core.schedule.graph import Graph, Op, TensorType, size_bytes

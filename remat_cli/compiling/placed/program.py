@@ -2,8 +2,6 @@
 
 from pathlib import Path
 
-import msgspec
-
 from remat_cli.base.errors import ModelError
 from remat_cli.compiling.placed.cut import cut_of, sides_of
 from remat_cli.compiling.platform import Platform
@@ -35,13 +33,7 @@ def placed_program(read: PlanFile, path: Path, folder: Path) -> Program:
         written = write_cut(source, cut, folder)
         actions = _actions(problem, plan, cut, written)
     held = held_bytes_of(problem, plan.schedule, input_ops(read.graph, problem))
-    program = program_of(read, source, written, actions, fixed_bytes=held, planned_ns=plan.time_ns)
-    return in_folder(program, folder)
-
-
-def in_folder(program: Program, folder: Path) -> Program:
-    """The same program, whose models were written into a folder."""
-    return msgspec.structs.replace(program, folder=str(folder.resolve()))
+    return program_of(read, source, written, actions, folder, held)
 
 
 def segment_source(read: PlanFile, path: Path) -> SegmentSource:
@@ -67,14 +59,13 @@ def program_of(
     source: SegmentSource,
     written: WrittenSegments,
     actions: tuple[ProgramAction, ...],
-    *,
+    folder: Path,
     fixed_bytes: tuple[int, ...],
-    planned_ns: int,
 ) -> Program:
     """Actions with what they work on; `fixed_bytes` is what each memory holds all through."""
     problem = source.problem
     return Program(
-        folder="",
+        folder=str(folder.resolve()),
         devices=read.placed().devices,
         memories=tuple(memory.name for memory in problem.memories),
         memory_of=tuple(device.memory for device in problem.devices),
@@ -86,7 +77,7 @@ def program_of(
         weights=written.weights,
         overlap=problem.overlap,
         custom_ops=read.request.custom_ops,
-        planned_ns=planned_ns,
+        planned_ns=source.plan.time_ns,
         planned_fixed_bytes=fixed_bytes,
     )
 

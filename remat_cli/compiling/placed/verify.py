@@ -12,8 +12,9 @@ import msgspec
 from remat_cli.base.progress import Progress
 from remat_cli.compiling.original import Original
 from remat_cli.compiling.placed.program import placed_program
+from remat_cli.compiling.planned import PlannedRun
 from remat_cli.compiling.prepare import Prepared
-from remat_cli.compiling.verify import PlannedRun, begun
+from remat_cli.compiling.verify import begun
 from remat_cli.core.files.plan_file import PlanFile, graph_instances
 from remat_cli.core.schedule.plan import Compute, Schedule
 from remat_cli.core.schedule.program import Program, SeenMemory

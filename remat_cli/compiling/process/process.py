@@ -55,19 +55,18 @@ class ProcessPlanning:
             ConfigError: the solver does not take the model.
             ModelError: an op runs on no device.
         """
+        asked_bytes = self.budget_bytes + self.uncounted_bytes
         planned, room_bytes, tried = self.planned(0), 0, 1
         while isinstance(planned, OneModel) and verified:
             found = ModelSettling(Settling(self.request, self.work, self.progress)).settle(planned)
             excess_bytes = found.seen.process.needed_bytes - self.budget_bytes if found.seen.process else 0
             if excess_bytes <= 0 or tried == MEASURED_PLANS:
-                return replace(found, planned=self._as_asked(found.planned), uncounted_bytes=self.uncounted_bytes)
+                return replace(
+                    found, planned=as_asked(found.planned, asked_bytes), uncounted_bytes=self.uncounted_bytes
+                )
             tried, room_bytes = tried + 1, room_bytes + excess_bytes
             planned = self.planned(room_bytes)
-        return Settled(self._as_asked(planned), None, self.uncounted_bytes)
-
-    def _as_asked(self, planned: OneModel | Refused) -> OneModel | Refused:
-        """A plan as the answer to the budget that the user wrote."""
-        return planned if isinstance(planned, Refused) else as_asked(planned, self.budget_bytes + self.uncounted_bytes)
+        return Settled(as_asked(planned, asked_bytes), None, self.uncounted_bytes)
 
     def planned(self, room_bytes: int) -> OneModel | Refused:
         """The plan of least time whose process stays within the budget, with some room; refused where none was found.
