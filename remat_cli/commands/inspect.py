@@ -8,7 +8,7 @@ from remat_cli.base.errors import ModelError
 from remat_cli.base.progress import Progress
 from remat_cli.commands.asked import request_of, with_picture
 from remat_cli.compiling.ask import ask
-from remat_cli.compiling.budget_of_plan import live_budget_bytes, scope_of
+from remat_cli.compiling.one_model.budget_of_plan import live_budget_bytes, scope_of
 from remat_cli.compiling.one_model.plan import propose_regions
 from remat_cli.compiling.prepare import prepare, work_folder
 from remat_cli.compiling.process.as_given import forecast_of_file

@@ -156,9 +156,8 @@ def _write_calmly(
 
 def _calmed(found: BudgetAnswer, search: Search, room_bytes: int) -> BudgetAnswer:
     """The answer with its steps in an order that needs few gates, some room left below budget and baseline."""
-    assert found.plan is not None
     most_bytes = min(found.question.budget_bytes, found.question.baseline.peak) - room_bytes
-    return found.with_plan(calm(found.question.problem.with_budget(most_bytes), found.plan, search.limits.order))
+    return found.with_plan(calm(found.question.problem.with_budget(most_bytes), found.known_plan, search.limits.order))
 
 
 def _excess_bytes(answer: BudgetAnswer, written: WrittenModel) -> int:
@@ -168,9 +167,9 @@ def _excess_bytes(answer: BudgetAnswer, written: WrittenModel) -> int:
 
 def _write(prepared: Prepared, profile: Profile, answer: BudgetAnswer) -> WrittenModel:
     """Write the plan, in the form in which a process holds least."""
-    assert answer.plan is not None
-    rewritten = _left_alone(prepared, answer.plan, answer.question.budget_bytes)
-    plain = judge_again(prepared, profile, answer.plan, rewritten)
+    solved = answer.known_plan
+    rewritten = _left_alone(prepared, solved, answer.question.budget_bytes)
+    plain = judge_again(prepared, profile, solved, rewritten)
     without = forecast(run_requests(plain.graph, plain.plan, plain.kept), copies=plain.copies)
     is_wanted = prepared.conditions.family is not None or may_gain(without)
     found = inside(rewritten, plain.graph, prepared.conditions) if is_wanted else None
@@ -178,7 +177,7 @@ def _write(prepared: Prepared, profile: Profile, answer: BudgetAnswer) -> Writte
     if found is not None:
         found, formed = _leanest_form(prepared, profile, answer, rewritten, plain, found)
     if found is not None and formed.form is not None:
-        judged = judge_again(prepared, profile, answer.plan, rewritten, replace(found, form=formed.form))
+        judged = judge_again(prepared, profile, solved, rewritten, replace(found, form=formed.form))
         rewritten = replace(rewritten, model=steady(found.model, formed.form, _packed_away(found.model)))
         fixed_bytes = FLAG_BYTES + weight_bytes_of(found.model, formed.form) + _kept_in_loops_bytes(found.model)
         formed = replace(formed, fixed_bytes=fixed_bytes)
@@ -195,9 +194,8 @@ def _leanest_form(
     prepared: Prepared, profile: Profile, answer: BudgetAnswer, rewritten: Rewritten, plain: Judged, found: Inside
 ) -> tuple[Inside, Formed]:
     """The form in which a process holds least, with small outputs made beforehand where that is leaner."""
-    assert answer.plan is not None
     conditions, question = prepared.conditions, answer.question
-    judge = partial(judge_again, prepared, profile, answer.plan, rewritten)
+    judge = partial(judge_again, prepared, profile, answer.known_plan, rewritten)
 
     def formed(inside: Inside, within: Judged, below_bytes: int | None) -> Formed:
         most_bytes = max(question.budget_bytes, within.plan.peak) - within.fixed_bytes

@@ -27,7 +27,6 @@ from remat_cli.compiling.solve import (
 )
 from remat_cli.compiling.write import as_asked, write_within_budget
 from remat_cli.core.paging.paged_plan import PagedPlan
-from remat_cli.core.paging.paged_sessions import SessionCosts
 from remat_cli.core.paging.weight_need import weight_need
 from remat_cli.core.paging.weight_paging import NO_WEIGHTS, WeightPaging
 from remat_cli.core.schedule.plan import Schedule
@@ -37,6 +36,7 @@ from remat_cli.core.schedule.simulate import baseline
 from remat_cli.core.values.budget import describe_bytes
 from remat_cli.core.values.spill import DISK
 from remat_cli.paging.hosted import hosted_weights
+from remat_cli.solvers.paging.question import PagingTerms
 
 WITHOUT_TRIES = 5  # of plans that page nothing, for the fastest whose process holds as little as it may
 
@@ -52,12 +52,12 @@ def plan_paging(
     if platform.spill is not None and platform.spill.memory == DISK:
         platform = _with_weights_apart(platform)
     search, question = request.search, ask(platform, request)
-    assert search.pager is not None
+    asked = search.known_pager
     if question.least:
         raise ConfigError(f"budget '{question.text}' is not found with --spill: write bytes, or a share such as 50%")
-    if reason := search.pager.supports(question.problem):
-        raise ConfigError(f"solver {search.pager.name} cannot take this model: {reason}")
-    if search.pager.name != AUTO:
+    if reason := asked.supports(question.problem):
+        raise ConfigError(f"solver {asked.name} cannot take this model: {reason}")
+    if asked.name != AUTO:
         return _paged(prepared, platform, question, search, progress)
     begin = time.monotonic()
     without = _without_paging(prepared, platform, request, search.share(WITHOUT_SHARE), progress)
@@ -145,8 +145,7 @@ def _paged(
     progress: Progress,
     beat_ns: int | None = None,
 ) -> Paged | Refused:
-    pager, spill, weights = search.pager, platform.spill, NO_WEIGHTS
-    assert pager is not None
+    pager, spill, weights = search.known_pager, platform.spill, NO_WEIGHTS
     if spill is not None and spill.memory == DISK:
         weights = hosted_weights(platform, prepared.reference, prepared.conditions, progress)
     terms = terms_of(platform, question.problem, weights)
@@ -160,14 +159,13 @@ def _paged(
     known = Answered(prepared=prepared, platform=platform, answer=answered, whole=prepared)
     if found.paged:
         return Paged(**known.known, cut=_cut(question.problem, found.paged), paged=found.paged)
-    obstacle = _weight_obstacle(question.problem, platform, terms.costs)
+    obstacle = _weight_obstacle(question.problem, platform, terms)
     return replace(known.refused(), weight_obstacle=obstacle)
 
 
-def _weight_obstacle(problem: Problem, platform: Platform, costs: SessionCosts) -> str | None:
+def _weight_obstacle(problem: Problem, platform: Platform, terms: PagingTerms) -> str | None:
     """The weight that needs more room than there is, and the least budget that has it; None: that is not the cause."""
-    assert platform.spill is not None
-    need = weight_need(problem, baseline(problem), platform.spill.link, costs)
+    need = weight_need(problem, baseline(problem), terms.memory.link, terms.costs)
     if need is None:
         return None
     weight = platform.graph.weights[need.weight]

@@ -11,9 +11,9 @@ from remat_cli.compiling.record import searched_solution
 from remat_cli.core.schedule.floor import working_set_floor
 from remat_cli.core.values.verification import PagedSeen
 from remat_cli.paging.record import paged_solution_of
-from remat_cli.report.paged import PagedReport, paging_report
-from remat_cli.report.placed import Obstacle
-from remat_cli.report.sessions import SessionsReport
+from remat_cli.paging.values import PagedReport, paging_report
+from remat_cli.report.devices.placed import Obstacle
+from remat_cli.report.devices.sessions import SessionsReport
 
 
 def pages_report(model: Path, settled: Settled[Paged | Refused, PagedSeen | None]) -> SessionsReport:

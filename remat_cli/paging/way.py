@@ -30,17 +30,18 @@ from remat_cli.core.values.profile import DeviceSpec
 from remat_cli.core.values.promises import Asked
 from remat_cli.core.values.runs_on import RunsOn
 from remat_cli.core.values.verification import Checks, PagedSeen
+from remat_cli.paging.inspect import inspect_paged
 from remat_cli.paging.page import plan_paging
 from remat_cli.paging.paged_program import paged_program
 from remat_cli.paging.profile import profile_paging
 from remat_cli.paging.record import record_paged, save_paged
 from remat_cli.paging.report import pages_report
 from remat_cli.paging.settle import PagedSettling
+from remat_cli.paging.values import PagedVerifyReport
 from remat_cli.paging.verify import verify_paged
 from remat_cli.report.compile import CompileReport, VerifyReport
-from remat_cli.report.inspection import InspectReport, inspect_paged
-from remat_cli.report.paged import PagedVerifyReport
-from remat_cli.report.sessions import SessionsReport
+from remat_cli.report.devices.sessions import SessionsReport
+from remat_cli.report.inspection import InspectReport
 
 NOTHING_PAGES = "nothing pages: within this budget no plan that does is faster than recomputing, so this is one model"
 

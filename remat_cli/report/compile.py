@@ -183,7 +183,6 @@ class VerifyReport(_Told, frozen=True, kw_only=True):
     `asked` is what else was asked for. In JSON `fits`, `promises` and `verdict` stand beside the fields.
     """
 
-    json_order: ClassVar = ("plan", "model", "source", "budget", "budget_bytes", "verification", "runs_on")
     plan: str
     model: str
     source: str

@@ -10,7 +10,6 @@ from remat_cli.base.units import format_bytes
 from remat_cli.core.files.plan_file import PlanFile, Promise
 from remat_cli.core.schedule.floor import working_set_floor
 from remat_cli.core.schedule.graph import Graph
-from remat_cli.core.schedule.placing import best_device
 from remat_cli.core.schedule.plan import Plan
 from remat_cli.core.schedule.problem import Problem
 from remat_cli.core.schedule.simulate import baseline
@@ -36,21 +35,13 @@ from remat_cli.report.explain import (
     step_name,
 )
 from remat_cli.report.learnt import learnt_lines
-from remat_cli.report.paged import PagingReport, paging_report
+from remat_cli.report.paging import PagingReport
 from remat_cli.report.pictures.terminal_chart import Band, ChartRule, memory_chart
-from remat_cli.report.placed import (
-    PlacedPlan,
-    device_reports,
-    link_reports,
-    memory_reports,
-    placed_recomputes,
-    placement_matrix,
-)
 from remat_cli.report.process_text import forecast_lines
 from remat_cli.report.regions import RegionReport, obstacle_lines, planned_regions, region_lines, step_times_ns
 from remat_cli.report.runs_on import RunsOn, runs_on_lines
 from remat_cli.report.solution import EXIT_DONE, difference
-from remat_cli.report.style import Style, columns, duration, lines_of, percent, plural
+from remat_cli.report.style import Style, columns, duration, percent, plural
 from remat_cli.report.verdict import Need, Price, ReportVerdict, session_need
 
 
@@ -75,6 +66,7 @@ class InspectReport(msgspec.Struct, frozen=True, kw_only=True):
 
     exit_code: ClassVar[int] = EXIT_DONE
     also_in_json: ClassVar = ("fits", "verdict")
+    picture: ClassVar[Literal["memory", "placement"]] = "memory"
     path: str
     kind: Literal["model", "plan"]
     device: str
@@ -138,20 +130,13 @@ class InspectReport(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def needs(self) -> tuple[Need, ...]:
-        """What is needed of what the budget bounds, by prediction: of every memory, of a process, or of live bytes."""
-        if self.memories:
-            return tuple(
-                Need(needed_bytes=each.peak_bytes, budget_bytes=each.budget_bytes, memory=each.name)
-                for each in self.memories
-            )
+        """What is needed of what the budget bounds, by prediction: of a process, or of live bytes."""
         if self.budget_bytes is None:
             return ()
         return (session_need(None, self.asked, self.budget_bytes, self.peak_bytes, self.baseline_peak_bytes),)
 
     def lines(self, style: Style) -> list[str]:
-        """Everything about one model or plan, on one device or several."""
-        if self.devices:
-            return lines_of("remat_cli.report.inspection_devices:device_inspect_lines", self, style)
+        """Everything about one model or plan."""
         return inspect_lines(self, style)
 
 
@@ -226,7 +211,7 @@ def inspect_plan(path: Path, file: PlanFile, warnings: tuple[str, ...] = ()) -> 
         baseline_memory_bytes=promise.baseline_memory_bytes,
         baseline_peak_bytes=promise.baseline_peak_bytes,
         recomputes=recomputes(file.graph, problem, plan),
-        **_promised(file),
+        **promised(file),
         overhead_percent=overhead,
         lower_bound_percent=bound,
         gap_percent=difference(overhead, bound),
@@ -250,69 +235,7 @@ def _workspace_bytes(plan: Plan, step: int | None) -> int:
     return 0 if step is None else plan.memory_bytes[0][step] - plan.live_bytes[0][step]
 
 
-def inspect_placed(path: Path, file: PlanFile, warnings: tuple[str, ...] = ()) -> InspectReport:
-    """Where each op runs and what every memory holds; figures outside `memories` are those of the first memory.
-
-    Raises:
-        ModelError: the plan contradicts itself.
-    """
-    return _inspected(path, file, PlacedPlan(file.graph, file.problem(), file.placed(), file.plan()), warnings)
-
-
-def inspect_paged(path: Path, file: PlanFile, warnings: tuple[str, ...] = ()) -> InspectReport:
-    """What the memories hold of a plan that pages, and what pages.
-
-    Raises:
-        ModelError: the plan contradicts itself.
-    """
-    problem, plan = file.problem(), file.plan()
-    paged = file.paged(plan)
-    report = _inspected(path, file, PlacedPlan(file.graph, problem, file.placed(), plan, paged), warnings)
-    return msgspec.structs.replace(report, paging=paging_report(file.graph, problem, plan, paged))
-
-
-def _inspected(path: Path, file: PlanFile, placed: PlacedPlan, warnings: tuple[str, ...]) -> InspectReport:
-    """What a plan that says where ops run holds in each memory."""
-    problem, place = placed.problem, placed.placement
-    memories, first = memory_reports(placed), baseline(problem)
-    host, solved = memories[0], file.solved
-    return InspectReport(
-        path=str(path),
-        kind="plan",
-        device=", ".join(device.name for device in problem.devices),
-        ops=len(file.graph.ops),
-        fixed_bytes=host.fixed_bytes,
-        floor_bytes=solved.floor_bytes,
-        peak_bytes=host.peak_bytes,
-        peak_step=host.peak_step,
-        peak_op=host.peak_op,
-        memory_bytes=host.memory_bytes,
-        alive=host.alive,
-        workspace_bytes=host.workspace_bytes,
-        time=solved.time_ns,
-        budget=file.request.budget,
-        budget_bytes=host.budget_bytes,
-        baseline_memory_bytes=first.memory_bytes[0],
-        baseline_peak_bytes=first.peak,
-        recomputes=placed_recomputes(placed),
-        overhead_percent=solved.overhead_percent,
-        lower_bound_percent=solved.lower_bound_percent,
-        gap_percent=difference(solved.overhead_percent, solved.lower_bound_percent),
-        space=solved.space,
-        devices=device_reports(placed),
-        links=link_reports(placed),
-        memories=memories,
-        placement=placement_matrix(placed),
-        single=place.single,
-        segments=place.segments,
-        way=place.way,
-        **_promised(file),
-        baseline_device=problem.devices[best_device(problem)].name,
-        warnings=warnings,
-    )
-
-
-def _promised(file: PlanFile) -> dict[str, Any]:
+def promised(file: PlanFile) -> dict[str, Any]:
     """What verification of a plan showed of its promises; nothing of one that was not verified."""
     seen = file.verification
     return {} if seen is None else {"promises": seen.promises, "unkept": seen.warned}

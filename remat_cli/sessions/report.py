@@ -7,7 +7,7 @@ from remat_cli.compiling.placed.report import placed_report
 from remat_cli.compiling.planned import Refused, Sessions
 from remat_cli.compiling.record import searched_solution
 from remat_cli.core.values.verification import SessionsSeen
-from remat_cli.report.sessions import SessionsReport
+from remat_cli.report.devices.sessions import SessionsReport
 
 
 def devices_report(model: Path, settled: Settled[Sessions | Refused, SessionsSeen | None]) -> SessionsReport:

@@ -31,8 +31,9 @@ from remat_cli.core.values.promises import Asked
 from remat_cli.core.values.runs_on import RunsOn
 from remat_cli.core.values.verification import Checks, SessionsSeen
 from remat_cli.report.compile import CompileReport, VerifyReport
-from remat_cli.report.inspection import InspectReport, inspect_placed
-from remat_cli.report.sessions import SessionsReport, SessionsVerifyReport
+from remat_cli.report.devices.placed_inspection import inspect_placed
+from remat_cli.report.devices.sessions import SessionsReport, SessionsVerifyReport
+from remat_cli.report.inspection import InspectReport
 from remat_cli.sessions.gated import with_gated
 from remat_cli.sessions.place import plan_on_devices
 from remat_cli.sessions.profile import profile_devices

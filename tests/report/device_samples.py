@@ -15,9 +15,10 @@ from remat_cli.core.schedule.simulate import baseline, simulate
 from remat_cli.core.schedule.solver_run import SolverRun, StatusName
 from remat_cli.core.values.profile import DeviceSpec, LinkCost, OpCost, Placement, Profile, Reference, Unsupported
 from remat_cli.core.values.verification import SessionsSeen
-from remat_cli.report.inspection import InspectReport, inspect_placed
-from remat_cli.report.placed import PlacedPlan, predicted_peak
-from remat_cli.report.sessions import SessionsReport, sessions_report
+from remat_cli.report.devices.placed import PlacedPlan, predicted_peak
+from remat_cli.report.devices.placed_inspection import inspect_placed
+from remat_cli.report.devices.sessions import SessionsReport, sessions_report
+from remat_cli.report.inspection import InspectReport
 from remat_cli.report.solution import solution_report
 from tests.report import samples
 

@@ -27,12 +27,12 @@ from remat_cli.core.values.profile import OpCost, Profile, Provenance
 from remat_cli.core.values.training import StepFacts
 from remat_cli.core.values.verification import OneModelSeen, SessionsSeen
 from remat_cli.report.compile import OneModelReport, OneModelVerifyReport
+from remat_cli.report.devices.sessions import SessionsVerifyReport
 from remat_cli.report.explain import alive_at, recomputes
 from remat_cli.report.file_report import FileReport
 from remat_cli.report.inspection import InspectReport, inspect_model, inspect_plan
 from remat_cli.report.profile import ProfileReport
 from remat_cli.report.regions import estimated_regions, region_reports
-from remat_cli.report.sessions import SessionsVerifyReport
 from remat_cli.report.solution import SolutionReport, solution_report
 from remat_cli.report.solve import SolveReport
 from remat_cli.report.training import BatchProbe, MaxBatchReport, TrainReport

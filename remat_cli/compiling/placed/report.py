@@ -7,8 +7,8 @@ import msgspec
 from remat_cli.compiling.placed.record import known_placement, placement_of
 from remat_cli.compiling.planned import Refused, Sessions
 from remat_cli.core.values.verification import SessionsSeen
-from remat_cli.report.placed import PlacedPlan
-from remat_cli.report.sessions import SessionsReport, sessions_report
+from remat_cli.report.devices.placed import PlacedPlan
+from remat_cli.report.devices.sessions import SessionsReport, sessions_report
 from remat_cli.report.solution import SolutionReport
 
 

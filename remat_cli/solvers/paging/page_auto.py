@@ -75,7 +75,7 @@ def _look(kind: Kind, question: PagingQuestion, limits: Limits, seconds: float) 
 
 
 def _time_ns(found: PagingFound) -> float:
-    return math.inf if found.paged is None else found.paged.paging.time_ns
+    return math.inf if found.time_ns is None else found.time_ns
 
 
 def _as_it_is(question: PagingQuestion, limits: Limits) -> Iterator[PagingProposal]:

@@ -1,8 +1,6 @@
-"""What pages, how much and when, as values that become JSON."""
+"""Reports of plans that page: what compiling, verifying and inspecting one found."""
 
 from collections.abc import Iterator
-
-import msgspec
 
 from remat_cli.core.paging.paged_plan import PagedPlan
 from remat_cli.core.paging.paging import PageTransfer
@@ -10,67 +8,10 @@ from remat_cli.core.schedule.graph import Graph
 from remat_cli.core.schedule.plan import Plan
 from remat_cli.core.schedule.problem import Problem, device_tensor_ids
 from remat_cli.core.values.verification import PagedSeen
-from remat_cli.report.sessions import SessionsReport, SessionsVerifyReport
+from remat_cli.report.devices.placed_inspection import PlacedInspectReport
+from remat_cli.report.devices.sessions import SessionsReport, SessionsVerifyReport
+from remat_cli.report.paging import PagedTensorReport, PagedWeightsReport, PagingReport
 from remat_cli.report.style import Style, lines_of
-
-
-class PagedTensorReport(msgspec.Struct, frozen=True, kw_only=True):
-    """A value that is away meanwhile. Times are planned, in nanoseconds since a run begins.
-
-    It leaves when session `last_session` and its write (`written_ns`: start and end) are over, and is read
-    (`read_ns`) for session `next_session`. To make it again instead would take `recompute_ns` at least (None: its op
-    cannot be repeated), and more where `missing_input`, which its op reads, is not there then either.
-    """
-
-    tensor: str
-    size_bytes: int
-    last_session: int
-    next_session: int
-    written_ns: tuple[int, int]
-    read_ns: tuple[int, int]
-    recompute_ns: int | None
-    missing_input: str | None = None
-
-
-class PagedWeightsReport(msgspec.Struct, frozen=True, kw_only=True):
-    """Weights that are there only in the turn of a session: read from their files (`read_ns`), and never written.
-
-    `size_bytes` is what is read of them, in whole pages, and `packed_bytes` the most that copies of the session's own
-    take, after which what was read goes (0: they are read where they are, and go when the session is over).
-    """
-
-    session: int
-    weights: tuple[str, ...]
-    size_bytes: int
-    packed_bytes: int
-    read_ns: tuple[int, int]
-
-
-class PagingReport(msgspec.Struct, frozen=True, kw_only=True):
-    """How a plan pages, largest tensors first; `without_paging_ns` is the best plan that pages nothing, if one fits.
-
-    `weights` are those that page, in the order of sessions, `released_bytes` what they would take all through, and
-    `opening_ns` what it takes in a run to open sessions over them. `overhead_percent` is what all of it costs.
-    """
-
-    memory: str
-    write_bytes_per_second: float
-    read_bytes_per_second: float
-    file_bytes: int
-    written_bytes: int
-    read_bytes: int
-    stall_ns: int
-    without_paging_ns: int | None
-    tensors: tuple[PagedTensorReport, ...]
-    overhead_percent: float = 0.0
-    weights: tuple[PagedWeightsReport, ...] = ()
-    released_bytes: int = 0
-    opening_ns: int = 0
-
-    @property
-    def weight_bytes(self) -> int:
-        """What is read of weights in a run."""
-        return sum(each.size_bytes for each in self.weights)
 
 
 class PagedReport(SessionsReport, frozen=True, kw_only=True):
@@ -81,7 +22,7 @@ class PagedReport(SessionsReport, frozen=True, kw_only=True):
 
     def lines(self, style: Style) -> list[str]:
         """The report for people."""
-        return lines_of("remat_cli.report.paged_text:paged_compile_lines", self, style)
+        return lines_of("remat_cli.paging.text:paged_compile_lines", self, style)
 
 
 class PagedVerifyReport(SessionsVerifyReport, frozen=True, kw_only=True):
@@ -91,7 +32,17 @@ class PagedVerifyReport(SessionsVerifyReport, frozen=True, kw_only=True):
 
     def lines(self, style: Style) -> list[str]:
         """The report for people."""
-        return lines_of("remat_cli.report.paged_text:paged_verify_lines", self, style)
+        return lines_of("remat_cli.paging.text:paged_verify_lines", self, style)
+
+
+class PagedInspectReport(PlacedInspectReport, frozen=True, kw_only=True):
+    """Where the memory of a plan goes that pages, and what pages."""
+
+    paging: PagingReport
+
+    def lines(self, style: Style) -> list[str]:
+        """Everything about one plan."""
+        return lines_of("remat_cli.paging.text:paged_inspect_lines", self, style)
 
 
 def paging_report(

@@ -2,8 +2,10 @@
 
 from remat_cli.base.units import format_bytes
 from remat_cli.core.values.verification import PagingSeen
-from remat_cli.report.devices_text import placed_lines, placed_verify_lines
-from remat_cli.report.paged import PagedReport, PagedTensorReport, PagedVerifyReport, PagedWeightsReport, PagingReport
+from remat_cli.paging.values import PagedInspectReport, PagedReport, PagedVerifyReport
+from remat_cli.report.devices.devices_text import placed_lines, placed_verify_lines
+from remat_cli.report.devices.inspection_devices import placed_inspect_lines
+from remat_cli.report.paging import PagedTensorReport, PagedWeightsReport, PagingReport
 from remat_cli.report.style import Style, columns, duration, plural, shorten
 
 MOST_TENSORS = 5
@@ -20,6 +22,11 @@ def paged_compile_lines(report: PagedReport, style: Style) -> list[str]:
 def paged_verify_lines(report: PagedVerifyReport, style: Style) -> list[str]:
     """The verdict of a verification of a plan that pages, and the figures behind it."""
     return placed_verify_lines(report, paging_seen_lines(report.verification.paging), style)
+
+
+def paged_inspect_lines(report: PagedInspectReport, style: Style) -> list[str]:
+    """A plan that pages, with every tensor and all weights."""
+    return placed_inspect_lines(report, all_paging_lines(report.paging), style)
 
 
 def paging_lines(report: PagingReport) -> list[str]:

@@ -4,8 +4,15 @@ from remat_cli.core.schedule.placing import best_device
 from remat_cli.core.values.profile import Reference, SessionForm
 from remat_cli.core.values.verification import SessionsSeen
 from remat_cli.report.compile import CompileReport, VerifyReport, verdict_of
+from remat_cli.report.devices.placed import (
+    Obstacle,
+    PlacedPlan,
+    device_reports,
+    find_obstacle,
+    link_reports,
+    placed_recomputes,
+)
 from remat_cli.report.explain import DeviceReport, LinkReport
-from remat_cli.report.placed import Obstacle, PlacedPlan, device_reports, find_obstacle, link_reports, placed_recomputes
 from remat_cli.report.solution import SolutionReport
 from remat_cli.report.style import Style, lines_of
 from remat_cli.report.verdict import Need, ReportVerdict
@@ -50,7 +57,7 @@ class SessionsReport(CompileReport, frozen=True, kw_only=True):
 
     def lines(self, style: Style) -> list[str]:
         """The report for people."""
-        return lines_of("remat_cli.report.devices_text:device_compile_lines", self, style)
+        return lines_of("remat_cli.report.devices.devices_text:device_compile_lines", self, style)
 
 
 class SessionsVerifyReport(VerifyReport, frozen=True, kw_only=True):
@@ -71,7 +78,7 @@ class SessionsVerifyReport(VerifyReport, frozen=True, kw_only=True):
 
     def lines(self, style: Style) -> list[str]:
         """The report for people."""
-        return lines_of("remat_cli.report.devices_text:device_verify_lines", self, style)
+        return lines_of("remat_cli.report.devices.devices_text:device_verify_lines", self, style)
 
 
 def sessions_report(

@@ -13,10 +13,10 @@ from remat_cli.report.compile import (
     verdict_lines,
     warning_lines,
 )
+from remat_cli.report.devices.placed import Obstacle
+from remat_cli.report.devices.sessions import SessionsReport, SessionsVerifyReport
 from remat_cli.report.explain import DeviceReport, LinkReport
-from remat_cli.report.placed import Obstacle
 from remat_cli.report.runs_on import runs_on_lines
-from remat_cli.report.sessions import SessionsReport, SessionsVerifyReport
 from remat_cli.report.solution import is_too_dear, no_verdict_lines
 from remat_cli.report.style import Style, columns, duration, percent, plural, shorten
 
