@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import onnx
 import pytest
-from remat_cli.compiling.gated import Gating, save_gated
+from remat_cli.sessions.gated import Gating, save_gated
 
 from remat_cli.compiling.platform import Platform
 from remat_cli.devices.provider_table import named_spec
