@@ -47,7 +47,7 @@ def compile_model(model: Path, settings: Settings, progress: Progress) -> Compil
         prepared = prepare(model, request.conditions, work, progress)
         _keep_data_of(prepared.source, targets.model)
         subject = asked.subject(prepared, request, work, progress)
-        if request.scope == "process":
+        if request.process_budget_bytes is not None:
             planning = ProcessPlanning(prepared, subject.platform, request, work, progress)
             settled = planning.settled(verified=is_verified)
         else:

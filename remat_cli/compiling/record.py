@@ -94,7 +94,7 @@ def plan_request(planned: Answered, request: CompileRequest) -> PlanRequest:
     return PlanRequest(
         budget=question.text,
         budget_bytes=question.budget_bytes,
-        budget_scope=request.scope,
+        budget_scope=request.asked.bounds,
         process_budget_bytes=request.process_budget_bytes,
         count_mapped=request.count_mapped,
         external_data=request.files.external,

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from remat_cli.compiling.prepare import Prepared
     from remat_cli.core.files.plan_file import PlanFile
     from remat_cli.core.schedule.program import Program
-    from remat_cli.core.values.budget import Budget
     from remat_cli.core.values.conditions import Conditions
     from remat_cli.core.values.profile import DeviceSpec
     from remat_cli.core.values.promises import Asked
@@ -90,11 +89,11 @@ class Way(Protocol[P_contra, V]):
     def devices(self, read: PlanFile) -> tuple[DeviceSpec, ...]:
         """The devices that a plan file is for."""
 
-    def budget(self, read: PlanFile, budget: Budget) -> Budget:
-        """A budget that a plan file is looked at under, of its one device.
+    def refuse_budget(self) -> None:
+        """Refuse to look at a plan file under another budget, where it has budgets of its own.
 
         Raises:
-            ConfigError: it has budgets of its own, or another device is named.
+            ConfigError: it has.
         """
 
     def asked(self, read: PlanFile, whole: Prepared | None) -> Asked:

@@ -24,7 +24,6 @@ from remat_cli.compiling.prepare import Prepared
 from remat_cli.compiling.ways import Way
 from remat_cli.core.files.plan_file import PlanFile
 from remat_cli.core.schedule.program import Program
-from remat_cli.core.values.budget import Budget
 from remat_cli.core.values.conditions import Conditions
 from remat_cli.core.values.profile import DeviceSpec
 from remat_cli.core.values.promises import Asked
@@ -121,8 +120,8 @@ class PagedWay(Way[Paged, PagedSeen]):
         """All of them."""
         return read.placed().devices
 
-    def budget(self, read: PlanFile, budget: Budget) -> Budget:
-        """None: every memory has its own."""
+    def refuse_budget(self) -> None:
+        """Every memory has its own."""
         raise own_budgets()
 
     def asked(self, read: PlanFile, whole: Prepared | None) -> Asked:

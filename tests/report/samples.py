@@ -379,7 +379,8 @@ def obstacle_report() -> OneModelReport:
 
 
 def split_inspect_report() -> InspectReport:
-    return inspect_plan(Path("net.plan.json"), split_plan_file())
+    report = inspect_plan(Path("net.plan.json"), split_plan_file())
+    return msgspec.structs.replace(report, promises=())  # as if nobody had verified it
 
 
 def proposal_report() -> InspectReport:

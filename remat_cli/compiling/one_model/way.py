@@ -24,7 +24,6 @@ from remat_cli.compiling.ways import Way
 from remat_cli.core.files.plan_file import PlanFile
 from remat_cli.core.schedule.program import Program
 from remat_cli.core.schedule.splits import large_tensor_lines
-from remat_cli.core.values.budget import Budget
 from remat_cli.core.values.conditions import Conditions
 from remat_cli.core.values.profile import DeviceSpec
 from remat_cli.core.values.promises import Asked
@@ -102,9 +101,8 @@ class OneModelWay(Way[OneModel, OneModelSeen]):
         """The one that it was made for."""
         return (named_spec(read.device),)
 
-    def budget(self, read: PlanFile, budget: Budget) -> Budget:
-        """That of its device."""
-        return budget.for_device(read.device)
+    def refuse_budget(self) -> None:
+        """Nothing."""
 
     def asked(self, read: PlanFile, whole: Prepared | None) -> Asked:
         """With the next cheaper budget."""

@@ -29,7 +29,7 @@ def refuse_what_sessions_lack(request: CompileRequest) -> None:
     """
     if request.splits.mode == "max":
         raise ConfigError("--split max: ops are not split in plans for several devices; leave --split out")
-    if least := [budget.text for budget in request.budgets.values() if budget.kind == "min"]:
+    if least := [budget.text for budget in request.asked.parts if budget.kind == "min"]:
         raise ConfigError(f"budget '{least[0]}' is found for --device cpu only: write bytes, or a share such as 70%")
     if request.conditions.family is not None:
         each = request.conditions.family.ranges[0]

@@ -16,7 +16,7 @@ from remat_cli.compiling.planned import OneModel, Refused
 from remat_cli.compiling.platform import Platform
 from remat_cli.compiling.prepare import Prepared
 from remat_cli.compiling.process.resident import needed_bytes, uncounted_bytes
-from remat_cli.compiling.process.within_process import ProcessBudget, fastest_within
+from remat_cli.compiling.process.within_process import fastest_within
 from remat_cli.compiling.solve import BudgetAnswer
 from remat_cli.compiling.write import as_asked, with_budget
 from remat_cli.core.schedule.solver_run import Status
@@ -40,8 +40,8 @@ class ProcessPlanning:
     @property
     def budget_bytes(self) -> int:
         """What the user wrote."""
-        (budget,) = self.request.budgets.values()
-        return budget.bytes
+        (asked,) = self.request.asked.parts
+        return asked.bytes
 
     @cached_property
     def uncounted_bytes(self) -> int:
@@ -81,7 +81,8 @@ class ProcessPlanning:
             return needs_bytes[-1]
 
         best = fastest_within(
-            ProcessBudget(budget_bytes, budget_bytes + self.uncounted_bytes),
+            Budget(budget_bytes, "process", "typed"),
+            self.uncounted_bytes,
             PLANS,
             self._within,
             needed,
@@ -95,15 +96,13 @@ class ProcessPlanning:
             return widest
         return widest.refused(_refused(widest.answer, needs_bytes))
 
-    def _within(self, target_bytes: int) -> OneModel | Refused:
+    def _within(self, live_bytes: int) -> OneModel | Refused:
         """The plan for so many live bytes; what its form needs on top of them counts as asked for."""
-        budget = Budget(self.request.budget, "bytes", target_bytes)
-        budgets = dict.fromkeys(self.request.budgets, budget)
-        live = replace(self.request, scope="live", budgets=budgets, for_process=True)
+        live = replace(self.request, asked=self.request.asked.leaving(live_bytes))
         began = time.monotonic()
         found = plan_one_model(self.prepared, self.platform, live, self.work, self.progress)
         found = within_overhead(found.searched_since(began), live.search)
-        if isinstance(found, Refused) or found.written.promised_bytes <= target_bytes:
+        if isinstance(found, Refused) or found.written.promised_bytes <= live_bytes:
             return found
         return with_budget(found, found.written.promised_bytes)
 

@@ -30,7 +30,7 @@ from remat_cli.onnx_io.write.as_written import forget_signature
 from remat_cli.onnx_io.write.packed import forget_packed
 from remat_cli.onnx_io.write.primers import without_primers
 from remat_cli.onnx_io.write.save import save
-from remat_cli.onnx_io.write.steady import form_of, seen_through
+from remat_cli.onnx_io.write.steady import form_of, lost_metadata, seen_through
 from remat_cli.ort_rules.steady import SteadyForm
 
 __all__ = ["DimBindings", "SourceModel", "inputs_of", "load", "outputs_of", "prepare_optimized", "save"]
@@ -42,14 +42,19 @@ KNOWN_DOMAINS = frozenset(
 )
 
 
+LOST_METADATA = (
+    "was written by `remat compile`, and another tool took its remat metadata out: use the model that it was made "
+    "from, its PLAN.json, or compile again and let no tool rewrite the file"
+)
+
+
 @dataclass(frozen=True)
 class SourceModel:
     """A model as the user gave it, repaired and with bound dimensions.
 
     `sha256` is the hash of the file and of its external data. `interface` is what the file declares, symbolic
-    dimensions included; `fixed_interface` what a file for the bound sizes declares. `data_files` hold what of its
-    weights lies outside, `form` is the steady form that the file has; here it is seen through, and primers are taken
-    out. `converted` says what was converted.
+    dimensions included. `data_files` hold what of its weights lies outside, `form` is the steady form that the file
+    has; here it is seen through, and primers are taken out. `converted` says what was converted.
     """
 
     ir: ir.Model
@@ -62,11 +67,6 @@ class SourceModel:
     has_packed: bool = False
     converted: str | None = None
     is_primed: bool = False
-
-    @property
-    def fixed_interface(self) -> Interface:
-        """The interface with numbers for names, so that the runtime refuses another size at the door."""
-        return self.interface_with(frozenset())
 
     def inputs_at(self, sizes: Mapping[str, int]) -> tuple[InputSpec, ...]:
         """What to feed at other sizes of named dimensions."""
@@ -137,6 +137,8 @@ def load(path: Path, dims: DimBindings, *, has_custom_ops: bool = False) -> Sour
     model = ir.from_proto(proto)
     ir.external_data.set_base_dir(model.graph, path.resolve().parent)
     forget_signature(model)
+    if lost_metadata(model):
+        raise ModelError(f"{path} {LOST_METADATA}")
     form, is_primed = form_of(model), without_primers(model)
     seen_through(model)
     _repair(model)
@@ -339,6 +341,7 @@ def _text(shape: tuple[int, ...]) -> str:
     return ",".join(map(str, shape))
 
 
+STATE_KEY = "remat.state"  # model metadata: JSON object, output -> the input it becomes
 STATE_FILE_KEY = "remat.state_file"  # model metadata: name of an .npz file in the same folder
 
 
