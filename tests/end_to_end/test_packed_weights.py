@@ -12,7 +12,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import remat_cli
-from remat_cli.compiling import verify as verifying
+from remat_cli.compiling.one_model import verify as verifying
 from remat_cli.compiling.one_model.settle import WITHOUT_COPIES
 from remat_cli.compiling.process.resident import ResidentRequest
 from remat_cli.core.values.resident import ProcessMemory, ProcessSeen
