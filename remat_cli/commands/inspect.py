@@ -47,7 +47,7 @@ def _inspected(path: Path, settings: Settings, progress: Progress) -> InspectRep
     with work_folder(path, settings.work_dir, settings.memory_limit_bytes) as work:
         prepared = prepare(path, settings.conditions, work, progress)
         platform = profile_model(prepared, settings.conditions, progress)
-        process, runs = forecast_of_file(prepared, platform.profile, work, progress)
+        forecast = forecast_of_file(prepared, platform.profile, work, progress)
         request = None if settings.budget is None else request_of(settings, settings.compile_scope)
         problem, budget = platform.problem(), None
         if request is not None and not (question := ask(platform, request)).least:
@@ -59,13 +59,14 @@ def _inspected(path: Path, settings: Settings, progress: Progress) -> InspectRep
         report = _with_runs_on(report, compiled_runs_on(prepared.source.ir))
         asked = Asked(
             process_budget_bytes=None if request is None else request.process_budget_bytes,
-            process_bytes=process.counted_bytes(with_mapped=settings.count_mapped) + prepared.graph.input_bytes,
+            process_bytes=forecast.process.counted_bytes(with_mapped=settings.count_mapped)
+            + prepared.graph.input_bytes,
         )
         condition = condition_of(path)  # what became of a compiled file since it was written
         report = msgspec.structs.replace(
             report,
-            process=process,
-            runs=runs,
+            process=forecast.process,
+            runs=forecast.runs,
             asked=asked,
             is_as_written=condition.is_as_written,
             warnings=(*condition.warnings, *report.warnings),

@@ -28,7 +28,6 @@ from remat_cli.runtime.measure.op_profiler import (
 from remat_cli.runtime.measure.profile_cache import CacheScope, ProfileCache
 from remat_cli.runtime.measure.profilers import Measured, ProfileRequest, WholeTime, measure
 from remat_cli.runtime.sessions.session import SessionSettings, device_settings
-from remat_cli.runtime.sessions.weights import loaded_weight_bytes
 
 MOST_VALUE_BYTES = 2**30  # of recorded floats; larger ones are random
 FLOATS = ("float", "double", "float16", "bfloat16")
@@ -108,7 +107,7 @@ def profile_beside(
         model_sha256=prepared.reference_sha256,
         provenance=_provenance(scope, measured),
         ops=tuple(msgspec.structs.replace(known[signature], name=op.name) for op, signature in ops),
-        weight_bytes=loaded_weight_bytes(prepared.graph, uses, packed),
+        weight_bytes=prepared.rules.packing.loaded_weight_bytes(prepared.graph, uses, packed),
         input_bytes=prepared.graph.input_bytes,
         packed_bytes=packed or 0,
         run_ns=measured.run_ns if measured else None,

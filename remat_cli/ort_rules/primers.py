@@ -20,8 +20,6 @@ COPY_BYTES = COLUMNS * 16 * 4
 """Of each copy: as large as a block must be for the heap to be tidied when it is dropped."""
 PRODUCTS = 24
 """That read it: seven of each of the three sizes that a remainder can have, and three more."""
-HELD_BYTES = 2**19
-"""What their copies leave, about; 1.5 MiB if each stays."""
 SMALL_BYTES = 144
 """Of each small weight: it moves on by a quarter of 64 with its copy. Of one below 128 bytes inside a branch, releases
 of the runtime from 1.31 on keep the original."""
@@ -30,5 +28,3 @@ SMALL_PRODUCTS = 72
 of them meanwhile."""
 SMALL_COPIES_BYTES = 192
 """Of the copy of a small weight that a session keeps: one for all, since their values are the same."""
-STUCK_COPIES = 2
-"""The most that stayed for all that, in 4 of 120 processes: what budgets leave room for."""

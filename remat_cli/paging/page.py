@@ -14,7 +14,7 @@ from remat_cli.compiling.page_answer import AUTO, WITHOUT_SHARE, page_by, terms_
 from remat_cli.compiling.planned import Answered, OneModel, Paged, Refused
 from remat_cli.compiling.platform import Platform
 from remat_cli.compiling.prepare import Prepared
-from remat_cli.compiling.process.resident import needed_bytes
+from remat_cli.compiling.process.forecast import needed_bytes
 from remat_cli.compiling.process.within_process import fastest_within
 from remat_cli.compiling.solve import (
     LEAST_SECONDS,

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from remat_cli.core.schedule.line import StepLinks, lay_out
 
 from remat_cli.core.paging.paging import PagedTensor
 from remat_cli.core.schedule.plan import Schedule
@@ -21,13 +20,14 @@ from remat_cli.core.schedule.simulate import simulate
 from remat_cli.core.values.buffer_cache import Hold, most_bytes, workspace_holds
 from remat_cli.core.values.profile import OpCost, Profile
 from remat_cli.core.values.sizes import Dim
+from remat_cli.pipelines.plan.line import StepLinks, lay_out
 from remat_cli.solvers.chains.candidates import _Steps
 from remat_cli.splitting.loops.loop_bits import Tiling
 from remat_cli.splitting.loops.loop_estimate import LoopEstimate
 from remat_cli.splitting.loops.loop_regions import LoopRegion, SizedView
 from remat_cli.splitting.tiles.view import ModelView
-from tests.core.test_line import chains
 from tests.helpers import NOWHERE, free_problem
+from tests.pipelines.plan.test_line import chains
 from tests.solvers.random_paging import graphs
 from tests.splitting.random_models import Sketch
 from tests.splitting.split_case import make_case

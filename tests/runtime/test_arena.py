@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import onnx_ir as ir
@@ -16,15 +17,19 @@ from onnx import TensorProto, helper
 
 from remat_cli.onnx_io.read.load import save
 from remat_cli.onnx_io.write.steady import steady
-from remat_cli.ort_rules.arena import Arena, pattern_bytes, rounded_bytes, simulate_runs
+from remat_cli.ort_rules import arena as arenas
+from remat_cli.ort_rules.arena import Arena, LoadedSession, simulate_runs
 from remat_cli.ort_rules.requests import Request
 from remat_cli.ort_rules.steady import SteadyBranch, SteadyForm, steady_requests
+from remat_cli.runtime.sessions._ort import installed_rules
 from remat_cli.runtime.sessions.session import optimize
 
 ROOT = Path(__file__).resolve().parents[2]
 SAMPLES = sorted((ROOT / "sample_models").glob("*.onnx"))
 KIB, MIB = 2**10, 2**20
 ALIGNED_BYTES = 64
+RULES = installed_rules().arena
+pattern_bytes = partial(arenas.pattern_bytes, rules=RULES)
 
 
 def requests(*steps: tuple[int, int]) -> list[Request]:
@@ -39,13 +44,13 @@ def requests(*steps: tuple[int, int]) -> list[Request]:
 
 def regions_of(*sizes: int) -> list[int]:
     """Regions after requests of so many bytes that stay."""
-    arena = Arena()
+    arena = Arena(RULES)
     arena.run(Request(number, size, True) for number, size in enumerate(sizes))
     return arena.regions
 
 
 def test_a_unit_is_taken_even_for_nothing():
-    assert [rounded_bytes(size) for size in (0, 1, 256, 257)] == [256, 256, 256, 512]
+    assert [RULES.rounded_bytes(size) for size in (0, 1, 256, 257)] == [256, 256, 256, 512]
 
 
 def test_regions_double_until_one_fits_and_the_second_of_a_size_makes_the_next_larger():
@@ -55,7 +60,7 @@ def test_regions_double_until_one_fits_and_the_second_of_a_size_makes_the_next_l
 
 
 def test_a_chunk_is_cut_only_where_as_much_would_be_left():
-    arena = Arena()
+    arena = Arena(RULES)
     arena.run(requests((0, 700 * KIB), (0, 0), (1, 400 * KIB)))
     assert arena.regions == [MIB]
     assert arena.held[1].size == 400 * KIB
@@ -66,7 +71,7 @@ def test_a_chunk_is_cut_only_where_as_much_would_be_left():
 
 
 def test_free_neighbours_join():
-    arena = Arena()
+    arena = Arena(RULES)
     arena.run(requests((0, 256 * KIB), (1, 256 * KIB), (2, 256 * KIB), (0, 0), (2, 0), (1, 0), (3, MIB)))
     assert arena.regions == [MIB]
     assert [chunk.size for chunk in arena.chunks[0]] == [MIB]
@@ -110,7 +115,7 @@ def test_regions_and_block_are_those_of_the_runtime(sample, tmp_path, tracer):
     optimize(sample, model, "all", 1)
     found = [Request(*event) for event in json.loads(watched("traced", model, tracer, tracer=tracer).stdout)]
     first, second = watched("logged", model, 2, 0).stderr.split("RUN\n")[1:]
-    arena = Arena()
+    arena = Arena(RULES)
     arena.run(found)
     assert arena.regions == [int(size) for size in re.findall(r"Extended allocation by (\d+) bytes", first)]
     given_back = {request.number for request in found if not request.takes}
@@ -150,13 +155,13 @@ def test_the_steady_form_asks_for_what_is_said_of_it(ballast_bytes, tmp_path, tr
 def test_a_run_that_leaves_the_arena_as_it_was_is_the_last_that_is_simulated():
     steps = requests((0, 3 * MIB), (1, MIB), (0, 0), (1, 0))
     steps.insert(3, Request(2, 2 * MIB, True, in_block=False))  # an output
-    once, *later = simulate_runs(steps, 1000, held=1)
+    once, *later = simulate_runs(steps, 1000, 1, LoadedSession(RULES))
     assert later[5:] == later[5:6] * len(later[5:])
     assert later[-1].resident_bytes >= once.resident_bytes
 
 
 def test_what_is_not_written_takes_an_address_and_no_memory():
-    arena = Arena()
+    arena = Arena(RULES)
     arena.run([Request(0, 3 * MIB, True, is_written=False), Request(0, 3 * MIB, False), Request(1, MIB, True)])
     assert arena.regions == [4 * MIB]
     assert arena.touched_bytes == MIB
@@ -164,7 +169,7 @@ def test_what_is_not_written_takes_an_address_and_no_memory():
 
 def test_where_regions_lie_decides_between_equal_chunks():
     steps = requests((0, 3 * MIB), (1, 3 * MIB), (0, 0), (1, 0), (2, 2 * MIB))
-    newest, oldest = (Arena(newest_first=first) for first in (True, False))
+    newest, oldest = (Arena(RULES, newest_first=first) for first in (True, False))
     for arena in (newest, oldest):
         arena.run(steps)
         assert arena.regions == [4 * MIB, 4 * MIB]

@@ -8,7 +8,7 @@ from remat_cli.base.units import format_bytes
 from remat_cli.compiling.ask import CompileRequest
 from remat_cli.compiling.planned import OneModel
 from remat_cli.compiling.prepare import Prepared
-from remat_cli.compiling.process.resident import process_forecast
+from remat_cli.compiling.process.forecast import forecast_of
 from remat_cli.compiling.record import plan_request, recorded, searched_solution, whole_profile
 from remat_cli.core.files.plan_file import ExactSession, PlanFile, Promise
 from remat_cli.core.schedule.graph import Graph
@@ -18,6 +18,7 @@ from remat_cli.devices.provider_table import PROVIDERS, named_spec
 from remat_cli.onnx_io.write.packed import packed_weights
 from remat_cli.ort_rules.primers import PREFIX as PRIMERS
 from remat_cli.ort_rules.primers import SMALL_COPIES_BYTES
+from remat_cli.runtime.sessions._ort import installed_rules
 from remat_cli.runtime.verify.verify_request import VerifyRequest
 
 PATTERN_OFF = "options.enable_mem_pattern = False  # else later runs take one block for all tensors{}\n"
@@ -26,7 +27,6 @@ LEANEST = (
     "# given back after it, at the price of time: start Python with MALLOC_MMAP_THRESHOLD_=65536, and set\n"
     "# options.enable_mem_pattern = options.enable_cpu_mem_arena = False\n"
 )
-ARENA_OFF_BYTES = 2**20  # what a session holds beyond live tensors where it has no arena
 
 
 PATTERN_OFF = "options.enable_mem_pattern = False  # else later runs take one block for all tensors{}\n"
@@ -35,7 +35,6 @@ LEANEST = (
     "# MALLOC_MMAP_THRESHOLD_=65536 in its environment, and set\n"
     "# options.enable_mem_pattern = options.enable_cpu_mem_arena = False\n"
 )
-ARENA_OFF_BYTES = 2**20  # what a session holds beyond live tensors where it has no arena
 
 
 def record_model(planned: OneModel, request: CompileRequest) -> PlanFile:
@@ -56,6 +55,7 @@ def record_model(planned: OneModel, request: CompileRequest) -> PlanFile:
 def _promise(planned: OneModel, request: CompileRequest) -> Promise:
     """What the written model does, gates included."""
     written = planned.written
+    forecast = forecast_of(written, planned.prepared, request.files)
     baseline, gates = planned.answer.question.baseline, written.rewritten.gate_ops
     return Promise(
         order=written.order,
@@ -68,8 +68,8 @@ def _promise(planned: OneModel, request: CompileRequest) -> Promise:
         baseline_memory_bytes=baseline.memory_bytes[0],
         exact_session=ExactSession(intra_op_num_threads=request.conditions.intra_op_threads),
         holds_by_default=not request.conditions.portable,
-        process=process_forecast(written, planned.prepared, request.files),
-        runs=written.formed.runs,
+        process=forecast.process,
+        runs=forecast.runs,
     )
 
 
@@ -141,7 +141,8 @@ def model_snippet(plan: PlanFile, output: Path) -> str:
 def _options(plan: PlanFile) -> str:
     """Lines for who owns the session: what keeps later runs small, unless the file does, and what is leanest."""
     runs, promise = plan.promise.runs, plan.promise
-    leanest = LEANEST.format(size=format_bytes(promise.peak_bytes - promise.fixed_bytes + ARENA_OFF_BYTES))
+    no_arena_bytes = installed_rules().loading.no_arena_bytes
+    leanest = LEANEST.format(size=format_bytes(promise.peak_bytes - promise.fixed_bytes + no_arena_bytes))
     if runs is not None and runs.ballast_bytes is not None:
         return leanest
     block = f": {format_bytes(runs.block_bytes)}" if runs is not None and runs.block_bytes else ""

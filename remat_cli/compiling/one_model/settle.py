@@ -15,10 +15,11 @@ from remat_cli.compiling.one_model.verify import ModelRun, verify_model
 from remat_cli.compiling.plan import within_overhead
 from remat_cli.compiling.planned import OneModel, Refused
 from remat_cli.compiling.prepare import remember_cap
-from remat_cli.compiling.process.resident import saves_packed
+from remat_cli.compiling.process.forecast import saves_packed
 from remat_cli.compiling.write import with_budget, write_with_room, write_within_budget
-from remat_cli.core.values.learning import Learnt, Lesson
+from remat_cli.core.values.learning import Learnt
 from remat_cli.core.values.verification import OneModelSeen
+from remat_cli.ort_rules.lessons import Lesson
 
 MOST_ROUNDS = 4  # of learning from a run and planning again
 MOST_ROOM_SHARE = 0.02  # of the budget: what rules cannot explain is small
@@ -46,7 +47,7 @@ class ModelSettling:
         """Run the plan file and its model; also where runs left the judge."""
         path, request = self.how.new_path(), self.how.request
         save_model(planned, path, request)
-        run = ModelRun(record_model(planned, request), path, planned.written.judged)
+        run = ModelRun(record_model(planned, request), path, planned.written.sessions)
         seen, lessons = verify_model(run, planned.whole, path.parent, request.checks, self.how.progress)
         remember_cap(planned.whole, seen, request.conditions)
         return Settled(planned, seen), lessons

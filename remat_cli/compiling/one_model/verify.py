@@ -15,9 +15,10 @@ from remat_cli.compiling.search.family_sizes import rising_and_falling, sizes_to
 from remat_cli.compiling.verify import begun
 from remat_cli.core.files.plan_file import PlanFile
 from remat_cli.core.values.family import FamilySeen
-from remat_cli.core.values.learning import Judged, Lesson
 from remat_cli.core.values.resident import ProcessMemory, ProcessSeen
 from remat_cli.core.values.verification import Checks, OneModelSeen
+from remat_cli.ort_rules.forecast import SessionForecast
+from remat_cli.ort_rules.lessons import Lesson
 from remat_cli.runtime.sessions.feeds import make_feeds
 from remat_cli.runtime.verify.family import resident_after
 from remat_cli.runtime.verify.verify import verify_closely
@@ -30,9 +31,9 @@ SEEDS_NOTE = "random ops without a seed were given equal ones in both models, to
 
 @dataclass(frozen=True)
 class ModelRun(PlannedRun):
-    """A plan that is one model; `judged` is what the judge says of every op of it, where that is known."""
+    """A plan that is one model; `forecast` is what is predicted of every op of it, where that is known."""
 
-    judged: Judged | None = None
+    forecast: SessionForecast | None = None
 
 
 def verify_model(
@@ -45,7 +46,9 @@ def verify_model(
     """
     run = begun(given, whole, work, checks, progress)
     plan, is_full = run.plan, checks.mode in ("on", "thorough")
-    request = replace(request_of(plan, whole, run.model), mode=checks.mode, capped=checks.capped_run, judged=run.judged)
+    request = replace(
+        request_of(plan, whole, run.model), mode=checks.mode, capped=checks.capped_run, forecast=run.forecast
+    )
     if plan.request.family is not None:
         request = replace(request, sizes=_many_sizes(plan, whole), more_feeds=())
     report, lessons = verify_closely(request, progress.advance)

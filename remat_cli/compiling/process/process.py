@@ -15,7 +15,7 @@ from remat_cli.compiling.plan import within_overhead
 from remat_cli.compiling.planned import OneModel, Refused
 from remat_cli.compiling.platform import Platform
 from remat_cli.compiling.prepare import Prepared
-from remat_cli.compiling.process.resident import needed_bytes, uncounted_bytes
+from remat_cli.compiling.process.forecast import needed_bytes, uncounted_bytes
 from remat_cli.compiling.process.within_process import fastest_within
 from remat_cli.compiling.solve import BudgetAnswer
 from remat_cli.compiling.write import as_asked, with_budget
