@@ -42,6 +42,11 @@ class WrittenModel:
     on_top_bytes: int = 0
 
     @property
+    def is_steady(self) -> bool:
+        """Whether it is in the steady form."""
+        return self.form is not None
+
+    @property
     def graph(self) -> Graph:
         """The graph of the file."""
         return self.sessions.judged.graph
@@ -187,7 +192,7 @@ class OneModel(Answered):
     @property
     def is_steady(self) -> bool:
         """Whether it is written in the steady form."""
-        return self.written.form is not None
+        return self.written.is_steady
 
 
 @dataclass(frozen=True, kw_only=True)
