@@ -13,7 +13,6 @@ import msgspec
 import onnx
 import pytest
 
-import remat_cli
 from remat_cli.base.progress import silent
 from remat_cli.commands.asked import request_of, settings_of
 from remat_cli.compiling.plan import plan_model
@@ -112,11 +111,9 @@ def test_regions_of_a_compiled_sample(ballast, held, tmp_path, planned):
 
 
 @pytest.fixture(scope="module")
-def step(tmp_path_factory):
+def step(samples):
     """A small training step, with two dozen outputs of which all but the loss are parameters."""
-    path = tmp_path_factory.mktemp("step") / "chain.train.onnx"
-    remat_cli.train(SAMPLES_BY_NAME["chain"], loss="mse", output=path)
-    return path
+    return samples.training_step("chain", "mse")
 
 
 @pytest.mark.parametrize("held", [0, pytest.param(1, marks=pytest.mark.slow), 2])
