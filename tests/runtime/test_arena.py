@@ -23,7 +23,6 @@ from remat_cli.runtime.sessions.session import optimize
 
 ROOT = Path(__file__).resolve().parents[2]
 SAMPLES = sorted((ROOT / "sample_models").glob("*.onnx"))
-KIB, MIB = 2**10, 2**20
 ALIGNED_BYTES = 64
 
 
