@@ -35,19 +35,16 @@ def touched(written: ir.Model, loaded: Path) -> Touched:
 
     `written` is the model without the steady form, which the file may have.
     """
-    before, after = _nodes(written), _nodes(seen_through(_without_shapes(loaded)))
+    # The file's nodes; names of dimensions, two or more a tensor, take longer to read than all else.
+    proto = onnx.load(loaded, load_external_data=False)
+    del proto.graph.value_info[:]
+    without_shapes = ir.from_proto(proto)
+    before, after = _nodes(written), _nodes(seen_through(without_shapes))
     return Touched(
         gone=tuple(name for name in before if name not in after),
         changed=tuple(name for name, node in before.items() if name in after and after[name] != node),
         new=tuple(name for name in after if name not in before),
     )
-
-
-def _without_shapes(path: Path) -> ir.Model:
-    """The file's nodes; names of dimensions, two or more a tensor, take longer to read than all else."""
-    proto = onnx.load(path, load_external_data=False)
-    del proto.graph.value_info[:]
-    return ir.from_proto(proto)
 
 
 def held_back(written: ir.Model, found: Touched, hidden: frozenset[str]) -> frozenset[str]:

@@ -124,6 +124,14 @@ def _node(draft: Draft, values: dict[str, ir.Value], parts: Parts, outputs: Mapp
     values.update({name: value for name, value in zip(draft.makes, made, strict=True) if name})
     source = draft.source
     inner = {outer: values[name] for outer, name in draft.captured}
+    # What a node says about itself; copies name the op they repeat and their step.
+    if draft.source is None:
+        metadata = dict(draft.notes)
+    else:
+        kept = dict(draft.source.metadata_props) | dict(draft.notes)
+        if draft.clone:
+            kept |= {"remat.clone_of": draft.source.name or "", "remat.step": str(draft.step), "remat.device": "0"}
+        metadata = kept
     return ir.Node(
         draft.domain,
         draft.op_type,
@@ -132,7 +140,7 @@ def _node(draft: Draft, values: dict[str, ir.Value], parts: Parts, outputs: Mapp
         overload="" if source is None else source.overload,
         version=None if source is None else source.version,
         doc_string=None if source is None else source.doc_string,
-        metadata_props=_metadata(draft),
+        metadata_props=metadata,
         outputs=made,
         name=draft.name,
     )
@@ -143,16 +151,6 @@ def _made(name: str, parts: Parts, port: Port | None) -> ir.Value:
         shape = None if port.shape is None else port.shape.copy()
         return ir.Value(name=name, type=port.type, shape=shape)
     return ir.Value(name=name, type=parts.types.get(name))
-
-
-def _metadata(draft: Draft) -> dict[str, str]:
-    """What a node says about itself; copies name the op they repeat and their step."""
-    if draft.source is None:
-        return dict(draft.notes)
-    kept = dict(draft.source.metadata_props) | dict(draft.notes)
-    if draft.clone:
-        kept |= {"remat.clone_of": draft.source.name or "", "remat.step": str(draft.step), "remat.device": "0"}
-    return kept
 
 
 def _attributes(draft: Draft, inner: Mapping[str, ir.Value]) -> list[ir.Attr]:

@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
 
 import onnx
 import onnx_ir as ir
@@ -53,7 +52,25 @@ class _Writer:
         with (self._folder / data).open("wb") as file:
             for weight in used:
                 name = self._graph.weights[weight].name
-                tensors[name] = _placed(name, self._weights[name], data, file)
+                # A weight in the data file, or a small one as it is.
+                tensor = self._weights[name]
+                assert tensor is not None
+                dtype = runtime_name(tensor.dtype)
+                if dtype in UNMOVED:
+                    proto: onnx.TensorProto = ir.to_proto(tensor)
+                    tensors[name] = proto
+                else:
+                    proto = onnx.TensorProto(name=name, data_type=tensor.dtype.value, dims=dims_of(tensor))
+                    if tensor.nbytes < SMALL_BYTES:
+                        proto.raw_data = tensor.tobytes()
+                        tensors[name] = proto
+                    else:
+                        proto.data_location = onnx.TensorProto.EXTERNAL
+                        for key, value in (("location", data), ("offset", file.tell()), ("length", tensor.nbytes)):
+                            proto.external_data.add(key=key, value=str(value))
+                        file.write(tensor.tobytes())
+                        file.write(bytes(-tensor.nbytes % ALIGNMENT))
+                        tensors[name] = proto
             is_needed = file.tell() > 0
         if not is_needed:
             (self._folder / data).unlink()
@@ -121,22 +138,3 @@ class _Session:
     def comes_again(self, op: int, tensor: int) -> bool:
         """Whether an op reads a tensor as it is made anew."""
         return self.reruns is not None and self.reruns.comes_again(op, tensor)
-
-
-def _placed(name: str, tensor: ir.TensorProtocol | None, data: str, file: BinaryIO) -> onnx.TensorProto:
-    """A weight in the data file, or a small one as it is."""
-    assert tensor is not None
-    dtype = runtime_name(tensor.dtype)
-    if dtype in UNMOVED:
-        proto: onnx.TensorProto = ir.to_proto(tensor)
-        return proto
-    proto = onnx.TensorProto(name=name, data_type=tensor.dtype.value, dims=dims_of(tensor))
-    if tensor.nbytes < SMALL_BYTES:
-        proto.raw_data = tensor.tobytes()
-        return proto
-    proto.data_location = onnx.TensorProto.EXTERNAL
-    for key, value in (("location", data), ("offset", file.tell()), ("length", tensor.nbytes)):
-        proto.external_data.add(key=key, value=str(value))
-    file.write(tensor.tobytes())
-    file.write(bytes(-tensor.nbytes % ALIGNMENT))
-    return proto

@@ -297,7 +297,11 @@ def seen_through(model: ir.Model) -> ir.Model:
     for node in nodes:
         if is_loop(node.name):
             _out_of_loop(graph, node)
-    _open_gate(graph, nodes)
+    # Let all that read the view of an input read the input.
+    gate = next(node for node in nodes if node.name == f"{PREFIX}input")
+    gated = gate.inputs[0]
+    assert gated is not None
+    gate.outputs[0].replace_all_uses_with(gated, replace_graph_outputs=True)
     graph.extend([node for node in nodes if not (node.name or "").startswith(PREFIX)])
     for value, now in zip(outer, graph.outputs, strict=True):
         now.name, now.shape, now.type = value.name, value.shape, value.type
@@ -334,14 +338,6 @@ def _zero(graph: ir.Graph, loop: ir.Node) -> ir.Value:
         zero = ir.Value(name=name, type=ir.TensorType(tensor.dtype), shape=ir.Shape([]), const_value=tensor)
         graph.register_initializer(zero)
     return graph.initializers[name]
-
-
-def _open_gate(graph: ir.Graph, nodes: list[ir.Node]) -> None:
-    """Let all that read the view of an input read the input."""
-    gate = next(node for node in nodes if node.name == f"{PREFIX}input")
-    gated = gate.inputs[0]
-    assert gated is not None
-    gate.outputs[0].replace_all_uses_with(gated, replace_graph_outputs=True)
 
 
 def as_in_branch(model: ir.Model, early: Sequence[str] = ()) -> ir.Model:

@@ -264,12 +264,9 @@ def try_cap(job: Trial, advance: Advance) -> bool:
             for _ in range(job.runs):
                 run_session(session, feeds)
     except RuntimeFailure as error:
-        if not _is_out_of_memory(error):
+        text = str(error.__cause__)
+        is_out_of_memory = any(sign in text for sign in OUT_OF_MEMORY)
+        if not is_out_of_memory:
             raise
         return False  # the answer to the question
     return True
-
-
-def _is_out_of_memory(error: RuntimeFailure) -> bool:
-    text = str(error.__cause__)
-    return any(sign in text for sign in OUT_OF_MEMORY)

@@ -166,29 +166,29 @@ def run_limited(job: _LimitedJob, advance: Advance) -> HardLimitAnswer:
                     runs_done += 1
                     advance(runs_done, work.runs)
         except (RuntimeFailure, MemoryError) as error:
-            return HardLimitAnswer(False, runs_done, job.kind, _reason(error))
+            # One line on an error that the limit has caused; any other goes on.
+            if isinstance(error, MemoryError):
+                reason = "Python has no memory left"
+            else:
+                cause = error.__cause__ or error
+                if not any(sign in str(cause) for sign in NO_MEMORY):
+                    raise error
+                reason = "bad_alloc" if "bad_alloc" in str(cause) else f"the runtime: {one_line(cause)}"
+            return HardLimitAnswer(False, runs_done, job.kind, reason)
     return HardLimitAnswer(True, runs_done, job.kind, SURVIVED)
-
-
-def _reason(error: RuntimeFailure | MemoryError) -> str:
-    """One line on an error that the limit has caused; any other goes on.
-
-    Raises:
-        RuntimeFailure: memory was not the reason.
-    """
-    if isinstance(error, MemoryError):
-        return "Python has no memory left"
-    cause = error.__cause__ or error
-    if not any(sign in str(cause) for sign in NO_MEMORY):
-        raise error
-    return "bad_alloc" if "bad_alloc" in str(cause) else f"the runtime: {one_line(cause)}"
 
 
 @contextlib.contextmanager
 def _limited(cgroup: MemoryCgroup | None, limit_bytes: int) -> Iterator[None]:
     """So many bytes more than now for this process. RLIMIT_DATA ends with the block, so that it can still answer."""
     if cgroup:
-        _limit(cgroup, _held_bytes(cgroup) + limit_bytes)
+        # What is charged to a cgroup and cannot be dropped: all but pages of files.
+        usage, cache = {"cgroup v2": ("memory.current", "file"), "cgroup v1": ("memory.usage_in_bytes", "cache")}[
+            cgroup.kind
+        ]
+        stat = _counts(cgroup.path / "memory.stat")
+        held_bytes = int((cgroup.path / usage).read_text(encoding="ascii")) - stat[cache] + stat.get("shmem", 0)
+        _limit(cgroup, held_bytes + limit_bytes)
         yield
         return
     import resource
@@ -211,15 +211,6 @@ def _limit(cgroup: MemoryCgroup, limit_bytes: int) -> None:
     _write(cgroup.path / limit, str(limit_bytes))
     with contextlib.suppress(OSError):
         _write(cgroup.path / swap, swap_limit)
-
-
-def _held_bytes(cgroup: MemoryCgroup) -> int:
-    """What is charged to a cgroup and cannot be dropped: all but pages of files."""
-    usage, cache = {"cgroup v2": ("memory.current", "file"), "cgroup v1": ("memory.usage_in_bytes", "cache")}[
-        cgroup.kind
-    ]
-    stat = _counts(cgroup.path / "memory.stat")
-    return int((cgroup.path / usage).read_text(encoding="ascii")) - stat[cache] + stat.get("shmem", 0)
 
 
 def _kills(cgroup: MemoryCgroup) -> int:
@@ -253,15 +244,11 @@ def child_cgroup(parent: MemoryCgroup) -> Iterator[MemoryCgroup]:
     except OSError as error:
         raise ConfigError(f"{parent.folder}: no cgroup can be made in it: {error.strerror}") from None
     try:
-        if not (Path(folder) / _limit_file(parent.kind)).exists():
+        if not (Path(folder) / ("memory.max" if parent.kind == "cgroup v2" else "memory.limit_in_bytes")).exists():
             raise ConfigError(f"{parent.folder}: a cgroup in it does not limit memory: enable that controller for it")
         yield MemoryCgroup(parent.kind, folder)
     finally:
         _remove(Path(folder))
-
-
-def _limit_file(kind: Literal["cgroup v2", "cgroup v1"]) -> str:
-    return "memory.max" if kind == "cgroup v2" else "memory.limit_in_bytes"
 
 
 def _remove(folder: Path) -> None:

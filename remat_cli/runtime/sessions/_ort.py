@@ -64,7 +64,7 @@ def runtime_errors(doing: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if not _is_from_runtime(error):
+        if not (type(error).__module__.startswith("onnxruntime") or type(error) in (RuntimeError, ValueError)):
             raise
         raise failure(doing, error) from error
 
@@ -93,10 +93,6 @@ def one_line(error: BaseException) -> str:
     text = re.sub(r"/\S*/(onnxruntime/)", r"\1", text)
     text = re.sub(r"^Load model from .*? failed:\s*", "", text)  # who calls names the user's file
     return text if len(text) <= LONGEST_MESSAGE else text[: LONGEST_MESSAGE - 3] + "..."
-
-
-def _is_from_runtime(error: Exception) -> bool:
-    return type(error).__module__.startswith("onnxruntime") or type(error) in (RuntimeError, ValueError)
 
 
 LARGEST_FIRST_CHUNK: Final = 2**31 - 1
@@ -314,7 +310,10 @@ def array_of(value: Any) -> Array:
     bits = SMALL_BITS.get(dtype, 8 * element.itemsize)
     data = ctypes.string_at(value.data_ptr(), (count * bits + 7) // 8) if count else b""
     if dtype in SMALL_BITS:
-        return _spread(data, bits)[:count].view(element).reshape(shape)
+        # The reverse: one element to a byte.
+        found: Array = (np.frombuffer(data, np.uint8)[:, None] >> np.arange(0, 8, bits)) & (2**bits - 1)
+        spread = found.astype(np.uint8).ravel()
+        return spread[:count].view(element).reshape(shape)
     return np.frombuffer(data, element).reshape(shape)
 
 
@@ -325,12 +324,6 @@ def _squeezed(array: Array, bits: int) -> bytes:
     whole = np.append(codes, np.zeros(-codes.size % in_byte, np.uint8)).reshape(-1, in_byte)
     joined: Array = ((whole & (2**bits - 1)) << np.arange(0, 8, bits)).sum(axis=1).astype(np.uint8)
     return joined.tobytes()
-
-
-def _spread(data: bytes, bits: int) -> npt.NDArray[np.uint8]:
-    """The reverse: one element to a byte."""
-    found: Array = (np.frombuffer(data, np.uint8)[:, None] >> np.arange(0, 8, bits)) & (2**bits - 1)
-    return found.astype(np.uint8).ravel()
 
 
 Job = TypeVar("Job")

@@ -55,13 +55,7 @@ def make_feeds(inputs: Sequence[InputSpec], seed: int) -> dict[str, Array]:
     Raises:
         ModelError: an input's element type cannot be fed, or the inputs are larger than this machine's memory.
     """
-    _refuse_too_large(inputs)
-    generator = np.random.default_rng(seed)
-    return {spec.name: _random(spec, generator) for spec in inputs}
-
-
-def _refuse_too_large(inputs: Sequence[InputSpec]) -> None:
-    """Inputs that no memory holds are a mistake in a shape."""
+    # Inputs that no memory holds are a mistake in a shape.
     memory = total_memory_bytes()
     for spec in inputs:
         wanted = math.prod(spec.shape) * numpy_dtype(spec.dtype).itemsize
@@ -70,6 +64,8 @@ def _refuse_too_large(inputs: Sequence[InputSpec]) -> None:
                 f"input '{spec.name}' of shape {list(spec.shape)} takes {wanted} bytes, and this machine has {memory}: "
                 "give it a smaller shape with --dim or --input-shape"
             )
+    generator = np.random.default_rng(seed)
+    return {spec.name: _random(spec, generator) for spec in inputs}
 
 
 def _random(spec: InputSpec, generator: np.random.Generator) -> Array:

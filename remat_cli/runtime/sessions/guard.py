@@ -41,7 +41,14 @@ def guarded(work: Callable[[Any], T], seconds: float, doing: str) -> T:
         finally:
             over.set()
 
-    _start(run, begun, doing)
+    # Begin in another thread; `threading.Thread` would wait for ever for one that memory does not suffice for.
+    try:
+        _thread.start_new_thread(run, ())
+        is_running = begun.wait(START_SECONDS)
+    except (RuntimeError, MemoryError):
+        is_running = False
+    if not is_running:
+        raise RuntimeFailure(f"{doing}: there is no memory left to begin it; allow more with --memory-limit")
     try:
         is_over = over.wait(seconds)
     finally:
@@ -52,18 +59,3 @@ def guarded(work: Callable[[Any], T], seconds: float, doing: str) -> T:
     if raised:
         raise raised[0]
     return found[0]
-
-
-def _start(run: Callable[[], None], begun: threading.Event, doing: str) -> None:
-    """Begin in another thread; `threading.Thread` would wait for ever for one that memory does not suffice for.
-
-    Raises:
-        RuntimeFailure: it does not begin.
-    """
-    try:
-        _thread.start_new_thread(run, ())
-        is_running = begun.wait(START_SECONDS)
-    except (RuntimeError, MemoryError):
-        is_running = False
-    if not is_running:
-        raise RuntimeFailure(f"{doing}: there is no memory left to begin it; allow more with --memory-limit")

@@ -153,7 +153,13 @@ def require_device(device: UsableDevice) -> None:
     if is_plugin and plugin is not None:
         _plugin_device(ort, device)
     elif device.provider.kinds:
-        _require_kind(ort, device)
+        # Check that OpenVINO, built into the runtime, has a device of that kind (its numbers behind a point left
+        # out).
+        state: Any = getattr(getattr(ort, "capi", None), "_pybind_state", None)
+        if hasattr(state, "get_available_openvino_device_ids"):
+            found = [str(name) for name in state.get_available_openvino_device_ids()]
+            if device.kind.partition(".")[0] not in {name.partition(".")[0] for name in found}:
+                raise MissingDependency(f"device '{device.name}' is not there: OpenVINO finds {', '.join(found)} here")
     elif dict(device.provider.drivers) == dict(PROVIDERS["cuda"].drivers):
         count = _nvidia_count(dict(device.provider.drivers).get(platform.system()))
         if count is not None and device.index >= count:
@@ -246,7 +252,8 @@ def _require_libraries(ort: ModuleType, provider: Provider) -> None:
     driver = dict(provider.drivers).get(platform.system())
     if driver and (problem := _load_problem(driver)):
         raise MissingDependency(f"device '{provider.name}' needs {provider.needs}; the driver is missing: {problem}")
-    library = _library_path(ort, provider)
+    name = dict(provider.libraries).get(platform.system())
+    library = Path(str(ort.__file__)).parent / "capi" / name if name else None
     if library and (problem := _library_problem(ort, library)):
         raise MissingDependency(
             f"device '{provider.name}' needs {provider.needs}; {provider.package} {ort.__version__} does not load: "
@@ -295,16 +302,6 @@ def _plugin_device(ort: ModuleType, device: UsableDevice) -> Any:
     return found[device.kind]
 
 
-def _require_kind(ort: ModuleType, device: UsableDevice) -> None:
-    """Check that OpenVINO, built into the runtime, has a device of that kind (its numbers behind a point left out)."""
-    state: Any = getattr(getattr(ort, "capi", None), "_pybind_state", None)
-    if not hasattr(state, "get_available_openvino_device_ids"):
-        return
-    found = [str(name) for name in state.get_available_openvino_device_ids()]
-    if device.kind.partition(".")[0] not in {name.partition(".")[0] for name in found}:
-        raise MissingDependency(f"device '{device.name}' is not there: OpenVINO finds {', '.join(found)} here")
-
-
 def _nvidia_count(driver: str | None) -> int | None:
     """How many GPUs NVIDIA's driver finds; None where it cannot say."""
     if driver is None or _load_problem(driver):
@@ -314,11 +311,6 @@ def _nvidia_count(driver: str | None) -> int | None:
     if library.cuInit(0) != 0 or library.cuDeviceGetCount(ctypes.byref(count)) != 0:
         return None
     return count.value
-
-
-def _library_path(ort: ModuleType, provider: Provider) -> Path | None:
-    name = dict(provider.libraries).get(platform.system())
-    return Path(str(ort.__file__)).parent / "capi" / name if name else None
 
 
 def _library_problem(ort: ModuleType, library: Path) -> str:
