@@ -244,6 +244,7 @@ def save_convolutions(path: Path) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_pictures_run_a_few_at_a_time(folder):
     path, written = save_convolutions(folder / "pictures.onnx"), folder / "pictures_any.onnx"
     assert main(["compile", str(path), "--budget", "60%", "--dim", "batch=1..16", *FIXED, "-o", str(written)]) == 0
