@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from remat_cli.ort_rules.arena import Arena, pattern_bytes, rounded_bytes, simulate_runs
+from remat_cli.ort_rules.arena import Arena, loaded_arena, pattern_bytes, rounded_bytes, simulate_runs
 from remat_cli.ort_rules.requests import Request
 
 KIB, MIB = 2**10, 2**20
@@ -92,3 +92,34 @@ def test_where_regions_lie_decides_between_equal_chunks():
         assert arena.regions == [4 * MIB, 4 * MIB]
     assert newest.held[2].region == 1
     assert oldest.held[2].region == 0
+
+
+def test_runs_are_simulated_with_new_regions_before_older_ones_unless_told_otherwise():
+    sizes = {0: 5, 1: 4, 2: 1, 4: 3}
+    order = ((0, True), (1, True), (2, True), (2, False), (4, True), (0, False), (1, False))
+    steps = [Request(number, sizes[number] * MIB, takes, in_block=False) for number, takes in order]
+    newest, oldest = (simulate_runs(steps, 2, 0, newest_first=first) for first in (True, False))
+    assert simulate_runs(steps, 2, 0) == newest
+    assert [run.new_regions for run in newest] == [run.new_regions for run in oldest] == [(8 * MIB, 8 * MIB), ()]
+    assert newest[0] == oldest[0]
+    assert newest[1].resident_bytes > oldest[1].resident_bytes
+
+
+def test_the_first_run_that_leaves_too_much_is_the_last():
+    steps = requests((0, MIB), (0, 0))
+    assert len(simulate_runs(steps, 5, 0)) == 5
+    assert len(simulate_runs(steps, 5, 0, most_bytes=1)) == 1
+    assert len(simulate_runs(steps, 5, 0, most_bytes=2 * MIB)) == 5
+
+
+def test_layouts_are_alike_where_the_same_requests_of_another_run_hold_the_same_chunks():
+    first, later, other = Arena(), Arena(), Arena()
+    first.take(1, MIB)
+    later.take(11, MIB)
+    other.take(2, MIB)
+    assert first.layout(0) == later.layout(10) != other.layout(0)
+
+
+def test_copies_that_loading_leaves_are_held_apart():
+    arena = loaded_arena((MIB, 2 * MIB))
+    assert sorted(chunk.size for chunk in arena.held.values()) == [MIB, 2 * MIB]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import reduce
 
-from remat_cli.ort_rules.heap import FIRST_THRESHOLD_BYTES, Heap
+from remat_cli.ort_rules.heap import FIRST_THRESHOLD_BYTES, HEADER_BYTES, LARGEST_THRESHOLD_BYTES, Heap
 from remat_cli.ort_rules.load_rules import LOAD_RULES, load_rules
 
 MIB = 2**20
@@ -51,3 +51,15 @@ def test_rules_of_a_version():
         *(True, True, True),
     ]
     assert load_rules("a build of my own") == LOAD_RULES[-1][1]
+
+
+def test_a_block_that_lifts_the_threshold_to_the_largest_counts_still():
+    size_bytes = LARGEST_THRESHOLD_BYTES - HEADER_BYTES
+    assert after(size_bytes).threshold_bytes == LARGEST_THRESHOLD_BYTES
+    assert after(size_bytes + 1).threshold_bytes == FIRST_THRESHOLD_BYTES
+
+
+def test_an_end_of_twice_the_threshold_goes_back():
+    heap = Heap(threshold_bytes=4 * MIB, end_bytes=0, stuck_bytes=0, places=0)
+    assert heap.after(3 * MIB).end_bytes == 3 * MIB
+    assert Heap(4 * MIB, 8 * MIB, 0, 0).after(MIB).end_bytes == 0
