@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import pickle
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -63,7 +64,8 @@ class SampleStore:
         record = place / "made.pickle"
         with _alone(place.with_suffix(".lock")):
             if not record.exists():
-                place.mkdir(exist_ok=True)
+                shutil.rmtree(place, ignore_errors=True)  # what a maker left that failed
+                place.mkdir()
                 with pytest.MonkeyPatch.context() as patch:
                     patch.setenv("REMAT_CACHE_DIR", str(self.cache))
                     made = make(place)
