@@ -20,9 +20,9 @@ from remat_cli.autodiff.rules import RULES, chosen_rules
 from remat_cli.autodiff.tape import IR_VERSION, OPSET, Array, Rules, Tape, element_type, shape_of
 from remat_cli.base.errors import ModelError
 from remat_cli.core.values.training import StepFacts, TrainOptions
+from remat_cli.onnx_io.read.load import STATE_KEY
 from remat_cli.onnx_io.read.normalise import lifted_constants
 from remat_cli.onnx_io.read.phases import PHASE_KEY
-from remat_cli.onnx_io.write.step_pieces import STATE_KEY
 
 LOSS = "loss"
 TARGET = "target"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 import numpy as np
@@ -14,24 +14,30 @@ import numpy as np
 from remat_cli.base import progress as stages
 from remat_cli.base.errors import ConfigError, RuntimeFailure
 from remat_cli.base.files import atomic_path, atomic_write, check_target
+from remat_cli.base.named import named
 from remat_cli.base.progress import Progress
-from remat_cli.commands.run_pipeline import run_pipeline
 from remat_cli.compiling.program import input_specs, make_program
 from remat_cli.compiling.record import elsewhere, find_file
-from remat_cli.core.files.plan_file import PlanFile
+from remat_cli.core.files.plan_file import PlanFile, format_of
 from remat_cli.core.files.plan_reader import read_plan
 from remat_cli.core.schedule.program import Program
 from remat_cli.onnx_io.read.load import prepare_optimized, state_beside
 from remat_cli.onnx_io.read.told_inputs import told_inputs
-from remat_cli.report.pipeline_run import PipelineRunReport
 from remat_cli.report.run_report import RunReport, run_report
 from remat_cli.runtime.observe.trace import chrome_trace
 from remat_cli.runtime.paging.paged_run import PagedRunner
 from remat_cli.runtime.segments.segment_memory import see_memory
 from remat_cli.runtime.segments.segment_run import PlanRunner, check_devices, open_runner, time_runs
 from remat_cli.runtime.sessions.feeds import feeds_of
-from remat_cli.settings.run import PipelineOptions, RunOptions
+from remat_cli.settings.run import RunOptions, run_options
 from remat_cli.settings.settings import Settings
+
+Running: TypeAlias = Callable[[Settings, Progress], Any]
+"""Runs what was asked for, and gives its report."""
+RUNNERS: Mapping[str, str] = {
+    "remat-pipeline": "remat_cli.pipelines.commands.run_pipeline:ready_pipeline",
+}
+"""Formats of files that are no plans -> their own `ready_run`."""
 
 
 class LoadedPlan:
@@ -76,19 +82,17 @@ class LoadedPlan:
         self._stack.close()
 
 
-def run_file(
-    path: Path, request: RunOptions | PipelineOptions, settings: Settings, progress: Progress
-) -> RunReport | PipelineRunReport:
-    """Run a plan, or the stages of a schedule.
+def ready_run(path: Path, words: Mapping[str, Any]) -> Running:
+    """What runs a file as the words ask, which depends on what the file is; nothing runs yet.
 
     Raises:
-        InputError: the file, inputs or an output path cannot be used.
-        MissingDependency: a device of the plan, or Ray, is not here.
-        RuntimeFailure: ONNX Runtime fails, memory does not suffice, or a stage is lost.
+        ConfigError: a word that makes no sense for this file, or a value that cannot be used.
     """
-    if isinstance(request, PipelineOptions):
-        return run_pipeline(path, request, settings, progress)
-    return run_plan(path, request, settings, progress)
+    if (row := RUNNERS.get(format_of(path))) is not None:
+        running: Running = named(row)(path, words)
+        return running
+    options = run_options(path, words)
+    return lambda settings, progress: run_plan(path, options, settings, progress)
 
 
 def run_plan(path: Path, options: RunOptions, settings: Settings, progress: Progress) -> RunReport:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -201,17 +200,7 @@ def _better(run: SolverRun, early: SolverRun) -> SolverRun:
 def refusal(problem: Problem, solver: Solver | Pager, names: Sequence[str]) -> str | None:
     """Why a solver does not take a problem, with ops by their names; None where it does."""
     reason = solver.supports(problem)
-    return None if reason is None else name_ops(reason, names)
-
-
-def name_ops(text: str, names: Sequence[str]) -> str:
-    """`op 7` as `op conv_3`; solvers know numbers only. An op without a name keeps its number."""
-
-    def named(match: re.Match[str]) -> str:
-        number = int(match[1])
-        return f"op {names[number]}" if number < len(names) and names[number] else match[0]
-
-    return re.sub(r"\bop ([0-9]+)\b", named, text)
+    return None if reason is None else reason.named(names)
 
 
 def unsolved(question: BudgetQuestion, search: Search) -> BudgetAnswer:

@@ -10,6 +10,8 @@ import msgspec
 
 from remat_cli.base.errors import ConfigError
 from remat_cli.base.files import check_target
+from remat_cli.contest.report.bench_run import BenchCase, BenchRun, joined
+from remat_cli.contest.report.compare_report import ComparedBudget, CompareReport, CompareRun
 from remat_cli.contest.runner import Job
 from remat_cli.contest.solving import is_pager, made, names_of, solved
 from remat_cli.core.schedule.floor import working_set_floor
@@ -17,8 +19,6 @@ from remat_cli.core.schedule.plan import Plan
 from remat_cli.core.schedule.problem import Problem
 from remat_cli.core.schedule.simulate import baseline
 from remat_cli.core.values.budget import Budget, parse_budget, resolve
-from remat_cli.report.contest.bench_run import BenchCase, BenchRun, joined
-from remat_cli.report.contest.compare_report import ComparedBudget, CompareReport, CompareRun
 from remat_cli.settings.settings import Settings
 from remat_cli.solvers import ADD_SPILL, PAGERS
 from remat_cli.solvers.base import Limits

@@ -22,6 +22,7 @@ from remat_cli.base.processes import ProcessDied, Tell, available_cores, family,
 from remat_cli.base.progress import Progress, silent
 from remat_cli.compiling.page_answer import abstract_terms
 from remat_cli.compiling.solve import prepare_kernels
+from remat_cli.contest.report.bench_run import FAILED, BenchCase, BenchRun, BenchStatus, TracePoint, joined
 from remat_cli.contest.solving import made, solved
 from remat_cli.core.schedule.graph import Phase
 from remat_cli.core.schedule.instance import instance_problem, load_instance
@@ -31,7 +32,6 @@ from remat_cli.core.schedule.simulate import baseline
 from remat_cli.core.schedule.timeline import time_of
 from remat_cli.core.values.budget import parse_budget, resolve
 from remat_cli.core.values.spill import HOST, SpillSpec
-from remat_cli.report.contest.bench_run import FAILED, BenchCase, BenchRun, BenchStatus, TracePoint, joined
 from remat_cli.report.solution import overhead_percent
 from remat_cli.report.style import percent
 from remat_cli.solvers.base import Limits

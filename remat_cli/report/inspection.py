@@ -310,7 +310,21 @@ def inspect_lines(report: InspectReport, style: Style) -> list[str]:
     where = f"{plural(report.ops, 'op')} on {report.device}{'' if report.sizes is None else f', {told(report.sizes)}'}"
     where += ", as remat wrote it" if report.is_as_written else ""
     lines = [] if report.verdict is None else [inspect_verdict(report).line(style)]
-    lines += [style.paint(report.path, "strong") + f"  ({report.kind}, {where})", *_figures(report), ""]
+    # Peak, floor, budget and bound, each in bytes and a readable unit.
+    rows = [["peak", describe_bytes(report.peak_bytes)], ["fixed", describe_bytes(report.fixed_bytes)]]
+    rows += _floor_rows(report)
+    if report.baseline_peak_bytes is not None:
+        rows += [["original peak", describe_bytes(report.baseline_peak_bytes)]]
+    if report.time is not None:
+        rows += [["time", duration(report.time)]]
+    if report.overhead_percent is not None:
+        bound = f"proved least {percent(report.lower_bound_percent)}"
+        rows += [["overhead", f"{percent(report.overhead_percent)}, {bound}, space {report.space or 'unknown'}"]]
+    if report.budget_bytes is not None:
+        text, (need, *_) = f"{report.budget} = " if report.budget else "", report.needs
+        rows += [["budget", f"{text}{describe_bytes(need.budget_bytes)} {BOUNDED[need.bounds]}"]]
+    figures = columns(rows, "<<")
+    lines += [style.paint(report.path, "strong") + f"  ({report.kind}, {where})", *figures, ""]
     lines += memory_chart(
         report.memory_bytes, fixed_bytes=report.fixed_bytes, rules=_rules(report), bands=_bands(report), style=style
     )
@@ -327,23 +341,6 @@ def inspect_lines(report: InspectReport, style: Style) -> list[str]:
         lines += ["", *forecast_lines(report.process, report.runs)]
     lines += learnt_lines(report.learnt, report.rounds_of_learning, report.room_bytes)
     return lines + closing_lines(report, style)
-
-
-def _figures(report: InspectReport) -> list[str]:
-    """Peak, floor, budget and bound, each in bytes and a readable unit."""
-    rows = [["peak", describe_bytes(report.peak_bytes)], ["fixed", describe_bytes(report.fixed_bytes)]]
-    rows += _floor_rows(report)
-    if report.baseline_peak_bytes is not None:
-        rows += [["original peak", describe_bytes(report.baseline_peak_bytes)]]
-    if report.time is not None:
-        rows += [["time", duration(report.time)]]
-    if report.overhead_percent is not None:
-        bound = f"proved least {percent(report.lower_bound_percent)}"
-        rows += [["overhead", f"{percent(report.overhead_percent)}, {bound}, space {report.space or 'unknown'}"]]
-    if report.budget_bytes is not None:
-        text, (need, *_) = f"{report.budget} = " if report.budget else "", report.needs
-        rows += [["budget", f"{text}{describe_bytes(need.budget_bytes)} {BOUNDED[need.bounds]}"]]
-    return columns(rows, "<<")
 
 
 def _floor_rows(report: InspectReport) -> list[list[str]]:
@@ -364,26 +361,22 @@ def inspect_verdict(report: InspectReport) -> ReportVerdict:
         return ReportVerdict(no_plan=f"`--budget {report.budget}` has no bytes to judge: {SEARCHED}", is_open=True)
     is_plan = report.kind == "plan"
     price = Price(predicted_percent=report.overhead_percent, is_looked_up=False) if is_plan else None
-    advice = "" if is_plan else _advice(report)
+    if is_plan:
+        advice = ""
+    else:
+        # Whether a plan could make a model fit that does not fit as it is; mapped weights do not count in a process.
+        need, *_ = report.needs
+        uncounted = 0 if need.bounds == "live" or report.process is None else report.process.mapped_bytes
+        is_below_floor = need.budget_bytes < report.floor_bytes - uncounted
+        if not is_below_floor:
+            advice = "that is as it is: `remat compile` may find a plan"
+        elif report.regions:
+            advice = "whole ops need more; `remat compile` may split them"
+        elif report.split_obstacle is not None:
+            advice = "no plan is known: whole ops need more, and splitting cannot help"
+        else:
+            advice = "impossible with whole ops, below the floor"
     return ReportVerdict(needs=report.needs, warned=report.unkept, price=price, advice=advice)
-
-
-def _advice(report: InspectReport) -> str:
-    """Whether a plan could make a model fit that does not fit as it is; mapped weights do not count in a process."""
-    if not _is_below_floor(report):
-        return "that is as it is: `remat compile` may find a plan"
-    if report.regions:
-        return "whole ops need more; `remat compile` may split them"
-    if report.split_obstacle is not None:
-        return "no plan is known: whole ops need more, and splitting cannot help"
-    return "impossible with whole ops, below the floor"
-
-
-def _is_below_floor(report: InspectReport) -> bool:
-    """Whether the budget is less than whole ops hold at least; what is mapped does not count in a process."""
-    (need, *_) = report.needs
-    uncounted = 0 if need.bounds == "live" or report.process is None else report.process.mapped_bytes
-    return need.budget_bytes < report.floor_bytes - uncounted
 
 
 def _rules(report: InspectReport) -> list[ChartRule]:

@@ -11,7 +11,7 @@ from remat_cli.core.schedule.plan import Schedule
 from remat_cli.core.schedule.problem import Problem
 from remat_cli.core.schedule.simulate import baseline
 from remat_cli.solvers._sharing import Condensed, condense
-from remat_cli.solvers.base import BestPlan, Limits, Solution
+from remat_cli.solvers.base import BestPlan, Limits, Reason, Solution
 from remat_cli.solvers.search.state import OPS, make_net
 from remat_cli.solvers.search.tracks import (
     COMPILED,
@@ -53,9 +53,9 @@ class LocalSearch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     patience: float = 0.0
     orders: int = 60
 
-    def supports(self, problem: Problem) -> str | None:
+    def supports(self, problem: Problem) -> Reason | None:
         """None, or why not."""
-        return None if len(problem.devices) == 1 else "it places every op on one device"
+        return None if len(problem.devices) == 1 else Reason("it places every op on one device")
 
     def kernels(self, problem: Problem) -> tuple[str, ...]:
         """Those of the search."""

@@ -47,9 +47,8 @@ class SourceModel:
     """A model as the user gave it, repaired and with bound dimensions.
 
     `sha256` is the hash of the file and of its external data. `interface` is what the file declares, symbolic
-    dimensions included; `fixed_interface` what a file for the bound sizes declares. `data_files` hold what of its
-    weights lies outside, `form` is the steady form that the file has; here it is seen through, and primers are taken
-    out. `converted` says what was converted.
+    dimensions included. `data_files` hold what of its weights lies outside, `form` is the steady form that the file
+    has; here it is seen through, and primers are taken out. `converted` says what was converted.
     """
 
     ir: ir.Model
@@ -62,11 +61,6 @@ class SourceModel:
     has_packed: bool = False
     converted: str | None = None
     is_primed: bool = False
-
-    @property
-    def fixed_interface(self) -> Interface:
-        """The interface with numbers for names, so that the runtime refuses another size at the door."""
-        return self.interface_with(frozenset())
 
     def inputs_at(self, sizes: Mapping[str, int]) -> tuple[InputSpec, ...]:
         """What to feed at other sizes of named dimensions."""
@@ -339,6 +333,7 @@ def _text(shape: tuple[int, ...]) -> str:
     return ",".join(map(str, shape))
 
 
+STATE_KEY = "remat.state"  # model metadata: JSON object, output -> the input it becomes
 STATE_FILE_KEY = "remat.state_file"  # model metadata: name of an .npz file in the same folder
 
 

@@ -64,7 +64,11 @@ def held_back(written: ir.Model, found: Touched, hidden: frozenset[str]) -> froz
                 readers.setdefault(value.name, set()).add(node.name or "")
     made = {value.name: node.name for node in written.graph for value in node.outputs if value.name}
     outputs = {value.name for value in written.graph.outputs if value.name}
-    small = {name for name, value in written.graph.initializers.items() if _elements(value) <= MOST_ELEMENTS}
+    small = {
+        name
+        for name, value in written.graph.initializers.items()
+        if (0 if value.const_value is None else value.const_value.size) <= MOST_ELEMENTS
+    }
     levels = (
         {name for name, maker in made.items() if maker in gone and readers.get(name, set()) & reached},
         {name for name, maker in made.items() if maker in reached and readers.get(name, set()) & reached},
@@ -73,10 +77,6 @@ def held_back(written: ir.Model, found: Touched, hidden: frozenset[str]) -> froz
     )
     fresh = (frozenset(level - outputs - hidden) for level in levels)
     return next((level for level in fresh if level), frozenset())
-
-
-def _elements(value: ir.Value) -> int:
-    return 0 if value.const_value is None else value.const_value.size
 
 
 Node = tuple[str, str, tuple[str, ...], tuple[str, ...], tuple[tuple[str, str], ...]]

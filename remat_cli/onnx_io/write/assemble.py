@@ -78,7 +78,11 @@ def assemble(parts: Parts, drafts: Sequence[Draft]) -> ir.Model:
     inputs = [_input(value, ports.get(value.name or "")) for value in old.inputs]
     values = {value.name or "": value for value in inputs}
     outputs = {port.name: port for port in parts.interface.outputs}
-    _add_weights(values, parts, {name for draft in drafts for name in draft.all_reads} | set(outputs))
+    read = {name for draft in drafts for name in draft.all_reads} | set(outputs)
+    for weight, tensor in parts.weights.items():
+        if weight in read and weight not in values:
+            shape = ir.Shape(dims_of(tensor))
+            values[weight] = ir.Value(name=weight, type=ir.TensorType(tensor.dtype), shape=shape, const_value=tensor)
     nodes = [_node(draft, values, parts, outputs) for draft in drafts]
     graph = ir.Graph(
         inputs,
@@ -110,13 +114,6 @@ def _input(value: ir.Value, port: Port | None) -> ir.Value:
         shape=None if shape is None else shape.copy(),
         const_value=value.const_value,
     )
-
-
-def _add_weights(values: dict[str, ir.Value], parts: Parts, read: set[str]) -> None:
-    for name, tensor in parts.weights.items():
-        if name in read and name not in values:
-            shape = ir.Shape(dims_of(tensor))
-            values[name] = ir.Value(name=name, type=ir.TensorType(tensor.dtype), shape=shape, const_value=tensor)
 
 
 def _node(draft: Draft, values: dict[str, ir.Value], parts: Parts, outputs: Mapping[str, Port]) -> ir.Node:

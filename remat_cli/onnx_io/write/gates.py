@@ -181,7 +181,14 @@ class _Weaver:
         if through or idle:
             passage.token = unread[0] if unread else self._token(number, (through or step.reads)[0])
             if number == self.scene.guarded:
-                passage.token = self._guard(number, passage.token)
+                # What exists once the guard has let the file run; a guard that is not the first op waits for the
+                # token.
+                guard = self.scene.guard
+                assert guard is not None
+                begins_with = self.writer.count(f"remat_gate/{guard.name}", passage.token) if number else guard.rounds
+                guard_name = self.writer.fresh(guard.name, GUARD_RESULT)
+                self.writer.drafts.append(guard.draft(guard_name, begins_with))
+                passage.token = guard_name
             # Write a view of each value, each waiting for the one before, the first for the token.
             values = [*unread[1:], *through]
             for position, name in enumerate(values):
@@ -199,15 +206,6 @@ class _Weaver:
         draft = step.reading(passage.new)
         self.writer.drafts.append(self._opaque_view(draft, passage.token) if idle else draft)
         self._seal(step, passage)
-
-    def _guard(self, number: int, token: str) -> str:
-        """What exists once the guard has let the file run; a guard that is not the first op waits for the token."""
-        guard = self.scene.guard
-        assert guard is not None
-        begins_with = self.writer.count(f"remat_gate/{guard.name}", token) if number else guard.rounds
-        name = self.writer.fresh(guard.name, GUARD_RESULT)
-        self.writer.drafts.append(guard.draft(name, begins_with))
-        return name
 
     def _is_shape(self, name: str) -> bool:
         """Whether a value is a constant that says a shape: the runtime looks through views of these."""

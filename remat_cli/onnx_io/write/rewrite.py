@@ -55,7 +55,12 @@ def release_buffers(parts: Parts, scene: Scene, infer: Infer) -> Released:
         released = _settle(parts, scene, infer)
         targets = known_shapes(released.woven.drafts, released.known, LEAST_BYTES, sizes)
         more = frozenset(name for name in targets if name in scene.types and name not in scene.opaque)
-        told = _told(scene, released.known)
+        # Values whose shape the runtime knows beforehand, where gates must not ask for it.
+        told = (
+            frozenset()
+            if scene.form == "size"
+            else frozenset((name for name, dims in released.known.items() if _is_known(dims)))
+        )
         if more <= scene.barriers and told <= scene.told:
             return released
         scene = replace(scene, barriers=scene.barriers | more, told=scene.told | told)
@@ -65,13 +70,6 @@ def release_buffers(parts: Parts, scene: Scene, infer: Infer) -> Released:
         if is_asked and _is_known(released.known.get(draft.reads[0], (None,))):
             raise RematError(f"'{draft.name}' cannot wait for '{draft.reads[0]}', whose shape is known: report this")
     return released
-
-
-def _told(scene: Scene, known: Mapping[str, Dims]) -> frozenset[str]:
-    """Values whose shape the runtime knows beforehand, where gates must not ask for it."""
-    if scene.form == "size":
-        return frozenset()
-    return frozenset(name for name, dims in known.items() if _is_known(dims))
 
 
 def _settle(parts: Parts, scene: Scene, infer: Infer) -> Released:

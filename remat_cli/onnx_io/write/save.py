@@ -172,15 +172,11 @@ def _placed(model: ir.Model, data: Path | None) -> ir.Model:
                 data.name, offset, tensor.nbytes, tensor.dtype, shape=shape, name=name, base_dir=data.parent
             )
         elif isinstance(tensor, ir.ExternalTensor):
-            value.const_value = _in_memory(tensor)
-    return copy
-
-
-def _in_memory(tensor: ir.ExternalTensor) -> ir.TensorProtocol:
-    is_closed = tensor.raw is None
-    copy = ir.Tensor(tensor.numpy().copy(), dtype=tensor.dtype, name=tensor.name)
-    if is_closed:
-        tensor.release()
+            is_closed = tensor.raw is None
+            memory_copy = ir.Tensor(tensor.numpy().copy(), dtype=tensor.dtype, name=tensor.name)
+            if is_closed:
+                tensor.release()
+            value.const_value = memory_copy
     return copy
 
 

@@ -243,7 +243,11 @@ def _place_weights(model: ir.Model, folder: Path) -> tuple[dict[str, ir.TensorPr
     """All weights, the large ones in files of the folder; and where those are."""
     tensors = {name: v.const_value for name, v in model.graph.initializers.items() if v.const_value is not None}
     outputs = {value.name for value in model.graph.outputs}
-    large = {name: tensor for name, tensor in tensors.items() if _is_large(tensor) or name in outputs}
+    large = {
+        name: tensor
+        for name, tensor in tensors.items()
+        if (tensor.nbytes >= SMALL_BYTES and runtime_name(tensor.dtype) not in UNSHARED) or name in outputs
+    }
     stored: dict[str, StoredWeight] = {}
     linked: dict[str, str] = {}
     with (folder / WEIGHTS_FILE).open("wb") as file:
@@ -260,10 +264,6 @@ def _place_weights(model: ir.Model, folder: Path) -> tuple[dict[str, ir.TensorPr
             stored[name] = StoredWeight(location, offset, dtype, dims_of(tensor), tensor.nbytes)
     placed = {name: _external(name, tensor, stored[name], folder) for name, tensor in large.items()}
     return {**tensors, **placed}, stored
-
-
-def _is_large(tensor: ir.TensorProtocol) -> bool:
-    return tensor.nbytes >= SMALL_BYTES and runtime_name(tensor.dtype) not in UNSHARED
 
 
 def _linked(tensor: ir.ExternalTensor, folder: Path, linked: dict[str, str]) -> str:

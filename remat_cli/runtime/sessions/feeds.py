@@ -22,6 +22,7 @@ from remat_cli.runtime.sessions._ort import (
     pack_all,
     run_fresh,
     run_session,
+    running,
     runtime_dtype,
     runtime_errors,
     unpack,
@@ -165,7 +166,7 @@ def record_values_here(job: ValuesJob, advance: Advance) -> dict[str, str]:
     values = {packed.name: unpack(packed) for packed in job.feeds}
     if not values.keys() >= set(job.names):
         session = open_session(Path(job.model), SessionSettings())
-        with runtime_errors(f"ONNX Runtime fails to run {Path(job.model).name}"):
+        with runtime_errors(running(Path(job.model))):
             values |= run_session(session, values)
     files = {}
     for number, name in enumerate(job.names):

@@ -10,8 +10,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from remat_cli.base.errors import RuntimeFailure
-from remat_cli.runtime.sessions._ort import import_ort, too_long
+from remat_cli.runtime.sessions._ort import Doing, import_ort, too_long
 
 T = TypeVar("T")
 STOP_SECONDS = 10.0
@@ -20,7 +19,7 @@ START_SECONDS = 60.0
 """For a thread to begin, which takes no time unless there is no memory for it: then it never does."""
 
 
-def guarded(work: Callable[[Any], T], seconds: float, doing: str) -> T:
+def guarded(work: Callable[[Any], T], seconds: float, doing: Doing) -> T:
     """What `work(run_options)` returns; it must hand its argument to every run.
 
     Raises:
@@ -48,14 +47,14 @@ def guarded(work: Callable[[Any], T], seconds: float, doing: str) -> T:
     except (RuntimeError, MemoryError):
         is_running = False
     if not is_running:
-        raise RuntimeFailure(f"{doing}: there is no memory left to begin it; allow more with --memory-limit")
+        raise doing.failed("there is no memory left to begin it; allow more with --memory-limit")
     try:
         is_over = over.wait(seconds)
     finally:
         options.terminate = True  # does nothing where the run has ended
         over.wait(STOP_SECONDS)
     if not is_over:
-        raise RuntimeFailure(too_long(doing, seconds))
+        raise doing.failed(too_long(seconds))
     if raised:
         raise raised[0]
     return found[0]

@@ -26,12 +26,12 @@ from remat_cli.runtime.sessions._ort import (
     Array,
     host_value,
     import_ort,
-    one_line,
     run_fresh,
     runtime_dtype,
     runtime_errors,
 )
 from remat_cli.runtime.sessions._plugins import is_builtin, plugin_devices, require_module, require_plugin
+from remat_cli.runtime.sessions.error_text import one_line
 
 __all__ = [
     "PROVIDERS",
@@ -87,18 +87,15 @@ class UsableDevice(msgspec.Struct, frozen=True):
     def provider_options(self) -> dict[str, str]:
         """Options of the provider: the record's, then those that the name stands for."""
         index = {"device_id": str(self.index)} if self.provider.has_index else {}
-        return {**dict(self.provider.options), **index, **self._threads, **self.spec.options}
+        option = self.provider.thread_option
+        threads = {option: str(self.threads)} if self.threads and option and option != SESSION_THREADS else {}
+        return {**dict(self.provider.options), **index, **threads, **self.spec.options}
 
     @property
     def session_providers(self) -> list[Any]:
         """What an InferenceSession takes as `providers`, where the provider is built into the runtime."""
         options = self.provider_options
         return [(self.provider.runtime_name, options) if options else self.provider.runtime_name]
-
-    @property
-    def _threads(self) -> dict[str, str]:
-        option = self.provider.thread_option
-        return {option: str(self.threads)} if self.threads and option and option != SESSION_THREADS else {}
 
 
 def parse_device(text: str) -> UsableDevice:
@@ -124,7 +121,19 @@ def require(provider: Provider) -> None:
     """
     ort = import_ort()
     if is_builtin(ort, provider):
-        _require_libraries(ort, provider)
+        # Check a built-in provider's driver and library.
+        driver = dict(provider.drivers).get(platform.system())
+        if driver and (problem := _load_problem(driver)):
+            raise MissingDependency(
+                f"device '{provider.name}' needs {provider.needs}; the driver is missing: {problem}"
+            )
+        name = dict(provider.libraries).get(platform.system())
+        library = Path(str(ort.__file__)).parent / "capi" / name if name else None
+        if library and (problem := _library_problem(ort, library)):
+            raise MissingDependency(
+                f"device '{provider.name}' needs {provider.needs}; {provider.package} {ort.__version__} does not load: "
+                f"{problem}"
+            )
     elif provider.plugin is not None:
         require_plugin(ort, provider, provider.plugin)
     else:
@@ -244,20 +253,6 @@ def check_session(session: Any, device: UsableDevice) -> None:
         raise MissingDependency(
             f"device '{device.name}' could not be used: ONNX Runtime fell back to "
             f"{', '.join(session.get_providers())}; {provider.package} needs {provider.needs}"
-        )
-
-
-def _require_libraries(ort: ModuleType, provider: Provider) -> None:
-    """Check a built-in provider's driver and library."""
-    driver = dict(provider.drivers).get(platform.system())
-    if driver and (problem := _load_problem(driver)):
-        raise MissingDependency(f"device '{provider.name}' needs {provider.needs}; the driver is missing: {problem}")
-    name = dict(provider.libraries).get(platform.system())
-    library = Path(str(ort.__file__)).parent / "capi" / name if name else None
-    if library and (problem := _library_problem(ort, library)):
-        raise MissingDependency(
-            f"device '{provider.name}' needs {provider.needs}; {provider.package} {ort.__version__} does not load: "
-            f"{problem}"
         )
 
 
