@@ -123,3 +123,16 @@ def test_layouts_are_alike_where_the_same_requests_of_another_run_hold_the_same_
 def test_copies_that_loading_leaves_are_held_apart():
     arena = loaded_arena((MIB, 2 * MIB))
     assert sorted(chunk.size for chunk in arena.held.values()) == [MIB, 2 * MIB]
+
+
+def test_regions_are_taken_as_long_as_callers_hold_more_and_then_no_more():
+    output = [Request(0, 3 * MIB, True, in_block=False)]
+    found = simulate_runs(output, 6, 2)
+    taken = [sum(run.new_regions) > 0 for run in found]
+    assert taken == [True, True, True, False, False, False]
+    assert [run.new_regions for run in found[3:]] == [()] * 3
+    assert len({run.resident_bytes for run in found[2:]}) == 1
+
+
+def test_nothing_has_no_place_in_the_block():
+    assert pattern_bytes([Request(0, 0, True)]) == 0

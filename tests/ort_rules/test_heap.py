@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import reduce
 
-from remat_cli.ort_rules.heap import FIRST_THRESHOLD_BYTES, HEADER_BYTES, LARGEST_THRESHOLD_BYTES, Heap
+from remat_cli.ort_rules.heap import FIRST_THRESHOLD_BYTES, HEADER_BYTES, LARGEST_THRESHOLD_BYTES, SLACK_BYTES, Heap
 from remat_cli.ort_rules.load_rules import LOAD_RULES, load_rules
 
 MIB = 2**20
@@ -63,3 +63,8 @@ def test_an_end_of_twice_the_threshold_goes_back():
     heap = Heap(threshold_bytes=4 * MIB, end_bytes=0, stuck_bytes=0, places=0)
     assert heap.after(3 * MIB).end_bytes == 3 * MIB
     assert Heap(4 * MIB, 8 * MIB, 0, 0).after(MIB).end_bytes == 0
+
+
+def test_a_block_is_mapped_from_the_threshold_on_less_what_aligning_it_takes():
+    assert Heap().is_mapped(FIRST_THRESHOLD_BYTES - SLACK_BYTES)
+    assert not Heap().is_mapped(FIRST_THRESHOLD_BYTES - SLACK_BYTES - 1)
