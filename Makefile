@@ -44,7 +44,7 @@ test-slow: $(STAMP)  ## all tests, long ones included
 	$(BIN)/python -m pytest
 
 # Fast tests of what depends most on the version of ONNX Runtime: whole compiles, and what the runtime does with memory.
-VERSION_TESTS := tests/test_end_to_end.py tests/end_to_end $(addprefix tests/runtime/test_,$(addsuffix .py,arena load_forecast packing places resident session verify weights)) tests/ort_rules tests/core/test_reuse.py
+VERSION_TESTS := tests/test_end_to_end.py tests/end_to_end $(addprefix tests/runtime/test_,$(addsuffix .py,arena load_forecast packing places resident session verify weights)) tests/ort_rules
 OLDER_VERSION ?= 1.31.1
 
 test-newest: $(STAMP)  ## the fast tests of compiles and memory on the ONNX Runtime that pip gives without constraints, two minutes

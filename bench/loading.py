@@ -17,6 +17,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 import click
+import msgspec
 
 import remat_cli
 from bench.compiling import RESULTS, Row, table_lines
@@ -24,7 +25,7 @@ from bench.loading_models import BUDGETS, MODELS
 from bench.real.measure import read_rows
 from remat_cli.base.progress import silent
 from remat_cli.compiling.prepare import prepare, work_folder
-from remat_cli.compiling.process.resident import model_forecast
+from remat_cli.compiling.process.forecast import model_forecast
 from remat_cli.compiling.profile import profile_model
 from remat_cli.core.values.resident import ProcessMemory
 from remat_cli.onnx_io.read.load import DimBindings, inputs_of, load
@@ -93,7 +94,7 @@ def predicted(model: Path, version: str) -> ProcessMemory:
     with work_folder(model, config.work_dir) as work:
         prepared = prepare(model, config.conditions, work, silent())
         profile = profile_model(prepared, config.conditions, silent()).profile
-        return model_forecast(prepared, profile, version)[0]
+        return model_forecast(prepared, profile, msgspec.structs.replace(prepared.runtime, version=version)).process
 
 
 def _figures(memory: ProcessMemory) -> dict[str, int]:

@@ -68,7 +68,7 @@ def _complain_stop(stop: BaseException) -> int:
 
 
 def _stop_behind(error: BaseException) -> BaseException | None:
-    """The signal that became this error: a compiled module that is being imported makes an ImportError of it."""
+    """Find the signal behind an error: a compiled module that is being imported turns one into an ImportError."""
     while error.__cause__ or error.__context__:
         error = error.__cause__ or error.__context__ or error
         if isinstance(error, KeyboardInterrupt | Terminated):
@@ -77,7 +77,7 @@ def _stop_behind(error: BaseException) -> BaseException | None:
 
 
 def _complain_usage(error: click.ClickException) -> int:
-    """Click's own complaint as one line, with the command whose help explains it."""
+    """Print click's own complaint as one line, with the command whose help explains it."""
     context = error.ctx if isinstance(error, click.UsageError) else None
     hint = f" (see {context.command_path} --help)" if context else ""
     complain(f"{error.format_message()}{hint}")
@@ -85,7 +85,7 @@ def _complain_usage(error: click.ClickException) -> int:
 
 
 def _complain_failure(error: Exception, *, is_debug: bool) -> int:
-    """One line for an error raised on purpose, or for a bug; the traceback only when asked for."""
+    """Print one line for an error raised on purpose, or for a bug; the traceback only when asked for."""
     if is_debug:
         show_traceback(error)
     if isinstance(error, MemoryError):

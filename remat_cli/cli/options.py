@@ -1,6 +1,7 @@
-"""Options that several commands share; each group is one decorator. Names of values are the keys of `Config`."""
+"""Options that several commands share; each group is one decorator. Names of values are the keys of `Settings`."""
 
 import itertools
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -11,6 +12,27 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 INPUT_FILE = click.Path(exists=True, dir_okay=False, readable=True, path_type=Path)
 FILE = click.Path(path_type=Path)
+
+
+class EndingFile(click.Path):
+    """A file to write whose name says what is in it; other programs go by that."""
+
+    def __init__(self, ending: str) -> None:
+        """Of names with this ending, in capitals or not."""
+        super().__init__(path_type=Path)
+        self.ending = ending
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
+        """Refuse any other name."""
+        path = Path(os.fsdecode(super().convert(value, param, ctx)))
+        if path.suffix.lower() != self.ending:
+            self.fail(
+                f"'{path}' must end in {self.ending}, as what is written is; for example {path.stem}{self.ending}"
+            )
+        return path
+
+
+SVG_FILE, MODEL_FILE = EndingFile(".svg"), EndingFile(".onnx")
 
 
 def group(*options: Callable[[Any], Any]) -> Callable[[F], F]:
@@ -42,7 +64,7 @@ budget_scope_option = _option(
 
 
 def _one_budget(_ctx: click.Context, param: click.Parameter, given: tuple[str, ...] | None) -> str | None:
-    """The budget; those of single devices become one, and of others there can be only one.
+    """Join the budgets of single devices into one; of any other kind only one may be given.
 
     Raises:
         BadParameter: there are several.

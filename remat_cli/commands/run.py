@@ -105,7 +105,7 @@ def run_plan(path: Path, options: RunOptions, settings: Settings, progress: Prog
     """
     progress.stage(stages.READING)
     read = read_plan(path)
-    _check_targets(_sources(read, path, settings), options, settings)
+    _check_targets(read, path, options, settings)
     if options.is_capped and read.paging is not None:
         raise ConfigError(f"--enforce-budget: {path} pages, and its sessions have no arena to cap: leave it out")
     with tempfile.TemporaryDirectory(prefix="remat_", dir=settings.work_dir) as folder:
@@ -122,7 +122,9 @@ def run_plan(path: Path, options: RunOptions, settings: Settings, progress: Prog
             raise RuntimeFailure(f"{seen.misplaced_op}, as the plan wants it: compile again")
         timed = time_runs(program, feeds, options.repeat, caps, progress.advance, settings.run_limit_seconds)
     if settings.output is not None:
-        _save(settings.output, timed.storable)
+        outputs: Mapping[str, Any] = timed.storable  # by name, as they can be fed again with --input
+        with atomic_path(settings.output) as temporary, temporary.open("wb") as file:
+            np.savez(file, **outputs)
     if options.trace is not None:
         atomic_write(options.trace, chrome_trace(program, timed.fastest, seen))
     return msgspec.structs.replace(
@@ -134,21 +136,16 @@ def run_plan(path: Path, options: RunOptions, settings: Settings, progress: Prog
     )
 
 
-def _sources(read: PlanFile, path: Path, settings: Settings) -> tuple[Path, ...]:
-    """The files that a run reads, which its results may not take the place of."""
+def _check_targets(read: PlanFile, path: Path, options: RunOptions, settings: Settings) -> None:
+    """Check that results can be written, and take the place of no file that the run reads.
+
+    Raises:
+        ConfigError: they cannot, or the plan is to be run less than once.
+    """
     inputs = () if settings.inputs is None else (settings.inputs,)
-    return (path, find_file(read.output, path, "model"), *inputs)
-
-
-def _check_targets(sources: tuple[Path, ...], options: RunOptions, settings: Settings) -> None:
+    sources = (path, find_file(read.output, path, "model"), *inputs)
     if options.repeat < 1:
         raise ConfigError(f"repeat {options.repeat} must be at least 1")
     targets = [target for target in (settings.output, options.trace) if target is not None]
     for number, target in enumerate(targets):
         check_target(target, sources=(*sources, *targets[:number]), overwrite=settings.force)
-
-
-def _save(path: Path, outputs: Mapping[str, Any]) -> None:
-    """Outputs by name, as they can be fed again with --input."""
-    with atomic_path(path) as temporary, temporary.open("wb") as file:
-        np.savez(file, **outputs)

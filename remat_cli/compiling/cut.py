@@ -9,7 +9,6 @@ import msgspec
 from remat_cli.base.errors import ModelError
 from remat_cli.compiling.platform import Platform
 from remat_cli.core.schedule.graph import Graph, Op, TensorType, size_bytes
-from remat_cli.core.schedule.one_session import HostValues, OneSession
 from remat_cli.core.schedule.plan import Plan
 from remat_cli.core.schedule.problem import Problem, device_tensor_ids, input_ops
 from remat_cli.core.schedule.segments import Cut, cut_plan
@@ -19,8 +18,9 @@ from remat_cli.core.values.conditions import CPU
 from remat_cli.core.values.profile import HOST_MEMORY, DeviceSpec, Way
 from remat_cli.devices.mixing import Mixing
 from remat_cli.devices.provider_table import PROVIDERS, cache_of
-from remat_cli.onnx_io.read.default_order import EARLY_OPS
 from remat_cli.onnx_io.write.segment_models import SegmentSource, one_session_names
+from remat_cli.ort_rules.order import EARLY_OPS
+from remat_cli.ort_rules.streams import HostValues, OneSession
 
 TURNING_SOFTMAX: Final = 13
 """The opset from which on Softmax goes along one axis; before, it takes all from its axis on as one."""

@@ -7,7 +7,7 @@ from typing import Any
 from remat_cli.compiling.ask import CompileRequest
 from remat_cli.compiling.planned import PlannedModel
 from remat_cli.compiling.prepare import Prepared
-from remat_cli.compiling.process.resident import process_forecast, saves_packed, wants_primers
+from remat_cli.compiling.process.forecast import forecast_of, saves_packed, wants_primers
 from remat_cli.compiling.record import model_to_write
 from remat_cli.compiling.runs_on import runs_on_of
 from remat_cli.core.values.process_promise import ProcessPromise
@@ -56,7 +56,7 @@ def _promises_told(planned: PlannedModel, request: CompileRequest) -> dict[str, 
     process = ProcessPromise(
         budget_bytes=request.process_budget_bytes,
         with_mapped=request.count_mapped,
-        predicted=process_forecast(planned.written, planned.prepared, request.files),
+        predicted=forecast_of(planned.written, planned.prepared, request.files).process,
     )
     live = {PEAK_KEY: planned.written.promised_bytes, BUDGET_KEY: planned.answer.question.budget_bytes}
     family = request.conditions.family

@@ -2,9 +2,8 @@
 
 import math
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Final
 
 from remat_cli.base.progress import Progress
@@ -17,53 +16,49 @@ from remat_cli.core.values.conditions import CPU, Conditions
 from remat_cli.core.values.profile import LinkCost
 from remat_cli.onnx_io.read.one_op import write_product
 from remat_cli.onnx_io.write.segment_models import UNSHARED, plainly_read_weights
+from remat_cli.ort_rules.packing import PackingRules
 from remat_cli.runtime.measure.open_speed import OpenJob, measure_opening
 from remat_cli.runtime.measure.profile_cache import ProfileCache, cpu_name
+from remat_cli.runtime.sessions._ort import installed_rules
 from remat_cli.runtime.sessions.session import SessionSettings, device_settings, runtime_version
-from remat_cli.runtime.sessions.weights import packs_weight
 
 LEAST_BYTES: Final = 2**16
 """Smaller weights stay: a transfer of them is mostly its beginning."""
-COLUMNS: Final[Mapping[str, int]] = MappingProxyType(
-    {"MatMul": 16, "Gemm": 16, "FusedMatMul": 16, "FusedGemm": 16, "LSTM": 64, "GRU": 64}
-)
-"""Ops whose packed weights are as large as the weight, columns rounded up to a multiple of so many: of 16, and a cell
-has at most four parts. What other ops make of theirs is not known."""
 PROBES: Final = ((16, 16), (2048, 2048))
 PROBE_WEIGHT: Final = "w"
 
 
 def hosted_weights(platform: Platform, model: Any, conditions: Conditions, progress: Progress) -> WeightPaging:
     """The weights of a model that may page, with what opening takes: measured once, and where there are any."""
-    found = may_page(platform.graph, model)
+    found = may_page(platform.graph, model, installed_rules().packing)
     if not found:
         return NO_WEIGHTS
     return WeightPaging(weights=found, costs=_costs(platform, conditions, progress))
 
 
-def may_page(graph: Graph, model: Any) -> tuple[HostedWeight, ...]:
+def may_page(graph: Graph, model: Any, packing: PackingRules) -> tuple[HostedWeight, ...]:
     """Large weights that only ops of the main graph read, all of them packing it in a known way, or none."""
     uses, found = plainly_read_weights(model), []
     for number, weight in enumerate(graph.weights):
         use = uses.get(weight.name)
         if use is None:
             continue
-        packed_bytes = _packed_bytes(use)
+        packed_bytes = _packed_bytes(use, packing)
         if packed_bytes is not None:
             found.append(HostedWeight(number, image_bytes(weight.size_bytes), packed_bytes))
     return tuple(found)
 
 
-def _packed_bytes(use: WeightUse) -> int | None:
+def _packed_bytes(use: WeightUse, packing: PackingRules) -> int | None:
     """The most that an op's own copy of a weight takes, 0 where none makes one; None where that is not known."""
     if use.size_bytes < LEAST_BYTES or use.dtype in UNSHARED:
         return None
-    are_packed = [packs_weight(reader, use.dtype, use.shape) for reader in use.readers]
+    are_packed = [packing.packs_weight(reader, use.dtype, use.shape) for reader in use.readers]
     if not any(are_packed):
         return 0
-    if not all(are_packed) or any(reader.op_type not in COLUMNS for reader in use.readers):
+    if not all(are_packed) or any(reader.op_type not in packing.columns for reader in use.readers):
         return None
-    multiple = max(COLUMNS[reader.op_type] for reader in use.readers)
+    multiple = max(packing.columns[reader.op_type] for reader in use.readers)
     return _rounded_bytes(use.shape, use.size_bytes // math.prod(use.shape), multiple)
 
 

@@ -5,11 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from operator import add
 
 from remat_cli.compiling.platform import Platform
 from remat_cli.compiling.prepare import Prepared
-from remat_cli.compiling.process.steady import Formed
 from remat_cli.compiling.solve import BudgetAnswer
 from remat_cli.core.paging.paged_plan import PagedPlan
 from remat_cli.core.schedule.graph import Graph
@@ -17,10 +15,11 @@ from remat_cli.core.schedule.plan import Plan
 from remat_cli.core.schedule.segments import Cut
 from remat_cli.core.schedule.solver_run import cut_short
 from remat_cli.core.schedule.splits import Splitting
-from remat_cli.core.values.learning import Judged
 from remat_cli.core.values.profile import Profile, Reference, Way
 from remat_cli.core.values.sizes import Dim
 from remat_cli.onnx_io.write.rewrite import Rewritten
+from remat_cli.ort_rules.forecast import SessionForecast
+from remat_cli.ort_rules.steady import SteadyForm
 
 
 @dataclass(frozen=True)
@@ -30,34 +29,38 @@ class WrittenModel:
     `on_top_bytes` are bytes of its form that the budget does not have to hold: fixed ones, where it is a share of the
     rest, and outputs made beforehand, where the process has a budget.
     `unexplained_bytes` is by how much its live peak was measured to be more, for a reason that no rule of the judge
-    has. `formed` is the form in which it is written, and what a process then holds for its runs.
+    has.
     """
 
     rewritten: Rewritten
-    judged: Judged
-    formed: Formed
+    sessions: SessionForecast
     unexplained_bytes: int = 0
     on_top_bytes: int = 0
 
     @property
     def graph(self) -> Graph:
         """The graph of the file."""
-        return self.judged.graph
+        return self.sessions.judged.graph
 
     @property
     def plan(self) -> Plan:
         """Every op of the file once, in order."""
-        return self.judged.plan
+        return self.sessions.judged.plan
 
     @property
     def fixed_bytes(self) -> int:
         """Weights and inputs, with the small constants of gates."""
-        return self.judged.fixed_bytes
+        return self.sessions.judged.fixed_bytes
 
     @property
     def default_peak_bytes(self) -> int:
         """The peak in a session with default options, which keeps some dead buffers for later tensors."""
-        return max(map(add, self.plan.memory_bytes[0], self.judged.kept.held_bytes), default=self.plan.peak)
+        return self.sessions.default_session.peak_bytes
+
+    @property
+    def form(self) -> SteadyForm | None:
+        """The steady form in which it is written, if it is."""
+        return None if self.sessions.judged.steady is None else self.sessions.judged.steady.form
 
     @property
     def promised_bytes(self) -> int:
@@ -171,7 +174,7 @@ class PlannedModel:
     @property
     def is_steady(self) -> bool:
         """Whether it is written in the steady form."""
-        return self.written is not None and self.written.formed.form is not None
+        return self.written is not None and self.written.form is not None
 
     @property
     def has_plan(self) -> bool:

@@ -19,7 +19,7 @@ from remat_cli.compiling.facts import WARMUPS, ModelFacts, known_facts_of, remem
 from remat_cli.compiling.learn.corrections import known_corrections, with_corrections
 from remat_cli.compiling.optimise import AS_BOUND, OptimisedAs, digest_of, optimise
 from remat_cli.compiling.original import Original, as_read, original_of
-from remat_cli.compiling.processor import block_here
+from remat_cli.compiling.processor import runtime_here
 from remat_cli.core.schedule.graph import Graph, TensorType
 from remat_cli.core.schedule.program import InputSpec
 from remat_cli.core.values.conditions import CPU, Conditions
@@ -34,6 +34,8 @@ from remat_cli.onnx_io.read.phases import carry_phases
 from remat_cli.onnx_io.read.seeds import give_seeds
 from remat_cli.onnx_io.read.to_graph import INPUTS, op_signatures, to_graph
 from remat_cli.onnx_io.read.told_inputs import told_inputs
+from remat_cli.ort_rules.records import Rules, rules_for
+from remat_cli.ort_rules.runtime import Runtime
 from remat_cli.runtime.measure.profilers import LONG_SECONDS, ProfileRequest
 from remat_cli.runtime.observe.sight import Sight, look
 from remat_cli.runtime.sessions.feeds import feeds_of
@@ -51,7 +53,8 @@ MOST_ALIKE = 16
 class Prepared:
     """A model ready to be planned. `reference` is the optimised model that a Graph and all plans index.
 
-    `more_feeds` are other inputs, on which outputs are compared too; `conditions` are those that it was prepared under.
+    `more_feeds` are other inputs, on which outputs are compared too; `conditions` are those that it was prepared under,
+    `runtime` is the one that is installed.
     `corrections` are what runs taught of ops, by signature; `first_outputs` are those of a run, if there was one.
     `original` is what outputs are compared with: the user's file in a session of its own, if the runtime runs it.
     `original_path` is that file as the user has it; `optimised_as` is how the runtime optimised it, and is to optimise
@@ -61,6 +64,7 @@ class Prepared:
     """
 
     conditions: Conditions
+    runtime: Runtime
     source: SourceModel
     reference: Any
     reference_path: Path
@@ -83,15 +87,15 @@ class Prepared:
         """The same model, not to be written in the steady form."""
         return replace(self, conditions=msgspec.structs.replace(self.conditions, plain=True))
 
-    @cached_property
-    def block_here(self) -> int:
-        """How many channels the runtime's blocked layout keeps together on this processor; 1 where it has none."""
-        return block_here(self.reference_path.parent)
+    @property
+    def rules(self) -> Rules:
+        """What the runtime that is installed does on this processor."""
+        return rules_for(self.runtime)
 
     @cached_property
     def layout_block(self) -> int:
-        """The same of the optimised model; 1 where no op of it works in that layout."""
-        return self.block_here if uses_blocks(self.reference) else 1
+        """How many channels the optimised model keeps together; 1 where no op of it works in the blocked layout."""
+        return self.runtime.layout_block if uses_blocks(self.reference) else 1
 
     @cached_property
     def outputs(self) -> Mapping[str, Any]:
@@ -154,6 +158,7 @@ def prepare(path: Path, conditions: Conditions, work: Path, progress: Progress) 
     corrections = known_corrections(signatures, conditions)
     return Prepared(
         conditions=conditions,
+        runtime=runtime_here(work),
         source=source,
         reference=found.reference,
         reference_path=found.path,

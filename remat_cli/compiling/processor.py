@@ -1,12 +1,19 @@
-"""How many channels the runtime's blocked layout keeps together on this processor: what compiled files depend on."""
+"""The runtime on this processor, and how many channels its blocked layout keeps together: what files depend on."""
 
+import platform
 import tempfile
 from pathlib import Path
 
 from remat_cli.onnx_io.read.layout import block_of_probe, layout_probe
 from remat_cli.onnx_io.read.load import prepare_optimized
 from remat_cli.onnx_io.write.save import save
-from remat_cli.runtime.sessions.session import optimize
+from remat_cli.ort_rules.runtime import Runtime
+from remat_cli.runtime.sessions.session import optimize, runtime_version
+
+
+def runtime_here(work: Path) -> Runtime:
+    """The runtime that is installed, on this processor; `work` is for small files."""
+    return Runtime(runtime_version(), platform.machine(), block_here(work))
 
 
 def block_here(work: Path) -> int:

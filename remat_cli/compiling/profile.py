@@ -42,7 +42,6 @@ from remat_cli.runtime.measure.profilers import Measured, ProfileRequest, WholeT
 from remat_cli.runtime.sessions.feeds import record_values
 from remat_cli.runtime.sessions.providers import device_of, must_estimate, require_device
 from remat_cli.runtime.sessions.session import SessionSettings, device_settings
-from remat_cli.runtime.sessions.weights import loaded_weight_bytes
 
 MOST_VALUE_BYTES = 2**30  # of recorded floats; larger ones are random
 FLOATS = ("float", "double", "float16", "bfloat16")
@@ -161,7 +160,7 @@ def profile_beside(
         model_sha256=prepared.reference_sha256,
         provenance=_provenance(scope, measured),
         ops=tuple(msgspec.structs.replace(known[signature], name=op.name) for op, signature in ops),
-        weight_bytes=loaded_weight_bytes(prepared.graph, uses, packed),
+        weight_bytes=prepared.rules.packing.loaded_weight_bytes(prepared.graph, uses, packed),
         input_bytes=prepared.graph.input_bytes,
         packed_bytes=packed or 0,
         run_ns=measured.run_ns if measured else None,

@@ -15,7 +15,7 @@ from remat_cli.base.units import format_bytes
 from remat_cli.compiling.ask import CompileRequest
 from remat_cli.compiling.planned import PlannedModel, WrittenModel
 from remat_cli.compiling.prepare import Prepared
-from remat_cli.compiling.process.resident import process_forecast
+from remat_cli.compiling.process.forecast import forecast_of
 from remat_cli.compiling.search.limits import cap_lines, cap_of
 from remat_cli.core.files.plan_file import (
     ExactSession,
@@ -40,15 +40,15 @@ from remat_cli.ort_rules.primers import PREFIX as PRIMERS
 from remat_cli.ort_rules.primers import SMALL_COPIES_BYTES
 from remat_cli.report.solution import SolutionReport, solution_report, with_paging
 from remat_cli.runtime.measure.profile_cache import provenance
+from remat_cli.runtime.sessions._ort import installed_rules
 from remat_cli.runtime.verify.verify_request import VerifyRequest
 
 PATTERN_OFF = "options.enable_mem_pattern = False  # else later runs take one block for all tensors{}\n"
 LEANEST = (
-    "# leanest, for {size} a run that is given back after it, at the price of time: start Python with\n"
-    "# MALLOC_MMAP_THRESHOLD_=65536 in its environment, and set\n"
+    "# what is promised holds like this, with the arena on; another way, not part of the promise, takes {size} a run,\n"
+    "# given back after it, at the price of time: start Python with MALLOC_MMAP_THRESHOLD_=65536, and set\n"
     "# options.enable_mem_pattern = options.enable_cpu_mem_arena = False\n"
 )
-ARENA_OFF_BYTES = 2**20  # what a session holds beyond live tensors where it has no arena
 UNVERIFIED = "not verified: run `remat verify` on the plan"
 NO_GAIN = (
     "no gain in the runtime's arena: no hard cap was found under which this model runs and the original fails; it has "
@@ -146,7 +146,7 @@ def _request(planned: PlannedModel, request: CompileRequest) -> PlanRequest:
     asked = PlanRequest(
         budget=question.text,
         budget_bytes=question.budget_bytes,
-        budget_scope=request.scope,
+        budget_scope=request.asked.bounds,
         process_budget_bytes=request.process_budget_bytes,
         count_mapped=request.count_mapped,
         external_data=request.files.external,
@@ -196,6 +196,7 @@ def _solved(planned: PlannedModel) -> Solved:
 def _promise(written: WrittenModel, planned: PlannedModel, request: CompileRequest) -> Promise:
     """What the written model does, gates included."""
     baseline, gates = planned.answer.question.baseline, written.rewritten.gate_ops
+    forecast = forecast_of(written, planned.prepared, request.files)
     return Promise(
         order=written.order,
         gates=tuple(name for name in written.order if name in gates),
@@ -207,8 +208,8 @@ def _promise(written: WrittenModel, planned: PlannedModel, request: CompileReque
         baseline_memory_bytes=baseline.memory_bytes[0],
         exact_session=ExactSession(intra_op_num_threads=request.conditions.intra_op_threads),
         holds_by_default=not request.conditions.portable,
-        process=process_forecast(written, planned.prepared, request.files),
-        runs=written.formed.runs,
+        process=forecast.process,
+        runs=forecast.runs,
     )
 
 
@@ -380,7 +381,8 @@ def snippet(plan: PlanFile, output: Path, path: Path) -> str:
 def _options(plan: PlanFile) -> str:
     """Lines for who owns the session: what keeps later runs small, unless the file does, and what is leanest."""
     runs, promise = plan.promise.runs, plan.promise
-    leanest = LEANEST.format(size=format_bytes(promise.peak_bytes - promise.fixed_bytes + ARENA_OFF_BYTES))
+    no_arena_bytes = installed_rules().loading.no_arena_bytes
+    leanest = LEANEST.format(size=format_bytes(promise.peak_bytes - promise.fixed_bytes + no_arena_bytes))
     if runs is not None and runs.ballast_bytes is not None:
         return leanest
     block = f": {format_bytes(runs.block_bytes)}" if runs is not None and runs.block_bytes else ""

@@ -1,6 +1,5 @@
 """Where a file that is written here runs, and whether a plan's sessions may be opened on this processor."""
 
-import platform
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -9,20 +8,11 @@ from remat_cli.base.errors import ModelError
 from remat_cli.compiling.prepare import Prepared
 from remat_cli.compiling.processor import block_here
 from remat_cli.core.files.plan_file import PlanFile
-from remat_cli.core.values.runs_on import (
-    DEFAULT_OPTIONS,
-    EXACT_OPTIONS,
-    OWN_OPTIONS,
-    SAME_BITS_FROM,
-    TRIED_UP_TO,
-    RunsOn,
-    newest,
-    processor_of,
-)
+from remat_cli.core.values.runs_on import DEFAULT_OPTIONS, EXACT_OPTIONS, OWN_OPTIONS, RunsOn
 from remat_cli.onnx_io.read.layout import uses_blocks
 from remat_cli.onnx_io.write.op_versions import loads_from
 from remat_cli.onnx_io.write.processor_guard import guard_in
-from remat_cli.runtime.sessions.session import runtime_version
+from remat_cli.ort_rules.versions import SAME_BITS_FROM, TRIED_UP_TO, newest
 
 
 def runs_on_of(model: Any, prepared: Prepared, *, is_packed: bool, is_cut: bool) -> RunsOn:
@@ -30,11 +20,11 @@ def runs_on_of(model: Any, prepared: Prepared, *, is_packed: bool, is_cut: bool)
 
     `is_packed`: with copies of weights as kernels pack them; `is_cut`: to be cut into sessions that remat opens.
     """
-    made_with = runtime_version()
+    made_with = prepared.runtime.version
     loads = loads_from(model, made_with, is_packed=is_packed)
     return RunsOn(
-        processor=processor_of(platform.machine(), prepared.block_here),
-        layout_block=prepared.block_here if uses_blocks(model) else None,
+        processor=prepared.runtime.processor,
+        layout_block=prepared.runtime.layout_block if uses_blocks(model) else None,
         least_runtime=newest((loads, SAME_BITS_FROM)),
         loads_from=loads,
         tried_up_to=newest((TRIED_UP_TO, made_with)),

@@ -17,6 +17,7 @@ from remat_cli.core.schedule.simulate import baseline, simulate
 from remat_cli.core.schedule.solver_run import ProvedFloor, SolverRun, Status
 from remat_cli.core.schedule.tidy import tidy
 from remat_cli.core.schedule.timeline import time_of
+from remat_cli.core.values.budget import Origin
 from remat_cli.report.solution import overhead_percent
 from remat_cli.solvers import must_search, run_solver
 from remat_cli.solvers._warmup import load_kernels, must_compile
@@ -65,17 +66,24 @@ class BudgetQuestion:
     """A problem under the budget in force, and the baseline's plan, which `min` and percentages refer to.
 
     Of a split model the baseline is that of the whole one. `names` are those of the ops, where they have any.
-    `is_share`: the budget is a share of what planning can change, on top of whatever is fixed; 100 % in bytes is one.
-    `for_process`: it is what a budget for the process came to, and the process is counted by itself.
+    `origin` says where the bytes came from: those of `process` are left by a budget on it, which is counted by itself.
     """
 
     problem: Problem
     baseline: Plan
     text: str
-    least: bool = False
+    origin: Origin = "typed"
     names: tuple[str, ...] = ()
-    is_share: bool = False
-    for_process: bool = False
+
+    @property
+    def least(self) -> bool:
+        """Whether the least budget is looked for."""
+        return self.origin == "min"
+
+    @property
+    def is_share(self) -> bool:
+        """Whether it is a share of what planning can change, on top of whatever is fixed; `min` begins as 100 %."""
+        return self.origin in ("share", "min")
 
     @property
     def budget_bytes(self) -> int:

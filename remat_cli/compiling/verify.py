@@ -23,12 +23,13 @@ from remat_cli.core.schedule.program import Program, SeenMemory
 from remat_cli.core.schedule.simulate import simulate
 from remat_cli.core.values.conditions import CPU
 from remat_cli.core.values.family import FamilySeen
-from remat_cli.core.values.learning import Judged, Lesson
 from remat_cli.core.values.profile import HOST_MEMORY, DeviceSpec, Profile
 from remat_cli.core.values.promises import fits
 from remat_cli.core.values.resident import ProcessSeen
 from remat_cli.core.values.verification import Checks, PagingSeen, Verification
 from remat_cli.onnx_io.read.seeds import seeded_copy
+from remat_cli.ort_rules.forecast import SessionForecast
+from remat_cli.ort_rules.lessons import Lesson
 from remat_cli.runtime.observe.paged_resident import see_resident
 from remat_cli.runtime.segments.segment_memory import see_memory
 from remat_cli.runtime.segments.segment_run import TimedRuns, time_runs
@@ -53,14 +54,14 @@ SEEDS_NOTE = "random ops without a seed were given equal ones in both models, to
 class PlannedRun:
     """A plan file and the model that it speaks of; `single` is the best plan on one device, if it is another one.
 
-    `judged` is what the judge says of every op of that model, where that is known. `original` is what sessions on
+    `forecast` is what is predicted of every op of that model, where that is known. `original` is what sessions on
     several devices are compared with (None: the optimised model, in one session on one of them).
     """
 
     plan: PlanFile
     model: Path
     single: Schedule | None = None
-    judged: Judged | None = None
+    forecast: SessionForecast | None = None
     original: Original | None = None
 
 
@@ -95,7 +96,7 @@ def verify_plan_closely(
             seconds=whole.conditions.run_seconds,
         ), ()
     request = replace(
-        request_of(run.plan, whole, run.model), mode=checks.mode, capped=checks.capped_run, judged=run.judged
+        request_of(run.plan, whole, run.model), mode=checks.mode, capped=checks.capped_run, forecast=run.forecast
     )
     if run.plan.request.family is not None:
         request = replace(request, sizes=_many_sizes(run.plan, whole), more_feeds=())

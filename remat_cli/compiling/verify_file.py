@@ -26,9 +26,8 @@ from remat_cli.ort_rules.primers import PREFIX as PRIMERS
 from remat_cli.ort_rules.primers import SMALL_COPIES_BYTES
 from remat_cli.runtime.measure.turns import time_in_turn
 from remat_cli.runtime.observe.resident import ResidentJob, can_measure_resident, measure_resident
-from remat_cli.runtime.sessions._ort import pack_all, run_fresh
+from remat_cli.runtime.sessions._ort import installed_rules, pack_all, run_fresh
 from remat_cli.runtime.sessions.feeds import feeds_of
-from remat_cli.runtime.sessions.weights import kept_weight_bytes
 from remat_cli.runtime.verify.file_runs import FileJob, FileRuns, SessionSeen, run_file
 
 OTHER_SOURCE = "{} is not byte for byte the model that the file was made from; it may have been saved again since"
@@ -177,7 +176,7 @@ def _peak(model: SourceModel, feeds: Mapping[str, Any], seen: SessionSeen) -> in
     """The most that weights as kept, packed copies in the file, inputs and tensors take together."""
     if seen.baseline_bytes is None or seen.live_bytes is None:
         return None
-    kept_bytes = kept_weight_bytes(weight_uses(model.ir), seen.baseline_bytes)
+    kept_bytes = installed_rules().packing.kept_weight_bytes(weight_uses(model.ir), seen.baseline_bytes)
     packed_bytes = packed_weights(model.path).without(PRIMERS).total_bytes  # their weights count as nothing
     primers_bytes = SMALL_COPIES_BYTES if model.is_primed else 0
     return kept_bytes + packed_bytes + _input_bytes(feeds) + seen.live_bytes - primers_bytes

@@ -17,18 +17,7 @@ from remat_cli.compiling.fit import excess_bytes, fit
 from remat_cli.compiling.learn.corrections import step_signatures, with_corrections
 from remat_cli.compiling.planned import PlannedModel, WrittenModel
 from remat_cli.compiling.prepare import Prepared, free_names, written_interface
-from remat_cli.compiling.process.steady import (
-    EARLY_SHARE,
-    Formed,
-    Inside,
-    best_form,
-    forecast,
-    inside,
-    kept_by_default,
-    may_gain,
-    roomy_form,
-    with_early_outputs,
-)
+from remat_cli.compiling.process.steady import EARLY_SHARE, Inside, inside, kinds_of, no_kinds, with_early_outputs
 from remat_cli.compiling.solve import BudgetAnswer, Search, answer_again, tidied
 from remat_cli.core.schedule.graph import without_buffers
 from remat_cli.core.schedule.plan import Plan
@@ -37,7 +26,6 @@ from remat_cli.core.schedule.simulate import baseline
 from remat_cli.core.schedule.solver_run import Status
 from remat_cli.core.schedule.tidy import calm
 from remat_cli.core.values.conditions import Conditions
-from remat_cli.core.values.learning import Judged
 from remat_cli.core.values.profile import OpCost, Profile
 from remat_cli.devices.provider_table import PROVIDERS
 from remat_cli.onnx_io.read.compiled import PEAK_KEY, PORTABLE_KEY
@@ -49,11 +37,13 @@ from remat_cli.onnx_io.write.arena_copies import arena_copies
 from remat_cli.onnx_io.write.processor_guard import guard_for
 from remat_cli.onnx_io.write.rewrite import RewriteInfo, Rewritten, rewrite, set_model_metadata
 from remat_cli.onnx_io.write.steady import in_loops, steady, weight_bytes_of
-from remat_cli.ort_rules.requests import run_requests
-from remat_cli.ort_rules.steady import FLAG_BYTES
+from remat_cli.ort_rules.arena_copies import ArenaCopyRules
+from remat_cli.ort_rules.forecast import Judged, SessionForecast, Steady, predict_sessions
+from remat_cli.ort_rules.forms import Formed, InForm, best_form, may_gain, roomy_form
+from remat_cli.ort_rules.packing import PackingRules
+from remat_cli.ort_rules.steady import FLAG_BYTES, SteadyForm
 from remat_cli.runtime.sessions.loading import shapes_at_load
 from remat_cli.runtime.sessions.session import Level, optimize
-from remat_cli.runtime.sessions.weights import is_packed_away
 
 FORM_TIME_SHARE = 1.001  # of the time of a plan: what room for the form's few bytes may cost
 MOST_PASSES = 6  # of the optimiser, each answered by gates
@@ -168,29 +158,34 @@ def _write(prepared: Prepared, profile: Profile, answer: BudgetAnswer) -> Writte
     assert answer.plan is not None
     rewritten = _left_alone(prepared, answer.plan, answer.question.budget_bytes)
     plain = judge_again(prepared, profile, answer.plan, rewritten)
-    without = forecast(run_requests(plain.graph, plain.plan, plain.kept), copies=plain.copies)
-    is_wanted = prepared.conditions.family is not None or may_gain(without)
+    sessions, fixed_bytes = predict_sessions(plain, prepared.runtime), 0
+    is_wanted = prepared.conditions.family is not None or may_gain(sessions.runs)
     found = inside(rewritten, plain.graph, prepared.conditions) if is_wanted else None
-    formed, judged = Formed(None, without), plain
+    form, packing = None, prepared.rules.packing
     if found is not None:
-        found, formed = _leanest_form(prepared, profile, answer, rewritten, plain, found)
-    if found is not None and formed.form is not None:
-        judged = judge_again(prepared, profile, answer.plan, rewritten, replace(found, form=formed.form))
-        rewritten = replace(rewritten, model=steady(found.model, formed.form, _packed_away(found.model)))
-        fixed_bytes = FLAG_BYTES + weight_bytes_of(found.model, formed.form) + _kept_in_loops_bytes(found.model)
-        formed = replace(formed, fixed_bytes=fixed_bytes)
-    set_model_metadata(rewritten.model, PEAK_KEY, str(judged.plan.peak))
+        found, form = _leanest_form(prepared, profile, answer, rewritten, sessions, found)
+    if found is not None and form is not None:
+        judged = judge_again(prepared, profile, answer.plan, rewritten, replace(found, form=form))
+        sessions = predict_sessions(judged, prepared.runtime)
+        rewritten = replace(rewritten, model=steady(found.model, form, _packed_away(found.model, packing)))
+        fixed_bytes = FLAG_BYTES + weight_bytes_of(found.model, form) + _kept_in_loops_bytes(found.model, packing)
+    set_model_metadata(rewritten.model, PEAK_KEY, str(sessions.judged.plan.peak))
     if prepared.conditions.portable:
         set_model_metadata(rewritten.model, PORTABLE_KEY, "yes")
-    on_top_bytes = formed.fixed_bytes if answer.question.is_share else 0
-    if answer.question.for_process and found is not None and formed.form is not None:
-        on_top_bytes = formed.fixed_bytes + sum(found.early[name] for name in formed.form.early)
-    return WrittenModel(rewritten, judged, formed, on_top_bytes=on_top_bytes)
+    on_top_bytes = fixed_bytes if answer.question.is_share else 0
+    if answer.question.origin == "process" and found is not None and form is not None:
+        on_top_bytes = fixed_bytes + sum(found.early[name] for name in form.early)
+    return WrittenModel(rewritten, sessions, on_top_bytes=on_top_bytes)
 
 
 def _leanest_form(
-    prepared: Prepared, profile: Profile, answer: BudgetAnswer, rewritten: Rewritten, plain: Judged, found: Inside
-) -> tuple[Inside, Formed]:
+    prepared: Prepared,
+    profile: Profile,
+    answer: BudgetAnswer,
+    rewritten: Rewritten,
+    plain: SessionForecast,
+    found: Inside,
+) -> tuple[Inside, SteadyForm | None]:
     """The form in which a process holds least, with small outputs made beforehand where that is leaner."""
     assert answer.plan is not None
     conditions, question = prepared.conditions, answer.question
@@ -198,21 +193,22 @@ def _leanest_form(
 
     def formed(inside: Inside, within: Judged, below_bytes: int | None) -> Formed:
         most_bytes = max(question.budget_bytes, within.plan.peak) - within.fixed_bytes
+        in_form = InForm(within, inside.branch, inside.form.early, prepared.runtime)
         if conditions.family is not None:
-            return roomy_form(within, inside.branch, most_bytes)
-        return best_form(plain, within, inside, most_bytes, below_bytes)
+            return roomy_form(in_form, most_bytes)
+        return best_form(plain.runs, in_form, most_bytes, below_bytes)
 
     late, other = judge(found), None
     if conditions.family is None and not question.least:
-        other = with_early_outputs(found, plain.graph, conditions, int(EARLY_SHARE * late.plan.peak))
+        other = with_early_outputs(found, plain.judged.graph, conditions, int(EARLY_SHARE * late.plan.peak))
     if other is not None:
         early = judge(other)
-        if question.for_process or early.plan.peak <= max(question.budget_bytes, late.plan.peak):
+        if question.origin == "process" or early.plan.peak <= max(question.budget_bytes, late.plan.peak):
             best = formed(other, early, None)
             if best.form is not None:  # first, since others need not be simulated for longer than they hold no more
                 as_lean = formed(found, late, best.runs.most_bytes + 1)
-                return (other, best) if as_lean.form is None else (found, as_lean)
-    return found, formed(found, late, None)
+                return (other, best.form) if as_lean.form is None else (found, as_lean.form)
+    return found, formed(found, late, None).form
 
 
 def _left_alone(prepared: Prepared, plan: Plan, budget_bytes: int) -> Rewritten:
@@ -284,31 +280,38 @@ def judge_again(
     if found is not None:
         graph = without_buffers(graph, found.early)
         fixed += found.branch.held_bytes + weight_bytes_of(rewritten.model, found.form)
-        fixed += _kept_in_loops_bytes(rewritten.model)
+        fixed += _kept_in_loops_bytes(rewritten.model, prepared.rules.packing)
     judged = msgspec.structs.replace(profile, ops=ops, weight_bytes=profile.weight_bytes + fixed)
     again = baseline(make_problem(graph, judged))
     is_known = not prepared.conditions.portable  # in a default session that is another model
-    kept = kept_by_default(graph, again, known if is_known else {})
-    return Judged(graph, again, judged.fixed_bytes, kept, tuple(copy.bytes for copy in arena_copies(rewritten.model)))
+    return Judged(
+        graph,
+        again,
+        judged.fixed_bytes,
+        kinds_of(graph, known) if is_known else no_kinds(graph),
+        tuple(copy.bytes for copy in arena_copies(rewritten.model, prepared.rules.packing.in_arena)),
+        None if found is None else Steady(found.form, found.branch),
+    )
 
 
-def _packed_away(model: Any) -> dict[str, int]:
+def _packed_away(model: Any, packing: PackingRules) -> dict[str, int]:
     """Sizes, by name, of the small weights of which only packed copies stay, unless they belong to a branch."""
     uses = zip(model.graph.initializers, weight_uses(model), strict=True)
-    return {name: use.size_bytes for name, use in uses if is_packed_away(use)}
+    return {name: use.size_bytes for name, use in uses if packing.is_packed_away(use)}
 
 
-def _kept_in_loops_bytes(model: Any) -> int:
+def _kept_in_loops_bytes(model: Any, packing: PackingRules) -> int:
     """Of small weights that the form moves into loops, whose bodies keep originals beside packed copies."""
     moved = in_loops(model)
-    return sum(size_bytes for name, size_bytes in _packed_away(model).items() if name in moved)
+    return sum(size_bytes for name, size_bytes in _packed_away(model, packing).items() if name in moved)
 
 
 def _added_weight_bytes(prepared: Prepared, rewritten: Rewritten) -> int:
     """Bytes of the small constants that gates brought along, and of copies of weights that computing again makes."""
-    return _weight_bytes(rewritten.model) - _weight_bytes(prepared.reference)
+    copies = prepared.rules.packing.in_arena
+    return _weight_bytes(rewritten.model, copies) - _weight_bytes(prepared.reference, copies)
 
 
-def _weight_bytes(model: Any) -> int:
+def _weight_bytes(model: Any, rules: ArenaCopyRules) -> int:
     """Weights in the file, and copies in the arena, of which each op has its own."""
-    return sum(use.size_bytes for use in weight_uses(model)) + sum(copy.bytes for copy in arena_copies(model))
+    return sum(use.size_bytes for use in weight_uses(model)) + sum(copy.bytes for copy in arena_copies(model, rules))

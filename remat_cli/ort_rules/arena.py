@@ -1,7 +1,7 @@
 """The runtime's CPU arena, simulated: which regions a session takes from the system, and how much of them it touches.
 
-Rules measured on onnxruntime 1.31.1 (the `BFCArena` of a default session, strategy `kNextPowerOfTwo`) and compared with
-its own log, region by region, in tests/runtime/test_arena.py.
+The `BFCArena` of a default session, strategy `kNextPowerOfTwo`; compared with its own log, region by region, in
+tests/runtime/test_arena.py.
 """
 
 from __future__ import annotations
@@ -10,13 +10,28 @@ from bisect import bisect_left, insort
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
+import msgspec
+
 from remat_cli.ort_rules.requests import Request, outputs_of
 
-UNIT_BYTES = 256
-FIRST_REGION_BYTES = 2**20
-LARGEST_GROWTH_BYTES = 2**30
-MOST_DEAD_BYTES = 128 * 2**20  # a chunk is cut where more than this would be left unused in it
-TABLE_SHARE = 32  # every region has a table of 8 bytes for each 256 bytes of it, written when it is made
+
+class ArenaRules(msgspec.Struct, frozen=True, kw_only=True):
+    """How an arena takes memory, and hands it out in whole units, of which even a request for nothing takes one.
+
+    The first region has `first_region_bytes`; each next one of its size makes the one after it twice as large, up to
+    `largest_growth_bytes`. A chunk is cut where `most_dead_bytes` or more would be left unused in it, or as much as is
+    asked for. Every region has a table that is written when it is made: the `table_share`th part of it.
+    """
+
+    unit_bytes: int
+    first_region_bytes: int
+    largest_growth_bytes: int
+    most_dead_bytes: int
+    table_share: int
+
+    def rounded_bytes(self, size_bytes: int) -> int:
+        """What a request takes of the arena at least."""
+        return max(1, -(-size_bytes // self.unit_bytes)) * self.unit_bytes
 
 
 Layout = tuple[tuple[tuple[tuple[int, int | None], ...], ...], tuple[tuple[tuple[int, int], ...], ...], int]
@@ -41,13 +56,18 @@ class Arena:
     ones (`newest_first`), small ones above them, in the heap.
     """
 
+    rules: ArenaRules
     regions: list[int] = field(default_factory=list)
     chunks: list[list[Chunk]] = field(default_factory=list)
     touched: list[list[tuple[int, int]]] = field(default_factory=list)
     held: dict[int, Chunk] = field(default_factory=dict)
     free: list[tuple[int, int, int]] = field(default_factory=list)
-    growth_bytes: int = FIRST_REGION_BYTES
+    growth_bytes: int = 0
     newest_first: bool = True
+
+    def __post_init__(self) -> None:
+        """The first region is as large as the rules say."""
+        self.growth_bytes = self.growth_bytes or self.rules.first_region_bytes
 
     def run(self, requests: Iterable[Request], offset: int = 0) -> None:
         """Serve requests in their order; `offset` is added to their numbers, which tells runs apart."""
@@ -59,7 +79,7 @@ class Arena:
 
     def take(self, number: int, size_bytes: int, *, is_written: bool = True) -> None:
         """Give a request a chunk: the smallest free one that is large enough, of equal ones the lowest."""
-        rounded = rounded_bytes(size_bytes)
+        rounded = self.rules.rounded_bytes(size_bytes)
         at = bisect_left(self.free, (rounded,))
         if at < len(self.free):
             _, place, start = self.free.pop(at)
@@ -67,7 +87,7 @@ class Arena:
             chunk = row[bisect_left(row, start, key=_start)]
         else:
             chunk = self._extended(rounded)
-        if chunk.size >= 2 * rounded or chunk.size - rounded >= MOST_DEAD_BYTES:
+        if chunk.size >= 2 * rounded or chunk.size - rounded >= self.rules.most_dead_bytes:
             self._cut(chunk, rounded)
         chunk.owner = number
         self.held[number] = chunk
@@ -110,7 +130,7 @@ class Arena:
     @property
     def resident_bytes(self) -> int:
         """What the process holds for the arena: what was touched, and the tables of regions."""
-        return self.touched_bytes + self.reserved_bytes // TABLE_SHARE
+        return self.touched_bytes + self.reserved_bytes // self.rules.table_share
 
     def _forget(self, chunk: Chunk) -> None:
         """Take a chunk out of the free ones."""
@@ -127,7 +147,7 @@ class Arena:
             region = self.growth_bytes
         else:
             region = self.growth_bytes
-            self.growth_bytes = min(2 * self.growth_bytes, LARGEST_GROWTH_BYTES)
+            self.growth_bytes = min(2 * self.growth_bytes, self.rules.largest_growth_bytes)
         chunk = Chunk(len(self.regions), 0, region)
         self.regions.append(region)
         self.chunks.append([chunk])
@@ -160,35 +180,37 @@ BLOCK = 10**12
 """Number of the request for a run's block."""
 
 
-def loaded_arena(copies: Sequence[int], *, newest_first: bool = True) -> Arena:
-    """The arena of a session that has been loaded, with copies of weights of so many bytes in it, and not run."""
-    arena = Arena(newest_first=newest_first)
-    for number, size_bytes in enumerate(copies):
-        arena.take(LOADED + number, size_bytes)
-    return arena
+@dataclass(frozen=True)
+class LoadedSession:
+    """A session that has been loaded, with copies of weights of so many bytes in its arena, and not run."""
+
+    rules: ArenaRules
+    copies: Sequence[int] = ()
+    newest_first: bool = True
+
+    def arena(self) -> Arena:
+        """Its arena."""
+        arena = Arena(self.rules, newest_first=self.newest_first)
+        for number, size_bytes in enumerate(self.copies):
+            arena.take(LOADED + number, size_bytes)
+        return arena
 
 
 def simulate_runs(
-    requests: Sequence[Request],
-    runs: int,
-    held: int,
-    most_bytes: int | None = None,
-    *,
-    newest_first: bool = True,
-    copies: Sequence[int] = (),
+    requests: Sequence[Request], runs: int, held: int, session: LoadedSession, most_bytes: int | None = None
 ) -> tuple[RunMemory, ...]:
     """What each of the first runs of a session leaves behind, while the caller holds outputs of so many runs before.
 
-    `copies` are bytes of what loading has put into the arena; what it holds for them is not counted.
+    What the arena holds for copies that loading has put into it is not counted.
 
     The first run asks for tensors one by one, later ones for one block for all that have a place in it, before
     anything else. Outputs of a run are given back when `held` more runs have ended: with 0 before the next one begins.
     Once a run has left the arena as one before it did, nothing is taken of the system any more. The first run that
     leaves more than `most_bytes` is the last that is simulated.
     """
-    arena, found, seen = loaded_arena(copies, newest_first=newest_first), list[RunMemory](), set[Layout]()
+    arena, found, seen = session.arena(), list[RunMemory](), set[Layout]()
     loaded_bytes = arena.resident_bytes
-    block_bytes = pattern_bytes([request for request in requests if request.in_block])
+    block_bytes = pattern_bytes([request for request in requests if request.in_block], session.rules)
     outputs = outputs_of(requests)
     shift = 1 + max((abs(request.number) for request in requests), default=0)
     for run in range(runs):
@@ -213,11 +235,6 @@ def simulate_runs(
     return (*found, *[replace(found[-1], new_regions=())] * (runs - len(found)))
 
 
-def rounded_bytes(size_bytes: int) -> int:
-    """What a request takes of the arena at least: whole units, and one even for nothing."""
-    return max(1, -(-size_bytes // UNIT_BYTES)) * UNIT_BYTES
-
-
 def _start(chunk: Chunk) -> int:
     return chunk.start
 
@@ -236,7 +253,7 @@ def _end(span: tuple[int, int]) -> int:
     return span[1]
 
 
-def pattern_bytes(requests: Sequence[Request]) -> int:
+def pattern_bytes(requests: Sequence[Request], rules: ArenaRules) -> int:
     """The block that later runs take for the requests of a first one: each is placed at once, in the tightest gap.
 
     Requests are rounded up to whole units. What lies between the last live one and the highest end so far is a gap too;
@@ -249,7 +266,7 @@ def pattern_bytes(requests: Sequence[Request]) -> int:
         if not request.takes:
             live = [block for block in live if block[2] != request.number]
             continue
-        size = rounded_bytes(request.bytes) if request.bytes else 0
+        size = rules.rounded_bytes(request.bytes) if request.bytes else 0
         ends = [0, *(end for _, end, _ in live)]
         starts = [*(start for start, _, _ in live), height]
         gaps = [(start - end, end) for end, start in zip(ends, starts, strict=True) if start - end >= size]

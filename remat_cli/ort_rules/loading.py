@@ -1,13 +1,13 @@
 """What loading a file takes of a process's memory, and what stays, above a session without weights.
 
-Measured on onnxruntime 1.31.1 with glibc 2.36, CPU provider, x86-64: fresh processes that load files which loading does
-not change any more, of 16 models with 16 to 316 MiB of weights and 63 to 1521 ops; and what such a process asks of
-malloc. The forecast holds to 3 % and 2 MiB, with data files mostly to 1 MiB. So it does for 16 files that remat wrote
-of other models, with 9 to 80 MiB of weights and up to 2985 ops.
+Measured with glibc 2.36, CPU provider, x86-64: fresh processes that load files which loading does not change any more,
+of 16 models with 16 to 316 MiB of weights and 63 to 1521 ops; and what such a process asks of malloc. The forecast
+holds to 3 % and 2 MiB, with data files mostly to 1 MiB. So it does for 16 files that remat wrote of other models, with
+9 to 80 MiB of weights and up to 2985 ops.
 
 A weight inside the file goes this way; only its size matters.
 
-1. The file is read through a buffer of 4 MiB, and each weight into a block of its own. When all are read, each is
+1. The file is read through a buffer, and each weight into a block of its own. When all are read, each is
    copied into an aligned block and the first one freed, one weight after the other: for a moment the largest one is
    there twice. Blocks below 212 KiB (malloc's threshold in a process that has imported NumPy) lie in the heap, which
    keeps what is freed. An aligned block needs a little more than the weight, so it finds no place where one of the same
@@ -26,16 +26,16 @@ Where a branch reads weights from outside, originals are freed only when all are
 every copy. Those in a data file all leave then; those in the heap stay.
 
 Where the copies are in the data file too, a session makes each all the same, compares it, drops it, and reads the saved
-one when it first runs, or (`load_rules`) right then. So does every op beyond the first that reads a weight in the same
+one when it first runs, or (`reads_saved`) right then. So does every op beyond the first that reads a weight in the same
 way. What the heap keeps of dropped copies follows from its rules (`heap`): with primers in the file, the largest
 that it served; without them up to seven more. Copies larger than it serves all go back.
 
-The rest, a session's own structures, is fitted: 0.75 MiB, 4.7 KiB an op, 4.3 KiB a weight, and 6.9 KiB more for each
-weight that a branch reads from outside (0.9 MiB off at most). An op in a branch takes 3.3 KiB more (two models of
-430 and 816 ops, as they are and in a branch: 2.8 and 3.5). Each thread beyond two adds about 0.05 MiB. Copies that
-lie in the arena (`core.arena_copies`) come with what it holds beyond them. Not counted is what ConvTranspose, and
-quantised convolutions whose copies lie outside the arena, take beyond the size of their weights: about a twentieth, and
-the largest of them once.
+The rest, a session's own structures, is fitted: so much for it, for an op, for a weight, and more for each weight that
+a branch reads from outside (0.9 MiB off at most), and for an op in a branch (two models of 430 and 816 ops, as they are
+and in a branch: 2.8 and 3.5 KiB). Each thread beyond two adds about 0.05 MiB. Copies that lie in the arena
+(`arena_copies`) come with what it holds beyond them. Not counted is what ConvTranspose, and quantised convolutions
+whose copies lie outside the arena, take beyond the size of their weights: about a twentieth, and the largest of them
+once.
 """
 
 import bisect
@@ -44,14 +44,34 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
+from remat_cli.core.schedule.graph import Graph
 from remat_cli.core.values.pages import whole_pages
 from remat_cli.ort_rules.heap import FIRST_THRESHOLD_BYTES, LARGEST_THRESHOLD_BYTES, SLACK_BYTES, Heap
-from remat_cli.ort_rules.load_rules import LoadRules
-from remat_cli.ort_rules.primers import HELD_BYTES
 
-STREAM_BYTES = 2**22  # of the buffer
-SESSION_BYTES, OP_BYTES, WEIGHT_BYTES, CAPTURED_BYTES = 3 * 2**18, 4800, 4400, 7100
-IN_BRANCH_BYTES = 3400
+
+class LoadRules(msgspec.Struct, frozen=True, kw_only=True):
+    """What a session takes beside weights, and what it does with saved copies.
+
+    A file is read through a buffer of `stream_bytes`. `session_bytes` are a session's own, with `op_bytes` for each op,
+    `branch_op_bytes` more for one in a branch, `weight_bytes` for each weight, `captured_bytes` more for one that a
+    branch reads from outside. Kernels read in `run_bytes` of code and tables when they run first. A gather touches
+    `gathered_factor` times the rows that it reads of a mapped weight. Primers leave `primed_bytes`; of the copies that
+    are dropped, at most `stuck_copies` stay for all that. A session without an arena holds `no_arena_bytes` beyond live
+    tensors. `reads_saved`: packed copies in a data file are read while it is loaded, not in the first run.
+    """
+
+    stream_bytes: int
+    session_bytes: int
+    op_bytes: int
+    branch_op_bytes: int
+    weight_bytes: int
+    captured_bytes: int
+    run_bytes: int
+    gathered_factor: int
+    primed_bytes: int
+    stuck_copies: int
+    no_arena_bytes: int
+    reads_saved: bool
 
 
 class LoadedWeight(msgspec.Struct, frozen=True):
@@ -140,10 +160,17 @@ class LoadedFile(msgspec.Struct, frozen=True):
         return [number for number in places if weights[number].packed_bytes]
 
 
+def packing_order(graph: Graph) -> tuple[int, ...]:
+    """Places of weights, among those that ops read, in the order in which ops read them."""
+    numbers = [weight for op in graph.ops for weight in op.weights]
+    places = {number: place for place, number in enumerate(dict.fromkeys(numbers))}
+    return tuple(places[number] for number in numbers)
+
+
 def load_forecast(
     weights: Sequence[LoadedWeight],
     file: LoadedFile,
-    rules: LoadRules = LoadRules(),  # noqa: B008
+    rules: LoadRules,
 ) -> LoadForecast:
     """Forecast for a file that loading does not change.
 
@@ -152,9 +179,9 @@ def load_forecast(
     again. With data files it does not matter.
     """
     inside = [weight.inside_bytes for weight in weights]
-    parsed_bytes = sum(inside) + min(STREAM_BYTES, sum(inside))
+    parsed_bytes = sum(inside) + min(rules.stream_bytes, sum(inside))
     holes_bytes = _holes_bytes(inside)
-    read_bytes = _structure_bytes(weights, file) + sum(inside) + holes_bytes
+    read_bytes = _structure_bytes(weights, file, rules) + sum(inside) + holes_bytes
     copied_bytes = read_bytes + max(inside, default=0)
     packing = _pack(weights, file.order(weights), Heap(places=file.stuck_copies) if file.is_primed else Heap(), rules)
     copies_bytes = sum(weight.packed_bytes for weight in weights if not weight.is_mapped)
@@ -170,10 +197,11 @@ def load_forecast(
     )
 
 
-def _structure_bytes(weights: Sequence[LoadedWeight], file: LoadedFile) -> int:
+def _structure_bytes(weights: Sequence[LoadedWeight], file: LoadedFile, rules: LoadRules) -> int:
     captured = sum(weight.is_captured for weight in weights)
-    ops_bytes = OP_BYTES * file.ops + IN_BRANCH_BYTES * file.branch_ops + HELD_BYTES * file.is_primed
-    own_bytes = SESSION_BYTES + ops_bytes + WEIGHT_BYTES * len(weights) + CAPTURED_BYTES * captured
+    weights_bytes = rules.weight_bytes * len(weights) + rules.captured_bytes * captured
+    ops_bytes = rules.op_bytes * file.ops + rules.branch_op_bytes * file.branch_ops
+    own_bytes = rules.session_bytes + ops_bytes + weights_bytes + rules.primed_bytes * file.is_primed
     return own_bytes + file.arena_extra_bytes
 
 
@@ -200,7 +228,7 @@ class _Packing(msgspec.Struct):
 def _pack(weights: Sequence[LoadedWeight], order: Sequence[int], heap: Heap, rules: LoadRules) -> _Packing:
     """Pack weight after weight. What branches read from outside is freed only at the end."""
     packing, later_bytes = _Packing(), 0
-    freed, left = list(_freed(weights)), Counter(order)
+    freed, left = list(_freed(weights, rules)), Counter(order)
     made = Counter[int]()
     for number in order:
         weight = weights[number]
@@ -223,9 +251,9 @@ def _pack(weights: Sequence[LoadedWeight], order: Sequence[int], heap: Heap, rul
     return packing
 
 
-def _freed(weights: Sequence[LoadedWeight]) -> Iterator[int]:
+def _freed(weights: Sequence[LoadedWeight], rules: LoadRules) -> Iterator[int]:
     """By weight, what goes back to the system when the original is freed."""
-    threshold = STREAM_BYTES
+    threshold = rules.stream_bytes
     for weight in weights:
         size = weight.inside_bytes
         yield weight.mapped_bytes + (size if size > threshold else 0)

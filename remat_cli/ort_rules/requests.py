@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from remat_cli.core.schedule.graph import Graph
 from remat_cli.core.schedule.plan import Plan
 from remat_cli.core.schedule.problem import own_bytes, tensor_ids
-from remat_cli.core.values.reuse import KeptBuffers
-from remat_cli.ort_rules.workspaces import workspace_parts
+from remat_cli.ort_rules.reuse import KeptBuffers
+from remat_cli.ort_rules.workspaces import WorkspaceRules, workspace_parts
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Request:
     is_written: bool = True
 
 
-def run_requests(graph: Graph, plan: Plan, kept: KeptBuffers) -> tuple[Request, ...]:
+def run_requests(graph: Graph, plan: Plan, kept: KeptBuffers, rules: WorkspaceRules) -> tuple[Request, ...]:
     """What one run of a plan asks for: in each step its results, then workspace; then what died is given back.
 
     `kept` says which results go into dead buffers instead. What holds no bytes is never asked for, and outputs of the
@@ -44,7 +44,7 @@ def run_requests(graph: Graph, plan: Plan, kept: KeptBuffers) -> tuple[Request, 
     for step, total in enumerate(plan.memory_bytes[0]):
         found += [Request(each, sizes[each], True, each not in outputs) for each in births[step] if sizes[each]]
         if workspace := total - plan.live_bytes[0][step]:
-            parts = [(next(numbers), part) for part in workspace_parts(graph, graph.ops[ops[step]], workspace)]
+            parts = [(next(numbers), part) for part in workspace_parts(graph, graph.ops[ops[step]], workspace, rules)]
             found += [Request(number, part, True, False) for number, part in parts]
             found += [Request(number, part, False, False) for number, part in reversed(parts)]
         found += [Request(each, sizes[each], False) for each in deaths[step] if sizes[each] and each not in outputs]

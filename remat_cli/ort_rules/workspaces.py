@@ -6,15 +6,19 @@ are another thing for an arena: the first may get a free place whole, so that th
 
 from __future__ import annotations
 
-from typing import Final
+import msgspec
 
 from remat_cli.core.schedule.graph import Graph, Op
 
-SUM_BYTES: Final = 4  # of a sum of products of bytes
-SLACK_BYTES: Final = 2048  # by which blocks may be longer than what they hold, and rounded up
+
+class WorkspaceRules(msgspec.Struct, frozen=True, kw_only=True):
+    """`sum_bytes` of a sum of products of bytes; blocks may be `slack_bytes` longer than what they hold, rounded up."""
+
+    sum_bytes: int
+    slack_bytes: int
 
 
-def workspace_parts(graph: Graph, op: Op, workspace_bytes: int) -> tuple[int, ...]:
+def workspace_parts(graph: Graph, op: Op, workspace_bytes: int, rules: WorkspaceRules) -> tuple[int, ...]:
     """The blocks of an op's workspace; one where no rule says better.
 
     A quantised convolution without a kernel of its own for its channels multiplies matrices: its sums come first, then,
@@ -29,7 +33,7 @@ def workspace_parts(graph: Graph, op: Op, workspace_bytes: int) -> tuple[int, ..
         return (workspace_bytes,)
     turned = () if channels_last else (graph.tensors[op.inputs[0]].size_bytes, result.size_bytes)
     columns_bytes = filter_bytes // channels * (result.size_bytes // channels)
-    before = (SUM_BYTES * result.size_bytes, *turned)
+    before = (rules.sum_bytes * result.size_bytes, *turned)
     rest_bytes = workspace_bytes - sum(before)
-    is_product = rest_bytes > 0 and abs(rest_bytes - columns_bytes) <= SLACK_BYTES
+    is_product = rest_bytes > 0 and abs(rest_bytes - columns_bytes) <= rules.slack_bytes
     return (*before, rest_bytes) if is_product else (workspace_bytes,)

@@ -12,6 +12,7 @@ from remat_cli.core.paging.paged_plan import image_bytes
 from remat_cli.core.paging.weight_paging import MIB, HostedWeight, LoadCosts
 from remat_cli.core.schedule.graph import Graph, Weight
 from remat_cli.onnx_io.read.one_op import write_product
+from remat_cli.ort_rules.records import RULES_1_32
 from remat_cli.runtime.measure.open_speed import OpenJob, measure_opening
 from remat_cli.runtime.sessions.session import SessionSettings
 
@@ -32,7 +33,7 @@ def model_of(nodes: list, shapes: dict[str, tuple[int, ...]], outputs=("y",), dt
 
 def found(model: ir.Model) -> dict[str, HostedWeight]:
     weights = tuple(Weight(name, value.const_value.nbytes) for name, value in model.graph.initializers.items())
-    return {weights[each.weight].name: each for each in may_page(Graph((), (), weights), model)}
+    return {weights[each.weight].name: each for each in may_page(Graph((), (), weights), model, RULES_1_32.packing)}
 
 
 def test_a_product_packs_and_its_columns_are_rounded_up():

@@ -5,7 +5,9 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from remat_cli.core.values.runs_on import DEFAULT_OPTIONS, RUNS_ON_KEY, RunsOn, newest, processor_of
+from remat_cli.core.values.runs_on import DEFAULT_OPTIONS, RUNS_ON_KEY, RunsOn
+from remat_cli.ort_rules.runtime import processor_of
+from remat_cli.ort_rules.versions import newest
 
 BLOCKED = RunsOn("x86-64 with AVX-512", 16, "1.26", "1.26", "1.32", DEFAULT_OPTIONS, is_guarded=True)
 ANYWHERE = RunsOn("arm64", None, "1.26", "1.18", "1.33", DEFAULT_OPTIONS)

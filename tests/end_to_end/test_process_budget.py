@@ -174,7 +174,7 @@ def test_both_processes_are_drawn(capsys, tmp_path):
 
 @measured
 def test_packed_weights_are_mapped_and_a_budget_does_not_count_them(capsys, tmp_path, monkeypatch):
-    monkeypatch.setattr("remat_cli.compiling.process.resident.LEAST_COPIES_BYTES", 2**16)
+    monkeypatch.setattr("remat_cli.compiling.process.forecast.LEAST_COPIES_BYTES", 2**16)
     figures = []
     for flag in ("--packed-weights", "--no-packed-weights"):
         code, report, output = compiled(capsys, tmp_path, "transformer", "100%", "--external-data", flag)
@@ -191,7 +191,7 @@ def test_packed_weights_are_mapped_and_a_budget_does_not_count_them(capsys, tmp_
 
 @pytest.mark.slow
 def test_a_compiled_model_with_packed_weights_can_be_compiled_again(capsys, tmp_path, monkeypatch):
-    monkeypatch.setattr("remat_cli.compiling.process.resident.LEAST_COPIES_BYTES", 2**16)
+    monkeypatch.setattr("remat_cli.compiling.process.forecast.LEAST_COPIES_BYTES", 2**16)
     _, _, output = compiled(capsys, tmp_path, "transformer", "100%", "--external-data")
     again = tmp_path / "again.onnx"
     given = feeds(output)

@@ -7,8 +7,8 @@ import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper
 
-from remat_cli.core.values.runs_on import newest, numbers_of
-from remat_cli.onnx_io.write.op_versions import CONTRIB, KERNELS, LATE_KERNELS, OLDEST, OPSETS, SINCE, loads_from
+from remat_cli.onnx_io.write.op_versions import loads_from
+from remat_cli.ort_rules.versions import CONTRIB, KERNELS, LATE_KERNELS, OLDEST, OPSETS, SINCE, newest, numbers_of
 
 HERE = newest([ort.__version__])
 

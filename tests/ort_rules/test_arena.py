@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from remat_cli.ort_rules.arena import Arena, loaded_arena, pattern_bytes, rounded_bytes, simulate_runs
+from functools import partial
+
+from remat_cli.ort_rules import arena as arenas
+from remat_cli.ort_rules.arena import Arena, LoadedSession, simulate_runs
+from remat_cli.ort_rules.records import RULES_1_32
 from remat_cli.ort_rules.requests import Request
 
 KIB, MIB = 2**10, 2**20
+RULES = RULES_1_32.arena
+pattern_bytes = partial(arenas.pattern_bytes, rules=RULES)
 
 
 def requests(*steps: tuple[int, int]) -> list[Request]:
@@ -20,13 +26,13 @@ def requests(*steps: tuple[int, int]) -> list[Request]:
 
 def regions_of(*sizes: int) -> list[int]:
     """Regions after requests of so many bytes that stay."""
-    arena = Arena()
+    arena = Arena(RULES)
     arena.run(Request(number, size, True) for number, size in enumerate(sizes))
     return arena.regions
 
 
 def test_a_unit_is_taken_even_for_nothing():
-    assert [rounded_bytes(size) for size in (0, 1, 256, 257)] == [256, 256, 256, 512]
+    assert [RULES.rounded_bytes(size) for size in (0, 1, 256, 257)] == [256, 256, 256, 512]
 
 
 def test_regions_double_until_one_fits_and_the_second_of_a_size_makes_the_next_larger():
@@ -36,7 +42,7 @@ def test_regions_double_until_one_fits_and_the_second_of_a_size_makes_the_next_l
 
 
 def test_a_chunk_is_cut_only_where_as_much_would_be_left():
-    arena = Arena()
+    arena = Arena(RULES)
     arena.run(requests((0, 700 * KIB), (0, 0), (1, 400 * KIB)))
     assert arena.regions == [MIB]
     assert arena.held[1].size == 400 * KIB
@@ -47,7 +53,7 @@ def test_a_chunk_is_cut_only_where_as_much_would_be_left():
 
 
 def test_free_neighbours_join():
-    arena = Arena()
+    arena = Arena(RULES)
     arena.run(requests((0, 256 * KIB), (1, 256 * KIB), (2, 256 * KIB), (0, 0), (2, 0), (1, 0), (3, MIB)))
     assert arena.regions == [MIB]
     assert [chunk.size for chunk in arena.chunks[0]] == [MIB]
@@ -72,13 +78,13 @@ def test_what_is_above_the_last_live_request_is_a_gap_too():
 def test_a_run_that_leaves_the_arena_as_it_was_is_the_last_that_is_simulated():
     steps = requests((0, 3 * MIB), (1, MIB), (0, 0), (1, 0))
     steps.insert(3, Request(2, 2 * MIB, True, in_block=False))  # an output
-    once, *later = simulate_runs(steps, 1000, held=1)
+    once, *later = simulate_runs(steps, 1000, 1, LoadedSession(RULES))
     assert later[5:] == later[5:6] * len(later[5:])
     assert later[-1].resident_bytes >= once.resident_bytes
 
 
 def test_what_is_not_written_takes_an_address_and_no_memory():
-    arena = Arena()
+    arena = Arena(RULES)
     arena.run([Request(0, 3 * MIB, True, is_written=False), Request(0, 3 * MIB, False), Request(1, MIB, True)])
     assert arena.regions == [4 * MIB]
     assert arena.touched_bytes == MIB
@@ -86,7 +92,7 @@ def test_what_is_not_written_takes_an_address_and_no_memory():
 
 def test_where_regions_lie_decides_between_equal_chunks():
     steps = requests((0, 3 * MIB), (1, 3 * MIB), (0, 0), (1, 0), (2, 2 * MIB))
-    newest, oldest = (Arena(newest_first=first) for first in (True, False))
+    newest, oldest = (Arena(RULES, newest_first=first) for first in (True, False))
     for arena in (newest, oldest):
         arena.run(steps)
         assert arena.regions == [4 * MIB, 4 * MIB]
@@ -98,8 +104,8 @@ def test_runs_are_simulated_with_new_regions_before_older_ones_unless_told_other
     sizes = {0: 5, 1: 4, 2: 1, 4: 3}
     order = ((0, True), (1, True), (2, True), (2, False), (4, True), (0, False), (1, False))
     steps = [Request(number, sizes[number] * MIB, takes, in_block=False) for number, takes in order]
-    newest, oldest = (simulate_runs(steps, 2, 0, newest_first=first) for first in (True, False))
-    assert simulate_runs(steps, 2, 0) == newest
+    newest, oldest = (simulate_runs(steps, 2, 0, LoadedSession(RULES, newest_first=first)) for first in (True, False))
+    assert simulate_runs(steps, 2, 0, LoadedSession(RULES)) == newest
     assert [run.new_regions for run in newest] == [run.new_regions for run in oldest] == [(8 * MIB, 8 * MIB), ()]
     assert newest[0] == oldest[0]
     assert newest[1].resident_bytes > oldest[1].resident_bytes
@@ -107,13 +113,13 @@ def test_runs_are_simulated_with_new_regions_before_older_ones_unless_told_other
 
 def test_the_first_run_that_leaves_too_much_is_the_last():
     steps = requests((0, MIB), (0, 0))
-    assert len(simulate_runs(steps, 5, 0)) == 5
-    assert len(simulate_runs(steps, 5, 0, most_bytes=1)) == 1
-    assert len(simulate_runs(steps, 5, 0, most_bytes=2 * MIB)) == 5
+    assert len(simulate_runs(steps, 5, 0, LoadedSession(RULES))) == 5
+    assert len(simulate_runs(steps, 5, 0, LoadedSession(RULES), most_bytes=1)) == 1
+    assert len(simulate_runs(steps, 5, 0, LoadedSession(RULES), most_bytes=2 * MIB)) == 5
 
 
 def test_layouts_are_alike_where_the_same_requests_of_another_run_hold_the_same_chunks():
-    first, later, other = Arena(), Arena(), Arena()
+    first, later, other = Arena(RULES), Arena(RULES), Arena(RULES)
     first.take(1, MIB)
     later.take(11, MIB)
     other.take(2, MIB)
@@ -121,13 +127,13 @@ def test_layouts_are_alike_where_the_same_requests_of_another_run_hold_the_same_
 
 
 def test_copies_that_loading_leaves_are_held_apart():
-    arena = loaded_arena((MIB, 2 * MIB))
+    arena = LoadedSession(RULES, (MIB, 2 * MIB)).arena()
     assert sorted(chunk.size for chunk in arena.held.values()) == [MIB, 2 * MIB]
 
 
 def test_regions_are_taken_as_long_as_callers_hold_more_and_then_no_more():
     output = [Request(0, 3 * MIB, True, in_block=False)]
-    found = simulate_runs(output, 6, 2)
+    found = simulate_runs(output, 6, 2, LoadedSession(RULES))
     taken = [sum(run.new_regions) > 0 for run in found]
     assert taken == [True, True, True, False, False, False]
     assert [run.new_regions for run in found[3:]] == [()] * 3

@@ -9,6 +9,7 @@ import pytest
 
 from remat_cli.core.schedule.graph import Graph, Op, Tensor, Weight
 from remat_cli.ort_rules.arena_copies import arena_copy_bytes
+from remat_cli.ort_rules.records import RULES_1_32 as RULES
 from remat_cli.ort_rules.workspaces import workspace_parts
 
 
@@ -30,7 +31,15 @@ from remat_cli.ort_rules.workspaces import workspace_parts
     ],
 )
 def test_a_copy_is_as_large_as_was_measured(groups, shape, bytes_):
-    assert arena_copy_bytes(groups, shape) == bytes_
+    assert arena_copy_bytes(groups, shape, RULES.packing.in_arena) == bytes_
+
+
+def test_with_avx_512_there_are_kernels_for_more_channels():
+    """20 channels: measured on both, AVX2 on an emulated processor."""
+    narrow, wide = RULES.packing.in_arena, RULES.packing.in_arena_wide
+    shapes = [(20, 64, 1, 1), (18, 64, 1, 1), (12, 64, 1, 1)]
+    assert [arena_copy_bytes(1, shape, narrow) for shape in shapes] == [0, 0, 0]
+    assert [arena_copy_bytes(1, shape, wide) for shape in shapes] == [2048, 0, 0]
 
 
 def convolution(domain, shapes):
@@ -47,18 +56,20 @@ SUMS, COLUMNS = 4 * 32 * PLACES, 27 * PLACES
 
 def test_sums_and_columns_are_blocks_of_their_own():
     graph = convolution("com.microsoft", [(1, 64, 64, 3), (1, 64, 64, 32)])
-    assert workspace_parts(graph, graph.ops[0], SUMS + COLUMNS + 64) == (SUMS, COLUMNS + 64)
-    assert workspace_parts(graph, graph.ops[0], 72 * PLACES) == (72 * PLACES,)  # addresses, for a kernel of its own
+    assert workspace_parts(graph, graph.ops[0], SUMS + COLUMNS + 64, RULES.workspaces) == (SUMS, COLUMNS + 64)
+    assert workspace_parts(graph, graph.ops[0], 72 * PLACES, RULES.workspaces) == (
+        72 * PLACES,
+    )  # addresses, for a kernel of its own
 
 
 def test_channels_that_are_not_last_are_turned_in_blocks_too():
     graph = convolution("", [(1, 3, 64, 64), (1, 32, 64, 64)])
     turned = (3 * PLACES, 32 * PLACES)
     total = SUMS + sum(turned) + COLUMNS
-    assert workspace_parts(graph, graph.ops[0], total) == (SUMS, *turned, COLUMNS)
+    assert workspace_parts(graph, graph.ops[0], total, RULES.workspaces) == (SUMS, *turned, COLUMNS)
 
 
 def test_other_workspaces_are_one_block():
     tensors = (Tensor("x", "float", (4,), 16), Tensor("y", "float", (4,), 16, producer=0))
     graph = Graph((Op("s", "Softmax", (0,), (1,)),), tensors, ())
-    assert workspace_parts(graph, graph.ops[0], 32) == (32,)
+    assert workspace_parts(graph, graph.ops[0], 32, RULES.workspaces) == (32,)

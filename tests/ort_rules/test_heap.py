@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import reduce
 
 from remat_cli.ort_rules.heap import FIRST_THRESHOLD_BYTES, HEADER_BYTES, LARGEST_THRESHOLD_BYTES, SLACK_BYTES, Heap
-from remat_cli.ort_rules.load_rules import LOAD_RULES, load_rules
 
 MIB = 2**20
 
@@ -43,14 +42,6 @@ def test_small_blocks_lie_in_the_heap_from_the_beginning():
 def test_blocks_stay_stuck_while_remainders_find_a_place():
     assert after(*[2 * MIB] * 4, places=7).held_bytes == 3 * 2 * MIB
     assert after(*[2 * MIB] * 40, places=7).held_bytes == 8 * 2 * MIB
-
-
-def test_rules_of_a_version():
-    assert [load_rules(version).reads_saved for version in ("1.24.4", "1.31.1", "1.32.0", "1.40", "2.0.1")] == [
-        *(False, False),
-        *(True, True, True),
-    ]
-    assert load_rules("a build of my own") == LOAD_RULES[-1][1]
 
 
 def test_a_block_that_lifts_the_threshold_to_the_largest_counts_still():

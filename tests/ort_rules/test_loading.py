@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import pytest
 
-from remat_cli.ort_rules.load_rules import LoadRules
-from remat_cli.ort_rules.loading import LoadedFile, LoadedWeight, LoadForecast, load_forecast
-from remat_cli.ort_rules.primers import HELD_BYTES, STUCK_COPIES
+from remat_cli.ort_rules.loading import LoadedFile, LoadedWeight, LoadForecast, LoadRules, load_forecast
+from remat_cli.ort_rules.records import RULES_1_31, RULES_1_32
 
 MIB = 2**20
 OP, WEIGHT, CAPTURED = 4800, 4400, 7100
 SESSION = 3 * 2**18
 
 
-OLD, NEW = LoadRules(), LoadRules(reads_saved=True)
+OLD, NEW = RULES_1_31.loading, RULES_1_32.loading
 
 
 def above_structure(*weights: LoadedWeight, is_primed: bool = False, rules: LoadRules = OLD) -> LoadForecast:
     captured = sum(weight.is_captured for weight in weights)
-    structure = SESSION + OP + WEIGHT * len(weights) + CAPTURED * captured + HELD_BYTES * is_primed
+    structure = SESSION + OP + WEIGHT * len(weights) + CAPTURED * captured + OLD.primed_bytes * is_primed
     found = load_forecast(weights, LoadedFile(1, is_primed=is_primed), rules)
     return LoadForecast(
         found.load_peak_bytes - structure,
@@ -38,7 +37,7 @@ def mapped(size: int, packed: int = 0, **how: bool) -> LoadedWeight:
 
 
 def test_a_session_without_weights():
-    assert load_forecast([], LoadedFile(10)) == LoadForecast(SESSION + 10 * OP, SESSION + 10 * OP, 0, 0)
+    assert load_forecast([], LoadedFile(10), OLD) == LoadForecast(SESSION + 10 * OP, SESSION + 10 * OP, 0, 0)
 
 
 def test_a_weight_inside_is_there_twice_for_a_moment():
@@ -47,7 +46,7 @@ def test_a_weight_inside_is_there_twice_for_a_moment():
 
 def test_many_weights_are_read_through_a_buffer():
     """64 weights of 256 KiB: the buffer of 4 MiB is more than one of them and the structure together."""
-    found = load_forecast([inside(MIB // 4)] * 64, LoadedFile(1))
+    found = load_forecast([inside(MIB // 4)] * 64, LoadedFile(1), OLD)
     assert found.load_peak_bytes == 20 * MIB
 
 
@@ -152,7 +151,7 @@ def test_an_original_stays_until_the_last_op_has_packed_it():
     """Two that ops read in turn are both there beside the copy."""
     weights = [saved(4 * MIB, packings=2), saved(4 * MIB, packings=2)]
     peaks = [
-        load_forecast(weights, LoadedFile(4, is_primed=True, packing_order=order)).load_peak_bytes
+        load_forecast(weights, LoadedFile(4, is_primed=True, packing_order=order), OLD).load_peak_bytes
         for order in ((0, 0, 1, 1), (0, 1, 0, 1))
     ]
     assert peaks[1] - peaks[0] == 4 * MIB
@@ -177,7 +176,8 @@ def test_of_a_single_copy_or_one_that_the_heap_does_not_serve_nothing_is_kept(si
 def test_copies_that_stay_in_spite_of_primers_are_room_that_budgets_leave():
     weights = [LoadedWeight(16 * MIB, 16 * MIB, is_mapped=True, is_saved=True) for _ in range(5)]
     usual, rare = (
-        load_forecast(weights, LoadedFile(5, is_primed=True, stuck_copies=count)) for count in (0, STUCK_COPIES)
+        load_forecast(weights, LoadedFile(5, is_primed=True, stuck_copies=count), OLD)
+        for count in (0, OLD.stuck_copies)
     )
-    assert rare.loaded_bytes - usual.loaded_bytes == STUCK_COPIES * 16 * MIB
+    assert rare.loaded_bytes - usual.loaded_bytes == OLD.stuck_copies * 16 * MIB
     assert rare.load_peak_bytes >= usual.load_peak_bytes

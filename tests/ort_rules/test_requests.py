@@ -4,8 +4,9 @@ from remat_cli.core.schedule.graph import Graph, Op, Tensor
 from remat_cli.core.schedule.problem import make_problem
 from remat_cli.core.schedule.simulate import baseline
 from remat_cli.core.values.profile import OpCost, Profile, Provenance
-from remat_cli.core.values.reuse import KeptBuffers, kept_buffers
+from remat_cli.ort_rules.records import RULES_1_32 as RULES
 from remat_cli.ort_rules.requests import Request, outputs_of, run_requests
+from remat_cli.ort_rules.reuse import KeptBuffers, kept_buffers
 
 PROVENANCE = Provenance("", "", "", "", "", 0, "", 0, 0)
 
@@ -31,7 +32,7 @@ def plain(requests: tuple[Request, ...]) -> list[tuple[int, bool, bool]]:
 
 def test_results_then_workspace_then_what_died():
     graph, plan = judged(((0,), 100, 0), ((1,), 200, 7), ((2,), 300, 0), kept=(3,))
-    assert plain(run_requests(graph, plan, NOTHING_KEPT)) == [
+    assert plain(run_requests(graph, plan, NOTHING_KEPT, RULES.workspaces)) == [
         (100, True, True),
         (200, True, True),
         (7, True, False),
@@ -44,12 +45,12 @@ def test_results_then_workspace_then_what_died():
 
 def test_outputs_stay():
     graph, plan = judged(((0,), 100, 0), ((1,), 200, 0), kept=(2,))
-    assert [each.bytes for each in outputs_of(run_requests(graph, plan, NOTHING_KEPT))] == [200]
+    assert [each.bytes for each in outputs_of(run_requests(graph, plan, NOTHING_KEPT, RULES.workspaces))] == [200]
 
 
 def test_a_view_of_an_input_asks_for_nothing():
     graph, plan = judged(((0,), 16, 0), ((1,), 200, 0), view=1, kept=(2,))
-    assert plain(run_requests(graph, plan, NOTHING_KEPT)) == [(200, True, False)]
+    assert plain(run_requests(graph, plan, NOTHING_KEPT, RULES.workspaces)) == [(200, True, False)]
 
 
 def test_a_kept_buffer_is_given_back_by_who_had_it_last():
@@ -57,7 +58,7 @@ def test_a_kept_buffer_is_given_back_by_who_had_it_last():
     kinds = ["a", "b", "a", "c"]
     kept = kept_buffers(plan, [100, 50, 100, 10], kinds)
     assert len(kept.takes_over) == 1
-    assert plain(run_requests(graph, plan, kept)) == [
+    assert plain(run_requests(graph, plan, kept, RULES.workspaces)) == [
         (100, True, True),
         (50, True, True),
         (50, False, True),
@@ -68,10 +69,14 @@ def test_a_kept_buffer_is_given_back_by_who_had_it_last():
 
 def test_every_workspace_has_a_number_of_its_own_under_which_it_is_given_back():
     graph, plan = judged(((0,), 100, 5), ((1,), 200, 7), kept=(2,))
-    found = [each for each in run_requests(graph, plan, NOTHING_KEPT) if each.bytes in (5, 7)]
+    found = [each for each in run_requests(graph, plan, NOTHING_KEPT, RULES.workspaces) if each.bytes in (5, 7)]
     assert [(each.number, each.takes) for each in found] == [(-1, True), (-1, False), (-2, True), (-2, False)]
 
 
 def test_what_nobody_reads_is_given_back_by_the_op_that_made_it():
     graph, plan = judged(((0,), 100, 0), ((0,), 200, 0), kept=(2,))
-    assert plain(run_requests(graph, plan, NOTHING_KEPT)) == [(100, True, True), (100, False, True), (200, True, False)]
+    assert plain(run_requests(graph, plan, NOTHING_KEPT, RULES.workspaces)) == [
+        (100, True, True),
+        (100, False, True),
+        (200, True, False),
+    ]

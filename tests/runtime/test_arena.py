@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import onnx_ir as ir
@@ -16,14 +17,18 @@ from onnx import TensorProto, helper
 
 from remat_cli.onnx_io.read.load import save
 from remat_cli.onnx_io.write.steady import steady
-from remat_cli.ort_rules.arena import Arena, pattern_bytes
+from remat_cli.ort_rules import arena as arenas
+from remat_cli.ort_rules.arena import Arena
 from remat_cli.ort_rules.requests import Request
 from remat_cli.ort_rules.steady import SteadyBranch, SteadyForm, steady_requests
+from remat_cli.runtime.sessions._ort import installed_rules
 from remat_cli.runtime.sessions.session import optimize
 
 ROOT = Path(__file__).resolve().parents[2]
 SAMPLES = sorted((ROOT / "sample_models").glob("*.onnx"))
 ALIGNED_BYTES = 64
+RULES = installed_rules().arena
+pattern_bytes = partial(arenas.pattern_bytes, rules=RULES)
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +53,7 @@ def test_regions_and_block_are_those_of_the_runtime(sample, tmp_path, tracer):
     optimize(sample, model, "all", 1)
     found = [Request(*event) for event in json.loads(watched("traced", model, tracer, tracer=tracer).stdout)]
     first, second = watched("logged", model, 2, 0).stderr.split("RUN\n")[1:]
-    arena = Arena()
+    arena = Arena(RULES)
     arena.run(found)
     assert arena.regions == [int(size) for size in re.findall(r"Extended allocation by (\d+) bytes", first)]
     given_back = {request.number for request in found if not request.takes}

@@ -17,6 +17,7 @@ from remat_cli.onnx_io.write.save import save
 from remat_cli.onnx_io.write.steady import INLINE_BYTES, can_be_steady, steady
 from remat_cli.ort_rules.loading import LoadedFile, LoadedWeight, LoadForecast, load_forecast
 from remat_cli.ort_rules.steady import SteadyForm
+from remat_cli.runtime.sessions._ort import installed_rules
 from tests.onnx_io.graphs import model_of
 
 MIB = 2**20
@@ -94,7 +95,9 @@ def forecast(model: ir.Model, *, external: bool, captured: bool) -> LoadForecast
         packed = size if len(value.const_value.shape) == 2 else 0
         where = {"is_mapped": external and size > INLINE_BYTES, "is_captured": captured and size > INLINE_BYTES}
         weights.append(LoadedWeight(size, packed, not packed, **where))
-    return load_forecast(weights, LoadedFile(sum(1 for graph in model.graphs() for _ in graph)))
+    return load_forecast(
+        weights, LoadedFile(sum(1 for graph in model.graphs() for _ in graph)), installed_rules().loading
+    )
 
 
 def measured(folder: Path, model: ir.Model, *, external: bool) -> dict[str, int]:

@@ -23,9 +23,8 @@ from remat_cli.compiling.profile import profile_model
 from remat_cli.compiling.write import judge_again
 from remat_cli.onnx_io.read.load import save
 from remat_cli.onnx_io.write.steady import steady
-from remat_cli.ort_rules.arena import simulate_runs
-from remat_cli.ort_rules.requests import run_requests
-from remat_cli.ort_rules.steady import steady_requests
+from remat_cli.ort_rules.arena import LoadedSession, simulate_runs
+from remat_cli.ort_rules.forecast import Steady, asked_for
 from tests.runtime.test_arena import SAMPLES, watched
 from tests.torch_like.outcome import save_model
 
@@ -75,7 +74,6 @@ def check(
     rewritten = planned.written.rewritten
     judge = partial(judge_again, planned.prepared, planned.profile, planned.plan, rewritten)
     judged, model = judge(), rewritten.model
-    requests = run_requests(judged.graph, judged.plan, judged.kept)
     if ballasts is not None:
         conditions = msgspec.structs.replace(planned.prepared.conditions, plain=False)
         found = inside(rewritten, judged.graph, conditions)
@@ -85,11 +83,13 @@ def check(
             assert found is not None
         form = replace(found.form, ballast_bytes=ballasts)
         judged, model = judge(found), steady(model, form)
-        requests = steady_requests(run_requests(judged.graph, judged.plan, judged.kept), found.branch, form)
+        judged = replace(judged, steady=Steady(form, found.branch))
     path = folder / "written.onnx"
     save(model, path)
     sizes, places = regions_logged(path, held)
-    simulated = [simulate_runs(requests, RUNS, held, newest_first=way) for way in ways(places)]
+    requests, arena = asked_for(judged, planned.prepared.runtime), planned.prepared.rules.arena
+    sessions = [LoadedSession(arena, newest_first=way) for way in ways(places)]
+    simulated = [simulate_runs(requests, RUNS, held, session) for session in sessions]
     assert sizes in [[run.new_regions for run in runs] for runs in simulated]
 
 

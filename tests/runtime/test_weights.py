@@ -18,13 +18,13 @@ from onnx import TensorProto, helper
 from remat_cli.core.schedule.program import InputSpec, Reader, WeightUse
 from remat_cli.onnx_io.read.interface import weight_uses
 from remat_cli.onnx_io.write.packed import packed_weights
-from remat_cli.runtime.sessions._ort import runtime_dtype
+from remat_cli.runtime.sessions._ort import installed_rules, runtime_dtype
 from remat_cli.runtime.sessions.feeds import make_feeds
 from remat_cli.runtime.sessions.packing import PackingJob, save_packed
 from remat_cli.runtime.sessions.session import SessionSettings, run_profiled
-from remat_cli.runtime.sessions.weights import can_save_packed, kept_weight_bytes, packs_weight
 from tests.runtime.models import save_model, untyped, value, weight
 
+PACKING = installed_rules().packing
 N = 512
 MS = "com.microsoft"
 FLOAT, UINT8 = TensorProto.FLOAT, TensorProto.UINT8
@@ -141,7 +141,7 @@ def test_packed_copies_can_be_saved(tmp_path, name):
     onnx.save(onnx.load(path), path, save_as_external_data=True, location="weights", size_threshold=0)
     save_packed(PackingJob(str(path), str(tmp_path / "saved.onnx"), 1024))
     assert packed_weights(tmp_path / "saved.onnx").copies["w"]
-    assert can_save_packed(uses[0].readers[0]) is (name != "QLinearConv")  # which does not always
+    assert PACKING.can_save_packed(uses[0].readers[0]) is (name != "QLinearConv")  # which does not always
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -149,7 +149,7 @@ def test_table_says_which_weights_are_packed(tmp_path, name):
     case = CASES[name]
     path, uses = save_case(tmp_path / "m.onnx", case)
     reader = uses[0].readers[0]
-    assert packs_weight(reader, uses[0].dtype, uses[0].shape) is case.packs
+    assert PACKING.packs_weight(reader, uses[0].dtype, uses[0].shape) is case.packs
     in_arena = packed_bytes(path, case) - sum(use.size_bytes for use in uses[1:] if use.size_bytes <= 127)
     assert (in_arena >= uses[0].size_bytes) is case.packs
 
@@ -207,7 +207,7 @@ def test_kept_weight_bytes_are_what_the_heap_holds(tmp_path):
     )
     session_bytes = 128 * 1024  # a session of one op without weights needs 60 to 100 KiB
     for counted, (path, uses), (name, case) in zip(done.stdout.split()[1:], cases, given.items(), strict=True):
-        kept = kept_weight_bytes(uses, packed_bytes(path, case))
+        kept = PACKING.kept_weight_bytes(uses, packed_bytes(path, case))
         assert 0 <= int(counted) - kept < session_bytes, name
 
 
@@ -219,14 +219,14 @@ def use(*readers: Reader, size: int = 1000) -> WeightUse:
 
 
 def test_weight_that_somebody_reads_plainly_is_held_twice():
-    assert kept_weight_bytes([use(MATMUL)], 1024) == 1024
-    assert kept_weight_bytes([use(MATMUL, GATHER)], 1024) == 2024
-    assert kept_weight_bytes([use(MATMUL, GEMM)], 2048) == 2048
-    assert kept_weight_bytes([use(GATHER), use()], 0) == 1000
+    assert PACKING.kept_weight_bytes([use(MATMUL)], 1024) == 1024
+    assert PACKING.kept_weight_bytes([use(MATMUL, GATHER)], 1024) == 2024
+    assert PACKING.kept_weight_bytes([use(MATMUL, GEMM)], 2048) == 2048
+    assert PACKING.kept_weight_bytes([use(GATHER), use()], 0) == 1000
 
 
 def test_small_weight_is_in_the_arena_already():
-    assert kept_weight_bytes([use(GATHER, size=120)], 120) == 120
+    assert PACKING.kept_weight_bytes([use(GATHER, size=120)], 120) == 120
 
 
 def test_shared_weights_are_packed_once_per_way_of_reading(tmp_path):

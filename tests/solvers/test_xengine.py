@@ -17,8 +17,7 @@ from remat_cli.solvers import make_solver, solve
 from remat_cli.solvers.base import Limits, Status
 from remat_cli.solvers.milp.cp_sat import Watch
 from remat_cli.solvers.milp.program import run_engine
-from remat_cli.solvers.published._xengine.layout import Rules as ModelRules
-from remat_cli.solvers.published._xengine.layout import make_layout
+from remat_cli.solvers.published._xengine.layout import ModelRules, make_layout
 from remat_cli.solvers.published._xengine.model import build_model
 from tests.seeds import few
 from tests.solvers.brute_force import optimum as one_device_optimum

@@ -172,7 +172,7 @@ CASES = (
     *(
         OneOp(op, (real(64, 9, 32), ints(2)), {}, (1,), opset=18)
         for (_, op), rule in RULES.items()
-        if rule in (rules_lines.reduction, rules_lines.summation)
+        if rule.cut in (rules_lines.reduction, rules_lines.summation)
     ),
 )
 
@@ -182,7 +182,7 @@ def case_of(domain: str, op_type: str) -> OneOp:
     written = next((case for case in CASES if (case.domain, case.op_type) == (domain, op_type)), None)
     if written is not None:
         return written
-    is_plain = domain == ONNX and RULES[domain, op_type] in BY_ELEMENT
+    is_plain = domain == ONNX and RULES[domain, op_type].cut in BY_ELEMENT
     assert is_plain, (
         f"the slicing rule of {domain}:{op_type} has no case: add one to CASES in tests/splitting/op_cases.py"
     )

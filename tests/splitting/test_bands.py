@@ -51,7 +51,7 @@ def check(case: Case, found: BandCandidate) -> None:
     split = split_of(case, found)
     check_same(case, split, found.banding)
     if not found.cast.origin:
-        check_form(case, split, found.banding.crew)
+        check_form(case, split, found.banding.group)
     assert judged_bytes(case, split) == found.cost.peak_bytes, found.banding
 
 
@@ -139,10 +139,10 @@ def test_what_is_forbidden_stays_whole():
     looking = search(case)
     found = looking.propose(max(case.timeline.memory_bytes) * 65 // 100, time.monotonic() + 60)
     assert found is not None
-    op = min(found.banding.crew)
+    op = min(found.banding.group)
     looking.restrict(SplitLimits(axis=SplitAxis()), frozenset({case.view.graph.ops[op].name}))
     other = looking.propose(max(case.timeline.memory_bytes) * 90 // 100, time.monotonic() + 60)
-    assert other is None or op not in other.banding.crew
+    assert other is None or op not in other.banding.group
 
 
 def test_a_number_for_each_row_does_not_hold_up_all_bands():

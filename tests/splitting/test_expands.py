@@ -9,11 +9,13 @@ import pytest
 from onnx import TensorProto, helper
 
 from remat_cli.core.values.sizes import Dim, Term
-from remat_cli.splitting.loops.expands import BROADCASTERS, without_expands
+from remat_cli.splitting.loops.expands import without_expands
+from remat_cli.splitting.rules.table import RULES
 
 SEQ, ONE, HEADS = Dim((Term(("seq",)),)), Dim((), 1), Dim((), 3)
 WHOLE, MASK = (HEADS, SEQ, SEQ), (ONE, ONE, SEQ)
 OF_LOGIC = {"And", "Or", "Xor"}
+BROADCASTERS = [op_type for (_, op_type), rule in RULES.items() if rule.takes_one_for_copies]
 
 
 def expanding(op_type: str, swap: bool = False) -> ir.Model:

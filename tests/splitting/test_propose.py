@@ -52,7 +52,7 @@ def test_every_proposal_keeps_its_budget_and_all_bits(percent):
         check_same(case, split, (proposal.form, percent))
 
 
-def test_a_crew_is_told_as_a_region_in_the_names_of_the_whole_model():
+def test_a_fusion_group_is_told_as_a_region_in_the_names_of_the_whole_model():
     case = normalised(8, size=48)
     found = next(p for p in proposer(case, op_ns=1_000).propose(share(case, 75)) if p.form == "bands")
     whole = {op.name for op in case.view.graph.ops}

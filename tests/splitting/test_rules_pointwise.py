@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from remat_cli.splitting.rules.pointwise import by_packets
+from remat_cli.splitting.rules.record import ElementKind
 from remat_cli.splitting.rules.table import RULES
 from remat_cli.splitting.tiles.op_view import Slab
 from tests.splitting.sliced_op import OneOp, check_slices
@@ -49,7 +49,7 @@ UNARY = [
     "Exp",
     "Gelu",
 ]
-PACKETS = [op_type for (_, op_type), rule in RULES.items() if rule is by_packets]
+PACKETS = [op_type for (_, op_type), rule in RULES.items() if rule.elements is ElementKind.PACKETS]
 BINARY = [
     "Add",
     "Sub",

@@ -13,7 +13,8 @@ from remat_cli.compiling.solve import answer
 from remat_cli.compiling.write import write_within_budget
 from remat_cli.core.schedule.loops import is_loop
 from remat_cli.core.schedule.problem import make_problem
-from remat_cli.core.values.learning import NOTHING, Correction, Lesson
+from remat_cli.core.values.learning import NOTHING, Correction
+from remat_cli.ort_rules.lessons import Lesson
 
 
 def corrections_of(planned: PlannedModel, lessons: Sequence[Lesson]) -> dict[str, Correction]:

@@ -20,13 +20,14 @@ from remat_cli.compiling.plan import within_overhead
 from remat_cli.compiling.planned import PlannedModel
 from remat_cli.compiling.platform import Platform
 from remat_cli.compiling.prepare import remember_cap
-from remat_cli.compiling.process.resident import saves_packed
+from remat_cli.compiling.process.forecast import saves_packed
 from remat_cli.compiling.record import plan_file
 from remat_cli.compiling.verify import PlannedRun, verify_plan_closely
 from remat_cli.compiling.write import with_budget, write_with_room, write_within_budget
-from remat_cli.core.values.learning import Learnt, Lesson
+from remat_cli.core.values.learning import Learnt
 from remat_cli.core.values.resident import WeightFiles
 from remat_cli.core.values.verification import Verification, applies
+from remat_cli.ort_rules.lessons import Lesson
 
 MOST_ROUNDS = 4  # of learning from a run and planning again
 MOST_ROOM_SHARE = 0.02  # of the budget: what rules cannot explain is small
@@ -90,8 +91,8 @@ class Settling:
         path = Path(tempfile.mkdtemp(prefix="settle_", dir=self.work)) / "rewritten.onnx"
         save_written(planned, path, self.request)
         written = planned.written
-        judged = None if written is None else written.judged
-        run = PlannedRun(plan_file(planned, self.request), path, other_single(planned), judged)
+        forecast = None if written is None else written.sessions
+        run = PlannedRun(plan_file(planned, self.request), path, other_single(planned), forecast)
         seen, lessons = verify_plan_closely(run, planned.whole, path.parent, self.request.checks, self.progress)
         if written is not None:
             remember_cap(planned.whole, seen, self.request.conditions)

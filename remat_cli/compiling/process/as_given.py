@@ -16,19 +16,17 @@ from remat_cli.base.progress import Progress
 from remat_cli.compiling.ask import CompileRequest
 from remat_cli.compiling.platform import Platform
 from remat_cli.compiling.prepare import Prepared, facts_of, first_look, types_of
-from remat_cli.compiling.process.resident import model_forecast
+from remat_cli.compiling.process.forecast import model_forecast
 from remat_cli.compiling.process.steady import known_dims
 from remat_cli.compiling.profile import profile_model
 from remat_cli.core.values.profile import Profile
-from remat_cli.core.values.resident import ProcessMemory, RunsForecast
 from remat_cli.onnx_io.read.load import inputs_of, prepare_optimized, save
 from remat_cli.onnx_io.read.to_graph import op_signatures, to_graph
+from remat_cli.ort_rules.forecast import Forecast
 from remat_cli.runtime.sessions.session import optimize
 
 
-def forecast_of_file(
-    prepared: Prepared, profile: Profile, work: Path, progress: Progress
-) -> tuple[ProcessMemory, RunsForecast]:
+def forecast_of_file(prepared: Prepared, profile: Profile, work: Path, progress: Progress) -> Forecast:
     """What a process holds that loads and runs the user's file as it is, with default options.
 
     Raises:
@@ -51,7 +49,7 @@ def plain_process_bytes(
     """
     if request.process_budget_bytes is None:
         return None
-    memory, _ = forecast_of_file(prepared, platform.profile, work, progress)
+    memory = forecast_of_file(prepared, platform.profile, work, progress).process
     return memory.counted_bytes(with_mapped=request.count_mapped) + prepared.graph.input_bytes
 
 

@@ -26,7 +26,7 @@ from remat_cli.cli.session import run, settings
 @options.order_option
 @click.option("--time-limit", metavar="T", help="Stop each run after 30s, 2m or 500ms. [4s]")
 @options.gap_option
-@click.option("--svg", type=options.FILE, metavar="FILE", help="Draw overhead against budget, one line per solver.")
+@click.option("--svg", type=options.SVG_FILE, metavar="FILE", help="Draw overhead against budget, one line per solver.")
 @options.force_option
 @options.device_option
 @options.spill_option

@@ -131,7 +131,7 @@ class _Session:
             find_smallest_budget(target.case, target.step, attempt)
 
     def _run_once(self, case: BenchCase, path: Path, place: str) -> BenchRun:
-        """A run from the file, or a new one, which then is in the file."""
+        """Take a run from the results file, or make it and append it there."""
         key = case_key(case)
         if key not in self.known:
             what = f"{case.instance} {case.budget} {case.order}, {case.label}, seed {case.seed}"
@@ -147,7 +147,7 @@ class _Session:
         return self.known[key]
 
     def _show(self, point: TracePoint) -> None:
-        """Pass a point on unless one was shown a moment ago."""
+        """Report a better plan or bound unless one was reported a moment ago."""
         if time.monotonic() - self.shown > LIVE_SECONDS:
             self.shown = time.monotonic()
             self.progress.incumbent(point[1], point[2])

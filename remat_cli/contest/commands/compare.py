@@ -74,7 +74,7 @@ def compare(request: CompareRequest, settings: Settings, progress: Progress) -> 
 
 
 def _subject(request: CompareRequest, settings: Settings, progress: Progress) -> Subject:
-    """The one problem of all runs."""
+    """Make the problem that all runs share: from an instance, or from a model that is measured."""
     if request.is_instance:
         instance = load_instance(request.path)
         problem = instance_problem(instance)
@@ -114,7 +114,7 @@ def check_agreement(report: CompareReport) -> None:
 
 
 def _with_picture(report: CompareReport, svg: Path | None, progress: Progress) -> CompareReport:
-    """The report with its picture written; not where Ctrl-C cut it short, nor where there is nothing to draw."""
+    """Write the picture of a report, unless Ctrl-C cut it short or there is nothing to draw."""
     if svg is None or report.missing_runs:
         return report
     if not any(run.has_plan for run in report.runs):

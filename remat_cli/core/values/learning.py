@@ -5,16 +5,12 @@ the counters of a run show it at that op: it took more or less than was predicte
 What can be said of the op becomes a correction, which holds for every op of the same signature from then on.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Literal
 
 import msgspec
 
-from remat_cli.core.schedule.graph import Graph, Op
-from remat_cli.core.schedule.plan import Plan
-from remat_cli.core.schedule.problem import own_bytes
-from remat_cli.core.values.reuse import KeptBuffers
+from remat_cli.core.schedule.graph import Graph
 
 Cause = Literal[
     "an in-place share was not taken",
@@ -26,7 +22,6 @@ Cause = Literal[
     "a kernel took another amount",
 ]
 Session = Literal["exact", "default"]
-MOST_DIFFERENCES = 8
 
 
 class Learnt(msgspec.Struct, frozen=True):
@@ -65,115 +60,6 @@ class Correction(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 NOTHING = Correction()
-
-
-@dataclass(frozen=True)
-class MeasuredCurve:
-    """What a run showed of each op, by name: bytes in use when it ended, and by how many they grew meanwhile."""
-
-    live_bytes: Mapping[str, int]
-    grown_bytes: Mapping[str, int]
-
-
-@dataclass(frozen=True)
-class Lesson:
-    """A difference, and what follows from it for the op, if anything does."""
-
-    learnt: Learnt
-    correction: Correction
-
-
-@dataclass(frozen=True)
-class Judged:
-    """What the judge says of a written model: its graph, every op once in order, and what default sessions keep.
-
-    `copies` are bytes of weights that kernels pack in the arena, in order, before the first run.
-    """
-
-    graph: Graph
-    plan: Plan
-    fixed_bytes: int
-    kept: KeptBuffers
-    copies: tuple[int, ...] = ()
-
-    def predicted_bytes(self, step: int, session: Session) -> int:
-        """Activations at the end of a step."""
-        exact = self.plan.live_bytes[0][step] - self.fixed_bytes
-        return exact if session == "exact" else exact + self.kept.held_bytes[step]
-
-    def grown_bytes(self, step: int, session: Session) -> int:
-        """What a step takes anew for its results."""
-        own = own_bytes(self.graph)
-        born = sum(own[tensor] for tensor in _born(self.graph, self.plan, step))
-        return born if session == "exact" else born - self.kept.reused_bytes[step]
-
-
-def lessons(judged: Judged, curve: MeasuredCurve, session: Session) -> tuple[Lesson, ...]:
-    """Where a run left the judge's prediction for it, in order, at most a few."""
-    graph, plan = judged.graph, judged.plan
-    found: list[Lesson] = []
-    before = 0
-    for number, op in enumerate(graph.ops):
-        if op.name not in curve.live_bytes:
-            return tuple(found)  # another graph ran: bytes say nothing
-        measured, predicted = curve.live_bytes[op.name], judged.predicted_bytes(number, session)
-        change = measured - predicted - before
-        before += change
-        if change:
-            made = curve.grown_bytes[op.name] - judged.grown_bytes(number, session)
-            found.extend(_explained(graph, plan, number, (made, change - made), (predicted, measured, session)))
-        if len(found) >= MOST_DIFFERENCES:
-            break
-    return tuple(found)
-
-
-def _explained(
-    graph: Graph, plan: Plan, number: int, changes: tuple[int, int], figures: tuple[int, int, Session]
-) -> Iterator[Lesson]:
-    """What may have happened at an op that took another amount than predicted, or before which another was freed."""
-    op, (made, freed) = graph.ops[number], changes
-    predicted, measured, session = figures
-
-    def lesson(cause: Cause, correction: Correction = NOTHING) -> Lesson:
-        return Lesson(Learnt(op.name, op.op_type, cause, session, predicted, measured), correction)
-
-    if made > 0:
-        yield lesson(*_more(graph, plan, number, made))
-    elif made < 0:
-        pair = _taken(graph, op, -made)
-        if pair is None:
-            yield lesson("a kernel took another amount")
-        else:
-            yield lesson("an in-place share was taken", Correction(shares=(pair,)))
-    if freed:
-        yield lesson("a buffer was held longer" if freed > 0 else "a buffer was freed earlier")
-
-
-def _born(graph: Graph, plan: Plan, number: int) -> set[int]:
-    """Results of a step for which the judge takes a new buffer."""
-    older = {instance.storage for instance in plan.instances if instance.birth < number}
-    made = zip(graph.ops[number].outputs, plan.makes[number], strict=True)
-    return {tensor for tensor, value in made if plan.instances[value].storage not in older}
-
-
-def _more(graph: Graph, plan: Plan, number: int, more: int) -> tuple[Cause, Correction]:
-    """Why an op took more bytes: a result that the judge put into another buffer got one of its own."""
-    op = graph.ops[number]
-    own = _born(graph, plan, number)
-    for position, result in enumerate(op.outputs):
-        if result not in own and graph.tensors[result].size_bytes == more:
-            if graph.tensors[result].view_of is not None:
-                return "a view was copied", Correction(copies=(position,))
-            return "an in-place share was not taken", Correction(apart=(position,))
-    return "a kernel took another amount", NOTHING
-
-
-def _taken(graph: Graph, op: Op, less: int) -> tuple[int, int] | None:
-    """The input whose buffer a result took, if one fits: as large, and made by an op."""
-    sizes = [tensor.size_bytes if tensor.producer is not None else -1 for tensor in graph.tensors]
-    results = [at for at, tensor in enumerate(op.outputs) if sizes[tensor] == less]
-    sources = [at for at, tensor in enumerate(op.inputs) if sizes[tensor] == less]
-    return (sources[0], results[0]) if results and sources else None
 
 
 def corrected(graph: Graph, corrections: Sequence[Correction]) -> Graph:

@@ -10,6 +10,24 @@ from remat_cli.base.units import format_bytes
 from remat_cli.core.values.promises import PHASES, Check, judged
 
 
+class SessionMemory(msgspec.Struct, frozen=True):
+    """What one kind of session holds in each step of a plan, by prediction.
+
+    `held_bytes` are the most during the step, weights, inputs and workspace included, `live_bytes` activations when it
+    ends; `reused_bytes` of what it makes goes into buffers that were kept for it.
+    """
+
+    held_bytes: tuple[int, ...]
+    live_bytes: tuple[int, ...]
+    reused_bytes: tuple[int, ...]
+    fixed_bytes: int
+
+    @property
+    def peak_bytes(self) -> int:
+        """The most of all; what is fixed where nothing is computed."""
+        return max(self.held_bytes, default=self.fixed_bytes)
+
+
 class RunsForecast(msgspec.Struct, frozen=True):
     """What a session's arena takes of the process's memory, by simulation, with default options.
 

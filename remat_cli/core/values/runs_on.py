@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from types import MappingProxyType
+from collections.abc import Mapping
 from typing import Final, Self
 
 import msgspec
@@ -12,20 +11,6 @@ RUNS_ON_KEY: Final = "remat.runs_on"
 """Model metadata: the line for people; each field has a key of its own behind it."""
 MADE_FOR: Final = "made_for_"
 """With what the name of every guard begins."""
-TRIED_UP_TO: Final = "1.32"
-"""The newest runtime on which files of all kinds were run."""
-SAME_BITS_FROM: Final = "1.26"
-"""The oldest runtime on which every file tried had the bits of its original; older ones fuse some originals otherwise.
-
-Measured on 1.16, 1.18, 1.20, 1.22, 1.23, 1.24, 1.26, 1.28, 1.30, 1.31 and 1.32: up to 1.24 a DenseNet differs by 3e-5,
-up to 1.20 a transformer by 4e-7.
-"""
-FAMILIES: Final[Mapping[str, str]] = MappingProxyType(
-    {"x86_64": "x86-64", "amd64": "x86-64", "aarch64": "arm64", "arm64": "arm64"}
-)
-"""What people call a processor family, by what systems call it."""
-WIDE_BLOCK: Final = 16
-"""Channels in a block of the runtime's layout where x86-64 has AVX-512; elsewhere there are 8, or no blocks."""
 DEFAULT_OPTIONS: Final = ("any graph optimisation level", "any number of threads", "CPU memory arena on")
 """Session options under which a file keeps what was promised of it."""
 EXACT_OPTIONS: Final = ("the exact options of the plan",)
@@ -99,29 +84,10 @@ def _written(value: object) -> str:
     return "none" if value is None else str(value)
 
 
-def processor_of(machine: str, block: int) -> str:
-    """The kind of a processor as people know it, by what the system calls it and the runtime's block on it."""
-    family = FAMILIES.get(machine.lower(), machine.lower())
-    if family != "x86-64":
-        return family
-    return f"{family} with AVX-512" if block == WIDE_BLOCK else f"{family} without AVX-512"
-
-
 def guard_name(processor: str) -> str:
     """The name of the op that refuses other processors, which stands in the error of the session."""
     kind = processor.replace(" with ", " ").replace("AVX-512", "avx512").replace("-", "_").replace(" ", "_")
     return f"{MADE_FOR}{kind}__compile_again_on_this_processor"
-
-
-def newest(versions: Iterable[str]) -> str:
-    """The newest of some versions of the runtime, as MAJOR.MINOR."""
-    return ".".join(map(str, max(numbers_of(version) for version in versions)))
-
-
-def numbers_of(version: str) -> tuple[int, int]:
-    """Major and minor number of a version; what is behind them matters to nobody here."""
-    major, minor, *_ = [*version.split("."), "0"]
-    return int(major), int(minor) if minor.isdigit() else 0
 
 
 def is_inside_guard(name: str) -> bool:

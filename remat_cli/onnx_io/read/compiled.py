@@ -71,7 +71,9 @@ def read_compiled(path: Path, dims: DimBindings, *, has_custom_ops: bool = False
     )
 
 
-_NOT_COMPILED = "is no file that `remat compile` wrote, or what it said of itself was taken out: compile the model"
+_NOT_COMPILED = (
+    "is no file that `remat compile` wrote, or another tool took its remat metadata out: compile the model again"
+)
 
 
 def _check_sizes(path: Path, told: str, sizes: Mapping[str, int]) -> None:

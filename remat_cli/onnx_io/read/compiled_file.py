@@ -6,13 +6,14 @@ import msgspec
 import onnx
 import onnx_ir as ir
 
-from remat_cli.core.values.runs_on import DEFAULT_OPTIONS, SAME_BITS_FROM, TRIED_UP_TO, RunsOn, newest
+from remat_cli.core.values.runs_on import DEFAULT_OPTIONS, RunsOn
 from remat_cli.onnx_io.read.compiled import VERSION_KEY
 from remat_cli.onnx_io.read.layout import uses_blocks
 from remat_cli.onnx_io.read.untrusted import all_tensors
 from remat_cli.onnx_io.write.op_versions import loads_from
 from remat_cli.onnx_io.write.packed import forget_packed
 from remat_cli.onnx_io.write.processor_guard import guard_in
+from remat_cli.ort_rules.versions import SAME_BITS_FROM, TRIED_UP_TO, newest
 
 UNKNOWN_PROCESSOR = "the kind of processor that it was compiled on"
 UNKNOWN_BLOCK = 0

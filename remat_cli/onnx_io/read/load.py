@@ -30,7 +30,7 @@ from remat_cli.onnx_io.write.as_written import forget_signature
 from remat_cli.onnx_io.write.packed import forget_packed
 from remat_cli.onnx_io.write.primers import without_primers
 from remat_cli.onnx_io.write.save import save
-from remat_cli.onnx_io.write.steady import form_of, seen_through
+from remat_cli.onnx_io.write.steady import form_of, lost_metadata, seen_through
 from remat_cli.ort_rules.steady import SteadyForm
 
 __all__ = ["DimBindings", "SourceModel", "inputs_of", "load", "outputs_of", "prepare_optimized", "save"]
@@ -39,6 +39,12 @@ OLDEST_IR_VERSION = 8  # the first that the rewritten model's metadata and names
 KNOWN_DOMAINS = frozenset(
     {"", "ai.onnx", "ai.onnx.ml", "ai.onnx.training", "ai.onnx.preview.training"}
     | {"com.microsoft", "com.microsoft.nchwc", "com.microsoft.experimental", "com.ms.internal.nhwc"}
+)
+
+
+LOST_METADATA = (
+    "was written by `remat compile`, and another tool took its remat metadata out: use the model that it was made "
+    "from, its PLAN.json, or compile again and let no tool rewrite the file"
 )
 
 
@@ -131,6 +137,8 @@ def load(path: Path, dims: DimBindings, *, has_custom_ops: bool = False) -> Sour
     model = ir.from_proto(proto)
     ir.external_data.set_base_dir(model.graph, path.resolve().parent)
     forget_signature(model)
+    if lost_metadata(model):
+        raise ModelError(f"{path} {LOST_METADATA}")
     form, is_primed = form_of(model), without_primers(model)
     seen_through(model)
     _repair(model)

@@ -11,8 +11,9 @@ import onnx_ir as ir
 from remat_cli.base.errors import RematError
 from remat_cli.core.schedule.graph import TensorType
 from remat_cli.onnx_io.read.checking import without_runtime_ops
-from remat_cli.onnx_io.read.default_order import EARLY_OPS, Wiring, default_order, priority_order
+from remat_cli.onnx_io.read.default_order import default_order, priority_order
 from remat_cli.onnx_io.read.interface import DATA_TYPES, Interface, Port, dims_of, interface_of
+from remat_cli.ort_rules.order import EARLY_OPS, Wiring
 
 
 @dataclass(frozen=True)

@@ -30,11 +30,12 @@ import onnx_ir as ir
 from remat_cli.base.errors import RematError
 from remat_cli.core.schedule.graph import TensorType
 from remat_cli.core.values.gate_form import GateForm
-from remat_cli.onnx_io.read.default_order import captured_values, depth_first_order, ready_order
+from remat_cli.onnx_io.read.default_order import captured_values
 from remat_cli.onnx_io.read.op_facts import NCHWC
 from remat_cli.onnx_io.write.assemble import Draft
 from remat_cli.onnx_io.write.gate_helpers import HelperWriter
 from remat_cli.onnx_io.write.processor_guard import GUARD_RESULT, Guard
+from remat_cli.ort_rules.order import depth_first_order, ready_order
 
 
 def add_gates(scene: Scene) -> Woven:

@@ -1,67 +1,23 @@
-"""Which version of the runtime a file needs, read from its ops, its opset and its form: one table, measured.
-
-From the kernels that the CPU wheels of x86-64 list themselves, 1.16.3, 1.18.1, 1.20.1, 1.22.1, 1.24.4, 1.26.0, 1.28.0,
-1.31.1 and 1.32.0, and from one-op models loaded there. A version stands for the first of these that has it.
-"""
+"""Which version of the runtime a file needs, read from its ops, its opset and its form."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from types import MappingProxyType
 
 import onnx_ir as ir
 
-from remat_cli.core.values.runs_on import newest
 from remat_cli.onnx_io.read.default_order import subgraphs
-
-OLDEST = "1.16"
-"""The oldest version tried: what it has may be older."""
-OPSETS: Mapping[str, int] = MappingProxyType({"1.16": 19, "1.18": 21, "1.22": 22, "1.24": 25, "1.26": 26, "1.32": 28})
-"""The newest opset that a version loads."""
-FORMATS: Mapping[str, int] = MappingProxyType({"1.16": 9, "1.18": 10, "1.24": 13, "1.32": 14})
-"""The newest version of the file format that a version loads."""
-ML_OPSETS: Mapping[str, int] = MappingProxyType({"1.16": 3, "1.18": 5})
-"""The newest opset of the domain `ai.onnx.ml` that a version loads."""
-LATE_KERNELS: Mapping[tuple[str, int], str] = MappingProxyType(
-    {
-        ("DeformConv", 19): "1.26",
-        ("LpNormalization", 22): "1.26",
-        ("QLinearMatMul", 21): "1.20",
-        ("TensorScatter", 24): "1.26",
-    }
+from remat_cli.ort_rules.versions import (
+    CONTRIB,
+    FORMATS,
+    LATE_KERNELS,
+    ML_OPSETS,
+    OLDEST,
+    OPSETS,
+    PACKED_FROM,
+    SINCE,
+    newest,
 )
-"""Standard ops whose kernel, from an opset on, came later than that opset."""
-PACKED_FROM = "1.21"
-"""The first that reads weights as kernels pack them; 1.20.1 refuses the file."""
-CONTRIB = "com.microsoft"
-KERNELS: Mapping[str, str] = MappingProxyType(
-    {
-        "1.16": (
-            "Attention AttnLSTM BeamSearch BiasGelu BifurcationDetector CDist ConvTransposeWithDynamicPads "
-            "CropAndResize DequantizeLinear DynamicQuantizeLSTM DynamicQuantizeMatMul EmbedLayerNormalization "
-            "ExpandDims FastGelu FusedConv FusedGemm FusedMatMul GatherND Gelu GreedySearch GridSample Inverse "
-            "MatMulBnb4 MatMulFpQ4 MatMulInteger16 MatMulIntegerToFloat MatMulNBits MaxpoolWithMask "
-            "MultiHeadAttention MurmurHash3 NGramRepeatBlock NhwcMaxPool Pad QAttention QEmbedLayerNormalization "
-            "QGemm QLinearAdd QLinearAveragePool QLinearConcat QLinearConv QLinearGlobalAveragePool "
-            "QLinearLeakyRelu QLinearMul QLinearSigmoid QLinearSoftmax QLinearWhere QuantizeLinear QuickGelu "
-            "Range RotaryEmbedding SampleOp Sampling SkipLayerNormalization SkipSimplifiedLayerNormalization "
-            "SparseToDenseMatMul Tokenizer TransposeMatMul Trilu Unique WordConvEmbedding"
-        ),
-        "1.18": ("GroupQueryAttention WhisperBeamSearch"),
-        "1.20": (
-            "DecoderMaskedMultiHeadAttention DynamicTimeWarping GatherBlockQuantized SparseAttention UnfoldTensor"
-        ),
-        "1.24": ("MoE QMoE"),
-        "1.26": ("CausalConvWithState LinearAttention"),
-        "1.31": (
-            "BranchwiseRMSNorm EngramGate GatedAdd GatedRMSNorm HyperConnectionPostMix HyperConnectionPreMix "
-            "LinearAttentionGate MRotaryEmbedding NGramHashMapping ScaledSiLU VarlenNGramHashMapping"
-        ),
-        "1.32": ("GatedDeltaNet GatherPacked MoEGroupRouter VarlenCausalConvWithState"),
-    }
-)
-"""The runtime's own ops (domain `com.microsoft`) by the first version that has them."""
-SINCE: Mapping[str, str] = MappingProxyType({op: version for version, ops in KERNELS.items() for op in ops.split()})
 
 
 def loads_from(model: ir.Model, made_with: str, *, is_packed: bool = False) -> str:

@@ -19,12 +19,13 @@ import numpy as np
 import onnx_ir as ir
 
 from remat_cli.core.schedule.graph import TensorType
-from remat_cli.core.values.runs_on import MADE_FOR, guard_name, processor_of
+from remat_cli.core.values.runs_on import MADE_FOR, guard_name
 from remat_cli.onnx_io.read.default_order import subgraphs
 from remat_cli.onnx_io.read.interface import dims_of
 from remat_cli.onnx_io.read.op_facts import NCHWC
 from remat_cli.onnx_io.write.assemble import Draft
 from remat_cli.onnx_io.write.op_versions import all_nodes
+from remat_cli.ort_rules.runtime import processor_of
 
 GUARD_OP = "Loop"
 GUARD_RESULT = TensorType("int64", ())

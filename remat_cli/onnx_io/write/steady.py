@@ -261,6 +261,11 @@ def form_of(model: ir.Model) -> SteadyForm | None:
     return SteadyForm(tuple(map(int, _listed(sizes))), tuple(early))
 
 
+def lost_metadata(model: ir.Model) -> bool:
+    """Whether a model has the form, and nothing is left of what its file said of that."""
+    return _body_of(model) is not None and FORM_KEY not in model.metadata_props
+
+
 def _listed(sizes: str) -> list[str]:
     return sizes.split(",") if sizes else []
 

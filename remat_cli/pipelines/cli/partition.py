@@ -30,7 +30,9 @@ from remat_cli.cli.session import run, settings
 )
 @click.option("--time-limit", metavar="T", help="Stop planning after 30s, 2m or 500ms. [30s]")
 @click.option("-o", "--output", type=options.FILE, metavar="FOLDER", help="Where stages go. [MODEL.stages]")
-@click.option("--svg", type=options.FILE, metavar="FILE.svg", help="Draw a period and the memory of each device here.")
+@click.option(
+    "--svg", type=options.SVG_FILE, metavar="FILE.svg", help="Draw a period and the memory of each device here."
+)
 @options.force_option
 @options.model_options
 @options.common_options

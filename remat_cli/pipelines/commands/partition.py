@@ -4,6 +4,7 @@ import shutil
 import tempfile
 import time
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 
@@ -52,7 +53,9 @@ def partition_model(path: Path, request: PipelineRequest, settings: Settings, pr
             model=str(path), status="planned", is_training=laid.pieces is not None, request=request
         )
         if isinstance(found, PipelineShortage):
-            report = _lacking(report, found)
+            lack = Lack(found.needed_bytes, found.is_proved, found.first_op, found.last_op, found.alone_bytes)
+            status: Literal["impossible", "not_found"] = "impossible" if found.is_impossible else "not_found"
+            report = msgspec.structs.replace(report, lack=lack, status=status)
         else:
             differs = _written(found, request, path, folder, progress)
             report = msgspec.structs.replace(
@@ -68,15 +71,10 @@ def partition_model(path: Path, request: PipelineRequest, settings: Settings, pr
     return msgspec.structs.replace(report, seconds=time.monotonic() - started)
 
 
-def _lacking(report: PartitionReport, found: PipelineShortage) -> PartitionReport:
-    lack = Lack(found.needed_bytes, found.is_proved, found.first_op, found.last_op, found.alone_bytes)
-    return msgspec.structs.replace(report, lack=lack, status="impossible" if found.is_impossible else "not_found")
-
-
 def _written(
     found: PlannedPipeline, request: PipelineRequest, model: Path, folder: Path, progress: Progress
 ) -> str | None:
-    """Write the stages, compare, and only then put them in their folder; the output that differs, if one does."""
+    """Write the stages, compare, and only then put them in their folder; returns the output that differs, if any."""
     progress.stage(stages.REWRITING)
     target = folder.resolve()
     with tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as name:

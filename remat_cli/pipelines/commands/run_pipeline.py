@@ -35,7 +35,7 @@ STATE_FOLDER = "state"
 
 
 class RunMark(msgspec.Struct, frozen=True):
-    """What a folder of states belongs to, and after how many updates they are."""
+    """The mark of a folder of states: which stages they belong to, and after how many updates they were saved."""
 
     model_sha256: str
     stages: int
@@ -94,7 +94,7 @@ def run_pipeline(path: Path, options: PipelineOptions, settings: Settings, progr
 
 
 def _check(plan: PipelineFile, path: Path, options: PipelineOptions, settings: Settings) -> int:
-    """Micro-batches per update, once all options are known to make sense."""
+    """Check that all options make sense together; returns the micro-batches per update."""
     batches = plan.request.micro_batches if options.micro_batches is None else options.micro_batches
     if batches < 1 or options.steps < 1:
         raise ConfigError(f"--steps {options.steps} and --micro-batches {batches} must be at least 1")
@@ -122,7 +122,7 @@ def _blocks(
     kept: tuple[Path, int],
     progress: Progress,
 ) -> Iterator[BlockRun]:
-    """What each update gave; where a stage is lost, the state before is saved.
+    """Pass on what each update gave; where a stage is lost, save the state before.
 
     Raises:
         RuntimeFailure: a stage is lost, with what to do next.
@@ -132,7 +132,8 @@ def _blocks(
         try:
             for number, block in enumerate(running, 1):
                 progress.advance(number, request.steps)
-                yield block if number == request.steps else _light(block)
+                states = block.states if number == request.steps else ()  # which only matter of the last one
+                yield BlockRun(block.given, block.spans, states)
         except LostStage as lost:
             if not plan.is_training or not lost.states:
                 raise RuntimeFailure(f"{lost}: no update had finished, so begin again") from None
@@ -143,15 +144,10 @@ def _blocks(
             ) from None
 
 
-def _light(block: BlockRun) -> BlockRun:
-    """A block without its states, which only matter of the last one."""
-    return BlockRun(block.given, block.spans, ())
-
-
 def _save(
     plan: PipelineFile, folder: Path, states: Sequence[Mapping[str, np.ndarray]], updates: int, *, is_late: bool
 ) -> None:
-    """The state of each stage, and what it belongs to; the latter last."""
+    """Save the state of each stage, and then the mark that says what it belongs to."""
     folder.mkdir(parents=True, exist_ok=True)
     for number, state in enumerate(states, 1):
         write_arrays(folder / f"stage_{number}.npz", state)
@@ -160,7 +156,7 @@ def _save(
 
 
 def _resumed(plan: PipelineFile, folder: Path) -> tuple[int, tuple[dict[str, np.ndarray], ...]]:
-    """After how many updates a state is, and the state by stage.
+    """Read a saved state: after how many updates it is, and the arrays of each stage.
 
     Raises:
         ConfigError: there is none, or it belongs to other stages.
@@ -178,7 +174,7 @@ def _resumed(plan: PipelineFile, folder: Path) -> tuple[int, tuple[dict[str, np.
 
 
 def _results(plan: PipelineFile, blocks: Sequence[BlockRun]) -> dict[str, np.ndarray]:
-    """Of a training step the new state by name, else what the model gave, one row per micro-batch if several."""
+    """The results of a run: a training step's new state, else the model's outputs, a row per micro-batch if several."""
     if plan.is_training:
         return {name: array for state in blocks[-1].states for name, array in state.items()}
     given = [outputs for block in blocks for outputs in block.given]

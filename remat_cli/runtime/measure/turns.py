@@ -10,8 +10,8 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from remat_cli.core.values.learning import MeasuredCurve
 from remat_cli.core.values.noise import TimeNoise, scatter_percent
+from remat_cli.ort_rules.lessons import MeasuredCurve
 from remat_cli.runtime.measure.busy import cpu_clock
 from remat_cli.runtime.observe._events import ProfiledRun
 from remat_cli.runtime.sessions._ort import (

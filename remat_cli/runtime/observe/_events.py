@@ -10,6 +10,7 @@ from remat_cli.base.errors import RuntimeFailure
 from remat_cli.core.schedule.graph import TensorType
 from remat_cli.core.values.runs_on import is_inside_guard
 from remat_cli.ort_rules import primers, steady
+from remat_cli.ort_rules.versions import COUNTERS_FROM
 
 OURS = (steady.PREFIX, primers.PREFIX)  # of ops that belong to the file's form
 SUFFIX = "_kernel_time"
@@ -26,7 +27,7 @@ class ProfileEvent(msgspec.Struct, frozen=True):
     session was made, workspace inside kernels included, `held_bytes` what the allocator holds. `nested_bytes` is the
     most in use (exact) when a kernel of a subgraph that this op ran ended, 0 without a subgraph, `nested_full_bytes`
     the most during such a kernel, its workspace included where more was in use than ever before. `has_counters` is
-    False where the runtime wrote no counters of memory (before 1.31); all bytes are 0 then.
+    False where the runtime wrote no counters of memory (before `COUNTERS_FROM`); all bytes are 0 then.
     """
 
     name: str
@@ -104,7 +105,7 @@ def require_counters(run: ProfiledRun) -> None:
     if without is not None:
         raise RuntimeFailure(
             f"the profile of op '{without.name}' has no '{COUNTER}': this version of ONNX Runtime or this device "
-            "reports no memory counters; install onnxruntime 1.31 or newer"
+            f"reports no memory counters; install onnxruntime {COUNTERS_FROM} or newer"
         )
 
 

@@ -105,7 +105,7 @@ def measure_resident(job: ResidentJob, advance: Advance) -> ResidentFigures:
 
     The baseline is a process with the runtime imported, a tiny session open that has run, and the feeds made.
 
-    How far two measurements differ, with onnxruntime 1.31.1 and glibc on two cores:
+    How far two measurements differ, with glibc on two cores:
 
     * Runs: by less than 0.1 MiB with one thread, up to 0.4 MiB with more. Up to 1 MiB of each figure is the runtime's
       own code and tables, read in the first time that a kernel runs (`mapped_bytes`), and bookkeeping.

@@ -211,7 +211,7 @@ def shared_weights(program: Program) -> dict[tuple[int, str], Any]:
     """Weights that sessions on a memory share, as one value each; on the host they lie in their mapped file.
 
     `SessionOptions.add_initializer` shares a value, `add_external_initializers` copies it into every session (measured
-    on 1.31.1).
+    once).
     """
     places = {m: place_of_device(s) for s, m in zip(program.devices, program.memory_of, strict=True)}
     values = {}

@@ -14,9 +14,8 @@ from remat_cli.devices.provider_table import PROVIDERS, cache_of
 from remat_cli.runtime.observe._events import ProfiledRun, read_runs
 from remat_cli.runtime.segments._segment_sessions import Opening, has_counters
 from remat_cli.runtime.segments.segment_run import PlanRunner, ProgramJob, open_runner
-from remat_cli.runtime.sessions._ort import LONGEST_RUN_SECONDS, Advance, pack_all, run_fresh, unpack
+from remat_cli.runtime.sessions._ort import LONGEST_RUN_SECONDS, Advance, installed_rules, pack_all, run_fresh, unpack
 from remat_cli.runtime.sessions.session import baseline_bytes
-from remat_cli.runtime.sessions.weights import kept_weight_bytes
 
 COPIES = ("MemcpyToHost", "MemcpyFromHost")
 """Ops that the runtime adds to a session that a device and the host share."""
@@ -65,7 +64,7 @@ def _on_host(run: ProfiledRun) -> ProfiledRun:
 
 
 def _silent(program: Program, profiles: Mapping[int, ProfiledRun]) -> frozenset[int]:
-    """Devices whose sessions do not tell what they hold: all of them where the runtime has no counters (1.24)."""
+    """Devices whose sessions do not tell what they hold: all of them where the runtime has no counters."""
     is_counted = any(event.requested_bytes for run in profiles.values() for event in run.events)
     used = {action.device for action in program.sessions}
     return frozenset(device for device in used if not is_counted or not has_counters(program.devices[device]))
@@ -97,7 +96,7 @@ def _kept(program: Program, packed: tuple[int, ...], silent: Collection[int]) ->
     Where sessions share none, once for each session.
     """
     outside: list[dict[tuple[int, str], int]] = [{} for _ in program.memories]
-    away = program.away_weights
+    away, packing = program.away_weights, installed_rules().packing
     for number, action in enumerate(program.sessions):
         parts = [(action.device, action.segment.weights)]
         if action.host_ops:
@@ -109,7 +108,7 @@ def _kept(program: Program, packed: tuple[int, ...], silent: Collection[int]) ->
             for name, use in weights.items():
                 if name in away.get(number, ()):
                     continue
-                if device in silent or kept_weight_bytes([use], 0) > 0:
+                if device in silent or packing.kept_weight_bytes([use], 0) > 0:
                     outside[memory][session, name] = _weight_bytes(cache, use.size_bytes)
             if cache is not None:
                 packed_ops = set(cache.packed_ops)

@@ -18,6 +18,7 @@ from remat_cli.base import processes
 from remat_cli.base.errors import DeviceLost, MissingDependency, ModelError, RuntimeFailure
 from remat_cli.base.processes import ProcessDied, Silent, Start, Worker, fresh, ignore
 from remat_cli.devices.provider_table import fault_in
+from remat_cli.ort_rules.records import Rules, rules_of
 from remat_cli.runtime.sessions.error_text import one_line
 
 SILENT = 4  # log severity "fatal only": errors reach the user as exceptions, not as lines on stderr
@@ -93,8 +94,9 @@ def failure(doing: Doing | str, error: BaseException) -> RuntimeFailure:
     return (doing if isinstance(doing, Doing) else Doing(doing)).failed(one_line(error), kind)
 
 
-LARGEST_FIRST_CHUNK: Final = 2**31 - 1
-"""The runtime reads the size of the first chunk as a 32-bit integer."""
+def installed_rules() -> Rules:
+    """What the runtime that is installed does."""
+    return rules_of(str(import_ort().__version__))
 
 
 def share_arena(options: Any, cap_bytes: int | None = None) -> None:
@@ -125,13 +127,14 @@ def share_cuda_arena(index: int, cap_bytes: int) -> None:
 def _layout(cap_bytes: int | None) -> dict[str, int]:
     """How an arena takes memory.
 
-    Chunks are split to fit, so that bytes in use are rounded to 256 and no further. With a cap, one chunk of that size
-    is taken first, which keeps fragmentation low. (With the growth strategy kSameAsRequested the runtime would
-    ignore the size of the first chunk.)
+    Chunks are split to fit, so that bytes in use are rounded to whole units and no further. With a cap, one chunk of
+    that size is taken first, which keeps fragmentation low. (With the growth strategy kSameAsRequested the runtime
+    would ignore the size of the first chunk.)
     """
-    layout = {"arena_extend_strategy": 0, "max_dead_bytes_per_chunk": 256}  # 0: kNextPowerOfTwo
+    rules = installed_rules()
+    layout = {"arena_extend_strategy": 0, "max_dead_bytes_per_chunk": rules.arena.unit_bytes}  # 0: kNextPowerOfTwo
     if cap_bytes is not None:
-        layout |= {"max_mem": cap_bytes, "initial_chunk_size_bytes": min(cap_bytes, LARGEST_FIRST_CHUNK)}
+        layout |= {"max_mem": cap_bytes, "initial_chunk_size_bytes": min(cap_bytes, rules.largest_first_region_bytes)}
     return layout
 
 

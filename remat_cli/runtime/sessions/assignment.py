@@ -9,7 +9,7 @@ ASKED = ("session.record_ep_graph_assignment_info", "1")
 
 
 def can_report() -> bool:
-    """Whether the runtime can say where ops are; 1.24 cannot."""
+    """Whether the runtime can say where ops are; old ones cannot."""
     return hasattr(import_ort().InferenceSession, "get_provider_graph_assignment_info")
 
 

@@ -21,6 +21,7 @@ from remat_cli.runtime.sessions._ort import (
     Array,
     Doing,
     import_ort,
+    installed_rules,
     new_options,
     run_session,
     running,
@@ -118,10 +119,13 @@ def session_options(settings: SessionSettings) -> Any:
     ort = import_ort()
     options = new_options(ort)
     if settings.exact:
-        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-        options.execution_order = ort.ExecutionOrder.PRIORITY_BASED
-        options.enable_mem_reuse = False
-        options.enable_mem_pattern = False
+        exact = installed_rules().exact
+        if not exact.is_optimised:
+            options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+        if exact.is_priority_based:
+            options.execution_order = ort.ExecutionOrder.PRIORITY_BASED
+        options.enable_mem_reuse = exact.reuses_dead_buffers
+        options.enable_mem_pattern = exact.has_memory_pattern
     elif settings.level != "all":
         options.graph_optimization_level = _levels(ort)[settings.level]
     if settings.intra_op_threads:

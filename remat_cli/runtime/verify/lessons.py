@@ -1,35 +1,37 @@
-"""Runs of a written model beside what the judge says of it: where they part, and what workspace they showed."""
+"""Runs of a written model beside what was predicted of it: where they part, and what workspace they showed."""
 
 from collections.abc import Collection, Mapping, Sequence
 
-from remat_cli.core.values.learning import NOTHING, Judged, Learnt, Lesson, Session, lessons
-from remat_cli.ort_rules.arena import UNIT_BYTES
+from remat_cli.core.values.learning import NOTHING, Learnt, Session
+from remat_cli.ort_rules.forecast import SessionForecast
+from remat_cli.ort_rules.lessons import Lesson, lessons
 from remat_cli.runtime.measure.turns import RunFigures
+from remat_cli.runtime.sessions._ort import installed_rules
 
 WORKSPACE_TOLERANCE = 0.05
 
 
 def lessons_of(
-    judged: Judged | None, sessions: Sequence[tuple[Session, RunFigures]], workspace: Mapping[str, int]
+    forecast: SessionForecast | None, sessions: Sequence[tuple[Session, RunFigures]], workspace: Mapping[str, int]
 ) -> tuple[Lesson, ...]:
-    """Where runs left the judge's prediction: the first session that did, or the op that took more workspace.
+    """Where runs left what was predicted: the first session that did, or the op that took more workspace.
 
     `sessions` begin with an exact one, which tells of workspace too; `workspace` is by op name.
     """
-    if judged is None:
+    if forecast is None:
         return ()
     for kind, figures in sessions:
-        found = lessons(judged, figures.curve, kind) or (
-            _of_workspace(judged, figures, workspace) if kind == "exact" else ()
+        found = lessons(forecast, figures.curve, kind) or (
+            _of_workspace(forecast, figures, workspace) if kind == "exact" else ()
         )
         if found:
             return found
     return ()
 
 
-def _of_workspace(judged: Judged, exact: RunFigures, workspace: Mapping[str, int]) -> tuple[Lesson, ...]:
+def _of_workspace(forecast: SessionForecast, exact: RunFigures, workspace: Mapping[str, int]) -> tuple[Lesson, ...]:
     more = seen_workspace(workspace, exact).items() - workspace.items()
-    kinds = {op.name: op.op_type for op in judged.graph.ops}
+    kinds = {op.name: op.op_type for op in forecast.judged.graph.ops}
     return tuple(
         Lesson(Learnt(name, kinds[name], "workspace", "exact", workspace.get(name, 0), measured), NOTHING)
         for name, measured in more
@@ -45,7 +47,7 @@ def seen_workspace(workspace: Mapping[str, int], exact: RunFigures) -> dict[str,
 
 
 def _units(bytes_: int) -> int:
-    return -(-bytes_ // UNIT_BYTES)
+    return -(-bytes_ // installed_rules().arena.unit_bytes)
 
 
 def out_of_order(expected: Sequence[str], gates: Collection[str], sessions: Sequence[RunFigures]) -> str | None:

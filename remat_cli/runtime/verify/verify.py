@@ -7,9 +7,10 @@ import msgspec
 
 from remat_cli.base.processes import fresh
 from remat_cli.core.values.family import FamilySeen
-from remat_cli.core.values.learning import Lesson, Session
+from remat_cli.core.values.learning import Session
 from remat_cli.core.values.promises import fits
 from remat_cli.core.values.verification import LEFT_OUT, Verification
+from remat_cli.ort_rules.lessons import Lesson
 from remat_cli.runtime.measure.turns import (
     ROUNDS,
     OutputPrint,
@@ -180,7 +181,7 @@ def verify_closely(
         report = msgspec.structs.replace(report, family=family)
     kinds: tuple[Session, ...] = ("exact", "exact" if request.portable else "default")
     sessions = tuple(zip(kinds, rewritten.promised, strict=True))
-    return report, lessons_of(request.judged, sessions, request.workspace)
+    return report, lessons_of(request.forecast, sessions, request.workspace)
 
 
 def _program(request: VerifyRequest) -> _Program:

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from remat_cli.core.values.learning import Judged
 from remat_cli.core.values.verification import VerifyMode
+from remat_cli.ort_rules.forecast import SessionForecast
 from remat_cli.runtime.sessions._ort import LONGEST_RUN_SECONDS, Array, PackedArray, pack_all
 from remat_cli.runtime.sessions.session import SessionSettings
 
@@ -40,8 +40,8 @@ class VerifyRequest:
     `more_feeds` are further inputs on which the outputs are compared. A `portable` model is optimised again when a
     default session loads it, so only exact sessions are held to the promise. `original_cap_bytes` is the smallest cap
     of `reference` with default options where an earlier verification found it; it is then not searched again. With
-    `may_reassociate` outputs need not be identical, only close. `mode` says how much is run. With `judged`, what the
-    judge says of the rewritten model's every op, it is said where the runs left it. `has_block`: later runs take a
+    `may_reassociate` outputs need not be identical, only close. `mode` says how much is run. With `forecast`, what
+    is predicted of the rewritten model's every op, it is said where the runs left it. `has_block`: later runs take a
     block for all tensors, which the steady form keeps them from. A process that shows no progress for `run_seconds` is
     ended. With `sizes` both models run at all of them in a session each, the largest once more under exact options.
     """
@@ -70,7 +70,7 @@ class VerifyRequest:
     largest_copy_bytes: int = 0
     may_reassociate: bool = False
     has_block: bool = True
-    judged: Judged | None = None
+    forecast: SessionForecast | None = None
     run_seconds: float = LONGEST_RUN_SECONDS
     sizes: ManySizes | None = None
     original: Path | None = None

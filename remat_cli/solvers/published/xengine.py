@@ -15,7 +15,14 @@ from remat_cli.solvers._sharing import Condensed, condense
 from remat_cli.solvers.base import Limits, Reason, Solution, Space, Status
 from remat_cli.solvers.milp.cp_sat import Watch
 from remat_cli.solvers.milp.program import Engine, Unfinished, run_engine
-from remat_cli.solvers.published._xengine.layout import Objective, Room, Rules, is_exact, make_layout, without_sharing
+from remat_cli.solvers.published._xengine.layout import (
+    ModelRules,
+    Objective,
+    Room,
+    is_exact,
+    make_layout,
+    without_sharing,
+)
 from remat_cli.solvers.published._xengine.model import XEngineModel, build_model
 from remat_cli.solvers.published._xengine.schedule import Staged, is_affordable, read_schedule, stage_schedule
 
@@ -68,7 +75,7 @@ class XEngine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def solve(self, problem: Problem, limits: Limits, start: Schedule | None = None) -> Solution:
         """Plain placements and the start first, then the program from the best of them."""
-        rules = Rules(
+        rules = ModelRules(
             self.room,
             self.objective,
             self.energy_weight,
@@ -97,7 +104,7 @@ class _Session:
 
     original: Problem
     plain: Condensed
-    rules: Rules
+    rules: ModelRules
     engine: Engine
     limits: Limits
     best: Plan | None = None
@@ -134,7 +141,7 @@ class _Session:
             self._run(replace(self.rules, settled=True), starts, Watch(self._take_only))
         return self._solution(is_infeasible)
 
-    def _run(self, rules: Rules, starts: list[Staged], watch: Watch) -> bool:
+    def _run(self, rules: ModelRules, starts: list[Staged], watch: Watch) -> bool:
         """Build and solve a program; whether it is proved to have no solution."""
         layout = make_layout(self.plain.problem, rules)
         self.cost_unit = layout.cost_unit

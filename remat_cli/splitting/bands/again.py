@@ -7,7 +7,7 @@ its maker, with what that needs, runs once more for those who read it later.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -27,7 +27,7 @@ LEAST_NAMED = 0.05  # of what is held: so large is a tensor that tells peaks apa
 
 
 def small_sources_again(cast: Recast) -> Recast:
-    """The model with convolutions of small inputs made again for who reads rows, where others before need all of them.
+    """Repeats convolutions of small inputs for readers by rows, where readers before them need the whole result.
 
     Such are the statistics of a normalisation over whole lines: they read channels, and then nothing holds these.
     """
@@ -49,7 +49,7 @@ def small_sources_again(cast: Recast) -> Recast:
 
 
 def copies_at_peak(cast: Recast, steps: Sequence[Step], lasting: frozenset[str]) -> tuple[tuple[Copied, ...], ...]:
-    """Ops to run again, in each choice those of one peak or of all that are about as high; none where nothing gains.
+    """Proposes ops to run again: in each choice those of one peak, or of all that are about as high; maybe none.
 
     Models of many like layers have a peak in each of them. Of each peak come first those of least time per byte.
     `lasting` are the tensors held to the end.
@@ -57,18 +57,15 @@ def copies_at_peak(cast: Recast, steps: Sequence[Step], lasting: frozenset[str])
     peaks = _Peaks(cast, tuple(steps), lasting)
     found = [peaks.choices(site) for site in peaks.sites]
     best = [[choices[rank] for choices in found if rank < len(choices)] for rank in range(MOST_CHOICES)]
-    groups = [tuple(_apart(group)) for group in best]
-    groups += [(choice.copied,) for choice in (found[0] if found else ())]
-    return tuple(dict.fromkeys(group for group in groups if group))
-
-
-def _apart(choices: Sequence[_Choice]) -> Iterator[Copied]:
-    """Those of the first peaks, without others for the same readers."""
-    served: set[int] = set()
-    for choice in choices:
-        if served.isdisjoint(choice.copied.readers):
-            served |= choice.copied.readers
-            yield choice.copied
+    together: list[tuple[Copied, ...]] = []
+    for choices in best:  # those of the first peaks, without others for the same readers
+        apart: list[Copied] = []
+        for choice in choices:
+            if all(choice.copied.readers.isdisjoint(other.readers) for other in apart):
+                apart.append(choice.copied)
+        together.append(tuple(apart))
+    together += [(choice.copied,) for choice in (found[0] if found else ())]
+    return tuple(dict.fromkeys(each for each in together if each))
 
 
 @dataclass(frozen=True)
@@ -149,7 +146,7 @@ class _Peaks:
         return found
 
     def _choice(self, site: _Site, name: str, small_share: float) -> _Choice | None:
-        """How to make a tensor again for those who read it after the peak; None where that gains nothing."""
+        """Finds ops that make a tensor again for who reads it after the peak; None where that gains nothing."""
         index, reads, held = site.step, self._reads[name], site.held[name]
         begun = {read.op for read in reads if read.step <= index}
         late = {read.op for read in reads if read.step > index} - begun
@@ -165,16 +162,13 @@ class _Peaks:
         if not ops or len(ops) > MOST_OPS or gain < max(1, LEAST_GAIN * held):
             return None
         place = {op: at for at, op in enumerate(self.cast.order)}
-        if not self._can_begin(ops, min(place[op] for op in late), place):
+        # copies stand before the first late reader: all that they read must exist there
+        view, before = self.cast.view, min(place[op] for op in late)
+        sources = {view.tensors[name].producer for op in ops for name in view.reads[op] if name in view.tensors}
+        if any(place[maker] >= before for maker in sources - set(ops) if maker is not None):
             return None
         time_ns = sum(self.cast.costs[op].time_ns for op in ops)
         return _Choice(Copied(tuple(sorted(ops, key=place.__getitem__)), dropped.late), gain, time_ns)
-
-    def _can_begin(self, ops: Sequence[int], before: int, place: Mapping[int, int]) -> bool:
-        """Whether all that copies of ops read exists before a place in the order, where they are to stand."""
-        view = self.cast.view
-        sources = {view.tensors[name].producer for op in ops for name in view.reads[op] if name in view.tensors}
-        return all(place[maker] < before for maker in sources - set(ops) if maker is not None)
 
     def _add(self, name: str, dropped: _Dropped, ops: list[int]) -> int:
         """Add the maker of a tensor, and of what it reads if that is large and gone by then; bytes held longer now."""
@@ -195,7 +189,7 @@ class _Peaks:
         return longer
 
     def _is_there(self, name: str, dropped: _Dropped) -> bool:
-        """Whether a tensor is held when the late readers begin, other than for them if it is what they would drop."""
+        """Whether a tensor is held when the late readers begin, for another reason than these readers themselves."""
         owner = self._owner(name)
         without = dropped.late if owner == dropped.owner else frozenset()
         later = (read for read in self._reads[owner] if read.step >= dropped.first and read.op not in without)

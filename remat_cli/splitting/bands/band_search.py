@@ -2,11 +2,11 @@
 
 A family of whole-model splittings, from cheap to small: every tensor from some size on is kept in bands, in so many
 that none is larger than some size. A member takes a moment to judge, so many are; the best one is then tried with
-other numbers of tiles, crew by crew.
+other numbers of tiles, group by group.
 """
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import product
@@ -15,7 +15,7 @@ from remat_cli.core.values.profile import OpCost
 from remat_cli.splitting.bands.again import copies_at_peak, small_sources_again
 from remat_cli.splitting.bands.bands import LEANS, Banding, BandRules, BandSize, Lean, band_ops
 from remat_cli.splitting.bands.demands import UncutOp, band_works
-from remat_cli.splitting.bands.weave import weave
+from remat_cli.splitting.bands.lowering import lower
 from remat_cli.splitting.recast.norms import norms_apart
 from remat_cli.splitting.recast.recast import Copied, Recast, layouts_apart, with_copies
 from remat_cli.splitting.recast.resize import resizes_apart
@@ -59,7 +59,7 @@ class BandCandidate:
         """All steps in order."""
         works = band_works(self.cast, self.banding)
         assert not isinstance(works, UncutOp)
-        return tuple(in_order(self.cast.view, weave(self.cast, self.banding, works, self.may_fill)))
+        return tuple(in_order(self.cast.view, lower(self.cast, self.banding, works, self.may_fill)))
 
 
 @dataclass(frozen=True)
@@ -87,8 +87,10 @@ class BandSearch:
     copied: dict[tuple[int, tuple[Copied, ...]], Recast] = field(default_factory=dict)
 
     def propose(self, free_bytes: int, ends: float) -> BandCandidate | None:
-        """The least time added of what fits `free_bytes`, found until `ends` on the clock; None where nothing fits."""
-        for crossing, again, lean in product(CROSSINGS, self._agains, LEANS):
+        """Finds what fits `free_bytes` and adds least time, until `ends` on the clock; None where nothing fits."""
+        # small sources are made again, and not, where there are any
+        has_any = any(self._cast(least, True) is not self._cast(least) for least in self._sizes)
+        for crossing, again, lean in product(CROSSINGS, (False, True) if has_any else (False,), LEANS):
             for least in self._sizes:
                 self._fewest_tiles(_Family(least, lean, crossing, again), free_bytes, ends)
         best = self._cheapest(free_bytes)
@@ -113,14 +115,14 @@ class BandSearch:
 
     @property
     def smallest(self) -> BandCandidate | None:
-        """What held least of all that was judged; None where nothing could be cut."""
+        """The candidate that held least of all that were judged; None where nothing could be cut."""
         return min(self._candidates(), key=_peak, default=None)
 
     def _candidates(self) -> list[BandCandidate]:
         return [found for found in self.known.values() if isinstance(found, BandCandidate)]
 
     def _cheapest(self, free_bytes: int) -> BandCandidate | None:
-        """Of what fits, the cheapest that is not too long; of long ones the shortest."""
+        """Picks the cheapest candidate that fits and is not too long; of long ones the shortest."""
         fits = [c for c in self._candidates() if c.cost.peak_bytes <= free_bytes]
         return min(fits, key=self._price, default=None)
 
@@ -146,17 +148,23 @@ class BandSearch:
                 current = self._with_copies(current, ends)
 
     def _with_copies(self, start: BandCandidate, ends: float) -> BandCandidate | None:
-        """The smallest of a few with ops made again; None where none is smaller."""
+        """Finds the smallest of a few candidates in which ops run again; None where none holds less."""
+        at = min(range(len(SHARES)), key=lambda index: abs(SHARES[index] - self._largest / start.size.bytes))
+        crossings = tuple(dict.fromkeys((1.0, start.size.crossing_bytes / start.size.bytes)))
+        sizes = [self._size(*each) for each in product(SHARES[max(0, at - 1) : at + 2], crossings)]
         best: BandCandidate | None = None
         for copied in copies_at_peak(start.cast, start.steps, self._lasting):
             if (id(start.cast), copied) not in self.copied:
                 self.copied[id(start.cast), copied] = with_copies(start.cast, copied)
             cast = self.copied[id(start.cast), copied]
-            found = [self._of_cast(cast, start.rules, size) for size in self._sizes_around(start.size)]
+            found = [self._of_cast(cast, start.rules, size) for size in sizes]
             smallest = min((other for other in found if other is not None), key=_peak, default=None)
-            for other in self._kept_in_part(smallest):
-                if other.cost.peak_bytes < _peak(best or start):
-                    best = other
+            if smallest is not None:
+                # of what is made again parts may be kept: what those would be made from may go
+                parts = (replace(smallest.banding, kept_share=share) for share in KEPT_SHARES)
+                for other in (smallest, *(self._variant(smallest, banding) for banding in parts)):
+                    if other is not None and other.cost.peak_bytes < _peak(best or start):
+                        best = other
             if time.monotonic() > ends:
                 break
         return best
@@ -167,24 +175,8 @@ class BandSearch:
             self.judged[key] = self._banded(cast, rules, size)
         return self.judged[key]
 
-    def _sizes_around(self, size: BandSize) -> Iterator[BandSize]:
-        """A size, and those next to it."""
-        share = min(range(len(SHARES)), key=lambda index: abs(SHARES[index] - self._largest / size.bytes))
-        for index in range(max(0, share - 1), min(len(SHARES), share + 2)):
-            for crossing in dict.fromkeys((1.0, size.crossing_bytes / size.bytes)):
-                yield self._size(SHARES[index], crossing)
-
     def _size(self, share: int, crossing: float) -> BandSize:
         return BandSize(self._largest // share, int(crossing * self._largest / share))
-
-    def _kept_in_part(self, candidate: BandCandidate | None) -> Iterator[BandCandidate]:
-        """The same with parts of what is made again kept: what those would be made from may go."""
-        if candidate is not None:
-            yield candidate
-            for share in KEPT_SHARES:
-                other = self._variant(candidate, replace(candidate.banding, kept_share=share))
-                if other is not None:
-                    yield other
 
     def _variant(self, candidate: BandCandidate, banding: Banding) -> BandCandidate | None:
         found = self._judged(candidate.cast, candidate.rules, candidate.size, banding)
@@ -216,29 +208,21 @@ class BandSearch:
         sizes = sizes[step - 1 :: step]
         return (*sizes[::4], *sizes[2::4], *sizes[1::2])
 
-    @cached_property
-    def _agains(self) -> tuple[bool, ...]:
-        """Whether small sources are made again: both where there are any."""
-        has_any = any(self._cast(least, True) is not self._cast(least) for least in self._sizes)
-        return (False, True) if has_any else (False,)
-
     def _fewest_tiles(self, family: _Family, free_bytes: int, ends: float) -> None:
         """Judge bandings of a family by bisection: more tiles need less memory, until there are too many."""
         low, high = 0, len(SHARES) - 1
         while low <= high and time.monotonic() < ends:
             middle = (low + high) // 2
-            found = self._member(family, SHARES[middle])
+            key = (family, SHARES[middle])
+            if key not in self.judged:
+                rules = BandRules(family.least_bytes, family.lean, self.limits.axis)
+                cast = self._cast(family.least_bytes, family.is_again)
+                self.judged[key] = self._banded(cast, rules, self._size(SHARES[middle], family.crossing))
+            found = self.judged[key]
             if found is None or found.cost.peak_bytes <= free_bytes:
                 high = middle - 1
             else:
                 low = middle + 1
-
-    def _member(self, family: _Family, share: int) -> BandCandidate | None:
-        if (family, share) not in self.judged:
-            rules = BandRules(family.least_bytes, family.lean, self.limits.axis)
-            cast = self._cast(family.least_bytes, family.is_again)
-            self.judged[family, share] = self._banded(cast, rules, self._size(share, family.crossing))
-        return self.judged[family, share]
 
     @cached_property
     def _largest(self) -> int:
@@ -256,7 +240,7 @@ class BandSearch:
         for _ in range(MOST_UNCUT):
             here = replace(rules, forbidden=uncut, also=cast.sources, workspaces=workspaces)
             banding = band_ops(cast.view, cast.order, here, size, self.limits.most_tiles)
-            if not banding.crew:
+            if not banding.group:
                 return None
             found = self._judged(cast, rules, size, banding)
             if not isinstance(found, UncutOp):
@@ -265,29 +249,29 @@ class BandSearch:
         return None
 
     def _cast(self, least_bytes: int, is_again: bool = False) -> Recast:
-        """The model in the ops that suit bands of tensors from some size on; small sources made again where asked."""
+        """Rewrites the model in ops that suit bands of tensors from some size on; repeats small sources where asked."""
         if (least_bytes, is_again) not in self.casts:
-            found = small_sources_again(self._cast(least_bytes)) if is_again else self._recast(least_bytes)
+            if is_again:
+                found = small_sources_again(self._cast(least_bytes))
+            else:
+                plain = Recast(self.view, self.order, tuple(self.costs), {}, {})
+                apart = norms_apart(plain, least_bytes, self.forbidden)
+                found = layouts_apart(resizes_apart(apart, least_bytes, self.forbidden), least_bytes)
             same = (cast for cast in self.casts.values() if cast.origin == found.origin)
             self.casts[least_bytes, is_again] = next(same, found)
         return self.casts[least_bytes, is_again]
 
-    def _recast(self, least_bytes: int) -> Recast:
-        plain = Recast(self.view, self.order, tuple(self.costs), {}, {})
-        apart = resizes_apart(norms_apart(plain, least_bytes, self.forbidden), least_bytes, self.forbidden)
-        return layouts_apart(apart, least_bytes)
-
     def judge(self, cast: Recast, rules: BandRules, size: BandSize, banding: Banding) -> BandCandidate | UncutOp | None:
         """A banding with all its steps and their cost; None where they are too many."""
-        return self._woven(cast, rules, size, banding, self.limits.may_fill)
+        return self._lowered(cast, rules, size, banding, self.limits.may_fill)
 
-    def _woven(
+    def _lowered(
         self, cast: Recast, rules: BandRules, size: BandSize, banding: Banding, may_fill: bool
     ) -> BandCandidate | UncutOp | None:
         works = band_works(cast, banding)
         if isinstance(works, UncutOp):
             return works
-        steps = weave(cast, banding, works, may_fill)
+        steps = lower(cast, banding, works, may_fill)
         nodes = nodes_of(cast.view, steps)
         if nodes > MORE_NODES * self._most_nodes:
             return None
@@ -297,10 +281,10 @@ class BandSearch:
         return BandCandidate(cast, rules, size, banding, may_fill, nodes, cost)
 
     def _joined(self, best: BandCandidate) -> BandCandidate:
-        """The same with tiles joined, where filling them in place brings nothing: older runtimes cannot do that."""
+        """Joins tiles where filling them in place brings nothing: older runtimes cannot fill."""
         if not best.may_fill:
             return best
-        other = self._woven(best.cast, best.rules, best.size, best.banding, may_fill=False)
+        other = self._lowered(best.cast, best.rules, best.size, best.banding, may_fill=False)
         if not isinstance(other, BandCandidate) or other.cost.peak_bytes > best.cost.peak_bytes:
             return best
         return other if self._price(other) <= self._price(best) else best
@@ -314,23 +298,26 @@ class BandSearch:
         return frozenset(tensor.name for tensor in self.view.graph.tensors if tensor.kept)
 
     def _refined(self, best: BandCandidate, free_bytes: int, ends: float) -> BandCandidate:
-        """The same with more of what is made again kept, and crew by crew whole or in fewer tiles, where cheaper."""
+        """Keeps more of what is made again, and takes fewer tiles or none, group by group, where that is cheaper."""
         for share in KEPT_SHARES if best.cast.twins else ():
             if share > best.banding.kept_share:
                 best = self._better(best, replace(best.banding, kept_share=share), free_bytes)
-        crew = 0
-        while crew < len(best.banding.tiles) and time.monotonic() < ends:
-            whole = self._better(best, _without(best.banding, crew), free_bytes)
+        group = 0
+        while group < len(best.banding.tiles) and time.monotonic() < ends:
+            banding, before, after = best.banding, best.banding.tiles[:group], best.banding.tiles[group + 1 :]
+            stays = {op: number - (number > group) for op, number in banding.group.items() if number != group}
+            uncut = Banding({op: banding.axis[op] for op in stays}, stays, (*before, *after), banding.kept_share)
+            whole = self._better(best, uncut, free_bytes)
             if whole is not best:
                 best = whole
                 continue
-            counts = [count for count in TILE_COUNTS if count < best.banding.tiles[crew]]
+            counts = [count for count in TILE_COUNTS if count < best.banding.tiles[group]]
             while counts and time.monotonic() < ends:
                 middle = len(counts) // 2
-                fewer = self._better(best, _with_tiles(best.banding, crew, counts[middle]), free_bytes)
+                fewer = self._better(best, replace(banding, tiles=(*before, counts[middle], *after)), free_bytes)
                 counts = counts[middle + 1 :] if fewer is best else counts[:middle]
                 best = fewer
-            crew += 1
+            group += 1
         return best
 
     def _better(self, best: BandCandidate, banding: Banding, free_bytes: int) -> BandCandidate:
@@ -341,24 +328,12 @@ class BandSearch:
         return other
 
 
-def _with_tiles(banding: Banding, crew: int, count: int) -> Banding:
-    """The same with one crew in so many tiles."""
-    return replace(banding, tiles=(*banding.tiles[:crew], count, *banding.tiles[crew + 1 :]))
-
-
-def _without(banding: Banding, crew: int) -> Banding:
-    """The same with the ops of one crew whole."""
-    stays = {op: number - (number > crew) for op, number in banding.crew.items() if number != crew}
-    tiles = (*banding.tiles[:crew], *banding.tiles[crew + 1 :])
-    return replace(banding, axis={op: banding.axis[op] for op in stays}, crew=stays, tiles=tiles)
-
-
 def _peak(candidate: BandCandidate) -> int:
     return candidate.cost.peak_bytes
 
 
 def nodes_of(view: ModelView, steps: Sequence[Step]) -> int:
-    """About how many nodes so many steps become; those that cut or join what lies in blocks need views."""
+    """Estimates how many nodes so many steps become; those that cut or join what lies in blocks need views."""
     views = sum(
         isinstance(step, CutStep | JoinStep | FillStep) and results_of(step)[0].tensor in view.blocked for step in steps
     )

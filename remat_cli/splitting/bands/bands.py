@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import Literal
 
 from remat_cli.core.schedule.splits import SplitAxis
-from remat_cli.splitting.rules.conv_channels import CHANNELS, CONVOLUTIONS, SPATIAL
+from remat_cli.splitting.rules.conv_channels import CHANNELS, SPATIAL
 from remat_cli.splitting.tiles.op_view import Slab
 from remat_cli.splitting.tiles.view import ModelView
 
@@ -24,14 +24,14 @@ SWEEPS = 3
 
 @dataclass(frozen=True)
 class Banding:
-    """How the ops of a model are cut: by op id its axis (of the first output) and its crew, by crew its tiles.
+    """How the ops of a model are cut: by op id its axis (of the first output) and fusion group, by group its tiles.
 
-    Ops of a crew are cut into as many tiles, which run side by side; ops without a crew stay whole. Of tensors that are
-    made again so large a share is not: its last bands are those of the first time.
+    Ops of a fusion group are cut into as many tiles, which run side by side; ops without one stay whole. Of tensors
+    that are made again so large a share is not: its last bands are those of the first time.
     """
 
     axis: Mapping[int, int]
-    crew: Mapping[int, int]
+    group: Mapping[int, int]
     tiles: tuple[int, ...]
     kept_share: float = 0.0
 
@@ -55,7 +55,7 @@ class BandRules:
 
 @dataclass(frozen=True)
 class BandSize:
-    """How large the bands of a crew's largest tensor may be; `crossing_bytes` where it reads across others' bands."""
+    """How large bands of a group's largest tensor may be; `crossing_bytes` where it reads across others' bands."""
 
     bytes: int
     crossing_bytes: int
@@ -64,13 +64,24 @@ class BandSize:
 def band_ops(view: ModelView, order: Sequence[int], rules: BandRules, size: BandSize, most_tiles: int) -> Banding:
     """Cut every op that reads or makes a large tensor, so that as few bytes as can be are read whole or across.
 
-    Crews get as few tiles as make bands of their largest tensor of at most that size, and no more than `most_tiles`.
+    Fusion groups get as few tiles as make bands of their largest tensor of at most that size, at most `most_tiles`.
     """
     axis = _Labels(view, tuple(order), rules).found()
-    crews = _crews(view, axis, rules.workspaces)
-    crew = {op: number for number, ops in enumerate(crews) for op in ops}
-    tiles = tuple(_tiles(view, axis, ops, size, rules.workspaces, most_tiles) for ops in crews)
-    return Banding({op: axis[op] for op in crew}, crew, tiles)
+    groups = _fusion_groups(view, axis, rules.workspaces)
+    group = {op: number for number, ops in enumerate(groups) for op in ops}
+    tiles = []
+    for ops in groups:
+        sizes = [(rules.workspaces[op], view.ops[op].output_shape[axis[op]]) for op in ops if op in rules.workspaces]
+        sizes += [
+            (view.tensors[name].size_bytes, view.ops[op].output_shape[axis[op]])
+            for op in ops
+            for name in (*view.reads[op], *view.makes[op])
+            if name in view.tensors
+        ]
+        largest_bytes, extent = max(sizes)
+        most_bytes = size.crossing_bytes if _reads_across(view, axis, ops) else size.bytes
+        tiles.append(max(2, min(-(-largest_bytes // max(1, most_bytes)), most_tiles, extent)))
+    return Banding({op: axis[op] for op in group}, group, tuple(tiles))
 
 
 def axes_read(view: ModelView, op: int, axis: int) -> tuple[int | None, ...] | None:
@@ -103,17 +114,14 @@ class _Labels:
             for op in ops if sweep % 2 == 0 else reversed(ops):
                 now = self.axis[op]
                 self.axis[op] = min(self.choices[op], key=lambda axis: (self._cost(op, axis), axis != now))
-        self._add_small()
-        return self.axis
-
-    def _add_small(self) -> None:
-        """Cut small ops between large ones too where bands can go through: whole, they would hold up all of them."""
+        # cut small ops between large ones too where bands can go through: whole, they would hold up all of them
         choices = {op: self._choices(op) for op in self._between}
         for op in (op for op in self.order if choices.get(op)):
             self.axis[op] = min(choices[op], key=lambda axis: (self._cost(op, axis), choices[op].index(axis)))
         while stuck := [op for op in choices if op in self.axis and not self._passes_on(op)]:
             for op in stuck:
                 del self.axis[op]
+        return self.axis
 
     def _passes_on(self, op: int) -> bool:
         """Whether an op takes bands as they are made, and its readers take bands as it makes them."""
@@ -186,18 +194,21 @@ class _Labels:
 
         It is not where the input is small, and nothing reads the result by rows.
         """
-        if self.view.graph.ops[op].op_type not in CONVOLUTIONS:
-            return False
-        return not has_small_input(self.view, op) or any(
-            reads_rows(self.view, reader, name) for name in self.view.makes[op] for reader in self.view.readers[name]
+        return self.view.rules[op].reads_all_channels and (
+            not has_small_input(self.view, op)
+            or any(
+                reads_rows(self.view, reader, name)
+                for name in self.view.makes[op]
+                for reader in self.view.readers[name]
+            )
         )
 
     def _cost_behind(self, op: int, axis: int) -> float:
         return sum(self._tensor_cost(name, op, axis) for name in self.view.makes[op] if name)
 
     def _cost(self, op: int, axis: int) -> float:
-        before = sum(self._tensor_cost(name, op, axis) for name in set(self.reads[op, axis]))
-        return before + self._cost_behind(op, axis)
+        before = (self._tensor_cost(name, op, axis) for name in set(self.reads[op, axis]))
+        return sum(before) + self._cost_behind(op, axis)
 
     def _tensor_cost(self, name: str, op: int, axis: int) -> float:
         """What a tensor costs if an op, its maker or a reader, is cut along an axis."""
@@ -215,7 +226,7 @@ class _Labels:
 
 def has_small_input(view: ModelView, op: int) -> bool:
     """Whether an op is a convolution that may read its input again for each band of channels, or run again whole."""
-    if view.graph.ops[op].op_type not in CONVOLUTIONS:
+    if not view.rules[op].reads_all_channels:
         return False
     read, made = (view.tensors.get(names[op][0]) for names in (view.reads, view.makes))
     return read is not None and made is not None and read.size_bytes <= made.size_bytes / SMALL_INPUT
@@ -247,8 +258,8 @@ def _preferred(rank: int, lean: Lean) -> tuple[int, ...]:
     return (*range(rows, rank), *reversed(range(rows)))
 
 
-def _crews(view: ModelView, axis: Mapping[int, int], workspaces: Mapping[int, int]) -> list[list[int]]:
-    """Ops that hand bands to each other; none that reads nothing in bands, hands on none and needs no workspace."""
+def _fusion_groups(view: ModelView, axis: Mapping[int, int], workspaces: Mapping[int, int]) -> list[list[int]]:
+    """Groups ops that hand bands to each other; an op alone is a group if it reads bands or needs much workspace."""
     linked: dict[int, set[int]] = defaultdict(set)
     takes_bands = set()
     for op, along in axis.items():
@@ -262,40 +273,20 @@ def _crews(view: ModelView, axis: Mapping[int, int], workspaces: Mapping[int, in
             if axis[maker] == need:
                 linked[op].add(maker)
                 linked[maker].add(op)
-    crews: list[list[int]] = []
-    seen: set[int] = set()
+    groups: list[list[int]] = []
+    grouped: set[int] = set()
     for op in sorted(axis):
-        if op in seen:
+        if op in grouped:
             continue
-        crew, frontier = {op}, [op]
+        group, frontier = {op}, [op]
         while frontier:
-            new = linked[frontier.pop()] - crew
-            crew |= new
+            new = linked[frontier.pop()] - group
+            group |= new
             frontier += new
-        seen |= crew
-        if len(crew) > 1 or crew & takes_bands or not crew.isdisjoint(workspaces):
-            crews.append(sorted(crew))
-    return crews
-
-
-def _tiles(
-    view: ModelView,
-    axis: Mapping[int, int],
-    ops: Sequence[int],
-    size: BandSize,
-    workspaces: Mapping[int, int],
-    most_tiles: int,
-) -> int:
-    sizes = [(workspaces[op], view.ops[op].output_shape[axis[op]]) for op in ops if op in workspaces]
-    sizes += [
-        (view.tensors[name].size_bytes, view.ops[op].output_shape[axis[op]])
-        for op in ops
-        for name in (*view.reads[op], *view.makes[op])
-        if name in view.tensors
-    ]
-    largest_bytes, extent = max(sizes)
-    most_bytes = size.crossing_bytes if _reads_across(view, axis, ops) else size.bytes
-    return max(2, min(-(-largest_bytes // max(1, most_bytes)), most_tiles, extent))
+        grouped |= group
+        if len(group) > 1 or group & takes_bands or not group.isdisjoint(workspaces):
+            groups.append(sorted(group))
+    return groups
 
 
 def _reads_across(view: ModelView, axis: Mapping[int, int], ops: Sequence[int]) -> bool:

@@ -1,12 +1,12 @@
 """Which slab of its output each tile of a banded op makes: what its readers ask for, less what earlier tiles made."""
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from remat_cli.splitting.bands.bands import Banding
 from remat_cli.splitting.recast.recast import Recast
-from remat_cli.splitting.tiles.op_view import Slab, tile_bounds
+from remat_cli.splitting.tiles.op_view import Slab, Sliced, hull, tile_bounds
 from remat_cli.splitting.tiles.tiling import TileWork
 from remat_cli.splitting.tiles.view import ModelView
 
@@ -32,10 +32,10 @@ class UncutOp:
 
 
 def band_works(cast: Recast, banding: Banding) -> BandedOps | UncutOp:
-    """From the last op backwards: what is asked of each op, and what it then needs."""
+    """Works out, from the last op backwards, what is asked of each op and what it then needs."""
     demands = _Demands(cast.view, cast.twins, banding)
     for op in reversed(cast.order):
-        if op not in banding.crew:
+        if op not in banding.group:
             demands.read_whole(op)
         elif not demands.read_in_tiles(op):
             return UncutOp(op)
@@ -44,7 +44,7 @@ def band_works(cast: Recast, banding: Banding) -> BandedOps | UncutOp:
 
 @dataclass
 class _Demands:
-    """What is asked: by tensor a slab per tile of its maker's crew; `entire` are those of which nothing may miss."""
+    """What is asked: by tensor a slab per tile of its maker's group; `entire` are those of which nothing may miss."""
 
     view: ModelView
     twins: Mapping[str, str]
@@ -56,12 +56,12 @@ class _Demands:
     kept: dict[int, dict[int, Slab]] = field(default_factory=lambda: defaultdict(dict))
 
     def read_whole(self, op: int) -> None:
-        """All that an op in one piece reads."""
+        """Asks for all that an op in one piece reads."""
         for name in self.view.reads[op]:
             self._want_whole(name)
 
     def read_in_tiles(self, op: int) -> bool:
-        """What each tile reads; False where some tile cannot be cut so."""
+        """Asks for what each tile of an op reads; False where some tile cannot be cut so."""
         for name in self.view.makes[op]:
             if name and self.view.tensors[name].kept:
                 self._want_whole(name, is_made=True)
@@ -75,14 +75,18 @@ class _Demands:
             if tile >= len(slabs) - kept_tiles:  # the last ones: those whose readers before come last
                 works.append(None)
                 if slab is not None:
-                    self._keep(op, tile, slab, first_times)
+                    self.kept[op][tile] = slab
+                    for name in first_times:
+                        self.asked[name][tile] = slab.hull(self.asked[name].get(tile))
                 continue
-            work = None if slab is None else self._work(op, slab)
-            if work is None and slab is not None:
+            sliced = None if slab is None else self.view.slice(op, slab)
+            if slab is None:
+                works.append(None)
+            elif sliced is None or not sliced.makes.contains(slab):
                 return False
-            works.append(work)
-            if work is not None:
-                self._want(op, tile, work)
+            else:
+                works.append(TileWork(op, slab, sliced))
+                self._want(op, tile, sliced)
         self.works[op] = tuple(works)
         return any(work is not None for work in works)
 
@@ -92,26 +96,16 @@ class _Demands:
         found = tuple(self.twins.get(name, "") for name in made)
         for name in found:
             maker = self.view.tensors[name].producer if name else None
-            if maker is None or self.banding.crew.get(maker) != self.banding.crew[op]:
+            if maker is None or self.banding.group.get(maker) != self.banding.group[op]:
                 return ()
             if self.banding.axis[maker] != self.banding.axis[op]:
                 return ()
         return found
 
-    def _keep(self, op: int, tile: int, slab: Slab, names: Sequence[str]) -> None:
-        """Take a slab of what was made the first time."""
-        self.kept[op][tile] = slab
-        for name in names:
-            self.asked[name][tile] = slab.hull(self.asked[name].get(tile))
-
-    def _work(self, op: int, slab: Slab) -> TileWork | None:
-        sliced = self.view.slice(op, slab)
-        return None if sliced is None or not sliced.makes.contains(slab) else TileWork(op, slab, sliced)
-
-    def _want(self, op: int, tile: int, work: TileWork) -> None:
-        for name, need in zip(self.view.reads[op], work.sliced.needs, strict=True):
+    def _want(self, op: int, tile: int, sliced: Sliced) -> None:
+        for name, need in zip(self.view.reads[op], sliced.needs, strict=True):
             maker = self.view.tensors[name].producer if name in self.view.tensors else None
-            if maker is None or maker not in self.banding.crew:
+            if maker is None or maker not in self.banding.group:
                 continue
             if need is None:
                 self._want_whole(name)
@@ -122,13 +116,13 @@ class _Demands:
 
     def _want_whole(self, name: str, is_made: bool = False) -> None:
         maker = self.view.tensors[name].producer if name in self.view.tensors else None
-        if is_made or (maker is not None and maker in self.banding.crew):
+        if is_made or (maker is not None and maker in self.banding.group):
             self.whole.add(name)
             self.entire.add(name)
 
     def _slabs(self, op: int) -> list[Slab | None] | None:
         """The slab each tile adds to those before; None where tiles would have to go back."""
-        axis, tiles = self.banding.axis[op], self.banding.tiles[self.banding.crew[op]]
+        axis, tiles = self.banding.axis[op], self.banding.tiles[self.banding.group[op]]
         made = [name for name in self.view.makes[op] if name]
         extent = self.view.ops[op].output_shape[axis]
         is_entire = any(name in self.entire for name in made) or not any(self.asked[name] for name in made)
@@ -137,7 +131,7 @@ class _Demands:
         first: int | None = 0 if is_entire else None
         reached = 0
         for tile in range(tiles):
-            wanted = self._wanted(made, tile)
+            wanted = hull(self.asked[name][tile] for name in made if tile in self.asked[name])
             if is_entire and bounds[tile] < bounds[tile + 1]:
                 wanted = Slab(axis, bounds[tile], bounds[tile + 1]).hull(wanted)
             if wanted is None or (first is not None and wanted.stop <= reached and wanted.start >= first):
@@ -151,14 +145,7 @@ class _Demands:
             reached = wanted.stop
         return slabs
 
-    def _wanted(self, names: Sequence[str], tile: int) -> Slab | None:
-        wanted: Slab | None = None
-        for name in names:
-            if tile in self.asked[name]:
-                wanted = self.asked[name][tile].hull(wanted)
-        return wanted
-
 
 def is_alike(banding: Banding, maker: int, reader: int, need: Slab) -> bool:
     """Whether a reader's tiles take slabs as its maker's tiles make them."""
-    return banding.crew[maker] == banding.crew.get(reader) and banding.axis[maker] == need.axis
+    return banding.group[maker] == banding.group.get(reader) and banding.axis[maker] == need.axis

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 import onnx_ir as ir
 
 from remat_cli.core.values.sizes import Dim, number
 from remat_cli.onnx_io.read.interface import dims_of
+from remat_cli.splitting.loops.weights import weight_in
+from remat_cli.splitting.rules.table import rule_of
 
 PREFIX = "remat/repeated/"
 REPEATERS = {"Expand", "ConstantOfShape"}
-LOGIC = {"And", "Or", "Xor", "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"}
-BROADCASTERS = frozenset({"Add", "Sub", "Mul", "Div", "Min", "Max", "Where"} | LOGIC)
-"""Ops that read a number again for each place, with the bits that they have for a tensor of copies."""
 
 
 def without_expands(model: ir.Model, dims: Mapping[str, tuple[Dim, ...]]) -> ir.Model:
-    """The model without the Expands and tensors of one number that its ops do not need, for any size; maybe itself.
+    """Removes Expands and tensors of one number that readers do not need, for any size; may return the model itself.
 
     `dims` are the dimensions of tensors for all sizes. An op that reads such a tensor reads what was expanded, if
     its result has the same shape then: each length is that of another input, or of what was expanded.
@@ -29,7 +28,11 @@ def without_expands(model: ir.Model, dims: Mapping[str, tuple[Dim, ...]]) -> ir.
     for node in [node for node in lean.graph if node.op_type in REPEATERS]:
         if not _is_needless(node, lean, dims):
             continue  # asked when others are gone: of two that an op reads, one gives its result the shape
-        repeated = node.inputs[0] if node.op_type == "Expand" else _filling(lean.graph, node)
+        repeated = node.inputs[0]
+        if node.op_type != "Expand":  # the number that a ConstantOfShape repeats
+            given = node.attributes.get("value")
+            filling = np.zeros(1, np.float32) if given is None else given.as_tensor().numpy()
+            repeated = weight_in(lean.graph, f"{PREFIX}{node.name}", filling.reshape(()))
         for user, at in list(node.outputs[0].uses()):
             user.replace_input_with(at, repeated)
         lean.graph.remove(node, safe=True)
@@ -45,19 +48,6 @@ def drop_unread(graph: ir.Graph) -> None:
             graph.remove(node, safe=True)
 
 
-def _filling(graph: ir.Graph, node: ir.Node) -> ir.Value:
-    """The number that a ConstantOfShape repeats."""
-    given = node.attributes.get("value")
-    array = np.zeros(1, np.float32) if given is None else given.as_tensor().numpy()
-    name = f"{PREFIX}{node.name}"
-    if name not in graph.initializers:
-        tensor = ir.tensor(array.reshape(()), name=name)
-        weight = ir.Value(name=name, type=ir.TensorType(tensor.dtype), shape=ir.Shape([]))
-        weight.const_value = tensor
-        graph.register_initializer(weight)
-    return graph.initializers[name]
-
-
 def _is_needless(node: ir.Node, model: ir.Model, dims: Mapping[str, tuple[Dim, ...]]) -> bool:
     if node.domain or node.op_type not in REPEATERS or node.outputs[0] in model.graph.outputs:
         return False
@@ -67,25 +57,17 @@ def _is_needless(node: ir.Node, model: ir.Model, dims: Mapping[str, tuple[Dim, .
 
 def _repeats(user: ir.Node, expanded: ir.Value, dims: Mapping[str, tuple[Dim, ...]]) -> bool:
     """Whether an op has a result of its shape without what was expanded."""
-    if user.domain or user.op_type not in BROADCASTERS:
+    if not rule_of(user.domain, user.op_type).takes_one_for_copies:
         return False
     maker, made = expanded.producer(), dims.get(user.outputs[0].name or "")
     inputs = [value for value in user.inputs if value is not None and value is not expanded]
     if maker is not None and maker.op_type == "Expand" and maker.inputs[0] is not None:
         inputs.append(maker.inputs[0])
-    shapes = [shape for value in inputs if (shape := _shape(value, dims)) is not None]
-    return made is not None and all(
-        any(at <= len(shape) and shape[-at] == dim for shape in shapes) for at, dim in _from_the_end(made)
-    )
-
-
-def _from_the_end(shape: Sequence[Dim]) -> Iterator[tuple[int, Dim]]:
-    """Lengths with their places as broadcasting counts them, the last of which is 1; ones come of themselves."""
-    ones = number(1)
-    return ((at, dim) for at, dim in enumerate(reversed(shape), 1) if dim != ones or at == len(shape))
-
-
-def _shape(value: ir.Value, dims: Mapping[str, tuple[Dim, ...]]) -> tuple[Dim, ...] | None:
-    """The dimensions of a tensor, or of a weight."""
-    tensor = value.const_value
-    return dims.get(value.name or "") if tensor is None else tuple(map(number, dims_of(tensor)))
+    known = (dims.get(each.name or "") for each in inputs if each.const_value is None)
+    shapes = [tuple(map(number, dims_of(each.const_value))) for each in inputs if each.const_value is not None]
+    shapes += [shape for shape in known if shape is not None]
+    if made is None:
+        return False
+    # broadcasting counts places from the end; ones come of themselves
+    wanted = [(at, dim) for at, dim in enumerate(reversed(made), 1) if dim != number(1) or at == len(made)]
+    return all(any(at <= len(shape) and shape[-at] == dim for shape in shapes) for at, dim in wanted)

@@ -12,8 +12,8 @@ import numpy as np
 import onnx_ir as ir
 
 from remat_cli.core.values.sizes import Dim
-from remat_cli.onnx_io.read.interface import dims_of
 from remat_cli.splitting.loops.expands import drop_unread
+from remat_cli.splitting.loops.weights import weight_in
 
 PREFIX = "remat/shape/"
 ALLOWS_ZERO = "allowzero"
@@ -21,7 +21,7 @@ COPIED, REST = 0, -1
 
 
 def with_known_shapes(model: ir.Model, dims: Mapping[str, tuple[Dim, ...]]) -> ir.Model:
-    """The model with constant shapes for its Reshapes where one says them for all sizes; itself where there is none.
+    """Makes shapes of Reshapes constant where one constant says them for all sizes; may return the model itself.
 
     `dims` are the dimensions of tensors for all sizes. Ops that nothing reads any more are left out.
     """
@@ -31,7 +31,8 @@ def with_known_shapes(model: ir.Model, dims: Mapping[str, tuple[Dim, ...]]) -> i
     for node in plain.graph:
         shape = _written_down(node, dims)
         if shape is not None:
-            node.replace_input_with(1, _weight(plain.graph, shape))
+            name = f"{PREFIX}{'_'.join(map(str, shape))}"
+            node.replace_input_with(1, weight_in(plain.graph, name, np.array(shape, np.int64)))
             node.attributes.pop(ALLOWS_ZERO, None)
     drop_unread(plain.graph)
     return plain
@@ -47,7 +48,8 @@ def _written_down(node: ir.Node, dims: Mapping[str, tuple[Dim, ...]]) -> list[in
     before, after = dims.get(source.name or ""), dims.get(made.name or "")
     if before is None or after is None or takes_zero(node, after):
         return None
-    found = [_entry(dim, at, before) for at, dim in enumerate(after)]
+    left = [COPIED if at < len(before) and before[at] == dim else REST for at, dim in enumerate(after)]
+    found = [said if dim.terms else dim.offset for said, dim in zip(left, after, strict=True)]
     return found if found.count(REST) <= 1 and not any(dim == Dim() for dim in after) else None
 
 
@@ -58,19 +60,3 @@ def takes_zero(node: ir.Node, made: Sequence[Dim]) -> bool:
     """
     zeros = node.attributes.get(ALLOWS_ZERO)
     return zeros is not None and bool(zeros.as_int()) and not all(dim.is_never_zero for dim in made)
-
-
-def _entry(dim: Dim, at: int, before: Sequence[Dim]) -> int:
-    if not dim.terms:
-        return dim.offset
-    return COPIED if at < len(before) and before[at] == dim else REST
-
-
-def _weight(graph: ir.Graph, shape: Sequence[int]) -> ir.Value:
-    name = f"{PREFIX}{'_'.join(map(str, shape))}"
-    if name not in graph.initializers:
-        tensor = ir.tensor(np.array(shape, np.int64), name=name)
-        weight = ir.Value(name=name, type=ir.TensorType(tensor.dtype), shape=ir.Shape(dims_of(tensor)))
-        weight.const_value = tensor
-        graph.register_initializer(weight)
-    return graph.initializers[name]

@@ -9,16 +9,16 @@ import onnx_ir as ir
 
 from remat_cli.base.errors import ModelError
 from remat_cli.core.schedule.graph import Graph
-from remat_cli.core.values.sizes import Dim, Sample, fit_dim
+from remat_cli.core.values.sizes import Dim, fit_dim
+from remat_cli.splitting.rules.table import rule_of
 
-Seen = Sequence[tuple[Mapping[str, int], Mapping[str, tuple[int, ...]]]]
+Measurements = Sequence[tuple[Mapping[str, int], Mapping[str, tuple[int, ...]]]]
 """Sizes, and the shapes of tensors by name in a run of them."""
-WINDOWED = frozenset({"Conv", "FusedConv", "MaxPool", "AveragePool", "LpPool"})
 SPATIAL = 2  # axes before those that windows move along
 
 
 def learn_dims(
-    model: ir.Model, graph: Graph, seen: Seen, given: Mapping[str, tuple[Dim, ...]] = MappingProxyType({})
+    model: ir.Model, graph: Graph, measured: Measurements, given: Mapping[str, tuple[Dim, ...]] = MappingProxyType({})
 ) -> dict[str, tuple[Dim, ...]]:
     """The dimensions of every tensor of a graph for all sizes, as these runs showed them, but for those `given`.
 
@@ -32,37 +32,40 @@ def learn_dims(
     known: dict[str, tuple[Dim, ...]] = {}
     for tensor in graph.tensors:
         node = makers.get(tensor.name)
-        known[tensor.name] = given.get(tensor.name) or tuple(_dims(tensor.name, node, known, seen))
+        known[tensor.name] = given.get(tensor.name) or tuple(_dims(tensor.name, node, known, measured))
     return known
 
 
-def _dims(name: str, node: ir.Node | None, known: Mapping[str, tuple[Dim, ...]], seen: Seen) -> Iterator[Dim]:
-    ranks = {len(shapes.get(name, ())) for _, shapes in seen}
+def _dims(
+    name: str, node: ir.Node | None, known: Mapping[str, tuple[Dim, ...]], measured: Measurements
+) -> Iterator[Dim]:
+    ranks = {len(shapes.get(name, ())) for _, shapes in measured}
     before = [] if node is None else [known.get(value.name or "", ()) for value in node.inputs if value is not None]
     for axis in range(max(ranks)):
-        samples = [(sizes, shapes.get(name, ())[axis]) for sizes, shapes in seen] if len(ranks) == 1 else []
+        samples = [(sizes, shapes.get(name, ())[axis]) for sizes, shapes in measured] if len(ranks) == 1 else []
         by_rule = None if node is None or not samples else _along_windows(node, axis, known)
-        read = [_moved(dim, samples) for dims in before for dim in dims if dim.terms and samples]
+        read = [
+            Dim(dim.terms, dim.offset + (size - dim.at(sizes)) * dim.divisor, dim.divisor)  # so much more, or less
+            for dims in before
+            for dim in dims
+            for sizes, size in samples[:1]
+            if dim.terms
+        ]
         choices = [*([] if by_rule is None else [by_rule]), *read]
         exact = [dim for dim in choices if all(dim.at(sizes) == size for sizes, size in samples)]
         dim = exact[0] if exact else (fit_dim(samples) if samples else None)
         if dim is None:
-            told = "; ".join(f"{list(shapes.get(name, ()))} at {dict(sizes)}" for sizes, shapes in seen)
+            told = "; ".join(f"{list(shapes.get(name, ()))} at {dict(sizes)}" for sizes, shapes in measured)
             raise ModelError(
                 f"tensor '{name}' has no dimensions that follow from the sizes ({told}): compile for one size"
             )
         yield dim
 
 
-def _moved(dim: Dim, samples: Sequence[Sample]) -> Dim:
-    """A length that is so much more, or less, than another one as in the first sample."""
-    sizes, size = samples[0]
-    return Dim(dim.terms, dim.offset + (size - dim.at(sizes)) * dim.divisor, dim.divisor)
-
-
 def _along_windows(node: ir.Node, axis: int, known: Mapping[str, tuple[Dim, ...]]) -> Dim | None:
     """How many windows there are along an axis; None where the op has none, or pads as it sees fit."""
-    if node.op_type not in WINDOWED or axis < SPATIAL or node.inputs[0] is None:
+    has_windows = rule_of(node.domain, node.op_type).has_windows
+    if not has_windows or axis < SPATIAL or node.inputs[0] is None:
         return None
     before, kernel = known.get(node.inputs[0].name or ""), _kernel(node)
     at, spatial = axis - SPATIAL, len(kernel)

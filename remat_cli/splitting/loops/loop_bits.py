@@ -14,38 +14,13 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
-from remat_cli.core.values.sizes import Dim, SizeFamily, SizeRange, number, product_of
+from remat_cli.core.values.sizes import Dim, SizeFamily, number, product_of
 from remat_cli.splitting.loops.loop_regions import LoopRegion, SizedView, is_op_on_parts
-from remat_cli.splitting.rules import lines, matrix, pointwise, shape
-from remat_cli.splitting.rules.table import RULES, Rule, slice_op
+from remat_cli.splitting.rules import matrix
+from remat_cli.splitting.rules.record import ProductKind, Scope
+from remat_cli.splitting.rules.table import rule_of, slice_op
 from remat_cli.splitting.tiles.op_view import OpView, Shape, Slab
 
-FREE: frozenset[Rule] = frozenset(
-    {
-        pointwise.elementwise,
-        pointwise.transcendental,
-        pointwise.first_input,
-        pointwise.extremum,
-        pointwise.conversion,
-        pointwise.dropout,
-        pointwise.quantisation,
-        shape.transposition,
-        shape.expansion,
-        shape.gather,
-        shape.gather_elements,
-        shape.split,
-        lines.softmax,
-        lines.normalisation,
-        lines.skip_normalisation,
-    }
-)
-"""Rules that say the same for every size, once they say it for one."""
-BY_ROWS: frozenset[Rule] = frozenset({pointwise.choice, pointwise.power})
-"""Rules that say the same for all tiles of two rows and more."""
-BY_EXTENT: frozenset[Rule] = BY_ROWS | {matrix.matmul, matrix.gemm, shape.reshape, shape.flatten}
-"""Rules that depend on how long a tile is, not on where it begins."""
-REGROUPED: frozenset[Rule] = frozenset({shape.reshape, shape.flatten})
-PRODUCTS: frozenset[Rule] = frozenset({matrix.matmul, matrix.gemm})
 MOST_NUMBERS = 64  # of constants that are told apart by value, not by name
 MOST_ASKED = 200_000  # tiles, and sizes, that rules are asked for; a family of more sizes is not proved
 FEW_ASKED = 3_000  # where it is only about what to tell
@@ -77,11 +52,13 @@ class Tiling:
 def refusal(
     sized: SizedView, region: LoopRegion, tiling: Tiling, family: SizeFamily, most_asked: int = MOST_ASKED
 ) -> tuple[int, Mapping[str, int]] | None:
-    """The op, and a size, of which some tile may have other bits than the whole; None: there is none."""
+    """Finds an op, and a size, of which some tile may have other bits than the whole; None where there is none."""
     for op in kinds_of(sized, region).values():
         view = sized.view.ops[op]
-        rule = RULES[view.key]
-        if rule in FREE or (rule in BY_ROWS and tiling.least > 1) or _is_against_weights(view):
+        scope, is_product = sized.view.rules[op].scope, sized.view.rules[op].product is not None
+        is_same_for_all = scope is Scope.EVERY_SIZE or (scope is Scope.SEVERAL_ROWS and tiling.least > 1)
+        # one constant matrix is packed alike for any number of rows
+        if is_same_for_all or (is_product and view.weights[1] and len(view.input_shape(1)) == 2):
             continue
         refused = _refused(SizedOp.of(sized, region, op), tiling, family, most_asked)
         if refused is not None:
@@ -90,7 +67,7 @@ def refusal(
 
 
 def proved_part(sized: SizedView, region: LoopRegion, tiling: Tiling, family: SizeFamily) -> SizeFamily | None:
-    """The same sizes, but the length that is cut ends before the first for which bits are not proved in short time.
+    """Ends the range of the cut length before the first size for which bits are not proved in short time.
 
     None: fewer tiles than two are left then, or the length is not one named dimension.
     """
@@ -99,33 +76,26 @@ def proved_part(sized: SizedView, region: LoopRegion, tiling: Tiling, family: Si
         found = refusal(sized, region, tiling, part, FEW_ASKED)
         if found is None:
             return part
-        low, last = next(each.low for each in part.ranges if each.name == name), found[1][name or ""] - 1
-        if last <= max(low, tiling.rows):
+        cut, last = next(each for each in part.ranges if each.name == name), found[1][name or ""] - 1
+        if last <= max(cut.low, tiling.rows):
             return None
-        ranges = (_ending_at(each, last) if each.name == name else each for each in part.ranges)
-        part = msgspec.structs.replace(part, ranges=tuple(ranges))
+        shorter = msgspec.structs.replace(cut, high=cut.down_from(last))
+        ranges = tuple(shorter if each is cut else each for each in part.ranges)
+        part = msgspec.structs.replace(part, ranges=ranges)
     return None
-
-
-def _ending_at(each: SizeRange, high: int) -> SizeRange:
-    """A range that ends earlier."""
-    return msgspec.structs.replace(each, high=each.down_from(high))
 
 
 def kinds_of(sized: SizedView, region: LoopRegion) -> dict[object, int]:
     """Ops of the region that rules look at alike, one of each; regions of the same kinds have the same proof."""
     known: dict[object, int] = {}
     for op in sorted(region.ops):
-        known.setdefault((_kind(sized.view.ops[op]), SizedOp.of(sized, region, op).place), op)
+        view = sized.view.ops[op]
+        attributes = {name: str(value.value) for name, value in view.node.attributes.items()}
+        is_product = sized.view.rules[op].product is not None
+        constants = tuple(() if is_product else _constant(view, position) for position in range(len(view.inputs)))
+        kind = view.key, view.opset, view.weights, str(attributes), constants  # all that a rule sees but shapes
+        known.setdefault((kind, SizedOp.of(sized, region, op).place), op)
     return known
-
-
-def _kind(view: OpView) -> object:
-    """All that a rule may look at but the shapes."""
-    attributes = {name: str(value.value) for name, value in view.node.attributes.items()}
-    is_product = RULES[view.key] in PRODUCTS
-    constants = tuple(() if is_product else _constant(view, position) for position in range(len(view.inputs)))
-    return view.key, view.opset, view.weights, str(attributes), constants
 
 
 def _constant(view: OpView, position: int) -> object:
@@ -136,12 +106,7 @@ def _constant(view: OpView, position: int) -> object:
     if array.size <= MOST_NUMBERS:
         return str(array.dtype), array.shape, array.tobytes()
     value = view.node.inputs[position]
-    return None if value is None or RULES[view.key] in FREE else value.name
-
-
-def _is_against_weights(view: OpView) -> bool:
-    """Whether an op is a product with one constant matrix, which is packed alike for any number of rows."""
-    return RULES[view.key] in PRODUCTS and view.weights[1] and len(view.input_shape(1)) == 2
+    return None if value is None or rule_of(*view.key).scope is Scope.EVERY_SIZE else value.name
 
 
 @dataclass(frozen=True)
@@ -200,8 +165,14 @@ class SizedOp:
 
     def only_adds(self, one: str, other: str) -> bool:
         """Whether two sizes only matter by their sum."""
+        both = {one, other}
         dims = [dim for shape in (*self.inputs, *self.outputs) for dim in shape or ()]
-        return all(_is_sum(dim, one, other) for dim in (*dims, self.length) if {one, other} & dim.names)
+        for dim in (each for each in (*dims, self.length) if both & each.names):
+            factors = [[term.factor for term in dim.terms if term.names == (name,)] for name in (one, other)]
+            is_in_product = any(both & set(term.names) and len(term.names) > 1 for term in dim.terms)
+            if is_in_product or factors[0] != factors[1] or not factors[0]:
+                return False
+        return True
 
     def only_counts_matrices(self, name: str) -> bool:
         """Whether a size only says how many matrices a product has, each with a second factor of its own."""
@@ -209,13 +180,6 @@ class SizedOp:
         inside = [dim for dims in (*self.inputs, *self.outputs) if dims is not None for dim in dims[-2:]]
         is_outside = all(any(name in dim.names for dim in dims) for dims in matrices)
         return is_outside and not any(name in dim.names for dim in inside)
-
-
-def _is_sum(dim: Dim, one: str, other: str) -> bool:
-    """Whether a dimension has both sizes in it, as often, and neither in a product."""
-    factors = [[term.factor for term in dim.terms if term.names == (name,)] for name in (one, other)]
-    is_product = any({one, other} & set(term.names) and len(term.names) > 1 for term in dim.terms)
-    return not is_product and factors[0] == factors[1] != []
 
 
 def _dims(sized: SizedView, name: str, shape: Shape | None) -> tuple[Dim, ...] | None:
@@ -230,13 +194,14 @@ def _at(all_dims: tuple[tuple[Dim, ...] | None, ...], sizes: Mapping[str, int]) 
 
 
 def _refused(op: SizedOp, tiling: Tiling, family: SizeFamily, most_asked: int) -> Mapping[str, int] | None:
-    if RULES[op.op.key] is matrix.matmul and _is_same_by_ends(op, tiling, family):
+    rule = rule_of(*op.op.key)
+    if rule.product is ProductKind.STACK and _is_same_by_ends(op, tiling, family):
         return None
     every = _all_sizes(op, tiling, family)
-    if RULES[op.op.key] in REGROUPED and op.is_regrouped_alike:
+    if rule.regroups and op.is_regrouped_alike:
         every = itertools.islice(every, 1)  # what a rule says of one it says of all
     asked = 0
-    by_extent = RULES[op.op.key] in BY_EXTENT
+    by_extent = rule.scope is not Scope.ONE_TILE
     chosen = list(itertools.islice(every, most_asked + 1))
     if len(chosen) > most_asked:
         return chosen[-1]  # asking for all before it, in vain, would take a minute
@@ -265,18 +230,14 @@ def _is_same_by_ends(op: SizedOp, tiling: Tiling, family: SizeFamily) -> bool:
         return False
     if any(term.factor < 0 for dim in (op.length, made[-1], left[-1]) for term in dim.terms):
         return False
-    low = _with_tiles(op, tiling, {each.name: each.low for each in family.ranges} | family.fixed)
+    low = {each.name: each.low for each in family.ranges} | family.fixed
+    if op.length.symbol is not None:  # the least size of which there is more than one tile
+        low[op.length.symbol] = max(low[op.length.symbol], tiling.rows + 1)
     high = {each.name: each.high for each in family.ranges} | family.fixed
     rows = matrix.Span(tiling.least, op.length.at(high))
     columns = matrix.Span(made[-1].at(low), made[-1].at(high))
     depth = matrix.Span(left[-1].at(low), left[-1].at(high))
     return matrix.have_rows_same_bits(rows, columns, depth, op.op.threads)
-
-
-def _with_tiles(op: SizedOp, tiling: Tiling, least: dict[str, int]) -> dict[str, int]:
-    """The least sizes of which there is more than one tile, where that is one size."""
-    name = op.length.symbol
-    return least if name is None else least | {name: max(least[name], tiling.rows + 1)}
 
 
 def _all_sizes(op: SizedOp, tiling: Tiling, family: SizeFamily) -> Iterator[dict[str, int]]:
@@ -292,7 +253,7 @@ def _all_sizes(op: SizedOp, tiling: Tiling, family: SizeFamily) -> Iterator[dict
             sizes = sizes[bisect.bisect_right(sizes, tiling.rows) :]
         elif not op.depends_on(each.name):
             sizes = sizes[:1]
-        elif RULES[op.op.key] is matrix.matmul and op.only_counts_matrices(each.name):
+        elif rule_of(*op.op.key).product is ProductKind.STACK and op.only_counts_matrices(each.name):
             sizes = sizes[: bisect.bisect_left(sizes, op.op.threads) + 1]
         steps[each.name] = sizes
     for chosen in itertools.product(*_paths(op, steps, family)):

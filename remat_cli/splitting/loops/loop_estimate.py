@@ -9,7 +9,7 @@ from functools import cached_property
 import msgspec
 
 from remat_cli.base.errors import ModelError
-from remat_cli.core.schedule.graph import Graph, Op, Tensor
+from remat_cli.core.schedule.graph import Graph, Op
 from remat_cli.core.schedule.problem import make_problem
 from remat_cli.core.schedule.simulate import baseline
 from remat_cli.core.values.profile import OpCost, Profile
@@ -43,7 +43,7 @@ class LoopEstimate:
                 ops.append((op, self.profile.ops[number]))
             elif last[region] == number:
                 ops.append(self._loop(region))
-        return _peak(graph, _in_turn(ops), self.profile)
+        return _peak(graph, self.profile, _in_turn(ops))
 
     def _loop(self, number: int) -> tuple[Op, OpCost]:
         graph, region = self.sized.view.graph, self.regions[number]
@@ -66,7 +66,7 @@ class LoopEstimate:
         view, region = self.sized.view, self.regions[number]
         if region.windows is not None:
             return window_bytes(self.sized, region, self.tilings[number], self.profile)
-        length = next(self._length(name, axis) for name, axis in region.axes.items())
+        length = next(self.sized.view.tensors[name].shape[axis] for name, axis in region.axes.items())
         share = min(1.0, self.tilings[number].rows / length)
         order = sorted(region.ops)
         last = {name: at for at, op in enumerate(order) for name in view.reads[op]}
@@ -91,9 +91,6 @@ class LoopEstimate:
                 del held[name]
         return int(most)
 
-    def _length(self, name: str, axis: int) -> int:
-        return self.sized.view.tensors[name].shape[axis]
-
 
 def _in_turn(ops: Sequence[tuple[Op, OpCost]]) -> list[tuple[Op, OpCost]]:
     """The ops in their order, except that those which read what a loop makes wait until it is over."""
@@ -114,12 +111,18 @@ def _in_turn(ops: Sequence[tuple[Op, OpCost]]) -> list[tuple[Op, OpCost]]:
     return ordered
 
 
-def _peak(graph: Graph, ops: Sequence[tuple[Op, OpCost]], profile: Profile) -> int:
-    """The baseline's peak of a graph in which some ops have become one."""
+def _peak(graph: Graph, profile: Profile, ops: Sequence[tuple[Op, OpCost]]) -> int:
+    """What is held at most by other ops on the tensors of a graph, in this order."""
     used = sorted({tensor for op, _ in ops for tensor in (*op.inputs, *op.outputs)} | set(graph.model_inputs))
     new = {old: number for number, old in enumerate(used)}
     producer = {tensor: at for at, (op, _) in enumerate(ops) for tensor in op.outputs}
-    tensors = tuple(_moved(graph.tensors[old], producer.get(old), new) for old in used)
+    bases = {old: graph.tensors[old].view_of for old in used}
+    tensors = tuple(
+        msgspec.structs.replace(
+            graph.tensors[old], producer=producer.get(old), view_of=None if base is None else new.get(base)
+        )
+        for old, base in bases.items()
+    )
     moved = tuple(
         msgspec.structs.replace(
             op,
@@ -131,8 +134,3 @@ def _peak(graph: Graph, ops: Sequence[tuple[Op, OpCost]], profile: Profile) -> i
     )
     small = Graph(moved, tensors, graph.weights)
     return baseline(make_problem(small, msgspec.structs.replace(profile, ops=tuple(cost for _, cost in ops)))).peak
-
-
-def _moved(tensor: Tensor, producer: int | None, new: dict[int, int]) -> Tensor:
-    base = None if tensor.view_of is None else new.get(tensor.view_of)
-    return msgspec.structs.replace(tensor, producer=producer, view_of=base)

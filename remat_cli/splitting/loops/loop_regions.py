@@ -14,16 +14,10 @@ from functools import cached_property
 
 from remat_cli.core.values.sizes import Dim
 from remat_cli.splitting.loops.windows import WindowTiles
-from remat_cli.splitting.rules import indexed as rules_indexed
-from remat_cli.splitting.rules import pointwise as rules_pointwise
-from remat_cli.splitting.rules import shape as rules_shape
-from remat_cli.splitting.rules.table import RULES
 from remat_cli.splitting.tiles.op_view import OpView, Slab, Sliced
 from remat_cli.splitting.tiles.view import ModelView
 
 PROBE = 2  # parts: the second of them is what rules are asked for, so that a wrong start shows
-CHEAP = {rules.__name__ for rules in (rules_pointwise, rules_shape, rules_indexed)}
-"""Rules of ops that may be made again in a loop."""
 
 
 @dataclass(frozen=True)
@@ -130,7 +124,7 @@ def _grown(sized: SizedView, large: set[str], name: str, cut: tuple[Dim, int], *
         if (current in sized.kept and not is_copied) or not _add(sized, region, maker, region.axes[current]):
             return None
         if is_copied:
-            if not _is_cheap(sized, maker):
+            if not sized.view.rules[maker].is_cheap:
                 return None
             region.copies.add(maker)
         for reader in () if is_copied else readers:
@@ -151,11 +145,6 @@ def _is_inside(sized: SizedView, region: LoopRegion, name: str) -> bool:
 def _is_read_outside(sized: SizedView, region: LoopRegion, name: str) -> bool:
     """Whether an op reads a tensor that does not run in the loop only; what copies read is made again as well."""
     return any(reader not in region.own for reader in sized.view.readers[name])
-
-
-def _is_cheap(sized: SizedView, op: int) -> bool:
-    """Whether an op takes little longer than it takes to read its result."""
-    return RULES[sized.view.ops[op].key].__module__ in CHEAP
 
 
 def _add(sized: SizedView, region: LoopRegion, op: int, axis: int) -> bool:
@@ -180,7 +169,7 @@ def _add(sized: SizedView, region: LoopRegion, op: int, axis: int) -> bool:
 
 
 def _joins(sized: SizedView, region: LoopRegion, op: int, position: int) -> bool:
-    """Whether what an op reads at a place can be as the region has it."""
+    """Whether the region cuts what an op reads at a place as the op needs it."""
     name, need = sized.view.reads[op][position], region.reads.get((op, position))
     if name in region.axes and sized.makers.get(name) in region.ops:
         return need == region.axes[name]
@@ -251,7 +240,7 @@ def _is_reshape_on_parts(op: OpView, sliced: Sliced) -> bool:
 
 
 def is_closed(sized: SizedView, region: LoopRegion) -> bool:
-    """Whether nothing outside both reads from the region and is read by it, so that it can be one op."""
+    """Whether no op outside both reads from the region and feeds it, so that the region can be one op."""
     view, tainted, own = sized.view, set[str](), region.own
     for op in range(min(region.ops), max(region.ops) + 1):
         reads = {*view.reads[op], *(view.graph.tensors[each].name for each in view.graph.ops[op].inputs)}

@@ -8,9 +8,10 @@ import numpy as np
 import onnx_ir as ir
 
 from remat_cli.core.values.sizes import Dim, SizeBound, number
-from remat_cli.onnx_io.read.interface import dims_of, fed_inputs
+from remat_cli.onnx_io.read.interface import fed_inputs
 from remat_cli.onnx_io.read.normalise import fresh_name
 from remat_cli.splitting.loops.loop_bits import Tiling
+from remat_cli.splitting.loops.weights import weight_in
 
 PREFIX = "remat/loop/"
 """Of the names of all that a loop adds to the model."""
@@ -114,12 +115,7 @@ class SizeValues:
 
     def weight(self, name: str, array: np.ndarray) -> ir.Value:
         """A weight of the main graph, one for each name."""
-        if name not in self._graph.initializers:
-            tensor = ir.tensor(array, name=name)
-            weight = ir.Value(name=name, type=ir.TensorType(tensor.dtype), shape=ir.Shape(dims_of(tensor)))
-            weight.const_value = tensor
-            self._graph.register_initializer(weight)
-        return self._graph.initializers[name]
+        return weight_in(self._graph, name, array)
 
     def holds(self, bound: SizeBound) -> ir.Value:
         """Whether sizes are within a bound, as a tensor of one flag."""

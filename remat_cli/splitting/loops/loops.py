@@ -81,13 +81,16 @@ class _Writer:
     def add(self, number: int, region: LoopRegion, tiling: Tiling) -> None:
         """Move a region's ops into a Loop."""
         view, prefix = self._sized.view, f"{PREFIX}{number}/{tiling.rows}/"  # costs depend on rows, and on names
-        exits = [name for name in self._made(region) if self._is_exit(region, name)]
+        made = (name for op in sorted(region.own) for name in view.makes[op] if name)
+        exits = [name for name in made if self._is_exit(region, name)]
         length = self._numbers.length(region.length)
         tiles, count = self._numbers.tiles(region.length, tiling)
         own = [self._nodes[view.graph.ops[op].name] for op in sorted(region.own)]
         bound = short_sizes(self._sized, region, tiling)
         whole = None if bound is None else self._whole(prefix, region, exits, (bound, tiling))
-        lying = [self._lying(region, name) for name in exits]
+        # the names under which dimensions of tensors are known as tiles of them are joined
+        opened = blocked_names(self._sized) if region.windows is not None else ()
+        lying = [f"{name}{OPENED}" if name in opened else name for name in exits]
         starts = [
             self._numbers.empty(own, region.axes[name], self._values[name])
             for own, name in zip(lying, exits, strict=True)
@@ -112,23 +115,19 @@ class _Writer:
             return
         joined = self._results(f"{prefix}tiles/", exits)
         tiled = [self._loop(f"{prefix}tiles", count, starts, body, joined)]
-        pairs = zip(exits, lying, joined, strict=True)
-        joined = [value if name == own else self._closed(tiled, value, name) for name, own, value in pairs]
-        other = ir.Graph([], joined, nodes=tiled, name=f"{prefix}in_tiles")
+        closed: list[ir.Value] = []
+        for name, lies, value in zip(exits, lying, joined, strict=True):
+            if name == lies:
+                closed.append(value)
+                continue
+            # joined as it lies in memory, in blocks of channels; here in its own shape
+            shape = self._numbers.constant([0, self._sized.dims[name][1].offset, 0, 0])
+            value.shape = None
+            closed.append(self._numbers.op(tiled, f"{value.name}/closed", "Reshape", [value, shape]))
+            closed[-1].type, closed[-1].shape = value.type, self._opaque(name)
+        other = ir.Graph([], closed, nodes=tiled, name=f"{prefix}in_tiles")
         branches = [ir.AttrGraph("then_branch", whole), ir.AttrGraph("else_branch", other)]
         self._graph.append(ir.Node("", "If", [self._numbers.holds(bound)], branches, outputs=outer, name=loop.name))
-
-    def _lying(self, region: LoopRegion, name: str) -> str:
-        """The name under which a tensor's dimensions are known as tiles of it are joined."""
-        return f"{name}{OPENED}" if region.windows is not None and name in blocked_names(self._sized) else name
-
-    def _closed(self, nodes: list[ir.Node], value: ir.Value, name: str) -> ir.Value:
-        """A tensor in blocks of channels that was joined as it lies in memory, in its own shape."""
-        shape = self._numbers.constant([0, self._sized.dims[name][1].offset, 0, 0])
-        value.shape = None
-        seen = self._numbers.op(nodes, f"{value.name}/closed", "Reshape", [value, shape])
-        seen.type, seen.shape = value.type, self._opaque(name)
-        return seen
 
     def _loop(
         self, name: str, count: ir.Value, starts: list[ir.Value], body: ir.Graph, results: list[ir.Value]
@@ -178,9 +177,9 @@ class _Writer:
         nodes: list[ir.Node] = []
         number = self._numbers.op(nodes, f"{prefix}number", "Add", [self._numbers.length(region.length), zero])
         same = self._numbers.op(nodes, f"{prefix}same", "Mul", [number, zeros])
-        seen = self._numbers.op(nodes, f"{prefix}input", "Reshape", [value, same])
-        seen.type = value.type
-        self._declare(seen, name, seen.name or "")
+        reshaped = self._numbers.op(nodes, f"{prefix}input", "Reshape", [value, same])
+        reshaped.type = value.type
+        self._declare(reshaped, name, reshaped.name or "")
         return nodes
 
     def _shared_whole(self, region: LoopRegion, name: str, bound: SizeBound, tiling: Tiling) -> ir.Value:
@@ -244,9 +243,6 @@ class _Writer:
             new.name = fresh_name(f"{prefix}{old.name}", self._taken) if old.name else ""
         return copied
 
-    def _made(self, region: LoopRegion) -> list[str]:
-        return [name for op in sorted(region.own) for name in self._sized.view.makes[op] if name]
-
     def _is_exit(self, region: LoopRegion, name: str) -> bool:
         """Whether what an op of the region makes is read outside; a copy of a reader elsewhere reads it whole."""
         readers = self._sized.view.readers[name]
@@ -260,7 +256,10 @@ class _Writer:
         zero = self._numbers.weight(zero_of(loop.name), np.array(0, np.int64))
         tile = self._numbers.op(before, f"{prefix}number", "Add", [number, zero])
         after = self._numbers.op(before, f"{prefix}next", "Add", [tile, self._numbers.constant([1])])
-        bounds = [self._bound(before, loop, name, at) for name, at in (("start", tile), ("stop", after))]
+        bounds = []
+        for name, bound in (("start", tile), ("stop", after)):
+            product = self._numbers.op(before, f"{prefix}{name}_of_all", "Mul", [bound, loop.length])
+            bounds.append(self._numbers.op(before, f"{prefix}{name}", "Div", [product, loop.tiles]))
         if region.windows is not None:
             return self._window_body(loop, (number, going), (before, tile, after), (bounds[0], bounds[1]), exits)
         cuts: dict[tuple[str, int], ir.Value] = {}
@@ -278,33 +277,11 @@ class _Writer:
                     cuts[key].type = value.type
                     self._declare(cuts[key], value.name or "", cuts[key].name or "")
                 node.replace_input_with(at, cuts[key])
-        held: list[ir.Value] = []
-        results: list[ir.Value] = []
-        end: list[ir.Node] = [
-            ir.Node(
-                "",
-                "Identity",
-                [going],
-                outputs=[ir.Value(name=f"{prefix}goes_on", type=going.type, shape=going.shape)],
-                name=f"{prefix}goes_on",
-            )
-        ]
         chains = self._chains(region)
         for name, value in loop.made.items():
             self._declare(value, name, chains[name])
-        for name in exits:
-            value, axis = loop.made[name], region.axes[name]
-            sofar = ir.Value(
-                name=f"{prefix}sofar/{name}", type=value.type, shape=self._open(value, f"{prefix}s{len(held)}")
-            )
-            joined = self._numbers.op(
-                end, f"{prefix}joined/{name}", "Concat", [sofar, value], ir.AttrInt64("axis", axis)
-            )
-            joined.type, joined.shape = value.type, self._open(value, f"{prefix}j{len(held)}")
-            held.append(sofar)
-            results.append(joined)
-        nodes = [*before, *loop.nodes.values(), *end]
-        return ir.Graph([number, going, *held], [end[0].outputs[0], *results], nodes=nodes, name=f"{prefix}body")
+        made = [loop.made[name] for name in exits]
+        return self._joining(loop, (number, going), [*before, *loop.nodes.values()], exits, made)
 
     def _window_body(
         self,
@@ -319,25 +296,26 @@ class _Writer:
         first = self._numbers.op(nodes, f"{prefix}is_first", "Equal", [tile, self._numbers.constant([0])])
         last = self._numbers.op(nodes, f"{prefix}is_last", "Equal", [after, loop.tiles])
         zero = self._numbers.weight(zero_of(loop.name), np.array(0, np.int64))
-        writer = WindowBody(
-            self._sized,
-            self._numbers,
-            region,
-            prefix,
-            loop.nodes,
-            self._values,
-            zero,
-            bounds,
-            self._copy,
-        )
+        values, copy = self._values, self._copy
+        writer = WindowBody(self._sized, self._numbers, region, prefix, loop.nodes, values, zero, bounds, copy)
         node, made = writer.tile((first, last), exits)
-        nodes.append(node)
-        number, going = carried
+        return self._joining(loop, carried, [*nodes, node], exits, made)
+
+    def _joining(
+        self,
+        loop: _Loop,
+        carried: tuple[ir.Value, ir.Value],
+        nodes: list[ir.Node],
+        exits: list[str],
+        made: list[ir.Value],
+    ) -> ir.Graph:
+        """A body of these nodes, which joins what it makes of each exit to what there is so far."""
+        prefix, (number, going) = loop.prefix, carried
         goes_on = ir.Value(name=f"{prefix}goes_on", type=going.type, shape=going.shape)
         nodes.append(ir.Node("", "Identity", [going], outputs=[goes_on], name=f"{prefix}goes_on"))
         held, results = list[ir.Value](), [goes_on]
         for name, value in zip(exits, made, strict=True):
-            axis = ir.AttrInt64("axis", region.axes[name])
+            axis = ir.AttrInt64("axis", loop.region.axes[name])
             sofar = ir.Value(name=f"{prefix}sofar/{name}", type=value.type)
             sofar.shape = self._open(value, f"{prefix}s{len(held)}")
             joined = self._numbers.op(nodes, f"{prefix}joined/{name}", "Concat", [sofar, value], axis)
@@ -345,10 +323,6 @@ class _Writer:
             held.append(sofar)
             results.append(joined)
         return ir.Graph([number, going, *held], results, nodes=nodes, name=f"{prefix}body")
-
-    def _bound(self, nodes: list[ir.Node], loop: _Loop, name: str, tile: ir.Value) -> ir.Value:
-        product = self._numbers.op(nodes, f"{loop.prefix}{name}_of_all", "Mul", [tile, loop.length])
-        return self._numbers.op(nodes, f"{loop.prefix}{name}", "Div", [product, loop.tiles])
 
     def _chains(self, region: LoopRegion) -> dict[str, str]:
         """By tensor of a body the first one whose buffer it takes over."""

@@ -17,7 +17,9 @@ from remat_cli.onnx_io.read.normalise import names_in
 from remat_cli.splitting.loops.expands import drop_unread
 from remat_cli.splitting.loops.known_shapes import ALLOWS_ZERO, takes_zero
 from remat_cli.splitting.loops.loop_values import SizeValues
-from remat_cli.splitting.rules.shape import OPEN_SHAPES, REPEATED, REST
+from remat_cli.splitting.rules.record import REPEATED
+from remat_cli.splitting.rules.shape import OPEN_SHAPES
+from remat_cli.splitting.rules.table import rule_of
 
 
 @dataclass(frozen=True)
@@ -42,44 +44,39 @@ def with_open_shapes(
     nodes = list(new.graph)
     numbers = SizeValues(new.graph, dims, names_in(new), OPEN_SHAPES)
     for node in nodes:
-        found = _open_of(node, dims, most, large)
-        if found:
-            said = REST if node.op_type == "Reshape" else REPEATED
+        found, said = _open_of(node, dims, most, large), rule_of(node.domain, node.op_type).open_length
+        if found and said is not None:
             made = enumerate(dims[node.outputs[0].name or ""])
             parts = [numbers.constant([said]) if axis in found else numbers.length(dim) for axis, dim in made]
             name = f"{OPEN_SHAPES}{node.name}"
             node.replace_input_with(1, numbers.op(new.graph, name, "Concat", parts, ir.AttrInt64("axis", 0)))
             node.attributes.pop(ALLOWS_ZERO, None)
     drop_unread(new.graph)
-    lengths = {each.outputs[0].name or "": _length(each) for each in new.graph if each not in nodes}
-    types = {
-        each.name or "": (TensorType("int64", (lengths[each.outputs[0].name or ""],)),)
-        for each in new.graph
-        if each not in nodes
-    }
+    lengths: dict[str, int] = {}
+    types: dict[str, tuple[TensorType, ...]] = {}
+    for node in (each for each in new.graph if each not in nodes):
+        length = len(node.inputs) if node.op_type == "Concat" else 1
+        if node.op_type == "Shape":
+            length = len((node.inputs[0] and node.inputs[0].shape) or ())
+        lengths[node.outputs[0].name or ""] = length
+        types[node.name or ""] = (TensorType("int64", (length,)),)
     new.graph.sort()
     return WithOpenShapes(new, {name: (number(length),) for name, length in lengths.items()}, types)
-
-
-def _length(node: ir.Node) -> int:
-    """How many numbers an op has in its result, of those that compute shapes."""
-    if node.op_type == "Shape":
-        return len((node.inputs[0] and node.inputs[0].shape) or ())
-    return len(node.inputs) if node.op_type == "Concat" else 1
 
 
 def _open_of(
     node: ir.Node, dims: Mapping[str, tuple[Dim, ...]], most: Mapping[str, int], large: Collection[str]
 ) -> list[int]:
     """Axes of what an op makes whose length need not be said."""
-    if node.domain not in ("", "ai.onnx") or node.op_type not in ("Reshape", "Expand"):
+    rest_or_repeated = rule_of(node.domain, node.op_type).open_length
+    if rest_or_repeated is None:
         return []
     source, shape, made = node.inputs[0], node.inputs[1], node.outputs[0].name or ""
     before, after = dims.get((source and source.name) or ""), dims.get(made)
     if shape is None or shape.const_value is not None or before is None or after is None or made not in large:
         return []
     varying = [axis for axis, dim in enumerate(after) if dim.terms]
-    if node.op_type == "Expand":
+    if rest_or_repeated == REPEATED:
         shift = len(after) - len(before)
         return [axis for axis in varying if axis >= shift and before[axis - shift] == after[axis]]
     starts = [(dim, product_of(before[:axis])) for axis, dim in enumerate(before)]

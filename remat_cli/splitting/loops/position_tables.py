@@ -16,25 +16,14 @@ import onnx_ir as ir
 
 from remat_cli.core.values.sizes import Dim
 from remat_cli.splitting.loops.expands import drop_unread
-from remat_cli.splitting.rules import pointwise
-from remat_cli.splitting.rules.table import RULES, Rule
+from remat_cli.splitting.loops.weights import new_weight
+from remat_cli.splitting.rules.record import ElementKind
+from remat_cli.splitting.rules.table import rule_of
 
 PREFIX = "remat/table/"
 OLDEST_OPSET = 11  # in which Gather counts indices below nought from the end
 MOST_ENTRIES = 2**17
 WHOLE_NUMBERS = frozenset({ir.DataType.INT32, ir.DataType.INT64})
-MOVES = frozenset({"Unsqueeze", "Squeeze", "Reshape", "Transpose", "Expand", "Identity"})
-"""Ops whose results are numbers of what they read first."""
-ONE_BY_ONE: frozenset[Rule] = frozenset(
-    {
-        pointwise.elementwise,
-        pointwise.transcendental,
-        pointwise.by_packets,
-        pointwise.extremum,
-        pointwise.choice,
-        pointwise.conversion,
-    }
-)
 SOURCE, RESULT = "source", "result"
 ALONE = 3
 """Numbers in a row that no packet holds: the shortest ones have four."""
@@ -80,7 +69,9 @@ class NumberChain:
         for op in self.ops:
             for value in op.inputs:
                 if value is not None and value not in made:
-                    made[value] = _scalar(f"weight{len(weights)}", _constant(value))
+                    number = _constant(value)
+                    assert number is not None
+                    made[value] = new_weight(f"weight{len(weights)}", number.reshape(()))
                     weights.append(made[value])
             reads = [None if value is None else made[value] for value in op.inputs]
             node = ir.Node(op.domain, op.op_type, reads, op.attributes.values(), num_outputs=1, name=op.name)
@@ -93,7 +84,7 @@ class NumberChain:
         """A model that reads the table instead, in rows like `in_rows`."""
         shape: list[int | str] = ["n", ALONE] if in_rows else ["n"]
         source = ir.Value(name=SOURCE, type=self.source.type)
-        weight = _weight(PREFIX, table)
+        weight = new_weight(PREFIX, table)
         node = _lookup(weight, source, "lookup")
         node.outputs[0].type = self.result.type
         return _model((source, shape), (node.outputs[0], shape), [node], [weight], self.ops[0].graph)
@@ -132,7 +123,7 @@ def with_tables(model: ir.Model, found: Sequence[tuple[NumberChain, Numbers]]) -
     values = {value.name: value for value in new.graph.inputs}
     values |= {value.name: value for node in new.graph for value in node.outputs}
     for at, (chain, table) in enumerate(found):
-        old, weight = values[chain.result.name], _weight(f"{PREFIX}{at}", table)
+        old, weight = values[chain.result.name], new_weight(f"{PREFIX}{at}", table)
         new.graph.register_initializer(weight)
         maker = old.producer()
         assert maker is not None
@@ -149,10 +140,8 @@ def with_tables(model: ir.Model, found: Sequence[tuple[NumberChain, Numbers]]) -
 
 def _root(node: ir.Node, roots: Mapping[ir.Value, ir.Value], dims: Mapping[str, tuple[Dim, ...]]) -> ir.Value | None:
     """The tensor of whose numbers an op makes its own, one by one, beside constants of one element."""
-    if (
-        len(node.outputs) != 1
-        or RULES.get(("" if node.domain == "ai.onnx" else node.domain, node.op_type)) not in ONE_BY_ONE
-    ):
+    rule = rule_of(node.domain, node.op_type)
+    if len(node.outputs) != 1 or rule.elements is None:
         return None
     read = [value for value in node.inputs if value is not None and _constant(value) is None]
     found = {roots.get(value) for value in read}
@@ -168,13 +157,17 @@ def _range(
     most: Mapping[str, int],
 ) -> tuple[int, int] | None:
     """The least and the most that an op makes of whole numbers, for all sizes."""
-    if node.domain not in ("", "ai.onnx") or len(node.outputs) != 1 or node.outputs[0].dtype not in WHOLE_NUMBERS:
+    if node.domain or len(node.outputs) != 1 or node.outputs[0].dtype not in WHOLE_NUMBERS:
         return None
     if node.op_type == "Range":
         return _positions(node, dims, most)
-    known = [None if value is None else _range_of(value, ranges) for value in node.inputs]
+    constants = [(value, _constant(value)) for value in node.inputs]
+    known = [
+        (int(number.item()), int(number.item())) if number is not None else None if value is None else ranges.get(value)
+        for value, number in constants
+    ]
     first = known[0] if known else None
-    if first is None or node.op_type in MOVES:
+    if first is None or rule_of(node.domain, node.op_type).moves_numbers:
         return first
     second = known[1] if len(known) == 2 else None
     if second is None or node.op_type not in ("Add", "Sub"):
@@ -182,11 +175,6 @@ def _range(
     sign = 1 if node.op_type == "Add" else -1
     ends = [one + sign * other for one in first for other in second]
     return min(ends), max(ends)
-
-
-def _range_of(value: ir.Value, ranges: Mapping[ir.Value, tuple[int, int]]) -> tuple[int, int] | None:
-    constant = _constant(value)
-    return ranges.get(value) if constant is None else (int(constant.item()), int(constant.item()))
 
 
 def _positions(node: ir.Node, dims: Mapping[str, tuple[Dim, ...]], most: Mapping[str, int]) -> tuple[int, int] | None:
@@ -203,7 +191,7 @@ def _is_worth_it(made: ir.Value, cone: Mapping[ir.Node, None], roots: Mapping[ir
     if made.dtype not in WHOLE_NUMBERS or roots[made].dtype not in WHOLE_NUMBERS:
         return False
     goes_on = [roots.get(user.outputs[0]) is roots[made] for user, _ in made.uses()]
-    return not all(goes_on) and any(RULES[node.domain, node.op_type] is pointwise.by_packets for node in cone)
+    return not all(goes_on) and any(rule_of(node.domain, node.op_type).elements is ElementKind.PACKETS for node in cone)
 
 
 def _constant(value: ir.Value | None) -> Numbers | None:
@@ -214,18 +202,6 @@ def _constant(value: ir.Value | None) -> Numbers | None:
 
 def _lookup(table: ir.Value, source: ir.Value, name: str) -> ir.Node:
     return ir.Node("", "Gather", [table, source], [ir.AttrInt64("axis", 0)], num_outputs=1, name=name)
-
-
-def _scalar(name: str, array: Numbers | None) -> ir.Value:
-    assert array is not None
-    return _weight(name, array.reshape(()))
-
-
-def _weight(name: str, array: Numbers) -> ir.Value:
-    tensor = ir.tensor(array, name=name)
-    weight = ir.Value(name=name, type=ir.TensorType(tensor.dtype), shape=ir.Shape(array.shape))
-    weight.const_value = tensor
-    return weight
 
 
 Port = tuple[ir.Value, list[int | str]]

@@ -24,7 +24,9 @@ def short_sizes(sized: SizedView, region: LoopRegion, tiling: Tiling) -> SizeBou
     """
     if region.windows is not None:
         return SizeBound((region.length,), whole_up_to(sized, region, tiling))  # convolutions do not pack weights
-    if any(_has_matrix(sized.view, op) for op in region.own):
+    specs = (sized.view.ops[op] for op in region.own)
+    weights = (shape for spec in specs for shape, is_weight in zip(spec.inputs, spec.weights, strict=True) if is_weight)
+    if any(sum(size > 1 for size in shape or ()) > 1 for shape in weights):
         return None
     if not region.copies:
         return SizeBound((region.length,), tiling.rows)
@@ -34,12 +36,6 @@ def short_sizes(sized: SizedView, region: LoopRegion, tiling: Tiling) -> SizeBou
     varying = [at for at, dim in enumerate(sized.dims[largest]) if dim.terms]
     most = math.prod(shape[at] for at in varying if at != axis) * tiling.rows
     return SizeBound(tuple(sized.dims[largest][at] for at in varying), most)
-
-
-def _has_matrix(view: ModelView, op: int) -> bool:
-    """Whether an op reads a weight that is longer than one number along two axes."""
-    reads = zip(view.ops[op].inputs, view.ops[op].weights, strict=True)
-    return any(is_weight and shape is not None and sum(size > 1 for size in shape) > 1 for shape, is_weight in reads)
 
 
 def shared_by(view: ModelView, region: LoopRegion) -> list[str]:

@@ -12,14 +12,13 @@ from collections.abc import Mapping
 from math import prod
 
 from remat_cli.core.values.sizes import SizeFamily
-from remat_cli.onnx_io.read.op_facts import NCHWC
 from remat_cli.splitting.loops.loop_bits import SizedOp, Tiling
 from remat_cli.splitting.loops.loop_regions import LoopRegion, SizedView
 from remat_cli.splitting.loops.window_estimate import whole_up_to
 from remat_cli.splitting.loops.window_regions import sliced_part
 from remat_cli.splitting.loops.windows import ROWS, Part, PartOp, TileForm
-from remat_cli.splitting.rules import window
-from remat_cli.splitting.rules.table import RULES
+from remat_cli.splitting.rules.record import WindowKind
+from remat_cli.splitting.rules.table import rule_of
 from remat_cli.splitting.tiles.op_view import OpView, Slab
 
 MOST_ASKED = 50_000  # sizes of one op, of which each takes some fifty microseconds
@@ -29,7 +28,7 @@ Sizes = Mapping[str, int]
 def window_refusal(
     sized: SizedView, region: LoopRegion, tiling: Tiling, family: SizeFamily, most_asked: int = MOST_ASKED
 ) -> tuple[int, Sizes] | None:
-    """The op, and a size, of which some tile may have other bits than the whole; None: there is none."""
+    """Finds an op, and a size, of which some tile may have other bits than the whole; None where there is none."""
     whole = whole_up_to(sized, region, tiling)
     for op in sorted(region.ops):
         known = SizedOp.of(sized, region, op)
@@ -41,7 +40,9 @@ def window_refusal(
             units = region.length.at(sizes)
             if units <= whole:
                 continue  # it runs whole
-            if not _is_same(sized, region, op, known.at(sizes), _tiles(region, tiling, units)):
+            view, tiles = known.at(sizes), _tiles(region, tiling, units)
+            works = ((work, form, bounds) for form, bounds in tiles for work in form.ops if work.op == op)
+            if not all(_is_part_same(sized, view, *each) for each in works):
                 return op, sizes
     return None
 
@@ -51,12 +52,10 @@ def _choices(op: SizedOp, region: LoopRegion, family: SizeFamily) -> list[tuple[
 
     How wide a picture is matters to products of matrices, and to means, which may be of all of it.
     """
-    rule, is_blocked = RULES.get(op.op.key), op.op.key[0] == NCHWC
-    is_product = rule is window.convolution and not is_blocked
-    is_mean = rule is window.pooling and op.op.node.op_type != "MaxPool"
+    minds_width = rule_of(*op.op.key).windows is WindowKind.WIDTH
     return [
         tuple(each.sizes)
-        if each.name in region.length.names or ((is_product or is_mean) and op.depends_on(each.name))
+        if each.name in region.length.names or (minds_width and op.depends_on(each.name))
         else tuple(dict.fromkeys((each.low, each.high)))
         for each in family.ranges
     ]
@@ -74,14 +73,6 @@ def _tiles(region: LoopRegion, tiling: Tiling, units: int) -> list[tuple[TileFor
         *((windows.inner, each) for each in dict.fromkeys((*ends, *chosen.values()))),
         (windows.last, last),
     ]
-
-
-def _is_same(
-    sized: SizedView, region: LoopRegion, op: int, view: OpView, tiles: list[tuple[TileForm, tuple[int, int]]]
-) -> bool:
-    return all(
-        _is_part_same(sized, view, work, form, units) for form, units in tiles for work in form.ops if work.op == op
-    )
 
 
 def _is_part_same(sized: SizedView, view: OpView, work: PartOp, form: TileForm, units: tuple[int, int]) -> bool:

@@ -71,34 +71,28 @@ class _Tile:
     def most(self, profile: Profile | None = None) -> int:
         """The most held at once."""
         held: dict[Piece, float] = {}
-        most = 0.0
+        most, view = 0.0, self._sized.view
         for at, work in enumerate(self._form.ops):
             for name, part in self._reads(work):
                 held.setdefault((name, part), self._bytes(name, part))
             most = max(most, sum(held.values()))
-            self._run(at, work, held)
-            inside = 0.0 if profile is None else profile.ops[work.op].workspace_bytes * self._share(work)
+            for name in (each for each in view.makes[work.op] if each):
+                sources = {a for a, b in view.in_place if b == name} | {self._views.get(name, "")}
+                merged = [each for each in held if each[0] in sources and self._last.get(each) == at]
+                for piece in merged[:1]:
+                    del held[piece]
+                held[name, self._form.holds.get(name, work.asked)] = self._bytes(name, work.makes)
+            made = next(name for name in view.makes[work.op] if name)
+            share = self._bytes(made, work.makes) / max(1, self._sized.sizes[made])
+            inside = 0.0 if profile is None else profile.ops[work.op].workspace_bytes * share
             most = max(most, sum(held.values()) + inside)
             for piece in [each for each in held if self._last.get(each, len(self._form.ops)) <= at]:
                 del held[piece]
         return int(most)
 
-    def _run(self, at: int, work: PartOp, held: dict[Piece, float]) -> None:
-        view = self._sized.view
-        for name in (each for each in view.makes[work.op] if each):
-            sources = {a for a, b in view.in_place if b == name} | {self._views.get(name, "")}
-            merged = [each for each in held if each[0] in sources and self._last.get(each) == at]
-            for piece in merged[:1]:
-                del held[piece]
-            held[name, self._form.holds.get(name, work.asked)] = self._bytes(name, work.makes)
-
     def _reads(self, work: PartOp) -> Iterator[Piece]:
         reads = self._sized.view.reads[work.op]
         return ((reads[at], part) for at, part in work.needs.items())
-
-    def _share(self, work: PartOp) -> float:
-        made = next(name for name in self._sized.view.makes[work.op] if name)
-        return self._bytes(made, work.makes) / max(1, self._sized.sizes[made])
 
     def _bytes(self, name: str, part: Part) -> float:
         length = self._sized.view.tensors[name].shape[ROWS]

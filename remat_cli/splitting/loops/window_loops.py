@@ -120,7 +120,10 @@ class _Branch:
         for name, made in zip(view.makes[work.op], twin.outputs, strict=True):
             if name:
                 self._declare(made, name, self._buffer_of(work, name, reads) or name)
-                self.held[name] = made if work.makes == work.asked else self._trimmed(name, made, work)
+                self.held[name] = made
+                if work.makes != work.asked:
+                    inside = self._inside(work.makes, work.asked)
+                    self.held[name] = self._cut(name, made, inside, (work.asked, "asked"))
                 self._cut_for_readers(name)
 
     def _buffer_of(self, work: PartOp, name: str, reads: Sequence[ir.Value | None]) -> str | None:
@@ -152,10 +155,10 @@ class _Branch:
         zeros = numbers.constant([0] * len(self.body.sized.dims[name]))
         size = numbers.op(self.nodes, f"{label}/size", "Size", [cut])
         same = numbers.op(self.nodes, f"{label}/same", "Mul", [size, zeros])
-        seen = numbers.op(self.nodes, label, "Reshape", [value, same])
-        seen.type = value.type
-        self._declare(seen, name, seen.name or "")
-        return seen
+        reshaped = numbers.op(self.nodes, label, "Reshape", [value, same])
+        reshaped.type = value.type
+        self._declare(reshaped, name, reshaped.name or "")
+        return reshaped
 
     def joinable(self, name: str) -> ir.Value:
         """An exit as it lies in memory."""
@@ -168,17 +171,12 @@ class _Branch:
         if value is None or need is None:
             return value
         if name not in self.held:
-            return self._cut(name, self.body.values[name], self._bounds(need), need)
+            start, stop = (self._edge(edge, at) for at, edge in enumerate((need.start, need.stop)))
+            numbers = self.body.numbers
+            bounds = start or numbers.constant([0]), stop or numbers.constant([TO_END])
+            return self._cut(name, self.body.values[name], bounds, need)
         holds = self.form.holds[name]
         return self.held[name] if need == holds else self.cuts[name, need]
-
-    def _trimmed(self, name: str, made: ir.Value, work: PartOp) -> ir.Value:
-        return self._cut(name, made, self._inside(work.makes, work.asked), (work.asked, "asked"))
-
-    def _bounds(self, part: Part) -> tuple[ir.Value, ir.Value]:
-        """Where a part begins and ends in its tensor."""
-        start, stop = (self._edge(edge, at) for at, edge in enumerate((part.start, part.stop)))
-        return start or self.body.numbers.constant([0]), stop or self.body.numbers.constant([TO_END])
 
     def _edge(self, edge: Edge | None, at: int) -> ir.Value | None:
         if edge is None or (edge, at) in self.cuts:
@@ -210,7 +208,8 @@ class _Branch:
             cut = self.body.numbers.op(self.nodes, label, "Slice", [source, *bounds, rows])
             cut.type = value.type
             self._declare(cut, f"{name}{OPENED}" if is_blocked else name, cut.name or "")
-            self.cuts[key] = self._closed(cut, name) if is_blocked else cut
+            closed = [0, self.body.sized.dims[name][1].offset, 0, 0]
+            self.cuts[key] = self._reshaped(cut, name, closed) if is_blocked else cut
         return self.cuts[key]
 
     def _opened(self, value: ir.Value, name: str) -> ir.Value:
@@ -218,17 +217,14 @@ class _Branch:
         block = self.body.sized.view.channel_block
         return self._reshaped(value, f"{name}{OPENED}", [0, -1, 0, 0, block])
 
-    def _closed(self, value: ir.Value, name: str) -> ir.Value:
-        return self._reshaped(value, name, [0, self.body.sized.dims[name][1].offset, 0, 0])
-
     def _reshaped(self, value: ir.Value, name: str, shape: list[int]) -> ir.Value:
         key = (value.name, tuple(shape))
         if key not in self.cuts:
             numbers = self.body.numbers
-            seen = numbers.op(self.nodes, f"{value.name}/seen", "Reshape", [value, numbers.constant(shape)])
-            seen.type = value.type
-            self._declare(seen, name, seen.name or "")
-            self.cuts[key] = seen
+            reshaped = numbers.op(self.nodes, f"{value.name}/seen", "Reshape", [value, numbers.constant(shape)])
+            reshaped.type = value.type
+            self._declare(reshaped, name, reshaped.name or "")
+            self.cuts[key] = reshaped
         return self.cuts[key]
 
     def _declare(self, value: ir.Value, name: str, label: str) -> None:

@@ -8,22 +8,10 @@ from dataclasses import replace
 from remat_cli.core.values.sizes import Dim
 from remat_cli.splitting.loops.loop_regions import LoopRegion, SizedView, is_closed
 from remat_cli.splitting.loops.windows import ROWS, Demand, relabels_blocks, window_tiles
-from remat_cli.splitting.rules import pointwise, resize, shape, window
-from remat_cli.splitting.rules.table import RULES, Rule, slice_op
+from remat_cli.splitting.rules.table import rule_of, slice_op
 from remat_cli.splitting.tiles.op_view import OpView, Slab, Sliced, of_first
 
 LEAST_UNITS = 6
-WINDOWED: frozenset[Rule] = frozenset({window.convolution, window.pooling})
-ALONG: frozenset[Rule] = WINDOWED | {
-    pointwise.elementwise,
-    pointwise.transcendental,
-    pointwise.first_input,
-    resize.resizing,
-    shape.concatenation,
-    shape.reorder_to_blocked,
-    shape.reorder_from_blocked,
-}
-"""Rules of ops that run in such tiles."""
 
 
 def find_windows(sized: SizedView, least_bytes: int, taken: Collection[int]) -> list[LoopRegion]:
@@ -51,14 +39,7 @@ def _around(sized: SizedView, name: str, large: Collection[str], used: Collectio
         ops |= more
         touched = {each for op in more for each in (*sized.view.reads[op], *sized.view.makes[op])}
         waiting += [each for each in touched & set(large) if each != current]
-    between = _between(sized, ops)
-    if any(op in used or not _runs_in_tiles(sized, op) for op in between):
-        return None
-    return ops | between or None
-
-
-def _between(sized: SizedView, ops: set[int]) -> set[int]:
-    """Ops that need some of these and are needed by some."""
+    # ops that need some of these and are needed by some
     view, after, before = sized.view, set(ops), set(ops)
     span = range(min(ops, default=0), max(ops, default=-1) + 1)
     for op in span:
@@ -67,7 +48,10 @@ def _between(sized: SizedView, ops: set[int]) -> set[int]:
     for op in reversed(span):
         if any(reader in before for name in view.makes[op] if name for reader in view.readers[name]):
             before.add(op)
-    return (after & before) - ops
+    between = (after & before) - ops
+    if any(op in used or not _runs_in_tiles(sized, op) for op in between):
+        return None
+    return ops | between or None
 
 
 def _runs_in_tiles(sized: SizedView, op: int) -> bool:
@@ -78,7 +62,7 @@ def _runs_in_tiles(sized: SizedView, op: int) -> bool:
     if len(extents) <= ROWS or not sized.dims[made][ROWS].terms or view.facts[op].why_not_repeatable:
         return False
     spec = view.ops[op]
-    if RULES.get(spec.key) not in ALONG and not relabels_blocks(spec, made in view.blocked):
+    if rule_of(*spec.key).windows is None and not relabels_blocks(spec, made in view.blocked):
         return False
     is_told = spec.text("auto_pad", "NOTSET") == "NOTSET" and not spec.integer("ceil_mode", 0)
     if not is_told or spec.integer("channels_last", 0) or extents[ROWS] < LEAST_UNITS:
@@ -112,21 +96,15 @@ def sliced_part(sized: SizedView, op: int, slab: Slab, at: OpView | None = None)
     if relabels_blocks(spec, any(name in view.blocked for name in (*view.reads[op], *view.makes[op]) if name)):
         return of_first(spec, slab, slab)
     sliced = slice_op(spec, slab)
-    if sliced is None or RULES[spec.key] not in WINDOWED or slab.stop < spec.output_shape[ROWS]:
+    if sliced is None or not rule_of(*spec.key).has_windows or slab.stop < spec.output_shape[ROWS]:
         return sliced
-    return _to_the_end(spec, sliced)
-
-
-def _to_the_end(op: OpView, sliced: Sliced) -> Sliced:
-    """The last rows of an op with windows: it reads to the end, and pads there as the whole does.
-
-    How many rows no window looks at, there or in the padding, depends on the size; there are as many windows.
-    """
+    # the last rows of an op with windows: it reads to the end, and pads there as the whole does. How many rows no
+    # window looks at, there or in the padding, depends on the size; there are as many windows
     need, pads = sliced.needs[0], sliced.attributes["pads"]
     assert need is not None
     assert isinstance(pads, tuple)
     spatial = len(pads) // 2
-    after = (op.integers("pads") or (0,) * len(pads))[spatial]
+    after = (spec.integers("pads") or (0,) * len(pads))[spatial]
     changed = tuple(int(after if at == spatial else pad) for at, pad in enumerate(pads))
-    longest = need._replace(stop=op.input_shape(0)[ROWS])
+    longest = need._replace(stop=spec.input_shape(0)[ROWS])
     return replace(sliced, needs=(longest, *sliced.needs[1:]), attributes={**sliced.attributes, "pads": changed})

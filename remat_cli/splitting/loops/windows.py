@@ -8,10 +8,10 @@ in the first and in the last tile, and all inner ones are the same ops.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from remat_cli.splitting.tiles.op_view import OpView, Slab, Sliced, Value
+from remat_cli.splitting.tiles.op_view import OpView, Slab, Sliced, Value, hull
 
 BLOCKED_RANK = 4
 ROWS = 2  # the axis of rows, or of the one line that windows move along
@@ -109,14 +109,6 @@ class Demand:
                 if name in inside and need is not None:
                     held[name] = need.hull(held.get(name))
         return tuple(reversed(works)), held
-
-
-def hull(slabs: Iterable[Slab]) -> Slab | None:
-    """The smallest slab that has all of these."""
-    found: Slab | None = None
-    for slab in slabs:
-        found = slab.hull(found)
-    return found
 
 
 def window_tiles(

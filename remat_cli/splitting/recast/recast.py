@@ -17,9 +17,8 @@ from remat_cli.onnx_io.read.normalise import fresh_name, names_in
 from remat_cli.onnx_io.read.op_facts import NCHWC
 from remat_cli.onnx_io.read.to_graph import to_graph
 from remat_cli.onnx_io.write.assemble import Draft, Parts, assemble, element_types
-from remat_cli.splitting.tiles.view import LEAVES_BLOCKS, ModelView, view_model
-
-LAYOUT_OPS = frozenset({(NCHWC, "ReorderOutput"), (NCHWC, "ReorderInput")})
+from remat_cli.splitting.rules.record import LayoutKind
+from remat_cli.splitting.tiles.view import ModelView, view_model
 
 
 @dataclass(frozen=True)
@@ -85,15 +84,15 @@ def layouts_apart(cast: Recast, least_bytes: int) -> Recast:
     """
     view, copies, back = cast.view, [], {}
     for op in cast.order:
-        spec, name = view.graph.ops[op], view.makes[op][0]
-        if (spec.domain, spec.op_type) not in LAYOUT_OPS or view.tensors[name].kept:
+        layout, name = view.rules[op].layout, view.makes[op][0]
+        if layout is None or view.tensors[name].kept:
             continue
         source = view.reads[op][0]
         if view.tensors[name].size_bytes < least_bytes or len(view.readers[source]) < 2:
             continue
-        is_same_shape = spec.op_type == LEAVES_BLOCKS and view.tensors[name].shape == view.tensors[source].shape
+        is_same_shape = layout is LayoutKind.PLAIN and view.tensors[name].shape == view.tensors[source].shape
         if is_same_shape and any(_is_crossed(cast, reader) for reader in view.readers[name]):
-            back[source] = (spec.name, name)
+            back[source] = (view.graph.ops[op].name, name)
             continue
         copies += [Copied((op,), frozenset({reader})) for reader in view.readers[name][1:]]
     return _read_back(with_copies(cast, copies), back)

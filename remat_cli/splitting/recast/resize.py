@@ -28,7 +28,6 @@ FLOAT = "float"
 IMAGES, ROWS, COLUMNS = 4, 2, 3  # rank; axes
 CHANNELS_LAST, CHANNELS_FIRST = (0, 2, 3, 1), (0, 3, 1, 2)
 PICK_SHARE, PASS_SHARE = 4, 8  # of the time of the Resize: what picking rows or columns takes, and going over it once
-RESIZES = ((ONNX, "Resize"), (ONNX, "Upsample"), (NCHWC, "Upsample"))
 
 Floats = npt.NDArray[np.float32]
 Places = npt.NDArray[np.int64]
@@ -72,7 +71,8 @@ def resizes_apart(cast: Recast, least_bytes: int, forbidden: frozenset[str]) -> 
 def bilinear(view: ModelView, op: int, least_bytes: int = 0) -> Bilinear | None:
     """How an op can be taken apart; None where it is no such Resize, is smaller, or has a slicing rule for its rows."""
     spec = view.ops[op]
-    if not _is_bilinear(spec) or captured_values(view.nodes[op]):
+    is_bilinear = view.rules[op].is_resize and spec.text("mode", "nearest") == "linear" and not is_entangled(spec)
+    if not is_bilinear or captured_values(view.nodes[op]):
         return None
     made = view.tensors.get(view.makes[op][0])
     if made is None or made.dtype != FLOAT or made.size_bytes < least_bytes or len(made.shape) != IMAGES:
@@ -85,11 +85,6 @@ def bilinear(view: ModelView, op: int, least_bytes: int = 0) -> Bilinear | None:
     between = _between_blocked if spec.key[0] == NCHWC else _between
     rows, columns = (between(spec, axis, made.shape[axis], factors[axis]) for axis in (ROWS, COLUMNS))
     return None if rows is None or columns is None else Bilinear(op, rows, columns, spec.key[0] == NCHWC)
-
-
-def _is_bilinear(spec: OpView) -> bool:
-    is_resize = spec.key in RESIZES and spec.text("mode", "nearest") == "linear"
-    return is_resize and not is_entangled(spec)
 
 
 def _factors(spec: OpView, made: Shape) -> tuple[np.float32, ...] | None:

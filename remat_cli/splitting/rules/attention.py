@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from remat_cli.onnx_io.read.op_facts import ONNX
 from remat_cli.splitting.rules.matrix import element_type
-from remat_cli.splitting.tiles.op_view import OpView, Shape, Slab, Sliced, broadcast_need
+from remat_cli.splitting.tiles.op_view import OpView, Slab, Sliced, broadcast_need
 
 Needs = tuple[Slab | None, ...]
 MASK, PAST_KEY, PAST_VALUE, LENGTHS = 3, 4, 5, 6  # inputs of Attention beside query, key and value
@@ -26,42 +26,21 @@ def attention(op: OpView, slab: Slab) -> Sliced | None:
         return None
     has_heads = len(op.output_shape) == 4
     if slab.axis == 0:
-        return _by_batch(op, slab)
-    if slab.axis == 1 and has_heads:
-        return _by_heads(op, slab)
-    if slab.axis == (2 if has_heads else 1):
-        return _by_queries(op, slab)
-    return None
-
-
-def _by_batch(op: OpView, slab: Slab) -> Sliced:
-    past = tuple(slab if shape else None for shape in op.inputs[PAST_KEY:])
-    return Sliced((slab, slab, slab, *_mask(op, slab, 0), *past), slab)
-
-
-def _by_heads(op: OpView, slab: Slab) -> Sliced | None:
-    """Heads of the query with those of the keys that they read, in whole groups."""
-    shared = _shared_heads(op.input_shape(0), op.input_shape(1), slab)
-    if shared is None or (shared != slab and not _makes_one(op)):
-        return None
-    past = tuple(shared if shape and len(shape) == 4 else None for shape in op.inputs[PAST_KEY:])
-    return Sliced((slab, shared, shared, *_mask(op, slab, 1), *past), slab)
-
-
-def _by_queries(op: OpView, slab: Slab) -> Sliced | None:
+        past: Needs = tuple(slab if shape else None for shape in op.inputs[PAST_KEY:])
+        return Sliced((slab, slab, slab, *_mask(op, slab, 0), *past), slab)
+    if slab.axis == 1 and has_heads:  # heads of the query with those of the keys that they read, in whole groups
+        group, rest = divmod(op.input_shape(0)[1], op.input_shape(1)[1])
+        if rest or slab.start % group or slab.stop % group or (group > 1 and not _makes_one(op)):
+            return None
+        shared = Slab(1, slab.start // group, slab.stop // group)
+        past = tuple(shared if shape and len(shape) == 4 else None for shape in op.inputs[PAST_KEY:])
+        return Sliced((slab, shared, shared, *_mask(op, slab, 1), *past), slab)
     has_past = any(map(op.has_input, (PAST_KEY, PAST_VALUE, LENGTHS)))
-    if has_past or not _makes_one(op) or op.integer("is_causal", 0) or (slab.extent == 1 and not op.may_reassociate):
+    is_whole = has_past or not _makes_one(op) or op.integer("is_causal", 0)
+    if is_whole or slab.axis != (2 if has_heads else 1) or (slab.extent == 1 and not op.may_reassociate):
         return None
-    past: Needs = (None,) * (len(op.inputs) - PAST_KEY)
-    return Sliced((slab, None, None, *_mask(op, slab, 2), *past), slab)
-
-
-def _shared_heads(query: Shape, key: Shape, slab: Slab) -> Slab | None:
-    """Heads of keys that a slab of query heads reads: whole groups that share one, else None."""
-    group, rest = divmod(query[1], key[1])
-    if rest or slab.start % group or slab.stop % group:
-        return None
-    return Slab(1, slab.start // group, slab.stop // group)
+    nothing: Needs = (None,) * (len(op.inputs) - PAST_KEY)
+    return Sliced((slab, None, None, *_mask(op, slab, 2), *nothing), slab)
 
 
 def _mask(op: OpView, slab: Slab, axis: int) -> Needs:
@@ -96,24 +75,13 @@ def _may_cut_queries(op: OpView, slab: Slab) -> bool:
     """
     if op.integer("unidirectional", 0) or any(map(op.has_input, MEMORY)) or not _makes_one(op):
         return False
-    is_whole = op.has_input(PADDING) or op.has_input(SCORES)
-    leaves_one = min(slab.extent, op.output_shape[1]) == 1 if is_whole else _leaves_one_query(op, slab)
-    return op.may_reassociate or not leaves_one
-
-
-def _leaves_one_query(op: OpView, slab: Slab) -> bool:
-    """Whether part or whole ends in a block of one query: blocks are as long as a key's and a value's head.
-
-    Shorter only where the second-level cache is below 16 times the square of that, in bytes.
-    """
-    block = sum(_head_size(op, place) for place in (1, 2))
-    return any(extent == 1 or extent % block == 1 for extent in (slab.extent, op.output_shape[1]))
-
-
-def _head_size(op: OpView, place: int) -> int:
-    """Of a key or value that is [batch, length, heads of all sizes], or [batch, heads, length, size]."""
-    shape = op.input_shape(place)
-    return shape[3] if len(shape) == 4 else shape[2] // op.integer("num_heads", 1)
+    if op.may_reassociate or op.has_input(PADDING) or op.has_input(SCORES):
+        return op.may_reassociate or min(slab.extent, op.output_shape[1]) > 1
+    # Blocks are as long as a key's and a value's head, shorter only where the second-level cache is below 16 times the
+    # square of that, in bytes. Both are [batch, heads, length, size], or [batch, length, heads of all sizes].
+    heads = (op.input_shape(place) for place in (1, 2))
+    block = sum(shape[3] if len(shape) == 4 else shape[2] // op.integer("num_heads", 1) for shape in heads)
+    return all(extent > 1 and extent % block != 1 for extent in (slab.extent, op.output_shape[1]))
 
 
 def _has_packed_padding(op: OpView, place: int) -> bool:

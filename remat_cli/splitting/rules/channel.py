@@ -54,6 +54,6 @@ def mean_variance(op: OpView, slab: Slab) -> Sliced | None:
     shape = op.input_shape(0)
     stays = [axis for axis in range(rank) if axis not in axes]
     line = prod(shape[axis] for axis in axes)
-    seen = (*(shape[axis] for axis in stays), line)
-    is_same = lines_begin_alike(seen, slab._replace(axis=stays.index(slab.axis)), line)
+    shape_of_lines = (*(shape[axis] for axis in stays), line)
+    is_same = lines_begin_alike(shape_of_lines, slab._replace(axis=stays.index(slab.axis)), line)
     return of_first(op, slab, slab) if is_same or op.may_reassociate else None

@@ -14,7 +14,6 @@ CHANNELS = 1  # their axis
 SPATIAL = 2  # axes before this one are batch and channels, where channels do not come last
 SUM_INPUT = 3  # of optimised forms: added to the result
 IMAGE_RANK = 4
-CONVOLUTIONS = frozenset(("Conv", "FusedConv", "ConvTranspose"))
 
 
 def channels_of_convolution(op: OpView, slab: Slab) -> Sliced | None:
@@ -27,7 +26,10 @@ def channels_of_convolution(op: OpView, slab: Slab) -> Sliced | None:
     if len(op.output_shape) == IMAGE_RANK:
         return None
     inputs, attributes = _of_groups(op, slab, weights[0])
-    if attributes is None or not (op.may_reassociate or _is_same(op, slab)):
+    positions = prod(op.output_shape[SPATIAL:])
+    is_same = is_same_product(op, 1, prod(weights[1:]), (positions, positions))
+    is_same = is_same and (op.integer("group", 1) > 1 or min(weights[0], slab.extent) > 1)
+    if attributes is None or not (op.may_reassociate or is_same):
         return None
     needs: list[Slab | None] = [inputs, Slab(0, *slab[1:])]
     if len(op.inputs) > 2:
@@ -47,14 +49,6 @@ def _of_groups(op: OpView, slab: Slab, filters: int) -> tuple[Slab | None, Mappi
         return None, None
     first, last = slab.start // each_out, slab.stop // each_out
     return Slab(CHANNELS, first * each_in, last * each_in), {"group": last - first}
-
-
-def _is_same(op: OpView, slab: Slab) -> bool:
-    weights, group = op.input_shape(1), op.integer("group", 1)
-    positions = prod(op.output_shape[SPATIAL:])
-    if not is_same_product(op, 1, prod(weights[1:]), (positions, positions)):
-        return False
-    return group > 1 or min(weights[0], slab.extent) > 1
 
 
 def channels_of_transposed(op: OpView, slab: Slab) -> Sliced | None:

@@ -50,7 +50,10 @@ def _equation(op: OpView) -> Equation | None:
             return None
         if any(extents.setdefault(label, extent) != extent for label, extent in zip(labels, shape, strict=True)):
             return None
-    result = _spelt_out(result, len(op.output_shape)) if arrow else _implied(terms)
+    if arrow:
+        result = _spelt_out(result, len(op.output_shape))
+    else:  # labels that stand only once, sorted
+        result = "".join(sorted(label for label in terms.replace(",", "") if terms.count(label) == 1))
     return Equation(factors, result, extents)
 
 
@@ -60,12 +63,6 @@ def _spelt_out(labels: str, rank: int) -> str:
     return labels.replace(ELLIPSIS, DIGITS[len(DIGITS) - max(0, left) :])
 
 
-def _implied(terms: str) -> str:
-    """Labels of a result that the equation does not tell: those that stand only once, sorted."""
-    letters = terms.replace(",", "")
-    return "".join(sorted(label for label in letters if letters.count(label) == 1))
-
-
 def _is_exact(op: OpView, equation: Equation, label: str, slab: Slab) -> bool:
     """Whether the part is made of the same matrices as the whole, or of parts of them that have the same bits."""
     kind = element_type(op)
@@ -73,7 +70,10 @@ def _is_exact(op: OpView, equation: Equation, label: str, slab: Slab) -> bool:
         return False
     if kind.is_integer() or (op.may_reassociate and kind in REASSOCIATED):
         return True
-    if len(equation.factors) > 2 or _is_summed_alone(equation):
+    # a label of one factor only is summed over before the product, in its own way
+    summed = (label for label, extent in equation.extents.items() if extent > 1 and label not in equation.result)
+    is_summed_alone = any(sum(each in labels for labels in equation.factors) == 1 for each in summed)
+    if len(equation.factors) > 2 or is_summed_alone:
         return False
     if all(label in labels for labels in equation.factors):
         return True  # of as many matrices as it has positions
@@ -82,14 +82,6 @@ def _is_exact(op: OpView, equation: Equation, label: str, slab: Slab) -> bool:
     if not is_row and whole.depth > RUN and part.columns != slab.extent:
         return False  # its columns do not lie side by side
     return kind == ir.DataType.FLOAT and has_same_bits(whole, part, 0 if is_row else slab.start, op.threads)
-
-
-def _is_summed_alone(equation: Equation) -> bool:
-    """Whether some label of one factor only is summed over, which is done before the product and in its own way."""
-    return any(
-        extent > 1 and label not in equation.result and sum(label in labels for labels in equation.factors) == 1
-        for label, extent in equation.extents.items()
-    )
 
 
 def _product(equation: Equation, changed: Mapping[str, int]) -> Product:

@@ -36,9 +36,10 @@ def normalisation(op: OpView, slab: Slab) -> Sliced | None:
     Mean and deviation may be outputs too, one for each line. Scale and bias are read along the line only.
     """
     rank = len(op.output_shape)
-    if any(_is_broadcast_before(op, place, rank) for place in range(1, len(op.inputs))):
-        return None
-    return _lines(op, slab, range(op.integer("axis", -1) % rank, rank))
+    line = range(op.integer("axis", -1) % rank, rank)
+    # a scale that has an axis, longer than 1, before those of the line differs between lines
+    beside = [shape[: max(0, len(shape) - len(line))] for shape in op.inputs[1:] if shape is not None]
+    return None if any(math.prod(shape) != 1 for shape in beside) else _lines(op, slab, line)
 
 
 def skip_normalisation(op: OpView, slab: Slab) -> Sliced | None:
@@ -72,12 +73,6 @@ def _lines(op: OpView, slab: Slab, line: range) -> Sliced | None:
     return of_first(op, slab, slab)
 
 
-def _is_broadcast_before(op: OpView, place: int, rank: int) -> bool:
-    """Whether a scale differs between lines: it has an axis, longer than 1, before those of the line."""
-    shape, axis = op.inputs[place], op.integer("axis", -1) % rank
-    return shape is not None and math.prod(shape[: max(0, len(shape) - (rank - axis))]) != 1
-
-
 # Measured with ONNX Runtime 1.31.1 on 16 shapes, all slabs, 1, 2 and 4 threads: every reduction but Sum and Mean gives
 # each result the same bits whatever others there are. Sum and Mean have quick ways for some patterns of kept (K) and
 # reduced (R) axes, once neighbours of a kind are joined:
@@ -104,8 +99,10 @@ def summation(op: OpView, slab: Slab) -> Sliced | None:
     need = None if sliced is None else sliced.needs[0]
     if axes is None or need is None:
         return None
-    is_exact = not _is_double(op) and _goes_same_way(op.input_shape(0), need, axes)
-    return sliced if is_exact or op.may_reassociate else None
+    shape = op.input_shape(0)
+    longer = [axis for axis in range(len(shape)) if shape[axis] != 1]  # axes of one position may not be seen as axes
+    ways = (_same_pattern(shape, need, axes, seen) for seen in (range(len(shape)), longer))
+    return sliced if op.may_reassociate or (not _is_double(op) and all(ways)) else None
 
 
 def by_rows(op: OpView, slab: Slab) -> Sliced | None:
@@ -151,16 +148,10 @@ def _reduce(op: OpView, slab: Slab, axes: frozenset[int]) -> Sliced | None:
     return of_first(op, Slab(axis, slab.start, slab.stop), slab)
 
 
-def _goes_same_way(shape: Shape, need: Slab, axes: frozenset[int]) -> bool:
-    """Whether part and whole go the same way, whether or not axes of one position are seen as axes."""
-    every = range(len(shape))
-    longer = [axis for axis in every if shape[axis] != 1]
-    return all(_same_pattern(shape, need, axes, seen) for seen in (every, longer))
-
-
 def _same_pattern(shape: Shape, need: Slab, axes: frozenset[int], seen: Iterable[int]) -> bool:
     """Whether lines begin alike in memory, and the quick way is taken for both or neither at any count of threads."""
-    groups = _groups(axes, seen)
+    # neighbouring axes that are all kept or all reduced are one
+    groups = [tuple(members) for _, members in groupby(seen, lambda axis: axis in axes)]
     pattern = "".join("R" if members[0] in axes else "K" for members in groups)
     if pattern in ("KR", "RKR") and not lines_begin_alike(shape, need, math.prod(shape[a] for a in groups[-1])):
         return False
@@ -170,11 +161,6 @@ def _same_pattern(shape: Shape, need: Slab, axes: frozenset[int], seen: Iterable
     positions = need.extent * math.prod(shape[axis] for axis in groups[cut] if axis != need.axis)
     is_counted = (pattern, cut) in (("KRK", 0), ("RKR", 1))
     return positions >= (MOST_THREADS if is_counted else 2)
-
-
-def _groups(axes: frozenset[int], seen: Iterable[int]) -> list[tuple[int, ...]]:
-    """Neighbouring axes that are all kept or all reduced, joined."""
-    return [tuple(members) for _, members in groupby(seen, lambda axis: axis in axes)]
 
 
 def lines_begin_alike(shape: Shape, need: Slab, line: int) -> bool:

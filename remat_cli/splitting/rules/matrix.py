@@ -69,9 +69,9 @@ def has_same_bits(whole: Product, part: Product, first_column: int, threads: int
         return False
     if whole.depth <= RUN:
         return True
-    crews = {(_crew(whole, count), _crew(part, count)) for count in counts}
+    teams = {(_sharers(whole, count), _sharers(part, count)) for count in counts}
     wanted = slice(first_column, first_column + part.columns)
-    return all(_runs(whole, ours)[wanted] == _runs(part, theirs) for ours, theirs in crews)
+    return all(_runs(whole, ours)[wanted] == _runs(part, theirs) for ours, theirs in teams)
 
 
 @dataclass(frozen=True)
@@ -98,14 +98,12 @@ def _may_run_by_row(product: Product, counts: range) -> bool:
     """Whether some thread may compute a single row; only plain products of one row go their own way."""
     if product.is_turned or product.is_scaled:
         return False
-    return any(_least_rows(product, _crew(product, count)) == 1 for count in counts)
+    if product.columns > product.rows:
+        return product.rows == 1
+    return any(product.rows // _sharers(product, count) == 1 for count in counts)
 
 
-def _least_rows(product: Product, crew: int) -> int:
-    return product.rows if product.columns > product.rows else product.rows // crew
-
-
-def _crew(product: Product, threads: int) -> int:
+def _sharers(product: Product, threads: int) -> int:
     """How many threads share one matrix: they divide columns where there are more columns than rows, else rows."""
     work = product.rows * product.columns * product.depth
     asked = min(work // WORK_PER_THREAD + 1, threads)
@@ -113,17 +111,17 @@ def _crew(product: Product, threads: int) -> int:
     return min(-(-asked // product.matrices), blocks if product.columns > product.rows else product.rows)
 
 
-def _runs(product: Product, crew: int) -> list[int]:
+def _runs(product: Product, sharers: int) -> list[int]:
     """How long the runs are, by column."""
     if product.columns <= product.rows:
         return [_run(product, product.columns)] * product.columns
-    return [run for columns in _shares(product.columns, crew) for run in [_run(product, columns)] * columns]
+    return [run for columns in _shares(product.columns, sharers) for run in [_run(product, columns)] * columns]
 
 
-def _shares(columns: int, crew: int) -> Iterator[int]:
+def _shares(columns: int, sharers: int) -> Iterator[int]:
     """Columns of each thread: whole blocks, the first threads one more."""
-    each, more = divmod(-(-columns // COLUMN_BLOCK), crew)
-    for thread in range(crew):
+    each, more = divmod(-(-columns // COLUMN_BLOCK), sharers)
+    for thread in range(sharers):
         share = min(columns, (each + (thread < more)) * COLUMN_BLOCK)
         columns -= share
         yield share
@@ -235,14 +233,10 @@ def _needs(op: OpView, slab: Slab, factors: Factors) -> tuple[Slab | None, ...] 
     if slab.axis == rank - 1:
         if op.weights[second]:
             return None
-        needs[first], needs[second] = None, _line(slab, len(right) - (2 if factors.is_turned[1] else 1))
+        needs[first], needs[second] = None, slab._replace(axis=len(right) - (2 if factors.is_turned[1] else 1))
     elif slab.axis == rank - 2:
-        needs[first], needs[second] = _line(slab, len(left) - (1 if factors.is_turned[0] else 2)), None
+        needs[first], needs[second] = slab._replace(axis=len(left) - (1 if factors.is_turned[0] else 2)), None
     return tuple(needs)
-
-
-def _line(slab: Slab, axis: int) -> Slab:
-    return Slab(axis, slab.start, slab.stop)
 
 
 def _as_stored(op: OpView, factors: Factors, needs: tuple[Slab | None, ...]) -> tuple[Slab | None, ...]:
@@ -250,7 +244,7 @@ def _as_stored(op: OpView, factors: Factors, needs: tuple[Slab | None, ...]) -> 
     found = list(needs)
     for place, axes in zip(factors.places, factors.stored_axes(op), strict=True):
         need = found[place]
-        found[place] = None if need is None else _line(need, axes[need.axis])
+        found[place] = None if need is None else need._replace(axis=axes[need.axis])
     return tuple(found)
 
 

@@ -38,7 +38,8 @@ def extremum(op: OpView, slab: Slab) -> Sliced | None:
     element_type = _element_type(op, 0)
     if element_type is None:
         return None
-    may_be_zero = sum(not _has_no_zero(op, i) for i in range(len(op.inputs)))
+    constants = map(op.constant, range(len(op.inputs)))
+    may_be_zero = sum(constant is None or not np.all(constant != 0) for constant in constants)
     return elementwise(op, slab) if may_be_zero <= 1 or element_type.is_integer() or op.may_reassociate else None
 
 
@@ -138,8 +139,3 @@ def _element_type(op: OpView, position: int) -> ir.DataType | None:
 def _may_round_otherwise(op: OpView) -> bool:
     """Whether other last bits are allowed, and the type is fine enough for them not to matter."""
     return op.may_reassociate and _element_type(op, 0) in (ir.DataType.FLOAT, ir.DataType.DOUBLE)
-
-
-def _has_no_zero(op: OpView, position: int) -> bool:
-    constant = op.constant(position)
-    return constant is not None and bool(np.all(constant != 0))

@@ -28,20 +28,16 @@ def pooling(op: OpView, slab: Slab) -> Sliced | None:
     sliced = windowed(op, slab, kernel, first)
     if sliced is None or slab.axis == 0:
         return sliced
-    is_average = op.node.op_type == "QLinearAveragePool"
-    return None if is_average and _is_one_window(op, sliced, kernel, first) else sliced
+    need = sliced.needs[0]
+    assert need is not None
+    part = *op.input_shape(0)[: need.axis], need.extent, *op.input_shape(0)[need.axis + 1 :]
+    # the average of a window that is all of what a slab reads was measured to be rounded in another way
+    is_one_window = part[first : first + len(kernel)] == kernel
+    return None if op.node.op_type == "QLinearAveragePool" and is_one_window else sliced
 
 
 def _first_spatial(op: OpView) -> int:
     return 1 if op.node.op_type == "NhwcMaxPool" or op.integer("channels_last", 0) else SPATIAL
-
-
-def _is_one_window(op: OpView, sliced: Sliced, kernel: tuple[int, ...], first: int) -> bool:
-    """Whether a window is all of what a slab reads: its average was measured to be rounded in another way."""
-    need = sliced.needs[0]
-    assert need is not None
-    part = (*op.input_shape(0)[: need.axis], need.extent, *op.input_shape(0)[need.axis + 1 :])
-    return part[first : first + len(kernel)] == kernel
 
 
 def concatenation(op: OpView, slab: Slab) -> Sliced | None:

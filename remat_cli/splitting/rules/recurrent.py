@@ -15,7 +15,10 @@ def recurrent(op: OpView, slab: Slab) -> Sliced | None:
     all_states, last = op.outputs[0], [shape for shape in op.outputs[1:] if shape is not None]
     if (all_states is not None and last) or slab.axis != (2 if all_states is not None else 1):
         return None
-    if op.integer("layout", 0) or not (_is_packed(op) or op.may_reassociate):
+    # matrices that the runtime packs beforehand: its products then add up each row in the same order
+    is_packing = op.node.op_type in ("GRU", "LSTM") and element_type(op) == ir.DataType.FLOAT
+    is_packed = is_packing and op.weights[1] and op.weights[2]
+    if op.integer("layout", 0) or not (is_packed or op.may_reassociate):
         return None
     batch = slab._replace(axis=BATCH)
     needs: list[Slab | None] = [batch, *[None] * (len(op.inputs) - 1)]
@@ -25,9 +28,3 @@ def recurrent(op: OpView, slab: Slab) -> Sliced | None:
         if op.has_input(place):
             needs[place] = batch
     return Sliced(tuple(needs), slab)
-
-
-def _is_packed(op: OpView) -> bool:
-    """Whether the runtime packs the matrices beforehand: its products then add up each row in the same order."""
-    is_packing = op.node.op_type in ("GRU", "LSTM") and element_type(op) == ir.DataType.FLOAT
-    return is_packing and op.weights[1] and op.weights[2]

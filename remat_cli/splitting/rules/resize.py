@@ -24,7 +24,10 @@ def resizing(op: OpView, slab: Slab) -> Sliced | None:
         return _sliced(op, slab, slab)
     if factor == 1 and slab.axis < 2 and mode == "cubic":
         return _sliced(op, slab, slab)
-    if coordinates_of(op) not in _SHIFTABLE or not (_is_exact(mode, factor) or _is_close(op, mode, factor)):
+    # rounding errors, where they are allowed, move an element's place a little but never to another row's value
+    is_linear = mode in ("linear", "bilinear") and 1 in (factor.numerator, factor.denominator)
+    is_known = _is_exact(mode, factor) or (op.may_reassociate and is_linear)
+    if coordinates_of(op) not in _SHIFTABLE or not is_known:
         return None
     return _sliced(op, *(_shrunk if factor < 1 else _enlarged)(op, slab, factor))
 
@@ -64,11 +67,6 @@ def _is_exact(mode: str, factor: Fraction) -> bool:
     if mode == "nearest":
         return down == 1 or (up == 1 and are_powers)
     return mode in ("linear", "bilinear") and 1 in (up, down) and are_powers
-
-
-def _is_close(op: OpView, mode: str, factor: Fraction) -> bool:
-    """Whether rounding errors are allowed, and move an element's place a little but never to another row's value."""
-    return op.may_reassociate and mode in ("linear", "bilinear") and 1 in (factor.numerator, factor.denominator)
 
 
 def is_entangled(op: OpView) -> bool:

@@ -4,14 +4,12 @@ from dataclasses import dataclass
 from math import lcm, prod
 
 import numpy as np
-import numpy.typing as npt
 
+from remat_cli.splitting.rules.record import REPEATED, REST
 from remat_cli.splitting.tiles.op_view import OpView, Shape, Slab, Sliced, of_first
 
 OPEN_SHAPES = "remat/open/"
 """Of the names of ops that compute shapes in which lengths are open, each put together of single numbers."""
-REST, REPEATED = -1, 1
-"""What a shape says of a length that is what is left of a Reshape, or what an Expand reads."""
 
 
 def concatenation(op: OpView, slab: Slab) -> Sliced | None:
@@ -109,18 +107,14 @@ def gather(op: OpView, slab: Slab) -> Sliced | None:
     axis, indices = op.integer("axis", 0) % len(op.input_shape(0)), len(op.input_shape(1))
     if axis <= slab.axis < axis + indices:
         places = op.constant(1) if indices == 1 and not op.weights[0] else None
-        if places is not None and _rises(places):
-            own = places[slab.start : slab.stop]
+        known = None if places is None else places.astype(np.int64)
+        if places is not None and known is not None and known.size and known[0] >= 0 and np.all(np.diff(known) >= 0):
+            own = known[slab.start : slab.stop]
             need = Slab(axis, int(own[0]), int(own[-1]) + 1)
-            return Sliced((need, None), slab, constants={1: (own.astype(np.int64) - need.start).astype(own.dtype)})
+            return Sliced((need, None), slab, constants={1: (own - need.start).astype(places.dtype)})
         return Sliced((None, Slab(slab.axis - axis, slab.start, slab.stop)), slab)
     source = slab.axis if slab.axis < axis else slab.axis - indices + 1
     return Sliced((Slab(source, slab.start, slab.stop), None), slab)
-
-
-def _rises(places: npt.NDArray[np.generic]) -> bool:
-    known = places.astype(np.int64)
-    return known.size > 0 and known[0] >= 0 and bool(np.all(np.diff(known) >= 0))
 
 
 def gather_elements(op: OpView, slab: Slab) -> Sliced | None:
@@ -236,9 +230,12 @@ class Padded:
 
 def padding(op: OpView, slab: Slab) -> Sliced | None:
     """Pad with known amounts: along other axes in any mode; along a padded one by constants, edges or reflection."""
-    pads, axes = _amounts(op), _axes(op)
+    rank = len(op.output_shape)
+    pads = _integers_of(op, _PADS) if len(op.inputs) > 1 else op.integers("pads") or None
+    axes = _integers_of(op, _AXES) if op.has_input(_AXES) else tuple(range(rank))
     if pads is None or axes is None:
         return None
+    axes = tuple(axis % rank for axis in axes)
     others = (None,) * (len(op.inputs) - 1)
     place = axes.index(slab.axis) if slab.axis in axes else -1
     before, after = (pads[place], pads[place + len(axes)]) if place >= 0 else (0, 0)
@@ -257,19 +254,15 @@ def padding(op: OpView, slab: Slab) -> Sliced | None:
 def _part(op: OpView, slab: Slab, before: int, after: int) -> Padded | None:
     size, mode = op.input_shape(0)[slab.axis], op.text("mode", "constant")
     if mode in ("constant", "edge"):
-        return _repeated(slab, size, before)
+        # padding that does not look into the input; at least one row of the input comes with it
+        first, last = max(0, before), max(0, before) + size - max(0, -before) - 1
+        start, stop = min(slab.start, last), max(slab.stop, first + 1)
+        need = Slab(slab.axis, max(0, start - before), min(size, stop - before))
+        makes = Slab(slab.axis, start, stop)
+        return Padded(need, need.start - (start - before), stop - before - need.stop, makes)
     if mode == "reflect" and min(before, after) >= 0:
         return _reflected(slab, size, before, after)
     return None
-
-
-def _repeated(slab: Slab, size: int, before: int) -> Padded:
-    """Padding that does not look into the input; at least one row of the input comes with it."""
-    first, last = max(0, before), max(0, before) + size - max(0, -before) - 1
-    start, stop = min(slab.start, last), max(slab.stop, first + 1)
-    need = Slab(slab.axis, max(0, start - before), min(size, stop - before))
-    makes = Slab(slab.axis, start, stop)
-    return Padded(need, need.start - (start - before), (stop - before) - need.stop, makes)
 
 
 def _reflected(slab: Slab, size: int, before: int, after: int) -> Padded:
@@ -283,18 +276,3 @@ def _reflected(slab: Slab, size: int, before: int, after: int) -> Padded:
     kept_before, kept_after = before if has_before else 0, after if has_after else 0
     makes = Slab(slab.axis, first + before - kept_before, last + before + kept_after)
     return Padded(Slab(slab.axis, first, last), kept_before, kept_after, makes)
-
-
-def _amounts(op: OpView) -> Shape | None:
-    """Rows before each padded axis, then after each; None where not known before the run."""
-    if len(op.inputs) == 1:
-        return op.integers("pads") or None
-    return _integers_of(op, _PADS)
-
-
-def _axes(op: OpView) -> Shape | None:
-    rank = len(op.output_shape)
-    if not op.has_input(_AXES):
-        return tuple(range(rank))
-    axes = _integers_of(op, _AXES)
-    return None if axes is None else tuple(axis % rank for axis in axes)

@@ -1,8 +1,11 @@
-"""The table of slicing rules: per op, what a slab of its output needs. An op without a row ends a region."""
+"""The table of slicing rules: all that splitting knows of an op stands in its record. An op without one ends a region.
 
-from collections.abc import Callable, Mapping
+Engines ask the record. None keeps a list of op types of its own.
+"""
 
-from remat_cli.onnx_io.read.op_facts import CONTRIB, NCHWC, ONNX, by_op
+from collections.abc import Mapping
+
+from remat_cli.onnx_io.read.op_facts import CONTRIB, NCHWC, ONNX
 from remat_cli.splitting.rules import (
     attention,
     channel,
@@ -18,108 +21,269 @@ from remat_cli.splitting.rules import (
     shape,
     window,
 )
+from remat_cli.splitting.rules.record import (
+    REPEATED,
+    REST,
+    ElementKind,
+    LayoutKind,
+    ProductKind,
+    Scope,
+    SliceRule,
+    Why,
+    WindowKind,
+)
 from remat_cli.splitting.tiles.op_view import OpView, Slab, Sliced
 
-Rule = Callable[[OpView, Slab], Sliced | None]
-
-_ROWS: Mapping[Rule, Mapping[str, str]] = {
-    pointwise.elementwise: {
-        ONNX: "Relu LeakyRelu PRelu HardSigmoid HardSwish Softsign Erf Sqrt Neg Abs Reciprocal Floor Ceil Round Sign "
-        "Tan Sinh Cosh Asinh Acosh Atanh Add Sub Mul Div Mod Sum Mean Equal Less Greater LessOrEqual GreaterOrEqual "
-        "Not And Or Xor BitwiseAnd BitwiseNot BitwiseOr BitwiseXor BitShift IsNaN IsInf ThresholdedRelu Identity",
-        CONTRIB: "BiasGelu QLinearMul QLinearSigmoid QLinearLeakyRelu QLinearWhere",
-    },
-    pointwise.first_input: {ONNX: "Clip Shrink"},
-    pointwise.transcendental: {ONNX: "Sigmoid Tanh Exp Gelu Swish", CONTRIB: "Gelu FastGelu QuickGelu"},
-    pointwise.by_packets: {ONNX: "Elu Softplus Mish Log Sin Cos Asin Acos Atan"},
-    pointwise.by_shares: {ONNX: "Selu Celu"},
-    pointwise.extremum: {ONNX: "Min Max"},
-    pointwise.choice: {ONNX: "Where"},
-    pointwise.power: {ONNX: "Pow"},
-    pointwise.conversion: {ONNX: "Cast"},
-    pointwise.dropout: {ONNX: "Dropout"},
-    pointwise.quantisation: {
-        ONNX: "QuantizeLinear DequantizeLinear",
-        CONTRIB: "QuantizeLinear DequantizeLinear",
-    },
-    pointwise.across_channels: {ONNX: "LRN"},
-    pointwise.along_own_axis: {ONNX: "LpNormalization"},
-    window.convolution: {ONNX: "Conv", CONTRIB: "FusedConv", NCHWC: "Conv"},
-    window.transposed_convolution: {ONNX: "ConvTranspose"},
-    window.pooling: {ONNX: "MaxPool AveragePool LpPool", NCHWC: "MaxPool AveragePool"},
-    window.batch_only: {
-        NCHWC: "GlobalAveragePool GlobalMaxPool",
-        CONTRIB: "QLinearGlobalAveragePool",
-    },
-    channel.global_pooling: {ONNX: "GlobalAveragePool GlobalMaxPool GlobalLpPool"},
-    channel.channel_normalisation: {ONNX: "InstanceNormalization"},
-    channel.batch_normalisation: {ONNX: "BatchNormalization"},
-    channel.mean_variance: {ONNX: "MeanVarianceNormalization"},
-    resize.resizing: {ONNX: "Resize Upsample", NCHWC: "Upsample"},
-    shape.padding: {ONNX: "Pad"},
-    shape.concatenation: {ONNX: "Concat"},
-    shape.split: {ONNX: "Split"},
-    shape.transposition: {ONNX: "Transpose"},
-    shape.reorder_to_blocked: {NCHWC: "ReorderInput"},
-    shape.reorder_from_blocked: {NCHWC: "ReorderOutput"},
-    shape.reshape: {ONNX: "Reshape"},
-    shape.flatten: {ONNX: "Flatten Unsqueeze"},
-    shape.squeeze: {ONNX: "Squeeze"},
-    shape.expansion: {ONNX: "Expand"},
-    shape.gather: {ONNX: "Gather"},
-    shape.gather_elements: {ONNX: "GatherElements"},
-    indexed.gather_points: {ONNX: "GatherND", CONTRIB: "GatherND"},
-    indexed.scatter_points: {ONNX: "ScatterND"},
-    indexed.scatter_elements: {ONNX: "ScatterElements Scatter"},
-    indexed.scatter_rows: {ONNX: "TensorScatter"},
-    indexed.one_hot: {ONNX: "OneHot"},
-    indexed.triangle: {ONNX: "Trilu", CONTRIB: "Trilu"},
-    indexed.reversal: {ONNX: "ReverseSequence"},
-    indexed.embedding: {CONTRIB: "EmbedLayerNormalization"},
-    sampled.grid_sample: {ONNX: "GridSample", CONTRIB: "GridSample"},
-    sampled.affine_grid: {ONNX: "AffineGrid"},
-    sampled.regions: {ONNX: "RoiAlign MaxRoiPool", CONTRIB: "CropAndResize"},
-    sampled.deformable: {ONNX: "DeformConv"},
-    recurrent.recurrent: {ONNX: "RNN GRU LSTM"},
-    sampled.fold: {ONNX: "Col2Im"},
-    sampled.spectrum: {ONNX: "DFT"},
-    sampled.frames: {ONNX: "STFT"},
-    shape.depth_to_space: {ONNX: "DepthToSpace"},
-    shape.space_to_depth: {ONNX: "SpaceToDepth"},
-    shape.tile: {ONNX: "Tile"},
-    shape.strided_slice: {ONNX: "Slice"},
-    matrix.matmul: {ONNX: "MatMul", CONTRIB: "FusedMatMul TransposeMatMul"},
-    matrix.gemm: {ONNX: "Gemm", CONTRIB: "FusedGemm"},
-    matrix.integer_matmul: {ONNX: "MatMulInteger", CONTRIB: "MatMulIntegerToFloat"},
-    matrix.quantised_matmul: {ONNX: "QLinearMatMul"},
-    einsum.einsum: {ONNX: "Einsum"},
-    lines.softmax: {ONNX: "Softmax LogSoftmax Hardmax"},
-    lines.normalisation: {ONNX: "LayerNormalization SimplifiedLayerNormalization RMSNormalization"},
-    lines.skip_normalisation: {CONTRIB: "SkipLayerNormalization SkipSimplifiedLayerNormalization"},
-    lines.running: {ONNX: "CumSum"},
-    lines.best: {ONNX: "TopK"},
-    lines.reduction: {
-        ONNX: "ReduceMax ReduceMin ReduceProd ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceSumSquare"
-    },
-    lines.summation: {ONNX: "ReduceSum ReduceMean"},
-    lines.by_rows: {ONNX: "Scan"},
-    lines.best_place: {ONNX: "ArgMax ArgMin"},
-    attention.attention: {ONNX: "Attention"},
-    attention.multi_head: {CONTRIB: "MultiHeadAttention"},
-    attention.packed: {CONTRIB: "Attention"},
-    attention.rotary: {ONNX: "RotaryEmbedding", CONTRIB: "RotaryEmbedding"},
-    quantised.convolution: {ONNX: "QLinearConv ConvInteger", CONTRIB: "QLinearConv"},
-    quantised.pooling: {CONTRIB: "NhwcMaxPool QLinearAveragePool"},
-    quantised.concatenation: {CONTRIB: "QLinearConcat"},
-    quantised.addition: {CONTRIB: "QLinearAdd"},
-    quantised.softmax: {CONTRIB: "QLinearSoftmax"},
-    quantised.gemm: {CONTRIB: "QGemm"},
-    quantised.attention: {CONTRIB: "QAttention"},
+RECORDS: tuple[SliceRule, ...] = (
+    SliceRule(
+        pointwise.elementwise,
+        {ONNX: "Add Sub Mul Div Equal Less Greater LessOrEqual GreaterOrEqual And Or Xor"},
+        Why.ALONE,
+        Scope.EVERY_SIZE,
+        is_cheap=True,
+        windows=WindowKind.BESIDE,
+        elements=ElementKind.ALONE,
+        takes_one_for_copies=True,
+    ),
+    SliceRule(
+        pointwise.elementwise,
+        {
+            ONNX: "Relu LeakyRelu PRelu HardSigmoid HardSwish Softsign Erf Sqrt Neg Abs Reciprocal Floor Ceil Round "
+            "Sign Tan Sinh Cosh Asinh Acosh Atanh Mod Sum Mean Not BitwiseAnd BitwiseNot BitwiseOr BitwiseXor "
+            "BitShift IsNaN IsInf ThresholdedRelu",
+            CONTRIB: "BiasGelu QLinearMul QLinearSigmoid QLinearLeakyRelu QLinearWhere",
+        },
+        Why.ALONE,
+        Scope.EVERY_SIZE,
+        is_cheap=True,
+        windows=WindowKind.BESIDE,
+        elements=ElementKind.ALONE,
+    ),
+    SliceRule(
+        pointwise.elementwise,
+        {ONNX: "Identity"},
+        Why.MOVED,
+        Scope.EVERY_SIZE,
+        is_cheap=True,
+        windows=WindowKind.BESIDE,
+        elements=ElementKind.ALONE,
+        moves_numbers=True,
+    ),
+    SliceRule(
+        pointwise.first_input,
+        {ONNX: "Clip Shrink"},
+        Why.ALONE,
+        Scope.EVERY_SIZE,
+        is_cheap=True,
+        windows=WindowKind.BESIDE,
+    ),
+    SliceRule(
+        pointwise.transcendental,
+        {ONNX: "Sigmoid Tanh Exp Gelu Swish", CONTRIB: "Gelu FastGelu QuickGelu"},
+        Why.ALONE,
+        Scope.EVERY_SIZE,
+        is_cheap=True,
+        windows=WindowKind.BESIDE,
+        elements=ElementKind.ALONE,
+    ),
+    SliceRule(
+        pointwise.by_packets,
+        {ONNX: "Elu Softplus Mish Log Sin Cos Asin Acos Atan"},
+        Why.ASKED,
+        is_cheap=True,
+        elements=ElementKind.PACKETS,
+    ),
+    SliceRule(pointwise.by_shares, {ONNX: "Selu Celu"}, Why.NEVER, is_cheap=True),
+    SliceRule(
+        pointwise.extremum,
+        {ONNX: "Min Max"},
+        Why.ASKED,
+        Scope.EVERY_SIZE,
+        is_cheap=True,
+        elements=ElementKind.ALONE,
+        takes_one_for_copies=True,
+    ),
+    SliceRule(
+        pointwise.choice,
+        {ONNX: "Where"},
+        Why.ASKED,
+        Scope.SEVERAL_ROWS,
+        is_cheap=True,
+        elements=ElementKind.ALONE,
+        takes_one_for_copies=True,
+    ),
+    SliceRule(pointwise.power, {ONNX: "Pow"}, Why.ASKED, Scope.SEVERAL_ROWS, is_cheap=True),
+    SliceRule(
+        pointwise.conversion, {ONNX: "Cast"}, Why.ALONE, Scope.EVERY_SIZE, is_cheap=True, elements=ElementKind.ALONE
+    ),
+    SliceRule(pointwise.dropout, {ONNX: "Dropout"}, Why.MOVED, Scope.EVERY_SIZE, is_cheap=True),
+    SliceRule(
+        pointwise.quantisation,
+        dict.fromkeys((ONNX, CONTRIB), "QuantizeLinear DequantizeLinear"),
+        Why.ALONE,
+        Scope.EVERY_SIZE,
+        is_cheap=True,
+    ),
+    SliceRule(pointwise.across_channels, {ONNX: "LRN"}, Why.ASKED, is_cheap=True),
+    SliceRule(pointwise.along_own_axis, {ONNX: "LpNormalization"}, Why.APART, is_cheap=True),
+    SliceRule(
+        window.convolution,
+        {ONNX: "Conv", CONTRIB: "FusedConv"},
+        Why.ASKED,
+        windows=WindowKind.WIDTH,
+        reads_all_channels=True,
+    ),
+    SliceRule(window.convolution, {NCHWC: "Conv"}, Why.ASKED, windows=WindowKind.ROWS, reads_all_channels=True),
+    SliceRule(window.transposed_convolution, {ONNX: "ConvTranspose"}, Why.ASKED, reads_all_channels=True),
+    SliceRule(window.pooling, {ONNX: "MaxPool"}, Why.ASKED, windows=WindowKind.ROWS),
+    SliceRule(window.pooling, {NCHWC: "MaxPool"}, Why.APART, windows=WindowKind.ROWS, by_channel=True),
+    SliceRule(window.pooling, {ONNX: "AveragePool LpPool"}, Why.ASKED, windows=WindowKind.WIDTH),
+    SliceRule(window.pooling, {NCHWC: "AveragePool"}, Why.ASKED, windows=WindowKind.WIDTH, by_channel=True),
+    SliceRule(window.batch_only, {NCHWC: "GlobalAveragePool GlobalMaxPool"}, Why.APART, by_channel=True),
+    SliceRule(window.batch_only, {CONTRIB: "QLinearGlobalAveragePool"}, Why.APART),
+    SliceRule(channel.global_pooling, {ONNX: "GlobalAveragePool GlobalMaxPool GlobalLpPool"}, Why.APART),
+    SliceRule(channel.channel_normalisation, {ONNX: "InstanceNormalization"}, Why.ASKED),
+    SliceRule(channel.batch_normalisation, {ONNX: "BatchNormalization"}, Why.ALONE),
+    SliceRule(channel.mean_variance, {ONNX: "MeanVarianceNormalization"}, Why.ASKED),
+    SliceRule(resize.resizing, {ONNX: "Resize Upsample"}, Why.ASKED, windows=WindowKind.BESIDE, is_resize=True),
+    SliceRule(
+        resize.resizing, {NCHWC: "Upsample"}, Why.ASKED, windows=WindowKind.BESIDE, by_channel=True, is_resize=True
+    ),
+    SliceRule(shape.padding, {ONNX: "Pad"}, Why.MOVED, is_cheap=True),
+    SliceRule(shape.concatenation, {ONNX: "Concat"}, Why.MOVED, is_cheap=True, windows=WindowKind.BESIDE),
+    SliceRule(shape.split, {ONNX: "Split"}, Why.MOVED, Scope.EVERY_SIZE, is_cheap=True),
+    SliceRule(shape.transposition, {ONNX: "Transpose"}, Why.MOVED, Scope.EVERY_SIZE, is_cheap=True, moves_numbers=True),
+    SliceRule(
+        shape.reorder_to_blocked,
+        {NCHWC: "ReorderInput"},
+        Why.MOVED,
+        is_cheap=True,
+        windows=WindowKind.BESIDE,
+        layout=LayoutKind.BLOCKS,
+    ),
+    SliceRule(
+        shape.reorder_from_blocked,
+        {NCHWC: "ReorderOutput"},
+        Why.MOVED,
+        is_cheap=True,
+        windows=WindowKind.BESIDE,
+        layout=LayoutKind.PLAIN,
+        by_channel=True,
+    ),
+    SliceRule(
+        shape.reshape,
+        {ONNX: "Reshape"},
+        Why.MOVED,
+        Scope.TILE_LENGTH,
+        is_cheap=True,
+        open_length=REST,
+        regroups=True,
+        moves_numbers=True,
+    ),
+    SliceRule(shape.flatten, {ONNX: "Flatten"}, Why.MOVED, Scope.TILE_LENGTH, is_cheap=True, regroups=True),
+    SliceRule(
+        shape.flatten,
+        {ONNX: "Unsqueeze"},
+        Why.MOVED,
+        Scope.TILE_LENGTH,
+        is_cheap=True,
+        regroups=True,
+        moves_numbers=True,
+    ),
+    SliceRule(shape.squeeze, {ONNX: "Squeeze"}, Why.MOVED, is_cheap=True, moves_numbers=True),
+    SliceRule(
+        shape.expansion,
+        {ONNX: "Expand"},
+        Why.MOVED,
+        Scope.EVERY_SIZE,
+        is_cheap=True,
+        open_length=REPEATED,
+        moves_numbers=True,
+    ),
+    SliceRule(shape.gather, {ONNX: "Gather"}, Why.MOVED, Scope.EVERY_SIZE, is_cheap=True),
+    SliceRule(shape.gather_elements, {ONNX: "GatherElements"}, Why.MOVED, Scope.EVERY_SIZE, is_cheap=True),
+    SliceRule(indexed.gather_points, dict.fromkeys((ONNX, CONTRIB), "GatherND"), Why.MOVED, is_cheap=True),
+    SliceRule(indexed.scatter_points, {ONNX: "ScatterND"}, Why.MOVED, is_cheap=True),
+    SliceRule(indexed.scatter_elements, {ONNX: "ScatterElements Scatter"}, Why.MOVED, is_cheap=True),
+    SliceRule(indexed.scatter_rows, {ONNX: "TensorScatter"}, Why.MOVED, is_cheap=True),
+    SliceRule(indexed.one_hot, {ONNX: "OneHot"}, Why.MOVED, is_cheap=True),
+    SliceRule(indexed.triangle, dict.fromkeys((ONNX, CONTRIB), "Trilu"), Why.MOVED, is_cheap=True),
+    SliceRule(indexed.reversal, {ONNX: "ReverseSequence"}, Why.MOVED, is_cheap=True),
+    SliceRule(indexed.embedding, {CONTRIB: "EmbedLayerNormalization"}, Why.APART, is_cheap=True),
+    SliceRule(sampled.grid_sample, dict.fromkeys((ONNX, CONTRIB), "GridSample"), Why.ALONE),
+    SliceRule(sampled.affine_grid, {ONNX: "AffineGrid"}, Why.APART),
+    SliceRule(sampled.regions, {ONNX: "RoiAlign MaxRoiPool", CONTRIB: "CropAndResize"}, Why.APART),
+    SliceRule(sampled.deformable, {ONNX: "DeformConv"}, Why.APART),
+    SliceRule(recurrent.recurrent, {ONNX: "RNN GRU LSTM"}, Why.ASKED),
+    SliceRule(sampled.fold, {ONNX: "Col2Im"}, Why.APART),
+    SliceRule(sampled.spectrum, {ONNX: "DFT"}, Why.APART),
+    SliceRule(sampled.frames, {ONNX: "STFT"}, Why.APART),
+    SliceRule(shape.depth_to_space, {ONNX: "DepthToSpace"}, Why.MOVED, is_cheap=True),
+    SliceRule(shape.space_to_depth, {ONNX: "SpaceToDepth"}, Why.MOVED, is_cheap=True),
+    SliceRule(shape.tile, {ONNX: "Tile"}, Why.MOVED, is_cheap=True),
+    SliceRule(shape.strided_slice, {ONNX: "Slice"}, Why.MOVED, is_cheap=True),
+    SliceRule(
+        matrix.matmul,
+        {ONNX: "MatMul", CONTRIB: "FusedMatMul TransposeMatMul"},
+        Why.ASKED,
+        Scope.TILE_LENGTH,
+        product=ProductKind.STACK,
+    ),
+    SliceRule(matrix.gemm, {ONNX: "Gemm", CONTRIB: "FusedGemm"}, Why.ASKED, Scope.TILE_LENGTH, product=ProductKind.ONE),
+    SliceRule(matrix.integer_matmul, {ONNX: "MatMulInteger", CONTRIB: "MatMulIntegerToFloat"}, Why.INTEGERS),
+    SliceRule(matrix.quantised_matmul, {ONNX: "QLinearMatMul"}, Why.INTEGERS),
+    SliceRule(einsum.einsum, {ONNX: "Einsum"}, Why.ASKED),
+    SliceRule(lines.softmax, {ONNX: "Softmax LogSoftmax Hardmax"}, Why.APART, Scope.EVERY_SIZE),
+    SliceRule(
+        lines.normalisation,
+        {ONNX: "LayerNormalization SimplifiedLayerNormalization RMSNormalization"},
+        Why.APART,
+        Scope.EVERY_SIZE,
+    ),
+    SliceRule(
+        lines.skip_normalisation,
+        {CONTRIB: "SkipLayerNormalization SkipSimplifiedLayerNormalization"},
+        Why.APART,
+        Scope.EVERY_SIZE,
+    ),
+    SliceRule(lines.running, {ONNX: "CumSum"}, Why.APART),
+    SliceRule(lines.best, {ONNX: "TopK"}, Why.APART),
+    SliceRule(
+        lines.reduction,
+        {ONNX: "ReduceMax ReduceMin ReduceProd ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceSumSquare"},
+        Why.APART,
+    ),
+    SliceRule(lines.summation, {ONNX: "ReduceSum ReduceMean"}, Why.ASKED),
+    SliceRule(lines.by_rows, {ONNX: "Scan"}, Why.ASKED),
+    SliceRule(lines.best_place, {ONNX: "ArgMax ArgMin"}, Why.APART),
+    SliceRule(attention.attention, {ONNX: "Attention"}, Why.ASKED),
+    SliceRule(attention.multi_head, {CONTRIB: "MultiHeadAttention"}, Why.ASKED),
+    SliceRule(attention.packed, {CONTRIB: "Attention"}, Why.APART),
+    SliceRule(attention.rotary, dict.fromkeys((ONNX, CONTRIB), "RotaryEmbedding"), Why.ALONE),
+    SliceRule(quantised.convolution, {ONNX: "QLinearConv ConvInteger", CONTRIB: "QLinearConv"}, Why.INTEGERS),
+    SliceRule(quantised.pooling, {CONTRIB: "NhwcMaxPool QLinearAveragePool"}, Why.ASKED),
+    SliceRule(quantised.concatenation, {CONTRIB: "QLinearConcat"}, Why.ALONE),
+    SliceRule(quantised.addition, {CONTRIB: "QLinearAdd"}, Why.ASKED),
+    SliceRule(quantised.softmax, {CONTRIB: "QLinearSoftmax"}, Why.APART),
+    SliceRule(quantised.gemm, {CONTRIB: "QGemm"}, Why.INTEGERS),
+    SliceRule(quantised.attention, {CONTRIB: "QAttention"}, Why.APART),
+)
+RULES: Mapping[tuple[str, str], SliceRule] = {
+    (domain, op_type): record
+    for record in RECORDS
+    for domain, op_types in record.ops.items()
+    for op_type in op_types.split()
 }
-RULES: Mapping[tuple[str, str], Rule] = by_op(_ROWS)
+
+
+NO_RULE = SliceRule(lambda op, slab: None, {}, Why.NEVER)
+
+
+def rule_of(domain: str, op_type: str) -> SliceRule:
+    """The record of an op; one that claims nothing and cuts nothing where there is none."""
+    return RULES.get((domain, op_type), NO_RULE)
 
 
 def slice_op(op: OpView, slab: Slab) -> Sliced | None:
     """The op cut down to make a slab of its outputs; None where there is no rule, or the rule cannot."""
-    rule = RULES.get(op.key)
-    return None if rule is None else rule(op, slab)
+    return rule_of(*op.key).cut(op, slab)

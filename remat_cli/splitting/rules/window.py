@@ -1,6 +1,5 @@
 """Slicing rules of ops that look at a window or are spread over one: convolutions and pooling, plain or blocked."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -13,7 +12,7 @@ from remat_cli.splitting.rules.conv_channels import (
     channels_of_transposed,
 )
 from remat_cli.splitting.rules.matrix import element_type, is_same_product
-from remat_cli.splitting.tiles.op_view import OpView, Shape, Slab, Sliced, Value, of_first
+from remat_cli.splitting.tiles.op_view import OpView, Slab, Sliced, of_first
 
 _WIDEST_BUFFERED = 1900  # measured: rows of 2,050 elements and more are pooled element by element, in another order
 
@@ -42,7 +41,11 @@ def convolution(op: OpView, slab: Slab) -> Sliced | None:
     sliced = windowed(op, slab, kernel, sum_input=SUM_INPUT)
     if sliced is None:
         return None
-    is_exact = _is_same_blocked(op, slab, kernel) if op.key[0] == NCHWC else _is_same_plain(op, slab, kernel)
+    if op.key[0] != NCHWC:
+        return sliced if _is_same_plain(op, slab, kernel) else None
+    # blocked convolution computes each position alone, but takes a way of its own for 1x1 without padding
+    is_padded = any(window.before or window.after for window in windows_of(op, kernel))
+    is_exact = prod(kernel) > 1 or slab.axis == 0 or not is_padded or op.may_reassociate
     return sliced if is_exact else None
 
 
@@ -61,7 +64,13 @@ def pooling(op: OpView, slab: Slab) -> Sliced | None:
     assert isinstance(pads, tuple)
     if any(pad >= size for pad, size in zip(pads, kernel * 2, strict=True)):
         return None  # the runtime refuses padding as large as the kernel
-    is_exact = _is_same_maximum(op, slab) if op.node.op_type == "MaxPool" else _is_same_sum(op, slab, sliced, kernel)
+    if op.node.op_type == "MaxPool":
+        # measured: along rows of plain layout, which zero wins, +0 or -0, depends on where in a row the window is
+        kind = element_type(op)
+        has_one_zero = kind is not None and kind.is_integer()
+        is_exact = op.key[0] == NCHWC or slab.axis < len(op.output_shape) - 1 or has_one_zero
+    else:
+        is_exact = _is_same_sum(op, slab, sliced, kernel)
     return sliced if is_exact or op.may_reassociate else None
 
 
@@ -107,11 +116,17 @@ def windowed(
     windows, index = windows_of(op, kernel, first), slab.axis - first
     if not 0 <= index < len(windows) or not _explains_shape(op, windows, first):
         return None
-    cut = _cut(windows[index], op.input_shape(0)[slab.axis], slab)
-    if cut is None:
+    window, size = windows[index], op.input_shape(0)[slab.axis]
+    start = slab.start * window.stride - window.before
+    stop = (slab.stop - 1) * window.stride - window.before + window.reach
+    if stop <= 0 or start >= size:
         return None
-    need, window = cut
-    return Sliced((need, *others), slab, _padding((*windows[:index], window, *windows[index + 1 :])))
+    # A last window that leaves even the padded input (`ceil_mode`) leaves that of the slab by as much.
+    need = Slab(slab.axis, max(0, start), min(size, stop))
+    window = replace(window, before=need.start - start, after=min(stop - need.stop, window.after))
+    changed = *windows[:index], window, *windows[index + 1 :]
+    pads = tuple(each.before for each in changed) + tuple(each.after for each in changed)
+    return Sliced((need, *others), slab, {"pads": pads, "auto_pad": "NOTSET"})
 
 
 def _explains_shape(op: OpView, windows: tuple[OpWindow, ...], first: int) -> bool:
@@ -137,30 +152,6 @@ def _explains_shape(op: OpView, windows: tuple[OpWindow, ...], first: int) -> bo
     return True
 
 
-def _cut(window: OpWindow, size: int, slab: Slab) -> tuple[Slab, OpWindow] | None:
-    """What a slab of outputs reads of an input of `size`, and the window with the padding left to it.
-
-    A last window that leaves even the padded input (`ceil_mode`) leaves that of the slab by as much.
-    """
-    start = slab.start * window.stride - window.before
-    stop = (slab.stop - 1) * window.stride - window.before + window.reach
-    if stop <= 0 or start >= size:
-        return None
-    need = Slab(slab.axis, max(0, start), min(size, stop))
-    return need, replace(window, before=need.start - start, after=min(stop - need.stop, window.after))
-
-
-def _padding(windows: tuple[OpWindow, ...]) -> Mapping[str, Value]:
-    pads = tuple(window.before for window in windows) + tuple(window.after for window in windows)
-    return {"pads": pads, "auto_pad": "NOTSET"}
-
-
-def _is_same_blocked(op: OpView, slab: Slab, kernel: tuple[int, ...]) -> bool:
-    """Blocked convolution computes each position alone, but takes a way of its own for 1x1 without padding."""
-    is_padded = any(window.before or window.after for window in windows_of(op, kernel))
-    return prod(kernel) > 1 or slab.axis == 0 or not is_padded or op.may_reassociate
-
-
 def _is_same_plain(op: OpView, slab: Slab, kernel: tuple[int, ...]) -> bool:
     """Plain convolution is a matrix product: terms per output, by positions of an image, for each group."""
     channels, group = op.input_shape(1)[1], op.integer("group", 1)
@@ -169,13 +160,6 @@ def _is_same_plain(op: OpView, slab: Slab, kernel: tuple[int, ...]) -> bool:
     positions = prod(op.output_shape[SPATIAL:])
     part = positions if slab.axis == 0 else positions // op.output_shape[slab.axis] * slab.extent
     return is_same_product(op, 1, channels * prod(kernel), (positions, part))
-
-
-def _is_same_maximum(op: OpView, slab: Slab) -> bool:
-    """Measured: along rows of plain layout, which zero wins, +0 or -0, depends on where in a row the window is."""
-    kind = element_type(op)
-    has_one_zero = kind is not None and kind.is_integer()
-    return op.key[0] == NCHWC or slab.axis < len(op.output_shape) - 1 or has_one_zero
 
 
 def _is_same_sum(op: OpView, slab: Slab, sliced: Sliced, kernel: tuple[int, ...]) -> bool:
@@ -217,24 +201,20 @@ def transposed_convolution(op: OpView, slab: Slab) -> Sliced | None:
     if spreads is None:
         return None
     index, size = slab.axis - SPATIAL, op.input_shape(0)[slab.axis]
-    need, spread = _cut_spread(spreads[index], size, slab)
+    # what the slab reads, and the spread that makes just it: cut off or added at both ends
+    stride, reach, before = spreads[index].stride, spreads[index].reach, spreads[index].before
+    first = min((slab.start + before) // stride, -(-(slab.start + before - reach + 1) // stride))
+    last = min(size - 1, (slab.stop - 1 + before) // stride)
+    need = Slab(slab.axis, min(max(0, first), last), last + 1)
+    missing = slab.stop - (last * stride + reach - before)
+    cut_before = slab.start - (need.start * stride - before)
+    spread = Spread(stride, reach, cut_before, max(0, -missing), max(0, missing))
     if not _is_same(op, need.extent / size):
         return None
     changed = (*spreads[:index], spread, *spreads[index + 1 :])
     pads = tuple(s.before for s in changed) + tuple(s.after for s in changed)
     extras = tuple(s.extra for s in changed)
     return Sliced((need, *others), slab, {"pads": pads, "output_padding": extras, "auto_pad": "NOTSET"})
-
-
-def _cut_spread(spread: Spread, size: int, slab: Slab) -> tuple[Slab, Spread]:
-    """What a slab reads, and the spread that makes just it: cut off or added at both ends."""
-    stride, reach, before = spread.stride, spread.reach, spread.before
-    first = min((slab.start + before) // stride, -(-(slab.start + before - reach + 1) // stride))
-    last = min(size - 1, (slab.stop - 1 + before) // stride)
-    need = Slab(slab.axis, min(max(0, first), last), last + 1)
-    missing = slab.stop - (last * stride + reach - before)
-    cut_before = slab.start - (need.start * stride - before)
-    return need, Spread(stride, reach, cut_before, max(0, -missing), max(0, missing))
 
 
 def _spreads(op: OpView) -> tuple[Spread, ...] | None:
@@ -244,27 +224,15 @@ def _spreads(op: OpView) -> tuple[Spread, ...] | None:
     strides = op.integers("strides") or (1,) * count
     dilations = op.integers("dilations") or (1,) * count
     extras = op.integers("output_padding") or (0,) * count
-    pads = _pads(op, count)
-    if pads is None:
-        return None
+    mode, none = op.text("auto_pad", "NOTSET"), (0,) * (2 * count)
+    if mode not in ("VALID", "NOTSET"):
+        return None  # the runtime chooses what is cut off by the output's size
+    pads = none if mode == "VALID" else op.integers("pads") or none
     reaches = tuple((kernel[i] - 1) * dilations[i] + 1 for i in range(count))
     spreads = tuple(Spread(strides[i], reaches[i], pads[i], pads[i + count], extras[i]) for i in range(count))
-    return spreads if _extents(spreads, op.input_shape(0)) == op.output_shape[SPATIAL:] else None
-
-
-def _pads(op: OpView, count: int) -> Shape | None:
-    """Rows cut off before and after each axis; None where the runtime chooses them by the output's size."""
-    mode = op.text("auto_pad", "NOTSET")
-    if mode == "VALID":
-        return (0,) * (2 * count)
-    return (op.integers("pads") or (0,) * (2 * count)) if mode == "NOTSET" else None
-
-
-def _extents(spreads: tuple[Spread, ...], shape: Shape) -> Shape:
-    return tuple(
-        (size - 1) * s.stride + s.reach - s.before - s.after + s.extra
-        for s, size in zip(spreads, shape[SPATIAL:], strict=True)
-    )
+    sizes = zip(spreads, op.input_shape(0)[SPATIAL:], strict=True)
+    extents = tuple((size - 1) * s.stride + s.reach - s.before - s.after + s.extra for s, size in sizes)
+    return spreads if extents == op.output_shape[SPATIAL:] else None
 
 
 def _is_same(op: OpView, part: float) -> bool:

@@ -126,9 +126,13 @@ class _Writer:
         name = self.view.reads[step.work.op][position]
         if position in sliced.constants:
             return self._constant(sliced.constants[position], f"{name}/tile_{step.tile}")
-        if piece is not None:
-            return piece.name
-        return self._weight(name, sliced.needs[position]) if name else ""
+        if piece is not None or not name:
+            return piece.name if piece is not None else ""
+        need, tensor = sliced.needs[position], self.weights[name]
+        if need is None or need.extent == tensor.shape[need.axis]:
+            return name
+        part = tensor.numpy()[(slice(None),) * need.axis + (slice(need.start, need.stop),)]
+        return self._constant(np.ascontiguousarray(part), f"{name}/rows_{need.start}_{need.stop}")
 
     def _cut(self, step: CutStep) -> Iterator[Draft]:
         """Slice; in another shape where the tensor lies in blocks."""
@@ -146,7 +150,13 @@ class _Writer:
         opened = yield from self._opened(source, fold)
         cut = result.name if fold is None else self._between(f"{result.name}/cut")
         shape = self._folded(source, fold)
-        yield self._slice(opened, self._folded_slab(part, source, fold), cut, source.tensor, shape)
+        if part.axis == fold:
+            part = part._replace(axis=2)
+        elif fold is not None and part.axis > 0:  # channels, of which whole blocks lie one after the other
+            each = self._shape(source)[HEIGHT] if fold == WIDTH else 1
+            block = self.view.channel_block
+            part = Slab(1, part.start // block * each, part.stop // block * each)
+        yield self._slice(opened, part, cut, source.tensor, shape)
         self._have(result, fold, cut)
 
     def _join(self, step: JoinStep) -> Iterator[Draft]:
@@ -195,15 +205,6 @@ class _Writer:
         shape = self._shape(piece)
         return shape if fold is None else folded_shape(shape, fold, self.view.channel_block)[0]
 
-    def _folded_slab(self, part: Slab, source: Piece, fold: int | None) -> Slab:
-        """A slab of a piece in blocks as one of its folded shape."""
-        if fold is None or part.axis == 0:
-            return part
-        if part.axis == fold:
-            return part._replace(axis=2)
-        rows = self._shape(source)[HEIGHT] if fold == WIDTH else 1
-        return Slab(1, part.start // self.view.channel_block * rows, part.stop // self.view.channel_block * rows)
-
     def _fill(self, step: FillStep) -> Iterator[Draft]:
         """Write a part into the buffer, both seen as [1, what lies before the axis, the axis, what lies behind]."""
         slab, result = step.part.slab, step.result
@@ -233,7 +234,13 @@ class _Writer:
 
     def _slice(self, source: str, part: Slab, name: str, tensor: str, shape: Shape) -> Draft:
         self._declare(name, tensor, (*shape[: part.axis], part.extent, *shape[part.axis + 1 :]))
-        bounds = _slice_bounds(part, shape)
+        # A second axis is cut in full: the runtime's optimiser would
+        # join slices along one axis that cover their source into one Split, which makes all of them at once (measured:
+        # GatherSliceToSplitFusion, level "extended")
+        bounds = {"starts": [part.start], "ends": [part.stop], "axes": [part.axis]}
+        if len(shape) > 1:
+            other = 0 if part.axis else 1
+            bounds = {"starts": [part.start, 0], "ends": [part.stop, shape[other]], "axes": [part.axis, other]}
         if self.view.model.graph.opset_imports.get("", 1) < SLICE_INPUTS_SINCE:
             changed = tuple(ir.AttrInt64s(key, values) for key, values in bounds.items())
             return Draft(self._fresh(name), "Slice", (source,), (name,), changed=changed)
@@ -245,7 +252,14 @@ class _Writer:
         return Draft(self._fresh(name), "Concat", tuple(parts), (name,), attributes=(("axis", axis),))
 
     def _reshape(self, source: str, shape: Shape, name: str, tensor: str) -> Draft:
-        target = _open_target(self.types[source].shape, shape)
+        # what Reshape is told: as few numbers as can be. Dimensions are copied (0) or worked out (-1) where that gives
+        # the same. What the runtime knows of a shape spreads through the ops behind it, and tensors that could share a
+        # buffer no longer can where it knows one shape but not the other
+        before = self.types[source].shape
+        target = [0 if at < len(before) and before[at] == size else size for at, size in enumerate(shape)]
+        rest = [at for at, size in enumerate(target) if size]
+        if rest:
+            target[max(rest, key=lambda at: shape[at] if at else 0)] = -1
         self._declare(name, tensor, shape)
         reads = self._constant(np.array(target, np.int64), "remat/shape_" + "x".join(map(str, target)))
         return Draft(self._fresh(name), "Reshape", (source, reads), (name,))
@@ -263,48 +277,12 @@ class _Writer:
     def _shape(self, piece: Piece) -> Shape:
         return piece_shape(self.view, piece)
 
-    def _weight(self, name: str, need: Slab | None) -> str:
-        """A constant, or the part of it that one tile reads."""
-        tensor = self.weights[name]
-        if need is None or need.extent == tensor.shape[need.axis]:
-            return name
-        part = tensor.numpy()[(slice(None),) * need.axis + (slice(need.start, need.stop),)]
-        return self._constant(np.ascontiguousarray(part), f"{name}/rows_{need.start}_{need.stop}")
-
     def _constant(self, array: npt.NDArray[np.generic], wanted: str) -> str:
         key = (array.dtype.str, array.shape, array.tobytes())
         if key not in self.constants:
             self.constants[key] = fresh_name(wanted, self.taken)
             self.weights[self.constants[key]] = ir.tensor(array, name=self.constants[key])
         return self.constants[key]
-
-
-def _slice_bounds(part: Slab, shape: Shape) -> dict[str, list[int]]:
-    """Where a Slice starts and ends, along which axes.
-
-    A second axis is cut in full: the runtime's optimiser would join slices along one axis that cover their source into
-    one Split, which makes all of them at once (measured: GatherSliceToSplitFusion, level "extended").
-    """
-    bounds = {"starts": [part.start], "ends": [part.stop], "axes": [part.axis]}
-    if len(shape) > 1:
-        other = 0 if part.axis else 1
-        for key, value in (("starts", 0), ("ends", shape[other]), ("axes", other)):
-            bounds[key].append(value)
-    return bounds
-
-
-def _open_target(before: Shape, after: Shape) -> Shape:
-    """What Reshape is told: as few numbers as can be.
-
-    Dimensions are copied (0) or worked out (-1) where that gives the same. What the runtime knows of a shape spreads
-    through the ops behind it, and tensors that could share a buffer no longer can where it knows one shape but not
-    the other.
-    """
-    kept = [0 if index < len(before) and before[index] == size else size for index, size in enumerate(after)]
-    rest = [index for index, size in enumerate(kept) if size]
-    if rest:
-        kept[max(rest, key=lambda index: after[index] if index else 0)] = -1
-    return tuple(kept)
 
 
 def folded_shape(shape: Shape, axis: int, block: int) -> tuple[Shape, int]:
@@ -324,7 +302,8 @@ def tile_order(split: ir.Model, graph: Graph) -> list[int]:
     before what reads them.
     """
     place = {value.name: index for index, node in enumerate(split.graph) for value in node.outputs}
-    sources = _sources(graph)
+    made_by = [[graph.tensors[tensor].producer for tensor in op.inputs] for op in graph.ops]
+    sources = [[producer for producer in producers if producer is not None] for producers in made_by]
     ranks = [max((place.get(graph.tensors[t].name, -1) for t in op.outputs), default=-1) for op in graph.ops]
     unplaced = {op for op, rank in enumerate(ranks) if rank < 0}
     for op in unplaced:
@@ -343,9 +322,3 @@ def reordered(graph: Graph, order: Sequence[int]) -> Graph:
         for tensor in graph.tensors
     )
     return Graph(tuple(graph.ops[op] for op in order), tensors, graph.weights)
-
-
-def _sources(graph: Graph) -> list[list[int]]:
-    """By op, the ops that made what it reads, once for every tensor."""
-    made_by = [[graph.tensors[tensor].producer for tensor in op.inputs] for op in graph.ops]
-    return [[producer for producer in producers if producer is not None] for producers in made_by]

@@ -60,14 +60,14 @@ def estimate(
 def held_at_peak(
     view: ModelView, costs: Sequence[OpCost], steps: Sequence[Step], lasting: frozenset[str]
 ) -> tuple[int, Mapping[str, int]]:
-    """The step of a whole run during which most is held, and the bytes of each storage then, by its owner's name."""
+    """Finds the step of a whole run that holds most, and the bytes of each storage then, by its owner's name."""
     return held_at_peaks(view, costs, steps, lasting, 1.0)[0]
 
 
 def held_at_peaks(
     view: ModelView, costs: Sequence[OpCost], steps: Sequence[Step], lasting: frozenset[str], share: float
 ) -> list[tuple[int, Mapping[str, int]]]:
-    """Such steps, the highest first: the highest of each run of steps that hold at least this share of the most."""
+    """Finds the highest step of each run of steps that hold at least this share of the most; the highest first."""
     memory = _Memory(view, steps, frozenset(), lasting)
     held = [memory.held_during(index, _workspace(step, view, costs)) for index, step in enumerate(steps)]
     least, tops, is_high = share * max(held), [], False
@@ -108,7 +108,7 @@ class _Memory:
         self, view: ModelView, steps: Sequence[Step], dying: frozenset[str], lasting: frozenset[str] | None
     ) -> None:
         self.view, self.steps, self.lasting = view, steps, lasting
-        self.last_read = self._last_reads()
+        self.last_read = {piece.name: index for index, step in enumerate(steps) for piece in reads_of(step)}
         self.storage: dict[str, str] = {}
         self.size: dict[str, int] = {}
         self.until: dict[str, int] = {}
@@ -116,15 +116,27 @@ class _Memory:
         self.ends: dict[int, list[str]] = {}
         for name in dying:
             self._open(name, view.tensors[name].size_bytes, -1)
-        for name in self._entries():
-            self._enter(name)
+        # only what exists before is read whole
+        made = {piece.name for step in steps for piece in results_of(step)}
+        read = {piece.name for step in steps for piece in reads_of(step) if piece.slab is None}
+        for name in read - made:
+            owner = owner_of(view, name).name
+            if owner not in self.size:
+                self._open(owner, 0, len(steps))
+            self.storage[name] = owner
+            self._extend(owner, self.last_read[name])
 
     def held_during(self, index: int, workspace_bytes: int) -> int:
         """Bytes held while a step runs; what it reads last is freed after it."""
         step = self.steps[index]
         for result in results_of(step):
             shared = self._shared(step, result, index)
-            last = self._last(result, index)
+            # what no step reads lasts to the end, or is gone at once
+            if self.lasting is None:
+                is_lasting = result.slab is None and result.name not in self.last_read
+            else:
+                is_lasting = result.name in self.lasting
+            last = len(self.steps) if is_lasting else self.last_read.get(result.name, index)
             if shared is None:
                 self._open(result.name, piece_bytes(self.view, result), last)
             else:
@@ -136,28 +148,6 @@ class _Memory:
                 self.held -= self.size[name]
                 del self.until[name]
         return held
-
-    def _last(self, result: Piece, index: int) -> int:
-        """When the last step reads a result; the end for those that outlive the steps."""
-        if self.lasting is not None:
-            return len(self.steps) if result.name in self.lasting else self.last_read.get(result.name, index)
-        return self.last_read.get(result.name, len(self.steps) if result.slab is None else index)
-
-    def _last_reads(self) -> dict[str, int]:
-        return {piece.name: index for index, step in enumerate(self.steps) for piece in reads_of(step)}
-
-    def _entries(self) -> set[str]:
-        """Tensors that exist before: only they are read whole."""
-        made = {piece.name for step in self.steps for piece in results_of(step)}
-        read = {piece.name for step in self.steps for piece in reads_of(step) if piece.slab is None}
-        return read - made
-
-    def _enter(self, name: str) -> None:
-        owner = owner_of(self.view, name).name
-        if owner not in self.size:
-            self._open(owner, 0, len(self.steps))
-        self.storage[name] = owner
-        self._extend(owner, self.last_read[name])
 
     def _open(self, name: str, size_bytes: int, last: int) -> None:
         self.storage[name], self.size[name] = name, size_bytes
@@ -221,7 +211,7 @@ def _workspace(step: Step, view: ModelView, costs: Sequence[OpCost]) -> int:
 
 
 def step_time_ns(step: Step, view: ModelView, costs: Sequence[OpCost]) -> int:
-    """What one step takes."""
+    """Estimates how long one step takes."""
     if isinstance(step, WholeStep):
         return costs[step.op].time_ns
     if isinstance(step, RunStep):

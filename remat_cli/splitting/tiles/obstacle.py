@@ -1,4 +1,4 @@
-"""In a line, why splitting cannot lower the peak far enough."""
+"""Explains in one line why splitting cannot lower the peak far enough."""
 
 from collections import defaultdict
 from dataclasses import dataclass
@@ -36,7 +36,7 @@ def explain(
     free_bytes: int,
     banded: BandCandidate | None = None,
 ) -> SplitObstacle | None:
-    """What stands in the way of `free_bytes` (fixed part left out).
+    """Explains what stands in the way of `free_bytes` (fixed part left out).
 
     `position` is the step at which the search for regions was stuck, `floor_op` the op that whole ops cannot do
     without, `banded` the smallest model in bands, None where either is not known.
@@ -54,16 +54,10 @@ def is_cuttable(view: ModelView, op: int) -> bool:
     """Whether there is an axis along which the op can be cut, or it can be written in ops that can."""
     if can_be_apart(view, op) or bilinear(view, op) is not None:
         return True
-    shapes = [shape for shape in view.ops[op].outputs if shape is not None]
-    shape = shapes[0] if shapes else ()
-    return any(extent > 1 and _is_cut_along(view, op, axis, extent) for axis, extent in enumerate(shape))
-
-
-def _is_cut_along(view: ModelView, op: int, axis: int, extent: int) -> bool:
-    """Whether some half, third or quarter of the output can be made by itself."""
-    return any(
-        view.slice(op, Slab(axis, 0, max(1, extent // parts))) is not None for parts in (2, 3, 4) if extent >= parts
-    )
+    shape = next((shape for shape in view.ops[op].outputs if shape is not None), ())
+    # some half, third or quarter of the output can be made by itself
+    parts = (Slab(axis, 0, size // count) for axis, size in enumerate(shape) for count in (2, 3, 4) if size >= count)
+    return any(view.slice(op, part) is not None for part in parts)
 
 
 def _outputs(view: ModelView, free_bytes: int) -> SplitObstacle | None:
@@ -123,7 +117,9 @@ def _in_bands(banded: BandCandidate) -> SplitObstacle | None:
     most = sorted(sums, key=lambda name: sums[name], reverse=True)[:MOST_NAMED]
     if not most:
         return None
-    reader = _reads_all(view, banded, most[0])
+    reader = next(
+        (op for op in view.readers[most[0]] if op not in banded.banding.group and not is_cuttable(view, op)), None
+    )
     if most[0] in held and reader is not None:
         op = view.graph.ops[reader]
         return SplitObstacle(
@@ -135,11 +131,6 @@ def _in_bands(banded: BandCandidate) -> SplitObstacle | None:
     return SplitObstacle(
         f"even in bands, {parts} are there at once, while op '{view.graph.ops[doing].name}' runs", is_final=False
     )
-
-
-def _reads_all(view: ModelView, banded: BandCandidate, name: str) -> int | None:
-    """The first op that cannot be cut and reads a tensor, if there is one."""
-    return next((op for op in view.readers[name] if op not in banded.banding.crew and not is_cuttable(view, op)), None)
 
 
 def _step(view: ModelView, op: int) -> SplitObstacle | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -36,6 +36,14 @@ class Slab(NamedTuple):
     def contains(self, other: Slab) -> bool:
         """Whether all of `other` lies inside."""
         return self.axis == other.axis and self.start <= other.start and other.stop <= self.stop
+
+
+def hull(slabs: Iterable[Slab]) -> Slab | None:
+    """The smallest slab that has all of these; they lie along the same axis."""
+    found: Slab | None = None
+    for slab in slabs:
+        found = slab.hull(found)
+    return found
 
 
 def tile_bounds(extent: int, tiles: int) -> tuple[int, ...]:

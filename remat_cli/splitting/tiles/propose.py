@@ -1,7 +1,7 @@
 """Splittings proposed for a budget: regions of consecutive ops, and whole models in bands, the cheaper first."""
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
@@ -59,7 +59,7 @@ class SplitProposer:
     banding_seconds: float = 0.0
 
     def propose(self, free_bytes: int) -> tuple[SplitProposal, ...]:
-        """What fits `free_bytes` (fixed part left out) by estimate: one of each form at most, likely cheaper first."""
+        """Proposes what fits `free_bytes` (fixed part left out): at most one of each form, likely cheaper first."""
         regions = self._regions.propose(free_bytes)
         found = [] if regions is None else [self._of_regions(regions)]
         if regions is not None and regions.added_ns <= CHEAP_SHARE * sum(cost.time_ns for cost in self.costs):
@@ -72,7 +72,7 @@ class SplitProposer:
         self.banding_seconds += time.monotonic() - began
         if banded is not None:
             found.append(self._of_bands(banded, free_bytes))
-        return tuple(sorted(found, key=_likely_price))
+        return tuple(sorted(found, key=lambda each: each.added_ns * (DOUBT if each.form == "bands" else 1.0)))
 
     def capped(self, most_bytes: int, free_bytes: int) -> tuple[SplitProposal, ...]:
         """Splittings in which no tensor should be larger than that, the cheaper first."""
@@ -131,7 +131,7 @@ class SplitProposer:
     def _region(self, candidate: SplitCandidate) -> Region:
         cutting = candidate.cutting
         return Region(
-            ops=self._names(cutting.ops),
+            ops=tuple(self.timeline.view.graph.ops[op].name for op in cutting.ops),
             exits=tuple(name for name, _ in cutting.exits),
             axes=tuple(axis for _, axis in cutting.exits),
             tiles=cutting.tiles,
@@ -152,25 +152,27 @@ class SplitProposer:
 
     def _of_bands(self, found: BandCandidate, free_bytes: int) -> SplitProposal:
         banding = found.banding
-        crews = [[op for op in found.cast.order if banding.crew.get(op) == n] for n in range(len(banding.tiles))]
+        groups = [[op for op in found.cast.order if banding.group.get(op) == n] for n in range(len(banding.tiles))]
         return SplitProposal(
             "bands",
             found.cast.view,
             found.cast.order,
             (TiledRegion(found.cast.order, found.steps),),
-            tuple(self._crew(found, number, ops) for number, ops in enumerate(crews)),
-            tuple(self._crew_facts(found, ops) for ops in crews),
+            tuple(self._group(found, number, ops) for number, ops in enumerate(groups)),
+            tuple(self._group_facts(found, ops) for ops in groups),
             found.cost.peak_bytes,
             found.cost.added_ns,
             free_bytes,
             (tuple(sorted(banding.axis.items())), banding.tiles),
         )
 
-    def _crew(self, found: BandCandidate, number: int, ops: Sequence[int]) -> Region:
+    def _group(self, found: BandCandidate, number: int, ops: Sequence[int]) -> Region:
         """Ops cut alike as a region: its exits are what others read, or what leaves the model."""
         view, banding = found.cast.view, found.banding
         made = [(name, banding.axis[op]) for op in ops for name in view.makes[op] if name]
-        exits = [(name, axis) for name, axis in made if _leaves(view, name, ops)] or made[-1:]
+        exits = [
+            (name, axis) for name, axis in made if view.tensors[name].kept or not set(view.readers[name]) <= set(ops)
+        ] or made[-1:]
         inside = {name for name, _ in made} - {name for name, _ in exits}
         return Region(
             ops=tuple(dict.fromkeys(found.cast.stands_for(op) for op in ops)),
@@ -180,7 +182,7 @@ class SplitProposer:
             kept=tuple(sorted(inside)),
         )
 
-    def _crew_facts(self, found: BandCandidate, ops: Sequence[int]) -> RegionFacts:
+    def _group_facts(self, found: BandCandidate, ops: Sequence[int]) -> RegionFacts:
         timeline, view = self.timeline, found.cast.view
         inside = set(ops)
         numbers = {op.name: number for number, op in enumerate(timeline.view.graph.ops)}
@@ -195,14 +197,3 @@ class SplitProposer:
             time_before_ns=before,
             time_after_ns=after,
         )
-
-    def _names(self, ops: Iterable[int]) -> tuple[str, ...]:
-        return tuple(self.timeline.view.graph.ops[op].name for op in ops)
-
-
-def _likely_price(proposal: SplitProposal) -> float:
-    return proposal.added_ns * (DOUBT if proposal.form == "bands" else 1.0)
-
-
-def _leaves(view: ModelView, name: str, ops: Iterable[int]) -> bool:
-    return view.tensors[name].kept or not set(view.readers[name]) <= set(ops)

@@ -11,7 +11,7 @@ from remat_cli.splitting.tiles.view import ModelView
 
 
 def in_order(view: ModelView, steps: Sequence[Step]) -> list[Step]:
-    """The steps so that little is held at once: whole ops as they stand, the rest when one of them needs it.
+    """Orders steps so that little is held at once: whole ops as they stand, the rest when one of them needs it.
 
     A step that frees more than it makes, being the last to read something, runs as soon as it can: rows that the next
     tile shares are cut off a band, which then goes; a second reader of a band follows the first.
@@ -64,7 +64,7 @@ class _Scheduler:
         return found
 
     def run(self, target: int) -> None:
-        """A step, and before it all that it waits for."""
+        """Runs a step, and before it all that it waits for."""
         stack = [target]
         while stack:
             index = stack[-1]
@@ -100,8 +100,9 @@ class _Scheduler:
         step = self.steps[index]
         if isinstance(step, WholeStep | JoinStep) or any(source not in self.done for source in self.sources[index]):
             return False
-        freed = {p.name: piece_bytes(self.view, p) for p in reads_of(step) if self._dies(p.name, index)}
+        freed = {
+            p.name: piece_bytes(self.view, p)
+            for p in reads_of(step)
+            if self.left[p.name] == {index} and p.name in self.maker
+        }
         return sum(freed.values()) > sum(piece_bytes(self.view, piece) for piece in results_of(step))
-
-    def _dies(self, name: str, index: int) -> bool:
-        return self.left[name] == {index} and name in self.maker

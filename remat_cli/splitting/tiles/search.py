@@ -76,7 +76,7 @@ class SplitSearch:
     stuck: int | None = None
 
     def propose(self, free_bytes: int) -> Proposal | None:
-        """The regions that fit `free_bytes` (fixed part left out) at the least added time; None where none do.
+        """Finds regions that fit `free_bytes` (fixed part left out) at the least added time; None where none do.
 
         `stuck` is then the position of the step that neither fits nor lies in any region that does.
         """
@@ -86,16 +86,10 @@ class SplitSearch:
             return None
         regions = tuple(self._refined(region, free_bytes) for region in path)
         added_ns = sum(region.cost.added_ns for region in regions)
-        return Proposal(regions, self._peak(regions), added_ns, free_bytes)
-
-    def forbid(self, op: int) -> None:
-        """Never cut this op from now on."""
-        self.limits = replace(self.limits, forbidden=self.limits.forbidden | {op})
-
-    def forbid_fills(self) -> bool:
-        """Join tiles from now on; False if that is so already."""
-        before, self.limits = self.limits.may_fill, replace(self.limits, may_fill=False)
-        return before
+        inside = {position for region in regions for position in range(region.start, region.stop)}
+        outside = (m for position, m in enumerate(self.timeline.memory_bytes) if position not in inside)
+        peak_bytes = max([*outside, *(region.peak_bytes for region in regions)], default=0)
+        return Proposal(regions, peak_bytes, added_ns, free_bytes)
 
     def _shortest_path(self, free_bytes: int) -> tuple[SplitCandidate, ...] | None:
         memory = self.timeline.memory_bytes
@@ -113,15 +107,9 @@ class SplitSearch:
                 region = self._cheapest(position, stop, free_bytes)
                 if region is not None:
                     _improve(best, stop, here[0] + region.cost.added_ns, (*here[1], region))
-        last = best[count]
-        self.stuck = self._critical_after(best, free_bytes) if last is None else None
+        last, reached = best[count], max(position for position, path in enumerate(best) if path is not None)
+        self.stuck = next((at for at in range(reached, count) if memory[at] > free_bytes), None)
         return None if last is None else last[1]
-
-    def _critical_after(self, best: Sequence[object], free_bytes: int) -> int | None:
-        """The first step that does not fit after the furthest position reached."""
-        reached = max(position for position, path in enumerate(best) if path is not None)
-        memory = self.timeline.memory_bytes
-        return next((p for p in range(reached, len(memory)) if memory[p] > free_bytes), None)
 
     def _ends(self, free_bytes: int) -> Mapping[int, tuple[int, ...]]:
         """By start, the ends of regions worth trying: around every run of steps that do not fit, at narrow cuts.
@@ -158,24 +146,17 @@ class SplitSearch:
         around = self.timeline.surroundings(start, stop)
         sizes = [self.timeline.view.tensors[name].size_bytes for name in around.exits]
         joined = 0 if self.limits.may_fill else max(sizes, default=0)
-        if not sizes or self._share_storage(around.exits) or around.context_bytes + sum(sizes) + joined > free_bytes:
+        # joined tile by tile, exits that lie in one storage would each take its own
+        owners = {owner_of(self.timeline.view, name).name for name in around.exits}
+        if not sizes or len(owners) < len(around.exits) or around.context_bytes + sum(sizes) + joined > free_bytes:
             return None
-        best: SplitCandidate | None = None
+        best, blocked = None, self.timeline.view.blocked
         for exits in self._exit_axes(start, stop):
-            if best is not None and best.cutting.exits[0][1] == exits[0][1] - 1 and exits[0][0] in self._blocked:
+            if best is not None and best.cutting.exits[0][1] == exits[0][1] - 1 and exits[0][0] in blocked:
                 continue  # images are as well cut along their height as along their width
             for found in self._fitting(start, stop, exits, free_bytes):
-                best = found if best is None else min(best, found, key=_price)
+                best = found if best is None else min(best, found, key=lambda c: (c.cost.added_ns, c.cutting.tiles))
         return best
-
-    def _share_storage(self, exits: Sequence[str]) -> bool:
-        """Whether two exits lie in one storage; joined tile by tile, each would take its own."""
-        owners = {owner_of(self.timeline.view, name).name for name in exits}
-        return len(owners) < len(exits)
-
-    @property
-    def _blocked(self) -> frozenset[str]:
-        return self.timeline.view.blocked
 
     def _fitting(
         self, start: int, stop: int, exits: tuple[tuple[str, int], ...], free_bytes: int
@@ -184,20 +165,16 @@ class SplitSearch:
         cutting = Cutting(self.timeline.order[start:stop], exits, 2)
         extent = min(self.timeline.view.tensors[name].shape[axis] for name, axis in exits)
         counts = [count for count in TILE_COUNTS if count <= min(extent, self.limits.most_tiles)]
+        # model outputs, which get a buffer of their own in the end, are not filled in place
+        fillable = [name for name, _ in exits if self.limits.may_fill and not self.timeline.view.tensors[name].kept]
         ways = product(
             dict.fromkeys((frozenset[str](), self._all_halos(cutting))),
-            dict.fromkeys((frozenset[str](), self._fillable(cutting))),
+            dict.fromkeys((frozenset[str](), frozenset(fillable))),
         )
         for kept, fills in ways:
             found = self._fewest(start, stop, replace(cutting, kept=kept, fills=fills), counts, free_bytes)
             if found is not None:
                 yield found
-
-    def _fillable(self, cutting: Cutting) -> frozenset[str]:
-        """Exits that may be filled in place: not model outputs, which get a buffer of their own in the end."""
-        if not self.limits.may_fill:
-            return frozenset()
-        return frozenset(name for name, _ in cutting.exits if not self.timeline.view.tensors[name].kept)
 
     def _fewest(
         self, start: int, stop: int, cutting: Cutting, counts: Sequence[int], free_bytes: int
@@ -218,37 +195,31 @@ class SplitSearch:
     def _judge(self, start: int, stop: int, cutting: Cutting) -> SplitCandidate | None:
         key = (cutting, start, stop)
         if key not in self.known:
-            self.known[key] = self._judged(start, stop, cutting)
+            self.known[key] = None
+            steps = region_steps(self.timeline.view, cutting)
+            if steps is not None:
+                around = self.timeline.surroundings(start, stop)
+                cost = estimate(self.timeline.view, self.costs, steps, around.dying, cutting.ops)
+                peak_bytes = around.context_bytes + cost.peak_bytes
+                self.known[key] = SplitCandidate(start, stop, cutting, peak_bytes, cost)
         return self.known[key]
-
-    def _judged(self, start: int, stop: int, cutting: Cutting) -> SplitCandidate | None:
-        steps = region_steps(self.timeline.view, cutting)
-        if steps is None:
-            return None
-        around = self.timeline.surroundings(start, stop)
-        cost = estimate(self.timeline.view, self.costs, steps, around.dying, cutting.ops)
-        return SplitCandidate(start, stop, cutting, around.context_bytes + cost.peak_bytes, cost)
 
     def _all_halos(self, cutting: Cutting) -> frozenset[str]:
         """Tensors whose rows two tiles in a row may both need: those read by windows, and those read twice."""
         key = (cutting.ops, cutting.exits)
-        if key not in self.halos:
-            self.halos[key] = self._find_halos(cutting)
-        return self.halos[key]
-
-    def _find_halos(self, cutting: Cutting) -> frozenset[str]:
-        view = self.timeline.view
+        if key in self.halos:
+            return self.halos[key]
+        view, found = self.timeline.view, set[str]()
         tiles = cut_tiles(view, replace(cutting, tiles=2, kept=frozenset()))
-        if tiles is None:
-            return frozenset()
         made_inside = {name for op in cutting.ops for name in view.makes[op] if name}
-        found = set()
-        for op in cutting.ops:
-            for name in view.reads[op]:
+        holds = {} if tiles is None else tiles[0].holds
+        for op in cutting.ops if tiles is not None else ():
+            for name in made_inside.intersection(view.reads[op]):
                 is_read_twice = sum(reader in cutting.ops for reader in view.readers.get(name, ())) > 1
-                if name in made_inside and (is_read_twice or self._is_window(op, name, tiles[0].holds.get(name))):
+                if is_read_twice or self._is_window(op, name, holds.get(name)):
                     found.add(name)
-        return frozenset(found)
+        self.halos[key] = frozenset(found)
+        return self.halos[key]
 
     def _is_window(self, op: int, name: str, held: Slab | None) -> bool:
         """Whether neighbouring rows of what the op makes need some of the same rows of what it reads."""
@@ -259,7 +230,7 @@ class SplitSearch:
         shape = view.tensors[makes].shape
         for axis in range(len(shape)):
             half = shape[axis] // 2
-            if half < 1 or shape[axis] - half < 1:
+            if half < 1:
                 continue
             first, second = view.slice(op, Slab(axis, 0, half)), view.slice(op, Slab(axis, half, shape[axis]))
             if first is None or second is None:
@@ -283,24 +254,13 @@ class SplitSearch:
     def _exit_axes(self, start: int, stop: int) -> tuple[tuple[tuple[str, int], ...], ...]:
         """The ways in which the exits of a region can be cut."""
         if (start, stop) not in self.axes:
-            self.axes[start, stop] = tuple(self._find_axes(start, stop))
+            view, ops = self.timeline.view, self.timeline.order[start:stop]
+            exits = self.timeline.surroundings(start, stop).exits
+            shape = view.tensors[exits[0]].shape
+            long = (axis for axis in self.limits.axis.axes(len(shape)) if shape[axis] > 1)
+            ways = (tuple(found.items()) for axis in long if (found := exit_axes(view, ops, exits, axis)) is not None)
+            self.axes[start, stop] = tuple(way for way in ways if cut_tiles(view, Cutting(ops, way, 2)) is not None)
         return self.axes[start, stop]
-
-    def _find_axes(self, start: int, stop: int) -> Iterator[tuple[tuple[str, int], ...]]:
-        view, ops = self.timeline.view, self.timeline.order[start:stop]
-        exits = self.timeline.surroundings(start, stop).exits
-        shape = view.tensors[exits[0]].shape
-        for axis in self.limits.axis.axes(len(shape)):
-            if shape[axis] < 2:
-                continue
-            found = exit_axes(view, ops, exits, axis)
-            if found is not None and cut_tiles(view, Cutting(ops, tuple(found.items()), 2)) is not None:
-                yield tuple(found.items())
-
-    def _peak(self, regions: Sequence[SplitCandidate]) -> int:
-        inside = {position for region in regions for position in range(region.start, region.stop)}
-        outside = (m for position, m in enumerate(self.timeline.memory_bytes) if position not in inside)
-        return max([*outside, *(region.peak_bytes for region in regions)], default=0)
 
 
 def _next_where(is_it: Sequence[bool]) -> list[int]:
@@ -320,10 +280,6 @@ def _nearest_and_lowest(cuts: Sequence[int], widths: Sequence[int]) -> set[int]:
             lowest = widths[cut]
             found.add(cut)
     return found
-
-
-def _price(candidate: SplitCandidate) -> tuple[int, int]:
-    return candidate.cost.added_ns, candidate.cutting.tiles
 
 
 def _improve(

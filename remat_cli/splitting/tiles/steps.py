@@ -173,19 +173,19 @@ class _Writer:
             source = self.pieces.get(name, Piece(name, name, None))
             yield from self._cut(source, need, number)
             reads.append(self._found(source, need))
-        made = tuple(self._made(name, number, tile, work) if name else None for name in self.view.makes[work.op])
-        yield RunStep(work, number, tuple(reads), made)
+        made: list[Piece | None] = []
+        for name in self.view.makes[work.op]:
+            new = NEW if name in tile.kept else ""
+            raw = RAW if name in tile.holds and work.sliced.makes != work.asked else ""
+            label = f"{name}/{self.mark}_{number}{new}{raw}"
+            made.append(Piece(label, name, work.sliced.makes) if name else None)
+        yield RunStep(work, number, tuple(reads), tuple(made))
         for piece in made:
             if piece is not None and piece.tensor in tile.holds:
                 exact = Piece(piece.name.removesuffix(RAW), piece.tensor, work.asked)
                 if exact != piece:
                     yield CutStep(piece, exact)
                 self.pieces[piece.tensor] = exact
-
-    def _made(self, name: str, number: int, tile: Tile, work: TileWork) -> Piece:
-        new = NEW if name in tile.kept else ""
-        raw = RAW if name in tile.holds and work.sliced.makes != work.asked else ""
-        return Piece(f"{name}/{self.mark}_{number}{new}{raw}", name, work.sliced.makes)
 
     def _reuse(self, name: str, number: int, tile: Tile, tail: Piece) -> Iterator[Step]:
         """Put what the tile before kept in front of what this tile made, if it made anything."""
@@ -215,15 +215,11 @@ class _Writer:
             yield from self._cut(source, part, number)
             found = self._found(source, part)
             if name in self.cutting.fills:
-                yield self._fill(name, found, number)
+                is_last = number == self.cutting.tiles - 1
+                result = Piece(name if is_last else f"{name}/{self.mark}_{number}/filled", name, None)
+                before = Piece(f"{name}/{self.mark}_{number - 1}/filled", name, None) if number else None
+                yield FillStep(before, found, result, is_last)
             self.parts[name].append(found)
-
-    def _fill(self, name: str, part: Piece, number: int) -> Step:
-        """Write a part of an exit into its buffer."""
-        is_last = number == self.cutting.tiles - 1
-        result = Piece(name if is_last else f"{name}/{self.mark}_{number}/filled", name, None)
-        before = Piece(f"{name}/{self.mark}_{number - 1}/filled", name, None) if number else None
-        return FillStep(before, part, result, is_last)
 
     def _cut(self, source: Piece, need: Slab | None, number: int) -> Iterator[Step]:
         if self._fits(source, need) or (source.name, need) in self.cuts:

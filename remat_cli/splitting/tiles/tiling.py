@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from remat_cli.splitting.tiles.op_view import Slab, Sliced, tile_bounds
+from remat_cli.splitting.tiles.op_view import Slab, Sliced, hull, tile_bounds
 from remat_cli.splitting.tiles.view import ModelView
 
 
@@ -67,15 +67,18 @@ def _cut(
     works: list[TileWork] = []
     kept: dict[str, Slab] = {}
     for op in reversed(cutting.ops):
-        asked = _asked(view, op, wanted)
+        asked = hull(wanted[name] for name in view.makes[op] if name in wanted)
         if asked is None:
             continue
         rest: Slab | None = asked
-        output = _kept_output(view, op, cutting)
-        if before is not None and output in before.holds:
-            rest, old = _divide(asked, before.holds[output])
-            if old is not None:
-                kept[output] = old
+        # rows are kept of an op's only output: those of others would be missing
+        made = [name for name in view.makes[op] if name]
+        output = made[0] if len(made) == 1 and made[0] in cutting.kept else ""
+        held = None if before is None else before.holds.get(output)
+        if held is not None and asked.axis == held.axis and held.start <= asked.start < held.stop:
+            # what the tile before holds of it need not be computed; tiles move upwards
+            kept[output] = asked._replace(stop=min(asked.stop, held.stop))
+            rest = None if asked.stop <= held.stop else asked._replace(start=held.stop)
         if rest is None:
             continue
         sliced = view.slice(op, rest)
@@ -84,30 +87,6 @@ def _cut(
         works.append(TileWork(op, rest, sliced))
     holds = {name: slab for name, slab in wanted.items() if name in made_inside}
     return Tile(tuple(reversed(works)), holds, kept)
-
-
-def _kept_output(view: ModelView, op: int, cutting: Cutting) -> str:
-    """The output of which rows are kept, if it is an op's only one: rows of the others would be missing; else ""."""
-    made = [name for name in view.makes[op] if name]
-    return made[0] if len(made) == 1 and made[0] in cutting.kept else ""
-
-
-def _asked(view: ModelView, op: int, wanted: Mapping[str, Slab]) -> Slab | None:
-    """What is wanted of an op's outputs together; all are cut alike."""
-    asked: Slab | None = None
-    for name in view.makes[op]:
-        if name in wanted:
-            asked = wanted[name].hull(asked)
-    return asked
-
-
-def _divide(asked: Slab, held: Slab) -> tuple[Slab | None, Slab | None]:
-    """What must be computed of a slab, and what the tile before holds of it; tiles move upwards."""
-    if asked.axis != held.axis or asked.start < held.start or asked.start >= held.stop:
-        return asked, None
-    if asked.stop <= held.stop:
-        return None, asked
-    return Slab(asked.axis, held.stop, asked.stop), Slab(asked.axis, asked.start, held.stop)
 
 
 def _demand(view: ModelView, op: int, sliced: Sliced, made_inside: frozenset[str], wanted: dict[str, Slab]) -> bool:
@@ -128,28 +107,18 @@ def exit_axes(view: ModelView, ops: Sequence[int], exits: Sequence[str], axis: i
     Axes spread from the first exit to what it is made of, and from there to all that is made of the same.
     """
     known = {exits[0]: axis}
-    made_inside = {name for op in ops for name in view.makes[op] if name}
     grown = True
     while grown and not all(name in known for name in exits):
         before = len(known)
-        for op in reversed(ops):
-            _spread_back(view, op, known, made_inside)
+        for op in reversed(ops):  # from what an op makes to what it reads
+            made = next((known[name] for name in view.makes[op] if name in known), None)
+            for name, need in ({} if made is None else _axes_read(view, op, made)).items():
+                if name in view.tensors:
+                    known.setdefault(name, need)
         for op in ops:
             _spread_on(view, op, known)
         grown = len(known) > before
-    if not all(name in known for name in exits):
-        return None
-    return {name: known[name] for name in exits}
-
-
-def _spread_back(view: ModelView, op: int, known: dict[str, int], made_inside: set[str]) -> None:
-    """From what an op makes to what it reads."""
-    axis = next((known[name] for name in view.makes[op] if name in known), None)
-    if axis is None:
-        return
-    for name, need_axis in _axes_read(view, op, axis).items():
-        if name in view.tensors:
-            known.setdefault(name, need_axis)
+    return {name: known[name] for name in exits} if all(name in known for name in exits) else None
 
 
 def _spread_on(view: ModelView, op: int, known: dict[str, int]) -> None:
@@ -167,10 +136,6 @@ def _spread_on(view: ModelView, op: int, known: dict[str, int]) -> None:
 def _axes_read(view: ModelView, op: int, axis: int) -> dict[str, int]:
     """By name of what an op reads, the axis it is cut along when the output is cut along `axis`."""
     extent = view.ops[op].output_shape[axis]
-    if extent < 2:
-        return {}
-    sliced = view.slice(op, Slab(axis, 0, extent // 2))
-    if sliced is None:
-        return {}
-    needs = zip(view.reads[op], sliced.needs, strict=True)
+    sliced = view.slice(op, Slab(axis, 0, extent // 2)) if extent > 1 else None
+    needs = zip(view.reads[op], sliced.needs, strict=True) if sliced is not None else ()
     return {name: need.axis for name, need in needs if need is not None and name}

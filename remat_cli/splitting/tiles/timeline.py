@@ -1,4 +1,4 @@
-"""What is alive where, when whole ops run in a given order."""
+"""Which tensors are held at each step, when whole ops run in a given order."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -53,41 +53,38 @@ class TensorTimeline:
 
     def surroundings(self, start: int, stop: int) -> Surroundings:
         """The boundary of the region of ops at positions `start` to `stop` (exclusive); kept, as searches ask again."""
-        found = self._known.get((start, stop))
-        if found is None:
-            found = self._known[start, stop] = self._surroundings(start, stop)
-        return found
-
-    @cached_property
-    def _known(self) -> dict[tuple[int, int], Surroundings]:
-        return {}
-
-    def _surroundings(self, start: int, stop: int) -> Surroundings:
+        if (start, stop) in self._known:
+            return self._known[start, stop]
         dying, context = set(), 0
-        for name, last in self._last_uses(start, stop).items():
-            if start <= last < stop:
-                dying.add(name)
-            elif last >= stop:
-                context += self.view.tensors[name].size_bytes
-        return Surroundings(frozenset(dying), self._exits(start, stop), context)
-
-    def _last_uses(self, start: int, stop: int) -> dict[str, int]:
-        """Last use of each storage made before a region; views that the region makes are joined: storage of their own.
-
-        By the owner's name; the end for what is kept.
-        """
+        # last use of each storage made before, by owner; views that the region makes are joined: storage of their own
         found: dict[str, int] = {}
         for owner, made, last in self._uses:
             if made[-1] < start and not any(start <= at < stop for at in made):
                 found[owner] = max(last, found.get(owner, -1))
-        return found
+        for name, last in found.items():
+            if start <= last < stop:
+                dying.add(name)
+            elif last >= stop:
+                context += self.view.tensors[name].size_bytes
+        made_inside = (name for op in self.order[start:stop] for name in self.view.makes[op] if name)
+        exits = tuple(
+            name
+            for name in made_inside
+            if self.view.tensors[name].kept or any(self.position[op] >= stop for op in self.view.readers[name])
+        )
+        self._known[start, stop] = Surroundings(frozenset(dying), exits, context)
+        return self._known[start, stop]
+
+    @cached_property
+    def _known(self) -> dict[tuple[int, int], Surroundings]:
+        return {}
 
     @cached_property
     def _uses(self) -> tuple[tuple[str, tuple[int, ...], int], ...]:
         """Per tensor: owner of its storage, where it and all it is a view of are made, and its last use."""
         chains = [chain_of(self.view, tensor.name) for tensor in self.view.graph.tensors]
         return tuple(
-            (chain[-1].name, tuple(self._made_at(link) for link in chain), self._last_use(chain[0]))
+            (chain[-1].name, tuple(map(self._made_at, chain)), self._last_use(chain[0]))
             for chain in chains
             if chain[-1].producer is not None
         )
@@ -100,17 +97,6 @@ class TensorTimeline:
         if tensor.kept:
             return len(self.order)
         return max((self.position[op] for op in self.view.readers[tensor.name]), default=self._made_at(tensor))
-
-    def _exits(self, start: int, stop: int) -> tuple[str, ...]:
-        exits = []
-        for op in self.order[start:stop]:
-            for name in self.view.makes[op]:
-                if name and (self.view.tensors[name].kept or self._is_read_from(name, stop)):
-                    exits.append(name)
-        return tuple(exits)
-
-    def _is_read_from(self, name: str, stop: int) -> bool:
-        return any(self.position[op] >= stop for op in self.view.readers[name])
 
 
 def owner_of(view: ModelView, name: str) -> Tensor:

@@ -13,14 +13,9 @@ from remat_cli.onnx_io.read.default_order import captured_values
 from remat_cli.onnx_io.read.interface import dims_of
 from remat_cli.onnx_io.read.op_facts import NCHWC, OpFacts, facts_of
 from remat_cli.onnx_io.write.assemble import element_types
-from remat_cli.splitting.rules.table import slice_op
+from remat_cli.splitting.rules.record import LayoutKind, SliceRule
+from remat_cli.splitting.rules.table import rule_of, slice_op
 from remat_cli.splitting.tiles.op_view import MOST_THREADS, OpView, Shape, Slab, Sliced
-
-LEAVES_BLOCKS = "ReorderOutput"
-BY_CHANNEL = frozenset(
-    (NCHWC, op_type)
-    for op_type in (LEAVES_BLOCKS, "GlobalAveragePool", "GlobalMaxPool", "AveragePool", "MaxPool", "Upsample")
-)
 
 
 def view_model(
@@ -61,7 +56,23 @@ class ModelView:
     def ops(self) -> tuple[OpView, ...]:
         """Each op as slicing rules see it."""
         versions = self.model.graph.opset_imports
-        return tuple(self._op_view(node, versions) for node in self.nodes)
+        return tuple(
+            OpView(
+                node=node,
+                inputs=tuple(self._shape(value) for value in node.inputs),
+                outputs=tuple(self._shape(value) for value in node.outputs),
+                weights=tuple(value is not None and value.const_value is not None for value in node.inputs),
+                opset=node.version or versions.get(node.domain, 1),
+                threads=self.threads,
+                may_reassociate=self.may_reassociate,
+            )
+            for node in self.nodes
+        )
+
+    @cached_property
+    def rules(self) -> tuple[SliceRule, ...]:
+        """The slicing rule of each op, with all its traits."""
+        return tuple(rule_of(*op.key) for op in self.ops)
 
     @cached_property
     def facts(self) -> tuple[OpFacts, ...]:
@@ -112,8 +123,8 @@ class ModelView:
     def blocked(self) -> frozenset[str]:
         """Tensors in the blocked layout: [N, C / block, H, W, block] in memory, [N, C, H, W] by their shape."""
         found: set[str] = set()
-        for op, reads, makes in zip(self.graph.ops, self.reads, self.makes, strict=True):
-            is_own = op.domain == NCHWC and op.op_type != LEAVES_BLOCKS
+        for op, rule, reads, makes in zip(self.graph.ops, self.rules, self.reads, self.makes, strict=True):
+            is_own = op.domain == NCHWC and rule.layout is not LayoutKind.PLAIN
             carries = op.domain != NCHWC and any(name in found for name in reads)
             if is_own or carries:
                 found.update(name for name in makes if name)
@@ -123,22 +134,20 @@ class ModelView:
         """The op cut down to a slab of its output; remembered."""
         key = (op, *slab)
         if key not in self._slices:
-            self._slices[key] = self._slice(op, slab)
+            if captured_values(self.nodes[op]) or not self.graph.ops[op].repeatable:
+                self._slices[key] = None
+            elif slab.axis == 1 and any(name in self.blocked for name in (*self.reads[op], *self.makes[op])):
+                self._slices[key] = self._slice_of_blocks(op, slab)
+            else:
+                self._slices[key] = slice_op(self.ops[op], slab)
         return self._slices[key]
-
-    def _slice(self, op: int, slab: Slab) -> Sliced | None:
-        if captured_values(self.nodes[op]) or not self.graph.ops[op].repeatable:
-            return None
-        if slab.axis == 1 and any(name in self.blocked for name in (*self.reads[op], *self.makes[op])):
-            return self._slice_of_blocks(op, slab)
-        return slice_op(self.ops[op], slab)
 
     def _slice_of_blocks(self, op: int, slab: Slab) -> Sliced | None:
         """Whole blocks of channels of an op that treats each channel by itself."""
         block, spec = self.channel_block, self.ops[op]
         if spec.integer("channels_last", 0):
             return slice_op(spec, slab)  # its axis 1 is no channel
-        if spec.key not in BY_CHANNEL:
+        if not self.rules[op].by_channel:
             return None
         need = Slab(1, slab.start // block * block, -(-slab.stop // block) * block)
         if need.stop > spec.input_shape(0)[1]:
@@ -146,17 +155,6 @@ class ModelView:
         makes = Slab(1, need.start, min(need.stop, spec.output_shape[1]))
         changed = {"channels": makes.extent} if "channels" in self.nodes[op].attributes else {}
         return Sliced((need,), makes, changed)
-
-    def _op_view(self, node: ir.Node, versions: Mapping[str, int]) -> OpView:
-        return OpView(
-            node=node,
-            inputs=tuple(self._shape(value) for value in node.inputs),
-            outputs=tuple(self._shape(value) for value in node.outputs),
-            weights=tuple(value is not None and value.const_value is not None for value in node.inputs),
-            opset=node.version or versions.get(node.domain, 1),
-            threads=self.threads,
-            may_reassociate=self.may_reassociate,
-        )
 
     def _shape(self, value: ir.Value | None) -> Shape | None:
         if value is None or not value.name:

@@ -176,7 +176,7 @@ def test_svg_without_matplotlib_is_refused_before_any_work(remat, monkeypatch):
         (("--dim", "batch=3"), "--dim is for models; chain.json is an abstract instance"),
         (("--intra-op-threads", "2"), "--intra-op-threads is for models"),
         (("--device", "cpu"), "--device is for models"),
-        (("--svg", "chain.json"), "output chain.json would overwrite chain.json"),
+        (("--svg", "chain.json"), "'chain.json' must end in .svg"),
         (("--svg", "no/chain.svg"), "directory no does not exist"),
     ],
 )

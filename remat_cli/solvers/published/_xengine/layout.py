@@ -16,7 +16,7 @@ Objective: TypeAlias = Literal["corrected", "paper"]
 
 
 @dataclass(frozen=True)
-class Rules:
+class ModelRules:
     """What is minimised and what is allowed; see the options of `XEngine`.
 
     With `settled` a kept tensor is held where it was made last and not copied after that, as the judge has it: of a
@@ -48,7 +48,7 @@ class Layout:
     """
 
     problem: Problem
-    rules: Rules
+    rules: ModelRules
     homes: tuple[tuple[int, ...], ...]
     readers: tuple[tuple[int, ...], ...]
     last_run: tuple[int, ...]
@@ -113,7 +113,7 @@ class Layout:
         )
 
 
-def make_layout(problem: Problem, rules: Rules) -> Layout:
+def make_layout(problem: Problem, rules: ModelRules) -> Layout:
     """Everything that the model asks of a problem more than once."""
     readers = readers_of(problem)
     last_run, last_hold = last_stages(problem, readers)
@@ -145,7 +145,7 @@ def _sizes(problem: Problem) -> list[int]:
     ]
 
 
-def _sources(problem: Problem, rules: Rules, target: int, tensor: int) -> tuple[int, ...]:
+def _sources(problem: Problem, rules: ModelRules, target: int, tensor: int) -> tuple[int, ...]:
     """Devices to copy a tensor from, the cheapest of each other memory; all of them where their energy is limited."""
     home, best = problem.devices[target].memory, dict[int, tuple[int, int]]()
     usable = []
@@ -157,12 +157,12 @@ def _sources(problem: Problem, rules: Rules, target: int, tensor: int) -> tuple[
     return tuple(usable) if rules.is_limited else tuple(sorted(source for _, source in best.values()))
 
 
-def _copy_price(problem: Problem, rules: Rules, tensor: int, source: int, target: int) -> int:
+def _copy_price(problem: Problem, rules: ModelRules, tensor: int, source: int, target: int) -> int:
     energy = problem.copy_energy_nj[source][target][tensor] if problem.copy_energy_nj else 0
     return (problem.copy_ns[source][target][tensor] or 0) + rules.energy_weight * energy
 
 
-def _cost_unit(problem: Problem, rules: Rules) -> int:
+def _cost_unit(problem: Problem, rules: ModelRules) -> int:
     times = [time for op in problem.ops for time in op.time_ns if time]
     copies = {time for row in problem.copy_ns for entry in row for time in entry if time}
     energies: set[int] = set()

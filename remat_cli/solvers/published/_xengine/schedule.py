@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from remat_cli.core.schedule.plan import Compute, Copy, Schedule, Step
 from remat_cli.core.schedule.problem import Problem
 from remat_cli.core.schedule.timeline import energy_of
-from remat_cli.solvers.published._xengine.layout import Layout, Rules
+from remat_cli.solvers.published._xengine.layout import Layout, ModelRules
 from remat_cli.solvers.published._xengine.model import XEngineModel
 
 
@@ -110,7 +110,7 @@ def _source(layout: Layout, made: set[tuple[int, int]], tensor: int, device: int
     return min(usable, key=lambda s: layout.copy_cost(tensor, s, device), default=None)
 
 
-def is_affordable(problem: Problem, rules: Rules, schedule: Schedule) -> bool:
+def is_affordable(problem: Problem, rules: ModelRules, schedule: Schedule) -> bool:
     """Whether a schedule keeps the limits on energy; a stage ends with the first computation of an op."""
     if not rules.is_limited:
         return True

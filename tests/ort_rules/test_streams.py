@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from remat_cli.core.schedule.one_session import HostValues, OneSession, queued_order
 from remat_cli.core.schedule.plan import Compute, Copy, Schedule
 from remat_cli.core.schedule.shared_session import Shared, one_session_cut
 from remat_cli.core.schedule.simulate import simulate
+from remat_cli.ort_rules.streams import HostValues, OneSession, queued_order
 from tests.core.test_device_plans import CHAIN, OVER_AND_BACK, op, two_memories
 
 

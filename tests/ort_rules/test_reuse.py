@@ -1,7 +1,7 @@
 """Dead buffers that a default session keeps for later tensors of one shape."""
 
 from remat_cli.core.schedule.simulate import baseline
-from remat_cli.core.values.reuse import KeptBuffers, kept_buffers
+from remat_cli.ort_rules.reuse import KeptBuffers, kept_buffers
 from tests.solvers.random_training import chain_training
 
 

@@ -13,19 +13,19 @@ from remat_cli.splitting.tiles.tiling import TileWork
 from remat_cli.splitting.tiles.view import ModelView
 
 
-def weave(cast: Recast, banding: Banding, banded: BandedOps, may_fill: bool) -> list[Step]:
-    """Every step of the model in bands, each after those whose results it reads.
+def lower(cast: Recast, banding: Banding, banded: BandedOps, may_fill: bool) -> list[Step]:
+    """Lowers a model in bands to steps, each after those whose results it reads.
 
     Where `may_fill`, tensors needed whole are filled in place, tile by tile; joined otherwise.
     """
-    weaver = _Weaver(cast.view, cast.order, cast.twins, banding, banded, may_fill)
+    lowering = _Lowering(cast.view, cast.order, cast.twins, banding, banded, may_fill)
     for op in cast.order:
-        weaver.add(op)
-    return weaver.steps
+        lowering.add(op)
+    return lowering.steps
 
 
 @dataclass
-class _Weaver:
+class _Lowering:
     """Adds steps as they are asked for; `known` are pieces that a step makes already, by name."""
 
     view: ModelView
@@ -39,7 +39,7 @@ class _Weaver:
     known: set[str] = field(default_factory=set)
 
     def add(self, op: int) -> None:
-        """The steps of one op, and of what must be cut or joined for it."""
+        """Adds the steps of one op, and of what must be cut or joined for it."""
         if op not in self.banded.works:
             names = [name for name in self.view.reads[op] if name in self.view.tensors]
             reads = tuple(self._piece(name, None, op) for name in names)
@@ -70,22 +70,19 @@ class _Weaver:
         """By op, how many times something must be whole before it runs."""
         found: dict[int, int] = {}
         for op in self.order:
-            found[op] = max((found[m] + self._waits(m, op) for m in self._makers(op)), default=0)
+            made = {self.view.tensors[name].producer for name in self.view.reads[op] if name in self.view.tensors}
+            found[op] = max((found[m] + self._waits(m, op) for m in made if m is not None), default=0)
         for op in reversed(self.order):  # what runs again does so for its readers
             if any(name in self.twins for name in self.view.makes[op]):
                 readers = [r for name in self.view.makes[op] if name for r in self.view.readers[name]]
                 found[op] = min((found[reader] for reader in readers), default=found[op])
         return found
 
-    def _makers(self, op: int) -> list[int]:
-        made = (self.view.tensors[name].producer for name in self.view.reads[op] if name in self.view.tensors)
-        return [maker for maker in made if maker is not None]
-
     def _waits(self, maker: int, op: int) -> bool:
         """Whether an op waits for all tiles of a maker of what it reads."""
         if maker not in self.banded.works:
             return False
-        if self.banding.crew.get(op) != self.banding.crew[maker]:
+        if self.banding.group.get(op) != self.banding.group[maker]:
             return True
         work = next(work for work in self.banded.works[op] if work is not None)
         made = set(self.view.makes[maker])
@@ -132,9 +129,13 @@ class _Weaver:
         bands, axis = self.bands[name], self.bands[name][0].slab
         assert axis is not None
         if need.axis == axis.axis:
-            parts = tuple(self._cut(band, need, op) for band in bands if _overlap(band, need))
+            slabs = ((band, band.slab) for band in bands if band.slab is not None)
+            inside = (band for band, slab in slabs if slab.start < need.stop and need.start < slab.stop)
+            parts = tuple(self._cut(band, need, op) for band in inside)
         else:
-            parts = tuple(self._cut_across(band, need, op) for band in bands)
+            where = self._where(need, op)
+            pieces = ((band, Piece(f"{band.name}/{where}", band.tensor, band.slab, need)) for band in bands)
+            parts = tuple(self._cut_out(band, piece) for band, piece in pieces)
         if len(parts) == 1 and parts[0].across is None:
             return parts[0]
         joined = Piece(f"{name}/{self._where(need, op)}", name, need)
@@ -155,13 +156,10 @@ class _Weaver:
             need = Slab(need.axis, max(held.start, need.start), min(held.stop, need.stop))
         if held == need:
             return source
-        result = Piece(f"{source.name}/{self._where(need, op)}", source.tensor, need)
-        if result.name not in self.known:
-            self._put(CutStep(source, result))
-        return result
+        return self._cut_out(source, Piece(f"{source.name}/{self._where(need, op)}", source.tensor, need))
 
-    def _cut_across(self, source: Piece, need: Slab, op: int) -> Piece:
-        result = Piece(f"{source.name}/{self._where(need, op)}", source.tensor, source.slab, need)
+    def _cut_out(self, source: Piece, result: Piece) -> Piece:
+        """What is cut out of a piece, once for all who read it."""
         if result.name not in self.known:
             self._put(CutStep(source, result))
         return result
@@ -174,8 +172,3 @@ class _Weaver:
         self.steps.append(step)
         made = (step.result,) if isinstance(step, CutStep | JoinStep | FillStep) else step.makes
         self.known.update(piece.name for piece in made if piece is not None)
-
-
-def _overlap(band: Piece, need: Slab) -> bool:
-    assert band.slab is not None
-    return band.slab.start < need.stop and need.start < band.slab.stop

@@ -1,0 +1,223 @@
+"""What a file takes of a process that loads and runs it: the one place where that is predicted.
+
+`predict` says all of it. A search, which compares plans before it is known how their weights will be written, asks
+`predict_sessions` for the part that does not depend on that.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from operator import add
+
+import msgspec
+
+from remat_cli.core.schedule.graph import Graph
+from remat_cli.core.schedule.plan import Plan
+from remat_cli.core.schedule.problem import own_bytes, tensor_ids
+from remat_cli.core.values.resident import ProcessMemory, RunsForecast, SessionMemory
+from remat_cli.ort_rules.arena import ArenaRules, LoadedSession, RunMemory, pattern_bytes, simulate_runs
+from remat_cli.ort_rules.loading import LoadedFile, LoadedWeight, LoadForecast, LoadRules, load_forecast, packing_order
+from remat_cli.ort_rules.records import Rules, rules_for
+from remat_cli.ort_rules.requests import Request, run_requests
+from remat_cli.ort_rules.reuse import KeptBuffers, Kind, kept_buffers
+from remat_cli.ort_rules.runtime import Runtime
+from remat_cli.ort_rules.steady import SteadyBranch, SteadyForm, steady_requests
+
+RUNS = 128  # or until the arena is left as it was found, mostly after a few
+HELD = (1, 0)  # runs whose outputs the caller still holds: callers drop them before the next run, or after it
+
+
+@dataclass(frozen=True)
+class Steady:
+    """The steady form in which a file is written, and what its requests depend on."""
+
+    form: SteadyForm
+    branch: SteadyBranch
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A plan of a file as the judge sees it, every op of the graph once in order, and what the runtime knows of it.
+
+    `kinds` are, by tensor of the graph, what the runtime knows of its shape before a run. `copies` are bytes of weights
+    that kernels pack in the arena, in order, before the first run.
+    """
+
+    graph: Graph
+    plan: Plan
+    fixed_bytes: int
+    kinds: tuple[Kind, ...]
+    copies: tuple[int, ...] = ()
+    steady: Steady | None = None
+
+
+class FileFacts(msgspec.Struct, frozen=True):
+    """How a file is written: its weights, in the order in which ops read them first, and where they lie.
+
+    `is_mapped`: those that are not small lie in data files.
+    `is_primed`: it has primers. `form_ops` are those of the steady form that the graph does not have.
+    """
+
+    weights: tuple[LoadedWeight, ...]
+    is_mapped: bool
+    is_primed: bool
+    form_ops: int = 0
+
+
+@dataclass(frozen=True)
+class SessionForecast:
+    """What sessions hold, exact and default ones, in the first run and later."""
+
+    judged: Judged
+    exact: SessionMemory
+    default_session: SessionMemory
+    runs: RunsForecast
+
+
+@dataclass(frozen=True)
+class Forecast(SessionForecast):
+    """The same with what a process holds, while it loads the file and afterwards.
+
+    `process_at_most` is what few processes come to, in which the heap keeps copies that were dropped.
+    """
+
+    loading: LoadForecast
+    process: ProcessMemory
+    process_at_most: ProcessMemory
+
+
+def predict(judged: Judged, file: FileFacts, runtime: Runtime) -> Forecast:
+    """What a process holds that loads the file of a plan and runs it with the runtime's options."""
+    rules, sessions = rules_for(runtime), predict_sessions(judged, runtime)
+    extra_bytes = _arena_extra_bytes(judged.copies, file.weights, rules)
+    ops = len(judged.graph.ops)
+
+    def loaded(stuck_copies: int) -> LoadForecast:
+        what = LoadedFile(
+            ops=ops + file.form_ops,
+            branch_ops=0 if judged.steady is None else ops,
+            is_primed=file.is_primed,
+            packing_order=packing_order(judged.graph),
+            arena_extra_bytes=extra_bytes,
+            stuck_copies=stuck_copies,
+        )
+        return load_forecast(file.weights, what, rules.loading)
+
+    loading, at_most = loaded(0), loaded(rules.loading.stuck_copies)
+    return Forecast(
+        judged=judged,
+        exact=sessions.exact,
+        default_session=sessions.default_session,
+        runs=sessions.runs,
+        loading=loading,
+        process=_process(loading, sessions.runs, rules.loading, is_mapped=file.is_mapped),
+        process_at_most=_process(at_most, sessions.runs, rules.loading, is_mapped=file.is_mapped),
+    )
+
+
+def predict_sessions(judged: Judged, runtime: Runtime) -> SessionForecast:
+    """What sessions on the file of a plan hold, however its weights are written."""
+    rules = rules_for(runtime)
+    kept, plan = kept_by_default(judged, runtime), judged.plan
+    live_bytes = tuple(live - judged.fixed_bytes for live in plan.live_bytes[0])
+    exact = SessionMemory(plan.memory_bytes[0], live_bytes, (0,) * len(live_bytes), judged.fixed_bytes)
+    default = SessionMemory(
+        tuple(map(add, exact.held_bytes, kept.held_bytes)),
+        tuple(map(add, exact.live_bytes, kept.held_bytes)),
+        kept.reused_bytes,
+        judged.fixed_bytes,
+    )
+    form = None if judged.steady is None else judged.steady.form
+    runs = predict_runs(asked_for(judged, runtime), rules.arena, form, judged.copies)
+    return SessionForecast(judged, exact, default, runs)
+
+
+def kept_by_default(judged: Judged, runtime: Runtime) -> KeptBuffers:
+    """What a session keeps of dead buffers for later tensors whose shape it knows."""
+    ids, own = tensor_ids(judged.graph), own_bytes(judged.graph)
+    made = [ids[instance.tensor] for instance in judged.plan.instances]
+    is_asked = runtime.options.reuses_dead_buffers
+    kinds = [judged.kinds[tensor] if own[tensor] and is_asked else None for tensor in made]
+    return kept_buffers(judged.plan, [own[tensor] for tensor in made], kinds)
+
+
+def own_requests(judged: Judged, runtime: Runtime) -> tuple[Request, ...]:
+    """What one run of the plan asks for, without its form."""
+    kept, rules = kept_by_default(judged, runtime), rules_for(runtime)
+    return run_requests(judged.graph, judged.plan, kept, rules.workspaces)
+
+
+def asked_for(judged: Judged, runtime: Runtime) -> tuple[Request, ...]:
+    """What one run of the file asks for, with its form."""
+    found = own_requests(judged, runtime)
+    if judged.steady is not None:
+        return steady_requests(found, judged.steady.branch, judged.steady.form)
+    if runtime.options.has_memory_pattern:
+        return found
+    return tuple(replace(request, in_block=False) for request in found)
+
+
+def predict_runs(
+    requests: Sequence[Request], rules: ArenaRules, form: SteadyForm | None = None, copies: Sequence[int] = ()
+) -> RunsForecast:
+    """What a process holds for so many requests a run, beside copies of weights that loading puts into the arena."""
+    found = [
+        simulate_runs(requests, RUNS, held, LoadedSession(rules, copies, newest_first))
+        for held, newest_first in itertools.product(HELD, (True, False))
+    ]
+    return _runs(found, requests, rules, form)
+
+
+def predict_runs_below(
+    most_bytes: int, requests: Sequence[Request], rules: ArenaRules, form: SteadyForm, copies: Sequence[int]
+) -> RunsForecast | None:
+    """The same; None as soon as that is no less than `most_bytes`."""
+    found = list[tuple[RunMemory, ...]]()
+    for held, newest_first in itertools.product(HELD, (True, False)):
+        runs = simulate_runs(requests, RUNS, held, LoadedSession(rules, copies, newest_first), most_bytes)
+        if len(runs) < RUNS or runs[-1].resident_bytes >= most_bytes:
+            return None
+        found.append(runs)
+    return _runs(found, requests, rules, form)
+
+
+def _runs(
+    found: Sequence[Sequence[RunMemory]], requests: Sequence[Request], rules: ArenaRules, form: SteadyForm | None
+) -> RunsForecast:
+    return RunsForecast(
+        first_run_bytes=max(runs[0].resident_bytes for runs in found),
+        later_runs_bytes=max(run.resident_bytes for runs in found for run in runs[1:]),
+        block_bytes=pattern_bytes([request for request in requests if request.in_block], rules),
+        reserved_bytes=max(runs[-1].reserved_bytes for runs in found),
+        ballast_bytes=None if form is None else form.ballast_bytes,
+    )
+
+
+def _process(loading: LoadForecast, runs: RunsForecast, rules: LoadRules, *, is_mapped: bool) -> ProcessMemory:
+    """Loading and runs together."""
+    anonymous_bytes, run_bytes = loading.loaded_bytes - loading.mapped_bytes, runs.most_bytes + rules.run_bytes
+    return ProcessMemory(
+        load_peak_bytes=loading.load_peak_bytes,
+        loaded_bytes=anonymous_bytes + loading.read_bytes,
+        first_run_bytes=loading.loaded_bytes + runs.first_run_bytes + rules.run_bytes,
+        later_runs_bytes=loading.loaded_bytes + runs.later_runs_bytes + rules.run_bytes,
+        mapped_bytes=loading.mapped_bytes,
+        anonymous_bytes=max(anonymous_bytes + run_bytes, 0 if is_mapped else loading.load_peak_bytes),
+    )
+
+
+def _arena_extra_bytes(copies: Sequence[int], weights: Sequence[LoadedWeight], rules: Rules) -> int:
+    """What a loaded session's arena holds beyond the copies of weights in it: tables of its regions, whole units.
+
+    Small regions lie in the heap where reading weights of the model file has raised its threshold. What is not used of
+    them may be there all the same: the heap hands out again what was written before.
+    """
+    in_heap_bytes = min(rules.loading.stream_bytes, sum(each.inside_bytes for each in weights))
+    arena = LoadedSession(rules.arena, copies).arena()
+    regions = zip(arena.regions, arena.touched, strict=True)
+    unused_bytes = (
+        region - sum(end - start for start, end in spans) for region, spans in regions if region <= in_heap_bytes
+    )
+    return arena.resident_bytes - sum(copies) + sum(unused_bytes)
