@@ -12,7 +12,8 @@ from remat_cli.core.schedule.problem import Problem
 from remat_cli.core.schedule.simulate import baseline
 from remat_cli.solvers._sharing import Condensed, condense
 from remat_cli.solvers.base import BestPlan, Limits, Solution
-from remat_cli.solvers.search.state import OPS, make_net
+from remat_cli.solvers.search import rows
+from remat_cli.solvers.search.state import make_net
 from remat_cli.solvers.search.tracks import (
     COMPILED,
     Clock,
@@ -119,7 +120,7 @@ class _Search:
             return []
         self.best.offer(self.start)
         ops = self.condensed.contract(self.start).op_ids()
-        is_roomy = len(ops) <= 2 * int(self.net[OPS, 0]) + 200  # for some recomputes more
+        is_roomy = len(ops) <= 2 * int(self.net[rows.OPS, 0]) + 200  # for some recomputes more
         return [ops] if is_roomy else []
 
     def _make_tracks(self, starts: list[list[int]]) -> None:
