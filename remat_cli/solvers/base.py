@@ -21,6 +21,7 @@ __all__ = [
     "SolverRun",
     "Space",
     "Status",
+    "never",
 ]
 
 Order = Literal["free", "keep"]
@@ -31,7 +32,8 @@ def _ignore(schedule: Schedule | None, bound_ns: int | None) -> None:
     """Report to nobody."""
 
 
-def _never() -> bool:
+def never() -> bool:
+    """For searches that end by themselves alone."""
     return False
 
 
@@ -56,7 +58,7 @@ class Limits:
     interpreted: bool = False
     report: Callable[[Schedule | None, int | None], None] = _ignore
     judge: Judge = simulate
-    should_stop: Callable[[], bool] = _never
+    should_stop: Callable[[], bool] = never
     started: float = field(default_factory=time.monotonic)
 
     @property

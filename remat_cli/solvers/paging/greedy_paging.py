@@ -6,5 +6,5 @@ from remat_cli.solvers.published._pofo.paged_chain import PagedChain
 
 
 def greedy_paging(chain: PagedChain) -> ChainPlan | None:
-    """Its schedule; None exactly where the budget is below what is possible without recomputation. O(n^2)."""
+    """The schedule of greedy paging; None where the budget is below what is possible without recomputation. O(n^2)."""
     return realised(chain, *keep_all_actions(chain.stages), chain.greedy_set())

@@ -54,7 +54,18 @@ def make_net(problem: Problem, is_pinned: bool = False) -> Ints:
         entries.append([_or_none(op.time_ns[d]) for op in problem.ops])
         entries.append([op.workspace_bytes[d] for op in problem.ops])
     starts = [len(entries)]
-    for table in (_copy_rows(problem), _via_rows(problem), _fastest_rows(problem)):
+    # Codes and times of the fastest copies by memory.
+    via_rows: list[list[int]] = []
+    for a in range(len(problem.memories)):
+        for b in range(len(problem.memories)):
+            best = [_fastest_copy(problem, a, b, x) for x in range(len(problem.tensors))]
+            via_rows += [[code for _, code in best], [time for time, _ in best]]
+    fastest_rows = []
+    for memory in range(len(problem.memories)):
+        own = [d for d, device in enumerate(problem.devices) if device.memory == memory]
+        able = [[(t, d) for d in own if (t := op.time_ns[d]) is not None] for op in problem.ops]
+        fastest_rows.append([min(found, default=(0, -1))[1] for found in able])
+    for table in (_copy_rows(problem), via_rows, fastest_rows):
         entries += table
         starts.append(len(entries))
     counts = [len(problem.ops), len(devices), len(problem.memories), len(tensors)]
@@ -150,16 +161,6 @@ def _copy_rows(problem: Problem) -> list[list[int]]:
     ]
 
 
-def _via_rows(problem: Problem) -> list[list[int]]:
-    """Codes and times of the fastest copies by memory."""
-    rows: list[list[int]] = []
-    for a in range(len(problem.memories)):
-        for b in range(len(problem.memories)):
-            best = [_fastest_copy(problem, a, b, x) for x in range(len(problem.tensors))]
-            rows += [[code for _, code in best], [time for time, _ in best]]
-    return rows
-
-
 def _fastest_copy(problem: Problem, a: int, b: int, x: int) -> tuple[int, int]:
     """Time and code of the fastest copy of a tensor between two memories, -1 and -1 where there is none."""
     count, first = len(problem.devices), len(problem.ops) * len(problem.devices)
@@ -171,12 +172,3 @@ def _fastest_copy(problem: Problem, a: int, b: int, x: int) -> tuple[int, int]:
         if (time := problem.copy_ns[s][t][x]) is not None
     ]
     return min(found, default=(-1, -1))
-
-
-def _fastest_rows(problem: Problem) -> list[list[int]]:
-    rows = []
-    for memory in range(len(problem.memories)):
-        own = [d for d, device in enumerate(problem.devices) if device.memory == memory]
-        able = [[(t, d) for d in own if (t := op.time_ns[d]) is not None] for op in problem.ops]
-        rows.append([min(found, default=(0, -1))[1] for found in able])
-    return rows

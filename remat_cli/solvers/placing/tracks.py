@@ -36,7 +36,7 @@ class PlacementTrack:
 
     @property
     def schedule(self) -> Schedule:
-        """The best schedule."""
+        """The best schedule of this track."""
         return decode(self.problem, self.records[BEST, HEADER : HEADER + self.records[BEST, 0]])
 
     @property

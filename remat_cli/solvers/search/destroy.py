@@ -48,26 +48,6 @@ def _destroy_any(net: Ints, s: Ints, wanted: int) -> None:
         wanted -= 1
 
 
-@fragment
-def _destroy_across(net: Ints, s: Ints, wanted: int) -> None:
-    """Remove recomputes that all relieve the same step."""
-    first = random_repeat(net, s)
-    begin = _gap_begin(net, s, first)
-    t = begin + int(uniform(s) * (s[rows.POS, first] - begin))
-    start, ops = int(uniform(s) * s[rows.NUM, rows.REPEATED]), s[rows.NUM, rows.REPEATED]
-    count = 0
-    for k in range(ops):
-        step = s[rows.NXT, s[rows.HEAD, s[rows.REPEATS, (start + k) % ops]]]
-        while step >= 0 and count < wanted:
-            if s[rows.POS, step] > t and _gap_begin(net, s, step) <= t:
-                s[rows.BUNDLE, count] = step
-                count += 1
-            step = s[rows.NXT, step]
-    for k in range(count):
-        if is_removable(net, s, s[rows.BUNDLE, k]):
-            take_out(net, s, s[rows.BUNDLE, k])
-
-
 @kernel
 def _gap_begin(net: Ints, s: Ints, step: int) -> int:
     """Slot of the last read of the step before of the same op, from which on a recompute saves its bytes."""
@@ -91,6 +71,21 @@ def destroy(net: Ints, s: Ints) -> None:
     if kind < 0.4:
         _destroy_near(net, s, wanted)
     elif kind < 0.7:
-        _destroy_across(net, s, wanted)
+        # Remove recomputes that all relieve the same step.
+        first = random_repeat(net, s)
+        begin = _gap_begin(net, s, first)
+        t = begin + int(uniform(s) * (s[rows.POS, first] - begin))
+        start, ops = int(uniform(s) * s[rows.NUM, rows.REPEATED]), s[rows.NUM, rows.REPEATED]
+        count = 0
+        for k in range(ops):
+            step = s[rows.NXT, s[rows.HEAD, s[rows.REPEATS, (start + k) % ops]]]
+            while step >= 0 and count < wanted:
+                if s[rows.POS, step] > t and _gap_begin(net, s, step) <= t:
+                    s[rows.BUNDLE, count] = step
+                    count += 1
+                step = s[rows.NXT, step]
+        for k in range(count):
+            if is_removable(net, s, s[rows.BUNDLE, k]):
+                take_out(net, s, s[rows.BUNDLE, k])
     else:
         _destroy_any(net, s, wanted)

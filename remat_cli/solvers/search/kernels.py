@@ -128,13 +128,6 @@ def _is_accepted(s: Ints, over: int, cost: int, heat: float) -> bool:
 
 
 @fragment
-def _is_better(s: Ints, best: Ints) -> bool:
-    return bool(
-        s[rows.NUM, rows.OVER] < best[2] or (s[rows.NUM, rows.OVER] == best[2] and s[rows.NUM, rows.COST] < best[1])
-    )
-
-
-@fragment
 def change_recomputes(net: Ints, s: Ints, best: Ints, heat: float, work: int) -> None:
     """One round of large-neighbourhood search: destroy, repair with noise, prune; a better schedule goes to `best`.
 
@@ -143,7 +136,19 @@ def change_recomputes(net: Ints, s: Ints, best: Ints, heat: float, work: int) ->
     repair that reaches `work` moves goes on in the next round.
     """
     if s[rows.NUM, rows.REPAIRING] == 0:
-        _begin_round(net, s, heat)
+        is_first, over = s[rows.NUM, rows.ROUNDS] == 0, s[rows.NUM, rows.OVER]
+        s[rows.NUM, rows.WORK] += 1
+        s[rows.NUM, rows.LOGGED], s[rows.NUM, rows.COST_BEFORE] = 0, s[rows.NUM, rows.COST]
+        s[rows.NUM, rows.ROUNDS] += 1
+        s[rows.NUM, rows.NOISE] = 0 if is_first else 1 + int(rows.SCALE * 1.5 * uniform(s))
+        destroy(net, s)
+        while not is_first and uniform(s) < (0.1 if over == 0 else 0.6):
+            kick(net, s)
+        if s[rows.NUM, rows.PINNED] == 0 and uniform(s) < 0.5:
+            move_branch(net, s, excess(s), 0.0)
+        jiggle(net, s, 4 if s[rows.NUM, rows.PINNED] == 1 else 16)
+        s[rows.NUM, rows.FAILURES], s[rows.NUM, rows.SHARE] = 0, int(rows.SCALE * uniform(s))
+        s[rows.NUM, rows.MOST_COST] = 2**62 if over > 0 else s[rows.NUM, rows.COST_BEFORE] + int(8 * heat)
     s[rows.NUM, rows.REPAIRING] = 0 if repair(net, s, work) else 1
     if s[rows.NUM, rows.REPAIRING] == 1:
         return
@@ -151,30 +156,10 @@ def change_recomputes(net: Ints, s: Ints, best: Ints, heat: float, work: int) ->
     after = excess(s)
     if (s[rows.NUM, rows.NOISE] > 0 or after == 0) and _is_accepted(s, after, s[rows.NUM, rows.COST_BEFORE], heat):
         s[rows.NUM, rows.OVER] = after
-        if _is_better(s, best):
+        if after < best[2] or (after == best[2] and s[rows.NUM, rows.COST] < best[1]):
             save(s, best)
     else:
         undo(net, s, 0)
-
-
-@fragment
-def _begin_round(net: Ints, s: Ints, heat: float) -> None:
-    is_first, over = s[rows.NUM, rows.ROUNDS] == 0, s[rows.NUM, rows.OVER]
-    s[rows.NUM, rows.WORK] += 1
-    s[rows.NUM, rows.LOGGED], s[rows.NUM, rows.ROUNDS], s[rows.NUM, rows.COST_BEFORE] = (
-        0,
-        s[rows.NUM, rows.ROUNDS] + 1,
-        s[rows.NUM, rows.COST],
-    )
-    s[rows.NUM, rows.NOISE] = 0 if is_first else 1 + int(rows.SCALE * 1.5 * uniform(s))
-    destroy(net, s)
-    while not is_first and uniform(s) < (0.1 if over == 0 else 0.6):
-        kick(net, s)
-    if s[rows.NUM, rows.PINNED] == 0 and uniform(s) < 0.5:
-        move_branch(net, s, excess(s), 0.0)
-    jiggle(net, s, 4 if s[rows.NUM, rows.PINNED] == 1 else 16)
-    s[rows.NUM, rows.FAILURES], s[rows.NUM, rows.SHARE] = 0, int(rows.SCALE * uniform(s))
-    s[rows.NUM, rows.MOST_COST] = 2**62 if over > 0 else s[rows.NUM, rows.COST_BEFORE] + int(8 * heat)
 
 
 @kernel

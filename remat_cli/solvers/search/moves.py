@@ -35,7 +35,12 @@ def gather(net: Ints, s: Ints, v: int, anchor: int, least_bytes: float, most_tim
                 left -= net[rows.TIME, u]
         if left < 0:
             return 0
-    _sort_bundle(s, count)
+    for i in range(1, count):
+        op, j = s[rows.BUNDLE, i], i
+        while j > 0 and s[rows.BUNDLE, j - 1] > op:
+            s[rows.BUNDLE, j] = s[rows.BUNDLE, j - 1]
+            j -= 1
+        s[rows.BUNDLE, j] = op
     return count
 
 
@@ -46,16 +51,6 @@ def _must_join(net: Ints, s: Ints, x: int, p: int, least_bytes: float) -> bool:
         return False
     end = s[rows.POS, s[rows.LAST + net[rows.RANK, x], newest(s, u, p)]]
     return bool(end < p and is_tight(s, end + 1, p - 1, net[rows.SIZE, x]))
-
-
-@fragment
-def _sort_bundle(s: Ints, count: int) -> None:
-    for i in range(1, count):
-        op, j = s[rows.BUNDLE, i], i
-        while j > 0 and s[rows.BUNDLE, j - 1] > op:
-            s[rows.BUNDLE, j] = s[rows.BUNDLE, j - 1]
-            j -= 1
-        s[rows.BUNDLE, j] = op
 
 
 @kernel

@@ -288,12 +288,6 @@ def remove(net: Ints, s: Ints, step: int) -> None:
             add(s, s[rows.POS, reader] + 1, p, -net[rows.SIZE, x])
             refresh(net, s, reader)
     clear(s, p)
-    _unlink(net, s, step, before)
-
-
-@fragment
-def _unlink(net: Ints, s: Ints, step: int, before: int) -> None:
-    v = s[rows.OP, step]
     if before >= 0:
         s[rows.NXT, before] = s[rows.NXT, step]
     else:

@@ -108,7 +108,28 @@ def relieve(net: Ints, s: Ints, t: int) -> None:
     step = s[rows.SEQ, t]
     _insert_best(net, s)
     if s[rows.NUM, rows.ROUNDS] == 1 and s[rows.NUM, rows.LIVES] >= MANY_LIVES:
-        _insert_similar(net, s, step)
+        # Insert more bundles like the best while step `step` is over budget, each nearly as good as that was. Slots may
+        # shift meanwhile: a tensor may be missed or met twice, but each bundle is looked at as things then stand.
+        share, budget = s[rows.NUM, rows.SHARE] / rows.SCALE, s[rows.NUM, rows.BUDGET]
+        least_score = s[rows.NUM, rows.BEST] - int(rows.SCALE * NEARLY)
+        q = 0
+        while (
+            q < s[rows.POS, step]
+            and bytes_at(s, s[rows.POS, step]) > budget
+            and s[rows.NUM, rows.FREE] > WIDEST_BUNDLE
+            and not log_is_full(s)
+        ):
+            other, q = s[rows.SEQ, q], q + 1
+            if other < 0 or net[rows.REPEATABLE, s[rows.OP, other]] == 0:
+                continue
+            v, t = s[rows.OP, other], s[rows.POS, step]
+            for x in range(net[rows.OUT_PTR, v], net[rows.OUT_PTR, v + 1]):
+                is_live = s[rows.POS, s[rows.LAST + net[rows.RANK, x], other]] > t and net[rows.SIZE, x] > 0
+                if is_live and not _reads(net, s[rows.OP, step], x):
+                    s[rows.NUM, rows.BEST], s[rows.NUM, rows.BEST_OP], s[rows.NUM, rows.BEST_AT] = least_score, v, -1
+                    _try_bundle(net, s, v, next_read(net, s, x, t), share * net[rows.SIZE, x], 0.0)
+                    if s[rows.NUM, rows.BEST_AT] >= 0:
+                        _insert_best(net, s)
 
 
 @fragment
@@ -119,34 +140,6 @@ def _insert_best(net: Ints, s: Ints) -> None:
     )
     if count <= s[rows.NUM, rows.FREE] and not log_is_full(s):
         insert_bundle(net, s, s[rows.NUM, rows.BEST_AT], count)
-
-
-@fragment
-def _insert_similar(net: Ints, s: Ints, step: int) -> None:
-    """Insert more bundles like the best while step `step` is over budget, each nearly as good as that was.
-
-    Slots may shift meanwhile: a tensor may be missed or met twice, but each bundle is looked at as things then stand.
-    """
-    share, budget = s[rows.NUM, rows.SHARE] / rows.SCALE, s[rows.NUM, rows.BUDGET]
-    least_score = s[rows.NUM, rows.BEST] - int(rows.SCALE * NEARLY)
-    q = 0
-    while (
-        q < s[rows.POS, step]
-        and bytes_at(s, s[rows.POS, step]) > budget
-        and s[rows.NUM, rows.FREE] > WIDEST_BUNDLE
-        and not log_is_full(s)
-    ):
-        other, q = s[rows.SEQ, q], q + 1
-        if other < 0 or net[rows.REPEATABLE, s[rows.OP, other]] == 0:
-            continue
-        v, t = s[rows.OP, other], s[rows.POS, step]
-        for x in range(net[rows.OUT_PTR, v], net[rows.OUT_PTR, v + 1]):
-            is_live = s[rows.POS, s[rows.LAST + net[rows.RANK, x], other]] > t and net[rows.SIZE, x] > 0
-            if is_live and not _reads(net, s[rows.OP, step], x):
-                s[rows.NUM, rows.BEST], s[rows.NUM, rows.BEST_OP], s[rows.NUM, rows.BEST_AT] = least_score, v, -1
-                _try_bundle(net, s, v, next_read(net, s, x, t), share * net[rows.SIZE, x], 0.0)
-                if s[rows.NUM, rows.BEST_AT] >= 0:
-                    _insert_best(net, s)
 
 
 @fragment

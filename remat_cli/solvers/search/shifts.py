@@ -73,21 +73,6 @@ def _collect_later(net: Ints, s: Ints, step: int, anchor: int) -> int:
 
 
 @fragment
-def _collect_earlier(net: Ints, s: Ints, step: int, anchor: int) -> int:
-    v, p, begin = s[rows.OP, step], s[rows.POS, step], s[rows.POS, anchor]
-    for x in range(net[rows.OUT_PTR, v], net[rows.OUT_PTR, v + 1]):
-        if s[rows.LAST + net[rows.RANK, x], step] != step:
-            collect(s, begin, p - 1, net[rows.SIZE, x])
-    for k in range(net[rows.IN_PTR, v], net[rows.IN_PTR, v + 1]):
-        x = net[rows.INPUTS, k]
-        made = newest(s, net[rows.PRODUCER, x], p)
-        if s[rows.LAST + net[rows.RANK, x], made] == step:
-            read = s[rows.POS, previous_read(net, s, x, made, p)]
-            collect(s, max(read + 1, begin), p - 1, -net[rows.SIZE, x])
-    return int(held_before(net, s, anchor) + net[rows.OWN, v])
-
-
-@fragment
 def _collect_savings(net: Ints, s: Ints, step: int, anchor: int) -> int:
     """Collect what other steps save more or less by a shift; returns what the shifted step will save."""
     v, p, at, saved = s[rows.OP, step], s[rows.POS, step], s[rows.POS, anchor], 0
@@ -122,7 +107,17 @@ def shift_change(net: Ints, s: Ints, step: int, anchor: int) -> int:
     if s[rows.POS, anchor] > s[rows.POS, step]:
         own = _collect_later(net, s, step, anchor)
     else:
-        own = _collect_earlier(net, s, step, anchor)
+        v, p, begin = s[rows.OP, step], s[rows.POS, step], s[rows.POS, anchor]
+        for x in range(net[rows.OUT_PTR, v], net[rows.OUT_PTR, v + 1]):
+            if s[rows.LAST + net[rows.RANK, x], step] != step:
+                collect(s, begin, p - 1, net[rows.SIZE, x])
+        for k in range(net[rows.IN_PTR, v], net[rows.IN_PTR, v + 1]):
+            x = net[rows.INPUTS, k]
+            made = newest(s, net[rows.PRODUCER, x], p)
+            if s[rows.LAST + net[rows.RANK, x], made] == step:
+                read = s[rows.POS, previous_read(net, s, x, made, p)]
+                collect(s, max(read + 1, begin), p - 1, -net[rows.SIZE, x])
+        own = int(held_before(net, s, anchor) + net[rows.OWN, v])
     own -= _collect_savings(net, s, step, anchor)
     budget = s[rows.NUM, rows.BUDGET]
     return int(excess_change(s) + max(0, own - budget) - max(0, bytes_at(s, s[rows.POS, step]) - budget))

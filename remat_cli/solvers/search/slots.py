@@ -172,7 +172,15 @@ def excess_change_below(s: Ints, most: int) -> int:
     total = _fallen(s, changes)
     if total >= most or total + _least_risen(s, changes, most - total) >= most:
         return most
-    return int(total + _risen(s, changes))
+    # Sum over the ranges that add bytes.
+    run, risen = 0, 0
+    for k in range(changes - 1):
+        run += s[rows.RISES, k]
+        low, high = s[rows.CUTS, k], s[rows.CUTS, k + 1] - 1
+        if run <= 0 or low > high:
+            continue
+        risen += _range_change(s, low, high, run)
+    return int(total + risen)
 
 
 @fragment
@@ -200,19 +208,6 @@ def _least_risen(s: Ints, changes: int, enough: int) -> int:
             continue
         for block in range((low + (1 << shift) - 1) >> shift, (high + 1) >> shift):
             total += min(run, max(0, s[rows.MOST, block] + run - budget))
-    return total
-
-
-@fragment
-def _risen(s: Ints, changes: int) -> int:
-    """Sum over the ranges that add bytes."""
-    run, total = 0, 0
-    for k in range(changes - 1):
-        run += s[rows.RISES, k]
-        low, high = s[rows.CUTS, k], s[rows.CUTS, k + 1] - 1
-        if run <= 0 or low > high:
-            continue
-        total += _range_change(s, low, high, run)
     return total
 
 

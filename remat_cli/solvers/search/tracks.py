@@ -105,7 +105,7 @@ class Track:
 
     @property
     def rank(self) -> tuple[int, int]:
-        """Smaller is better."""
+        """Excess and time of the best schedule, by which tracks are compared: smaller is better."""
         return self.excess, self.time
 
     @property

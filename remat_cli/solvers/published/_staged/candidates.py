@@ -107,7 +107,10 @@ class Rounder:
     def better(self, candidate: RoundedPlan) -> RoundedPlan:
         """Without the recomputes that can go, the most expensive first; then put off where that helps, and again."""
         first = self._pruned(candidate)
-        return min(first, self._pruned(self._delayed(first)), key=self.rank)
+        self._load(first.events)
+        delay(self.net, self._state)
+        delayed = self._measured()
+        return min(first, self._pruned(delayed), key=self.rank)
 
     def steps_to_better(self, candidate: RoundedPlan) -> int:
         """About how many steps are measured for that."""
@@ -126,11 +129,6 @@ class Rounder:
         self._state[TRIES, : len(times)] = candidate.events[np.argsort(-times, kind="stable")]
         self._state[NUM, TRIES] = len(times)
         prune(self.net, self._state)
-        return self._measured()
-
-    def _delayed(self, candidate: RoundedPlan) -> RoundedPlan:
-        self._load(candidate.events)
-        delay(self.net, self._state)
         return self._measured()
 
     def _load(self, events: Sequence[int] | Ints) -> None:
